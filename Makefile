@@ -1,0 +1,43 @@
+# Two commands do everything: `make demo` and `make test`. Both create .venv when it is missing.
+
+PYTHON ?= python3
+BIN := .venv/bin
+DEMO := build/demo
+MODELS := ppocr_det:x=1,3,640,640 ppocr_rec:x=1,3,48,320 ppocr_cls:x=1,3,48,192
+# OPTIONS is handed to `tensaurus optimize` in the demo.
+OPTIONS ?= --time-limit 60
+
+.PHONY: help demo test lint clean
+
+help:
+	@echo "make demo   optimize three real models, print the summaries, verify the results (about 5 minutes)"
+	@echo "make test   run every test"
+	@echo "make lint   ruff and mypy --strict"
+	@echo "make clean  remove .venv and everything built"
+
+.venv/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=/path/to/python3")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,openvino]'
+	@touch $@
+
+demo: .venv/.installed
+	@mkdir -p $(DEMO)
+	@set -e; for model in $(MODELS); do \
+	  name=$${model%%:*}; shape=$${model#*:}; \
+	  echo; echo "== $$name, $$shape"; \
+	  $(BIN)/tensaurus zoo fetch $$name --folder $(DEMO); \
+	  $(BIN)/tensaurus optimize $(DEMO)/$$name.onnx --shape $$shape $(OPTIONS) \
+	    -o $(DEMO)/$$name.fast.onnx --json $(DEMO)/$$name.json; \
+	  $(BIN)/tensaurus verify $(DEMO)/$$name.onnx $(DEMO)/$$name.fast.onnx --shape $$shape; \
+	done
+
+test: .venv/.installed
+	$(BIN)/python -m pytest -q
+
+lint: .venv/.installed
+	$(BIN)/ruff check src tests
+	$(BIN)/mypy src
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
