@@ -1,0 +1,53 @@
+"""A thesaurus of equivalent tensor programs: an ONNX model in, a faster equal model out, with evidence.
+
+import tensaurus as ts
+result = ts.optimize("model.onnx", time_limit=60)
+result.save("fast.onnx")
+"""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from tensaurus._version import __version__
+from tensaurus.errors import NotEqualError, TensaurusError
+
+if TYPE_CHECKING:
+    from tensaurus.equivalence import verify
+    from tensaurus.graph.onnx_io import load
+    from tensaurus.optimize import Result, optimize
+
+__all__ = ["NotEqualError", "Result", "TensaurusError", "__version__", "load", "optimize", "verify"]
+
+# Imported when first asked for, so that `import tensaurus` costs nothing.
+_HOMES = {
+    "Result": "tensaurus.optimize",
+    "load": "tensaurus.graph.onnx_io",
+    "optimize": "tensaurus.optimize",
+    "verify": "tensaurus.equivalence",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+class _Package(ModuleType):
+    """Importing the module tensaurus.optimize would hide the function of that name: keep the function."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "optimize" and isinstance(value, ModuleType):
+            value = value.optimize
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

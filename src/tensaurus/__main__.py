@@ -1,0 +1,6 @@
+"""python -m tensaurus"""
+
+from tensaurus.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""What changed in an optimized model, why it is right, what it gained: from the summary that it carries."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from tensaurus.errors import TensaurusError
+from tensaurus.report.summary import METADATA_KEY, Summary, tally
+
+
+def explain(path: str | Path) -> RenderableType:
+    """The story of an optimized model file, to print; TensaurusError when the file has none to tell."""
+    model = _read(path)
+    summary = summary_of(model, path)
+    text = Text.assemble((str(path), "bold"), " is ", (summary.model, "bold"), f": {_changes(summary)}.\n")
+    if summary.rewrites:
+        text.append(f"Each step keeps the function: {_grounds(summary)}.\n")
+    operators = Counter(node.op_type for node in model.graph.node)
+    text.append(f"The graph now has {operators.total()} nodes: {tally(operators)}.\n")
+    return Group(text, summary.render())
+
+
+def summary_of(model: onnx.ModelProto, path: str | Path) -> Summary:
+    """The summary that the optimizer left in the model; path is named in errors."""
+    for entry in model.metadata_props:
+        if entry.key == METADATA_KEY:
+            try:
+                return Summary.from_json(entry.value)
+            except ValueError as error:
+                raise TensaurusError(f"its summary cannot be read: {error}", file=path) from error
+    raise TensaurusError(
+        "carries no summary",
+        file=path,
+        remedy="It was not written by `tensaurus optimize`, or another tool dropped its metadata.",
+    )
+
+
+def _read(path: str | Path) -> onnx.ModelProto:
+    """The model without its external data, which a story does not need."""
+    try:
+        return onnx.load_model(path, format="protobuf", load_external_data=False)
+    except OSError as error:
+        raise TensaurusError(f"cannot be read: {error.strerror or error}", file=path) from error
+    except (DecodeError, ValueError) as error:
+        raise TensaurusError("is not an ONNX model, or it is truncated", file=path) from error
+
+
+def _changes(summary: Summary) -> str:
+    steps = sum(rewrite.count for rewrite in summary.rewrites)
+    if not steps:
+        return "nothing was changed, because nothing faster was found"
+    many = len(summary.rewrites)
+    return (
+        f"{steps} rewrite{'s' * (steps != 1)} by {many} rule{'s' * (many != 1)} "
+        f"made it {summary.speedup:.2f} times as fast on {summary.backend}"
+    )
+
+
+def _grounds(summary: Summary) -> str:
+    """How many steps rest on each kind of evidence: 'proved 12, axiom 3'."""
+    kinds: Counter[str] = Counter()
+    for rewrite in summary.rewrites:
+        kind = re.match(r"\w+", rewrite.evidence)
+        kinds[kind[0].lower() if kind else "unstated"] += rewrite.count
+    return f"{tally(kinds)}; and the whole was compared: {summary.equivalence.render().plain}"

@@ -1,0 +1,160 @@
+"""The record of one optimization: what changed, why it is right, what it gained. As JSON and as text."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+METADATA_KEY = "tensaurus"
+"""The key of an optimized model's metadata_props that holds its Summary as JSON."""
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A rule, the evidence that it is right, and how often it was applied."""
+
+    rule: str
+    evidence: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Equality:
+    """Two models compared on the same inputs; errors are against a float64 reference."""
+
+    max_abs_error: float
+    max_rel_error: float
+    passed: bool
+    detail: str = ""
+
+    def render(self) -> Text:
+        """One line: equal or not, the errors, how it was found."""
+        word, style = ("equal", "bold green") if self.passed else ("NOT EQUAL", "bold red")
+        errors = f": max error {_figure(self.max_abs_error)} absolute, {_figure(self.max_rel_error)} relative"
+        return Text.assemble((word, style), errors, f" ({self.detail})" if self.detail else "")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One optimization. Times are wall clock: *_ms in milliseconds per run, search_seconds in seconds."""
+
+    model: str
+    backend: str
+    threads: int
+    original_ms: float
+    optimized_ms: float
+    speedup: float
+    equivalence: Equality
+    rewrites: tuple[Rewrite, ...] = ()
+    search_seconds: float = 0.0
+    measurements: int = 0
+    typed: int = 0
+    opaque: int = 0
+    opaque_operators: dict[str, int] = field(default_factory=dict)
+    unlock: tuple[str, ...] = ()
+    ended_by: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self, *, effort: bool = True) -> str:
+        """One line of JSON, in this record's order; figures that are not finite become null.
+
+        effort=False leaves out what the search cost: two runs that find the same model differ only in that.
+        """
+        record = {name: _plain(getattr(self, name)) for name in _names(Summary)}
+        if not effort:
+            del record["search_seconds"], record["measurements"]
+        return json.dumps(record, ensure_ascii=False, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Summary:
+        """Read what to_json wrote, by this version or a later one; ValueError says what does not fit."""
+        try:
+            record = _known(cls, json.loads(text))
+            record["equivalence"] = Equality(**_known(Equality, record["equivalence"]))
+            record["rewrites"] = tuple(Rewrite(**_known(Rewrite, row)) for row in record.get("rewrites", ()))
+            record["unlock"] = tuple(record.get("unlock", ()))
+            return cls(**record)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a summary: {error}") from error
+
+    def render(self) -> RenderableType:
+        """The summary as a person reads it."""
+        lines = Table.grid(padding=(0, 2))
+        lines.add_column(style="dim", no_wrap=True)
+        lines.add_column(overflow="fold")
+        lines.add_row("model", Text(self.model))
+        threads = f"{self.threads} thread" + ("s" if self.threads != 1 else "")
+        lines.add_row("backend", Text(f"{_versioned(self.backend, self.versions)}, {threads}"))
+        lines.add_row("time", self._gain())
+        lines.add_row("equality", self.equivalence.render())
+        lines.add_row("operators", self._operators())
+        if self.search_seconds or self.measurements:
+            ended = f", ended by {self.ended_by}" if self.ended_by else ""
+            lines.add_row("search", f"{self.search_seconds:.1f} s, {self.measurements} measurements{ended}")
+        for flag in self.unlock:
+            lines.add_row("unlock", Text.assemble((flag, "bold"), " would let more of it be optimized"))
+        if not self.rewrites:
+            return Group(lines, Text("no rewrite was kept: the model is unchanged", style="dim"))
+        return Group(lines, Text(), self._rewrite_table())
+
+    def _gain(self) -> Text:
+        style = "bold green" if self.speedup > 1.005 else "bold"
+        text = f"{self.original_ms:.3f} ms → {self.optimized_ms:.3f} ms, "
+        return Text.assemble(text, (f"{self.speedup:.2f}x", style))
+
+    def _operators(self) -> Text:
+        opaque = f"{self.opaque} opaque, passed through untouched" if self.opaque else "none opaque"
+        return Text(f"{self.typed} typed, {opaque}" + (f": {tally(self.opaque_operators)}" if self.opaque else ""))
+
+    def _rewrite_table(self) -> Table:
+        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+        table.add_column("times", justify="right")
+        table.add_column("rewrite", overflow="fold")
+        table.add_column("evidence", overflow="fold")
+        for rewrite in sorted(self.rewrites, key=lambda item: (-item.count, item.rule)):
+            table.add_row(str(rewrite.count), Text(rewrite.rule), Text(rewrite.evidence, style="dim"))
+        return table
+
+
+def tally(counts: Mapping[str, int]) -> str:
+    """Names with their counts, the most frequent first: 'Conv 12, Relu 3'."""
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda x: (-x[1], x[0])))
+
+
+def _names(record: type[Any]) -> list[str]:
+    return [item.name for item in fields(record)]
+
+
+def _known(record: type[Any], values: dict[str, Any]) -> dict[str, Any]:
+    """The values that this version's record has; null figures are unknown numbers."""
+    floats = {item.name for item in fields(record) if item.type == "float"}
+    kept = {name: values[name] for name in _names(record) if name in values}
+    return {name: math.nan if value is None and name in floats else value for name, value in kept.items()}
+
+
+def _plain(value: Any) -> Any:
+    """What json can say, keys of mappings sorted."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _plain(value[key]) for key in sorted(value)}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Equality | Rewrite):
+        return {name: _plain(getattr(value, name)) for name in _names(type(value))}
+    return value
+
+
+def _figure(error: float) -> str:
+    return "unknown" if math.isnan(error) else f"{error:.2g}"
+
+
+def _versioned(name: str, versions: dict[str, str]) -> str:
+    return f"{name} {versions[name]}" if name in versions else name

@@ -1,0 +1,1 @@
+"""Models to optimize: pretrained ones that public packages ship."""
