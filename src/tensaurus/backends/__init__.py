@@ -1,0 +1,76 @@
+"""What runs an ONNX model: one file per backend, found by its module name.
+
+A backend module defines one `BACKEND` and imports its runtime only when it compiles a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, Protocol, cast, runtime_checkable
+
+from numpy.typing import NDArray
+
+from tensaurus.errors import TensaurusError
+
+__all__ = ["Array", "Backend", "BackendError", "Bindable", "Session", "find", "installed"]
+
+Array = NDArray[Any]
+
+
+class BackendError(TensaurusError, ValueError):
+    """An unknown backend, or a model or feed that a backend refuses; one line."""
+
+
+class Session(Protocol):
+    """A compiled model."""
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Array]) -> list[Array]:
+        """The named outputs, or all of them in the model's order; the caller owns the arrays."""
+        ...
+
+
+@runtime_checkable
+class Bindable(Session, Protocol):
+    """A session that can run without the cost of passing arrays through Python; timing uses it."""
+
+    def bind(self, feeds: Mapping[str, Array]) -> Callable[[], object]:
+        """A call that computes all outputs from `feeds` and leaves them in the runtime's memory."""
+        ...
+
+
+class Backend(Protocol):
+    """A runtime for ONNX models, on the CPU and in the model's own precision."""
+
+    @property
+    def name(self) -> str: ...
+
+    def version(self) -> str:
+        """The runtime's version, without importing it."""
+        ...
+
+    def installed(self) -> bool:
+        """Whether the runtime can be imported, without importing it."""
+        ...
+
+    def compile(self, model: bytes | Path, *, threads: int) -> Session:
+        """A session on `threads` threads; raises BackendError if the runtime refuses the model."""
+        ...
+
+
+def find(name: str) -> Backend:
+    """The backend of that module name; raises BackendError if there is none."""
+    if name not in _names():
+        raise BackendError(f"no backend {name!r}; installed: {', '.join(installed()) or 'none'}")
+    return cast(Backend, import_module(f"{__name__}.{name}").BACKEND)
+
+
+def installed() -> list[str]:
+    """Names of the backends whose runtime is installed, sorted."""
+    return [name for name in _names() if find(name).installed()]
+
+
+def _names() -> list[str]:
+    return sorted(module.name for module in iter_modules(__path__))

@@ -1,0 +1,76 @@
+"""onnxruntime on the CPU with every graph optimization."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from tensaurus.backends import Array, BackendError
+
+__all__ = ["BACKEND"]
+
+
+@dataclass(frozen=True)
+class _Session:
+    inner: Any
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Array]) -> list[Array]:
+        try:
+            return list(self.inner.run(None if output_names is None else list(output_names), dict(feeds)))
+        except Exception as error:
+            raise BackendError(f"onnxruntime: {error}") from error
+
+    def bind(self, feeds: Mapping[str, Array]) -> Callable[[], object]:
+        import onnxruntime as ort
+
+        if any(array.dtype.kind in "OSU" for array in feeds.values()):  # text cannot be bound
+            return lambda: self.run(None, feeds)
+        try:
+            # An OrtValue on the CPU shares the array's memory, and does not keep it alive.
+            values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()}
+            binding = self.inner.io_binding()
+            for name, value in values.items():
+                binding.bind_ortvalue_input(name, value)
+            for output in self.inner.get_outputs():
+                binding.bind_output(output.name, "cpu")
+        except Exception as error:
+            raise BackendError(f"onnxruntime: {error}") from error
+
+        def call(keep: object = (feeds, values)) -> None:
+            self.inner.run_with_iobinding(binding)
+
+        return call
+
+
+@dataclass(frozen=True)
+class _OnnxRuntime:
+    name: str = "onnxruntime"
+
+    def version(self) -> str:
+        return version("onnxruntime")
+
+    def installed(self) -> bool:
+        return find_spec("onnxruntime") is not None
+
+    def compile(self, model: bytes | Path, *, threads: int) -> _Session:
+        """A session on `threads` threads that runs one node after the other."""
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+        options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3  # errors only
+        source = str(model) if isinstance(model, Path) else model
+        try:
+            return _Session(ort.InferenceSession(source, options, providers=["CPUExecutionProvider"]))
+        except Exception as error:
+            raise BackendError(f"onnxruntime: {error}") from error
+
+
+BACKEND = _OnnxRuntime()

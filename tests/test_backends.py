@@ -1,0 +1,191 @@
+"""Backends: found by name, imported late, equal to each other, float32, and clear about refusals."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tensaurus import backends
+from tensaurus.backends import Bindable
+from tensaurus.errors import TensaurusError
+
+RUNTIMES = [name for name in ("onnxruntime", "openvino") if name in backends.installed()]
+RANDOM = np.random.default_rng(7)
+
+
+def floats(*shape: int) -> np.ndarray:
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+def info(name, shape=None, kind=TensorProto.FLOAT):
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def model(nodes, inputs, outputs, weights=None) -> bytes:
+    tensors = [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, tensors)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    ).SerializeToString()
+
+
+CONVOLUTION = model(
+    [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("MaxPool", ["r"], ["y"], kernel_shape=[2, 2], strides=[2, 2]),
+    ],
+    [info("x", ["n", 3, 16, 16])],
+    [info("y"), info("r")],
+    {"w": floats(8, 3, 3, 3), "b": floats(8)},
+)
+
+MANY_NAMES = model(  # one tensor under several output names, a passed-through input, an integer output
+    [
+        helper.make_node("Add", ["x", "c"], ["y"]),
+        helper.make_node("Identity", ["y"], ["z"]),
+        helper.make_node("Relu", ["y"], ["r"]),
+        helper.make_node("Identity", ["x"], ["same"]),
+        helper.make_node("Shape", ["x"], ["s"]),
+    ],
+    [info("x", ["n", 4]), info("c", [])],
+    [info("r"), info("y"), info("z"), info("same"), info("s", kind=TensorProto.INT64)],
+)
+
+
+def test_listing_imports_no_runtime() -> None:
+    code = (
+        "import sys; from tensaurus import backends; names = backends.installed();"
+        "versions = [backends.find(name).version() for name in names];"
+        "print(sorted({'onnxruntime', 'openvino', 'torch'} & set(sys.modules)))"
+    )
+    source = Path(backends.__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": str(source)}, capture_output=True, text=True
+    )
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_unknown_name_lists_the_installed() -> None:
+    with pytest.raises(backends.BackendError, match=r"no backend 'tpu'; installed: .*onnxruntime"):
+        backends.find("tpu")
+    with pytest.raises(backends.BackendError):
+        backends.find("__init__")
+    assert issubclass(backends.BackendError, TensaurusError)
+    assert issubclass(backends.BackendError, ValueError)
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_described(name: str) -> None:
+    backend = backends.find(name)
+    assert backend.name == name
+    assert backend.installed()
+    assert backend.version()[0].isdigit()
+
+
+@pytest.mark.skipif(len(RUNTIMES) < 2, reason="needs two runtimes")
+@pytest.mark.parametrize("batch", [1, 3])
+def test_runtimes_agree(batch: int, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(CONVOLUTION)
+    x = floats(batch, 3, 16, 16)
+    first, second = (backends.find(name).compile(path, threads=1).run(None, {"x": x}) for name in RUNTIMES)
+    assert [array.shape for array in first] == [(batch, 8, 8, 8), (batch, 8, 16, 16)]
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_names_and_order(name: str) -> None:
+    session = backends.find(name).compile(MANY_NAMES, threads=1)
+    x, c = floats(3, 4), np.array(2.0, np.float32)
+    expected = {"r": np.maximum(x + c, 0), "y": x + c, "z": x + c, "same": x, "s": np.array([3, 4])}
+    for names in (None, ["z", "s", "r"], ["same"]):
+        outputs = session.run(names, {"c": c, "x": x})
+        for output, wanted in zip(outputs, names or list(expected), strict=True):
+            np.testing.assert_array_equal(output, expected[wanted])
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_outputs_belong_to_the_caller(name: str) -> None:
+    session = backends.find(name).compile(MANY_NAMES, threads=1)
+    x, c = floats(3, 4), np.array(0.0, np.float32)
+    first = session.run(["y", "same"], {"x": x, "c": c})
+    session.run(None, {"x": -x, "c": c})
+    for array in first:
+        np.testing.assert_array_equal(array, x)
+        array += 1
+    np.testing.assert_array_equal(session.run(["y"], {"x": x, "c": c})[0], x)
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_any_memory_layout(name: str) -> None:
+    session = backends.find(name).compile(MANY_NAMES, threads=1)
+    x, c = floats(4, 3).T, np.array(1.0, np.float32)
+    fixed = x.copy()
+    fixed.flags.writeable = False
+    for given in (x, fixed, np.asfortranarray(x)):
+        np.testing.assert_array_equal(session.run(["y"], {"x": given, "c": c})[0], x + c)
+        assert isinstance(session, Bindable)
+        session.bind({"x": given, "c": c})()
+    assert session.run(["y"], {"x": floats(0, 4), "c": c})[0].shape == (0, 4)
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_refusals_are_one_line(name: str) -> None:
+    backend = backends.find(name)
+    session = backend.compile(MANY_NAMES, threads=1)
+    x, c = floats(3, 4), np.array(1.0, np.float32)
+    attempts = [
+        lambda: backend.compile(b"no model", threads=1),
+        lambda: backend.compile(Path("/nowhere/model.onnx"), threads=1),
+        lambda: session.run(["nothing"], {"x": x, "c": c}),
+        lambda: session.run(None, {"x": x}),
+        lambda: session.run(None, {"x": x, "c": c, "extra": x}),
+        lambda: session.run(None, {"x": x.astype(np.float64), "c": c}),
+        lambda: session.run(None, {"x": x[:, :3], "c": c}),
+    ]
+    for attempt in attempts:
+        with pytest.raises(backends.BackendError, match=f"^{name}: ") as caught:
+            attempt()
+        assert "\n" not in str(caught.value)
+    np.testing.assert_array_equal(session.run(["y"], {"x": x, "c": c})[0], x + c)  # still usable
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_computes_in_float32(name: str) -> None:
+    """1 + 2**-12 is 1 in bfloat16, so its product with -1/+1 columns vanishes there."""
+    size = 256
+    a = np.full((size, size), 1 + 2**-12, np.float32)
+    a[:, ::2] = 1
+    w = np.where(np.arange(size)[:, None] % 2 == 0, -1, 1) * np.ones((size, size))
+    matmul = model(
+        [helper.make_node("MatMul", ["a", "w"], ["y"])],
+        [info("a", [size, size])],
+        [info("y")],
+        {"w": w.astype(np.float32)},
+    )
+    (output,) = backends.find(name).compile(matmul, threads=2).run(None, {"a": a})
+    np.testing.assert_allclose(output, size / 2 * 2**-12, rtol=1e-2)
+
+
+@pytest.mark.skipif("openvino" not in RUNTIMES, reason="needs openvino")
+def test_openvino_sends_no_telemetry(tmp_path: Path) -> None:
+    code = (
+        "import sys; from tensaurus.backends.openvino import _runtime; _runtime();"
+        "print([name for name in sys.modules if name.startswith('openvino_telemetry')])"
+    )
+    source = Path(backends.__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(source), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "[]\n", done.stderr
+    assert list(tmp_path.iterdir()) == []
