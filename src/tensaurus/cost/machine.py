@@ -1,0 +1,91 @@
+"""The machine that measurements belong to."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+
+from tensaurus import backends
+
+__all__ = ["Machine", "allowed_cores", "busy_seconds", "default_threads"]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A processor, how many of its cores this process may use, how many threads compute, and the runtimes."""
+
+    processor: str
+    cores: int
+    threads: int
+    versions: tuple[tuple[str, str], ...]  # (backend, version), sorted
+
+    @classmethod
+    def here(cls, threads: int | None = None) -> Machine:
+        """This machine, computing on `threads` threads or on the default number."""
+        versions = tuple((name, backends.find(name).version()) for name in backends.installed())
+        return cls(_processor(), len(allowed_cores()), threads or default_threads(), versions)
+
+    @property
+    def key(self) -> str:
+        """Text that tells devices apart in the database; versions belong to the backend's key."""
+        return f"{self.processor}, {self.cores} cores, {self.threads} threads"
+
+    def backend_key(self, name: str) -> str:
+        """The backend's name and version, as the database wants it; raises KeyError if not installed."""
+        return f"{name} {dict(self.versions)[name]}"
+
+
+def default_threads() -> int:
+    """The cores that this process may use, at most what its control group grants."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, min(len(allowed_cores()), ceil(int(quota) / int(period))))
+    except (OSError, ValueError):  # no control groups, or the quota is "max"
+        return len(allowed_cores())
+
+
+def allowed_cores() -> frozenset[int]:
+    """The numbers of the cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def busy_seconds() -> float | None:
+    """CPU seconds that the allowed cores have spent not idle since the machine started; None where unknown.
+
+    Counts time that a hypervisor took away, too. Resolution: one clock tick (10 ms) per core.
+    """
+    names = {f"cpu{number}" for number in allowed_cores()}
+    ticks = 0
+    try:
+        with open("/proc/stat") as file:
+            for line in file:
+                if not line.startswith("cpu"):
+                    break
+                name, *fields = line.split()
+                if name in names:
+                    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields[:8])
+                    ticks += user + nice + system + irq + softirq + steal
+    except (OSError, ValueError):
+        return None
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _processor() -> str:
+    """Model name with family, model and stepping: virtual machines share a name across processors."""
+    try:
+        first = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
+    except OSError:
+        first = ""
+    fields = {}
+    for line in first.splitlines():
+        name, _, value = line.partition(":")
+        fields[name.strip()] = value.strip()
+    if "model name" not in fields:
+        return platform.processor() or platform.machine()
+    numbers = [f"{name} {fields[name]}" for name in ("cpu family", "model", "stepping") if name in fields]
+    return ", ".join([fields["model name"], *numbers])
