@@ -1,0 +1,102 @@
+"""The arithmetic of sliding windows, shared by convolution and pooling.
+
+Along each spatial dimension, output i reads input i*stride + r*dilation - pad for r in range(kernel).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tensaurus.algebra.size import Size, largest, nonnegative, smallest
+from tensaurus.algebra.typing import Untypable
+
+
+def spread(values: Sequence[Any], count: int, default: int, name: str) -> tuple[Any, ...]:
+    """An attribute with one number per dimension; none given means the default everywhere."""
+    if not values:
+        return (default,) * count
+    if len(values) != count:
+        raise Untypable(f"{name} has {len(values)} numbers, not {count}")
+    return tuple(values)
+
+
+def reach(kernel: Size, dilation: Size) -> Size:
+    """The extent that a dilated kernel covers."""
+    return (kernel - 1) * dilation + 1
+
+
+def window_attributes(
+    sizes: Sequence[Size], kernel: Sequence[Size], attrs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """strides, dilations and pads (all begins, then all ends) written out, and auto_pad resolved to pads."""
+    rank = len(sizes)
+    if len(kernel) != rank:
+        raise Untypable(f"a kernel of rank {len(kernel)} over {rank} spatial dimensions")
+    strides = spread(attrs["strides"], rank, 1, "strides")
+    dilations = spread(attrs.get("dilations", ()), rank, 1, "dilations")
+    if any(n < 1 for n in (*strides, *dilations)):
+        raise Untypable("strides and dilations are positive")
+    found: dict[str, Any] = {"strides": strides, "auto_pad": "NOTSET"}
+    if "dilations" in attrs:
+        found["dilations"] = dilations
+    match attrs["auto_pad"]:
+        case "NOTSET" | "":
+            found["pads"] = spread(attrs["pads"], 2 * rank, 0, "pads")
+        case "VALID":
+            found["pads"] = (0,) * (2 * rank)
+        case "SAME_UPPER" | "SAME_LOWER" as kind:
+            pairs = [
+                same_pads(*each, upper=kind == "SAME_UPPER")
+                for each in zip(sizes, kernel, strides, dilations, strict=True)
+            ]
+            found["pads"] = (*(begin for begin, _ in pairs), *(end for _, end in pairs))
+        case other:
+            raise Untypable(f"auto_pad {other}")
+    return found
+
+
+def same_pads(size: Size, kernel: Size, stride: int, dilation: int, *, upper: bool) -> tuple[int, int]:
+    """The pads with which ceil(size / stride) windows fit; the odd one at the end (`upper`) or the begin."""
+    count = -((-size) // stride)
+    total = largest((count - 1) * stride + reach(kernel, dilation) - size, 0)
+    if not isinstance(total, int):
+        raise Untypable(f"padding to the same size needs the value of {size}")
+    half = total // 2
+    return (half, total - half) if upper else (total - half, half)
+
+
+def output_sizes(
+    sizes: Sequence[Size],
+    kernel: Sequence[Size],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[int],
+    ceil: bool = False,
+) -> tuple[Size, ...]:
+    """How many windows fit; `ceil` counts a last partial one that starts inside the input or its begin pad."""
+    found: list[Size] = []
+    begins, ends = pads[: len(sizes)], pads[len(sizes) :]
+    for size, k, stride, dilation, begin, end in zip(
+        sizes, kernel, strides, dilations, begins, ends, strict=True
+    ):
+        room = size + begin + end - reach(k, dilation)
+        if nonnegative(-1 - room):
+            raise Untypable(f"a window of {reach(k, dilation)} does not fit {size} + {begin} + {end}")
+        count = room // stride + 1
+        if ceil:
+            count = smallest(-((-room) // stride), (size + begin - 1) // stride) + 1
+        found.append(count)
+    return tuple(found)
+
+
+def window_indices(
+    outputs: Sequence[Size],
+    kernel: Sequence[Size],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[int],
+) -> tuple[Size, ...]:
+    """i*stride + r*dilation - pad for output indices i and kernel indices r; pads as in the attribute."""
+    steps = zip(outputs, kernel, strides, dilations, pads[: len(outputs)], strict=True)
+    return tuple(i * s + r * d - p for i, r, s, d, p in steps)
