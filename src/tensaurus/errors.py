@@ -29,7 +29,7 @@ class TensaurusError(Exception):
         file = f"{self.file}: " if self.file is not None else ""
         node = f"node {self.node}: " if self.node else ""
         text = " ".join(f"{file}{node}{self.reason}".split())
-        return f"{text.rstrip('.')}. {' '.join(self.remedy.split())}" if self.remedy else text
+        return f"{text.removesuffix('.')}. {' '.join(self.remedy.split())}" if self.remedy else text
 
 
 class NotEqualError(TensaurusError):

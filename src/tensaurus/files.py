@@ -1,4 +1,8 @@
-"""Output files: refused before the long work, written beside and renamed, so the old file stays whole."""
+"""Output files and the cache folder.
+
+An output that cannot be written is refused before the long work; one that can is written beside and then
+renamed, so that the old file stays whole.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tensaurus.errors import TensaurusError
+
+
+def cache_folder() -> Path:
+    """The folder for what can be fetched or measured again: $XDG_CACHE_HOME/tensaurus."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tensaurus"
 
 
 @contextmanager

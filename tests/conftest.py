@@ -1,0 +1,44 @@
+"""What several tests share: small models, fetched models, one hypothesis profile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import settings
+
+# Examples take as long as the machine's load makes them take; CI must not fail by chance.
+settings.register_profile("tensaurus", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("tensaurus")
+
+
+@pytest.fixture(scope="session")
+def pretrained() -> Callable[[str], Path]:
+    """Fetch a pretrained model by name, from the user's cache where it is there."""
+    from tensaurus.zoo.pretrained import fetch
+
+    return fetch
+
+
+@pytest.fixture
+def small_model(tmp_path: Path) -> Path:
+    """A file with y = relu(x @ w) for x of [N, 3], its batch N unknown."""
+    model = onnx.parser.parse_model(
+        """
+        <ir_version: 8, opset_import: ["" : 17]>
+        small (float[N, 3] x) => (float[N, 2] y)
+        {
+            product = MatMul (x, w)
+            y = Relu (product)
+        }
+        """
+    )
+    weight = np.array([[1.0, -2.0], [0.5, 0.25], [3.0, -1.0]], np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    path = tmp_path / "small.onnx"
+    onnx.save_model(model, path)
+    return path

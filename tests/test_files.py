@@ -1,0 +1,100 @@
+"""Output files are replaced whole or not at all; errors are one line."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from tensaurus.errors import NotEqualError, TensaurusError
+from tensaurus.files import cache_folder, replacing, require_writable
+
+
+def test_replacing_renames_on_success(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with replacing(path) as beside:
+        assert beside.parent == tmp_path
+        beside.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_replacing_leaves_the_old_file_on_failure(error: type[BaseException], tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(error), replacing(path) as beside:
+        beside.write_text("half of the n")
+        raise error
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_replacing_follows_a_link(tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("old")
+    link.symlink_to(target)
+    with replacing(link) as beside:
+        beside.write_text("new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+
+
+def test_replacing_names_the_file_in_errors_of_the_disk(tmp_path: Path) -> None:
+    with (
+        pytest.raises(TensaurusError, match="file: cannot be written: No space left"),
+        replacing(tmp_path / "file"),
+    ):
+        raise OSError(28, "No space left on device")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["", "no/folder", "file/x", "/dev/null", "folder"])
+def test_what_cannot_be_written_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(TensaurusError, match="cannot be written"):
+        require_writable(tmp_path / name)
+    with pytest.raises(TensaurusError, match="cannot be written"), replacing(tmp_path / name):
+        pytest.fail("nothing should have been yielded")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_what_can_be_written_is_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("old")
+    for name in ("old", "new", "x" * 255):
+        require_writable(tmp_path / name)
+    assert (tmp_path / "old").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_a_relative_name_is_in_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with replacing("file") as beside:
+        beside.write_text("new")
+    assert (tmp_path / "file").read_text() == "new"
+
+
+def test_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "tensaurus"
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / ".cache" / "tensaurus"
+
+
+def test_errors_are_one_line() -> None:
+    error = TensaurusError("bad\n  news.", file=Path("m.onnx"), node="conv1", remedy="Do\nthis.")
+    assert str(error) == "m.onnx: node conv1: bad news. Do this."
+    assert str(TensaurusError("bad")) == "bad"
+    assert (TensaurusError.exit_code, NotEqualError.exit_code) == (2, 1)
+
+
+def test_errors_cross_process_borders() -> None:
+    error = NotEqualError("differs", file="m.onnx", node="n", remedy="None.")
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is NotEqualError
+    assert str(copy) == str(error)
