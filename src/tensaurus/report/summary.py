@@ -110,8 +110,10 @@ class Summary:
         return Text.assemble(text, (f"{self.speedup:.2f}x", style))
 
     def _operators(self) -> Text:
-        opaque = f"{self.opaque} opaque, passed through untouched" if self.opaque else "none opaque"
-        return Text(f"{self.typed} typed, {opaque}" + (f": {tally(self.opaque_operators)}" if self.opaque else ""))
+        if not self.opaque:
+            return Text(f"{self.typed} typed, none opaque")
+        listed = tally(self.opaque_operators)
+        return Text(f"{self.typed} typed, {self.opaque} opaque, passed through untouched: {listed}")
 
     def _rewrite_table(self) -> Table:
         table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
