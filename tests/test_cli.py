@@ -1,0 +1,372 @@
+"""The command line as a user meets it: results, one-line errors, exit statuses, files left whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import numpy_helper
+from typer.testing import CliRunner, Result
+
+import tensaurus
+from tensaurus.cli import app, parse_shapes
+from tensaurus.errors import TensaurusError
+
+COMMANDS = ("optimize", "verify", "explain", "bench", "db", "zoo")
+
+
+@pytest.fixture(autouse=True)
+def own_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSAURUS_DB", str(tmp_path / "database" / "measurements.sqlite"))
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def assert_refused(result: Result, *words: str, status: int = 2) -> None:
+    """One line on stderr with these words, that exit status, no traceback."""
+    assert result.exit_code == status, result.output
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("error: ")
+    for word in words:
+        assert word in lines[0]
+
+
+def shell(*arguments: str | Path, **options: object) -> list[str]:
+    return [sys.executable, "-m", "tensaurus", *map(str, arguments)]
+
+
+# Usage
+
+
+def test_version() -> None:
+    result = run("--version")
+    assert (result.exit_code, result.stdout) == (0, f"tensaurus {tensaurus.__version__}\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help(command: str) -> None:
+    assert command in run("--help").stdout
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    assert "Usage:" in result.stdout
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, tensaurus.cli as cli\n"
+        "try: cli.app(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'numpy', 'onnx', 'onnxruntime', 'openvino', 'z3', 'scipy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["optimise"],
+        ["optimize"],
+        ["optimize", "m.onnx"],
+        ["optimize", "m.onnx", "-o", "f.onnx", "--threads", "0"],
+        ["optimize", "m.onnx", "-o", "f.onnx", "--threads", "two"],
+        ["optimize", "m.onnx", "-o", "f.onnx", "--time-limit", "-1"],
+        ["optimize", "m.onnx", "-o", "f.onnx", "--alpha", "0.5"],
+        ["verify", "a.onnx"],
+        ["zoo", "fetch"],
+    ],
+)
+def test_bad_usage(arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "Usage:" in result.stderr
+
+
+def test_the_module_runs_and_prints_one_line_for_an_error() -> None:
+    done = subprocess.run(shell("explain", "absent.onnx"), capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == "error: absent.onnx: cannot be read: No such file or directory\n"
+
+
+def test_optimize_stays_a_function_when_its_module_is_imported() -> None:
+    import tensaurus.optimize
+
+    assert callable(tensaurus.optimize)
+    assert set(tensaurus.__all__) == set(dir(tensaurus))
+    for name in tensaurus.__all__:
+        assert getattr(tensaurus, name) is not None
+    with pytest.raises(AttributeError, match="optimise"):
+        tensaurus.optimise  # noqa: B018
+
+
+# Shapes
+
+
+def test_parse_shapes() -> None:
+    flags = ["x=1,3,48,320", "gpu_0/data=2", "a=b=1, 2", "sr=", "x=1,3,48,320"]
+    expected = {"x": (1, 3, 48, 320), "gpu_0/data": (2,), "a=b": (1, 2), "sr": ()}
+    assert parse_shapes(flags) == expected
+
+
+@pytest.mark.parametrize(
+    "flag", ["x", "=1,2", "x=1,,2", "x=1,-2", "x=1,2,", "x=one", "x=1.5", "x=0,3", "x=²", "x=1x3", ""]
+)
+def test_parse_shapes_refuses(flag: str) -> None:
+    with pytest.raises(TensaurusError, match="--shape"):
+        parse_shapes([flag])
+
+
+def test_contradictory_shapes(small_model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    result = run("optimize", small_model, "-o", out, "--shape", "x=1,3", "--shape", "x=2,3")
+    assert_refused(result, "x", "two different shapes")
+    assert not out.exists()
+
+
+# The main job
+
+
+def optimize(model: Path, out: Path, *more: str | Path) -> Result:
+    return run("optimize", model, "-o", out, "--time-limit", "5", "--threads", "1", *more)
+
+
+def test_optimize_verify_explain(small_model: Path, tmp_path: Path) -> None:
+    out, record = tmp_path / "fast.onnx", tmp_path / "summary.json"
+    result = optimize(small_model, out, "--shape", "x=4,3", "--json", record)
+    assert result.exit_code == 0, result.output
+    assert "speedup" in result.stdout or "x" in result.stdout
+    assert str(out) in result.stdout
+    summary = json.loads(record.read_text())
+    assert {
+        *("model", "backend", "threads", "original_ms", "optimized_ms", "speedup", "search_seconds"),
+        *("measurements", "equivalence", "rewrites"),
+    } <= set(summary)
+    assert summary["backend"] == "onnxruntime"
+    assert summary["threads"] == 1
+    assert summary["speedup"] >= 1.0
+    assert summary["equivalence"]["passed"] is True
+    assert {"max_abs_error", "max_rel_error", "passed"} <= set(summary["equivalence"])
+    assert all({"rule", "evidence", "count"} <= set(rewrite) for rewrite in summary["rewrites"])
+
+    verified = run("verify", small_model, out, "--shape", "x=4,3", "--threads", "1")
+    assert verified.exit_code == 0, verified.output
+    assert verified.stdout.startswith("equal")
+
+    explained = run("explain", out)
+    assert explained.exit_code == 0, explained.output
+    assert str(out) in explained.stdout.replace("\n", "")
+
+    listed = run("db", "count")
+    assert listed.exit_code == 0
+    assert int(listed.stdout) >= 0
+
+
+def test_quiet_prints_nothing(small_model: Path, tmp_path: Path) -> None:
+    result = optimize(small_model, tmp_path / "fast.onnx", "--shape", "x=4,3", "--quiet")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+    assert (tmp_path / "fast.onnx").is_file()
+
+
+def test_different_models_are_not_equal(small_model: Path, tmp_path: Path) -> None:
+    model = onnx.load_model(small_model)
+    weight = numpy_helper.to_array(model.graph.initializer[0]).copy()
+    weight[1, 1] += 0.001
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "w"))
+    onnx.save_model(model, tmp_path / "other.onnx")
+    result = run("verify", small_model, tmp_path / "other.onnx", "--shape", "x=4,3", "--threads", "1")
+    assert result.exit_code == 1, result.output
+    assert result.stdout.startswith("NOT EQUAL")
+
+
+def test_bench(small_model: Path) -> None:
+    result = run(
+        "bench",
+        small_model,
+        "--shape",
+        "x=4,3",
+        "--backend",
+        "onnxruntime",
+        "--threads",
+        "1",
+        "--rounds",
+        "2",
+    )
+    assert result.exit_code == 0, result.output
+    assert "1.00x" in result.stdout
+    assert "onnxruntime" in result.stdout
+
+
+def test_bench_names_an_unknown_backend(small_model: Path) -> None:
+    assert_refused(run("bench", small_model, "--shape", "x=4,3", "--backend", "nonesuch"), "nonesuch")
+
+
+def test_ctrl_c_keeps_the_best_so_far(pretrained: Callable[[str], Path], tmp_path: Path) -> None:
+    out = tmp_path / "fast.onnx"
+    command = shell(
+        "optimize", pretrained("ppocr_cls"), "--shape", "x=1,3,48,192", "-o", out, "--time-limit", "300"
+    )
+    started = time.monotonic()
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    ) as process:
+        assert process.stderr is not None
+        heard = process.stderr.readline()  # its first phase has begun
+        time.sleep(3)
+        process.send_signal(signal.SIGINT)
+        said, more = process.communicate(timeout=240)
+    assert process.returncode == 0, heard + more
+    assert "Traceback" not in more
+    assert out.is_file()
+    assert str(out) in said
+    assert time.monotonic() - started < 240
+
+
+# Bad input
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def overwrite(path: Path) -> None:
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)))
+
+
+def unknown_operator(path: Path) -> None:
+    model = onnx.load_model(path)
+    model.graph.node[1].op_type = "Rellu"
+    model.graph.node[1].name = "activation"
+    onnx.save_model(model, path)
+
+
+def missing_external_data(path: Path) -> None:
+    model = onnx.load_model(path)
+    onnx.save_model(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    (path.parent / "weights.bin").unlink()
+
+
+def escaping_external_data(path: Path) -> None:
+    model = onnx.load_model(path)
+    onnx.save_model(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    model = onnx.load_model(path, load_external_data=False)
+    for entry in model.graph.initializer[0].external_data:
+        if entry.key == "location":
+            entry.value = "../weights.bin"
+    path.write_bytes(model.SerializeToString())
+    (path.parent / "weights.bin").rename(path.parent.parent / "weights.bin")
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (Path.unlink, []),
+        (truncate, []),
+        (overwrite, []),
+        (unknown_operator, ["Rellu"]),
+        (missing_external_data, ["weights.bin"]),
+        (escaping_external_data, ["weights.bin"]),
+    ],
+)
+def test_bad_models_are_one_line(
+    damage: Callable[[Path], None], words: list[str], small_model: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    model = small_model.rename(folder / "model.onnx")
+    damage(model)
+    out = tmp_path / "out.onnx"
+    assert_refused(optimize(model, out, "--shape", "x=4,3"), str(model), *words)
+    assert not out.exists()
+    assert_refused(run("verify", model, model, "--shape", "x=4,3"), str(model), *words)
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [("y=1,2", ["y"]), ("x=1,2,3", ["x"]), ("x=4,5", ["x"])],
+)
+def test_shapes_that_contradict_the_model(
+    shape: str, words: list[str], small_model: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.onnx"
+    assert_refused(optimize(small_model, out, "--shape", shape), str(small_model), *words)
+    assert not out.exists()
+
+
+def test_an_output_that_cannot_be_written_is_refused_at_once(small_model: Path, tmp_path: Path) -> None:
+    """Before the model is even read: it does not exist here."""
+    for out in (tmp_path, tmp_path / "no" / "folder.onnx", Path("/dev/null"), small_model / "x.onnx"):
+        assert_refused(run("optimize", "absent.onnx", "-o", out), str(out), "cannot be written")
+        assert_refused(run("optimize", "absent.onnx", "-o", tmp_path / "x", "--json", out), str(out))
+    assert not Path("/dev/null").is_file()
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "database") == ["small.onnx"]
+
+
+def test_the_old_output_stays_whole_when_the_job_fails(small_model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    out.write_bytes(b"the old file")
+    truncate(small_model)
+    assert_refused(optimize(small_model, out))
+    assert out.read_bytes() == b"the old file"
+
+
+def test_explain_needs_a_summary(small_model: Path, tmp_path: Path) -> None:
+    assert_refused(run("explain", small_model), str(small_model), "carries no summary")
+    model = onnx.load_model(small_model)
+    for broken in ("{", "[]", "{}", '{"equivalence": 3}'):
+        del model.metadata_props[:]
+        onnx.helper.set_model_props(model, {"tensaurus": broken})
+        onnx.save_model(model, tmp_path / "broken.onnx")
+        assert_refused(run("explain", tmp_path / "broken.onnx"), "broken.onnx", "cannot be read")
+
+
+# Databases and the zoo
+
+
+def test_database_commands(tmp_path: Path) -> None:
+    from tensaurus.cost.database import Database, Measurement
+
+    file = tmp_path / "times.sqlite"
+    with Database(file) as database:
+        database.put(Measurement("Relu(f32[2])\nand more", "onnxruntime 1", "a machine", "", 0.0015))
+    assert run("db", "path", "--db", file).stdout == f"{file}\n"
+    assert run("db", "count", "--db", file).stdout == "1\n"
+    assert (
+        run("db", "list", "--db", file).stdout == "1.5\tonnxruntime 1\ta machine\t\tRelu(f32[2]) and more\n"
+    )
+    assert CliRunner().invoke(app, ["db", "clear", "--db", str(file)], input="n\n").exit_code == 1
+    assert run("db", "count", "--db", file).stdout == "1\n"
+    assert run("db", "clear", "--yes", "--db", file).stdout == "forgot 1 measurements\n"
+    assert run("db", "count", "--db", file).stdout == "0\n"
+    assert run("db", "path").stdout == os.environ["TENSAURUS_DB"] + "\n"
+
+
+def test_a_database_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
+    assert_refused(run("db", "count", "--db", tmp_path), str(tmp_path))
+
+
+def test_zoo_list_and_fetch(pretrained: Callable[[str], Path], tmp_path: Path) -> None:
+    listed = run("zoo", "list").stdout
+    assert "ppocr_rec                rapidocr-onnxruntime 1.4.4  --shape x=1,3,48,320\n" in listed
+    result = run("zoo", "fetch", "light_squeezenet", "--folder", tmp_path)
+    assert result.exit_code == 0
+    assert result.stdout == f"{tmp_path / 'light_squeezenet.onnx'}\n"
+    assert (tmp_path / "light_squeezenet.onnx").read_bytes() == pretrained("light_squeezenet").read_bytes()
+    assert_refused(run("zoo", "fetch", "nonesuch"), "nonesuch", "tensaurus zoo list")
