@@ -1,0 +1,148 @@
+"""The shape of the code: imports go one way, files stay small, an operator is named in one place."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import tensaurus
+
+PACKAGE = Path(tensaurus.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# A room imports only from rooms on lower floors, and from itself.
+FLOORS = (
+    ("errors", "_version"),
+    ("files",),
+    ("algebra",),
+    ("ops", "codegen"),
+    ("graph",),
+    ("rules", "backends", "zoo", "report"),
+    ("egraph", "derive", "mutate", "cost"),
+    ("synthesis", "search", "tuning"),
+    ("equivalence", "optimize"),
+    ("cli",),
+    ("__init__", "__main__"),  # the package's public face
+)
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+
+FORBIDDEN_NAMES = ("manager", "helper", "helpers", "utils", "util", "context", "engine", "base")
+PAPERS = ("taso", "tensat", "pet", "einnet", "eto")
+
+
+def where(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def imported_rooms(tree: ast.Module, path: Path) -> Iterator[tuple[int, str]]:
+    """Line and room of every import from this package; '__init__' for the package itself."""
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{where(path)}:{node.lineno}: imports are absolute"
+            deeper = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = deeper if node.module == "tensaurus" else [node.module or ""]
+        for name in names:
+            package, *rest = name.split(".")
+            if package == "tensaurus":
+                yield node.lineno, rest[0] if rest and rest[0] in FLOOR else "__init__"
+
+
+def upward_imports(tree: ast.Module, path: Path) -> list[str]:
+    here = room_of(path)
+    return [
+        f"{where(path)}:{line}: {here} imports {room}"
+        for line, room in imported_rooms(tree, path)
+        if room != here and FLOOR[room] >= FLOOR[here]
+    ]
+
+
+def test_every_room_has_a_floor() -> None:
+    assert {room_of(path) for path in FILES} <= set(FLOOR)
+
+
+def test_imports_go_down_only() -> None:
+    assert [message for path in FILES for message in upward_imports(tree_of(path), path)] == []
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "refused"),
+    [
+        ("algebra/size.py", "from tensaurus.ops import registry", True),
+        ("egraph/extract.py", "import tensaurus.cost.measure", True),
+        ("derive/search.py", "from tensaurus import cost", True),
+        ("rules/rule.py", "from tensaurus import backends", True),
+        ("graph/node.py", "from tensaurus import load", True),
+        ("ops/pooling.py", "def f():\n    from tensaurus.cli import main", True),
+        ("ops/pooling.py", "from tensaurus.ops.declare import op", False),
+        ("ops/pooling.py", "from tensaurus import ops", False),
+        ("search/backtrack.py", "from tensaurus.cost.database import Database", False),
+        ("algebra/size.py", "from tensaurus.errors import TensaurusError", False),
+    ],
+)
+def test_the_direction_is_enforced(file: str, line: str, refused: bool) -> None:
+    assert bool(upward_imports(ast.parse(line), PACKAGE / file)) == refused
+
+
+def test_files_are_small() -> None:
+    lengths = {where(path): len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
+    assert {name: length for name, length in lengths.items() if length > 500} == {}
+
+
+def test_names_say_what_things_are() -> None:
+    names = {where(path): set(path.stem.strip("_").lower().split("_")) for path in FILES}
+    for path in FILES:
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ClassDef):
+                words = "".join(f" {c.lower()}" if c.isupper() else c for c in node.name).split()
+                names[f"{where(path)}: {node.name}"] = set(words)
+    vague = {place: words & {*FORBIDDEN_NAMES, *PAPERS} for place, words in names.items()}
+    assert {place: words for place, words in vague.items() if words} == {}
+
+
+def strings(tree: ast.Module) -> Iterator[ast.Constant]:
+    """Every string constant that is not a docstring."""
+    documentation = {
+        id(node.value)
+        for parent in ast.walk(tree)
+        if isinstance(parent, ast.Module | ast.ClassDef | ast.FunctionDef)
+        for node in parent.body
+        if isinstance(node, ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
+            yield node
+
+
+def test_operators_are_named_in_one_place() -> None:
+    """Only ops/ and the backends' own renderings name operators; zoo/ writes models in ONNX's own words."""
+    from tensaurus.ops import registry
+
+    found = [
+        f"{where(path)}:{node.lineno}: {node.value}"
+        for path in FILES
+        if room_of(path) not in ("ops", "backends", "zoo")
+        for node in strings(tree_of(path))
+        if node.value in registry
+    ]
+    assert found == []
+
+
+def test_docstrings_are_not_names() -> None:
+    tree = ast.parse('def f():\n    "Add"\n    x = "Mul"\n    return "Sub"\n')
+    assert [node.value for node in strings(tree)] == ["Mul", "Sub"]
