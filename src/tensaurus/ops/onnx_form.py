@@ -1,0 +1,420 @@
+"""A declared operator as an ONNX node of a given opset, and back.
+
+ONNX's own schemas say how an attribute is written; the declaration says what moved between attributes and
+inputs and what older versions implied.  A node is written only if reading it back gives the same canonical
+attributes: whatever an opset cannot say is refused (`NotInOpset`), never approximated.  Floats are rounded
+once, to the float32 of ONNX's attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, NodeProto, TensorProto, defs, helper, numpy_helper
+
+from tensaurus.algebra.size import Arithmetic
+from tensaurus.algebra.typing import Untypable
+from tensaurus.ops.declare import Attributes, Op, TensorType, hashable
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+NEWEST = defs.onnx_opset_version()
+# attributes whose integer is an element type; ours is its name
+DTYPES = frozenset({"to", "dtype", "output_dtype", "stash_type"})
+
+
+class NotInOpset(Untypable):
+    """This opset lacks the operator, or cannot express these attributes or element types."""
+
+
+def dtype_name(code: int) -> str:
+    """The name of an ONNX element type: "float32" for 1."""
+    name = str(TensorProto.DataType.Name(code)).lower()
+    return {"float": "float32", "double": "float64"}.get(name, name)
+
+
+def dtype_code(name: str) -> int:
+    """The ONNX element type of a name: 1 for "float32"."""
+    name = {"float32": "float", "float64": "double"}.get(name, name)
+    return int(TensorProto.DataType.Value(name.upper()))
+
+
+def tensor_text(dtype: str) -> str:
+    """The element type as schemas write it: "tensor(float)" for "float32"."""
+    short = {"float32": "float", "float64": "double"}.get(dtype, dtype)
+    return f"tensor({short})"
+
+
+@lru_cache(maxsize=4096)
+def _schema(name: str, domain: str, opset: int) -> defs.OpSchema | None:
+    try:
+        return defs.get_schema(name, opset, domain)
+    except defs.SchemaError:
+        return None
+
+
+def schema_of(op: Op, opset: int) -> defs.OpSchema:
+    """ONNX's schema of the operator in an opset.  Raises NotInOpset, also before `since`."""
+    found = _schema(op.name, op.domain, opset)
+    if found is None or found.deprecated:
+        raise NotInOpset(f"opset {opset} has no {op.name}")
+    if opset < op.since:
+        raise NotInOpset(f"{op.name} of opset {opset} differs from that of {op.since}")
+    return found
+
+
+def versions(op: Op) -> tuple[int, ...]:
+    """The opsets at which the operator's schema changed and the declaration holds, oldest first."""
+    changed = {
+        max(s.since_version, op.since)
+        for s in defs.get_all_schemas_with_history()
+        if s.name == op.name and s.domain == op.domain
+    }
+    result = []
+    for version in sorted(changed):
+        found = _schema(op.name, op.domain, version)
+        if found is not None and not found.deprecated:
+            result.append(version)
+    return tuple(result)
+
+
+def implied(op: Op, opset: int) -> dict[str, Any]:
+    """What the operator's attributes are in this opset where a node does not give them."""
+    result = {name: value for name, value in op.attributes.items() if op.has_default(name)}
+    for version in sorted(op.before, reverse=True):
+        if opset < version:
+            result.update(op.before[version])
+    return result
+
+
+def formals(op: Op, opset: int) -> tuple[str, ...]:
+    """The parameters that are inputs in this opset, in ONNX's order."""
+    names = tuple(n for n in op.order if opset >= op.moved.get(n, 0))
+    schema = schema_of(op, opset)
+    if op.variadic or len(names) <= len(schema.inputs):
+        return names
+    theirs = [i.name.lower() for i in schema.inputs]
+    matching = tuple(n for n in names if n.lower() in theirs)
+    return matching if len(matching) == len(theirs) else names[: len(theirs)]
+
+
+def _attribute_name(op: Op, parameter: str) -> str:
+    return op.formerly.get(parameter, parameter)
+
+
+# ------------------------------------------------------------------------------------------- to ONNX
+
+
+def node_proto(
+    op: Op,
+    types: Sequence[TensorType | None],
+    attrs: Attributes | Mapping[str, Any],
+    input_names: Sequence[str | None],
+    output_names: Sequence[str],
+    opset: int,
+    *,
+    symbolic: Callable[[tuple[Any, ...]], str | None] | None = None,
+    constant_of: Callable[[str], Array | None] | None = None,
+    fresh: Callable[[str], str] | None = None,
+) -> tuple[NodeProto, list[TensorProto]]:
+    """The node in this opset and the initializers of its static inputs.
+
+    types, input_names   of the tensor inputs, as the declaration orders them; None (or "") where absent
+    attrs                in canonical form
+    symbolic             gives the name of an int64 tensor that holds these sizes, some of them symbols
+    constant_of          the value of an input that this opset writes as an attribute
+    fresh                makes the name of an initializer unique (by default it is OUTPUT.PARAMETER)
+    """
+    schema = schema_of(op, opset)
+    given = dict(attrs)
+    _check_types(op, schema, types, opset)
+    if len(output_names) > len(schema.outputs) and not _variadic_end(schema.outputs):
+        raise NotInOpset(f"{op.name} of opset {opset} has {len(schema.outputs)} outputs")
+    sources: dict[str, list[str]] = {}
+    for place, name in enumerate(input_names):
+        formal = op.inputs[min(place, len(op.inputs) - 1)].name
+        sources.setdefault(formal, []).append(name or "")
+    node = NodeProto(op_type=op.name, domain=op.domain, output=list(output_names))
+    initializers: list[TensorProto] = []
+    held: dict[str, Any] = {}
+    order = formals(op, opset)
+    for place, parameter in enumerate(order):
+        if parameter not in op.attributes:
+            node.input.extend(sources.get(parameter, [""]))
+            continue
+        value = given.get(parameter)
+        if value is None:
+            node.input.append("")
+            continue
+        name = f"{output_names[0] or op.name}.{parameter}"
+        if _is_symbolic(value):
+            found = symbolic(value) if symbolic is not None and isinstance(value, tuple) else None
+            if found is None:
+                raise NotInOpset(f"{op.name}: {parameter}={value} is not a number")
+            name, held[found] = found, _objects(value)
+        else:
+            name = fresh(name) if fresh is not None else name
+            formal_input = schema.inputs[min(place, len(schema.inputs) - 1)]
+            tensor = _static_tensor(name, value, _static_dtype(op, schema, formal_input, types, value))
+            initializers.append(tensor)
+            held[name] = numpy_helper.to_array(tensor)
+        node.input.append(name)
+    while node.input and not node.input[-1]:
+        del node.input[-1]
+    for parameter in (*op.attributes, *(i.name for i in op.inputs)):
+        name = _attribute_name(op, parameter)
+        if parameter in order or name not in schema.attributes:
+            continue
+        if parameter in op.attributes:
+            value = given.get(parameter)
+        else:  # a tensor input that this opset writes as an attribute
+            value = _old_constant(op, parameter, sources, constant_of, opset)
+        if value is not None:
+            proto = _encode(op, schema.attributes[name], value)
+            default = schema.attributes[name]
+            if default.required or proto != default.default_value:
+                node.attribute.append(proto)
+    _check_same(op, node, types, given, input_names, opset, held, constant_of)
+    return node, initializers
+
+
+def _variadic_end(parameters: Sequence[Any]) -> bool:
+    return bool(parameters) and parameters[-1].option == defs.OpSchema.FormalParameterOption.Variadic
+
+
+def _check_types(op: Op, schema: defs.OpSchema, types: Sequence[TensorType | None], opset: int) -> None:
+    """Every element type must be one that the schema allows."""
+    order = formals(op, opset)
+    for place, kind in enumerate(types):
+        formal = op.inputs[min(place, len(op.inputs) - 1)].name
+        if kind is None:
+            continue
+        if formal not in order:
+            if _attribute_name(op, formal) not in schema.attributes:
+                raise NotInOpset(f"{op.name} of opset {opset} has no input {formal}")
+            continue
+        allowed = schema.inputs[min(order.index(formal), len(schema.inputs) - 1)].types
+        if tensor_text(kind.dtype) not in allowed:
+            raise NotInOpset(f"{op.name} of opset {opset} does not take {kind.dtype}")
+
+
+def _is_symbolic(value: Any) -> bool:
+    return isinstance(value, Arithmetic) or isinstance(value, tuple) and any(map(_is_symbolic, value))
+
+
+def _objects(value: tuple[Any, ...]) -> Array:
+    cells = np.empty(len(value), object)
+    cells[:] = value
+    return cells
+
+
+def _static_dtype(
+    op: Op, schema: defs.OpSchema, formal: Any, types: Sequence[TensorType | None], value: Any
+) -> str:
+    """The element type of a static input: that of the inputs it must match, else the plainest allowed."""
+    for kind, other in zip(types, schema.inputs, strict=False):
+        if kind is not None and other.type_str == formal.type_str:
+            return kind.dtype
+    flat = value if isinstance(value, tuple) else (value,)
+    whole = all(isinstance(v, int) for v in flat)
+    truth = bool(flat) and all(isinstance(v, bool) for v in flat)
+    for dtype in ("bool", "int64", "float32") if truth else ("int64", "float32", "bool"):
+        if tensor_text(dtype) in formal.types and (whole or dtype == "float32"):
+            return dtype
+    for dtype in ("float32", "float64", "float16", "int32"):
+        if tensor_text(dtype) in formal.types:
+            return dtype
+    raise NotInOpset(f"{op.name}: cannot write {formal.name}={value}")
+
+
+def _static_tensor(name: str, value: Any, dtype: str) -> TensorProto:
+    flat = value if isinstance(value, tuple) else (value,)
+    kind = helper.tensor_dtype_to_np_dtype(dtype_code(dtype))
+    numbers = [v if isinstance(v, (bool, int)) else float(v) for v in flat]
+    array = np.array(numbers, dtype=kind).reshape((len(flat),) if isinstance(value, tuple) else ())
+    return numpy_helper.from_array(array, name)
+
+
+def _old_constant(
+    op: Op,
+    parameter: str,
+    sources: Mapping[str, Sequence[str]],
+    constant_of: Callable[[str], Array | None] | None,
+    opset: int,
+) -> Any:
+    names = [n for n in sources.get(parameter, ()) if n]
+    if not names:
+        return None
+    value = constant_of(names[0]) if constant_of is not None else None
+    if value is None or value.size != 1 and value.ndim != 1:
+        raise NotInOpset(f"{op.name} of opset {opset} needs a constant {parameter}")
+    return value.item() if value.size == 1 and value.ndim == 0 else tuple(value.tolist())
+
+
+def _encode(op: Op, schema: Any, value: Any) -> AttributeProto:
+    """The attribute with the type that the schema demands."""
+    name = schema.name
+    if _is_symbolic(value):
+        raise NotInOpset(f"{op.name}: {name}={value} is not a number")
+    proto = AttributeProto(name=name, type=int(schema.type))  # type: ignore[arg-type]
+    match int(schema.type):
+        case AttributeProto.FLOAT:
+            proto.f = float(value)
+        case AttributeProto.INT:
+            named = name in DTYPES and isinstance(value, str)
+            proto.i = dtype_code(value) if named else _whole(op, name, value)
+        case AttributeProto.STRING:
+            proto.s = value if isinstance(value, bytes) else str(value).encode()
+        case AttributeProto.FLOATS:
+            proto.floats.extend(float(v) for v in value)
+        case AttributeProto.INTS:
+            proto.ints.extend(_whole(op, name, v) for v in value)
+        case AttributeProto.STRINGS:
+            proto.strings.extend(v if isinstance(v, bytes) else str(v).encode() for v in value)
+        case AttributeProto.TENSOR:
+            dtype, shape, numbers = value
+            kind = helper.tensor_dtype_to_np_dtype(dtype_code(dtype))
+            plain = [v if isinstance(v, (bool, int)) else float(v) for v in numbers]
+            proto.t.CopyFrom(numpy_helper.from_array(np.array(plain, kind).reshape(shape)))
+        case _:
+            raise NotInOpset(f"{op.name}: cannot write the attribute {name}")
+    return proto
+
+
+def _whole(op: Op, name: str, value: Any) -> int:
+    if isinstance(value, int):
+        return int(value)
+    raise NotInOpset(f"{op.name}: {name}={value} is not an integer")
+
+
+def _check_same(
+    op: Op,
+    node: NodeProto,
+    types: Sequence[TensorType | None],
+    attrs: Mapping[str, Any],
+    names: Sequence[str | None],
+    opset: int,
+    held: Mapping[str, Array],
+    constant_of: Callable[[str], Array | None] | None,
+) -> None:
+    """The node must read back as what it was written from."""
+    args, found = from_onnx(op, node, opset, held.get)
+    if constant_of is None or not any(isinstance(a, np.ndarray) for a in args):
+        wanted = [n or None for n in names]
+        while wanted and wanted[-1] is None:
+            wanted.pop()
+        if list(args) != wanted:
+            raise NotInOpset(f"{op.name} of opset {opset} cannot take these inputs")
+    again = dict(op.canonical(types, found))
+    for name, value in attrs.items():
+        if rounded(again.get(name)) != rounded(value):
+            raise NotInOpset(f"{op.name} of opset {opset} cannot say {name}={value}")
+
+
+def rounded(value: Any) -> Any:
+    """An attribute with its numbers rounded as ONNX stores them."""
+    if isinstance(value, tuple):
+        return tuple(map(rounded, value))
+    if isinstance(value, (Fraction, float)):
+        return float(np.float32(float(value)))
+    return value
+
+
+# ----------------------------------------------------------------------------------------- from ONNX
+
+
+def from_onnx(
+    op: Op, node: NodeProto, opset: int, constant_of: Callable[[str], Array | None]
+) -> tuple[tuple[str | Array | None, ...], dict[str, Any]]:
+    """The tensor inputs and the attributes (to be made canonical) of an ONNX node.
+
+    An input is the name of a tensor, None where absent, or an array: a constant that this opset writes as an
+    attribute, to be cast to the type of the first input.  `constant_of` gives the value of a static input, if
+    it is known; an object array may hold symbolic sizes.  Raises NotInOpset or Untypable.
+    """
+    schema = schema_of(op, opset)
+    attrs = implied(op, opset)
+    order = formals(op, opset)
+    written = {a.name: a for a in node.attribute}
+    args: dict[str, list[str | Array | None]] = {}
+    for place, name in enumerate(node.input):
+        if place >= len(order) and not op.variadic:
+            if name:
+                raise Untypable(f"{op.name} of opset {opset} has {len(order)} inputs, not {len(node.input)}")
+            continue
+        parameter = order[min(place, len(order) - 1)]
+        if parameter not in op.attributes:
+            args.setdefault(parameter, []).append(name or None)
+        elif name:
+            value = constant_of(name)
+            if value is None:
+                raise Untypable(f"{op.name}: its input {parameter} ({name}) is not constant")
+            attrs[parameter] = _plain(value)
+    for parameter in (*op.attributes, *(i.name for i in op.inputs)):
+        name = _attribute_name(op, parameter)
+        if parameter in order or name not in schema.attributes or name not in written:
+            continue
+        value = _decode(op, written.pop(name))
+        if parameter in op.attributes:
+            attrs[parameter] = value
+        else:
+            numbers = [float(v) for v in value] if isinstance(value, tuple) else float(value)
+            args[parameter] = [np.asarray(numbers, np.float32)]
+    for name, attribute in written.items():
+        known = schema.attributes.get(name)
+        if known is None:
+            raise Untypable(f"{op.name} of opset {opset} has no attribute {name}")
+        if known.default_value != attribute and not _same_value(known.default_value, attribute):
+            raise Untypable(f"{op.name}: the attribute {name} is not supported")
+    if attrs.get("num_outputs", 0) is None and attrs.get("split") is None:
+        attrs["num_outputs"] = len(node.output)
+    for parameter in op.attributes:
+        if parameter not in attrs:
+            raise Untypable(f"{op.name} needs its {parameter}")
+    result: list[str | Array | None] = []
+    for formal in op.inputs:
+        result.extend(args.get(formal.name, [] if formal.variadic else [None]))
+    while result and result[-1] is None:
+        result.pop()
+    return tuple(result), attrs
+
+
+def _same_value(a: AttributeProto, b: AttributeProto) -> bool:
+    try:
+        return bool(onnx.helper.get_attribute_value(a) == onnx.helper.get_attribute_value(b))
+    except ValueError:
+        return False
+
+
+def _plain(value: Array) -> Any:
+    """A constant as an attribute: a tuple for rank 1, a number for rank 0."""
+    if value.ndim > 1:
+        raise Untypable(f"a static input of rank {value.ndim}")
+    return hashable(value.tolist())
+
+
+def _decode(op: Op, attribute: AttributeProto) -> Any:
+    match attribute.type:
+        case AttributeProto.FLOAT:
+            return hashable(float(attribute.f))
+        case AttributeProto.INT:
+            return dtype_name(attribute.i) if attribute.name in DTYPES else int(attribute.i)
+        case AttributeProto.STRING:
+            return attribute.s.decode("utf-8", "surrogateescape")
+        case AttributeProto.FLOATS:
+            return hashable([float(v) for v in attribute.floats])
+        case AttributeProto.INTS:
+            return tuple(int(v) for v in attribute.ints)
+        case AttributeProto.STRINGS:
+            return tuple(s.decode("utf-8", "surrogateescape") for s in attribute.strings)
+        case AttributeProto.TENSOR:
+            array = numpy_helper.to_array(attribute.t)
+            if array.size > 1024 or array.dtype.kind not in "biuf":
+                raise Untypable(f"{op.name}: the tensor in {attribute.name} is not supported")
+            return dtype_name(attribute.t.data_type), array.shape, hashable(array.ravel().tolist())
+    raise Untypable(f"{op.name}: the attribute {attribute.name} is not supported")
