@@ -81,15 +81,17 @@ class TerminalProgress(NoProgress):
         self._console = console
         self._phase = "starting"
         self._status = ""
+        self._outcome = ""
         self._since = time.monotonic()
         self._live = Live(console=console, get_renderable=self._line, refresh_per_second=8, transient=True)
 
     def phase(self, name: str) -> None:
         self._finish_phase()
-        self._phase, self._status, self._since = name, "", time.monotonic()
+        self._phase, self._status, self._outcome, self._since = name, "", "", time.monotonic()
 
     def step(self, done: int, total: int | None, best_ms: float | None, seconds_left: float | None) -> None:
         self._status = describe(done, total, best_ms, seconds_left)
+        self._outcome = describe(done, total, best_ms, None)
 
     def note(self, text: str) -> None:
         self._console.print(f"  {escape(text)}", highlight=False)
@@ -108,8 +110,8 @@ class TerminalProgress(NoProgress):
     def _finish_phase(self) -> None:
         if self._phase != "starting":
             seconds = time.monotonic() - self._since
-            said = f"  [dim]{escape(self._status)}  {seconds:.1f} s[/]"
-            self._console.print(f"[green]✓[/] {escape(self._phase)}{said}", highlight=False)
+            said = ", ".join([self._outcome, f"{seconds:.1f} s"] if self._outcome else [f"{seconds:.1f} s"])
+            self._console.print(f"[green]✓[/] {escape(self._phase)}  [dim]{said}[/]", highlight=False)
 
     def _line(self) -> Text:
         frames = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
