@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from tensaurus import backends
 from tensaurus.backends import Bindable
@@ -22,16 +24,20 @@ def floats(*shape: int) -> np.ndarray:
     return RANDOM.standard_normal(shape).astype(np.float32)
 
 
-def info(name, shape=None, kind=TensorProto.FLOAT):
+def info(name: str, shape: list[Any] | None = None, kind: int = TensorProto.FLOAT) -> ValueInfoProto:
     return helper.make_tensor_value_info(name, kind, shape)
 
 
-def model(nodes, inputs, outputs, weights=None) -> bytes:
+def model(
+    nodes: list[NodeProto],
+    inputs: list[ValueInfoProto],
+    outputs: list[ValueInfoProto],
+    weights: dict[str, np.ndarray] | None = None,
+) -> bytes:
     tensors = [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
     graph = helper.make_graph(nodes, "graph", inputs, outputs, tensors)
-    return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
-    ).SerializeToString()
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(proto.SerializeToString())
 
 
 CONVOLUTION = model(
@@ -141,7 +147,7 @@ def test_refusals_are_one_line(name: str) -> None:
     backend = backends.find(name)
     session = backend.compile(MANY_NAMES, threads=1)
     x, c = floats(3, 4), np.array(1.0, np.float32)
-    attempts = [
+    attempts: list[Callable[[], object]] = [
         lambda: backend.compile(b"no model", threads=1),
         lambda: backend.compile(Path("/nowhere/model.onnx"), threads=1),
         lambda: session.run(["nothing"], {"x": x, "c": c}),

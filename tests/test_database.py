@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ def test_impossible_seconds() -> None:
 def test_put_many_is_all_or_nothing(tmp_path: Path) -> None:
     with Database(tmp_path / "m.sqlite") as database:
 
-        def half():
+        def half() -> Iterator[Measurement]:
             yield A
             raise KeyboardInterrupt
 

@@ -28,7 +28,10 @@ class Session(Protocol):
     """A compiled model."""
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Array]) -> list[Array]:
-        """The named outputs, or all of them in the model's order; the caller owns the arrays."""
+        """The named outputs, or all of them in the model's order; the caller owns the arrays.
+
+        Raises BackendError for unknown names, missing inputs, and wrong types or shapes.
+        """
         ...
 
 
@@ -37,7 +40,10 @@ class Bindable(Session, Protocol):
     """A session that can run without the cost of passing arrays through Python; timing uses it."""
 
     def bind(self, feeds: Mapping[str, Array]) -> Callable[[], object]:
-        """A call that computes all outputs from `feeds` and leaves them in the runtime's memory."""
+        """A call that computes all outputs from `feeds` and leaves them in the runtime's memory.
+
+        Raises BackendError, as the call does.
+        """
         ...
 
 

@@ -9,6 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tensaurus.backends import Array, BackendError
 
 __all__ = ["BACKEND"]
@@ -29,9 +31,10 @@ class _Session:
 
         if any(array.dtype.kind in "OSU" for array in feeds.values()):  # text cannot be bound
             return lambda: self.run(None, feeds)
+        # An OrtValue on the CPU shares the array's memory, and does not keep it alive.
+        arrays = {name: np.asarray(array, order="C") for name, array in feeds.items()}
         try:
-            # An OrtValue on the CPU shares the array's memory, and does not keep it alive.
-            values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()}
+            values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
             binding = self.inner.io_binding()
             for name, value in values.items():
                 binding.bind_ortvalue_input(name, value)
@@ -40,8 +43,11 @@ class _Session:
         except Exception as error:
             raise BackendError(f"onnxruntime: {error}") from error
 
-        def call(keep: object = (feeds, values)) -> None:
-            self.inner.run_with_iobinding(binding)
+        def call(keep: object = (arrays, values)) -> None:
+            try:
+                self.inner.run_with_iobinding(binding)
+            except Exception as error:
+                raise BackendError(f"onnxruntime: {error}") from error
 
         return call
 

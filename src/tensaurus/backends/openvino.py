@@ -67,7 +67,10 @@ class _Session:
         held = self._feed(feeds)
 
         def call(keep: object = held) -> None:
-            self._request.infer(share_outputs=True)
+            try:
+                self._request.infer(share_outputs=True)
+            except Exception as error:
+                raise BackendError(f"openvino: {error}") from error
 
         return call
 

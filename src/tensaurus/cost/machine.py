@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
 from tensaurus import backends
 
-__all__ = ["Machine", "allowed_cores", "busy_seconds", "default_threads"]
+__all__ = ["Machine", "allowed_cores", "busy_seconds", "default_threads", "waited_seconds"]
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,15 @@ def busy_seconds() -> float | None:
     except (OSError, ValueError):
         return None
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def waited_seconds() -> float:
+    """Seconds that this process's threads were ready to run and had no core, summed; 0 where unknown."""
+    nanoseconds = 0
+    for thread in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError, IndexError):  # the thread just ended
+            nanoseconds += int(thread.read_text().split()[1])
+    return nanoseconds / 1e9
 
 
 def _processor() -> str:

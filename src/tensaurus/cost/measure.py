@@ -1,0 +1,225 @@
+"""Times that can be compared: sessions in turns, one process each, and single operators quickly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from tensaurus import backends
+from tensaurus.backends import Array, BackendError
+from tensaurus.cost.worker import DISTURBED, REPEATS, Round, Worker, WorkerError
+
+__all__ = ["Contender", "Ratio", "Stopwatch", "Timing", "choose", "compare", "ratio"]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A model to run on a backend."""
+
+    name: str
+    backend: str
+    model: bytes | Path
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long one run of a contender takes, in seconds."""
+
+    name: str
+    rounds: tuple[tuple[float, ...], ...]  # of each round, seconds of each run
+    disturbed: int  # rounds that other processes disturbed, repetitions too
+
+    @property
+    def samples(self) -> tuple[float, ...]:
+        """Seconds of every run."""
+        return tuple(sample for samples in self.rounds for sample in samples)
+
+    @property
+    def median(self) -> float:
+        """Seconds."""
+        return float(np.median(self.samples))
+
+    @property
+    def minimum(self) -> float:
+        """Seconds."""
+        return min(self.samples)
+
+    @property
+    def spread(self) -> float:
+        """Interquartile range over median."""
+        low, high = np.quantile(self.samples, (0.25, 0.75))
+        return float(high - low) / self.median
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times as long as b does a take: quartiles over the rounds."""
+
+    low: float
+    median: float
+    high: float
+
+    @property
+    def spread(self) -> float:
+        """Interquartile range over median."""
+        return (self.high - self.low) / self.median
+
+
+def ratio(a: Timing, b: Timing) -> Ratio:
+    """Time of a over time of b, round by round, so that drift of the machine cancels out.
+
+    Both come from one `compare`; raises ValueError where their rounds are not the same number.
+    """
+    pairs = zip(a.rounds, b.rounds, strict=True)
+    low, middle, high = np.quantile([np.median(x) / np.median(y) for x, y in pairs], (0.25, 0.5, 0.75))
+    return Ratio(float(low), float(middle), float(high))
+
+
+def compare(
+    contenders: Sequence[Contender],
+    feeds: Mapping[str, Array],
+    *,
+    threads: int,
+    rounds: int = 8,
+    seconds: float = 0.25,
+    timeout: float = 300.0,
+) -> list[Timing]:
+    """Time the contenders in turns on the same feeds, `rounds` times about `seconds` each; in their order.
+
+    `timeout` is in seconds, for a compilation or a round. Raises WorkerError, which names the contender,
+    where one does not compile, run, or answer in time.
+    """
+    with ExitStack() as stack:
+        workers = []
+        for contender in contenders:
+            worker = stack.enter_context(Worker(contender.backend, threads=threads, timeout=timeout))
+            try:
+                _warm_up(worker, contender.model, feeds, seconds)
+            except WorkerError as error:
+                raise WorkerError(f"{contender.name}: {error}") from error
+            workers.append(worker)
+        return _in_turns([contender.name for contender in contenders], workers, rounds, seconds)
+
+
+def choose(
+    model: bytes | Path,
+    feeds: Mapping[str, Array],
+    threads: int,
+    *,
+    rounds: int = 4,
+    seconds: float = 0.1,
+    timeout: float = 300.0,
+) -> str:
+    """Name of the installed runtime that runs the model fastest, the reference left out.
+
+    Raises BackendError, with each one's reason, where none runs it.
+    """
+    names: list[str] = []
+    workers: list[Worker] = []
+    refusals: list[str] = []
+    with ExitStack() as stack:
+        for name in backends.installed():
+            if name == "reference":
+                continue
+            worker = stack.enter_context(Worker(name, threads=threads, timeout=timeout))
+            try:
+                _warm_up(worker, model, feeds, seconds)
+            except WorkerError as error:
+                refusals.append(str(error))
+                worker.close()
+            else:
+                names.append(name)
+                workers.append(worker)
+        if not workers:
+            reasons = "; ".join(refusals) or "none is installed"
+            raise BackendError(f"no backend runs the model: {reasons}")
+        if len(workers) == 1:
+            return names[0]
+        return min(_in_turns(names, workers, rounds, seconds), key=lambda timing: timing.median).name
+
+
+def _warm_up(worker: Worker, model: bytes | Path, feeds: Mapping[str, Array], seconds: float) -> None:
+    worker.compile(model)
+    worker.feed(feeds)
+    worker.time(seconds)
+
+
+def _in_turns(names: Sequence[str], workers: Sequence[Worker], rounds: int, seconds: float) -> list[Timing]:
+    taken: list[list[Round]] = [[] for _ in workers]
+    for number in range(rounds):
+        order = range(len(workers)) if number % 2 == 0 else reversed(range(len(workers)))
+        for position in order:
+            try:
+                taken[position].append(_calmest(workers[position], seconds))
+            except WorkerError as error:
+                raise WorkerError(f"{names[position]}: {error}") from error
+    return [
+        Timing(name, tuple(r.samples for r in rounds), sum(r.disturbance > DISTURBED for r in rounds))
+        for name, rounds in zip(names, taken, strict=True)
+    ]
+
+
+def _calmest(worker: Worker, seconds: float) -> Round:
+    """One round, repeated while it is disturbed; of several, the least disturbed."""
+    best = worker.time(seconds)
+    for _ in range(REPEATS):
+        if best.disturbance <= DISTURBED:
+            break
+        best = min(best, worker.time(seconds), key=lambda r: r.disturbance)
+    return best
+
+
+class Stopwatch:
+    """Measures many small models in one persistent worker. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        backend: str,
+        *,
+        threads: int,
+        seconds: float = 0.02,
+        runs: int = 7,
+        timeout: float = 10.0,
+    ) -> None:
+        """Each model runs for about `seconds` and `runs` times at least; `timeout` seconds end a hang."""
+        self._backend, self._threads, self._timeout = backend, threads, timeout
+        self._seconds, self._runs = seconds, runs
+        self._worker: Worker | None = None
+        self.failure: str | None = None  # why the last measurement was None
+        self.disturbed = 0  # measurements that other processes disturbed, repetitions too
+
+    def measure(self, model: bytes | Path, feeds: Mapping[str, Array]) -> float | None:
+        """Median seconds of one run, or None where the runtime refuses, crashes or hangs.
+
+        Weights belong in the model as initializers, as the runtime prepares those once.
+        """
+        if self._worker is None or not self._worker.alive:
+            self.close()
+            self._worker = Worker(self._backend, threads=self._threads, timeout=self._timeout)
+        try:
+            taken, disturbed = self._worker.measure(model, feeds, seconds=self._seconds, runs=self._runs)
+        except WorkerError as error:
+            self.failure = str(error)
+            return None
+        self.failure = None
+        self.disturbed += disturbed
+        return taken
+
+    def close(self) -> None:
+        """End the worker; the next measurement starts another."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+    def __enter__(self) -> Stopwatch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
