@@ -210,6 +210,11 @@ def test_bench(small_model: Path) -> None:
     assert "onnxruntime" in result.stdout
 
 
+def test_bench_needs_sizes(small_model: Path) -> None:
+    result = run("bench", small_model, "--backend", "onnxruntime")
+    assert_refused(result, f"{small_model}: the size of input x is not known. Give it: --shape x=?,3")
+
+
 def test_bench_names_an_unknown_backend(small_model: Path) -> None:
     assert_refused(run("bench", small_model, "--shape", "x=4,3", "--backend", "nonesuch"), "nonesuch")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tensaurus.errors import NotEqualError, TensaurusError
+from tensaurus.errors import NotEqualError, TensaurusError, naming
 from tensaurus.files import cache_folder, replacing, require_writable
 
 
@@ -91,6 +91,13 @@ def test_errors_are_one_line() -> None:
     assert str(error) == "m.onnx: node conv1: bad news. Do this."
     assert str(TensaurusError("bad")) == "bad"
     assert (TensaurusError.exit_code, NotEqualError.exit_code) == (2, 1)
+
+
+def test_errors_can_be_given_their_file() -> None:
+    with pytest.raises(TensaurusError, match=r"^outer: bad$"), naming("outer"):
+        raise TensaurusError("bad")
+    with pytest.raises(TensaurusError, match=r"^inner: bad$"), naming("outer"):
+        raise TensaurusError("bad", file="inner")
 
 
 def test_errors_cross_process_borders() -> None:

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from tensaurus._version import __version__
-from tensaurus.errors import NotEqualError, TensaurusError
+from tensaurus.errors import NotEqualError, TensaurusError, naming
 from tensaurus.files import replacing, require_writable
 
 if TYPE_CHECKING:
@@ -189,7 +189,9 @@ def bench(
     threads = threads or default_threads()
     files = [model, *(against or ())]
     contenders = [Contender(f"{file} on {name}", name, file) for file in files for name in names]
-    timings = compare(contenders, feeds(read_model(model), shapes, seed), threads=threads, rounds=rounds)
+    with naming(model):
+        inputs = feeds(read_model(model), shapes, seed)
+    timings = compare(contenders, inputs, threads=threads, rounds=rounds)
     rows = [
         BenchRow(
             model=str(contender.model),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
@@ -36,3 +38,13 @@ class NotEqualError(TensaurusError):
     """Two models that should compute the same function do not, or a check failed."""
 
     exit_code: ClassVar[int] = 1
+
+
+@contextmanager
+def naming(file: str | Path) -> Iterator[None]:
+    """Errors from within that name no file name this one."""
+    try:
+        yield
+    except TensaurusError as error:
+        error.file = file if error.file is None else error.file
+        raise

@@ -284,10 +284,12 @@ def feeds(
 
 
 def _static_shape(value: onnx.ValueInfoProto) -> Shape:
+    """The shape where every size is stated; some exporters write -1 for one that is not."""
     dims = value.type.tensor_type.shape.dim
-    if not value.type.tensor_type.HasField("shape") or not all(dim.HasField("dim_value") for dim in dims):
-        sizes = ",".join(str(dim.dim_value) if dim.HasField("dim_value") else "?" for dim in dims)
+    sizes = [dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None for dim in dims]
+    if not value.type.tensor_type.HasField("shape") or None in sizes:
+        pattern = ",".join("?" if size is None else str(size) for size in sizes)
         raise TensaurusError(
-            f"the size of input {value.name} is not known", remedy=f"Give it: --shape {value.name}={sizes}"
+            f"the size of input {value.name} is not known", remedy=f"Give it: --shape {value.name}={pattern}"
         )
-    return tuple(dim.dim_value for dim in dims)
+    return tuple(size for size in sizes if size is not None)
