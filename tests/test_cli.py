@@ -33,14 +33,15 @@ def run(*arguments: str | Path) -> Result:
 
 
 def assert_refused(result: Result, *words: str, status: int = 2) -> None:
-    """One line on stderr with these words, that exit status, no traceback."""
+    """The last line on stderr is one error with these words; that exit status, no traceback."""
     assert result.exit_code == status, result.output
     assert result.stdout == ""
-    lines = result.stderr.splitlines()
-    assert len(lines) == 1, result.stderr
-    assert lines[0].startswith("error: ")
+    assert "Traceback" not in result.stderr
+    *progress, error = result.stderr.splitlines()
+    assert error.startswith("error: ")
+    assert not [line for line in progress if "error" in line.lower()]
     for word in words:
-        assert word in lines[0]
+        assert word in error
 
 
 def shell(*arguments: str | Path, **options: object) -> list[str]:

@@ -15,24 +15,25 @@ from tensaurus.errors import NotEqualError, TensaurusError
 
 if TYPE_CHECKING:
     from tensaurus.equivalence import verify
-    from tensaurus.graph.onnx_io import load
+    from tensaurus.graph.onnx_import import load_model as load
     from tensaurus.optimize import Result, optimize
 
 __all__ = ["NotEqualError", "Result", "TensaurusError", "__version__", "load", "optimize", "verify"]
 
 # Imported when first asked for, so that `import tensaurus` costs nothing.
 _HOMES = {
-    "Result": "tensaurus.optimize",
-    "load": "tensaurus.graph.onnx_io",
-    "optimize": "tensaurus.optimize",
-    "verify": "tensaurus.equivalence",
+    "Result": ("tensaurus.optimize", "Result"),
+    "load": ("tensaurus.graph.onnx_import", "load_model"),
+    "optimize": ("tensaurus.optimize", "optimize"),
+    "verify": ("tensaurus.equivalence", "verify"),
 }
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    module, attribute = _HOMES[name]
+    value = getattr(import_module(module), attribute)
     globals()[name] = value
     return value
 

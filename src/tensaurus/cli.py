@@ -179,8 +179,8 @@ def bench(
     from tensaurus import backends
     from tensaurus.cost.machine import default_threads
     from tensaurus.cost.measure import Contender, compare, ratio
+    from tensaurus.graph.onnx_import import fix_shapes, load_model
     from tensaurus.report.bench import BenchRow, bench_table
-    from tensaurus.report.explain import read_model
     from tensaurus.zoo.pretrained import feeds
 
     names = backend or [name for name in backends.installed() if name != "reference"]
@@ -190,7 +190,9 @@ def bench(
     files = [model, *(against or ())]
     contenders = [Contender(f"{file} on {name}", name, file) for file in files for name in names]
     with naming(model):
-        inputs = feeds(read_model(model), shapes, seed)
+        read = load_model(model)
+        fix_shapes(read, shapes, model)
+        inputs = feeds(read, {}, seed)
     timings = compare(contenders, inputs, threads=threads, rounds=rounds)
     rows = [
         BenchRow(

@@ -17,7 +17,7 @@ from tensaurus.report.summary import METADATA_KEY, Summary, tally
 
 def explain(path: str | Path) -> RenderableType:
     """The story of an optimized model file, to print; TensaurusError when the file has none to tell."""
-    model = read_model(path)
+    model = _read(path)
     summary = summary_of(model, path)
     text = Text.assemble((str(path), "bold"), " is ", (summary.model, "bold"), f": {_changes(summary)}.\n")
     if summary.rewrites:
@@ -42,8 +42,8 @@ def summary_of(model: onnx.ModelProto, path: str | Path) -> Summary:
     )
 
 
-def read_model(path: str | Path) -> onnx.ModelProto:
-    """The model without its external data, for those who need the graph only."""
+def _read(path: str | Path) -> onnx.ModelProto:
+    """The model without its external data, which a story does not need."""
     try:
         return onnx.load_model(path, format="protobuf", load_external_data=False)
     except OSError as error:
