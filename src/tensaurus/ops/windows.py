@@ -12,7 +12,7 @@ from tensaurus.algebra.size import Size, largest, nonnegative, smallest
 from tensaurus.algebra.typing import Untypable
 
 
-def spread(values: Sequence[Any], count: int, default: int, name: str) -> tuple[Any, ...]:
+def spread(values: Sequence[Any] | None, count: int, default: int, name: str) -> tuple[Any, ...]:
     """An attribute with one number per dimension; none given means the default everywhere."""
     if not values:
         return (default,) * count
@@ -34,7 +34,7 @@ def window_attributes(
     if len(kernel) != rank:
         raise Untypable(f"a kernel of rank {len(kernel)} over {rank} spatial dimensions")
     strides = spread(attrs["strides"], rank, 1, "strides")
-    dilations = spread(attrs.get("dilations", ()), rank, 1, "dilations")
+    dilations = spread(attrs.get("dilations"), rank, 1, "dilations")
     if any(n < 1 for n in (*strides, *dilations)):
         raise Untypable("strides and dilations are positive")
     found: dict[str, Any] = {"strides": strides, "auto_pad": "NOTSET"}
@@ -74,7 +74,7 @@ def output_sizes(
     pads: Sequence[int],
     ceil: bool = False,
 ) -> tuple[Size, ...]:
-    """How many windows fit; `ceil` counts a last partial one that starts inside the input or its begin pad."""
+    """How many windows fit; `ceil` counts a last partial one that starts before the end pad."""
     found: list[Size] = []
     begins, ends = pads[: len(sizes)], pads[len(sizes) :]
     for size, k, stride, dilation, begin, end in zip(

@@ -1,0 +1,208 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tensaurus.algebra.expr import Body, Scope, Tensor, compute, lift, total
+from tensaurus.algebra.size import Size, same
+from tensaurus.algebra.typing import Untypable
+from tensaurus.ops.declare import op
+from tensaurus.ops.elementwise import aligned, broadcast_shape
+
+
+@op(
+    "MatMul",
+    examples=[
+        "f32[3,4] f32[4,5]",
+        "f32[2,3,4] f32[4,5]",
+        "f32[3,4] f32[2,4,5]",
+        "f32[2,1,3,4] f32[5,4,1]",
+        "f32[4] f32[4]",
+        "f32[4] f32[2,4,3]",
+        "f32[2,3,4] f32[4]",
+        "i64[2,3] i64[3,2]",
+    ],
+)
+def matmul(a: Tensor, b: Tensor) -> Scope:
+    """numpy's matmul: the last dimension of a with the last but one of b, batches broadcast."""
+    if a.rank == 0 or b.rank == 0:
+        raise Untypable("a matrix product of a scalar")
+    inner = a.shape[-1]
+    if not same(inner, b.shape[-2] if b.rank > 1 else b.shape[0]):
+        raise Untypable(f"{_shape(a)} times {_shape(b)}")
+    batch = broadcast_shape(a.shape[:-2], b.shape[:-2])
+    rows, columns = a.shape[-2:-1], b.shape[-1:] if b.rank > 1 else ()
+
+    def element(*place: Size) -> Body:
+        front, back = place[: len(batch)], place[len(batch) :]
+        row, column = back[: len(rows)], back[len(rows) :]
+
+        def term(k: Size) -> Any:
+            left = _batch(a, front) + (*row, k)
+            right = _batch(b, front) + (k, *column)
+            return a[left] * b[right]
+
+        return total((inner,), term)
+
+    return compute((*batch, *rows, *columns), element)
+
+
+def _batch(x: Tensor, place: Sequence[Size]) -> tuple[Size, ...]:
+    """The indices of x's batch dimensions that broadcasting pairs with a place of the output."""
+    sizes = x.shape[:-2]
+    spot = place[len(place) - len(sizes) :]
+    return tuple(0 if same(n, 1) else i for i, n in zip(spot, sizes, strict=True))
+
+
+def _shape(x: Tensor) -> str:
+    return f"[{', '.join(map(str, x.shape))}]"
+
+
+def _gemm_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    bare = len(tensors) < 3 or tensors[2] is None
+    return {
+        "transA": int(bool(attrs["transA"])),
+        "transB": int(bool(attrs["transB"])),
+        "beta": 1 if bare else attrs["beta"],
+    }
+
+
+@op(
+    "Gemm",
+    since=7,
+    normal=_gemm_form,
+    examples=[
+        "f32[3,4] f32[4,5] f32[5]",
+        "f32[4,3] f32[5,4] f32[3,1] transA=1 transB=1",
+        "f32[3,4] f32[4,5] f32[] alpha=0.5 beta=2.0",
+        "f32[3,4] f32[4,5] f32[1,5] alpha=0.25 beta=0.0",
+        "f32[3,4] f32[5,4] - transB=1",
+        "f32[1,4] f32[4,1] f32[1,1] beta=-1.5",
+    ],
+)
+def gemm(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None = None,
+    *,
+    alpha: Any = 1,
+    beta: Any = 1,
+    transA: int = 0,
+    transB: int = 0,
+) -> Scope:
+    """alpha * a' b' + beta * c, primes standing for optional transposition, c broadcast to the result."""
+    if a.rank != 2 or b.rank != 2:
+        raise Untypable("Gemm takes matrices")
+    rows, inner = reversed(a.shape) if transA else a.shape
+    depth, columns = reversed(b.shape) if transB else b.shape
+    if not same(inner, depth):
+        raise Untypable(f"{_shape(a)} times {_shape(b)}")
+    shape = (rows, columns)
+    if c is not None and broadcast_shape(shape, c.shape) != shape:
+        raise Untypable(f"{_shape(c)} does not broadcast to [{rows}, {columns}]")
+
+    def element(i: Size, j: Size) -> Body:
+        product = total((inner,), lambda k: a[(k, i) if transA else (i, k)] * b[(j, k) if transB else (k, j)])
+        return plus_scaled(scaled(product, alpha), None if c is None else aligned(c, (i, j)), beta)
+
+    return compute(shape, element)
+
+
+def scaled(body: Body, factor: Any) -> Body:
+    """factor * body, without a factor of one."""
+    return body if factor == 1 else lift(factor) * body
+
+
+def plus_scaled(body: Body, other: Body | None, factor: Any) -> Body:
+    """body + factor * other, where there is another."""
+    return body if other is None or factor == 0 else body + scaled(other, factor)
+
+
+def _equation(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """The output written out, and letters named in order of first appearance."""
+    left, right = _terms(attrs["equation"])
+    if right is None:
+        every = "".join(left).replace(".", "")
+        once = "".join(sorted(c for c in set(every) if every.count(c) == 1))
+        right = ("..." if any("." in term for term in left) else "") + once
+    text = ",".join(left) + "->" + right
+    letters = dict.fromkeys(c for c in text if c.isalpha())
+    names = dict(zip(letters, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", strict=False))
+    return {"equation": "".join(names.get(c, c) for c in text)}
+
+
+def _terms(equation: str) -> tuple[list[str], str | None]:
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    for term in (*left.split(","), right):
+        letters = term.replace("...", "", 1)
+        if letters and not (letters.isascii() and letters.isalpha()):
+            raise Untypable(f"the equation {equation}")
+    return left.split(","), right if arrow else None
+
+
+@op(
+    "Einsum",
+    since=12,
+    normal=_equation,
+    examples=[
+        "f32[3,4] f32[4,5] equation='ij,jk->ik'",
+        "f32[2,3,4] f32[2,5,4] equation='b i k, b j k -> b i j'",
+        "f32[2,3,4] equation='...ij->...ji'",
+        "f32[3,3] equation='ii->i'",
+        "f32[2,3] f32[2,3] equation='ij,ij'",
+        "f32[2,1,3,4] f32[2,5,4,2] equation='...ij,...jk->...ik'",
+    ],
+)
+def einsum(*xs: Tensor, equation: str) -> Scope:
+    """The sum over the letters that the output lacks of the product of the inputs."""
+    left, right = _terms(equation)
+    if right is None or len(left) != len(xs):
+        raise Untypable(f"the equation {equation} of {len(xs)} inputs")
+    sizes: dict[str, Size] = {}
+    fronts: list[tuple[Size, ...]] = []
+    for x, term in zip(xs, left, strict=True):
+        letters = term.replace("...", "")
+        count = x.rank - len(letters)
+        if count < 0 or count > 0 and "." not in term:
+            raise Untypable(f"{term} for an input of rank {x.rank}")
+        start = term.find("...") if "." in term else 0
+        if "." in term:
+            fronts.append(x.shape[start : start + count])
+        for letter, size in zip(letters, x.shape[:start] + x.shape[start + count :], strict=True):
+            known = sizes.get(letter, 1)
+            if not same(known, 1) and not same(size, 1) and not same(size, known):
+                raise Untypable(f"{letter} is {known} and {size}")
+            sizes[letter] = known if same(size, 1) else size
+    front = broadcast_shape(*fronts)
+    output = right.replace("...", "")
+    if front and "." not in right or not set(output) <= set(sizes) or len(set(output)) != len(output):
+        raise Untypable(f"the equation {equation}")
+    split = max(right.find("..."), 0)
+    gone = [letter for letter in sizes if letter not in output]
+    shape = tuple(sizes[c] for c in output)
+
+    def element(*place: Size) -> Body:
+        middle = place[split : split + len(front)]
+        spots = dict(zip(output, place[:split] + place[split + len(front) :], strict=True))
+
+        def term(*inner: Size) -> Body:
+            at = {**spots, **dict(zip(gone, inner, strict=True))}
+            parts = [_einsum_read(x, text, at, middle) for x, text in zip(xs, left, strict=True)]
+            result = parts[0]
+            for part in parts[1:]:
+                result = result * part
+            return result
+
+        return total([sizes[c] for c in gone], term)
+
+    return compute((*shape[:split], *front, *shape[split:]), element)
+
+
+def _einsum_read(x: Tensor, term: str, at: Mapping[str, Size], middle: Sequence[Size]) -> Body:
+    count = x.rank - len(term.replace("...", ""))
+    head, dots, tail = term.partition("...")
+    spot = middle[len(middle) - count :] if dots else ()
+    indices = (*(at[c] for c in head), *spot, *(at[c] for c in tail))
+    return x[tuple(0 if same(n, 1) else i for i, n in zip(indices, x.shape, strict=True))]

@@ -1,0 +1,191 @@
+"""Convolution and its transpose, in any number of spatial dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tensaurus.algebra.expr import Body, Scope, Tensor, compute, total, where
+from tensaurus.algebra.size import Size, nonnegative, same
+from tensaurus.algebra.typing import Untypable
+from tensaurus.ops.declare import op
+from tensaurus.ops.windows import output_sizes, reach, spread, window_attributes, window_indices
+
+
+def _spatial(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[tuple[Size, ...], tuple[Size, ...]]:
+    """The spatial sizes of the input and of the kernel, which must agree with `kernel_shape`."""
+    x, w = tensors[0], tensors[1]
+    if x.rank < 3 or w.rank != x.rank:
+        raise Untypable(f"a convolution of ranks {x.rank} and {w.rank}")
+    kernel = w.shape[2:]
+    given = attrs["kernel_shape"]
+    if given and not (len(given) == len(kernel) and all(map(same, given, kernel))):
+        raise Untypable(f"kernel_shape {given} beside a kernel of {kernel}")
+    return x.shape[2:], kernel
+
+
+def _conv_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    return {**window_attributes(*_spatial(tensors, attrs), attrs), "kernel_shape": None}
+
+
+def per_group(size: Size, group: int) -> Size:
+    """How many of `size` channels each group has."""
+    if group < 1 or not same(size % group, 0):
+        raise Untypable(f"{size} channels in {group} groups")
+    return size // group
+
+
+@op(
+    "Conv",
+    normal=_conv_form,
+    examples=[
+        "f32[2,3,7,6] f32[4,3,3,3] f32[4] pads=(1,1,1,1)",
+        "f32[1,3,7,6] f32[4,3,3,2] strides=(2,1) pads=(1,0,0,2)",
+        "f32[1,3,9,8] f32[2,3,3,2] dilations=(2,3)",
+        "f32[2,6,5,5] f32[4,3,1,1] f32[4] group=2",
+        "f32[1,4,6,5] f32[8,1,3,3] group=4 pads=(1,1,1,1) kernel_shape=(3,3)",
+        "f32[2,3,9] f32[4,3,4] f32[4] strides=(3,) pads=(2,1)",
+        "f32[1,2,4,5,6] f32[3,2,2,3,2] strides=(1,2,1) pads=(0,1,1,1,0,0)",
+        "f32[1,2,7,8] f32[3,2,3,4] auto_pad='SAME_UPPER' strides=(2,2)",
+        "f32[1,2,7,8] f32[3,2,3,4] auto_pad='SAME_LOWER' strides=(2,3)",
+        "f32[1,2,7,8] f32[3,2,3,4] auto_pad='VALID' strides=(2,3)",
+    ],
+)
+def conv(
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: tuple[int, ...] | None = None,
+    group: int = 1,
+    kernel_shape: tuple[int, ...] | None = None,
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> Scope:
+    """Cross-correlation of x [N, C, spatial...] with w [F, C/group, kernel...], zero beyond the edges."""
+    assert strides is not None and dilations is not None and pads is not None
+    kernel = w.shape[2:]
+    count, depth = per_group(w.shape[0], group), w.shape[1]
+    if not same(depth * group, x.shape[1]):
+        raise Untypable(f"{x.shape[1]} channels meet weights of {group} times {depth}")
+    if b is not None and not (b.rank == 1 and same(b.shape[0], w.shape[0])):
+        raise Untypable(f"a bias of shape {b.shape} for {w.shape[0]} channels")
+
+    def element(n: Size, f: Size, *place: Size) -> Body:
+        def term(c: Size, *r: Size) -> Body:
+            spot = window_indices(place, r, strides, dilations, pads)
+            return x.padded(0)[(n, f // count * depth + c, *spot)] * w[(f, c, *r)]
+
+        product = total((depth, *kernel), term)
+        return product if b is None else product + b[f]
+
+    return compute(
+        (x.shape[0], w.shape[0], *output_sizes(x.shape[2:], kernel, strides, dilations, pads)), element
+    )
+
+
+def _transpose_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """`output_shape` and auto_pad resolved to pads and output_padding."""
+    sizes, kernel = _spatial(tensors, attrs)
+    rank = len(sizes)
+    plain = {**attrs, "auto_pad": "NOTSET", "pads": attrs["pads"] if attrs["auto_pad"] in ("NOTSET", "") else None}
+    found = window_attributes(sizes, kernel, plain)
+    extra = spread(attrs["output_padding"], rank, 0, "output_padding")
+    wanted: Sequence[Size] = attrs["output_shape"] or ()
+    if attrs["auto_pad"].startswith("SAME") and not wanted:
+        wanted = [n * s for n, s in zip(sizes, found["strides"], strict=True)]
+    if wanted:
+        begins, ends, more = [], [], []
+        steps = zip(sizes, kernel, found["strides"], found["dilations"], extra, wanted[-rank:], strict=True)
+        for n, k, stride, dilation, padding, size in steps:
+            gap = stride * (n - 1) + padding + reach(k, dilation) - size
+            if not isinstance(gap, int):
+                raise Untypable(f"an output of {size} needs the value of {n}")
+            total_pad, half = max(gap, 0), max(gap, 0) // 2
+            first = half if attrs["auto_pad"] == "SAME_UPPER" else total_pad - half
+            begins.append(first)
+            ends.append(total_pad - first)
+            more.append(padding + max(-gap, 0))
+        found["pads"], extra = (*begins, *ends), tuple(more)
+    return {**found, "output_padding": extra, "output_shape": None, "kernel_shape": None}
+
+
+@op(
+    "ConvTranspose",
+    normal=_transpose_form,
+    examples=[
+        "f32[1,3,4,5] f32[3,2,3,3] f32[2]",
+        "f32[2,3,4,3] f32[3,2,2,2] strides=(2,2)",
+        "f32[1,3,4,5] f32[3,2,3,3] strides=(2,3) pads=(1,0,0,2) output_padding=(1,1)",
+        "f32[1,4,3,4] f32[4,3,3,2] group=2 strides=(2,1)",
+        "f32[1,2,5,4] f32[2,3,3,2] dilations=(2,2) strides=(1,2)",
+        "f32[1,2,5] f32[2,3,4] f32[3] strides=(3,) pads=(1,2)",
+        "f32[1,2,2,3,2] f32[2,2,2,3,2] strides=(2,1,2) pads=(0,1,0,1,1,0)",
+        "f32[1,1,3,3] f32[1,2,3,3] strides=(3,2) output_shape=(10,8)",
+        "f32[1,1,3,3] f32[1,2,3,3] auto_pad='SAME_UPPER' strides=(2,2)",
+        "f32[1,1,3,3] f32[1,2,3,3] auto_pad='SAME_LOWER' strides=(2,2)",
+        "f32[1,1,3,3] f32[1,2,4,3] auto_pad='VALID' strides=(2,2)",
+    ],
+)
+def conv_transpose(
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: tuple[int, ...] | None = None,
+    group: int = 1,
+    kernel_shape: tuple[int, ...] | None = None,
+    output_padding: tuple[int, ...] | None = None,
+    output_shape: tuple[int, ...] | None = None,
+    pads: tuple[int, ...] | None = None,
+    strides: tuple[int, ...] | None = None,
+) -> Scope:
+    """The transpose of a convolution, x [N, C, spatial...], w [C, F/group, kernel...].
+
+    A convolution by the reversed kernel over x with stride - 1 zeros put after each of its elements.
+    """
+    assert strides is not None and dilations is not None and pads is not None and output_padding is not None
+    kernel = w.shape[2:]
+    depth, count = per_group(x.shape[1], group), w.shape[1]
+    if not same(w.shape[0], x.shape[1]):
+        raise Untypable(f"{x.shape[1]} channels meet weights of {w.shape[0]}")
+    if b is not None and not (b.rank == 1 and same(b.shape[0], count * group)):
+        raise Untypable(f"a bias of shape {b.shape} for {count * group} channels")
+    rank = len(kernel)
+    stuffed = _stuffed(x, strides)
+    sizes = []
+    for n, k, stride, dilation, begin, end, more in zip(
+        x.shape[2:], kernel, strides, dilations, pads[:rank], pads[rank:], output_padding, strict=True
+    ):
+        size = stride * (n - 1) + more + reach(k, dilation) - begin - end
+        if nonnegative(-1 - size):
+            raise Untypable(f"an output of {size} elements")
+        sizes.append(size)
+    begins = tuple(reach(k, d) - 1 - p for k, d, p in zip(kernel, dilations, pads[:rank], strict=True))
+
+    def element(n: Size, f: Size, *place: Size) -> Body:
+        def term(c: Size, *r: Size) -> Body:
+            channel = f // count * depth + c
+            spot = window_indices(place, r, (1,) * rank, dilations, begins)
+            turned = (k - 1 - i for k, i in zip(kernel, r, strict=True))
+            return stuffed.padded(0)[(n, channel, *spot)] * w[(channel, f % count, *turned)]
+
+        product = total((depth, *kernel), term)
+        return product if b is None else product + b[f]
+
+    return compute((x.shape[0], count * group, *sizes), element)
+
+
+def _stuffed(x: Tensor, strides: Sequence[int]) -> Tensor | Scope:
+    """x with each spatial element followed by stride - 1 zeros."""
+    if all(s == 1 for s in strides):
+        return x
+
+    def element(n: Size, c: Size, *place: Size) -> Body:
+        steps = list(zip(place, strides, strict=True))
+        return where([0 - u % s for u, s in steps], x[(n, c, *(u // s for u, s in steps))], 0)
+
+    shape = tuple(n * s for n, s in zip(x.shape[2:], strides, strict=True))
+    return compute((*x.shape[:2], *shape), element)
