@@ -1,0 +1,101 @@
+"""The scalar functions of the algebra: their meaning over the reals and the type of their result.
+
+Ring operations (add, sub, mul, neg, div by a non-zero) have a meaning in every field; max, min and the
+comparisons need an order; everything else is transcendental: outside the reals it is an uninterpreted
+function, equal for equal arguments and nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+RING = frozenset({"add", "sub", "mul", "neg", "div"})
+ORDER = frozenset({"max", "min"})
+
+
+@dataclass(frozen=True)
+class Function:
+    """`run` works on float64, int64 or bool arrays; `result` is "same", "bool" or "float"."""
+
+    name: str
+    arity: int
+    run: Callable[..., Any]
+    result: str = "same"
+    commutative: bool = False
+
+
+def _divide(a: Any, b: Any) -> Any:
+    if np.issubdtype(np.result_type(a, b), np.integer):
+        safe = np.where(np.equal(b, 0), 1, b)
+        magnitude = np.abs(a) // np.abs(safe)
+        return magnitude * np.sign(a) * np.sign(safe)
+    return np.divide(a, b)
+
+
+def _power(a: Any, b: Any) -> Any:
+    if np.issubdtype(np.result_type(a, b), np.integer):
+        return np.power(np.asarray(a, np.float64), b).astype(np.int64)
+    return np.power(a, b)
+
+
+FUNCTIONS: dict[str, Function] = {
+    f.name: f
+    for f in (
+        Function("add", 2, np.add, commutative=True),
+        Function("sub", 2, np.subtract),
+        Function("mul", 2, np.multiply, commutative=True),
+        Function("div", 2, _divide),
+        Function("neg", 1, np.negative),
+        Function("max", 2, np.maximum, commutative=True),
+        Function("min", 2, np.minimum, commutative=True),
+        Function("mod", 2, np.mod),
+        Function("fmod", 2, np.fmod),
+        Function("pow", 2, _power),
+        Function("abs", 1, np.abs),
+        Function("sign", 1, np.sign),
+        Function("floor", 1, np.floor),
+        Function("ceil", 1, np.ceil),
+        Function("round", 1, np.round),
+        *(
+            Function(name, 1, run, "float")
+            for name, run in {
+                "sqrt": np.sqrt,
+                "exp": np.exp,
+                "log": np.log,
+                "erf": special.erf,
+                "sin": np.sin,
+                "cos": np.cos,
+                "tan": np.tan,
+                "asin": np.arcsin,
+                "acos": np.arccos,
+                "atan": np.arctan,
+                "sinh": np.sinh,
+                "cosh": np.cosh,
+                "tanh": np.tanh,
+                "asinh": np.arcsinh,
+                "acosh": np.arccosh,
+                "atanh": np.arctanh,
+            }.items()
+        ),
+        Function("eq", 2, np.equal, "bool", commutative=True),
+        Function("lt", 2, np.less, "bool"),
+        Function("le", 2, np.less_equal, "bool"),
+        Function("and", 2, np.logical_and, "bool", commutative=True),
+        Function("or", 2, np.logical_or, "bool", commutative=True),
+        Function("xor", 2, np.logical_xor, "bool", commutative=True),
+        Function("not", 1, np.logical_not, "bool"),
+        Function("isnan", 1, np.isnan, "bool"),
+        Function("isinf", 1, np.isinf, "bool"),
+        Function("where", 3, np.where),
+    )
+}
+
+
+def cast_target(fn: str) -> str | None:
+    """The dtype of a conversion function `to_<dtype>`, None for any other function."""
+    return fn.removeprefix("to_") if fn.startswith("to_") else None

@@ -1,0 +1,455 @@
+"""The only evaluator of a scope, in any field, by array operations.
+
+Arrays carry the axes of their dimensions (`Labelled`).  An affine read is a strided view of its source, so
+a convolution's windows cost nothing until they meet a contraction, which runs on the field's matmul.
+A guard on one axis cuts that axis in two and joins the halves; nothing is evaluated out of bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from math import ceil, prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tensaurus.algebra.binding import bind, split_axes
+from tensaurus.algebra.expr import (
+    Body,
+    Call,
+    Const,
+    Looked,
+    Read,
+    Reduce,
+    Scope,
+    Select,
+    Tensor,
+    axis,
+    replace_axes,
+)
+from tensaurus.algebra.field import Array, Field
+from tensaurus.algebra.size import (
+    Atom,
+    Axis,
+    Poly,
+    Size,
+    Symbol,
+    coefficients,
+    evaluate,
+    interval,
+)
+
+Values: TypeAlias = Mapping[Tensor, Array]
+
+CHUNK = 1 << 25  # elements that one operand of a contraction may have once its windows are copied
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """An array whose dimensions are named by axes."""
+
+    data: Array
+    axes: tuple[Axis, ...]
+
+    def aligned(self, axes: Sequence[Axis]) -> Array:
+        """The data with its dimensions in this order, of length 1 for axes it lacks."""
+        order = [self.axes.index(a) for a in axes if a in self.axes]
+        data = self.data.transpose(order) if order != list(range(len(order))) else self.data
+        return data.reshape([1 if a not in self.axes else _length(a) for a in axes])
+
+
+def _length(a: Axis) -> int:
+    if not isinstance(a.extent, int):
+        raise ValueError(f"the size {a.extent} is not known")
+    return a.extent
+
+
+def interpret(scope: Scope, values: Values, field: Field, sizes: Mapping[Symbol, int] | None = None) -> Array:
+    """The tensor that the scope stands for: elements of the field (or ints, bools), of the scope's shape."""
+    return Evaluation(values, field, sizes or {}).scope(scope)
+
+
+class Evaluation:
+    """One evaluation: a field, the tensors' values, and the inner scopes met so far."""
+
+    def __init__(self, values: Values, field: Field, sizes: Mapping[Symbol, int]):
+        self.values = values
+        self.field = field
+        self.sizes: dict[Atom, Any] = dict(sizes.items())
+        self.inner: dict[int, tuple[Scope, Array]] = {}
+
+    def scope(self, scope: Scope) -> Array:
+        known = bind(scope, self.sizes)
+        shape = [_length(a) for a in known.axes]
+        if 0 in shape:
+            # nothing is read; only the kind of the elements matters
+            unit = bind(Scope((), known.body), dict.fromkeys(known.axes, 0))
+            return np.zeros(shape, self._empty_kind(unit.body))
+        flat = split_axes(known)
+        result = self.body(flat.body)
+        data = np.broadcast_to(result.aligned(flat.axes), [_length(a) for a in flat.axes])
+        return np.ascontiguousarray(data).reshape(shape)
+
+    def _empty_kind(self, body: Body) -> Any:
+        match body:
+            case Read(source, _, _):
+                data = self.source(source)
+                return data.dtype
+            case Call(fn, args) if fn not in ("eq", "lt", "le"):
+                return self._empty_kind(args[-1])
+            case Reduce(_, _, inner):
+                return self._empty_kind(inner)
+            case Select(_, then, _):
+                return self._empty_kind(then)
+            case Call():
+                return np.dtype(bool)
+        return self.field.constant(0).dtype
+
+    def source(self, source: Tensor | Scope) -> Array:
+        if isinstance(source, Tensor):
+            return self.values[source]
+        if id(source) not in self.inner:
+            self.inner[id(source)] = (source, self.scope(source))
+        return self.inner[id(source)][1]
+
+    def body(self, body: Body) -> Labelled:
+        match body:
+            case Const(value):
+                return self.const(value)
+            case Read():
+                return self.read(body)
+            case Call(fn, args):
+                return self.call(fn, [self.body(a) for a in args])
+            case Select():
+                return self.select(body)
+            case Reduce(monoid, axes, inner):
+                return self.reduce(monoid, axes, inner)
+        raise TypeError(type(body))
+
+    def const(self, value: Any) -> Labelled:
+        if isinstance(value, Poly):
+            return self.index(value)
+        if isinstance(value, (bool, int)):
+            return Labelled(np.asarray(value), ())
+        return Labelled(self.field.constant(value), ())
+
+    def index(self, size: Size) -> Labelled:
+        """An integer expression as an int64 array over the axes in it."""
+        axes: list[Axis] = []
+        arrays: dict[Atom, Any] = {}
+        looked: dict[Atom, Labelled] = {}
+        for atom in _open_atoms(size):
+            if isinstance(atom, Looked):
+                looked[atom] = self.body(atom.read)
+                axes.extend(a for a in looked[atom].axes if a not in axes)
+            elif isinstance(atom, Axis) and atom not in axes:
+                axes.append(atom)
+        for place, a in enumerate(axes):
+            arrays[a] = np.arange(_length(a)).reshape([-1 if i == place else 1 for i in range(len(axes))])
+        for atom, found in looked.items():
+            data = found.aligned(axes)
+            assert isinstance(atom, Looked)
+            low, high = self._bound(atom.low), self._bound(atom.high)
+            if data.size and not self.field.elements(data) and (data.min() < low or data.max() > high):
+                raise IndexError(f"an index outside {low}..{high}")
+            arrays[atom] = data
+        data = np.asarray(evaluate(size, arrays.__getitem__))
+        shape = [_length(a) for a in axes]
+        return Labelled(np.broadcast_to(data, shape), tuple(axes))
+
+    def _bound(self, size: Size) -> int:
+        assert isinstance(size, int)
+        return size
+
+    def call(self, fn: str, args: Sequence[Labelled]) -> Labelled:
+        if fn == "div" and all(not self.field.elements(a.data) and not a.axes for a in args):
+            # a quotient of two literals is a rational, not a truncated integer
+            args = [Labelled(self.field.constant(int(a.data)), ()) for a in args]
+        axes = _union(args)
+        data = self.field.call(fn, [a.aligned(axes) for a in args])
+        return Labelled(np.broadcast_to(data, [_length(a) for a in axes]), axes)
+
+    def read(self, read: Read) -> Labelled:
+        data = self.source(read.source)
+        lows, highs = [], []
+        indices = list(read.indices)
+        for place, size in enumerate(indices):
+            low, high = interval(size)
+            if not isinstance(low, int) or not isinstance(high, int):
+                raise ValueError(f"the index {size} has no bounds")
+            below, above = max(0, -low), max(0, high - data.shape[place] + 1)
+            if (below or above) and read.outside is None:
+                raise IndexError(f"the index {size} leaves 0..{data.shape[place] - 1}")
+            lows.append(below)
+            highs.append(above)
+            indices[place] = size + below
+        if read.outside is not None and (any(lows) or any(highs)):
+            fill = self.field.call("add", [self.const(read.outside.value).data, np.asarray(0)])
+            if self.field.elements(data) and not self.field.elements(fill):
+                fill = self.field.constant(read.outside.value)
+            elif not self.field.elements(data) and self.field.elements(fill):
+                fill = np.asarray(_integer_edge(read.outside.value, data))
+            wide = [n + b + a for n, b, a in zip(data.shape, lows, highs, strict=True)]
+            padded = np.empty(wide, data.dtype)
+            padded[...] = fill
+            padded[tuple(slice(b, b + n) for n, b in zip(data.shape, lows, strict=True))] = data
+            data = padded
+        return self.gathered(data, indices)
+
+    def gathered(self, data: Array, indices: Sequence[Size]) -> Labelled:
+        """data[indices]: strided views where an index is affine, integer indexing where it is not."""
+        affine: dict[int, tuple[dict[Axis, Size], Size]] = {}
+        free: dict[int, Labelled] = {}
+        for place, size in enumerate(indices):
+            found = coefficients(size, [a for a in _open_atoms(size) if isinstance(a, Axis)])
+            if found is not None and all(isinstance(c, int) for c in (found[1], *found[0].values())):
+                affine[place] = found
+            else:
+                free[place] = self.index(size)
+        bound = {a for item in free.values() for a in item.axes}
+        for place in [p for p, (slopes, _) in affine.items() if not bound.isdisjoint(slopes)]:
+            free[place] = self.index(indices[place])
+            bound.update(free[place].axes)
+            del affine[place]
+        while True:
+            more = [p for p, (slopes, _) in affine.items() if free and not bound.isdisjoint(slopes)]
+            if not more:
+                break
+            for place in more:
+                free[place] = self.index(indices[place])
+                bound.update(free[place].axes)
+                del affine[place]
+        axes: list[Axis] = []
+        offset: list[Any] = [slice(None)] * data.ndim
+        steps: dict[Axis, int] = {}
+        for place, (slopes, rest) in affine.items():
+            assert isinstance(rest, int)
+            offset[place] = slice(rest, None)
+            for a, slope in slopes.items():
+                assert isinstance(slope, int)
+                steps[a] = steps.get(a, 0) + slope * data.strides[place]
+                if a not in axes:
+                    axes.append(a)
+        rows = sorted(free)
+        # a negative slope starts at the far end, so the base is addressed by its first element alone
+        base = data[tuple(offset)] if all(o == slice(None) or o.start >= 0 for o in offset) else data
+        shape = [data.shape[p] for p in rows] + [_length(a) for a in axes]
+        strides = [data.strides[p] for p in rows] + [steps[a] for a in axes]
+        if base.size == 0:
+            return Labelled(np.empty([_length(a) for a in axes], data.dtype), tuple(axes))
+        view = np.lib.stride_tricks.as_strided(base, shape, strides, writeable=False)
+        if not rows:
+            return Labelled(view, tuple(axes))
+        front = _union([free[p] for p in rows])
+        picked = view[tuple(free[p].aligned(front) for p in rows)]
+        full = [_length(a) for a in front]
+        return Labelled(np.broadcast_to(picked, full + list(picked.shape[len(full) :])), (*front, *axes))
+
+    def select(self, select: Select) -> Labelled:
+        guard = list(select.guard)
+        while guard:
+            size = guard.pop(0)
+            low, high = interval(size)
+            if isinstance(low, int) and low >= 0:
+                continue
+            if isinstance(high, int) and high < 0:
+                return self.body(select.other)
+            return self.branch(size, Select(tuple(guard), select.then, select.other), select.other)
+        return self.body(select.then)
+
+    def branch(self, size: Size, then: Body, other: Body) -> Labelled:
+        inside = [a for a in _open_atoms(size) if isinstance(a, Axis)]
+        found = coefficients(size, inside)
+        looked = any(isinstance(a, Looked) for a in _open_atoms(size))
+        if found is not None and len(found[0]) == 1 and not looked:
+            ((a, slope),) = found[0].items()
+            assert isinstance(slope, int) and isinstance(found[1], int)
+            extent = _length(a)
+            if slope > 0:
+                cut = min(max(ceil(-found[1] / slope), 0), extent)
+                parts = [(0, cut, other), (cut, extent, then)]
+            else:
+                cut = min(max(found[1] // -slope + 1, 0), extent)
+                parts = [(0, cut, then), (cut, extent, other)]
+            return self.joined(a, [p for p in parts if p[0] < p[1]])
+        condition = self.index(size)
+        chosen = Labelled(condition.data >= 0, condition.axes)
+        return self.call("where", [chosen, self.body(_edged(then)), self.body(_edged(other))])
+
+    def joined(self, cut: Axis, parts: Sequence[tuple[int, int, Body]]) -> Labelled:
+        """The bodies evaluated on their ranges of one axis, joined along it."""
+        pieces = [axis(stop - start) for start, stop, _ in parts]
+        results = [
+            self.body(replace_axes(body, {cut: piece + start}))
+            for (start, _, body), piece in zip(parts, pieces, strict=True)
+        ]
+        others = [a for a in _union(results) if a not in pieces]
+        elements = any(self.field.elements(r.data) for r in results)
+        arrays = []
+        for piece, result in zip(pieces, results, strict=True):
+            data = result.aligned([piece, *others])
+            if elements and not self.field.elements(data):
+                data = self.field.call("add", [data, self.field.constant(0)])
+            arrays.append(np.broadcast_to(data, [_length(piece), *map(_length, others)]))
+        return Labelled(np.concatenate(arrays), (cut, *others))
+
+    def reduce(self, monoid: str, axes: tuple[Axis, ...], body: Body) -> Labelled:
+        if any(_length(a) == 0 for a in axes):
+            neutral = {"sum": 0, "prod": 1, "max": float("-inf"), "min": float("inf")}[monoid]
+            return Labelled(self.field.constant(neutral), ())
+        if monoid == "sum":
+            factors = [self.body(f) for f in _factors(body)]
+            return self.contract(factors, axes)
+        return self.reduced(monoid, self.body(body), axes)
+
+    def reduced(self, monoid: str, item: Labelled, axes: Sequence[Axis]) -> Labelled:
+        """Reduce over axes; those the array lacks repeat its value."""
+        present = tuple(item.axes.index(a) for a in axes if a in item.axes)
+        data, left = item.data, tuple(a for a in item.axes if a not in axes)
+        if present:
+            if self.field.elements(data):
+                data = self.field.reduce(monoid, data, present)
+            else:
+                steps = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+                data = np.asarray(steps[monoid].reduce(data, axis=present))
+        result = Labelled(data, left)
+        repeats = prod(_length(a) for a in axes if a not in item.axes)
+        if repeats == 1 or monoid in ("max", "min"):
+            return result
+        again = "mul" if monoid == "sum" else "pow"
+        return self.call(again, [result, Labelled(np.asarray(repeats), ())])
+
+    def contract(self, factors: Sequence[Labelled], gone: Sequence[Axis]) -> Labelled:
+        """The sum over `gone` of the product of the factors, two at a time."""
+        if any(not self.field.elements(f.data) and f.axes for f in factors) or len(factors) == 1:
+            return self.reduced("sum", reduce(lambda a, b: self.call("mul", [a, b]), factors), gone)
+        queue = sorted(factors, key=lambda f: len(f.axes))
+        left = set(gone)
+        result = queue.pop(0)
+        while queue:
+            mates = [i for i, f in enumerate(queue) if not set(f.axes).isdisjoint(result.axes)] or [0]
+            other = queue.pop(mates[0])
+            elsewhere = {a for f in queue for a in f.axes}
+            now = [a for a in left if a not in elsewhere and (a in result.axes or a in other.axes)]
+            result = self.pair(result, other, now)
+            left.difference_update(now)
+        return self.reduced("sum", result, [a for a in gone if a in left])
+
+    def pair(self, a: Labelled, b: Labelled, gone: Sequence[Axis]) -> Labelled:
+        """The sum over `gone` of a * b."""
+        a = self.reduced("sum", a, [x for x in gone if x in a.axes and x not in b.axes])
+        b = self.reduced("sum", b, [x for x in gone if x in b.axes and x not in a.axes])
+        inner = [x for x in gone if x in a.axes and x in b.axes]
+        if not inner:
+            return self.call("mul", [a, b])
+        batch = [x for x in a.axes if x in b.axes and x not in inner]
+        rows = [x for x in a.axes if x not in b.axes]
+        columns = [x for x in b.axes if x not in a.axes]
+        m, n = (prod(map(_length, xs)) for xs in (rows, columns))
+        if not (self.field.elements(a.data) and self.field.elements(b.data)):
+            return self.reduced("sum", self.call("mul", [a, b]), inner)
+        if min(m, n) < 4:
+            return self.folded(a, b, inner)
+        size = prod(map(_length, a.axes)), prod(map(_length, b.axes))
+        if max(size) > CHUNK:
+            wide, group = (a, rows) if size[0] >= size[1] else (b, columns)
+            cut = max(group, key=_length, default=None)
+            if cut is not None and _length(cut) > 1:
+                half = _length(cut) // 2
+                return self.halves(a, b, gone, cut, half)
+        depth = prod(map(_length, inner))
+        left = a.aligned([*batch, *rows, *inner]).reshape(*map(_length, batch), m, depth)
+        right = b.aligned([*batch, *inner, *columns]).reshape(*map(_length, batch), depth, n)
+        axes = (*batch, *rows, *columns)
+        return Labelled(self.field.matmul(left, right).reshape([_length(x) for x in axes]), axes)
+
+    def halves(self, a: Labelled, b: Labelled, gone: Sequence[Axis], cut: Axis, half: int) -> Labelled:
+        """Contract the two halves of one kept axis after another: windows are copied a piece at a time."""
+        results = []
+        for start, stop in ((0, half), (half, _length(cut))):
+            piece = axis(stop - start)
+            part = [_sliced(f, cut, piece, start) for f in (a, b)]
+            results.append((piece, self.pair(part[0], part[1], gone)))
+        first = results[0][1].axes
+        order = [cut if x == results[0][0] else x for x in first]
+        arrays = [
+            r.aligned([piece if x == cut else x for x in order]) for piece, r in results
+        ]
+        return Labelled(np.concatenate(arrays, axis=order.index(cut)), tuple(order))
+
+    def folded(self, a: Labelled, b: Labelled, inner: Sequence[Axis]) -> Labelled:
+        """A contraction with too few rows for a matrix product: multiply and add along the inner axes."""
+        spots = list(np.ndindex(*map(_length, inner)))
+        if len(spots) > 64:
+            return self.reduced("sum", self.call("mul", [a, b]), inner)
+        result: Labelled | None = None
+        for spot in spots:
+            at = dict(zip(inner, spot, strict=True))
+            term = self.call("mul", [_picked(a, at), _picked(b, at)])
+            result = term if result is None else self.call("add", [result, term])
+        assert result is not None
+        return result
+
+
+def _picked(item: Labelled, at: Mapping[Axis, int]) -> Labelled:
+    spot = tuple(at.get(a, slice(None)) for a in item.axes)
+    return Labelled(item.data[spot], tuple(a for a in item.axes if a not in at))
+
+
+def _sliced(item: Labelled, cut: Axis, piece: Axis, start: int) -> Labelled:
+    if cut not in item.axes:
+        return item
+    spot = tuple(slice(start, start + _length(piece)) if a == cut else slice(None) for a in item.axes)
+    return Labelled(item.data[spot], tuple(piece if a == cut else a for a in item.axes))
+
+
+def _union(items: Sequence[Labelled]) -> tuple[Axis, ...]:
+    axes: dict[Axis, None] = {}
+    for item in sorted(items, key=lambda x: -len(x.axes)):
+        axes.update(dict.fromkeys(item.axes))
+    return tuple(axes)
+
+
+def _factors(body: Body) -> list[Body]:
+    if isinstance(body, Call) and body.fn == "mul":
+        return [f for arg in body.args for f in _factors(arg)]
+    return [body]
+
+
+def _open_atoms(size: Size) -> set[Atom]:
+    """The axes and looked-up indices of a size, without what stands inside the latter."""
+    from tensaurus.algebra.size import Floor, Largest, terms_of
+
+    found: set[Atom] = set()
+    for factors, _ in terms_of(size):
+        for atom in factors:
+            if isinstance(atom, Floor):
+                found |= _open_atoms(atom.top) | _open_atoms(atom.bottom)
+            elif isinstance(atom, Largest):
+                for arg in atom.args:
+                    found |= _open_atoms(arg)
+            else:
+                found.add(atom)
+    return found
+
+
+def _edged(body: Body) -> Body:
+    """The body with every read given a value beyond the edge: a branch that a guard may discard."""
+    match body:
+        case Read(source, indices, None):
+            return Read(source, indices, Const(0))
+        case Call(fn, args):
+            return Call(fn, tuple(map(_edged, args)))
+        case Select(guard, then, other):
+            return Select(guard, _edged(then), _edged(other))
+        case Reduce(monoid, axes, inner):
+            return Reduce(monoid, axes, _edged(inner))
+    return body
+
+
+def _integer_edge(value: Any, data: Array) -> int:
+    """An infinity at the edge of an integer tensor: the type's own extreme."""
+    limits = np.iinfo(np.int64)
+    return int(limits.min if value < 0 else limits.max)

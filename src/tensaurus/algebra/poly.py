@@ -1,0 +1,183 @@
+"""Polynomials in atoms: always expanded and sorted, so that equal polynomials are equal records.
+
+    polynomial  ::=  sum of  coefficient * atom * atom ...
+
+A polynomial without atoms *is* a number.  `algebra.size` says which atoms there are for sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any, TypeAlias, Union
+
+Number: TypeAlias = int | Fraction
+Size: TypeAlias = Union[int, "Poly"]
+
+
+class Arithmetic:
+    """Operators of everything that can stand in a size."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Any) -> Any:
+        return plus(self, other)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Any:
+        return times(-1, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return plus(self, times(-1, other))
+
+    def __rsub__(self, other: Any) -> Any:
+        return plus(other, times(-1, self))
+
+    def __mul__(self, other: Any) -> Any:
+        return times(self, other)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Any) -> Any:
+        from tensaurus.algebra.size import floordiv
+
+        return floordiv(self, other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        from tensaurus.algebra.size import floordiv
+
+        return floordiv(other, self)
+
+    def __mod__(self, other: Any) -> Any:
+        from tensaurus.algebra.size import mod
+
+        return mod(self, other)
+
+    def __rmod__(self, other: Any) -> Any:
+        from tensaurus.algebra.size import mod
+
+        return mod(other, self)
+
+
+class Atom(Arithmetic):
+    """An indivisible factor; `key` orders atoms and prints them."""
+
+    __slots__ = ()
+    key: str
+
+    @property
+    def factor(self) -> str:
+        """Its text inside a product."""
+        return self.key
+
+    def interval(self) -> tuple[Size | None, Size | None]:
+        """Lower and upper bound, both inclusive, in symbols alone; None where there is none."""
+        return None, None
+
+    def rebuild(self, change: Callable[[Size], Size]) -> Any:
+        """The same atom with every size inside it changed."""
+        return self
+
+    def value(self, of: Callable[[Atom], Any], run: Callable[[Any], Any]) -> Any:
+        """Its value, given a lookup for symbols and axes and an evaluator for sizes."""
+        return of(self)
+
+    def __str__(self) -> str:
+        return self.key
+
+    def __repr__(self) -> str:
+        return self.key
+
+
+Monomial: TypeAlias = tuple[Atom, ...]
+
+
+class Poly(Arithmetic):
+    """A polynomial in atoms with at least one atom: immutable, expanded, sorted."""
+
+    __slots__ = ("terms", "_hash", "_text")
+
+    def __init__(self, terms: tuple[tuple[Monomial, Number], ...]):
+        self.terms = terms
+        self._hash = hash(terms)
+        self._text: str | None = None
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Poly) and self._hash == other._hash and self.terms == other.terms
+        )
+
+    def __str__(self) -> str:
+        if self._text is None:
+            self._text = _print(self.terms)
+        return self._text
+
+    __repr__ = __str__
+
+
+def _print(terms: tuple[tuple[Monomial, Number], ...]) -> str:
+    text = ""
+    for factors, coefficient in terms:
+        names = [a.factor for a in factors]
+        sign, size = ("-", -coefficient) if coefficient < 0 else ("+", coefficient)
+        digits = [] if size == 1 and names else [str(size) if isinstance(size, int) else f"({size})"]
+        text += f" {sign} " + "*".join(digits + names)
+    return text[3:] if text.startswith(" + ") else "-" + text[3:]
+
+
+def bracket(size: Size) -> str:
+    """The size as an operand: bracketed unless it is one name or number."""
+    text = str(size)
+    return text if text.replace("_", "a").replace(".", "a").isalnum() else f"({text})"
+
+
+def make(terms: Mapping[Monomial, Number]) -> Any:
+    """The sum of coefficient * monomial, as a number where no atom is left."""
+    kept = [(m, c) for m, c in terms.items() if c != 0]
+    if not kept:
+        return 0
+    if len(kept) == 1 and not kept[0][0]:
+        value = kept[0][1]
+        return int(value) if value == int(value) else value
+    kept.sort(key=lambda term: (-len(term[0]), tuple(a.key for a in term[0])))
+    return Poly(tuple(kept))
+
+
+def polynomial(size: Any) -> Any:
+    """An atom as a size; anything else unchanged."""
+    return Poly((((size,), 1),)) if isinstance(size, Atom) else size
+
+
+def terms_of(size: Any) -> tuple[tuple[Monomial, Number], ...]:
+    """The terms (atoms, coefficient) of any size, constant included."""
+    if isinstance(size, Poly):
+        return size.terms
+    if isinstance(size, Atom):
+        return (((size,), 1),)
+    return (((), size),) if size != 0 else ()
+
+
+def plus(a: Any, b: Any) -> Any:
+    if not isinstance(a, Arithmetic) and not isinstance(b, Arithmetic):
+        return a + b
+    total = dict(terms_of(a))
+    for monomial, coefficient in terms_of(b):
+        total[monomial] = total.get(monomial, 0) + coefficient
+    return make(total)
+
+
+def times(a: Any, b: Any) -> Any:
+    if not isinstance(a, Arithmetic) and not isinstance(b, Arithmetic):
+        return a * b
+    total: dict[Monomial, Number] = {}
+    for left, c in terms_of(a):
+        for right, d in terms_of(b):
+            factors = left + right
+            if left and right:
+                factors = tuple(sorted(factors, key=lambda atom: atom.key))
+            total[factors] = total.get(factors, 0) + c * d
+    return make(total)

@@ -1,0 +1,463 @@
+"""One small integer language for extents, indices and side conditions.
+
+    size  ::=  sum of  coefficient * atom * atom ...        (a polynomial, always expanded and sorted)
+    atom  ::=  symbol | axis | size // size | max(size, ...)
+
+`a % b` is `a - b * (a // b)`, and `min` is `-max(-...)`, so that equal expressions have one form.  A size
+without atoms *is* a Python int: the same function runs on ints in a concrete program, on symbols in a rule
+or a dynamic model, and on Z3 terms (`evaluate`).  Coefficients may be exact fractions, which makes the same
+polynomials the elements of the field of symbols (`algebra.field`).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache, reduce
+from math import gcd
+from typing import Any
+
+from tensaurus.algebra.poly import (
+    Arithmetic,
+    Atom,
+    Monomial,
+    Number,
+    Poly,
+    Size,
+    bracket,
+    make,
+    plus,
+    polynomial,
+    terms_of,
+    times,
+)
+
+__all__ = [
+    "Arithmetic",
+    "Atom",
+    "Axis",
+    "Floor",
+    "Largest",
+    "Monomial",
+    "Number",
+    "Poly",
+    "Size",
+    "Symbol",
+    "atoms",
+    "bracket",
+    "coefficients",
+    "evaluate",
+    "floordiv",
+    "interval",
+    "largest",
+    "mod",
+    "nonnegative",
+    "plus",
+    "polynomial",
+    "product",
+    "same",
+    "smallest",
+    "substitute",
+    "terms_of",
+    "times",
+]
+
+
+@dataclass(frozen=True, repr=False)
+class Symbol(Atom):
+    """An unknown integer that is at least `low` (a dynamic dimension, a size of a rule)."""
+
+    name: str
+    low: int = 0
+
+    @property
+    def key(self) -> str:  # type: ignore[override]
+        return self.name
+
+    def interval(self) -> tuple[Size | None, Size | None]:
+        return polynomial(self), None
+
+
+@dataclass(frozen=True, repr=False)
+class Axis(Atom):
+    """An iterator over range(extent)."""
+
+    name: str
+    extent: Size
+
+    @property
+    def key(self) -> str:  # type: ignore[override]
+        return self.name
+
+    def interval(self) -> tuple[Size | None, Size | None]:
+        return 0, self.extent - 1
+
+    def rebuild(self, change: Callable[[Size], Size]) -> Any:
+        return Axis(self.name, change(self.extent)) if isinstance(self.extent, Poly) else self
+
+
+@dataclass(frozen=True, repr=False)
+class Floor(Atom):
+    """top // bottom, rounded towards minus infinity; bottom is positive."""
+
+    top: Size
+    bottom: Size
+
+    @cached_property
+    def key(self) -> str:  # type: ignore[override]
+        return f"{bracket(self.top)} // {bracket(self.bottom)}"
+
+    @property
+    def factor(self) -> str:
+        return f"({self.key})"
+
+    def interval(self) -> tuple[Size | None, Size | None]:
+        low, high = interval(self.top)
+        if isinstance(self.bottom, int):
+            return (
+                None if low is None else floordiv(low, self.bottom),
+                None if high is None else floordiv(high, self.bottom),
+            )
+        return (0 if low is not None and nonnegative(low) else None), None
+
+    def rebuild(self, change: Callable[[Size], Size]) -> Any:
+        return floordiv(change(self.top), change(self.bottom))
+
+    def value(self, of: Callable[[Atom], Any], run: Callable[[Any], Any]) -> Any:
+        return run(self.top) // run(self.bottom)
+
+
+@dataclass(frozen=True, repr=False)
+class Largest(Atom):
+    """max(args), where no argument is known to dominate another."""
+
+    args: tuple[Size, ...]
+
+    @cached_property
+    def key(self) -> str:  # type: ignore[override]
+        return f"max({', '.join(map(str, self.args))})"
+
+    def interval(self) -> tuple[Size | None, Size | None]:
+        pairs = [interval(a) for a in self.args]
+        lows = [low for low, _ in pairs if low is not None]
+        highs = [high for _, high in pairs]
+        low = reduce(largest, lows) if lows else None
+        if low is not None and not isinstance(low, int) and any(isinstance(a, Largest) for a in atoms(low)):
+            low = lows[0]
+        high = None if any(h is None for h in highs) else reduce(largest, highs)
+        return low, high
+
+    def rebuild(self, change: Callable[[Size], Size]) -> Any:
+        return reduce(largest, [change(a) for a in self.args])
+
+    def value(self, of: Callable[[Atom], Any], run: Callable[[Any], Any]) -> Any:
+        return reduce(_greater, [run(a) for a in self.args])
+
+
+def _greater(a: Any, b: Any) -> Any:
+    """max of ints, arrays or Z3 terms."""
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    if type(a).__module__.startswith("z3") or type(b).__module__.startswith("z3"):
+        import z3
+
+        return z3.If(a >= b, a, b)
+    import numpy as np
+
+    return np.maximum(a, b)
+
+
+def floordiv(a: Any, b: Any) -> Any:
+    """a // b; terms that b divides leave the bracket, and a remainder known to lie in [0, b) vanishes."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b
+    a, b = polynomial(a), polynomial(b)
+    if b == 1:
+        return a
+    if isinstance(b, int) and b <= 0:
+        raise ValueError(f"division by {b}")
+    divisor = terms_of(b)
+    if len(divisor) != 1:
+        return _floor_by_sum(a, b)
+    (below, scale) = divisor[0]
+    quotient: dict[Monomial, Number] = {}
+    rest: dict[Monomial, Number] = {}
+    for factors, coefficient in terms_of(a):
+        left = _without(factors, below)
+        if left is not None and coefficient % scale == 0:
+            quotient[left] = quotient.get(left, 0) + coefficient // scale
+        elif left is not None and not below and isinstance(b, int):
+            # the multiple of b that brings the coefficient into [0, b) leaves; one canonical remainder
+            whole = coefficient // scale
+            if whole:
+                quotient[left] = quotient.get(left, 0) + whole
+            rest[factors] = coefficient - whole * scale
+        else:
+            rest[factors] = coefficient
+    remainder = make(rest)
+    low, high = interval(remainder)
+    if low is not None and high is not None and nonnegative(low) and nonnegative(b - 1 - high):
+        return make(quotient)
+    if isinstance(b, int) and not isinstance(remainder, int):
+        shared = _common_factor(rest, b)
+        if shared is not None:
+            return plus(make(quotient), floordiv(*shared))
+        single = remainder.terms
+        if len(single) == 1 and single[0][1] == 1 and len(single[0][0]) == 1:
+            inner = single[0][0][0]
+            if isinstance(inner, Floor) and isinstance(inner.bottom, int):
+                return plus(make(quotient), floordiv(inner.top, inner.bottom * b))
+    return plus(make(quotient), Floor(remainder, b))
+
+
+def _common_factor(rest: Mapping[Monomial, Number], b: int) -> tuple[Any, int] | None:
+    """(x, m) where rest // b == x // m because rest = g*x + r and b = g*m with 0 <= r < g."""
+    for g in sorted({gcd(b, int(c)) for c in rest.values()} - {1}, reverse=True):
+        inside = {m: c // g for m, c in rest.items() if c % g == 0}
+        low, high = interval(make({m: c for m, c in rest.items() if c % g != 0}))
+        if low is not None and high is not None and nonnegative(low) and nonnegative(g - 1 - high):
+            return make(inside), b // g
+    return None
+
+
+def _floor_by_sum(a: Any, b: Any) -> Any:
+    """Division by a polynomial of several terms: only a constant multiple is recognised."""
+    if isinstance(a, Poly) and len(a.terms) >= len(b.terms):
+        lead = dict(a.terms).get(b.terms[0][0])
+        if lead is not None and lead % b.terms[0][1] == 0:
+            factor = lead // b.terms[0][1]
+            rest = plus(a, times(-factor, b))
+            low, high = interval(rest)
+            if low is not None and high is not None and nonnegative(low) and nonnegative(b - 1 - high):
+                return factor
+    return polynomial(Floor(a, b))
+
+
+def _without(factors: Monomial, gone: Monomial) -> Monomial | None:
+    left = list(factors)
+    for atom in gone:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
+
+
+def mod(a: Any, b: Any) -> Any:
+    """a % b with the sign of b."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a % b
+    return plus(a, times(-1, times(b, floordiv(a, b))))
+
+
+def largest(a: Any, b: Any) -> Any:
+    """max(a, b), decided where the bounds decide it."""
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    a, b = polynomial(a), polynomial(b)
+    if nonnegative(a - b):
+        return a
+    if nonnegative(b - a):
+        return b
+    args: list[Size] = []
+    for size in (a, b):
+        whole = size.terms if isinstance(size, Poly) else ()
+        only = whole[0][0] if len(whole) == 1 and whole[0][1] == 1 else ()
+        if len(only) == 1 and isinstance(only[0], Largest):
+            args.extend(only[0].args)
+        else:
+            args.append(size)
+    return polynomial(Largest(tuple(sorted(set(args), key=str))))
+
+
+def smallest(a: Any, b: Any) -> Any:
+    """min(a, b)."""
+    return 0 - largest(0 - a, 0 - b)
+
+
+def atoms(size: Any) -> set[Atom]:
+    """Every atom of the size, those inside other atoms included."""
+    found: set[Atom] = set()
+
+    def visit(piece: Any) -> None:
+        for factors, _ in terms_of(piece):
+            for atom in factors:
+                if atom not in found:
+                    found.add(atom)
+                    if isinstance(atom, Floor):
+                        visit(atom.top)
+                        visit(atom.bottom)
+                    elif isinstance(atom, Largest):
+                        for arg in atom.args:
+                            visit(arg)
+                    else:
+                        found.update(getattr(atom, "inner_atoms", lambda: ())())
+
+    visit(size)
+    return found
+
+
+def substitute(size: Any, values: Mapping[Atom, Any]) -> Any:
+    """The size with atoms replaced."""
+    if isinstance(size, int):
+        return size
+    if isinstance(size, Atom):
+        size = polynomial(size)
+    if not isinstance(size, Poly):
+        return size
+    total: Any = 0
+    for factors, coefficient in size.terms:
+        product: Any = coefficient
+        for atom in factors:
+            value = values.get(atom)
+            if value is None:
+                value = atom.rebuild(lambda inner: substitute(inner, values))
+            product = times(product, value)
+        total = plus(total, product)
+    return total
+
+
+def evaluate(size: Any, of: Callable[[Atom], Any]) -> Any:
+    """The value under a lookup of atoms; ints, integer arrays and Z3 terms all work."""
+    if isinstance(size, (int, Fraction)):
+        return size
+
+    def run(piece: Any) -> Any:
+        if not isinstance(piece, Arithmetic):
+            return piece
+        total: Any = 0
+        for factors, coefficient in terms_of(piece):
+            product: Any = coefficient
+            for atom in factors:
+                product = product * atom.value(of, run)
+            total = total + product
+        return total
+
+    return run(size)
+
+
+@lru_cache(maxsize=200_000)
+def interval(size: Any) -> tuple[Size | None, Size | None]:
+    """Bounds, both inclusive, in symbols alone; None where there is none.
+
+    Axes that occur in several terms are bounded term by term, so the bounds hold but need not be tight.
+    """
+    if not isinstance(size, Arithmetic):
+        return size, size
+    found = _without_remainder(size)
+    if found is not None:
+        scale, modulus, rest = found
+        first, last = interval(rest)
+        span = scale * (modulus - 1)
+        below, above = (0, span) if scale > 0 else (span, 0)
+        return None if first is None else first + below, None if last is None else last + above
+    low: Any = 0
+    high: Any = 0
+    for factors, coefficient in terms_of(size):
+        bottom, top = _interval_of_product(factors)
+        if coefficient < 0:
+            bottom, top = top, bottom
+        low = None if low is None or bottom is None else low + coefficient * bottom
+        high = None if high is None or top is None else high + coefficient * top
+    return low, high
+
+
+def _without_remainder(size: Any) -> tuple[int, int, Size] | None:
+    """(m, k, rest) where size = m * (t % k) + rest: a remainder is bounded as one, not term by term."""
+    for factors, coefficient in terms_of(size):
+        if len(factors) == 1 and isinstance(factors[0], Floor) and isinstance(factors[0].bottom, int):
+            top, modulus = factors[0].top, factors[0].bottom
+            if coefficient % modulus == 0:
+                scale = -int(coefficient // modulus)
+                rest = plus(size, times(-scale, plus(top, times(-modulus, factors[0]))))
+                if len(terms_of(rest)) < len(terms_of(size)):
+                    return scale, modulus, rest
+    return None
+
+
+def _interval_of_product(factors: Monomial) -> tuple[Size | None, Size | None]:
+    low: Size | None = 1
+    high: Size | None = 1
+    for atom in factors:
+        if isinstance(atom, Symbol):
+            bottom: Size | None = polynomial(atom)
+            top: Size | None = bottom
+        else:
+            bottom, top = atom.interval()
+        numbers = (low, high, bottom, top)
+        if all(isinstance(n, int) for n in numbers):
+            corners = [low * bottom, low * top, high * bottom, high * top]  # type: ignore[operator]
+            low, high = min(corners), max(corners)
+        elif low is not None and bottom is not None and nonnegative(low) and nonnegative(bottom):
+            low = low * bottom
+            high = None if high is None or top is None else high * top
+        else:
+            return None, None
+    return low, high
+
+
+@lru_cache(maxsize=200_000)
+def nonnegative(size: Any) -> bool:
+    """True where the size is provably >= 0 for all its symbols and axes; False means *not proved*."""
+    if not isinstance(size, Arithmetic):
+        return bool(size >= 0)
+    inside = atoms(size)
+    if all(isinstance(a, Symbol) for a in inside):
+        shifted = substitute(size, {a: plus(a, a.low) for a in inside if isinstance(a, Symbol) and a.low})
+        return all(coefficient >= 0 for _, coefficient in terms_of(shifted))
+    low, _ = interval(size)
+    if low is not None and low != size:
+        return nonnegative(low)
+    return _nonnegative_with_floors(size)
+
+
+def _nonnegative_with_floors(size: Any) -> bool:
+    """size >= 0 where every floor over symbols is bounded apart: t // b <= t / b, and >= 0 where t is.
+
+    A floor that is both added and taken away is bounded twice, which is sound and loses a little.
+    """
+    total: Any = 0
+    for factors, coefficient in terms_of(size):
+        product: Any = coefficient
+        for atom in factors:
+            if isinstance(atom, Floor) and isinstance(atom.bottom, int):
+                if not nonnegative(atom.top):
+                    return False
+                product = times(product, 0 if coefficient > 0 else times(Fraction(1, atom.bottom), atom.top))
+            elif isinstance(atom, Symbol) and atom.low >= 0:
+                product = times(product, atom)
+            else:
+                return False
+        total = plus(total, product)
+    return bool(total != size) and nonnegative(total)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Provably equal for all values of their symbols."""
+    return bool(polynomial(a) == polynomial(b))
+
+
+def coefficients(size: Any, axes: Iterable[Axis]) -> tuple[dict[Axis, Size], Size] | None:
+    """({axis: coefficient}, rest) where the size is affine in the axes, else None."""
+    wanted = set(axes)
+    slopes: dict[Axis, Any] = {}
+    rest: Any = 0
+    for factors, coefficient in terms_of(size):
+        inside = [a for a in factors if a in wanted]
+        others = tuple(a for a in factors if a not in wanted)
+        if len(inside) > 1 or any(not wanted.isdisjoint(atoms(polynomial(a))) for a in others):
+            return None
+        piece = make({others: coefficient})
+        if inside:
+            axis = inside[0]
+            assert isinstance(axis, Axis)
+            slopes[axis] = plus(slopes.get(axis, 0), piece)
+        else:
+            rest = plus(rest, piece)
+    return slopes, rest
+
+
+def product(sizes: Iterable[Any]) -> Any:
+    """The product of sizes, 1 for none."""
+    return reduce(operator.mul, sizes, 1)

@@ -1,0 +1,66 @@
+"""The element type of an expression, from the types of the tensors it reads."""
+
+from __future__ import annotations
+
+from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select, Tensor
+from tensaurus.algebra.functions import FUNCTIONS, cast_target
+from tensaurus.algebra.size import Poly
+
+
+class Untypable(ValueError):
+    """These inputs and attributes have no meaning for this operator."""
+
+
+def dtype_of(source: Tensor | Scope) -> str:
+    """The dtype, e.g. "float32".  Literals adapt to what they meet; alone they are bool, int64 or float32."""
+    if isinstance(source, Tensor):
+        return source.dtype
+    found = _dtype(source.body)
+    return {"int": "int64", "real": "float32"}.get(found, found)
+
+
+def _dtype(body: Body) -> str:
+    match body:
+        case Const(value):
+            if isinstance(value, bool):
+                return "bool"
+            return "int" if isinstance(value, (int, Poly)) else "real"
+        case Read(source, _, _):
+            return dtype_of(source)
+        case Select(_, then, other):
+            return _unified(_dtype(then), _dtype(other))
+        case Reduce(_, _, inner):
+            return _dtype(inner)
+        case Call(fn, args):
+            target = cast_target(fn)
+            if target is not None:
+                return target
+            function = FUNCTIONS[fn]
+            if len(args) != function.arity:
+                raise TypeError(f"{fn} takes {function.arity} arguments, not {len(args)}")
+            kinds = [_dtype(a) for a in args]
+            if fn == "where":
+                return _unified(*kinds[1:])
+            if function.result == "bool":
+                if len(kinds) == 2:
+                    _unified(*kinds)
+                return "bool"
+            merged = kinds[0] if len(kinds) == 1 else _unified(*kinds)
+            if function.result == "float" and not merged.startswith(("float", "bfloat", "real")):
+                return "real" if merged == "int" else _refuse(fn, merged)
+            return "real" if fn == "div" and merged == "int" else merged
+    raise TypeError(type(body))
+
+
+def _refuse(fn: str, dtype: str) -> str:
+    raise Untypable(f"{fn} of {dtype}")
+
+
+def _unified(a: str, b: str) -> str:
+    if a == b or b in ("int", "real") and a not in ("int", "bool"):
+        if b == "real" and not a.startswith(("float", "bfloat", "real")):
+            raise Untypable(f"a real constant beside {a}")
+        return a
+    if a in ("int", "real"):
+        return _unified(b, a) if b not in ("int", "real") else "real"
+    raise Untypable(f"{a} beside {b}")
