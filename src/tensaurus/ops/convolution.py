@@ -89,8 +89,8 @@ def _transpose_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[st
     """`output_shape` and auto_pad resolved to pads and output_padding."""
     sizes, kernel = _spatial(tensors, attrs)
     rank = len(sizes)
-    plain = {**attrs, "auto_pad": "NOTSET", "pads": attrs["pads"] if attrs["auto_pad"] in ("NOTSET", "") else None}
-    found = window_attributes(sizes, kernel, plain)
+    given = attrs["pads"] if attrs["auto_pad"] in ("NOTSET", "") else None
+    found = window_attributes(sizes, kernel, {**attrs, "auto_pad": "NOTSET", "pads": given})
     extra = spread(attrs["output_padding"], rank, 0, "output_padding")
     wanted: Sequence[Size] = attrs["output_shape"] or ()
     if attrs["auto_pad"].startswith("SAME") and not wanted:

@@ -1,0 +1,236 @@
+"""Operators that compute with indices and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tensaurus.algebra.expr import Body, Const, Scope, Tensor, call, compute, lift, look, where
+from tensaurus.algebra.size import Size, nonnegative, product, same
+from tensaurus.algebra.typing import Untypable
+from tensaurus.ops.axes import one_axis, replaced
+from tensaurus.ops.declare import op
+
+
+def _found(indices: Tensor, place: tuple[Size, ...], size: Size) -> Size:
+    """The index that stands there; a negative one counts from the end of a dimension of this size."""
+    if not indices.dtype.startswith(("int", "uint")):
+        raise Untypable(f"indices of {indices.dtype}")
+    return look(indices[place], 0 - size, size - 1) % size
+
+
+def _axis_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"axis": one_axis(attrs["axis"], tensors[0].rank)}
+
+
+@op(
+    "Gather",
+    normal=_axis_form,
+    examples=[
+        "f32[4,3] i64[2]<4",
+        "f32[2,5,3] i64[2,3]<5 axis=1",
+        "f32[2,5] i64[]<5 axis=-1",
+        "i64[4] i32[1]<4",
+        "f32[4,3] i64[3]={-1,0,-4}",
+    ],
+)
+def gather(x: Tensor, indices: Tensor, *, axis: int = 0) -> Scope:
+    """The slices of x at these indices along an axis."""
+    shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+
+    def element(*place: Size) -> Body:
+        end = axis + indices.rank
+        spot = _found(indices, place[axis:end], x.shape[axis])
+        return x[(*place[:axis], spot, *place[end:])]
+
+    return compute(shape, element)
+
+
+@op(
+    "GatherElements",
+    since=11,
+    normal=_axis_form,
+    examples=[
+        "f32[4,3] i64[2,3]<4",
+        "f32[2,5,3] i64[2,2,3]<5 axis=1",
+        "f32[2,5] i32[2,7]<5 axis=-1",
+        "f32[3,2] i64[2,2]={-1,0,-3,2}",
+    ],
+)
+def gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Scope:
+    """At each place of `indices`, the element of x there, moved along an axis to the index."""
+    if indices.rank != x.rank:
+        raise Untypable(f"indices of rank {indices.rank} into rank {x.rank}")
+    for n, m in zip(replaced(x.shape, axis, 1), replaced(indices.shape, axis, 1), strict=True):
+        if not nonnegative(n - m):
+            raise Untypable(f"indices of shape {indices.shape} into {x.shape}")
+
+    def element(*place: Size) -> Body:
+        return x[replaced(place, axis, _found(indices, place, x.shape[axis]))]
+
+    return compute(indices.shape, element)
+
+
+@op(
+    "GatherND",
+    since=11,
+    examples=[
+        "f32[2,3,4] i64[3,2]<2",
+        "f32[4,3] i64[2,2,1]<4",
+        "f32[2,3,4] i64[2,1]<3 batch_dims=1",
+        "f32[2,3] i64[2]<2",
+    ],
+)
+def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Scope:
+    """The slices of x at index vectors, which are the last dimension of `indices`."""
+    depth = indices.shape[-1] if indices.rank else 0
+    if not isinstance(depth, int):
+        raise Untypable(f"index vectors of length {depth}")
+    if not 0 < depth <= x.rank - batch_dims or not 0 <= batch_dims < indices.rank:
+        raise Untypable(f"index vectors of length {depth} into rank {x.rank} after {batch_dims}")
+    if not all(map(same, x.shape[:batch_dims], indices.shape[:batch_dims])):
+        raise Untypable(f"batches of {x.shape} and {indices.shape}")
+    front = indices.shape[:-1]
+    taken = range(batch_dims, batch_dims + depth)
+
+    def element(*place: Size) -> Body:
+        at = place[: len(front)]
+        spots = [_found(indices, (*at, d - batch_dims), x.shape[d]) for d in taken]
+        return x[(*place[:batch_dims], *spots, *place[len(front) :])]
+
+    return compute((*front, *x.shape[batch_dims + depth :]), element)
+
+
+def _one_hot_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    depth = attrs["depth"]
+    if isinstance(depth, tuple):
+        if len(depth) != 1:
+            raise Untypable(f"a depth of {len(depth)} elements")
+        depth = depth[0]
+    return {"axis": one_axis(attrs["axis"], tensors[0].rank + 1), "depth": depth}
+
+
+@op(
+    "OneHot",
+    since=9,
+    moved={"depth": 9},
+    order=("indices", "depth", "values"),
+    normal=_one_hot_form,
+    examples=["i64[3]<4 f32[2] depth=4", "i64[2,3]<5 f32[2] depth=3 axis=1", "i64[3]={-1,0,7} i64[2] depth=4"],
+)
+def one_hot(indices: Tensor, values: Tensor, *, depth: Size, axis: int = -1) -> Scope:
+    """values[1] where the index along a new axis is the element of `indices`, else values[0]."""
+    if values.shape != (2,):
+        raise Untypable(f"values of shape {values.shape}")
+
+    def element(*place: Size) -> Body:
+        asked = indices[(*place[:axis], *place[axis + 1 :])]
+        wrapped = call("where", call("lt", asked, 0), asked + lift(depth), asked)
+        return call("where", call("eq", wrapped, place[axis]), values[1], values[0])
+
+    return compute((*indices.shape[:axis], depth, *indices.shape[axis:]), element)
+
+
+def _diagonal_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    k = attrs["k"]
+    if isinstance(k, tuple):
+        if len(k) != 1:
+            raise Untypable(f"a diagonal of {len(k)} elements")
+        k = k[0]
+    return {"k": k or 0, "upper": int(bool(attrs["upper"]))}
+
+
+@op(
+    "Trilu",
+    since=14,
+    moved={"k": 14},
+    normal=_diagonal_form,
+    examples=["f32[3,4]", "f32[2,4,3] upper=0", "f32[4,4] k=1", "f32[4,3] k=-2 upper=0", "i64[3,3] k=-1"],
+)
+def trilu(x: Tensor, *, k: int | None = 0, upper: int = 1) -> Scope:
+    """The part of each matrix on and above (else below) its k-th diagonal, zero elsewhere."""
+    if x.rank < 2:
+        raise Untypable(f"a triangle of rank {x.rank}")
+    zero = Const(False) if x.dtype == "bool" else Const(0)
+
+    def element(*place: Size) -> Body:
+        above = place[-1] - place[-2] - k
+        return where(above if upper else 0 - above, x[place], zero)
+
+    return compute(x.shape, element)
+
+
+@op(
+    "EyeLike",
+    since=9,
+    examples=["f32[3,4]", "f32[3,3] k=1", "i64[4,2] k=-1 dtype=float32", "f32[2,3] dtype=int64"],
+)
+def eye_like(x: Tensor, *, dtype: str | None = None, k: int = 0) -> Scope:
+    """A matrix of the shape of x with ones on its k-th diagonal."""
+    if x.rank != 2:
+        raise Untypable(f"a diagonal of rank {x.rank}")
+    one, zero = (call(f"to_{dtype or x.dtype}", value) for value in (1, 0))
+
+    def element(i: Size, j: Size) -> Body:
+        above = j - i - k
+        return where((above, 0 - above), one, zero)
+
+    return compute(x.shape, element)
+
+
+def _filled_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    if attrs["value"] is None:
+        return {"value": ("float32", (1,), (0,))}
+    dtype, _, numbers = attrs["value"]
+    if len(numbers) != 1:
+        raise Untypable(f"a value of {len(numbers)} elements")
+    return {"value": (dtype, (1,), numbers)}
+
+
+@op(
+    "ConstantOfShape",
+    since=9,
+    moved={"shape": 9},
+    normal=_filled_form,
+    examples=["shape=(2,3)", "shape=(4,) value=('int64',(1,),(7,))", "shape=() value=('float32',(1,),(1.5,))"],
+)
+def constant_of_shape(*, shape: tuple[Size, ...], value: Any = None) -> Scope:
+    """A tensor of this shape whose elements are all the same."""
+    dtype, _, (number,) = value
+    fill = Const(bool(number)) if dtype == "bool" else call(f"to_{dtype}", number)
+    return compute(shape, lambda *place: fill)
+
+
+def _span(rank: int, start: int, end: int | None) -> tuple[int, int]:
+    """The clamped range of dimensions that Shape reads."""
+    begin, stop = (min(max(d + rank if d < 0 else d, 0), rank) for d in (start, rank if end is None else end))
+    return begin, max(begin, stop)
+
+
+def _shape_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    begin, stop = _span(tensors[0].rank, attrs["start"] or 0, attrs["end"])
+    return {"start": begin, "end": None if stop == tensors[0].rank else stop}
+
+
+@op(
+    "Shape",
+    normal=_shape_form,
+    examples=["f32[2,3,4]", "f32[2,3,4] start=1", "f32[2,3,4,5] start=-3 end=-1", "f32[2] start=5", "i64[4]"],
+)
+def shape(x: Tensor, *, start: int = 0, end: int | None = None) -> Scope:
+    """The sizes of x."""
+    begin, stop = _span(x.rank, start, end)
+
+    def element(place: Size) -> Body:
+        result: Body = Const(x.shape[stop - 1] if stop > begin else 0)
+        for d in reversed(range(begin, stop - 1)):
+            result = where(d - begin - place, Const(x.shape[d]), result)
+        return result
+
+    return compute((stop - begin,), element)
+
+
+@op("Size", examples=["f32[2,3,4]", "f32[]"])
+def size(x: Tensor) -> Scope:
+    """How many elements x has."""
+    return compute((), lambda: Const(product(x.shape)))

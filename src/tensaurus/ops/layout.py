@@ -1,0 +1,313 @@
+"""Operators that only move elements: reshaping, reordering and repeating."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tensaurus.algebra.expr import Body, Scope, Tensor, compute
+from tensaurus.algebra.size import Size, nonnegative, product, same
+from tensaurus.algebra.typing import Untypable
+from tensaurus.ops.axes import distinct_axes
+from tensaurus.ops.declare import op
+from tensaurus.ops.elementwise import aligned, broadcast_shape
+
+
+def _read_shape(x: Tensor, asked: Sequence[Size], allowzero: int) -> tuple[Size, ...]:
+    """The sizes that a Reshape asks for: 0 copies the input's size, -1 is what remains."""
+    sizes = list(asked)
+    for place, size in enumerate(sizes):
+        if same(size, 0) and not allowzero:
+            if place >= x.rank:
+                raise Untypable(f"0 at place {place} of a shape copies nothing from rank {x.rank}")
+            sizes[place] = x.shape[place]
+    whole = product(x.shape)
+    free = [place for place, size in enumerate(sizes) if same(size, -1)]
+    if len(free) > 1:
+        raise Untypable(f"shape {tuple(asked)} has two unknowns")
+    if free:
+        # sizes that are copied cancel on both sides, zero or not
+        left, right = list(x.shape), [n for p, n in enumerate(sizes) if p != free[0]]
+        for size in list(right):
+            match = next((n for n in left if same(n, size)), None)
+            if match is not None:
+                left.remove(match)
+                right.remove(size)
+        above, below = product(left), product(right)
+        if same(below, 0) or not (isinstance(below, int) or nonnegative(below)):
+            raise Untypable(f"shape {tuple(asked)} of {x.shape}")
+        sizes[free[0]] = above // below
+    if not same(product(sizes), whole):
+        raise Untypable(f"{x.shape} reshaped to {tuple(sizes)}")
+    return tuple(sizes)
+
+
+def _reshape_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Known sizes as numbers; a symbolic one as 0 where it is copied, else the only one as -1."""
+    x = tensors[0]
+    sizes = list(_read_shape(x, attrs["shape"], attrs["allowzero"]))
+    if all(isinstance(n, int) for n in sizes):
+        copied = all(n != 0 or p < x.rank and x.shape[p] == 0 for p, n in enumerate(sizes))
+        return {"shape": tuple(sizes), "allowzero": 0 if copied else 1}
+    if 0 in sizes:
+        return {"shape": tuple(sizes), "allowzero": 1}
+    copies = [p < x.rank and same(n, x.shape[p]) for p, n in enumerate(sizes)]
+    shape = [0 if copy and not isinstance(n, int) else n for n, copy in zip(sizes, copies, strict=True)]
+    open_ = [p for p, n in enumerate(shape) if not isinstance(n, int)]
+    if len(open_) == 1:
+        shape[open_[0]] = -1
+    return {"shape": tuple(shape), "allowzero": 0}
+
+
+def regrouped(x: Tensor, sizes: Sequence[Size]) -> Scope:
+    """x read in row-major order into these sizes: only dimensions that really mix are mixed."""
+    old = [d for d in range(x.rank) if not same(x.shape[d], 1)]
+    new = [d for d in range(len(sizes)) if not same(sizes[d], 1)]
+    groups = _groups([x.shape[d] for d in old], [sizes[d] for d in new])
+
+    def element(*place: Size) -> Body:
+        indices: list[Size] = [0] * x.rank
+        for mine, theirs in groups:
+            linear: Size = 0
+            for d in theirs:
+                linear = linear * sizes[new[d]] + place[new[d]]
+            for count, d in enumerate(reversed(mine)):
+                size = x.shape[old[d]]
+                last = count == len(mine) - 1
+                indices[old[d]] = linear if last else linear % size
+                linear = linear if last else linear // size
+        return x[tuple(indices)]
+
+    return compute(sizes, element)
+
+
+def _groups(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[int], list[int]]]:
+    """Runs of dimensions of equal product, as short as possible."""
+    if any(same(n, 0) for n in (*old, *new)):
+        return []
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        mine, theirs = ([i], [j]) if i < len(old) and j < len(new) else ([], [])
+        left: Size = old[i] if mine else 1
+        right: Size = new[j] if theirs else 1
+        i, j = i + len(mine), j + len(theirs)
+        while not same(left, right) or not mine:
+            grow_old = i < len(old) and (j >= len(new) or _smaller(left, right))
+            if grow_old:
+                left, i = left * old[i], i + 1
+                mine.append(i - 1)
+            elif j < len(new):
+                right, j = right * new[j], j + 1
+                theirs.append(j - 1)
+            else:
+                break
+        groups.append((mine, theirs))
+    return groups
+
+
+def _smaller(a: Size, b: Size) -> bool:
+    """Whether to grow a rather than b: it is less, or divides it."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a < b
+    if isinstance(a, int) or isinstance(b, int):
+        return isinstance(a, int)
+    return same(b % a, 0) or not same(a % b, 0)
+
+
+@op(
+    "Reshape",
+    moved={"shape": 5},
+    normal=_reshape_form,
+    examples=[
+        "f32[2,3,4] shape=(6,4)",
+        "f32[6,4] shape=(2,3,4)",
+        "f32[2,3,4] shape=(0,-1)",
+        "f32[2,3,4] shape=(4,6)",
+        "f32[8,3] shape=(4,6)",
+        "f32[2,1,6] shape=(1,4,3,1)",
+        "f32[1] shape=()",
+        "f32[] shape=(1,1)",
+        "f32[2,6,5,3] shape=(2,2,3,-1,3)",
+        "f32[0,3] shape=(3,0) allowzero=1",
+        "f32[2,0] shape=(5,0)",
+    ],
+)
+def reshape(x: Tensor, *, shape: tuple[Size, ...], allowzero: int = 0) -> Scope:
+    """The same elements in row-major order; 0 copies a size, -1 is what remains."""
+    return regrouped(x, _read_shape(x, shape, allowzero))
+
+
+def _flatten_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    axis, rank = attrs["axis"], tensors[0].rank
+    if not -rank <= axis <= rank:
+        raise Untypable(f"axis {axis} of rank {rank}")
+    return {"axis": axis + rank if axis < 0 else axis}
+
+
+@op(
+    "Flatten",
+    normal=_flatten_form,
+    examples=["f32[2,3,4]", "f32[2,3,4] axis=2", "f32[2,3,4] axis=0", "f32[2,3] axis=2", "f32[3,4] axis=-1"],
+)
+def flatten(x: Tensor, *, axis: int = 1) -> Scope:
+    """A matrix: the dimensions before the axis by those from it on."""
+    return regrouped(x, (product(x.shape[:axis]), product(x.shape[axis:])))
+
+
+def _squeeze_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    x, axes = tensors[0], attrs["axes"]
+    if axes is None:
+        for n in x.shape:
+            if not isinstance(n, int):
+                raise Untypable(f"a squeeze of every 1 needs the value of {n}")
+        axes = [d for d, n in enumerate(x.shape) if n == 1]
+    return {"axes": tuple(sorted(distinct_axes(axes, x.rank)))}
+
+
+@op(
+    "Squeeze",
+    moved={"axes": 13},
+    normal=_squeeze_form,
+    examples=["f32[1,3,1,2]", "f32[1,3,1,2] axes=(2,)", "f32[1,3,1,1] axes=(-1,0)", "f32[2,3]"],
+)
+def squeeze(x: Tensor, *, axes: tuple[int, ...] | None = None) -> Scope:
+    """Dimensions of size 1 removed, all of them where none is named."""
+    assert axes is not None
+    if not all(same(x.shape[d], 1) for d in axes):
+        raise Untypable(f"axes {axes} of {x.shape} are not 1")
+    kept = [d for d in range(x.rank) if d not in axes]
+
+    def element(*place: Size) -> Body:
+        at = dict(zip(kept, place, strict=True))
+        return x[tuple(at.get(d, 0) for d in range(x.rank))]
+
+    return compute([x.shape[d] for d in kept], element)
+
+
+def _unsqueeze_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"axes": tuple(sorted(distinct_axes(attrs["axes"], tensors[0].rank + len(attrs["axes"]))))}
+
+
+@op(
+    "Unsqueeze",
+    moved={"axes": 13},
+    normal=_unsqueeze_form,
+    examples=["f32[3,2] axes=(0,)", "f32[3,2] axes=(3,1)", "f32[3,2] axes=(-1,-4)", "f32[] axes=(0,)"],
+)
+def unsqueeze(x: Tensor, *, axes: tuple[int, ...]) -> Scope:
+    """Dimensions of size 1 put in at these places of the output."""
+    rest = iter(x.shape)
+    shape = [1 if d in axes else next(rest) for d in range(x.rank + len(axes))]
+    return compute(shape, lambda *place: x[tuple(i for d, i in enumerate(place) if d not in axes)])
+
+
+def _transpose_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    rank, perm = tensors[0].rank, attrs["perm"]
+    found = tuple(reversed(range(rank))) if perm is None else tuple(perm)
+    if sorted(found) != list(range(rank)):
+        raise Untypable(f"{found} is no permutation of {rank} dimensions")
+    return {"perm": found}
+
+
+@op(
+    "Transpose",
+    normal=_transpose_form,
+    examples=["f32[2,3,4]", "f32[2,3,4] perm=(0,2,1)", "f32[2,3,4,5] perm=(2,0,3,1)", "f32[3] perm=(0,)"],
+)
+def transpose(x: Tensor, *, perm: tuple[int, ...] | None = None) -> Scope:
+    """Dimension d of the output is dimension perm[d] of x; reversed where nothing is said."""
+    assert perm is not None
+    places = [perm.index(d) for d in range(x.rank)]
+    return compute([x.shape[d] for d in perm], lambda *place: x[tuple(place[p] for p in places)])
+
+
+def _expand_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole output shape; 1 stands for a symbolic size of x."""
+    x = tensors[0]
+    shape = list(broadcast_shape(x.shape, attrs["shape"]))
+    for place, size in enumerate(x.shape, len(shape) - x.rank):
+        if not isinstance(size, int):
+            shape[place] = 1
+    return {"shape": tuple(shape)}
+
+
+@op(
+    "Expand",
+    since=8,
+    moved={"shape": 8},
+    normal=_expand_form,
+    examples=[
+        "f32[3,1] shape=(2,3,4)",
+        "f32[2,3] shape=(1,)",
+        "f32[2,1,3] shape=(4,1)",
+        "f32[] shape=(2,2)",
+    ],
+)
+def expand(x: Tensor, *, shape: tuple[Size, ...]) -> Scope:
+    """x broadcast together with a shape."""
+    return compute(broadcast_shape(x.shape, shape), lambda *place: aligned(x, place))
+
+
+@op(
+    "Tile",
+    since=6,
+    moved={"repeats": 6},
+    examples=["f32[2,3] repeats=(2,1)", "f32[2,1,3] repeats=(1,4,2)", "f32[3] repeats=(3,)"],
+)
+def tile(x: Tensor, *, repeats: tuple[Size, ...]) -> Scope:
+    """Copies of x side by side."""
+    if len(repeats) != x.rank:
+        raise Untypable(f"{len(repeats)} repeats of rank {x.rank}")
+    shape = [n * r for n, r in zip(x.shape, repeats, strict=True)]
+
+    def element(*place: Size) -> Body:
+        return x[tuple(0 if same(n, 1) else i % n for i, n in zip(place, x.shape, strict=True))]
+
+    return compute(shape, element)
+
+
+def _blocks(x: Tensor, blocksize: int) -> tuple[Size, Size, Size, Size]:
+    if x.rank != 4 or blocksize < 1:
+        raise Untypable(f"blocks of {blocksize} in rank {x.rank}")
+    n, c, h, w = x.shape
+    return n, c, h, w
+
+
+def _exactly(size: Size, parts: int) -> Size:
+    if not same(size % parts, 0):
+        raise Untypable(f"{size} is no multiple of {parts}")
+    return size // parts
+
+
+@op(
+    "DepthToSpace",
+    examples=["f32[2,8,2,3] blocksize=2", "f32[1,18,2,1] blocksize=3 mode='CRD'", "f32[1,4,2,3] blocksize=2"],
+)
+def depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Scope:
+    """Blocks of channels laid out as blocks of pixels; DCR: the block is the slower part of the channel."""
+    n, c, h, w = _blocks(x, blocksize)
+    b, depth = blocksize, _exactly(c, blocksize * blocksize)
+    channel: Callable[[Size, Size], Size]
+    match mode:
+        case "DCR":
+            channel = lambda k, block: block * depth + k  # noqa: E731
+        case "CRD":
+            channel = lambda k, block: k * (b * b) + block  # noqa: E731
+        case _:
+            raise Untypable(f"the mode {mode}")
+    return compute(
+        (n, depth, h * b, w * b),
+        lambda m, k, i, j: x[m, channel(k, i % b * b + j % b), i // b, j // b],
+    )
+
+
+@op("SpaceToDepth", examples=["f32[2,2,4,6] blocksize=2", "f32[1,3,3,6] blocksize=3"])
+def space_to_depth(x: Tensor, *, blocksize: int) -> Scope:
+    """Blocks of pixels as channels: the inverse of DepthToSpace's DCR."""
+    n, c, h, w = _blocks(x, blocksize)
+    b = blocksize
+    return compute(
+        (n, c * (b * b), _exactly(h, b), _exactly(w, b)),
+        lambda m, k, i, j: x[m, k % c, i * b + k // (c * b), j * b + k // c % b],
+    )

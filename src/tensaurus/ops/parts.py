@@ -1,0 +1,325 @@
+"""Operators that join, cut and pad."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tensaurus.algebra.expr import Body, Const, Scope, Tensor, compute, where
+from tensaurus.algebra.size import Size, largest, nonnegative, same, smallest
+from tensaurus.algebra.typing import Untypable
+from tensaurus.ops.axes import distinct_axes, one_axis, replaced
+from tensaurus.ops.declare import op
+
+LAST = 2**63 - 1  # "to the end" in a slice
+FIRST = -(2**63)
+FAR = 2**31 - 1  # exporters write "to the end" with any number from here on
+
+
+def _first_axis(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"axis": one_axis(attrs["axis"], tensors[0].rank)} if tensors else {}
+
+
+@op(
+    "Concat",
+    before={4: {"axis": 1}},
+    normal=_first_axis,
+    examples=[
+        "f32[2,3] f32[2,1] f32[2,4] axis=1",
+        "f32[2,3,4] f32[1,3,4] axis=0",
+        "f32[2,3,2] f32[2,3,5] axis=-1",
+        "i64[3] i64[2] axis=0",
+        "f32[2,3] axis=1",
+        "f32[2,0] f32[2,3] axis=1",
+    ],
+)
+def concat(*xs: Tensor, axis: int) -> Scope:
+    """The inputs one after another along an axis."""
+    if not xs or axis >= xs[0].rank:
+        raise Untypable("nothing to join")
+    for x in xs[1:]:
+        if x.rank != xs[0].rank or x.dtype != xs[0].dtype:
+            raise Untypable(f"{x.dtype} of rank {x.rank} joined to {xs[0].dtype} of rank {xs[0].rank}")
+        if not all(map(same, replaced(x.shape, axis, 0), replaced(xs[0].shape, axis, 0))):
+            raise Untypable(f"shapes {xs[0].shape} and {x.shape} differ beside axis {axis}")
+    starts: list[Size] = [0]
+    for x in xs:
+        starts.append(starts[-1] + x.shape[axis])
+
+    def element(*place: Size) -> Body:
+        along = place[axis]
+        parts: list[Body] = [x[replaced(place, axis, along - s)] for x, s in zip(xs, starts, strict=False)]
+        result = parts[-1]
+        for part, stop in reversed(list(zip(parts, starts[1:-1], strict=False))):
+            result = where(stop - 1 - along, part, result)
+        return result
+
+    return compute(replaced(xs[0].shape, axis, starts[-1]), element)
+
+
+def _equal_parts(size: Size, count: int) -> tuple[Size, ...]:
+    """`count` parts of a size; the last is smaller where the size is no multiple."""
+    part = -((-size) // count)
+    if count < 1 or not isinstance(part, int) and not same(part * count, size):
+        raise Untypable(f"a split in {count} needs the value of {size}")
+    return (*(part,) * (count - 1), size - part * (count - 1))
+
+
+def _split_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes as numbers; equal symbolic ones as their count."""
+    axis = one_axis(attrs["axis"], tensors[0].rank)
+    sizes, count = attrs["split"], attrs["num_outputs"]
+    if sizes is None:
+        if not count:
+            raise Untypable("neither sizes nor a number of outputs")
+        sizes = _equal_parts(tensors[0].shape[axis], count)
+    if sizes and not isinstance(sizes[0], int) and all(same(n, sizes[0]) for n in sizes):
+        return {"axis": axis, "split": None, "num_outputs": len(sizes)}
+    return {"axis": axis, "split": sizes, "num_outputs": None}
+
+
+@op(
+    "Split",
+    since=2,
+    moved={"split": 13},
+    normal=_split_form,
+    examples=[
+        "f32[6,2] split=(2,1,3)",
+        "f32[2,6,2] axis=1 num_outputs=3",
+        "f32[2,7] axis=-1 num_outputs=2",
+        "f32[4,2] axis=0 split=(4,)",
+        "f32[2,5] axis=1 split=(0,5)",
+    ],
+)
+def split(
+    x: Tensor, *, axis: int = 0, split: tuple[Size, ...] | None = None, num_outputs: int | None = None
+) -> tuple[Scope, ...]:
+    """Consecutive parts of these sizes along an axis."""
+    if split is None:
+        split = _equal_parts(x.shape[axis], num_outputs or 0)
+    if not same(sum(split), x.shape[axis]) or any(nonnegative(-1 - n) for n in split):
+        raise Untypable(f"parts {split} of {x.shape[axis]}")
+    starts: list[Size] = [0]
+    for size in split:
+        starts.append(starts[-1] + size)
+
+    def part(start: Size, size: Size) -> Scope:
+        def element(*place: Size) -> Body:
+            return x[replaced(place, axis, place[axis] + start)]
+
+        return compute(replaced(x.shape, axis, size), element)
+
+    return tuple(part(start, size) for start, size in zip(starts, split, strict=False))
+
+
+def span(start: Size, end: Size, step: int, size: Size) -> tuple[Size, Size]:
+    """(first index, count) of a numpy slice of a dimension of this size."""
+    if step == 0:
+        raise Untypable("a slice with step 0")
+    last: Size
+    if step > 0:
+        first = _from_front(start, size, 0) if below_zero(start) else start
+        first = smallest(first, size) if isinstance(size, int) else first
+        last = _from_front(end, size, 0) if below_zero(end) else size if _far(end) else smallest(end, size)
+        return first, largest((last - first + step - 1) // step, 0)
+    first = size + start if below_zero(start) else size - 1 if _far(start) else smallest(start, size - 1)
+    last = _from_front(end, size, -1) if below_zero(end) else end
+    return first, largest((first - last - step - 1) // -step, 0)
+
+
+def below_zero(size: Size) -> bool:
+    """Whether a size is negative.  Raises Untypable where its symbols leave that open."""
+    if nonnegative(size):
+        return False
+    if nonnegative(-1 - size):
+        return True
+    raise Untypable(f"the sign of {size} is not known")
+
+
+def _far(index: Size) -> bool:
+    return isinstance(index, int) and abs(index) >= FAR
+
+
+def _from_front(index: Size, size: Size, lowest: int) -> Size:
+    return lowest if _far(index) else largest(size + index, lowest)
+
+
+def _slice_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Axes in order, bounds clamped and tight, whole dimensions left out."""
+    x, starts, ends = tensors[0], attrs["starts"], attrs["ends"]
+    axes = distinct_axes(range(len(starts)) if attrs["axes"] is None else attrs["axes"], x.rank)
+    steps = attrs["steps"] or (1,) * len(axes)
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise Untypable(f"{len(starts)} starts, {len(ends)} ends, {len(axes)} axes, {len(steps)} steps")
+    kept: list[tuple[int, Size, Size, int]] = []
+    for axis, start, end, step in sorted(zip(axes, starts, ends, steps, strict=True)):
+        found = _tight(start, end, step, x.shape[axis])
+        if found != (0, LAST, 1):
+            kept.append((axis, *found))
+    if not kept and x.rank:
+        kept.append((0, 0, LAST, 1))  # a slice names an axis
+    names = ("axes", "starts", "ends", "steps")
+    return {name: tuple(row[i] for row in kept) for i, name in enumerate(names)}
+
+
+def _tight(start: Size, end: Size, step: int, size: Size) -> tuple[Size, Size, int]:
+    """The same slice in one form: the end right behind the last element, LAST where that is the edge."""
+    if step == 0:
+        raise Untypable("a slice with step 0")
+    if not (isinstance(start, int) and isinstance(end, int) and isinstance(size, int)):
+        if _far(start):
+            start = (LAST if step < 0 else start) if not below_zero(start) else (0 if step > 0 else start)
+        return start, (LAST if not below_zero(end) else FIRST) if _far(end) else end, step
+    first, count = span(start, end, step, size)
+    assert isinstance(first, int) and isinstance(count, int)
+    if count == 0:
+        return 0, 0, 1
+    if count == 1:
+        step = 1
+    last = first + (count - 1) * step
+    if step > 0:
+        return first, LAST if last == size - 1 else last + 1, step
+    return first, FIRST if last == 0 else last - 1, step
+
+
+@op(
+    "Slice",
+    moved={"starts": 10, "ends": 10, "axes": 10, "steps": 10},
+    normal=_slice_form,
+    examples=[
+        "f32[5,6] starts=(1,) ends=(4,)",
+        "f32[5,6] starts=(1,-4) ends=(4,-1) axes=(0,1)",
+        "f32[5,6,3] starts=(0,1) ends=(9223372036854775807,2147483647) axes=(-1,-2)",
+        "f32[9,6] starts=(1,0) ends=(8,-2) axes=(0,1) steps=(3,2)",
+        "f32[7,6] starts=(-1,4) ends=(-9223372036854775808,0) axes=(0,1) steps=(-1,-3)",
+        "f32[7] starts=(20,) ends=(-20,) axes=(0,) steps=(-2,)",
+        "f32[5,4] starts=(3,) ends=(1,) axes=(1,)",
+        "f32[5,4] starts=(-100,) ends=(100,) axes=(1,)",
+        "f32[5,4] starts=(-2,) ends=(-1,) axes=(0,)",
+    ],
+)
+def slice_(
+    x: Tensor,
+    *,
+    starts: tuple[Size, ...],
+    ends: tuple[Size, ...],
+    axes: tuple[int, ...] | None = None,
+    steps: tuple[int, ...] | None = None,
+) -> Scope:
+    """numpy's slices with constant bounds."""
+    assert axes is not None and steps is not None
+    shape, strides = list(x.shape), [1] * x.rank
+    firsts: list[Size] = [0] * x.rank
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        first, count = span(start, end, step, x.shape[axis])
+        shape[axis], firsts[axis], strides[axis] = count, first, step
+
+    def element(*place: Size) -> Body:
+        return x[tuple(f + i * s for f, i, s in zip(firsts, place, strides, strict=True))]
+
+    return compute(shape, element)
+
+
+def _pad_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Pads of every axis, begins before ends; no value where no constant is read."""
+    x, pads = tensors[0], attrs["pads"]
+    axes = distinct_axes(range(x.rank) if attrs["axes"] is None else attrs["axes"], x.rank)
+    if len(pads) != 2 * len(axes):
+        raise Untypable(f"{len(pads)} pads for {len(axes)} axes")
+    full = [0] * (2 * x.rank)
+    for place, axis in enumerate(axes):
+        full[axis], full[x.rank + axis] = pads[place], pads[len(axes) + place]
+    value = attrs["value"]
+    if isinstance(value, tuple):
+        if len(value) != 1:
+            raise Untypable(f"a pad value of {len(value)} elements")
+        value = value[0]
+    plain = attrs["mode"] != "constant" or value is None
+    return {"pads": tuple(full), "axes": None, "value": 0 if plain else value}
+
+
+@op(
+    "Pad",
+    since=2,
+    moved={"pads": 11, "value": 11, "axes": 18},
+    normal=_pad_form,
+    examples=[
+        "f32[2,3] pads=(1,0,2,3)",
+        "f32[2,3,4] pads=(0,1,2,0,0,1) value=1.5",
+        "f32[4] pads=(1,2) axes=(-1,)",
+        "f32[4,5] pads=(-1,2,1,-2)",
+        "f32[4,5] mode='reflect' pads=(1,4,3,2)",
+        "f32[2,4,5] mode='edge' pads=(0,2,3,0,1,0)",
+        "f32[4,5] mode='wrap' pads=(3,1,2,4)",
+        "f32[3,5] mode='reflect' pads=(-1,2,1,-1)",
+        "i64[3,2] pads=(1,0,0,1) value=7",
+    ],
+)
+def pad(
+    x: Tensor,
+    *,
+    mode: str = "constant",
+    pads: tuple[int, ...],
+    value: Any = 0,
+    axes: tuple[int, ...] | None = None,
+) -> Scope:
+    """The tensor continued by a constant, its mirror image, its edge or its copy; negative pads crop."""
+    begins, ends = pads[: x.rank], pads[x.rank :]
+    shape = [n + b + e for n, b, e in zip(x.shape, begins, ends, strict=True)]
+    if any(nonnegative(-1 - n) for n in shape):
+        raise Untypable(f"pads {pads} of {x.shape}")
+    if mode == "constant":
+        edge = Const(bool(value) if x.dtype == "bool" else value)
+        inner = x.padded(edge)
+        return compute(shape, lambda *place: inner[tuple(i - b for i, b in zip(place, begins, strict=True))])
+    pieces = [_pieces(mode, *each) for each in zip(x.shape, begins, ends, strict=True)]
+
+    def element(*place: Size) -> Body:
+        return _continued(x, pieces, [i - b for i, b in zip(place, begins, strict=True)], ())
+
+    return compute(shape, element)
+
+
+def _pieces(mode: str, n: Size, begin: int, end: int) -> list[tuple[Size, int, Size]]:
+    """(start, slope, offset), in order: from index start on, the element at slope * index + offset."""
+    middle: list[tuple[Size, int, Size]] = [(0, 1, 0)]
+    if mode == "edge":
+        before: list[tuple[Size, int, Size]] = [(-begin, 0, 0)] if begin > 0 else []
+        return [*before, *middle, *([(n, 0, n - 1)] if end > 0 else [])]
+    if mode not in ("reflect", "wrap"):
+        raise Untypable(f"the pad mode {mode}")
+    period = n if mode == "wrap" else n - 1
+    reach = max(begin, end)
+    if reach > 0 and not nonnegative(period - reach) and (not isinstance(period, int) or period < 1):
+        raise Untypable(f"a {mode} pad of {reach} beside {n}")
+
+    def piece(count: int) -> tuple[Size, int, Size]:
+        # copy number `count` covers [count * period, (count + 1) * period), turned where count is odd
+        if mode == "wrap" or count % 2 == 0:
+            return count * period, 1, -count * period
+        return count * period, -1, (count + 1) * period
+
+    known = isinstance(period, int) and period > 0
+    low, high = (-(-n // period) if known else int(n > 0) for n in (begin, end))
+    return [piece(count) for count in range(-max(low, 0), max(high, 0) + 1)]
+
+
+def _continued(
+    x: Tensor,
+    pieces: Sequence[Sequence[tuple[Size, int, Size]]],
+    indices: Sequence[Size],
+    done: tuple[Size, ...],
+) -> Body:
+    """The element at indices that may lie beyond the edges."""
+    if not indices:
+        return x[done]
+    index, *rest = indices
+
+    def at(slope: int, offset: Size) -> Body:
+        return _continued(x, pieces[1:], rest, (*done, index * slope + offset))
+
+    (_, slope, offset), *others = pieces[0]
+    result = at(slope, offset)
+    for start, slope, offset in others:
+        result = where(index - start, at(slope, offset), result)
+    return result
