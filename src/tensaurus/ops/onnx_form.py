@@ -133,8 +133,7 @@ def node_proto(
     schema = schema_of(op, opset)
     given = dict(attrs)
     _check_types(op, schema, types, opset)
-    if len(output_names) > len(schema.outputs) and not _variadic_end(schema.outputs):
-        raise NotInOpset(f"{op.name} of opset {opset} has {len(schema.outputs)} outputs")
+    _check_outputs(op, schema, output_names, opset)
     sources: dict[str, list[str]] = {}
     for place, name in enumerate(input_names):
         formal = op.inputs[min(place, len(op.inputs) - 1)].name
@@ -187,9 +186,21 @@ def _variadic_end(parameters: Sequence[Any]) -> bool:
     return bool(parameters) and parameters[-1].option == defs.OpSchema.FormalParameterOption.Variadic
 
 
+def _check_outputs(op: Op, schema: defs.OpSchema, names: Sequence[str], opset: int) -> None:
+    """Old versions have fewer outputs, or give one another type (the mask of Dropout)."""
+    if len(names) > len(schema.outputs) and not _variadic_end(schema.outputs):
+        raise NotInOpset(f"{op.name} of opset {opset} has {len(schema.outputs)} outputs")
+    last = _schema(op.name, op.domain, NEWEST)
+    newest = schema if last is None or last.deprecated else last
+    for name, old, new in zip(names, schema.outputs, newest.outputs, strict=False):
+        if name and not set(old.types) & set(new.types):
+            raise NotInOpset(f"{op.name} of opset {opset} has another type of {new.name}")
+
+
 def _check_types(op: Op, schema: defs.OpSchema, types: Sequence[TensorType | None], opset: int) -> None:
-    """Every element type must be one that the schema allows."""
+    """Every element type must be one that the schema allows, and the same where the schema says so."""
     order = formals(op, opset)
+    shared: dict[str, str] = {}
     for place, kind in enumerate(types):
         formal = op.inputs[min(place, len(op.inputs) - 1)].name
         if kind is None:
@@ -198,9 +209,11 @@ def _check_types(op: Op, schema: defs.OpSchema, types: Sequence[TensorType | Non
             if _attribute_name(op, formal) not in schema.attributes:
                 raise NotInOpset(f"{op.name} of opset {opset} has no input {formal}")
             continue
-        allowed = schema.inputs[min(order.index(formal), len(schema.inputs) - 1)].types
-        if tensor_text(kind.dtype) not in allowed:
+        theirs = schema.inputs[min(order.index(formal), len(schema.inputs) - 1)]
+        if tensor_text(kind.dtype) not in theirs.types:
             raise NotInOpset(f"{op.name} of opset {opset} does not take {kind.dtype}")
+        if theirs.is_homogeneous and shared.setdefault(theirs.type_str, kind.dtype) != kind.dtype:
+            raise NotInOpset(f"{op.name} of opset {opset} does not take {kind.dtype} beside others")
 
 
 def _is_symbolic(value: Any) -> bool:
@@ -310,7 +323,10 @@ def _check_same(
             wanted.pop()
         if list(args) != wanted:
             raise NotInOpset(f"{op.name} of opset {opset} cannot take these inputs")
-    again = dict(op.canonical(types, found))
+    try:
+        again = dict(op.canonical(types, found))
+    except Untypable as error:
+        raise NotInOpset(f"{op.name} of opset {opset}: {error}") from error
     for name, value in attrs.items():
         if rounded(again.get(name)) != rounded(value):
             raise NotInOpset(f"{op.name} of opset {opset} cannot say {name}={value}")
@@ -338,6 +354,7 @@ def from_onnx(
     it is known; an object array may hold symbolic sizes.  Raises NotInOpset or Untypable.
     """
     schema = schema_of(op, opset)
+    _check_outputs(op, schema, node.output, opset)
     attrs = implied(op, opset)
     order = formals(op, opset)
     written = {a.name: a for a in node.attribute}

@@ -1,0 +1,115 @@
+"""The examples of declarations: inputs and attributes in one line of text.
+
+    example    ::=  (tensor | "-" | name=value) ...         separated by spaces, "-" is an absent input
+    tensor     ::=  dtype[size,size,...] values?            a size is a number, or a name: a symbol
+    dtype      ::=  f16 f32 f64 bf16 i8 i16 i32 i64 u8 u16 u32 u64 bool
+    values     ::=  <n     integers of 0..n-1, floats of (-n, n)
+                 |  >n     numbers above n
+                 |  ={a,b,...}    these, in row-major order
+    value      ::=  a Python literal (spaces only within '...'), else the word itself
+
+    f32[2,3,4] i64[3]<4 - axis=1 mode=linear
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tensaurus.algebra.size import Size, Symbol, polynomial
+from tensaurus.ops.declare import TensorType, attribute_value
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+DTYPES = {
+    **{f"f{n}": f"float{n}" for n in (16, 32, 64)},
+    **{f"i{n}": f"int{n}" for n in (8, 16, 32, 64)},
+    **{f"u{n}": f"uint{n}" for n in (8, 16, 32, 64)},
+    "bf16": "bfloat16",
+    "bool": "bool",
+}
+_WORD = re.compile(r"(?:[^\s']|'[^']*')+")
+_TENSOR = re.compile(r"(\w+)\[([\w,]*)\](?:([<>])(-?[\d.]+)|=\{([^}]*)\})?")
+
+
+@dataclass(frozen=True)
+class Example:
+    """Types of the inputs (None: absent), attributes, and what each input's values are."""
+
+    text: str
+    types: tuple[TensorType | None, ...]
+    attrs: dict[str, Any]
+    ranges: tuple[tuple[str, tuple[float, ...]], ...]
+
+    def values(self, rng: np.random.Generator) -> list[Array | None]:
+        """An array for each input, None where it is absent.  Raises ValueError where a size is a symbol."""
+        pairs = zip(self.types, self.ranges, strict=True)
+        return [None if kind is None else _draw(kind, *span, rng=rng) for kind, span in pairs]
+
+
+def parse(text: str) -> Example:
+    """Raises ValueError for what the grammar does not allow."""
+    types: list[TensorType | None] = []
+    ranges: list[tuple[str, tuple[float, ...]]] = []
+    attrs: dict[str, Any] = {}
+    for word in _WORD.findall(text):
+        if word == "-":
+            types.append(None)
+            ranges.append(("", ()))
+        elif found := _TENSOR.fullmatch(word):
+            dtype, sizes, sign, bound, listed = found.groups()
+            if dtype not in DTYPES:
+                raise ValueError(f"{text}: no type {dtype}")
+            types.append(TensorType(DTYPES[dtype], tuple(_size(s) for s in sizes.split(",") if s)))
+            values = listed.split(",") if listed is not None else [bound] if bound else []
+            ranges.append((sign or ("=" if listed is not None else ""), tuple(map(float, values))))
+        elif "=" in word:
+            name, value = word.split("=", 1)
+            attrs[name] = _value(value)
+        else:
+            raise ValueError(f"{text}: what is {word}?")
+    return Example(text, tuple(types), attrs, tuple(ranges))
+
+
+def _size(text: str) -> Size:
+    size: Size = int(text) if text.isdigit() else polynomial(Symbol(text, 1))
+    return size
+
+
+def _value(text: str) -> Any:
+    try:
+        return attribute_value(ast.literal_eval(text))
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _draw(
+    kind: TensorType, sign: str, bounds: tuple[float, ...], rng: np.random.Generator
+) -> Array:
+    shape = []
+    for size in kind.shape:
+        if not isinstance(size, int):
+            raise ValueError(f"the size {size} is not known")
+        shape.append(size)
+    dtype = np.dtype("float32" if kind.dtype == "bfloat16" else kind.dtype)
+    if sign == "=":
+        return np.array([int(b) if dtype.kind in "iu" else b for b in bounds]).reshape(shape).astype(dtype)
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(bool)
+    if dtype.kind in "iu":
+        low, high = 0 if dtype.kind == "u" else -9, 10
+        if sign == "<":
+            low, high = 0, int(bounds[0])
+        elif sign == ">":
+            low, high = int(bounds[0]) + 1, int(bounds[0]) + 10
+        return np.asarray(rng.integers(low, high, tuple(shape)).astype(dtype))
+    match sign:
+        case "<":
+            return rng.uniform(-bounds[0], bounds[0], shape).astype(dtype)
+        case ">":
+            return (bounds[0] + rng.uniform(0.1, 3.0, shape)).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)

@@ -1,0 +1,197 @@
+"""Pooling over sliding windows, and over everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+from tensaurus.algebra.expr import Body, Const, Read, Scope, Tensor, call, compute, fold, total, where, within
+from tensaurus.algebra.size import Size, nonnegative, same
+from tensaurus.algebra.typing import Untypable
+from tensaurus.ops.declare import op
+from tensaurus.ops.reduction import mean, reduction, squared
+from tensaurus.ops.windows import output_sizes, reach, window_attributes, window_indices
+
+
+def spatial(x: Tensor) -> tuple[Size, ...]:
+    if x.rank < 3:
+        raise Untypable(f"pooling over rank {x.rank}")
+    return x.shape[2:]
+
+
+def _window(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
+    """Strides, dilations and pads written out; switches that have no effect at these sizes turned off."""
+    sizes, kernel = spatial(tensors[0]), attrs["kernel_shape"]
+    if len(kernel) != len(sizes) or any(k < 1 for k in kernel):
+        raise Untypable(f"a kernel {kernel} over {len(sizes)} spatial dimensions")
+    found = window_attributes(sizes, kernel, attrs)
+    geometry = kernel, found["strides"], found.get("dilations", (1,) * len(sizes)), found["pads"]
+    if "ceil_mode" in attrs:
+        automatic = attrs["auto_pad"] not in ("NOTSET", "")
+        rounded = [output_sizes(sizes, *geometry, bool(up)) for up in (attrs["ceil_mode"], 0)]
+        found["ceil_mode"] = int(not automatic and not all(map(same, *rounded)))
+    if "count_include_pad" in attrs:
+        found["count_include_pad"] = int(bool(attrs["count_include_pad"]) and any(found["pads"]))
+    if "storage_order" in attrs:
+        found["storage_order"] = 0
+    return found
+
+
+class Windows:
+    """The windows of an input [N, C, ...]: where each reads, and how much of it lies inside."""
+
+    def __init__(
+        self,
+        x: Tensor,
+        kernel: Sequence[int],
+        strides: Sequence[int],
+        dilations: Sequence[int],
+        pads: Sequence[int],
+        ceil: int,
+    ):
+        self.x, self.kernel, self.strides, self.dilations, self.pads = x, kernel, strides, dilations, pads
+        if any(p < 0 for p in pads):
+            raise Untypable(f"pads {pads}")
+        self.sizes = output_sizes(spatial(x), kernel, strides, dilations, pads, bool(ceil))
+
+    @property
+    def shape(self) -> tuple[Size, ...]:
+        return (*self.x.shape[:2], *self.sizes)
+
+    def folded(self, monoid: str, outside: Any, spot: Sequence[Size], element: Callable[[Read], Any]) -> Body:
+        """The reduction of element(x) over the window at an output position."""
+
+        def inside(*r: Size) -> Any:
+            at = window_indices(spot[2:], r, self.strides, self.dilations, self.pads)
+            return element(self.x.padded(outside)[(*spot[:2], *at)])
+
+        return fold(monoid, self.kernel, inside)
+
+    def counts(self, include_pad: bool) -> Callable[[Sequence[Size]], Body]:
+        """How many positions of the window at an output position count, as an element of x's type."""
+        rank = len(self.kernel)
+        fixed, varying = 1, []
+        for d in range(rank):
+            k, size = self.kernel[d], self.x.shape[2 + d]
+            begin, end = self.pads[d], self.pads[rank + d]
+            low, high = (-begin, size + end) if include_pad else (0, size)
+            last = (self.sizes[d] - 1) * self.strides[d] + reach(k, self.dilations[d]) - begin
+            if nonnegative(-begin - low) and nonnegative(high - last):
+                fixed *= k
+            else:
+                varying.append((d, self._partial(d, low, high)))
+
+        def at(spot: Sequence[Size]) -> Body:
+            body: Body = Const(fixed)
+            for d, count in varying:
+                part = call(f"to_{self.x.dtype}", count[(spot[2 + d],)])
+                body = part if body == Const(1) else body * part
+            return body
+
+        return at
+
+    def _partial(self, d: int, low: Size, high: Size) -> Scope:
+        def at(i: Size) -> Body:
+            def inside(r: Size) -> Body:
+                place = i * self.strides[d] + r * self.dilations[d] - self.pads[d]
+                return where(within(place, low, high), 1, 0)
+
+            return total((self.kernel[d],), inside)
+
+        return compute((self.sizes[d],), at)
+
+
+_POOLS = (
+    "f32[1,2,6,6] kernel_shape=(2,2) strides=(2,2)",
+    "f32[1,2,7,5] kernel_shape=(3,3)",
+    "f32[1,1,8] kernel_shape=(3,) strides=(2,)",
+    "f32[1,1,4,4,4] kernel_shape=(2,2,2)",
+    "f32[1,2,6,7] kernel_shape=(3,3) strides=(2,2) pads=(1,0,1,2)",
+    "f32[1,2,6,7] kernel_shape=(3,2) strides=(2,2) auto_pad=SAME_UPPER",
+    "f32[1,2,6,7] kernel_shape=(3,2) strides=(2,2) auto_pad=SAME_LOWER",
+    "f32[1,2,6,7] kernel_shape=(3,2) strides=(2,2) auto_pad=VALID",
+)
+_CEIL = (
+    "f32[1,2,6,7] kernel_shape=(3,3) strides=(2,2) ceil_mode=1",
+    "f32[1,2,7,6] kernel_shape=(3,3) strides=(2,2) pads=(1,1,1,1) ceil_mode=1",
+)
+_DILATED = ("f32[1,2,8,9] kernel_shape=(2,3) dilations=(2,2) pads=(1,1,1,1)",)
+
+
+@op("MaxPool", since=1, normal=_window, examples=[*_POOLS, *_CEIL, *_DILATED])
+def max_pool(
+    x: Tensor, *, kernel_shape: tuple[int, ...], strides: tuple[int, ...] = (), pads: tuple[int, ...] = (),
+    dilations: tuple[int, ...] = (), auto_pad: str = "NOTSET", ceil_mode: int = 0, storage_order: int = 0,
+) -> Scope:  # fmt: skip
+    """The largest of each window of x [N, C, ...]; padding never is."""
+    windows = Windows(x, kernel_shape, strides, dilations, pads, ceil_mode)
+    return compute(windows.shape, lambda *i: windows.folded("max", float("-inf"), i, lambda v: v))
+
+
+@op("AveragePool", since=1, normal=_window, examples=[
+    *_POOLS, *_CEIL, *_DILATED,
+    "f32[1,2,6,7] kernel_shape=(3,3) strides=(2,2) pads=(1,0,1,2) count_include_pad=1",
+    "f32[1,2,7,6] kernel_shape=(3,3) strides=(2,2) pads=(1,1,1,1) ceil_mode=1 count_include_pad=1",
+    "f32[1,2,8,9] kernel_shape=(2,3) dilations=(2,2) pads=(1,1,1,1) count_include_pad=1",
+])  # fmt: skip
+def average_pool(
+    x: Tensor, *, kernel_shape: tuple[int, ...], strides: tuple[int, ...] = (), pads: tuple[int, ...] = (),
+    dilations: tuple[int, ...] = (), auto_pad: str = "NOTSET", ceil_mode: int = 0, count_include_pad: int = 0,
+) -> Scope:  # fmt: skip
+    """The mean of each window of x [N, C, ...]; padding counts as zeros with count_include_pad."""
+    windows = Windows(x, kernel_shape, strides, dilations, pads, ceil_mode)
+    count = windows.counts(bool(count_include_pad))
+    return compute(windows.shape, lambda *i: windows.folded("sum", 0, i, lambda v: v) / count(i))
+
+
+def power_of(p: int) -> Callable[[Body], Body]:
+    """|v| ** p."""
+    if p == 2:
+        return squared
+    return lambda v: call("abs", v) if p == 1 else call("pow", call("abs", v), p)
+
+
+def root_of(p: int) -> Callable[[Body], Body]:
+    """v ** (1 / p)."""
+    if p < 1:
+        raise Untypable(f"a norm of order {p}")
+    if p == 2:
+        return lambda v: call("sqrt", v)
+    return lambda v: v if p == 1 else call("pow", v, Fraction(1, p))
+
+
+@op("LpPool", since=2, normal=_window, examples=[
+    *_POOLS, *_CEIL, *_DILATED, f"{_POOLS[1]} p=1", f"{_POOLS[1]} p=3",
+])  # fmt: skip
+def lp_pool(
+    x: Tensor, *, kernel_shape: tuple[int, ...], p: int = 2, strides: tuple[int, ...] = (),
+    pads: tuple[int, ...] = (), dilations: tuple[int, ...] = (), auto_pad: str = "NOTSET", ceil_mode: int = 0,
+) -> Scope:  # fmt: skip
+    """The p-norm of each window of x [N, C, ...]."""
+    windows = Windows(x, kernel_shape, strides, dilations, pads, ceil_mode)
+    element, root = power_of(p), root_of(p)
+    return compute(windows.shape, lambda *i: root(windows.folded("sum", 0, i, element)))
+
+
+def everywhere(x: Tensor) -> tuple[int, ...]:
+    """The spatial axes."""
+    return tuple(range(2, len(spatial(x)) + 2))
+
+
+@op("GlobalAveragePool", examples=["f32[2,3,4,5]", "f64[1,2,6]"])
+def global_average_pool(x: Tensor) -> Scope:
+    """The mean over all spatial axes."""
+    return mean(x, everywhere(x))
+
+
+@op("GlobalMaxPool", examples=["f32[2,3,4,5]", "f64[1,2,6]"])
+def global_max_pool(x: Tensor) -> Scope:
+    """The maximum over all spatial axes."""
+    return reduction("max", x, everywhere(x))
+
+
+@op("GlobalLpPool", since=2, examples=["f32[2,3,4,5]", "f32[1,2,6] p=1", "f32[1,2,6] p=3"])
+def global_lp_pool(x: Tensor, *, p: int = 2) -> Scope:
+    """The p-norm over all spatial axes."""
+    return reduction("sum", x, everywhere(x), power_of(p), finish=root_of(p))
