@@ -248,11 +248,13 @@ def cast_like(x: Tensor, target: Tensor, *, saturate: int = 1, round_mode: str =
     return broadcast(lambda v: converted(v, x.dtype, target.dtype), x)
 
 
-@op("Dropout", since=7, moved={"ratio": 12, "training_mode": 12}, examples=["f32[2,3]", "f32[4] ratio=0.25"])
+@op("Dropout", since=7, moved={"ratio": 12, "training_mode": 12}, outputs={12: 1}, examples=[
+    "f32[2,3]", "f32[4] ratio=0.25",
+])  # fmt: skip
 def dropout(
     x: Tensor, *, ratio: float = 0.5, training_mode: int = 0, seed: int | None = None
 ) -> tuple[Scope, Scope]:
-    """At inference x itself, and a mask of ones."""
+    """At inference x itself, and a mask of ones (before version 12 the mask is not specified)."""
     if training_mode:
         raise Untypable("Dropout in training mode")
     return broadcast(lambda v: v, x), compute(x.shape, lambda *i: Const(True))

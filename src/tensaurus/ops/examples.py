@@ -109,7 +109,9 @@ def _draw(
         return np.asarray(rng.integers(low, high, tuple(shape)).astype(dtype))
     match sign:
         case "<":
-            return rng.uniform(-bounds[0], bounds[0], shape).astype(dtype)
+            drawn = rng.uniform(-bounds[0], bounds[0], shape)
         case ">":
-            return (bounds[0] + rng.uniform(0.1, 3.0, shape)).astype(dtype)
-    return rng.standard_normal(shape).astype(dtype)
+            drawn = bounds[0] + rng.uniform(0.1, 3.0, shape)
+        case _:
+            drawn = rng.standard_normal(shape)
+    return np.asarray(drawn, dtype)

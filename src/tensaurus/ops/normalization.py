@@ -175,7 +175,7 @@ def mean_variance_normalization(x: Tensor, *, axes: tuple[int, ...] = (0, 2, 3))
     return compute(x.shape, lambda *i: rest[i] / size[collapse(i, axes)])
 
 
-@op("LRN", since=1, examples=["f32[2,5,3,3] size=3", "f32[1,6,2] size=4 alpha=0.3 beta=0.5 bias=2.0"])
+@op("LRN", since=1, examples=["f32[2,5,3,3] size=3", "f32[1,6,2,2] size=4 alpha=0.3 beta=0.5 bias=2.0"])
 def local_response_normalization(
     x: Tensor, *, size: int, alpha: float = 0.0001, beta: float = 0.75, bias: float = 1.0
 ) -> Scope:

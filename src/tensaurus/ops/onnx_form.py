@@ -165,6 +165,10 @@ def node_proto(
         node.input.append(name)
     while node.input and not node.input[-1]:
         del node.input[-1]
+    for place, theirs in enumerate(schema.inputs):
+        required = theirs.option == defs.OpSchema.FormalParameterOption.Single
+        if required and not (place < len(node.input) and node.input[place]):
+            raise NotInOpset(f"{op.name} of opset {opset} needs its input {theirs.name}")
     for parameter in (*op.attributes, *(i.name for i in op.inputs)):
         name = _attribute_name(op, parameter)
         if parameter in order or name not in schema.attributes:
@@ -187,14 +191,11 @@ def _variadic_end(parameters: Sequence[Any]) -> bool:
 
 
 def _check_outputs(op: Op, schema: defs.OpSchema, names: Sequence[str], opset: int) -> None:
-    """Old versions have fewer outputs, or give one another type (the mask of Dropout)."""
-    if len(names) > len(schema.outputs) and not _variadic_end(schema.outputs):
-        raise NotInOpset(f"{op.name} of opset {opset} has {len(schema.outputs)} outputs")
-    last = _schema(op.name, op.domain, NEWEST)
-    newest = schema if last is None or last.deprecated else last
-    for name, old, new in zip(names, schema.outputs, newest.outputs, strict=False):
-        if name and not set(old.types) & set(new.types):
-            raise NotInOpset(f"{op.name} of opset {opset} has another type of {new.name}")
+    """Old versions have fewer outputs, or others than the declaration's."""
+    most = len(schema.outputs) if not _variadic_end(schema.outputs) else len(names)
+    most = min(most, *(count for version, count in op.outputs.items() if opset < version), most)
+    if any(names[most:]):
+        raise NotInOpset(f"{op.name} of opset {opset} has {most} outputs")
 
 
 def _check_types(op: Op, schema: defs.OpSchema, types: Sequence[TensorType | None], opset: int) -> None:

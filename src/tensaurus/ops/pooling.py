@@ -185,7 +185,7 @@ def global_average_pool(x: Tensor) -> Scope:
     return mean(x, everywhere(x))
 
 
-@op("GlobalMaxPool", examples=["f32[2,3,4,5]", "f64[1,2,6]"])
+@op("GlobalMaxPool", examples=["f32[2,3,4,5]", "f32[1,2,6]"])
 def global_max_pool(x: Tensor) -> Scope:
     """The maximum over all spatial axes."""
     return reduction("max", x, everywhere(x))
