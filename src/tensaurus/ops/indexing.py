@@ -116,7 +116,11 @@ def _one_hot_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str,
     moved={"depth": 9},
     order=("indices", "depth", "values"),
     normal=_one_hot_form,
-    examples=["i64[3]<4 f32[2] depth=4", "i64[2,3]<5 f32[2] depth=3 axis=1", "i64[3]={-1,0,7} i64[2] depth=4"],
+    examples=[
+        "i64[3]<4 f32[2] depth=4",
+        "i64[2,3]<5 f32[2] depth=3 axis=1",
+        "i64[3]={-1,0,7} i64[2] depth=4",
+    ],
 )
 def one_hot(indices: Tensor, values: Tensor, *, depth: Size, axis: int = -1) -> Scope:
     """values[1] where the index along a new axis is the element of `indices`, else values[0]."""
@@ -147,7 +151,7 @@ def _diagonal_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str
     normal=_diagonal_form,
     examples=["f32[3,4]", "f32[2,4,3] upper=0", "f32[4,4] k=1", "f32[4,3] k=-2 upper=0", "i64[3,3] k=-1"],
 )
-def trilu(x: Tensor, *, k: int | None = 0, upper: int = 1) -> Scope:
+def trilu(x: Tensor, *, k: int = 0, upper: int = 1) -> Scope:
     """The part of each matrix on and above (else below) its k-th diagonal, zero elsewhere."""
     if x.rank < 2:
         raise Untypable(f"a triangle of rank {x.rank}")
@@ -192,7 +196,11 @@ def _filled_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, 
     since=9,
     moved={"shape": 9},
     normal=_filled_form,
-    examples=["shape=(2,3)", "shape=(4,) value=('int64',(1,),(7,))", "shape=() value=('float32',(1,),(1.5,))"],
+    examples=[
+        "shape=(2,3)",
+        "shape=(4,) value=('int64',(1,),(7,))",
+        "shape=() value=('float32',(1,),(1.5,))",
+    ],
 )
 def constant_of_shape(*, shape: tuple[Size, ...], value: Any = None) -> Scope:
     """A tensor of this shape whose elements are all the same."""

@@ -1,0 +1,287 @@
+"""Resizing by interpolation, with exact rational coordinates.
+
+The input coordinate of output index x is (a*x + b) / d with integers a, b, d, so that neighbours and
+weights come from // and % alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import gcd, lcm
+from typing import Any
+
+import numpy as np
+
+from tensaurus.algebra.expr import Body, Scope, Tensor, compute, lift
+from tensaurus.algebra.size import Size, largest, nonnegative, same, smallest
+from tensaurus.algebra.typing import Untypable
+from tensaurus.ops.axes import distinct_axes
+from tensaurus.ops.declare import op
+
+HALF = Fraction(1, 2)
+
+
+@dataclass(frozen=True)
+class Coordinate:
+    """(slope * x + offset) / scale, in lowest terms; scale is positive."""
+
+    slope: int
+    offset: int
+    scale: int
+
+    def floor(self, x: Size) -> Size:
+        shared = gcd(self.slope, self.scale)
+        top: Size = self.slope // shared * x + self.offset // shared
+        return top // (self.scale // shared)
+
+    def remainder(self, x: Size) -> Size:
+        """scale * (coordinate - floor)."""
+        return self.slope * x + self.offset - self.scale * self.floor(x)
+
+    def nearest(self, x: Size, mode: str) -> Size:
+        match mode:
+            case "floor":
+                return self.floor(x)
+            case "ceil":
+                return _coordinate(self.slope, self.offset + self.scale - 1, self.scale).floor(x)
+            case "round_prefer_ceil":
+                return _coordinate(2 * self.slope, 2 * self.offset + self.scale, 2 * self.scale).floor(x)
+            case "round_prefer_floor":
+                above = 2 * self.offset - self.scale + 2 * self.scale - 1
+                return _coordinate(2 * self.slope, above, 2 * self.scale).floor(x)
+        raise Untypable(f"the rounding {mode}")
+
+
+def _coordinate(slope: int, offset: int, scale: int) -> Coordinate:
+    shared = gcd(slope, offset, scale)
+    return Coordinate(slope // shared, offset // shared, scale // shared)
+
+
+def _affine(slope: Fraction, offset: Fraction) -> Coordinate:
+    scale = lcm(slope.denominator, offset.denominator)
+    return _coordinate(int(slope * scale), int(offset * scale), scale)
+
+
+def coordinate(mode: str, ratio: Fraction, size: Size, count: Size) -> Coordinate:
+    """Where output x of `count` lies among the `size` inputs, `ratio` times fewer."""
+    match mode:
+        case "asymmetric":
+            return _affine(1 / ratio, Fraction(0))
+        case "tf_half_pixel_for_nn":
+            return _affine(1 / ratio, HALF / ratio)
+        case "half_pixel":
+            return _affine(1 / ratio, HALF / ratio - HALF)
+    if not isinstance(size, int) or not isinstance(count, int):
+        raise Untypable(f"{mode} coordinates need the value of {size}")
+    match mode:
+        case "align_corners":
+            return _affine(Fraction(size - 1, count - 1) if count > 1 else Fraction(0), Fraction(0))
+        case "pytorch_half_pixel":
+            return coordinate("half_pixel" if count > 1 else "asymmetric", ratio, size, count)
+        case "half_pixel_symmetric":
+            shift = Fraction(size, 2) * (1 - count / (ratio * size))
+            return _affine(1 / ratio, shift + HALF / ratio - HALF)
+    raise Untypable(f"the coordinate mode {mode}")
+
+
+def resized(x: Tensor, ratios: Sequence[Fraction], mode: str, coordinates: str, rounding: str) -> Scope:
+    """x with dimension d made ratios[d] times longer."""
+    shape = [_scaled(n, r) for n, r in zip(x.shape, ratios, strict=True)]
+    moved = [d for d, r in enumerate(ratios) if r != 1]
+    at = {d: coordinate(coordinates, ratios[d], x.shape[d], shape[d]) for d in moved}
+
+    def clamped(d: int, index: Size) -> Size:
+        return smallest(largest(index, 0), x.shape[d] - 1)
+
+    if mode == "nearest":
+        return compute(
+            shape,
+            lambda *place: x[
+                tuple(clamped(d, at[d].nearest(i, rounding)) if d in at else i for d, i in enumerate(place))
+            ],
+        )
+    if mode != "linear":
+        raise Untypable(f"the interpolation {mode}")
+    if not x.dtype.startswith(("float", "bfloat")):
+        raise Untypable(f"linear interpolation of {x.dtype}")
+
+    def blend(place: Sequence[Size], left: Sequence[int]) -> Body:
+        """The weighted sum of the neighbours along the dimensions in `left`, weights not yet divided."""
+        if not left:
+            return x[tuple(place)]
+        d, *rest = left
+        low, part = at[d].floor(place[d]), at[d].remainder(place[d])
+
+        def neighbour(index: Size) -> Body:
+            return blend((*place[:d], clamped(d, index), *place[d + 1 :]), rest)
+
+        if at[d].scale == 1:
+            return neighbour(low)
+        return neighbour(low) * lift(at[d].scale - part) + neighbour(low + 1) * lift(part)
+
+    whole = 1
+    for d in moved:
+        whole *= at[d].scale
+    return compute(shape, lambda *place: blend(place, moved) if whole == 1 else blend(place, moved) / whole)
+
+
+def _scaled(size: Size, ratio: Fraction) -> Size:
+    """floor(size * ratio), computed in float32 as every runtime does where the product is not exact."""
+    if isinstance(size, int):
+        exact = size * ratio
+        return int(exact) if exact.denominator == 1 else int(np.floor(np.float32(size) * np.float32(ratio)))
+    if ratio.denominator > 1024:
+        raise Untypable(f"{size} times {ratio} needs the value of {size}")
+    whole: Size = size * ratio.numerator
+    return whole // ratio.denominator
+
+
+def _ratio(size: Size, count: Size) -> Fraction | None:
+    """count / size, where it is a known number."""
+    if isinstance(size, int) and isinstance(count, int) and size > 0 and count > 0:
+        return Fraction(count, size)
+    for bottom in (1, 2, 4):
+        top = count * bottom // size if nonnegative(size - 1) else None
+        if isinstance(top, int) and top > 0 and same(size * top, count * bottom):
+            return Fraction(top, bottom)
+    return None
+
+
+def _ratios(scales: Sequence[Any], rank: int) -> tuple[Fraction, ...]:
+    if len(scales) != rank:
+        raise Untypable(f"{len(scales)} scales of rank {rank}")
+    if any(not isinstance(s, (int, Fraction)) or s <= 0 for s in scales):
+        raise Untypable(f"scales {scales}")
+    return tuple(map(Fraction, scales))
+
+
+def _resize_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Scales of every dimension, sizes where float32 cannot write the scales; what has no effect dropped."""
+    x = tensors[0]
+    scales, sizes = attrs["scales"] or (), attrs["sizes"] or ()
+    if bool(scales) == bool(sizes):
+        raise Untypable("either scales or sizes")
+    axes = distinct_axes(range(x.rank) if attrs["axes"] is None else attrs["axes"], x.rank)
+    given = scales or sizes
+    if len(given) != len(axes):
+        raise Untypable(f"{len(given)} scales or sizes for {len(axes)} axes")
+    placed = dict(zip(axes, given, strict=True))
+    if scales:
+        ratios = _ratios([placed.get(d, 1) for d in range(x.rank)], x.rank)
+        counts = None
+    else:
+        if attrs["keep_aspect_ratio_policy"] != "stretch":
+            raise Untypable(f"the policy {attrs['keep_aspect_ratio_policy']}")
+        counts = tuple(placed.get(d, n) for d, n in enumerate(x.shape))
+        found = [_ratio(n, c) for n, c in zip(x.shape, counts, strict=True)]
+        if any(r is None for r in found):
+            raise Untypable(f"{x.shape} resized to {counts}")
+        ratios = tuple(r for r in found if r is not None)
+    if attrs["antialias"] and attrs["mode"] != "nearest" and any(r < 1 for r in ratios):
+        raise Untypable("antialiasing")
+    exact = all(Fraction(float(np.float32(r))) == r for r in ratios)
+    coordinates = attrs["coordinate_transformation_mode"]
+    if coordinates == "pytorch_half_pixel" and all(
+        nonnegative(_scaled(n, r) - 2) for n, r in zip(x.shape, ratios, strict=True) if r != 1
+    ):
+        coordinates = "half_pixel"
+    return {
+        "antialias": 0,
+        "axes": None,
+        "coordinate_transformation_mode": coordinates,
+        "cubic_coeff_a": Fraction(-3, 4),
+        "exclude_outside": 0,
+        "extrapolation_value": 0,
+        "keep_aspect_ratio_policy": "stretch",
+        "nearest_mode": _rounding(attrs, ratios),
+        "roi": (),
+        "scales": tuple(ratios) if exact else (),
+        "sizes": None if exact else counts,
+    }
+
+
+def _rounding(attrs: Mapping[str, Any], ratios: Sequence[Fraction]) -> str:
+    mode = attrs["nearest_mode"]
+    if attrs["mode"] != "nearest":
+        return "round_prefer_floor"
+    if mode == "simple":  # opset 10, as onnxruntime reads it: down to the next element, up when shrinking
+        if all(r >= 1 for r in ratios):
+            return "floor"
+        if all(r <= 1 for r in ratios):
+            return "ceil"
+        raise Untypable("a resize of opset 10 that both grows and shrinks")
+    return str(mode)
+
+
+@op(
+    "Resize",
+    since=10,
+    moved={"roi": 11, "scales": 10, "sizes": 11},
+    order=("x", "roi", "scales", "sizes"),
+    before={11: {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "simple"}},
+    normal=_resize_form,
+    examples=[
+        "f32[1,2,3,4] scales=(1,1,2,2) coordinate_transformation_mode=asymmetric nearest_mode=floor",
+        "f32[1,2,3,4] scales=(1.0,1.0,2.0,3.0)",
+        "f32[1,2,5,4] scales=(1.0,1.0,0.6,1.7) nearest_mode=round_prefer_ceil",
+        "f32[1,1,5,7] sizes=(1,1,3,5) nearest_mode=ceil coordinate_transformation_mode=align_corners",
+        "f32[1,1,5,7] sizes=(1,1,8,10) nearest_mode=floor coordinate_transformation_mode=half_pixel",
+        "f32[1,2,3,4] scales=(1,1,2,2) mode=linear",
+        "f32[1,2,3,4] scales=(1,1,2,3) mode=linear coordinate_transformation_mode=asymmetric",
+        "f32[1,1,4,5] sizes=(1,1,7,8) mode=linear coordinate_transformation_mode=align_corners",
+        "f32[1,1,4,5] sizes=(1,1,3,1) mode=linear coordinate_transformation_mode=pytorch_half_pixel",
+        "f32[1,1,4,6] scales=(1,1,0.5,1.5) mode=linear",
+        "f32[2,3,5] scales=(1,1,2.5) mode=linear",
+        "f32[1,1,4,5] sizes=(3,10) axes=(2,3) mode=linear",
+        "f32[1,1,4,5] scales=(1,1,0.8,1.3) mode=linear coordinate_transformation_mode=half_pixel_symmetric",
+        "i32[1,1,2,3] scales=(1,1,2,2) nearest_mode=floor coordinate_transformation_mode=asymmetric",
+    ],
+)
+def resize(
+    x: Tensor,
+    *,
+    antialias: int = 0,
+    axes: tuple[int, ...] | None = None,
+    coordinate_transformation_mode: str = "half_pixel",
+    cubic_coeff_a: Any = -0.75,
+    exclude_outside: int = 0,
+    extrapolation_value: Any = 0,
+    keep_aspect_ratio_policy: str = "stretch",
+    mode: str = "nearest",
+    nearest_mode: str = "round_prefer_floor",
+    roi: tuple[Any, ...] | None = None,
+    scales: tuple[Any, ...] | None = None,
+    sizes: tuple[Size, ...] | None = None,
+) -> Scope:
+    """Nearest or linear interpolation at evenly spaced coordinates, edges repeated."""
+    if scales:
+        ratios = tuple(map(Fraction, scales))
+    else:
+        assert sizes is not None
+        ratios = tuple(_ratio(n, c) or Fraction(1) for n, c in zip(x.shape, sizes, strict=True))
+    return resized(x, ratios, mode, coordinate_transformation_mode, nearest_mode)
+
+
+def _upsample_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    ratios = _ratios(attrs["scales"], tensors[0].rank)
+    if any(r < 1 for r in ratios):
+        raise Untypable(f"scales {attrs['scales']} shrink")
+    return {"scales": ratios}
+
+
+@op(
+    "Upsample",
+    since=7,
+    moved={"scales": 9},
+    normal=_upsample_form,
+    examples=[
+        "f32[1,2,3,4] scales=(1,1,2,2)",
+        "f32[1,2,3,4] scales=(1,1,1.5,3)",
+        "f32[1,2,3,4] scales=(1,1,2,2) mode=linear",
+    ],
+)
+def upsample(x: Tensor, *, mode: str = "nearest", scales: tuple[Any, ...]) -> Scope:
+    """Nearest (rounded down) or linear interpolation; output x lies at x / scale."""
+    return resized(x, tuple(map(Fraction, scales)), mode, "asymmetric", "floor")
