@@ -1,0 +1,233 @@
+"""Immutable, interned nodes: inside one process identity is equality."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from tensaurus.ops import Op, TensorType, Untypable
+
+
+@dataclass(frozen=True)
+class OtherType:
+    """A value that is no tensor of known rank: a sequence, an optional, an unshaped tensor.
+
+    `proto` is the serialised TypeProto, empty where even that is unknown.
+    """
+
+    proto: bytes = b""
+
+    def __str__(self) -> str:
+        return f"other[{hashlib.blake2b(self.proto, digest_size=6).hexdigest()}]" if self.proto else "other[]"
+
+
+Type: TypeAlias = TensorType | OtherType
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The operators of nodes that compute nothing the algebra can see."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+INPUT = Leaf("input")  # attribute name
+CONSTANT = Leaf("constant")  # attribute data
+OPAQUE = Leaf("opaque")  # attribute form
+ITEM = Leaf("item")  # attribute index: one output of a node that has several
+
+
+class Data:
+    """The elements of a constant, equal by content.  Either an array or the TensorProto it came in."""
+
+    __slots__ = ("_array", "_proto", "_raw", "dtype", "shape", "digest")
+
+    def __init__(self, array: np.ndarray[Any, Any] | None = None, proto: onnx.TensorProto | None = None):
+        self._array, self._proto = array, proto
+        if proto is not None:
+            self.dtype = dtype_name(proto.data_type)
+            self.shape = tuple(proto.dims)
+        else:
+            assert array is not None
+            self._array = array = np.ascontiguousarray(array).reshape(array.shape)
+            self.dtype = "string" if array.dtype.kind in "OSU" else array.dtype.name
+            self.shape = array.shape
+        self.digest = self._hash()
+
+    def _hash(self) -> bytes:
+        found = hashlib.blake2b(f"{self.dtype}{self.shape}".encode(), digest_size=16)
+        array = self.array
+        found.update(repr(array.tolist()).encode() if array.dtype.kind in "OSU" else array.tobytes())
+        return found.digest()
+
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
+        """The elements, of the constant's own dtype (read-only by convention)."""
+        if self._array is None:
+            assert self._proto is not None
+            self._array = numpy_helper.to_array(self._proto)
+        return self._array
+
+    def proto(self, name: str) -> onnx.TensorProto:
+        """The constant as ONNX wrote it, under another name."""
+        if self._proto is not None:
+            found = onnx.TensorProto()
+            found.CopyFrom(self._proto)
+            found.name = name
+            return found
+        return numpy_helper.from_array(self.array, name)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Data) and self.digest == other.digest
+
+    def __repr__(self) -> str:
+        if self.array.size <= 4 and self.array.dtype.kind not in "OSU":
+            return f"{self.dtype}{list(self.shape)}{self.array.ravel().tolist()}"
+        return f"{self.dtype}{list(self.shape)}#{self.digest.hex()[:12]}"
+
+
+def dtype_name(elem_type: int) -> str:
+    """ONNX's element type as our dtype: float32, int64, bfloat16, string, ..."""
+    if elem_type == onnx.TensorProto.STRING:
+        return "string"
+    return str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(elem_type)).name)
+
+
+class Node:
+    """An operator applied to nodes.  `types` has one entry per output; most nodes have one.
+
+    Build nodes with `apply`, `constant`, `source`, `item` and `opaque`: equal nodes are one object.
+    An absent optional input is None.
+    """
+
+    __slots__ = ("op", "args", "attrs", "types", "static", "serial", "__weakref__")
+
+    op: Op | Leaf
+    args: tuple[Node | None, ...]
+    attrs: tuple[tuple[str, Any], ...]
+    types: tuple[Type, ...]
+    static: bool  # depends on constants alone: computed ahead of time, free at run time
+    serial: int  # order of creation: arguments come before the nodes that use them
+
+    @property
+    def type(self) -> Type:
+        """The type of the only output."""
+        if len(self.types) != 1:
+            raise ValueError(f"{self.op} has {len(self.types)} outputs")
+        return self.types[0]
+
+    @property
+    def tensor(self) -> TensorType:
+        """The type of the only output, which must be a tensor of known rank."""
+        if not isinstance(self.type, TensorType):
+            raise Untypable(f"{self.op} yields no tensor of known rank")
+        return self.type
+
+    def __getitem__(self, index: int) -> Node:
+        return item(self, index)
+
+    def attribute(self, name: str) -> Any:
+        for key, value in self.attrs:
+            if key == name:
+                return value
+        raise KeyError(name)
+
+    @property
+    def declared(self) -> bool:
+        """True where the operator has an expression."""
+        return isinstance(self.op, Op)
+
+    def __repr__(self) -> str:
+        return f"<{self.op} {', '.join(map(str, self.types))}>"
+
+
+_nodes: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
+_serials = itertools.count()
+_identities = itertools.count(1)
+
+
+def _intern(
+    op: Op | Leaf, args: tuple[Node | None, ...], attrs: tuple[tuple[str, Any], ...], types: tuple[Type, ...]
+) -> Node:
+    key = (op if isinstance(op, Leaf) else op.name, args, attrs, types)
+    found = _nodes.get(key)
+    if found is None:
+        found = Node()
+        found.op, found.args, found.attrs, found.types = op, args, attrs, types
+        found.static = op is CONSTANT or (
+            (isinstance(op, Op) or op is ITEM) and bool(args) and all(a is None or a.static for a in args)
+        )
+        found.serial = next(_serials)
+        _nodes[key] = found
+    return found
+
+
+def apply(op: Op, args: Sequence[Node | None], attrs: Mapping[str, Any] | None = None, outputs: int = 1) -> Node:
+    """The operator on these arguments; `outputs` counts those wanted, 0 means all.  Raises Untypable."""
+    inputs = list(args)
+    while inputs and inputs[-1] is None:
+        inputs.pop()
+    kinds = tuple(None if a is None else a.tensor for a in inputs)
+    canonical = op.canonical(kinds, attrs or {})
+    types = op.types(kinds, canonical)
+    if outputs > len(types):
+        raise Untypable(f"{op.name} has {len(types)} outputs here, not {outputs}")
+    return _intern(op, tuple(inputs), canonical, types[: outputs or None])
+
+
+def again(node: Node, args: tuple[Node | None, ...]) -> Node:
+    """The same operator and attributes on other arguments, retyped where their types differ."""
+    if args == node.args:
+        return node
+    if isinstance(node.op, Op):
+        same = all(
+            a is b or (a is not None and b is not None and a.types == b.types)
+            for a, b in zip(args, node.args, strict=True)
+        )
+        if same:
+            return _intern(node.op, args, node.attrs, node.types)
+        return apply(node.op, args, dict(node.attrs), len(node.types))
+    if node.op is ITEM:
+        assert args[0] is not None
+        return item(args[0], node.attribute("index"))
+    return _intern(node.op, args, node.attrs, node.types)
+
+
+def source(name: str, type: Type) -> Node:
+    """A named input of a program."""
+    return _intern(INPUT, (), (("name", name),), (type,))
+
+
+def constant(value: Data | np.ndarray[Any, Any]) -> Node:
+    """A tensor whose elements are known."""
+    data = value if isinstance(value, Data) else Data(value)
+    return _intern(CONSTANT, (), (("data", data),), (TensorType(data.dtype, data.shape),))
+
+
+def item(node: Node, index: int) -> Node:
+    """One output of a node; the node itself where it has one."""
+    if len(node.types) == 1 and index == 0:
+        return node
+    return _intern(ITEM, (node,), (("index", index),), (node.types[index],))
+
+
+def opaque(form: Any, args: Sequence[Node | None], types: Sequence[Type], effects: bool = False) -> Node:
+    """An operator that we carry without knowing it; one with effects is equal to no other."""
+    attrs: tuple[tuple[str, Any], ...] = (("form", form),)
+    if effects:
+        attrs = (("form", form), ("identity", next(_identities)))
+    return _intern(OPAQUE, tuple(args), attrs, tuple(types))
