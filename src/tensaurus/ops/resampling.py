@@ -93,7 +93,8 @@ def resized(x: Tensor, ratios: Sequence[Fraction], mode: str, coordinates: str, 
     at = {d: coordinate(coordinates, ratios[d], x.shape[d], shape[d]) for d in moved}
 
     def clamped(d: int, index: Size) -> Size:
-        return smallest(largest(index, 0), x.shape[d] - 1)
+        inside: Size = smallest(largest(index, 0), x.shape[d] - 1)
+        return inside
 
     if mode == "nearest":
         return compute(

@@ -1,0 +1,153 @@
+"""Operators of the literature that ONNX lacks; they are written as expansions into operators that it has."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from tensaurus.algebra.expr import Body, Scope, Tensor, call, compute, total, where
+from tensaurus.algebra.size import Size, nonnegative, product, same
+from tensaurus.algebra.typing import Untypable
+from tensaurus.ops.convolution import per_group
+from tensaurus.ops.declare import op
+
+OURS = "tensaurus"
+
+
+@op(
+    "Enlarge",
+    domain=OURS,
+    examples=[
+        "f32[2,3,1,1] kernel_shape=(3,3)",
+        "f32[2,3,3,1] kernel_shape=(5,4)",
+        "f32[2,3,3] kernel_shape=(3,)",
+        "f32[1,2,1,2,3] kernel_shape=(3,2,5)",
+    ],
+)
+def enlarge(w: Tensor, *, kernel_shape: tuple[Size, ...]) -> Scope:
+    """A convolution's kernel in the centre of a larger one of zeros, an odd one going to the end.
+
+    [0, a, 0] and a pad of 1 compute what a does without (TASO section 2).
+    """
+    kernel = w.shape[2:]
+    if len(kernel) != len(kernel_shape) or not kernel:
+        raise Untypable(f"a kernel of {kernel} made {kernel_shape}")
+    if not all(nonnegative(n - k) for n, k in zip(kernel_shape, kernel, strict=True)):
+        raise Untypable(f"a kernel of {kernel} made {kernel_shape}")
+    begins = [(n - k) // 2 for n, k in zip(kernel_shape, kernel, strict=True)]
+
+    def element(f: Size, c: Size, *place: Size) -> Body:
+        return w.padded(0)[(f, c, *(i - b for i, b in zip(place, begins, strict=True)))]
+
+    return compute((*w.shape[:2], *kernel_shape), element)
+
+
+@op(
+    "MergeGroups",
+    domain=OURS,
+    examples=[
+        "f32[4,2,3,3] group=2 count=2",
+        "f32[8,1,3,2] group=4 count=2",
+        "f32[12,3,1] group=6 count=3",
+        "f32[4,2,1,1] group=2 count=1",
+    ],
+)
+def merge_groups(w: Tensor, *, group: int, count: int) -> Scope:
+    """Weights of a convolution in `group` groups as those of one in group / count groups.
+
+    w [F, C/group, kernel...]   ->   [F, C/group * count, kernel...], zero off the blocks of each new group
+    """
+    if w.rank < 3 or count < 1 or group % count:
+        raise Untypable(f"{group} groups of weights {w.shape} merged by {count}")
+    each, depth = per_group(w.shape[0], group), w.shape[1]
+
+    def element(f: Size, c: Size, *place: Size) -> Body:
+        off = c // depth - f // each % count
+        return where((off, 0 - off), w[(f, c % depth, *place)], 0)
+
+    return compute((w.shape[0], depth * count, *w.shape[2:]), element)
+
+
+def _band(width: Size, dilation: Size) -> Size:
+    if not nonnegative(width) or not nonnegative(dilation - 1):
+        raise Untypable(f"a band of width {width} and dilation {dilation}")
+    return 2 * width + 1
+
+
+@op(
+    "MatMulToBand",
+    domain=OURS,
+    examples=[
+        "f32[2,5,3] f32[2,5,3] width=1",
+        "f32[1,7,4] f32[1,7,4] width=2 dilation=2",
+        "f32[3,4] f32[3,4] width=4",
+        "f32[2,2,6,3] f32[2,2,6,3] width=0",
+    ],
+)
+def matmul_to_band(a: Tensor, b: Tensor, *, width: Size, dilation: Size = 1) -> Scope:
+    """The band |i - j| <= width * dilation of a times b transposed (G2BMM: EINNET table 2, PET).
+
+    out[.., i, w] = sum over k of a[.., i, k] * b[.., i + dilation * (w - width), k], b zero beyond its rows
+    """
+    if a.rank < 2 or a.rank != b.rank or not all(map(same, a.shape, b.shape)):
+        raise Untypable(f"a band of {a.shape} times {b.shape}")
+
+    def element(*place: Size) -> Body:
+        *batch, i, w = place
+        row = i + dilation * (w - width)
+        return total((a.shape[-1],), lambda k: a[(*batch, i, k)] * b.padded(0)[(*batch, row, k)])
+
+    return compute((*a.shape[:-1], _band(width, dilation)), element)
+
+
+@op(
+    "MatMulFromBand",
+    domain=OURS,
+    examples=[
+        "f32[2,5,3] f32[2,5,4] width=1",
+        "f32[1,7,5] f32[1,7,4] width=2 dilation=2",
+        "f32[3,9] f32[3,2] width=4",
+        "f32[2,2,6,1] f32[2,2,6,3] width=0",
+    ],
+)
+def matmul_from_band(a: Tensor, b: Tensor, *, width: Size, dilation: Size = 1) -> Scope:
+    """A matrix given by its band times b (GBMM: PET).
+
+    out[.., i, k] = sum over w of a[.., i, w] * b[.., i + dilation * (w - width), k], b zero beyond its rows
+    """
+    band = _band(width, dilation)
+    if a.rank < 2 or a.rank != b.rank or not all(map(same, a.shape[:-1], b.shape[:-1])):
+        raise Untypable(f"a band {a.shape} times {b.shape}")
+    if not same(a.shape[-1], band):
+        raise Untypable(f"a band of {a.shape[-1]} is not {band}")
+
+    def element(*place: Size) -> Body:
+        *batch, i, k = place
+
+        def term(w: Size) -> Body:
+            return a[(*batch, i, w)] * b.padded(0)[(*batch, i + dilation * (w - width), k)]
+
+        return total((band,), term)
+
+    return compute((*a.shape[:-1], b.shape[-1]), element)
+
+
+@op("IdentityKernel", domain=OURS, examples=["channels=3 kernel_shape=(3,3)", "channels=2 kernel_shape=(1,)"])
+def identity_kernel(*, channels: Size, kernel_shape: tuple[Size, ...]) -> Scope:
+    """The weights that a convolution padded to the same size copies its input with (TASO's Iconv)."""
+    if any(same(k % 2, 0) for k in kernel_shape):
+        raise Untypable(f"a kernel of {kernel_shape} has no centre")
+
+    def element(f: Size, c: Size, *place: Size) -> Body:
+        offs = [f - c, *(i - k // 2 for i, k in zip(place, kernel_shape, strict=True))]
+        one, zero = (call("to_float32", value) for value in (1, 0))
+        return where([side for off in offs for side in (off, 0 - off)], one, zero)
+
+    return compute((channels, channels, *kernel_shape), element)
+
+
+@op("MeanKernel", domain=OURS, examples=["channels=3 kernel_shape=(3,2)", "channels=1 kernel_shape=(4,)"])
+def mean_kernel(*, channels: Size, kernel_shape: tuple[Size, ...]) -> Scope:
+    """The weights, one channel in each group, that make a convolution an average pool (TASO's Cpool)."""
+    size = product(kernel_shape)
+    share = Fraction(1, size) if isinstance(size, int) else call("div", 1, size)
+    return compute((channels, 1, *kernel_shape), lambda *place: call("to_float32", share))
