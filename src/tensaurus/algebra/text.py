@@ -70,7 +70,7 @@ _RESERVED = frozenset({*_LITERALS, "L", *MONOIDS, "look", "size"})
 
 def show(item: Scope | Body) -> str:
     """The text of a scope or of a body, whose open axes keep their own names."""
-    printer = Printer(_names_in(item))
+    printer = Printer(names_in(item))
     return printer.scope(item, {}) if isinstance(item, Scope) else printer.body(item, {})
 
 
@@ -100,7 +100,7 @@ def _factor(atom: Atom, names: Mapping[Axis, str]) -> str:
         case Largest(args):
             return f"max({', '.join(sorted(show_size(a, names) for a in args))})"
         case Looked(read, low, high):
-            inside = Printer(set(names.values()) | _names_in(read)).body(read, names)
+            inside = Printer(set(names.values()) | names_in(read)).body(read, names)
             return f"look({inside}, {show_size(low, names)}, {show_size(high, names)})"
         case Symbol(name):
             return _quoted(name)
@@ -117,7 +117,7 @@ def _quoted(name: str) -> str:
     return name if plain else repr(name)
 
 
-def _letters(letters: str) -> Iterator[str]:
+def letters(letters: str) -> Iterator[str]:
     yield from letters
     for number in itertools.count(2):
         yield from (f"{letter}{number}" for letter in letters)
@@ -128,8 +128,8 @@ class Printer:
 
     def __init__(self, taken: set[str]):
         self.taken = taken | _RESERVED
-        self.kept = _letters("ijklmnopq")
-        self.reduced = _letters("rstuvabcdefgh")
+        self.kept = letters("ijklmnopq")
+        self.reduced = letters("rstuvabcdefgh")
 
     def named(self, axes: Sequence[Axis], letters: Iterator[str]) -> dict[Axis, str]:
         names: dict[Axis, str] = {}
@@ -186,7 +186,7 @@ def chain(body: Call) -> tuple[Body, ...]:
     return body.args
 
 
-def _names_in(item: Scope | Body) -> set[str]:
+def names_in(item: Scope | Body) -> set[str]:
     """Names of tensors, symbols and open axes: no axis may be given one of them."""
     found: set[str] = set()
 

@@ -15,11 +15,12 @@ def dtype_of(source: Tensor | Scope) -> str:
     """The dtype, e.g. "float32".  Literals adapt to what they meet; alone they are bool, int64 or float32."""
     if isinstance(source, Tensor):
         return source.dtype
-    found = _dtype(source.body)
+    found = literal_dtype(source.body)
     return {"int": "int64", "real": "float32"}.get(found, found)
 
 
-def _dtype(body: Body) -> str:
+def literal_dtype(body: Body) -> str:
+    """As `dtype_of`, with "int" and "real" for literals that adapt to what they meet."""
     match body:
         case Const(value):
             if isinstance(value, bool):
@@ -28,9 +29,9 @@ def _dtype(body: Body) -> str:
         case Read(source, _, _):
             return dtype_of(source)
         case Select(_, then, other):
-            return _unified(_dtype(then), _dtype(other))
+            return _unified(literal_dtype(then), literal_dtype(other))
         case Reduce(_, _, inner):
-            return _dtype(inner)
+            return literal_dtype(inner)
         case Call(fn, args):
             target = cast_target(fn)
             if target is not None:
@@ -38,7 +39,7 @@ def _dtype(body: Body) -> str:
             function = FUNCTIONS[fn]
             if len(args) != function.arity:
                 raise TypeError(f"{fn} takes {function.arity} arguments, not {len(args)}")
-            kinds = [_dtype(a) for a in args]
+            kinds = [literal_dtype(a) for a in args]
             if fn == "where":
                 return _unified(*kinds[1:])
             if function.result == "bool":

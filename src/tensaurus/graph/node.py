@@ -10,9 +10,8 @@ from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
-import onnx
-from onnx import numpy_helper
 
+from tensaurus.graph.data import Data
 from tensaurus.ops import Op, TensorType, Untypable
 
 
@@ -46,65 +45,6 @@ INPUT = Leaf("input")  # attribute name
 CONSTANT = Leaf("constant")  # attribute data
 OPAQUE = Leaf("opaque")  # attribute form
 ITEM = Leaf("item")  # attribute index: one output of a node that has several
-
-
-class Data:
-    """The elements of a constant, equal by content.  Either an array or the TensorProto it came in."""
-
-    __slots__ = ("_array", "_proto", "_raw", "dtype", "shape", "digest")
-
-    def __init__(self, array: np.ndarray[Any, Any] | None = None, proto: onnx.TensorProto | None = None):
-        self._array, self._proto = array, proto
-        if proto is not None:
-            self.dtype = dtype_name(proto.data_type)
-            self.shape = tuple(proto.dims)
-        else:
-            assert array is not None
-            self._array = array = np.ascontiguousarray(array).reshape(array.shape)
-            self.dtype = "string" if array.dtype.kind in "OSU" else array.dtype.name
-            self.shape = array.shape
-        self.digest = self._hash()
-
-    def _hash(self) -> bytes:
-        found = hashlib.blake2b(f"{self.dtype}{self.shape}".encode(), digest_size=16)
-        array = self.array
-        found.update(repr(array.tolist()).encode() if array.dtype.kind in "OSU" else array.tobytes())
-        return found.digest()
-
-    @property
-    def array(self) -> np.ndarray[Any, Any]:
-        """The elements, of the constant's own dtype (read-only by convention)."""
-        if self._array is None:
-            assert self._proto is not None
-            self._array = numpy_helper.to_array(self._proto)
-        return self._array
-
-    def proto(self, name: str) -> onnx.TensorProto:
-        """The constant as ONNX wrote it, under another name."""
-        if self._proto is not None:
-            found = onnx.TensorProto()
-            found.CopyFrom(self._proto)
-            found.name = name
-            return found
-        return numpy_helper.from_array(self.array, name)
-
-    def __hash__(self) -> int:
-        return hash(self.digest)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Data) and self.digest == other.digest
-
-    def __repr__(self) -> str:
-        if self.array.size <= 4 and self.array.dtype.kind not in "OSU":
-            return f"{self.dtype}{list(self.shape)}{self.array.ravel().tolist()}"
-        return f"{self.dtype}{list(self.shape)}#{self.digest.hex()[:12]}"
-
-
-def dtype_name(elem_type: int) -> str:
-    """ONNX's element type as our dtype: float32, int64, bfloat16, string, ..."""
-    if elem_type == onnx.TensorProto.STRING:
-        return "string"
-    return str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(elem_type)).name)
 
 
 class Node:

@@ -1,0 +1,227 @@
+"""The canonical form of an expression, and its fingerprint.
+
+    L[i:N](sum[r:3](mul(w[r], add(x[i + r], y[i + r]))))
+ -> L[i:N](add(sum[r:3](mul(w[r], x[i + r])), sum[r:3](mul(w[r], y[i + r]))))
+
+Expressions with equal canonical forms compute the same function: by the laws of a commutative ring (with
+1/0 = 0) and of a lattice, by renaming, splitting, merging and narrowing of axes, and by putting a scope's
+body where the scope is read.  Equal functions need not have equal forms: laws of transcendental functions,
+of the order of numbers and of x * (1/x) are not used, sums that multiply out to more than
+`collect.TERMS` terms stay products, scopes larger than `INLINED` stay scopes, and more than
+`normal.PERMUTATIONS` orders of indistinguishable axes are not tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+from tensaurus.algebra.collect import (
+    applied,
+    chosen,
+    constant,
+    folded,
+    instantiate,
+    inverse,
+    is_bool,
+    leaf,
+    plus,
+    power,
+    range_guards,
+    scaled,
+    summed,
+    times,
+)
+from tensaurus.algebra.expr import (
+    Body,
+    Call,
+    Const,
+    Looked,
+    Read,
+    Reduce,
+    Scope,
+    Select,
+    Tensor,
+    axis,
+    replace_tensors,
+    tensors,
+)
+from tensaurus.algebra.functions import RING, cast_target
+from tensaurus.algebra.normal import Leaf, Normal, Sum, of_factor
+from tensaurus.algebra.order import body_of
+from tensaurus.algebra.size import Atom, Axis, Poly, Size, atoms, polynomial, substitute
+from tensaurus.algebra.text import declarations, show
+from tensaurus.algebra.typing import dtype_of, literal_dtype
+
+INLINED = 400  # records that a scope may have to be put where it is read
+_REMEMBERED = 4096
+
+_canonical: dict[int, tuple[Scope, Scope]] = {}
+_normal: dict[int, tuple[Scope, tuple[Axis, ...], Sum]] = {}
+_texts: dict[str, str] = {}
+
+
+def canonical(scope: Scope) -> Scope:
+    """The canonical form: same function, shape and dtype; equal for alpha-equal scopes.
+
+    Its axes have the names that `show` prints, so two results share axes: take care to rename them before
+    one is put inside the other's body (composition through reads needs no care).
+    """
+    found = _canonical.get(id(scope))
+    if found is not None:
+        return found[1]
+    named: dict[str, Tensor] = {}
+    for tensor in tensors(scope):
+        if named.setdefault(tensor.name, tensor) != tensor:
+            raise ValueError(f"two tensors are named {tensor.name}")
+    axes, body = normal_form(scope)
+    result = body_of(axes, body, scope)
+    dtype = dtype_of(scope)
+    if dtype_of(result) != dtype:
+        # x - x has lost its reads: the dtype is kept by a conversion
+        result = body_of(axes, applied(f"to_{dtype}", (body,)), scope)
+    _remember(_canonical, id(scope), (scope, result))
+    _remember(_canonical, id(result), (result, result))
+    return result
+
+
+def fingerprint(scope: Scope) -> str:
+    """Names the canonical form and the types of its tensors; different texts never share one (checked)."""
+    form = canonical(scope)
+    text = f"{declarations(form)} {dtype_of(form)} {show(form)}"
+    name = sha256(text.encode()).hexdigest()[:16]
+    if _texts.setdefault(name, text) != text:
+        raise RuntimeError(f"fingerprint {name} stands for two expressions:\n{_texts[name]}\n{text}")
+    return name
+
+
+def symmetric(scope: Scope, a: Tensor, b: Tensor) -> bool:
+    """True where exchanging two tensors of one type provably changes nothing: f(a, b) = f(b, a)."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return canonical(replace_tensors(scope, {a: b, b: a})) == canonical(scope)
+
+
+def _remember(table: dict[int, Any], key: int, entry: Any) -> None:
+    # the entry holds the scope, so that its id stays its own
+    if len(table) >= _REMEMBERED:
+        table.clear()
+    table[key] = entry
+
+
+def normal_form(scope: Scope) -> tuple[tuple[Axis, ...], Sum]:
+    """The axes of the scope (new ones) and its body in normal form."""
+    found = _normal.get(id(scope))
+    if found is None:
+        axes = tuple(axis(a.extent) for a in scope.axes)
+        pairs = zip(scope.axes, axes, strict=True)
+        known: dict[Atom, Any] = {old: 0 if new.extent == 1 else polynomial(new) for old, new in pairs}
+        found = (scope, axes, normal(scope.body, known))
+        _remember(_normal, id(scope), found)
+    return found[1], found[2]
+
+
+def normal(body: Body, names: Mapping[Atom, Any]) -> Sum:
+    """The normal form of a body under sizes for its open axes."""
+    match body:
+        case Const(value):
+            return constant(size_of(value, names) if isinstance(value, Poly) else value)
+        case Read(source, indices, outside):
+            return _read(source, tuple(size_of(i, names) for i in indices), outside)
+        case Call(fn, args):
+            return _call(fn, args, names, body)
+        case Select(guard, then, other):
+            sizes = [size_of(g, names) for g in guard]
+            return chosen(sizes, normal(then, names), normal(other, names))
+        case Reduce(monoid, axes, inner):
+            fresh = tuple(axis(a.extent, "r") for a in axes)
+            wider: dict[Atom, Any] = {**names}
+            wider.update({old: polynomial(new) for old, new in zip(axes, fresh, strict=True)})
+            found = normal(inner, wider)
+            return summed(fresh, (), found) if monoid == "sum" else folded(monoid, fresh, found)
+    raise TypeError(type(body))
+
+
+def size_of(size: Size, names: Mapping[Atom, Any]) -> Size:
+    """The size with axes replaced, and the reads inside looked-up indices in canonical form."""
+    result = substitute(size, names)
+    if not isinstance(result, Poly):
+        return result  # type: ignore[no-any-return]
+    looked = [a for a in atoms(result) if isinstance(a, Looked)]
+    if not looked:
+        return result
+    known: dict[Atom, Any] = {a: polynomial(Looked(_index_read(a.read), a.low, a.high)) for a in looked}
+    return substitute(result, known)  # type: ignore[no-any-return]
+
+
+def _index_read(read: Read) -> Read:
+    indices = tuple(size_of(i, {}) for i in read.indices)
+    if not isinstance(read.source, Scope):
+        return Read(read.source, indices, read.outside)
+    if read.outside is None:
+        axes, inner = normal_form(read.source)
+        only = instantiate(inner, dict(zip(axes, indices, strict=True))).factor
+        if isinstance(only, Leaf):
+            return Read(only.source, only.indices, only.outside)
+    return Read(canonical(read.source), indices, read.outside)
+
+
+def _read(source: Tensor | Scope, indices: tuple[Size, ...], outside: Const | None) -> Sum:
+    if isinstance(source, Tensor):
+        return leaf(source, indices, outside)
+    axes, body = normal_form(source)
+    if body.weight > INLINED:
+        return leaf(canonical(source), indices, outside)
+    inner = instantiate(body, dict(zip(axes, indices, strict=True)))
+    if outside is None:
+        return inner
+    return chosen(range_guards(source.shape, indices), inner, constant(outside.value))
+
+
+def _call(fn: str, args: tuple[Body, ...], names: Mapping[Atom, Any], body: Body) -> Sum:
+    if fn in ("add", "mul"):
+        flat = [normal(a, names) for a in _chained(fn, args)]
+        if not any(_boolean(a) for a in flat):
+            return plus(*flat) if fn == "add" else times(*flat)
+        return applied(fn, [normal(a, names) for a in args])
+    inner = [normal(a, names) for a in args]
+    if fn in RING and not any(map(_boolean, inner)):
+        if fn == "neg":
+            return scaled(-1, inner[0])
+        if fn == "sub":
+            return plus(inner[0], scaled(-1, inner[1]))
+        if literal_dtype(body).startswith(("int", "uint")) and literal_dtype(body) != "int":
+            # a truncating quotient; literals would be read as rationals, so they say what they are
+            return applied(fn, [a if _typed(a) else applied("to_int64", (a,)) for a in inner])
+        return times(inner[0], inverse(inner[1]))
+    if fn == "pow" and inner[1].constant in (1, 2, 3, 4):
+        return power(inner[0], int(inner[1].constant))
+    target = cast_target(fn)
+    if target is not None and literal_dtype(args[0]) == target:
+        return inner[0]
+    return applied(fn, inner)
+
+
+def _chained(fn: str, args: tuple[Body, ...]) -> list[Body]:
+    flat: list[Body] = []
+    for arg in args:
+        flat.extend(_chained(fn, arg.args) if isinstance(arg, Call) and arg.fn == fn else (arg,))
+    return flat
+
+
+def _boolean(inner: Sum) -> bool:
+    factor = inner.factor
+    return factor is not None and is_bool(factor)
+
+
+def _typed(record: Normal) -> bool:
+    """True where a read or a conversion gives the record its element type."""
+    if isinstance(record, Leaf):
+        return True
+    return getattr(record, "fn", "").startswith("to_") or any(map(_typed, record.parts()))
+
+
+def of_leaf(source: Tensor | Scope, indices: tuple[Size, ...]) -> Sum:
+    """A read that never leaves its source."""
+    return of_factor(Leaf(source, indices))

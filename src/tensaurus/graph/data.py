@@ -1,0 +1,109 @@
+"""The elements of a constant: equal by content, kept as they came."""
+
+from __future__ import annotations
+
+import hashlib
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+
+from tensaurus.ops.onnx_form import dtype_code, dtype_name
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+# element types that ONNX packs several to a byte
+BITS = {name: bits for bits in (2, 4) for name in (f"int{bits}", f"uint{bits}", f"float{bits}e2m1")}
+
+
+def numpy_dtype(dtype: str) -> np.dtype[Any]:
+    """numpy's (or ml_dtypes') element type of ours."""
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(dtype_code(dtype)))
+
+
+def size_in_bytes(dtype: str, shape: tuple[int, ...]) -> int:
+    """What the elements take as ONNX's raw data."""
+    count = prod(shape)
+    return (count * BITS[dtype] + 7) // 8 if dtype in BITS else count * numpy_dtype(dtype).itemsize
+
+
+class Data:
+    """The elements of a constant.  Either an array or the TensorProto it came in.
+
+    Raises ValueError where the TensorProto contradicts itself.
+    """
+
+    __slots__ = ("_array", "_proto", "dtype", "shape", "digest")
+
+    def __init__(self, array: Array | None = None, proto: TensorProto | None = None):
+        if array is not None and array.dtype.kind in "OSU":
+            array, proto = None, _text_proto(array)
+        self._array, self._proto = array, proto
+        if proto is not None:
+            if proto.data_location == TensorProto.EXTERNAL:
+                raise ValueError("its external data is not loaded")
+            self.dtype = dtype_name(proto.data_type)
+            self.shape = tuple(int(n) for n in proto.dims)
+            if min(self.shape, default=0) < 0:
+                raise ValueError(f"its shape is {list(self.shape)}")
+        else:
+            assert array is not None
+            self._array = np.ascontiguousarray(array).reshape(array.shape)
+            self.dtype = dtype_name(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
+            self.shape = array.shape
+        self.digest = self._hash()
+
+    def _hash(self) -> bytes:
+        found = hashlib.blake2b(f"{self.dtype}{self.shape}".encode(), digest_size=16)
+        proto = self._proto
+        if self.dtype == "string":
+            assert proto is not None
+            if len(proto.string_data) != prod(self.shape):
+                raise ValueError(f"{len(proto.string_data)} elements for the shape {list(self.shape)}")
+            for text in proto.string_data:
+                found.update(len(text).to_bytes(8, "little") + text)
+        elif proto is not None and proto.HasField("raw_data"):
+            raw = proto.raw_data
+            if len(raw) != size_in_bytes(self.dtype, self.shape):
+                raise ValueError(f"{len(raw)} bytes for {self.dtype}{list(self.shape)}")
+            found.update(self.array.tobytes() if self.dtype in BITS else raw)
+        else:
+            found.update(self.array.tobytes())
+        return found.digest()
+
+    @property
+    def array(self) -> Array:
+        """The elements, of the constant's own dtype (read-only by convention)."""
+        if self._array is None:
+            assert self._proto is not None
+            self._array = numpy_helper.to_array(self._proto)
+        return self._array
+
+    def proto(self, name: str) -> TensorProto:
+        """The constant as ONNX wrote it, under another name."""
+        if self._proto is not None:
+            found = TensorProto()
+            found.CopyFrom(self._proto)
+            found.name = name
+            return found
+        return numpy_helper.from_array(self.array, name)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Data) and self.digest == other.digest
+
+    def __repr__(self) -> str:
+        if prod(self.shape) <= 4 and self.dtype != "string":
+            return f"{self.dtype}{list(self.shape)}{self.array.ravel().tolist()}"
+        return f"{self.dtype}{list(self.shape)}#{self.digest.hex()[:12]}"
+
+
+def _text_proto(array: Array) -> TensorProto:
+    proto = TensorProto(data_type=TensorProto.STRING, dims=array.shape)
+    texts = array.ravel().tolist()
+    proto.string_data.extend(t if isinstance(t, bytes) else str(t).encode() for t in texts)
+    return proto

@@ -1,0 +1,172 @@
+"""What ONNX says around a graph, kept for export; and light copies of models, without their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import TypeVar
+
+from google.protobuf.message import Message
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+from tensaurus.ops.leaf_form import ONNX_DOMAINS
+
+LIGHT = 4096  # elements of a tensor that a light copy keeps
+
+P = TypeVar("P", bound=Message)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What ONNX says around a graph: kept for export.
+
+    model       the ModelProto without its graph's nodes, initializers and value infos
+    inputs      ValueInfoProtos of the graph's inputs, overridable initializers included
+    outputs     ValueInfoProtos of the graph's outputs
+    defaults    TensorProtos of initializers that a caller may override (inputs of the same name)
+    fixed       True where --shape fixed a size: the interface then states the fixed sizes
+    """
+
+    model: ModelProto
+    inputs: tuple[ValueInfoProto, ...]
+    outputs: tuple[ValueInfoProto, ...]
+    defaults: tuple[TensorProto, ...] = ()
+    fixed: bool = False
+
+    @property
+    def opset(self) -> int:
+        return opset_of(self.model)
+
+
+def opset_of(model: ModelProto) -> int:
+    """The version of ONNX's own operators that the model uses, 1 where it names none."""
+    return opsets_of(model).get("", 1)
+
+
+def opsets_of(model: ModelProto) -> dict[str, int]:
+    """The version of each domain that the model imports; ONNX's own domain is ""."""
+    found: dict[str, int] = {}
+    for entry in model.opset_import:
+        domain = "" if entry.domain in ONNX_DOMAINS else entry.domain
+        found[domain] = max(found.get(domain, 1), entry.version)
+    return found
+
+
+def bodies_of(node: NodeProto) -> Iterator[GraphProto]:
+    """The graphs that the node's attributes hold."""
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == AttributeProto.GRAPHS:
+            yield from attribute.graphs
+
+
+def graphs_in(graph: GraphProto) -> Iterator[GraphProto]:
+    """The graph and all bodies in it, each before those within it."""
+    yield graph
+    for node in graph.node:
+        for body in bodies_of(node):
+            yield from graphs_in(body)
+
+
+def nodes_tensors(nodes: Iterator[NodeProto] | list[NodeProto]) -> Iterator[TensorProto]:
+    """Every tensor in the attributes of the nodes, bodies left out."""
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for sparse in (*attribute.sparse_tensors, attribute.sparse_tensor):
+                yield sparse.values
+                yield sparse.indices
+
+
+def tensors_of(model: ModelProto) -> Iterator[TensorProto]:
+    """Every tensor of the model: initializers and attributes, in bodies, functions and training graphs too."""
+    roots = [model.graph]
+    for info in model.training_info:
+        roots += [info.initialization, info.algorithm]
+    for function in model.functions:
+        yield from nodes_tensors(list(function.node))
+        roots += [body for node in function.node for body in bodies_of(node)]
+    for root in roots:
+        for graph in graphs_in(root):
+            yield from graph.initializer
+            for sparse in graph.sparse_initializer:
+                yield sparse.values
+                yield sparse.indices
+            yield from nodes_tensors(list(graph.node))
+
+
+CONTENT = frozenset({"node", "initializer", "sparse_initializer", "value_info"})
+
+
+def around(graph: GraphProto) -> GraphProto:
+    """The graph without nodes, values and interface: its name, its documentation, its metadata."""
+    return _copy(graph, GraphProto(), {*CONTENT, "input", "output"})
+
+
+def light_copy(model: ModelProto) -> ModelProto:
+    """The model without the elements of large tensors, each then marked as external data."""
+    copy = _copy(model, ModelProto(), ("graph",))
+    _light_graph(model.graph, copy.graph)
+    return copy
+
+
+def _copy(message: P, copy: P, skipped: Iterable[str] = ()) -> P:
+    """Every field but the skipped ones."""
+    for field, value in message.ListFields():
+        if field.name in skipped:
+            continue
+        if isinstance(value, Message):
+            getattr(copy, field.name).CopyFrom(value)
+        elif hasattr(value, "extend"):
+            getattr(copy, field.name).extend(value)
+        else:
+            setattr(copy, field.name, value)
+    return copy
+
+
+def _light_graph(graph: GraphProto, copy: GraphProto) -> None:
+    _copy(graph, copy, ("node", "initializer"))
+    for tensor in graph.initializer:
+        light_tensor(tensor, copy.initializer.add())
+    for node in graph.node:
+        added = copy.node.add()
+        if all(a.type in _SMALL for a in node.attribute):
+            added.CopyFrom(node)
+            continue
+        _copy(node, added, ("attribute",))
+        for attribute in node.attribute:
+            other = added.attribute.add()
+            _copy(attribute, other, ("t", "g", "graphs"))
+            if attribute.HasField("t"):
+                light_tensor(attribute.t, other.t)
+            if attribute.HasField("g"):
+                _light_graph(attribute.g, other.g)
+            for body in attribute.graphs:
+                _light_graph(body, other.graphs.add())
+
+
+_SMALL = frozenset(
+    {
+        AttributeProto.FLOAT,
+        AttributeProto.INT,
+        AttributeProto.STRING,
+        AttributeProto.FLOATS,
+        AttributeProto.INTS,
+        AttributeProto.STRINGS,
+    }
+)
+
+
+def light_tensor(tensor: TensorProto, copy: TensorProto) -> None:
+    """The tensor, if it is large without its elements: with an empty place for external data."""
+    if not tensor.HasField("raw_data") or prod(tensor.dims) <= LIGHT:
+        copy.CopyFrom(tensor)
+        return
+    copy.dims.extend(tensor.dims)
+    copy.data_type, copy.name, copy.doc_string = tensor.data_type, tensor.name, tensor.doc_string
+    copy.metadata_props.extend(tensor.metadata_props)
+    copy.data_location = TensorProto.EXTERNAL

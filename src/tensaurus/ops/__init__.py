@@ -1,0 +1,11 @@
+"""Operator declarations: every module of this package is read once, in order of name."""
+
+import importlib
+import pkgutil
+
+from tensaurus.ops.declare import Op, TensorType, Untypable, registry
+
+for _module in sorted(m.name for m in pkgutil.iter_modules(__path__)):
+    importlib.import_module(f"{__name__}.{_module}")
+
+__all__ = ["Op", "TensorType", "Untypable", "registry"]

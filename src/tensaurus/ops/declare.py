@@ -1,0 +1,211 @@
+"""What it takes to declare an operator: one function that returns its expression.
+
+    @op("Add", since=7, examples=["f32[2,3] f32[3]"])
+    def add(a, b):
+        return broadcast(lambda x, y: x + y, a, b)
+
+Positional parameters are the inputs (default None: optional; *xs: variadic), keyword-only parameters are
+the attributes with their defaults.  Shapes, dtypes, evaluation, FLOPs, linearity, import, export and tests
+are computed from the declaration.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tensaurus.algebra.expr import Scope, Tensor
+from tensaurus.algebra.size import Size
+from tensaurus.algebra.typing import Untypable, dtype_of
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Element type (an ONNX name in lower case: float32, int64, bool, ...) and shape."""
+
+    dtype: str
+    shape: tuple[Size, ...]
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def static(self) -> bool:
+        """True where every size is a number."""
+        return all(isinstance(n, int) for n in self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+Attributes: TypeAlias = tuple[tuple[str, Any], ...]  # sorted by name, values hashable
+Argument: TypeAlias = Tensor | None
+
+
+@dataclass(frozen=True)
+class Input:
+    """A formal input of an operator."""
+
+    name: str
+    optional: bool = False
+    variadic: bool = False
+
+
+@dataclass(eq=False)
+class Op:
+    """An operator: its declaration and what follows from it.
+
+    name        as in ONNX, or our own where ONNX has no such operator (then `domain` is "tensaurus")
+    since       the first ONNX version for which the declaration holds
+    moved       {parameter: version}: an attribute before that version, an input from it on
+    before      {version: {attribute: value}}: what older versions imply or default to
+    order       the inputs of the newest version, moved attributes included, in ONNX's order
+    formerly    {parameter: the name of its attribute before it moved}, where that differs
+    outputs     {version: how many of the declared outputs older versions have}
+    normal      brings attributes to one form, given the input types (fills defaults, drops redundant ones)
+    examples    texts of inputs and attributes that tests run
+    """
+
+    name: str
+    declare: Callable[..., Any]
+    since: int = 1
+    domain: str = ""
+    moved: Mapping[str, int] = field(default_factory=dict)
+    before: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    order: tuple[str, ...] = ()
+    formerly: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[int, int] = field(default_factory=dict)
+    normal: Callable[..., dict[str, Any]] | None = None
+    examples: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        parameters = inspect.signature(self.declare).parameters.values()
+        self.inputs = tuple(
+            Input(p.name, p.default is None, p.kind is p.VAR_POSITIONAL)
+            for p in parameters
+            if p.kind is not p.KEYWORD_ONLY
+        )
+        self.attributes: dict[str, Any] = {
+            p.name: attribute_value(p.default) for p in parameters if p.kind is p.KEYWORD_ONLY
+        }
+        self.before = {
+            version: {name: attribute_value(value) for name, value in values.items()}
+            for version, values in self.before.items()
+        }
+        if not self.order:
+            self.order = (
+                *(i.name for i in self.inputs),
+                *(name for name in self.moved if name in self.attributes),
+            )
+        self._scopes: dict[tuple[Any, ...], tuple[Scope, ...] | Untypable] = {}
+        self._types: dict[tuple[Any, ...], tuple[TensorType, ...]] = {}
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def has_default(self, attribute: str) -> bool:
+        return self.attributes[attribute] is not inspect.Parameter.empty
+
+    @property
+    def variadic(self) -> bool:
+        return any(i.variadic for i in self.inputs)
+
+    def tensors(self, types: Sequence[TensorType | None]) -> tuple[Argument, ...]:
+        """The leaves of `scopes` for the inputs, named after the parameters (`xs0`, `xs1`, ...)."""
+        if not self.variadic and len(types) > len(self.inputs):
+            raise Untypable(f"{self.name} has {len(self.inputs)} inputs, not {len(types)}")
+        required = sum(not i.optional and not i.variadic for i in self.inputs)
+        padded = [*types, *[None] * (required - len(types))]
+        result: list[Argument] = []
+        for place, kind in enumerate(padded):
+            formal = self.inputs[min(place, len(self.inputs) - 1)]
+            if kind is None and not formal.optional:
+                raise Untypable(f"{self.name} needs its input {formal.name}")
+            name = f"{formal.name}{place - len(self.inputs) + 1}" if formal.variadic else formal.name
+            result.append(None if kind is None else Tensor(name, kind.shape, kind.dtype))
+        return tuple(result)
+
+    def canonical(self, types: Sequence[TensorType | None], attrs: Mapping[str, Any]) -> Attributes:
+        """Every attribute, defaults filled in, in the one form that `normal` gives it.
+
+        Raises Untypable for an attribute that the operator lacks.
+        """
+        for name in attrs:
+            if name not in self.attributes:
+                raise Untypable(f"{self.name} has no attribute {name}")
+        full = {**self.attributes, **attrs}
+        for name, value in full.items():
+            if value is inspect.Parameter.empty:
+                raise Untypable(f"{self.name} needs its attribute {name}")
+        if self.normal is not None:
+            full.update(self.normal(self.tensors(types), full))
+        return tuple(sorted((name, hashable(value)) for name, value in full.items()))
+
+    def scopes(self, types: tuple[TensorType | None, ...], attrs: Attributes) -> tuple[Scope, ...]:
+        """The expression of each output over `tensors(types)`; attrs in canonical form.  Raises Untypable."""
+        key = (types, attrs)
+        found = self._scopes.get(key)
+        if found is None:
+            try:
+                result = self.declare(*self.tensors(types), **dict(attrs))
+                found = result if isinstance(result, tuple) else (result,)
+            except Untypable as error:
+                found = error
+            if len(self._scopes) > 4096:
+                self._scopes.clear()
+            self._scopes[key] = found
+        if isinstance(found, Untypable):
+            raise Untypable(*found.args)
+        return found
+
+    def types(self, types: tuple[TensorType | None, ...], attrs: Attributes) -> tuple[TensorType, ...]:
+        """The type of each output.  Raises Untypable."""
+        key = (types, attrs)
+        found = self._types.get(key)
+        if found is None:
+            scopes = self.scopes(types, attrs)
+            found = tuple(TensorType(dtype_of(scope), scope.shape) for scope in scopes)
+            self._types[key] = found
+        return found
+
+
+def attribute_value(value: Any) -> Any:
+    """A literal attribute as ONNX stores it: floats are rounded to float32, then exact."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(attribute_value, value))
+    return hashable(float(np.float32(value))) if isinstance(value, float) else hashable(value)
+
+
+def hashable(value: Any) -> Any:
+    """An attribute in its hashable form: lists as tuples, finite floats exact, whole ones as ints."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(hashable, value))
+    if isinstance(value, float) and value == value and abs(value) != float("inf"):
+        value = Fraction(value)
+    if isinstance(value, Fraction) and value.denominator == 1:
+        return int(value)
+    return value
+
+
+registry: dict[str, Op] = {}
+
+
+def op(name: str, **options: Any) -> Callable[[Callable[..., Any]], Op]:
+    """Register the decorated function as the declaration of operator `name`."""
+
+    def register(declare: Callable[..., Any]) -> Op:
+        if name in registry:
+            raise ValueError(f"operator {name} is declared twice")
+        for key in ("examples", "order"):
+            if key in options:
+                options[key] = tuple(options[key])
+        registry[name] = Op(name, declare, **options)
+        return registry[name]
+
+    return register

@@ -1,0 +1,1 @@
+"""Rewrite rules as data: text, terms, matching, instantiation and verification."""

@@ -1,0 +1,331 @@
+"""Where a rule applies to a node, and what it puts there.
+
+Nodes are immutable and interned, so what a single-root rule makes of a node is a function of the node:
+`Rewriter` computes it once, and every program that holds the node shares the answer.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from tensaurus.algebra.expr import Call, Read
+from tensaurus.algebra.functions import FUNCTIONS
+from tensaurus.algebra.size import Arithmetic
+from tensaurus.graph.node import CONSTANT, ITEM, Node, apply, constant, item
+from tensaurus.graph.program import Program
+from tensaurus.ops import Op, TensorType, Untypable
+from tensaurus.rules.rule import Rule
+from tensaurus.rules.term import Apply, Fact, Item, Literal, Term, Undefined, Variable, evaluate
+
+FLOATS = frozenset({"float32", "float64"})
+
+
+class NodeFact(Fact):
+    """A node as conditions see it."""
+
+    def __init__(self, node: Node):
+        kind = node.tensor
+        self.shape, self.dtype, self.static, self.node = kind.shape, kind.dtype, node.static, node
+
+    @property
+    def value(self) -> Fraction:
+        found = scalar_value(self.node)
+        if found is None:
+            raise Undefined("not a scalar constant")
+        return found
+
+    @property
+    def positive(self) -> bool:
+        return self.node.op is CONSTANT and bool((self.node.attribute("data").array > 0).all())
+
+
+def scalar_value(node: Node) -> Fraction | None:
+    """The exact value of a one-element constant of numbers."""
+    if node.op is not CONSTANT:
+        return None
+    data = node.attribute("data")
+    if any(n != 1 for n in data.shape) or data.array.dtype.kind not in "fiu":
+        return None
+    number = data.array.reshape(()).item()
+    return Fraction(number) if np.isfinite(number) else None
+
+
+@dataclass
+class Binding:
+    """What a match has bound: tensors to nodes, attribute names to values (rests to dicts)."""
+
+    nodes: dict[str, Node]
+    values: dict[str, Any]
+
+    def copy(self) -> Binding:
+        return Binding(dict(self.nodes), dict(self.values))
+
+    def names(self) -> dict[str, Any]:
+        return {**{k: NodeFact(n) for k, n in self.nodes.items()}, **self.values}
+
+
+def commutes(op: Op) -> bool:
+    """True where the declaration is symmetric in its two inputs, as its expression shows."""
+    if len(op.inputs) != 2 or op.variadic or op.attributes:
+        return False
+    kind = TensorType("float32", (2,))
+    try:
+        (scope, *_) = op.scopes((kind, kind), ())
+    except Untypable:
+        return False
+    body = scope.body
+    return (
+        isinstance(body, Call)
+        and FUNCTIONS[body.fn].commutative
+        and len(body.args) == 2
+        and all(isinstance(a, Read) for a in body.args)
+    )
+
+
+def orders(term: Term | None) -> list[Term | None]:
+    """The term with the arguments of commutative operators in every order."""
+    match term:
+        case Apply(op, args, attrs, rest):
+            inner = [list(choice) for choice in product(*(orders(a) for a in args))]
+            if len(args) == 2 and commutes(op) and args[0] != args[1]:
+                inner += [choice[::-1] for choice in inner]
+            return [Apply(op, tuple(choice), attrs, rest) for choice in inner]
+        case Item(inner_term, index):
+            return [Item(t, index) for t in orders(inner_term) if isinstance(t, Apply)]
+    return [term]
+
+
+def matches(term: Term | None, node: Node | None, binding: Binding, dtypes: frozenset[str] | None) -> bool:
+    """Whether the term matches the node; extends the binding (which is spoiled where it does not)."""
+    if term is None or node is None:
+        return term is None and node is None
+    match term:
+        case Variable(name, _):
+            bound = binding.nodes.get(name)
+            if bound is not None:
+                return bound is node
+            kind = node.types[0]
+            if len(node.types) != 1 or not isinstance(kind, TensorType):
+                return False
+            if dtypes is not None and kind.dtype not in dtypes:
+                return False
+            binding.nodes[name] = node
+            return True
+        case Literal(value):
+            return scalar_value(node) == value
+        case Item(inner, index):
+            if node.op is not ITEM or node.attribute("index") != index:
+                return False
+            return matches(inner, node.args[0], binding, dtypes)
+        case Apply(op, args, attrs, rest):
+            if node.op is not op or len(node.args) != len(args):
+                return False
+            for arg, inner_node in zip(args, node.args, strict=True):
+                if not matches(arg, inner_node, binding, dtypes):
+                    return False
+            return _attributes_match(term, node, binding)
+    return False
+
+
+def _attributes_match(term: Apply, node: Node, binding: Binding) -> bool:
+    import ast
+
+    given = dict(node.attrs)
+    for name, tree in term.attrs:
+        value = given.pop(name)
+        if isinstance(tree, ast.Name) and tree.id not in binding.values and tree.id not in binding.nodes:
+            binding.values[tree.id] = value
+            continue
+        try:
+            if evaluate(tree, binding.names()) != value:
+                return False
+        except Undefined:
+            return False
+    if term.rest is not None:
+        known = binding.values.get(term.rest)
+        if known is not None:
+            return bool(known == given)
+        binding.values[term.rest] = given
+        return True
+    if not given:
+        return True
+    kinds = tuple(None if a is None else a.tensor for a in node.args)
+    assert isinstance(node.op, Op)
+    named = {name: node.attribute(name) for name, _ in term.attrs}
+    try:
+        return node.op.canonical(kinds, named) == node.attrs
+    except Untypable:
+        return False
+
+
+def build(term: Term | None, binding: Binding, dtype: str, every: bool = False) -> Node | None:
+    """The node of a term, with its first output or with every one.  Raises Untypable or Undefined."""
+    match term:
+        case None:
+            return None
+        case Variable(name, _):
+            if name in binding.values:  # a number that an attribute gave
+                return literal(Fraction(binding.values[name]), dtype)
+            return binding.nodes[name]
+        case Literal(value):
+            return literal(value, dtype)
+        case Item(inner, index):
+            whole = build(inner, binding, dtype, every=True)
+            assert whole is not None
+            if index >= len(whole.types):
+                raise Untypable(f"{whole.op} has {len(whole.types)} outputs")
+            return item(whole, index)
+        case Apply(op, args, attrs, rest):
+            names = binding.names()
+            given = dict(binding.values[rest]) if rest is not None else {}
+            given.update((name, evaluate(tree, names)) for name, tree in attrs)
+            nodes = [build(a, binding, dtype) for a in args]
+            return apply(op, nodes, given, 0 if every else 1)
+    raise TypeError(term)
+
+
+def literal(value: Fraction, dtype: str) -> Node:
+    """A scalar constant; a rational that the dtype cannot hold stays an exact quotient until export."""
+    kind = np.dtype(dtype)
+    rounded = Fraction(kind.type(float(value)).item())
+    if rounded == value:
+        return constant(np.asarray(float(value), kind))
+    from tensaurus.ops import registry
+
+    quotient = next(o for o in registry.values() if _divides(o))
+    top, bottom = (constant(np.asarray(float(n), kind)) for n in (value.numerator, value.denominator))
+    return apply(quotient, [top, bottom])
+
+
+def _divides(op: Op) -> bool:
+    """True for the operator that divides elementwise: found by its expression, not by its name."""
+    if len(op.inputs) != 2 or op.variadic or op.attributes:
+        return False
+    kind = TensorType("float32", ())
+    try:
+        body = op.scopes((kind, kind), ())[0].body
+    except Untypable:
+        return False
+    return isinstance(body, Call) and body.fn == "div" and all(isinstance(a, Read) for a in body.args)
+
+
+class Matcher:
+    """One rule, ready to match: its left side in every order of commutative arguments."""
+
+    def __init__(self, rule: Rule):
+        self.rule = rule
+        self.dtypes = None if "any" in rule.tags else FLOATS
+        self.sides = [tuple(choice) for choice in product(*(orders(root) for root in rule.lhs))]
+        self.heads = tuple(_head(root) for root in rule.lhs)
+
+    def rewrite(self, node: Node) -> Node | None:
+        """What a rule of one root makes of this node; None where it does not apply."""
+        for side in self.sides:
+            binding = Binding({}, {})
+            if matches(side[0], node, binding, self.dtypes):
+                made = self.apply((node,), binding)
+                if made is not None:
+                    return made[0]
+        return None
+
+    def apply(self, roots: Sequence[Node], binding: Binding) -> tuple[Node, ...] | None:
+        """The right-hand sides under a binding, None where a condition or a type refuses."""
+        try:
+            names = binding.names()
+            if not all(evaluate(condition, names) for condition in self.rule.where):
+                return None
+            dtype = next((n.tensor.dtype for n in binding.nodes.values()), "float32")
+            made = tuple(build(root, binding, dtype) for root in self.rule.rhs)
+        except (Untypable, Undefined):
+            return None
+        for old, new in zip(roots, made, strict=True):
+            if new is None or new.types != old.types:
+                return None
+        if all(a is b for a, b in zip(roots, made, strict=True)):
+            return None
+        return made  # type: ignore[return-value]
+
+    def joint(self, program: Program) -> Iterator[dict[Node, Node]]:
+        """The replacements that a rule of several roots makes in a program, one match after another."""
+        pool = defaultdict(list)
+        for node in program.nodes:
+            if not node.static:
+                pool[node.op].append(node)
+                if node.op is ITEM:
+                    owner = node.args[0]
+                    assert owner is not None
+                    pool[owner.op].append(node)
+        for side in self.sides:
+            yield from self._join(side, (), Binding({}, {}), pool)
+
+    def _join(self, side: Sequence[Term | None], chosen: tuple[Node, ...], binding: Binding, pool: Any) -> Iterator[dict[Node, Node]]:
+        if len(chosen) == len(side):
+            made = self.apply(chosen, binding)
+            if made is not None:
+                yield dict(zip(chosen, made, strict=True))
+            return
+        for node in pool[self.heads[len(chosen)]]:
+            # one order of the roots is enough where the rule is symmetric; programs list nodes in order
+            if node in chosen:
+                continue
+            trial = binding.copy()
+            if matches(side[len(chosen)], node, trial, self.dtypes):
+                yield from self._join(side, (*chosen, node), trial, pool)
+
+
+def _head(term: Term) -> Any:
+    match term:
+        case Apply(op, _, _, _):
+            return op
+        case Item(inner, _):
+            return inner.op
+    raise ValueError(f"a rule's left side must be an operator, not {term}")
+
+
+class Rewriter:
+    """A set of rules over interned nodes, with a memo of what each makes of each node."""
+
+    def __init__(self, rules: Iterable[Rule]):
+        self.matchers = [Matcher(r) for r in rules if "off" not in r.tags]
+        self.single = [m for m in self.matchers if len(m.rule.lhs) == 1]
+        self.several = [m for m in self.matchers if len(m.rule.lhs) > 1]
+        self.by_head: dict[Any, list[Matcher]] = defaultdict(list)
+        for matcher in self.single:
+            self.by_head[matcher.heads[0]].append(matcher)
+        self.by_rule = {m.rule: m for m in self.single}
+        self._memo: dict[Rule, WeakKeyDictionary[Node, Node | None]] = {
+            m.rule: WeakKeyDictionary() for m in self.single
+        }
+
+    def one(self, rule: Rule, node: Node) -> Node | None:
+        """What a rule of one root makes of a node, None where it does not apply."""
+        matcher = self.by_rule[rule]
+        head = node.op
+        if head is ITEM and matcher.heads[0] is not ITEM:
+            assert node.args[0] is not None
+            head = node.args[0].op
+        if head is not matcher.heads[0]:
+            return None
+        memo = self._memo[rule]
+        if node not in memo:
+            memo[node] = matcher.rewrite(node)
+        return memo[node]
+
+    def local(self, node: Node) -> Iterator[tuple[Rule, Node]]:
+        """(rule, replacement) of every single-root rule that applies at this node."""
+        head = node.op
+        if head is ITEM:
+            assert node.args[0] is not None
+            head = node.args[0].op
+        for matcher in self.by_head.get(head, ()):
+            made = self.one(matcher.rule, node)
+            if made is not None:
+                yield matcher.rule, made

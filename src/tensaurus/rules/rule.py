@@ -1,0 +1,171 @@
+"""A rewrite rule: one line of text with its evidence.
+
+    name [tags]: lhs => rhs where condition, condition | evidence
+
+Tags: `any` lets variables have every dtype (they are float32 or float64 otherwise), `expand` marks what an
+operator is exported as where ONNX lacks it, `off` keeps an unsound rule with its counterexample, `keep`
+allows a right-hand side that costs more.  `a <=> b` is two rules.  `x?` is an optional input: absent, it
+stands for 0 inside arithmetic.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from importlib.resources import files
+
+from tensaurus.rules.term import Apply, Item, Literal, RuleError, Term, Variable, expression, parse, variables
+
+from fractions import Fraction
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Why a rule is right.
+
+    kind    axiom, proved or tested
+    by      the field or the prover: "canonical form", "symbols", "z3", "gf", "rationals"
+    detail  instances, trials, error bound
+    """
+
+    kind: str
+    by: str = ""
+    detail: str = ""
+
+    def __str__(self) -> str:
+        inside = ", ".join(part for part in (self.by, self.detail) if part)
+        return f"{self.kind}({inside})"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """lhs and rhs are tuples of roots, one or many; `where` is a conjunction; `text` is the line."""
+
+    name: str
+    lhs: tuple[Term, ...]
+    rhs: tuple[Term, ...]
+    where: tuple[ast.expr, ...]
+    tags: frozenset[str]
+    text: str
+    evidence: Evidence | None = None
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rule) and self.name == other.name and self.text == other.text
+
+    @property
+    def variables(self) -> dict[str, Variable]:
+        return {k: v for root in self.lhs for k, v in variables(root).items()}
+
+
+_LINE = re.compile(
+    r"^(?P<name>[\w-]+)\s*(?:\[(?P<tags>[\w ,]*)\])?\s*:\s*(?P<lhs>.+?)\s*(?P<arrow><=>|=>)\s*(?P<rhs>.+?)"
+    r"(?:\s+where\s+(?P<where>.+?))?(?:\s*\|\s*(?P<evidence>\w+\(.*\)))?\s*$"
+)
+
+
+def parse_rule(line: str) -> list[Rule]:
+    """The rules of one line: two for `<=>`, one more where an optional input is absent."""
+    found = _LINE.match(" ".join(line.split()))
+    if found is None:
+        raise RuleError(f"no rule: {line!r}")
+    tags = frozenset((found["tags"] or "").replace(",", " ").split())
+    conditions = expression(f"({found['where']},)").elts if found["where"] else []  # type: ignore[attr-defined]
+    evidence = parse_evidence(found["evidence"]) if found["evidence"] else None
+    base = Rule(
+        found["name"], parse(found["lhs"]), parse(found["rhs"]), tuple(conditions), tags, line.strip(), evidence
+    )
+    rules = [base]
+    if found["arrow"] == "<=>":
+        rules.append(replace(base, name=f"{base.name}-back", lhs=base.rhs, rhs=base.lhs))
+    return [variant for rule in rules for variant in _with_optionals(rule)]
+
+
+def parse_evidence(text: str) -> Evidence:
+    kind, inside = text[:-1].split("(", 1)
+    by, _, detail = inside.partition(", ")
+    return Evidence(kind, by, detail)
+
+
+def _with_optionals(rule: Rule) -> Iterator[Rule]:
+    optional = [v.name for v in rule.variables.values() if v.optional]
+    if not optional:
+        yield rule
+        return
+    present = replace(
+        rule, lhs=tuple(_settled(t, set()) for t in rule.lhs), rhs=tuple(_settled(t, set()) for t in rule.rhs)
+    )
+    yield present
+    gone = set(optional)
+    yield replace(
+        rule,
+        name=f"{rule.name}-without-{'-'.join(optional)}",
+        lhs=tuple(_settled(t, gone) for t in rule.lhs),
+        rhs=tuple(_settled(t, gone) for t in rule.rhs),
+    )
+
+
+def _settled(term: Term, gone: set[str]) -> Term:
+    """The term with optional variables present, or (those gone) absent: no input, 0 inside arithmetic."""
+    match term:
+        case Variable(name, _):
+            return Literal(Fraction(0)) if name in gone else Variable(name)
+        case Apply(op, args, attrs, rest):
+            settled: list[Term | None] = []
+            for place, arg in enumerate(args):
+                formal = op.inputs[min(place, len(op.inputs) - 1)]
+                if isinstance(arg, Variable) and arg.name in gone and formal.optional:
+                    settled.append(None)
+                else:
+                    settled.append(None if arg is None else _settled(arg, gone))
+            while settled and settled[-1] is None:
+                settled.pop()
+            return Apply(op, tuple(settled), attrs, rest)
+        case Item(inner, index):
+            found = _settled(inner, gone)
+            assert isinstance(found, Apply)
+            return Item(found, index)
+    return term
+
+
+def read_rules(lines: Iterable[str], origin: str = "") -> list[Rule]:
+    """The rules of a text; `#` starts a comment, an indented line continues the one before."""
+    joined: list[str] = []
+    for line in lines:
+        plain = line.split("#", 1)[0].rstrip()
+        if not plain.strip():
+            continue
+        if plain[0].isspace() and joined:
+            joined[-1] += " " + plain.strip()
+        else:
+            joined.append(plain)
+    rules: list[Rule] = []
+    seen: set[str] = set()
+    for line in joined:
+        try:
+            found = parse_rule(line)
+        except RuleError as error:
+            raise RuleError(f"{origin}: {line.split(':')[0]}: {error}") from error
+        for rule in found:
+            if rule.name in seen:
+                raise RuleError(f"{origin}: two rules are named {rule.name}")
+            seen.add(rule.name)
+        rules.extend(found)
+    return rules
+
+
+def library() -> list[Rule]:
+    """Every rule that ships with the package, by file and line; rules that are off included."""
+    rules: list[Rule] = []
+    folder = files("tensaurus.rules")
+    for entry in sorted(folder.iterdir(), key=lambda e: e.name):
+        if entry.name.endswith(".rules"):
+            rules.extend(read_rules(entry.read_text().splitlines(), entry.name))
+    return rules

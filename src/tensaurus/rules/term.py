@@ -1,0 +1,285 @@
+"""Terms of rules and the side language of their attributes and conditions, parsed from text.
+
+    term  ::=  variable | variable? | number | Operator(term, ..., attribute=expression, **rest) | term[index]
+
+A rule is read with Python's own grammar and never executed: `evaluate` walks the few forms that sizes,
+tuples and conditions need.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import reduce
+from typing import Any, TypeAlias, Union
+
+from tensaurus.algebra.size import largest, smallest
+from tensaurus.ops import Op, registry
+
+OPTIONAL = "_optional_"
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A tensor; an optional one may be an absent input."""
+
+    name: str
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A scalar constant, matched by value."""
+
+    value: Fraction
+
+
+@dataclass(frozen=True)
+class Apply:
+    """An operator on terms.  `attrs` maps attributes to expressions; `rest` names all others."""
+
+    op: Op
+    args: tuple[Term | None, ...]
+    attrs: tuple[tuple[str, ast.expr], ...] = ()
+    rest: str | None = None
+
+
+@dataclass(frozen=True)
+class Item:
+    """One output of a term with several."""
+
+    term: Apply
+    index: int
+
+
+Term: TypeAlias = Union[Variable, Literal, Apply, Item]
+
+
+class RuleError(ValueError):
+    """A rule's text that means nothing, with the reason."""
+
+
+def parse(text: str) -> tuple[Term, ...]:
+    """The roots of one side of a rule."""
+    tree = _tree(text)
+    roots = tree.elts if isinstance(tree, ast.Tuple) else [tree]
+    return tuple(_term(root) for root in roots)
+
+
+def expression(text: str) -> ast.expr:
+    """A condition or an attribute, unevaluated."""
+    return _tree(text)
+
+
+def _tree(text: str) -> ast.expr:
+    try:
+        return ast.parse(re.sub(r"\b(\w+)\?", rf"{OPTIONAL}\1", text.strip()), mode="eval").body
+    except SyntaxError as error:
+        raise RuleError(f"cannot read {text!r}: {error.msg}") from error
+
+
+def _term(tree: ast.expr) -> Term:
+    number = _number(tree)
+    if number is not None:
+        return Literal(number)
+    match tree:
+        case ast.Name(id=name):
+            if name.startswith(OPTIONAL):
+                return Variable(name.removeprefix(OPTIONAL), optional=True)
+            return Variable(name)
+        case ast.Subscript(value=inner, slice=ast.Constant(value=int(index))):
+            found = _term(inner)
+            if not isinstance(found, Apply):
+                raise RuleError(f"{ast.unparse(tree)}: only an operator has outputs")
+            return Item(found, index)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
+            if name not in registry:
+                raise RuleError(f"no operator {name}")
+            terms = tuple(None if isinstance(a, ast.Constant) and a.value is None else _term(a) for a in args)
+            attrs = tuple((k.arg, k.value) for k in keywords if k.arg is not None)
+            rests = [k.value.id for k in keywords if k.arg is None and isinstance(k.value, ast.Name)]
+            unknown = [k for k, _ in attrs if k not in registry[name].attributes]
+            if unknown:
+                raise RuleError(f"{name} has no attribute {unknown[0]}")
+            return Apply(registry[name], terms, attrs, rests[0] if rests else None)
+    raise RuleError(f"no term: {ast.unparse(tree)}")
+
+
+def _number(tree: ast.expr) -> Fraction | None:
+    match tree:
+        case ast.Constant(value=bool()):
+            return None
+        case ast.Constant(value=(int() | float()) as value):
+            return Fraction(str(value))
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            found = _number(inner)
+            return None if found is None else -found
+        case ast.BinOp(left=left, op=ast.Div(), right=right):
+            a, b = _number(left), _number(right)
+            return None if a is None or not b else a / b
+    return None
+
+
+def variables(term: Term | None) -> dict[str, Variable]:
+    """The tensor variables of a term by name, in order of appearance."""
+    match term:
+        case Variable(name, _):
+            return {name: term}
+        case Apply(_, args, _, _):
+            return {k: v for a in args for k, v in variables(a).items()}
+        case Item(inner, _):
+            return variables(inner)
+    return {}
+
+
+def operators(term: Term | None) -> list[Op]:
+    """The operators of a term, outermost first."""
+    match term:
+        case Apply(op, args, _, _):
+            return [op, *(o for a in args for o in operators(a))]
+        case Item(inner, _):
+            return operators(inner)
+    return []
+
+
+# ------------------------------------------------------------------------------- the side language
+
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Div: lambda a, b: Fraction(a) / Fraction(b),
+}
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
+}
+
+
+class Undefined(ValueError):
+    """An expression that has no value under this binding: the rule does not apply."""
+
+
+def evaluate(tree: ast.expr, names: Mapping[str, Any]) -> Any:
+    """The value of a side expression.  Raises Undefined."""
+    try:
+        return _evaluate(tree, names)
+    except (TypeError, IndexError, KeyError, ZeroDivisionError, AttributeError, ValueError) as error:
+        raise Undefined(f"{ast.unparse(tree)}: {error}") from error
+
+
+def _evaluate(tree: ast.expr, names: Mapping[str, Any]) -> Any:
+    match tree:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            return names[name]
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            return tuple(_evaluate(p, names) for p in parts)
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return -_evaluate(inner, names)
+        case ast.UnaryOp(op=ast.Not(), operand=inner):
+            return not _evaluate(inner, names)
+        case ast.BinOp(left=left, op=op, right=right):
+            return _BINARY[type(op)](_evaluate(left, names), _evaluate(right, names))
+        case ast.BoolOp(op=ast.And(), values=parts):
+            return all(_evaluate(p, names) for p in parts)
+        case ast.BoolOp(op=ast.Or(), values=parts):
+            return any(_evaluate(p, names) for p in parts)
+        case ast.Compare(left=left, ops=ops, comparators=others):
+            values = [_evaluate(left, names), *(_evaluate(o, names) for o in others)]
+            return all(_COMPARE[type(o)](a, b) for o, a, b in zip(ops, values, values[1:], strict=False))
+        case ast.IfExp(test=test, body=then, orelse=other):
+            return _evaluate(then if _evaluate(test, names) else other, names)
+        case ast.Subscript(value=inner, slice=ast.Slice(lower=low, upper=high, step=None)):
+            ends = [None if e is None else _evaluate(e, names) for e in (low, high)]
+            return _evaluate(inner, names)[ends[0] : ends[1]]
+        case ast.Subscript(value=inner, slice=index):
+            return _evaluate(inner, names)[_evaluate(index, names)]
+        case ast.GeneratorExp(elt=each, generators=[loop]) | ast.ListComp(elt=each, generators=[loop]):
+            result = []
+            for value in _evaluate(loop.iter, names):
+                inner_names = {**names, **_bound(loop.target, value)}
+                if all(_evaluate(test, inner_names) for test in loop.ifs):
+                    result.append(_evaluate(each, inner_names))
+            return tuple(result)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+            return FUNCTIONS[name](*(_evaluate(a, names) for a in args))
+    raise TypeError(f"{type(tree).__name__} is no part of the language")
+
+
+def _bound(target: ast.expr, value: Any) -> dict[str, Any]:
+    if isinstance(target, ast.Name):
+        return {target.id: value}
+    assert isinstance(target, ast.Tuple)
+    return {k: v for t, x in zip(target.elts, value, strict=True) for k, v in _bound(t, x).items()}
+
+
+class Fact:
+    """What conditions may ask of a tensor variable."""
+
+    shape: tuple[Any, ...]
+    dtype: str
+    static: bool  # depends on constants alone
+
+    @property
+    def value(self) -> Fraction:
+        """The value of a scalar constant.  Raises Undefined for anything else."""
+        raise Undefined("not a scalar constant")
+
+    @property
+    def positive(self) -> bool:
+        """True for a constant whose elements are all known to be above zero."""
+        raise Undefined("not a constant")
+
+
+def _product(values: Any) -> Any:
+    return reduce(operator.mul, values, 1)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "shape": lambda x: x.shape,
+    "rank": lambda x: len(x.shape),
+    "dim": lambda x, i: x.shape[i],
+    "numel": lambda x: _product(x.shape),
+    "const": lambda x: x.static,
+    "dtype": lambda x: x.dtype,
+    "value": lambda x: x.value,
+    "positive": lambda x: x.positive,
+    "len": len,
+    "range": range,
+    "tuple": tuple,
+    "sorted": lambda xs: tuple(sorted(xs)),
+    "set": frozenset,
+    "sum": lambda xs: reduce(operator.add, xs, 0),
+    "prod": _product,
+    "all": all,
+    "any": any,
+    "zip": lambda *xs: tuple(zip(*xs, strict=True)),
+    "abs": abs,
+    "max": lambda *xs: reduce(largest, xs[0] if len(xs) == 1 else xs),
+    "min": lambda *xs: reduce(smallest, xs[0] if len(xs) == 1 else xs),
+    "index": lambda xs, x: xs.index(x),
+    "ones": lambda n: (1,) * n,
+    "enumerate": lambda xs: tuple(enumerate(xs)),
+    # one element per channel (axis 1, of so many channels) of a tensor of this rank, or one element alone
+    "channelwise": lambda s, rank, channels: len(s.shape) <= rank
+    and all(
+        n == 1 or (place == 1 - rank and n == channels)
+        for place, n in enumerate(s.shape, -len(s.shape))
+    ),
+    "broadcasts": lambda s, y: len(s.shape) <= len(y.shape)
+    and all(n in (1, m) for n, m in zip(s.shape[::-1], y.shape[::-1], strict=False)),
+}

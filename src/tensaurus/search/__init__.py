@@ -1,0 +1,1 @@
+"""Sequential search over programs (TASO section 5), kept as the baseline of saturation."""
