@@ -9,9 +9,10 @@ from typing import Any
 from tensaurus.algebra.expr import Body, Const, Scope, Tensor, call, compute
 from tensaurus.algebra.size import same
 from tensaurus.algebra.typing import Untypable
+from tensaurus.ops.axes import one_axis
 from tensaurus.ops.declare import op
 from tensaurus.ops.elementwise import aligned, broadcast, broadcast_to, converted, unary
-from tensaurus.ops.reduction import axis_of, collapse, first_extreme, reduction
+from tensaurus.ops.reduction import collapse, first_extreme, reduction
 
 
 def positive(v: Any) -> Body:
@@ -158,7 +159,7 @@ def _softmax_axis(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[st
     (x,) = tensors
     if attrs["flatten"] and attrs["axis"] == x.rank:
         raise Untypable("softmax over no axis")
-    axis = axis_of(attrs["axis"], x.rank)
+    axis = one_axis(attrs["axis"], x.rank)
     if not attrs["flatten"]:
         return {"axis": axis}
     long = [a for a in range(axis, x.rank) if not same(x.shape[a], 1)]

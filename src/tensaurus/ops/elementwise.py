@@ -132,7 +132,7 @@ def _variadic(name: str, fn: str, mean: bool = False, *examples: str) -> None:
             *xs,
         )
 
-    op(name, since=8, examples=("f32[2,3] f32[3] f32[]", "f32[4]", "f64[2,1] f64[1,3]", *examples))(declare)
+    op(name, since=8, examples=("f32[2,3] f32[3] f32[]", "f32[4]", "f32[2,1] f32[1,3]", *examples))(declare)
 
 
 _variadic("Sum", "add")

@@ -9,9 +9,10 @@ from typing import Any
 from tensaurus.algebra.expr import Body, Const, Scope, Tensor, call, compute, total
 from tensaurus.algebra.size import Size, same
 from tensaurus.algebra.typing import Untypable
+from tensaurus.ops.axes import distinct_axes, one_axis
 from tensaurus.ops.declare import op
 from tensaurus.ops.elementwise import aligned, broadcast, broadcast_to, converted
-from tensaurus.ops.reduction import axes_of, axis_of, collapse, mean, reduction, squared
+from tensaurus.ops.reduction import collapse, mean, reduction, squared
 
 EPSILON = 1e-5
 
@@ -58,7 +59,7 @@ def batch_normalization(
 
 
 def _first_axis(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
-    return {"axis": axis_of(attrs["axis"], tensors[0].rank)}
+    return {"axis": one_axis(attrs["axis"], tensors[0].rank)}
 
 
 def centred(x: Tensor | Scope, axes: tuple[int, ...]) -> tuple[Scope, Scope]:
@@ -163,7 +164,7 @@ def lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Scope:
 
 
 def _axes(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
-    return {"axes": axes_of(attrs["axes"], tensors[0].rank)}
+    return {"axes": tuple(sorted(distinct_axes(attrs["axes"], tensors[0].rank)))}
 
 
 @op("MeanVarianceNormalization", since=9, normal=_axes, examples=["f32[2,3,4,4]", "f32[2,3,4] axes=(0,2)"])
@@ -175,7 +176,7 @@ def mean_variance_normalization(x: Tensor, *, axes: tuple[int, ...] = (0, 2, 3))
     return compute(x.shape, lambda *i: rest[i] / size[collapse(i, axes)])
 
 
-@op("LRN", since=1, examples=["f32[2,5,3,3] size=3", "f32[1,6,2,2] size=4 alpha=0.3 beta=0.5 bias=2.0"])
+@op("LRN", since=1, examples=["f32[2,5,3,3] size=3", "f32[6,6,2,2] size=4 alpha=0.3 beta=0.5 bias=2.0"])
 def local_response_normalization(
     x: Tensor, *, size: int, alpha: float = 0.0001, beta: float = 0.75, bias: float = 1.0
 ) -> Scope:

@@ -8,20 +8,8 @@ from typing import Any
 from tensaurus.algebra.expr import Body, Const, Scope, Tensor, call, compute, fold
 from tensaurus.algebra.size import Size, product
 from tensaurus.algebra.typing import Untypable
+from tensaurus.ops.axes import distinct_axes, one_axis, replaced
 from tensaurus.ops.declare import op
-
-
-def axes_of(axes: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Axes counted from the front, sorted."""
-    found = tuple(sorted(a + rank if a < 0 else a for a in axes))
-    if len(set(found)) < len(found) or found and not 0 <= found[0] <= found[-1] < rank:
-        raise Untypable(f"axes {tuple(axes)} of rank {rank}")
-    return found
-
-
-def axis_of(axis: int, rank: int) -> int:
-    """One axis, counted from the front."""
-    return axes_of((axis,), rank)[0]
 
 
 def collapse(indices: Sequence[Size], axes: Sequence[int]) -> tuple[Size, ...]:
@@ -76,7 +64,7 @@ def _reduced_axes(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[st
     (x,) = tensors
     axes = attrs["axes"]
     if axes:
-        return {"axes": axes_of(axes, x.rank), "noop_with_empty_axes": 0}
+        return {"axes": tuple(sorted(distinct_axes(axes, x.rank))), "noop_with_empty_axes": 0}
     if attrs["noop_with_empty_axes"]:
         return {"axes": None, "noop_with_empty_axes": int(x.rank > 0)}
     return {"axes": tuple(range(x.rank)) or None, "noop_with_empty_axes": 0}
@@ -167,7 +155,7 @@ def _one_axis(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, A
         if len(axis) != 1:
             raise Untypable(f"axis {axis}")
         axis = axis[0]
-    return {"axis": axis_of(axis, tensors[0].rank)}
+    return {"axis": one_axis(axis, tensors[0].rank)}
 
 
 def _arg_extreme(name: str, monoid: str) -> None:
@@ -196,7 +184,7 @@ def cumulative_sum(x: Tensor, *, axis: int, exclusive: int = 0, reverse: int = 0
         def inside(r: Size) -> Body:
             step = r + exclusive
             spot = i[axis] + step if reverse else i[axis] - step
-            return x.padded(0)[(*i[:axis], spot, *i[axis + 1 :])]
+            return x.padded(0)[replaced(i, axis, spot)]
 
         return fold("sum", (x.shape[axis],), inside)
 
