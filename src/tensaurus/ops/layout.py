@@ -302,12 +302,20 @@ def depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Scope:
     )
 
 
-@op("SpaceToDepth", examples=["f32[2,2,4,6] blocksize=2", "f32[1,3,3,6] blocksize=3"])
-def space_to_depth(x: Tensor, *, blocksize: int) -> Scope:
-    """Blocks of pixels as channels: the inverse of DepthToSpace's DCR."""
+@op(
+    "SpaceToDepth",
+    examples=["f32[2,2,4,6] blocksize=2", "f32[1,3,3,6] blocksize=3", "f32[1,2,4,2] blocksize=2 mode=CRD"],
+)
+def space_to_depth(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Scope:
+    """Blocks of pixels as channels: the inverse of DepthToSpace in the same mode."""
     n, c, h, w = _blocks(x, blocksize)
-    b = blocksize
-    return compute(
-        (n, c * (b * b), _exactly(h, b), _exactly(w, b)),
-        lambda m, k, i, j: x[m, k % c, i * b + k // (c * b), j * b + k // c % b],
-    )
+    b, block = blocksize, blocksize * blocksize
+    if mode not in ("DCR", "CRD"):
+        raise Untypable(f"the mode {mode}")
+
+    def element(m: Size, k: Size, i: Size, j: Size) -> Body:
+        if mode == "DCR":
+            return x[m, k % c, i * b + k // (c * b), j * b + k // c % b]
+        return x[m, k // block, i * b + k // b % b, j * b + k % b]
+
+    return compute((n, c * block, _exactly(h, b), _exactly(w, b)), element)

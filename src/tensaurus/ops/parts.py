@@ -121,6 +121,10 @@ def span(start: Size, end: Size, step: int, size: Size) -> tuple[Size, Size]:
         first = _from_front(start, size, 0) if below_zero(start) else start
         first = smallest(first, size) if isinstance(size, int) else first
         last = _from_front(end, size, 0) if below_zero(end) else size if _far(end) else smallest(end, size)
+        if same(first, 0):
+            return 0, (last + step - 1) // step
+        if below_zero(start) and _far(end):  # the last few
+            return first, (smallest(0 - start, size) + step - 1) // step
         return first, largest((last - first + step - 1) // step, 0)
     first = size + start if below_zero(start) else size - 1 if _far(start) else smallest(start, size - 1)
     last = _from_front(end, size, -1) if below_zero(end) else end
