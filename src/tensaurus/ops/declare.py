@@ -23,6 +23,12 @@ from tensaurus.algebra.expr import Scope, Tensor
 from tensaurus.algebra.size import Size
 from tensaurus.algebra.typing import Untypable, dtype_of
 
+# The element types that expressions compute with; any other (strings, 8-bit floats) leaves a node opaque.
+NUMBERS = frozenset(
+    {"bool", "float16", "bfloat16", "float32", "float64"}
+    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+)
+
 
 @dataclass(frozen=True)
 class TensorType:
@@ -127,6 +133,8 @@ class Op:
             formal = self.inputs[min(place, len(self.inputs) - 1)]
             if kind is None and not formal.optional:
                 raise Untypable(f"{self.name} needs its input {formal.name}")
+            if kind is not None and kind.dtype not in NUMBERS:
+                raise Untypable(f"{self.name} of {kind.dtype}")
             name = f"{formal.name}{place - len(self.inputs) + 1}" if formal.variadic else formal.name
             result.append(None if kind is None else Tensor(name, kind.shape, kind.dtype))
         return tuple(result)
