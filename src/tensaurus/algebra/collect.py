@@ -363,6 +363,9 @@ def folded(monoid: str, axes: Sequence[Axis], body: Sum) -> Sum:
         axes = [a for a in axes if a in body.free or not nonnegative(a.extent - 1)]
     if not axes:
         return body
+    value, counts = body.constant, [a.extent for a in axes if isinstance(a.extent, int)]
+    if monoid == "prod" and value is not None and len(counts) == len(axes) and value in (0, 1):
+        return body
     factor = body.factor
     if isinstance(factor, Fold) and factor.monoid == monoid:
         return folded(monoid, (*axes, *factor.axes), factor.body)

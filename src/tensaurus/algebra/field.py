@@ -1,16 +1,18 @@
 """The fields an expression can be evaluated in.
 
 Elements of a field are what float tensors hold; integer and bool tensors hold int64 and bool in every
-field.  `Reals` is float64.  `Prime` is GF(2^31-1): an identity of polynomials of total degree d that holds
-at a random point is false with probability at most d/p (Schwartz-Zippel).  `Rationals` are exact fractions,
-with their order.  `Symbols` are exact polynomials, `Terms` are Z3 terms.  What a field lacks is a function
-of its arguments there and nothing more (`unknown`).
+field.  In every field but the reals 1/0 is 0, so that a quotient is a product.
+
+`Reals` is float64.  `Prime` is GF(2^31-1): an identity of polynomials of total degree d that holds at a
+random point is false with probability at most d/p (Schwartz-Zippel).  `Rationals` are exact fractions, with
+their order.  `Symbols` are exact polynomials, `Terms` are Z3 terms.  What a field lacks is a function of its
+arguments there and nothing more (`unknown`).
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
@@ -72,22 +74,22 @@ class Field:
             condition, then, other = args
             then, other = self._alike(then, other)
             return np.asarray(np.where(condition.astype(bool), then, other))
-        if any(self.elements(a) for a in args):
-            return self.apply(fn, [a if self.elements(a) else self._from_int(a) for a in args])
+        if any(self.elements(a) for a in args) or FUNCTIONS[fn].result == "float":
+            return self.apply(fn, [a if self.elements(a) else self.from_int(a) for a in args])
         return np.asarray(FUNCTIONS[fn].run(*args))
 
     def _alike(self, a: Array, b: Array) -> tuple[Array, Array]:
         if self.elements(a) != self.elements(b):
-            return (a, self._from_int(b)) if self.elements(a) else (self._from_int(a), b)
+            return (a, self.from_int(b)) if self.elements(a) else (self.from_int(a), b)
         return a, b
 
-    def _from_int(self, data: Array) -> Array:
+    def from_int(self, data: Array) -> Array:
         """Integers as elements."""
         raise NotImplementedError
 
     def _cast(self, target: str, data: Array) -> Array:
         if target.startswith(("float", "bfloat")):
-            return data if self.elements(data) else self._from_int(data)
+            return data if self.elements(data) else self.from_int(data)
         if target == "bool":
             return np.asarray(~(data == 0)).astype(bool)
         if self.elements(data):
@@ -126,7 +128,7 @@ class Reals(Field):
     def matmul(self, a: Array, b: Array) -> Array:
         return np.asarray(np.matmul(a, b))
 
-    def _from_int(self, data: Array) -> Array:
+    def from_int(self, data: Array) -> Array:
         return data.astype(np.float64)
 
     def _to_int(self, data: Array) -> Array:
@@ -203,8 +205,9 @@ class Prime(Field):
                 return np.asarray(args[0] == args[1])
             case "le":
                 return np.asarray(~self.apply("lt", [args[1], args[0]]))
-            case "pow" if args[1].ndim == 0 and int(args[1]) <= 64:
-                return self.product([args[0]] * int(args[1]))
+            case "pow" if args[1].size == 1 and int(args[1].flat[0]) <= 64:
+                result = self.product([args[0]] * int(args[1].flat[0]))
+                return np.broadcast_to(result, np.broadcast_shapes(*(a.shape for a in args)))
         result = self.unknown(fn, args)
         return np.asarray(result % np.uint64(2) == 0) if FUNCTIONS[fn].result == "bool" else result
 
@@ -263,7 +266,7 @@ class Prime(Field):
         # 2^32 = 2 modulo p
         return np.asarray((high * np.uint64(2) + mid * np.uint64(2**16) + bottom) % p)
 
-    def _from_int(self, data: Array) -> Array:
+    def from_int(self, data: Array) -> Array:
         return np.asarray((data.astype(np.int64) % P).astype(np.uint64))
 
     def _to_int(self, data: Array) -> Array:
@@ -274,6 +277,11 @@ class Exact(Field):
     """Fields whose elements are Python objects with + and *; for small tensors."""
 
     kind = "O"
+    quotient: Callable[..., Any]
+    greater: Callable[..., Any]
+    lesser: Callable[..., Any]
+    unknown: Callable[..., Any]
+    unknown_bool: Callable[..., bool]
 
     def _each(self, run: Any, *args: Array) -> Array:
         return np.asarray(np.frompyfunc(run, len(args), 1)(*args), dtype=object)
@@ -298,7 +306,7 @@ class Exact(Field):
             return data.astype(np.int64)
         return self._each(lambda x: self._number(float(x)), data)
 
-    def _from_int(self, data: Array) -> Array:
+    def from_int(self, data: Array) -> Array:
         return self._each(lambda x: self._number(int(x)), data)
 
     def apply(self, fn: str, args: Sequence[Array]) -> Array:
@@ -316,21 +324,6 @@ class Exact(Field):
         if FUNCTIONS[fn].result == "bool":
             return self._bools(lambda *xs: self.unknown_bool(fn, *xs), *args)
         return self._each(lambda *xs: self.unknown(fn, *xs), *args)
-
-    def quotient(self, a: Any, b: Any) -> Any:
-        raise NotImplementedError
-
-    def greater(self, a: Any, b: Any) -> Any:
-        raise NotImplementedError
-
-    def lesser(self, a: Any, b: Any) -> Any:
-        raise NotImplementedError
-
-    def unknown(self, fn: str, *args: Any) -> Any:
-        raise NotImplementedError
-
-    def unknown_bool(self, fn: str, *args: Any) -> bool:
-        raise NotImplementedError
 
     def reduce(self, monoid: str, data: Array, axes: tuple[int, ...]) -> Array:
         kept = [i for i in range(data.ndim) if i not in axes]
@@ -362,10 +355,10 @@ class Rationals(Exact):
 
     def random(self, shape: Sequence[int], rng: np.random.Generator) -> Array:
         """Small integers of both signs: maxima and clips meet ties and both of their sides."""
-        return self._from_int(rng.integers(-9, 10, tuple(shape)))
+        return self.from_int(rng.integers(-9, 10, tuple(shape)))
 
     def quotient(self, a: Any, b: Any) -> Any:
-        return a / b if b != 0 else self.unknown("div", a, b)
+        return a / b if b != 0 else Fraction(0)
 
     def greater(self, a: Any, b: Any) -> Any:
         return max(a, b)
@@ -422,7 +415,7 @@ class Symbols(Exact):
     def quotient(self, a: Any, b: Any) -> Any:
         if isinstance(b, Poly):
             return a * polynomial(Applied("recip", (b,)))
-        return a * (1 / Fraction(b)) if b != 0 else self.unknown("div", a, b)
+        return a * (1 / Fraction(b)) if b != 0 else Fraction(0)
 
     def greater(self, a: Any, b: Any) -> Any:
         return self._extreme("max", a, b)
@@ -441,8 +434,8 @@ class Symbols(Exact):
         return self.unknown(fn, *sorted((a, b), key=str))
 
     def unknown(self, fn: str, *args: Any) -> Any:
-        if fn == "pow" and args[1] in (2, 3, 4):
-            return reduce(lambda a, b: a * b, [args[0]] * int(args[1]))
+        if fn == "pow" and args[1] in (1, 2, 3, 4):
+            return reduce(operator.mul, [args[0]] * int(args[1]))
         return polynomial(Applied(fn, args))
 
     def unknown_bool(self, fn: str, *args: Any) -> bool:
@@ -476,7 +469,7 @@ class Terms(Exact):
         return cells
 
     def quotient(self, a: Any, b: Any) -> Any:
-        return a / b
+        return a / b if self.z3.is_rational_value(b) else self.z3.If(b == 0, 0, a / b)
 
     def greater(self, a: Any, b: Any) -> Any:
         return self._extreme(a, b, largest=True)
@@ -493,8 +486,8 @@ class Terms(Exact):
     def unknown(self, fn: str, *args: Any) -> Any:
         if fn == "abs":
             return self.z3.If(args[0] >= 0, args[0], -args[0])
-        if fn == "pow" and self.z3.is_rational_value(args[1]) and args[1].as_fraction() in (2, 3, 4):
-            return reduce(lambda a, b: a * b, [args[0]] * int(args[1].as_fraction()))
+        if fn == "pow" and self.z3.is_rational_value(args[1]) and args[1].as_fraction() in (1, 2, 3, 4):
+            return reduce(operator.mul, [args[0]] * int(args[1].as_fraction()))
         real = self.z3.RealSort()
         return self.z3.Function(fn, *([real] * (len(args) + 1)))(*args)
 

@@ -40,6 +40,7 @@ from tensaurus.algebra.size import (
     evaluate,
     interval,
 )
+from tensaurus.algebra.typing import literal_dtype
 
 Values: TypeAlias = Mapping[Tensor, Array]
 
@@ -121,7 +122,11 @@ class Evaluation:
             case Read():
                 return self.read(body)
             case Call(fn, args):
-                return self.call(fn, [self.body(a) for a in args])
+                found = [self.body(a) for a in args]
+                if fn == "div" and all(literal_dtype(a) == "int" for a in args):
+                    # a quotient of integer literals (of axes, say) is a rational, not a truncated integer
+                    found = [Labelled(self.field.from_int(a.data), a.axes) for a in found]
+                return self.call(fn, found)
             case Select():
                 return self.select(body)
             case Reduce(monoid, axes, inner):
@@ -164,9 +169,6 @@ class Evaluation:
         return size
 
     def call(self, fn: str, args: Sequence[Labelled]) -> Labelled:
-        if fn == "div" and all(not self.field.elements(a.data) and not a.axes for a in args):
-            # a quotient of two literals is a rational, not a truncated integer
-            args = [Labelled(self.field.constant(int(a.data)), ()) for a in args]
         axes = _union(args)
         data = self.field.call(fn, [a.aligned(axes) for a in args])
         return Labelled(np.broadcast_to(data, [_length(a) for a in axes]), axes)
@@ -234,7 +236,7 @@ class Evaluation:
                     axes.append(a)
         rows = sorted(free)
         # a negative slope starts at the far end, so the base is addressed by its first element alone
-        base = data[tuple(offset)] if all(o == slice(None) or o.start >= 0 for o in offset) else data
+        base = data[(*offset, ...)] if all(o == slice(None) or o.start >= 0 for o in offset) else data
         shape = [data.shape[p] for p in rows] + [_length(a) for a in axes]
         strides = [data.strides[p] for p in rows] + [steps[a] for a in axes]
         if base.size == 0:
@@ -318,8 +320,9 @@ class Evaluation:
         repeats = prod(_length(a) for a in axes if a not in item.axes)
         if repeats == 1 or monoid in ("max", "min"):
             return result
-        again = "mul" if monoid == "sum" else "pow"
-        return self.call(again, [result, Labelled(np.asarray(repeats), ())])
+        if monoid == "sum":
+            return self.call("mul", [result, Labelled(np.asarray(repeats), ())])
+        return reduce(lambda a, b: self.call("mul", [a, b]), [result] * repeats)
 
     def contract(self, factors: Sequence[Labelled], gone: Sequence[Axis]) -> Labelled:
         """The sum over `gone` of the product of the factors, two at a time."""

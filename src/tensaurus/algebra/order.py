@@ -72,8 +72,10 @@ class Writer:
         factors = sorted(core.factors, key=lambda f: f.text(wider, inner))
         guards, padded = _absorbed(core)
         guards.sort(key=lambda g: show_size(g, wider))
-        groups = _connected(order, factors, guards)
-        pulled = [f for f in factors if f.free.isdisjoint(order)]
+        reach, held_inside = _reach(order, factors, guards)
+        padded = padded or held_inside
+        groups = _connected(order, [*reach.values(), *map(axes_in, guards)])
+        pulled = [f for f in factors if not reach[f]]
         scale: Any = coefficient
         amounts = [f for f in pulled if isinstance(f, Amount)]
         if isinstance(coefficient, int):
@@ -82,11 +84,11 @@ class Writer:
         parts += [self.factor(f, wider, inner, padded) for f in pulled]
         for group in groups:
             axes = self.bind([a for a in order if a in group])
-            inside = [f for f in factors if not f.free.isdisjoint(group)]
-            body = _chain("mul", [self.factor(f, wider, inner, padded) for f in inside])
+            inside = [f for f in factors if not reach[f].isdisjoint(group)]
+            body = _product([self.factor(f, wider, inner, padded) for f in inside])
             held = tuple(self.size(g) for g in guards if not axes_in(g).isdisjoint(group))
             parts.append(Reduce("sum", axes, Select(held, body, Const(0)) if held else body))
-        result = _chain("mul", parts) if parts else Const(1)
+        result = _product(parts)
         outer = tuple(self.size(g) for g in guards if axes_in(g).isdisjoint(order))
         return Select(outer, result, Const(0)) if outer else result
 
@@ -128,6 +130,10 @@ def _chain(fn: str, bodies: Sequence[Body]) -> Body:
     return reduce(lambda a, b: Call(fn, (a, b)), bodies)
 
 
+def _product(bodies: Sequence[Body]) -> Body:
+    return _chain("mul", bodies) if bodies else Const(1)
+
+
 def _absorbed(core: Core) -> tuple[list[Size], bool]:
     """The guards that must stay, and whether reads are padded by 0 instead of the guards that go.
 
@@ -156,10 +162,27 @@ def _records(record: Normal) -> Iterator[Normal]:
         yield from _records(part)
 
 
-def _connected(order: Sequence[Axis], factors: Sequence[Factor], guards: Sequence[Size]) -> list[set[Axis]]:
+def _reach(
+    order: Sequence[Axis], factors: Sequence[Factor], guards: Sequence[Size]
+) -> tuple[dict[Factor, frozenset[Axis]], bool]:
+    """The bound axes under which each factor must stand, and whether a guard holds some of them.
+
+    sum[r:2](y[i - 1] if i - r - 1 >= 0 else 0) may become y[i - 1] | 0 times a count, since y is 0 where
+    the guard never holds; exp(y[i - 1]) must stay under the guard.
+    """
+    bound = frozenset(order)
+    held = bound.intersection(frozenset().union(*map(axes_in, guards)))
+    reach = {f: f.free & bound for f in factors}
+    for f in factors if held else ():
+        if not isinstance(f, Leaf) and not _defined(f):
+            reach[f] |= held
+    return reach, bool(held)
+
+
+def _connected(order: Sequence[Axis], meetings: Sequence[frozenset[Axis]]) -> list[set[Axis]]:
     """Bound axes that meet in a factor or a guard: sums over different groups are factors of each other."""
     groups: list[set[Axis]] = [{a} for a in order]
-    for free in [*(f.free for f in factors), *(axes_in(g) for g in guards)]:
+    for free in meetings:
         meeting = [g for g in groups if not g.isdisjoint(free)]
         if len(meeting) > 1:
             first = groups.index(meeting[0])
