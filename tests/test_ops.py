@@ -17,7 +17,7 @@ from op_samples import Sample, samples, with_symbol
 from tensaurus.algebra.expr import Body, Call, Reduce, Scope, children, reads
 from tensaurus.algebra.field import P, Prime, Rationals, Reals
 from tensaurus.algebra.functions import RING
-from tensaurus.algebra.size import Symbol, substitute
+from tensaurus.algebra.size import Symbol, polynomial, substitute
 from tensaurus.ops import Op, TensorType, Untypable, registry
 from tensaurus.ops.examples import parse
 from tensaurus.ops.onnx_form import (
@@ -317,3 +317,24 @@ def test_an_opset_that_cannot_say_it() -> None:
     kinds = (TensorType("float32", (2,)), TensorType("float32", ()))
     with pytest.raises(NotInOpset, match="constant"):
         node_proto(clip, kinds, {}, ["x", "low"], ["y"], 6)
+
+
+def test_symbolic_static_input() -> None:
+    """A size that is not a number is written as the name of a tensor that holds it, and read back."""
+    expand, n = registry["Expand"], polynomial(Symbol("N", 1))
+    kinds = (TensorType("float32", (1, 3)),)
+    attrs = expand.canonical(kinds, {"shape": (n, 3)})
+    asked: list[Any] = []
+
+    def symbolic(sizes: tuple[Any, ...]) -> str:
+        asked.append(sizes)
+        return "sizes"
+
+    node, initializers = node_proto(expand, kinds, attrs, ["x"], ["y"], 14, symbolic=symbolic)
+    assert list(node.input) == ["x", "sizes"] and not initializers
+    held = np.empty(2, object)
+    held[:] = asked[0]
+    args, found = from_onnx(expand, node, 14, {"sizes": held}.get)
+    assert args == ("x",) and expand.canonical(kinds, found) == attrs
+    with pytest.raises(NotInOpset):
+        node_proto(expand, kinds, attrs, ["x"], ["y"], 14)

@@ -113,6 +113,8 @@ _POOLS = (
     "f32[1,2,6,7] kernel_shape=(3,2) strides=(2,2) auto_pad=VALID",
 )
 _CEIL = (
+    "f32[1,2,6,7] kernel_shape=(3,2) strides=(2,2) auto_pad=SAME_UPPER ceil_mode=1",
+    "f32[1,2,6,7] kernel_shape=(3,2) strides=(2,3) auto_pad=VALID ceil_mode=1",
     "f32[1,2,6,7] kernel_shape=(3,3) strides=(2,2) ceil_mode=1",
     "f32[1,2,7,6] kernel_shape=(3,3) strides=(2,2) pads=(1,1,1,1) ceil_mode=1",
 )

@@ -173,19 +173,25 @@ _arg_extreme("ArgMax", "max")
 _arg_extreme("ArgMin", "min")
 
 
-@op("CumSum", since=11, moved={"axis": 1}, normal=_one_axis, examples=[
-    "f32[2,4] axis=1", "f32[3,2] axis=0 exclusive=1", "f32[2,4] axis=-1 reverse=1",
-    "f64[5] axis=0 exclusive=1 reverse=1", "i64[4] axis=0",
-])  # fmt: skip
-def cumulative_sum(x: Tensor, *, axis: int, exclusive: int = 0, reverse: int = 0) -> Scope:
-    """The sum of the elements up to each one: a window as long as the axis, zero beyond the edge."""
+def _cumulative(name: str, since: int, monoid: str, neutral: int) -> None:
+    """Each element and all before it: a window as long as the axis, neutral beyond the edge."""
 
-    def at(*i: Size) -> Body:
-        def inside(r: Size) -> Body:
-            step = r + exclusive
-            spot = i[axis] + step if reverse else i[axis] - step
-            return x.padded(0)[replaced(i, axis, spot)]
+    def declare(x: Tensor, *, axis: int, exclusive: int = 0, reverse: int = 0) -> Scope:
+        def at(*i: Size) -> Body:
+            def inside(r: Size) -> Body:
+                step = r + exclusive
+                spot = i[axis] + step if reverse else i[axis] - step
+                return x.padded(neutral)[replaced(i, axis, spot)]
 
-        return fold("sum", (x.shape[axis],), inside)
+            return fold(monoid, (x.shape[axis],), inside)
 
-    return compute(x.shape, at)
+        return compute(x.shape, at)
+
+    op(name, since=since, moved={"axis": 1}, normal=_one_axis, examples=[
+        "f32[2,4] axis=1", "f32[3,2] axis=0 exclusive=1", "f32[2,4] axis=-1 reverse=1",
+        "f64[5] axis=0 exclusive=1 reverse=1", "i64[4] axis=0",
+    ])(declare)  # fmt: skip
+
+
+_cumulative("CumSum", 11, "sum", 0)
+_cumulative("CumProd", 26, "prod", 1)
