@@ -158,6 +158,19 @@ def _ratios(scales: Sequence[Any], rank: int) -> tuple[Fraction, ...]:
     return tuple(map(Fraction, scales))
 
 
+def _alike(x: Tensor, ratios: Sequence[Fraction], axes: Sequence[int], policy: str) -> tuple[Fraction, ...]:
+    """One ratio for all axes: the least or the largest of those that the sizes ask for."""
+    if policy not in ("not_larger", "not_smaller"):
+        raise Untypable(f"the policy {policy}")
+    shared = (min if policy == "not_larger" else max)(ratios[d] for d in axes)
+    for d in axes:
+        n = x.shape[d]
+        # sizes are rounded here, and rounded down where the ratio is given
+        if not isinstance(n, int) or _scaled(n, shared) != (n * shared + HALF) // 1:
+            raise Untypable(f"{policy}: {n} times {shared} is not exact")
+    return tuple(shared if d in axes else Fraction(1) for d in range(x.rank))
+
+
 def _resize_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
     """Scales of every dimension, sizes where float32 cannot write the scales; what has no effect dropped."""
     x = tensors[0]
@@ -173,16 +186,18 @@ def _resize_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, 
         ratios = _ratios([placed.get(d, 1) for d in range(x.rank)], x.rank)
         counts = None
     else:
-        if attrs["keep_aspect_ratio_policy"] != "stretch":
-            raise Untypable(f"the policy {attrs['keep_aspect_ratio_policy']}")
         counts = tuple(placed.get(d, n) for d, n in enumerate(x.shape))
         found = [_ratio(n, c) for n, c in zip(x.shape, counts, strict=True)]
         if any(r is None for r in found):
             raise Untypable(f"{x.shape} resized to {counts}")
         ratios = tuple(r for r in found if r is not None)
+        if attrs["keep_aspect_ratio_policy"] != "stretch":
+            ratios, counts = _alike(x, ratios, axes, attrs["keep_aspect_ratio_policy"]), None
     if attrs["antialias"] and attrs["mode"] != "nearest" and any(r < 1 for r in ratios):
         raise Untypable("antialiasing")
     exact = all(Fraction(float(np.float32(r))) == r for r in ratios)
+    if not exact and counts is None and not scales:
+        raise Untypable(f"ratios {ratios} are no float32 numbers")
     coordinates = attrs["coordinate_transformation_mode"]
     if coordinates == "pytorch_half_pixel" and all(
         nonnegative(_scaled(n, r) - 2) for n, r in zip(x.shape, ratios, strict=True) if r != 1
@@ -236,6 +251,8 @@ def _rounding(attrs: Mapping[str, Any], ratios: Sequence[Fraction]) -> str:
         "f32[1,1,4,6] scales=(1,1,0.5,1.5) mode=linear",
         "f32[2,3,5] scales=(1,1,2.5) mode=linear",
         "f32[1,1,4,5] sizes=(3,10) axes=(2,3) mode=linear",
+        "f32[1,1,2,4] sizes=(7,8) axes=(2,3) keep_aspect_ratio_policy=not_larger",
+        "f32[1,1,2,4] sizes=(3,5) axes=(2,3) keep_aspect_ratio_policy=not_smaller mode=linear",
         "f32[1,1,4,5] scales=(1,1,0.8,1.3) mode=linear coordinate_transformation_mode=half_pixel_symmetric",
         "i32[1,1,2,3] scales=(1,1,2,2) nearest_mode=floor coordinate_transformation_mode=asymmetric",
     ],
