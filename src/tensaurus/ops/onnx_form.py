@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -68,6 +68,7 @@ def schema_of(op: Op, opset: int) -> defs.OpSchema:
     return found
 
 
+@cache
 def versions(op: Op) -> tuple[int, ...]:
     """The opsets at which the operator's schema changed and the declaration holds, oldest first."""
     changed = {
