@@ -40,7 +40,7 @@ from tensaurus.algebra.size import (
     evaluate,
     interval,
 )
-from tensaurus.algebra.typing import literal_dtype
+from tensaurus.algebra.typing import dtype_of, literal_dtype
 
 Values: TypeAlias = Mapping[Tensor, Array]
 
@@ -90,6 +90,9 @@ class Evaluation:
             return np.zeros(shape, self._empty_kind(unit.body))
         flat = split_axes(known)
         result = self.body(flat.body)
+        if result.data.dtype.kind == "i" and dtype_of(scope).startswith(("float", "bfloat")):
+            # only literals were read: where(i >= 0, 1, x[i]) over a range that never reads x
+            result = Labelled(self.field.from_int(result.data), result.axes)
         data = np.broadcast_to(result.aligned(flat.axes), [_length(a) for a in flat.axes])
         return np.ascontiguousarray(data).reshape(shape)
 
@@ -123,7 +126,8 @@ class Evaluation:
                 return self.read(body)
             case Call(fn, args):
                 found = [self.body(a) for a in args]
-                if fn == "div" and all(literal_dtype(a) == "int" for a in args):
+                whole = fn == "div" and not any(self.field.elements(a.data) for a in found)
+                if whole and not literal_dtype(body).startswith(("int", "uint")):
                     # a quotient of integer literals (of axes, say) is a rational, not a truncated integer
                     found = [Labelled(self.field.from_int(a.data), a.axes) for a in found]
                 return self.call(fn, found)
@@ -398,7 +402,7 @@ class Evaluation:
 
 def _picked(item: Labelled, at: Mapping[Axis, int]) -> Labelled:
     spot = tuple(at.get(a, slice(None)) for a in item.axes)
-    return Labelled(item.data[spot], tuple(a for a in item.axes if a not in at))
+    return Labelled(item.data[(*spot, ...)], tuple(a for a in item.axes if a not in at))
 
 
 def _sliced(item: Labelled, cut: Axis, piece: Axis, start: int) -> Labelled:

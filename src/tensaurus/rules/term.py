@@ -100,6 +100,8 @@ def _term(tree: ast.expr) -> Term:
             if name not in registry:
                 raise RuleError(f"no operator {name}")
             terms = tuple(None if isinstance(a, ast.Constant) and a.value is None else _term(a) for a in args)
+            while terms and terms[-1] is None:
+                terms = terms[:-1]
             attrs = tuple((k.arg, k.value) for k in keywords if k.arg is not None)
             rests = [k.value.id for k in keywords if k.arg is None and isinstance(k.value, ast.Name)]
             unknown = [k for k, _ in attrs if k not in registry[name].attributes]
