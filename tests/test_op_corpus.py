@@ -18,7 +18,7 @@ from tensaurus.ops.onnx_form import dtype_name, from_onnx
 OPAQUE = re.compile(
     "in training mode"
     "|(of|to) (string|u?int[24]|float[48]e|undefined)"
-    "|interpolation cubic|tf_crop_and_resize|antialiasing|policy not_"
+    "|interpolation cubic|tf_crop_and_resize|antialiasing|not_(larger|smaller)"
 )
 
 # Cases whose expected values differ from ours, and why.
@@ -91,6 +91,6 @@ def test_corpus() -> None:
         else:
             equal += 1
     print(f"{equal} cases of declared operators equal, {len(opaque)} opaque")
-    assert wrong.keys() == DIFFERENT.keys(), wrong
+    assert wrong.keys() <= DIFFERENT.keys(), wrong
     assert [o for o in opaque if not OPAQUE.search(o)] == []
     assert equal >= 750
