@@ -29,8 +29,17 @@ from tensaurus.algebra.text import letters, names_in, show_size
 
 
 def body_of(axes: Sequence[Axis], body: Sum, scope: Scope) -> Scope:
-    """The scope over these axes, its axes named as `show` names them."""
+    """The scope over these axes, its axes named as `show` names them.
+
+    `scope` is what the body was before: names that only it had are free again.
+    """
     taken = names_in(scope)
+    result = _body_of(axes, body, taken)
+    left = names_in(result)
+    return result if left == taken else _body_of(axes, body, left)
+
+
+def _body_of(axes: Sequence[Axis], body: Sum, taken: set[str]) -> Scope:
     kept = (name for name in letters("ijklmnopq") if name not in taken)
     named = [Axis(next(kept), a.extent) for a in axes]
     writer = Writer({a: polynomial(b) for a, b in zip(axes, named, strict=True)}, taken)

@@ -82,7 +82,7 @@ def show_size(size: Any, names: Mapping[Axis, str]) -> str:
     for factors, coefficient in terms_of(size):
         texts = sorted(_factor(a, names) for a in factors)
         pieces.append((-len(texts), texts, coefficient))
-    pieces.sort(key=lambda piece: piece[:2])
+    pieces.sort()  # by coefficient last: two axes may go by one name while they are being ordered
     text = ""
     for _, texts, coefficient in pieces:
         sign, amount = ("-", -coefficient) if coefficient < 0 else ("+", coefficient)
