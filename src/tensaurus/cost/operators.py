@@ -15,7 +15,7 @@ from tensaurus.cost.measure import Stopwatch
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node, constant, source
 from tensaurus.graph.onnx_export import Expand, export_model
-from tensaurus.graph.onnx_import import Frame
+from tensaurus.graph.frame import Frame
 from tensaurus.graph.program import Program
 from tensaurus.graph.text import workload
 from tensaurus.ops import TensorType

@@ -16,7 +16,7 @@ import numpy as np
 from tensaurus.algebra.analysis import degree
 from tensaurus.algebra.field import Array, Field, P, Prime, Rationals, Terms
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node
-from tensaurus.graph.onnx_export import evaluated
+from tensaurus.graph.fold import evaluated
 from tensaurus.graph.program import topological
 from tensaurus.ops import Op, TensorType
 from tensaurus.rules.instances import Instance, instances

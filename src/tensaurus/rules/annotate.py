@@ -1,0 +1,57 @@
+"""Evidence written into rule files: each line ends with what verification found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from tensaurus.rules.rule import Evidence, Rule, read_rules
+from tensaurus.rules.verify import Refuted, verify
+
+_EVIDENCE = re.compile(r"\s*\|\s*\w+\([^|]*\)\s*$")
+STRENGTH = ("tested(rationals", "tested(gf", "proved(")
+
+
+def annotated(
+    text: str, check: Callable[[Rule], Evidence | Refuted] = verify
+) -> tuple[str, list[Refuted]]:
+    """The text of a rule file with fresh evidence at the end of every rule, and the rules refuted.
+
+    A line that stands for several rules (`<=>`, optional inputs) carries the weakest of their evidences.
+    """
+    refuted: list[Refuted] = []
+    lines: list[str] = []
+    for block in _blocks(text.splitlines()):
+        if not block[0].strip() or block[0].lstrip().startswith("#"):
+            lines.extend(block)
+            continue
+        block[-1] = _EVIDENCE.sub("", block[-1])
+        found: list[Evidence] = []
+        for rule in read_rules(block):
+            result = check(rule)
+            if isinstance(result, Refuted):
+                refuted.append(result)
+            else:
+                found.append(result)
+        if found:
+            block[-1] = f"{block[-1].rstrip()} | {min(found, key=_strength)}"
+        lines.extend(block)
+    return "\n".join(lines) + "\n", refuted
+
+
+def _strength(evidence: Evidence) -> int:
+    return next((k for k, start in enumerate(STRENGTH) if str(evidence).startswith(start)), -1)
+
+
+def _blocks(lines: Iterable[str]) -> Iterable[list[str]]:
+    """A rule with its indented continuation lines; every other line alone."""
+    block: list[str] = []
+    for line in lines:
+        if line[:1].isspace() and line.strip() and block:
+            block.append(line)
+            continue
+        if block:
+            yield block
+        block = [line]
+    if block:
+        yield block
