@@ -62,6 +62,11 @@ class Program:
         count.update(node for _, node in self.outputs)
         return count
 
+    @cached_property
+    def static(self) -> frozenset[Node]:
+        """Nodes that depend on constants alone."""
+        return frozenset(node for node in self.nodes if node.static)
+
     @property
     def active(self) -> Iterator[Node]:
         """Nodes that compute at run time: neither leaves, nor projections, nor static."""

@@ -7,7 +7,7 @@ Nodes are immutable and interned, so what a single-root rule makes of a node is 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
@@ -329,3 +329,13 @@ class Rewriter:
             made = self.one(matcher.rule, node)
             if made is not None:
                 yield matcher.rule, made
+
+
+def expander(rules: Iterable[Rule]) -> Callable[[Node, int], Node | None]:
+    """What the rules tagged `expand` make of a node that an opset lacks; None where they say nothing."""
+    rewriter = Rewriter(rule for rule in rules if "expand" in rule.tags)
+
+    def expand(node: Node, opset: int) -> Node | None:
+        return next((made for _, made in rewriter.local(node)), None)
+
+    return expand

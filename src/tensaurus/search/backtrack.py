@@ -2,13 +2,14 @@
 
 Programs wait in a queue ordered by cost; each step takes the cheapest and applies rules to it; a result
 waits in turn if it costs less than `alpha` times the best.  A rule is applied everywhere at once (a *pass*,
-arguments before users) and, where passes from the best program bring nothing more, at one place at a time.
+arguments before users); when no program waits for passes any more, at one place at a time.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from time import monotonic
@@ -99,25 +100,29 @@ class Backtrack:
         first = Candidate(program, self.total(program))
         outcome = Outcome([first], programs=1)
         tick = itertools.count()
-        queue: list[tuple[float, int, Candidate]] = [(first.cost, next(tick), first)]
+        wide: list[tuple[float, int, Candidate]] = [(first.cost, next(tick), first)]
+        narrow: list[tuple[float, int, Candidate]] = []
         self._seen = {_key(program)}
         try:
-            while queue:
+            while wide or narrow:
                 if outcome.steps >= self.steps:
                     outcome.ended_by = "steps"
                     break
                 if self._late():
                     outcome.ended_by = "time"
                     break
-                cost, _, current = heapq.heappop(queue)
+                passes = bool(wide)
+                cost, _, current = heapq.heappop(wide if passes else narrow)
                 if cost >= self.alpha * outcome.best.cost and current is not outcome.best:
                     continue
                 outcome.steps += 1
-                for child in self.children(current):
+                if passes:
+                    heapq.heappush(narrow, (cost, next(tick), current))
+                for child in self.passes(current) if passes else self.places(current):
                     outcome.programs += 1
                     self._keep(outcome, child)
                     if child.cost < self.alpha * outcome.best.cost:
-                        heapq.heappush(queue, (child.cost, next(tick), child))
+                        heapq.heappush(wide, (child.cost, next(tick), child))
                     if self._late():
                         break
                 self.watch(outcome.steps, outcome.best.cost)
@@ -134,43 +139,36 @@ class Backtrack:
             outcome.candidates.insert(0, child)
             del outcome.candidates[self.keep :]
 
-    def children(self, current: Candidate) -> Iterator[Candidate]:
-        """Every new program one step away: passes first, single places where no pass gains."""
-        places: dict[Rule, int] = {}
-        for node in current.program.nodes:
-            if not node.static:
-                for rule, _ in self.rewriter.local(node):
-                    places[rule] = places.get(rule, 0) + 1
-        gained = False
-        for rule in places:
+    def passes(self, current: Candidate) -> Iterator[Candidate]:
+        """Every new program that one rule makes, applied wherever it matches."""
+        for rule in self._matching(current.program):
             made, count = self.everywhere(current.program, rule)
-            child = self._child(current, made, rule, count)
-            if child is not None:
-                gained = gained or child.cost < current.cost
-                yield child
+            yield from self._child(current, made, rule, count)
         for matcher in self.rewriter.several:
             for changes in itertools.islice(matcher.joint(current.program), JOINT):
-                child = self._child(current, current.program.replaced(changes), matcher.rule, 1)
-                if child is not None:
-                    gained = gained or child.cost < current.cost
-                    yield child
-        if gained:
-            return
+                yield from self._child(current, current.program.replaced(changes), matcher.rule, 1)
+
+    def places(self, current: Candidate) -> Iterator[Candidate]:
+        """Every new program that one rule makes at one of several places."""
+        counts = self._matching(current.program)
         for node in current.program.nodes:
             if not node.static:
                 for rule, replacement in self.rewriter.local(node):
-                    if places[rule] > 1:
+                    if counts[rule] > 1:
                         made = current.program.replaced({node: replacement})
-                        child = self._child(current, made, rule, 1)
-                        if child is not None:
-                            yield child
+                        yield from self._child(current, made, rule, 1)
 
-    def _child(self, current: Candidate, made: Program, rule: Rule, count: int) -> Candidate | None:
+    def _matching(self, program: Program) -> Counter[Rule]:
+        """The rules that apply, in order of their first place, and at how many places."""
+        return Counter(
+            rule for node in program.nodes if not node.static for rule, _ in self.rewriter.local(node)
+        )
+
+    def _child(self, current: Candidate, made: Program, rule: Rule, count: int) -> Iterator[Candidate]:
         key = _key(made)
-        if key in self._seen:
-            return None
-        self._seen.add(key)
-        return Candidate(made, self.total(made), Step(rule, count, current))
+        if key not in self._seen:
+            self._seen.add(key)
+            yield Candidate(made, self.total(made), Step(rule, count, current))
 
     def everywhere(self, program: Program, rule: Rule) -> tuple[Program, int]:
         """The program with the rule applied at every node, arguments first, and how often it applied."""
