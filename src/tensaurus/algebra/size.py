@@ -406,6 +406,8 @@ def nonnegative(size: Any) -> bool:
     if all(isinstance(a, Symbol) for a in inside):
         shifted = substitute(size, {a: plus(a, a.low) for a in inside if isinstance(a, Symbol) and a.low})
         return all(coefficient >= 0 for _, coefficient in terms_of(shifted))
+    if all(isinstance(a, Symbol) or isinstance(a, Floor) and isinstance(a.bottom, int) for a in inside):
+        return _nonnegative_with_floors(size)  # the interval of a floor over symbols is the floor itself
     low, _ = interval(size)
     if low is not None and low != size:
         return nonnegative(low)
