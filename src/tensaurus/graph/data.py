@@ -39,7 +39,7 @@ class Data:
 
     def __init__(self, array: Array | None = None, proto: TensorProto | None = None):
         if array is not None and array.dtype.kind in "OSU":
-            array, proto = None, _text_proto(array)
+            proto, array = _text_proto(array), None
         self._array, self._proto = array, proto
         if proto is not None:
             if proto.data_location == TensorProto.EXTERNAL:

@@ -83,7 +83,7 @@ def nodes_tensors(nodes: Iterator[NodeProto] | list[NodeProto]) -> Iterator[Tens
 
 
 def tensors_of(model: ModelProto) -> Iterator[TensorProto]:
-    """Every tensor of the model: initializers and attributes, in bodies, functions and training graphs too."""
+    """Every tensor of the model: initializers and attributes, those in bodies and functions too."""
     roots = [model.graph]
     for info in model.training_info:
         roots += [info.initialization, info.algorithm]

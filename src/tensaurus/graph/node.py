@@ -87,6 +87,11 @@ class Node:
         raise KeyError(name)
 
     @property
+    def identity(self) -> int | None:
+        """A number of its own for a node with effects or randomness, which is equal to no other."""
+        return next((value for key, value in self.attrs if key == "identity"), None)
+
+    @property
     def declared(self) -> bool:
         """True where the operator has an expression."""
         return isinstance(self.op, Op)
@@ -116,7 +121,9 @@ def _intern(
     return found
 
 
-def apply(op: Op, args: Sequence[Node | None], attrs: Mapping[str, Any] | None = None, outputs: int = 1) -> Node:
+def apply(
+    op: Op, args: Sequence[Node | None], attrs: Mapping[str, Any] | None = None, outputs: int = 1
+) -> Node:
     """The operator on these arguments; `outputs` counts those wanted, 0 means all.  Raises Untypable."""
     inputs = list(args)
     while inputs and inputs[-1] is None:

@@ -6,252 +6,69 @@ it is (`opaque.Form`), the bodies of If, Loop and Scan as programs of their own.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
-from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
 
-from tensaurus.algebra.size import Size, Symbol, polynomial
+from tensaurus.algebra.size import Arithmetic, Floor, Largest, Symbol, polynomial, terms_of
 from tensaurus.errors import TensaurusError
-from tensaurus.graph.node import (
-    Data,
-    Node,
-    OtherType,
-    Type,
-    apply,
-    constant,
-    dtype_name,
-    item,
-    opaque,
-    source,
-)
+from tensaurus.graph.data import Data, numpy_dtype
+from tensaurus.graph.frame import CONTENT, Frame, around, light_copy, opsets_of
+from tensaurus.graph.inference import Types, fix_shapes
+from tensaurus.graph.model_file import load_model
+from tensaurus.graph.node import CONSTANT, Node, Type, apply, constant, item, opaque, source
 from tensaurus.graph.opaque import Form
-from tensaurus.graph.program import Program
+from tensaurus.graph.program import Program, topological
 from tensaurus.graph.values import Known, known
 from tensaurus.ops import Op, TensorType, Untypable, registry
+from tensaurus.ops.leaf_form import ONNX_DOMAINS, held_tensor, repeatable, sparse_node
 from tensaurus.ops.onnx_form import from_onnx
 
-ONNX_DOMAINS = ("", "ai.onnx")
-RANDOM = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
-)
+_CONTAINERS = ("sequence_type", "optional_type", "map_type", "sparse_tensor_type")
 
-
-@dataclass(frozen=True)
-class Frame:
-    """What ONNX says around a graph: kept for export.
-
-    model       the ModelProto without its graph's nodes, initializers and value infos
-    inputs      ValueInfoProtos of the graph's inputs, overridable initializers included
-    outputs     ValueInfoProtos of the graph's outputs
-    defaults    TensorProtos of initializers that a caller may override (inputs of the same name)
-    fixed       True where --shape fixed a size: the interface then states the fixed sizes
-    """
-
-    model: ModelProto
-    inputs: tuple[ValueInfoProto, ...]
-    outputs: tuple[ValueInfoProto, ...]
-    defaults: tuple[TensorProto, ...] = ()
-    fixed: bool = False
-
-    @property
-    def opset(self) -> int:
-        return opset_of(self.model)
-
-
-def opset_of(model: ModelProto) -> int:
-    """The version of ONNX's own operators that the model uses, 1 where it names none."""
-    return max((o.version for o in model.opset_import if o.domain in ONNX_DOMAINS), default=1)
-
-
-def load_model(path: str | Path) -> ModelProto:
-    """Read and check a model file with its external data.
-
-    Raises TensaurusError naming the file and the reason: unreadable, not ONNX, external data missing or
-    outside the model's folder, or refused by ONNX's checker.
-    """
-    file = Path(path)
-    try:
-        raw = file.read_bytes()
-    except OSError as error:
-        raise TensaurusError(f"cannot be read: {error.strerror}", file=path) from error
-    model = ModelProto()
-    try:
-        model.ParseFromString(raw)
-    except Exception as error:  # protobuf's DecodeError, and its own RuntimeErrors
-        raise TensaurusError("is not an ONNX model, or is truncated", file=path) from error
-    if not model.HasField("graph") or not model.opset_import and not model.graph.node:
-        raise TensaurusError("is not an ONNX model, or is truncated", file=path)
-    _load_external(model, file)
-    try:
-        onnx.checker.check_model(model if model.ByteSize() < 2**31 - 1 else str(file))
-    except Exception as error:
-        raise TensaurusError(f"ONNX's checker refuses it: {_first_line(error)}", file=path) from error
-    return model
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-def tensors_of(graph: GraphProto) -> Iterator[TensorProto]:
-    """Every tensor of the graph and of the bodies in it: initializers and attributes."""
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-            for body in _graphs(attribute):
-                yield from tensors_of(body)
-
-
-def _graphs(attribute: AttributeProto) -> list[GraphProto]:
-    return [attribute.g] if attribute.type == AttributeProto.GRAPH else list(attribute.graphs)
-
-
-def _load_external(model: ModelProto, file: Path) -> None:
-    folder = file.parent.resolve()
-    for tensor in tensors_of(model.graph):
-        if not uses_external_data(tensor):
-            continue
-        place = next((e.value for e in tensor.external_data if e.key == "location"), "")
-        target = (folder / place).resolve()
-        if not place or not target.is_relative_to(folder):
-            raise TensaurusError(
-                f"the external data of tensor {tensor.name} is at {place!r}, outside the model's folder",
-                file=file,
-                remedy="Move the data beside the model.",
-            )
-        if not target.is_file():
-            raise TensaurusError(
-                f"the external data of tensor {tensor.name} is missing: {place}",
-                file=file,
-                remedy="Put the data file beside the model.",
-            )
-        try:
-            load_external_data_for_tensor(tensor, str(folder))
-        except Exception as error:
-            raise TensaurusError(
-                f"the external data of tensor {tensor.name} cannot be read: {_first_line(error)}", file=file
-            ) from error
-        tensor.data_location = TensorProto.DEFAULT
-        del tensor.external_data[:]
-
-
-def fix_shapes(model: ModelProto, shapes: Mapping[str, Sequence[int]], file: str | Path | None = None) -> None:
-    """Write the given sizes into the model's inputs.  Raises TensaurusError where they contradict it."""
-    initial = {t.name for t in model.graph.initializer}
-    inputs = {i.name: i for i in model.graph.input if i.name not in initial}
-    bound: dict[str, int] = {}
-    for name, shape in shapes.items():
-        if name not in inputs:
-            raise TensaurusError(
-                f"has no input {name}", file=file, remedy=f"Its inputs are {', '.join(inputs) or 'none'}."
-            )
-        kind = inputs[name].type.tensor_type
-        if not kind.HasField("shape"):
-            for size in shape:
-                kind.shape.dim.add().dim_value = size
-            continue
-        if len(kind.shape.dim) != len(shape):
-            raise TensaurusError(
-                f"input {name} has {len(kind.shape.dim)} dimensions, not {len(shape)}", file=file
-            )
-        for place, (dim, size) in enumerate(zip(kind.shape.dim, shape, strict=True)):
-            if dim.HasField("dim_value") and dim.dim_value > 0 and dim.dim_value != size:
-                raise TensaurusError(
-                    f"input {name} has size {dim.dim_value} in dimension {place}, not {size}", file=file
-                )
-            if _named(dim.dim_param) and bound.setdefault(dim.dim_param, size) != size:
-                raise TensaurusError(
-                    f"--shape gives {dim.dim_param} both {bound[dim.dim_param]} and {size}", file=file
-                )
-            dim.dim_value = size
-    for entry in inputs.values():
-        for dim in entry.type.tensor_type.shape.dim:
-            if dim.dim_param in bound and _named(dim.dim_param):
-                dim.dim_value = bound[dim.dim_param]
-
-
-def _named(parameter: str) -> bool:
-    """True for a dim_param that names a size; `?`, `unk__7` and the like stand for any."""
-    return bool(re.fullmatch(r"[A-Za-z_]\w*", parameter)) and not parameter.startswith("unk__")
+__all__ = ["Frame", "fix_shapes", "import_model", "load_model"]
 
 
 def import_model(
     model: ModelProto, shapes: Mapping[str, Sequence[int]] | None = None, file: str | Path | None = None
 ) -> Program:
-    """The program of a checked model.  `shapes` fixes sizes of inputs.  Raises TensaurusError."""
-    work = ModelProto()
-    work.CopyFrom(model)
-    fix_shapes(work, shapes or {}, file)
-    initial = {t.name for t in work.graph.initializer}
-    overridable = set() if work.ir_version < 4 else {i.name for i in work.graph.input} & initial
-    graph = work.graph
-    opset = opset_of(work)
-    typed = _inferred(work)
-    frame_model = ModelProto()
-    frame_model.CopyFrom(work)
-    for name in ("node", "initializer", "sparse_initializer", "value_info", "input", "output"):
-        frame_model.graph.ClearField(name)
-    inputs = [i for i in graph.input if i.name not in initial or i.name in overridable]
-    room = Room(opset, typed)
-    for value in inputs:
-        room.define(value.name, source(value.name, room.declared_type(value)))
-    for sparse in graph.sparse_initializer:
-        dense = NodeProto(op_type="Constant", output=[sparse.values.name])
-        dense.attribute.add(name="sparse_value", type=AttributeProto.SPARSE_TENSOR).sparse_tensor.CopyFrom(sparse)
-        room.add_opaque(dense, "a sparse tensor")
-    defaults = tuple(t for t in graph.initializer if t.name in overridable)
-    room.run(graph, skip=overridable)
-    frame = Frame(
-        frame_model, tuple(inputs), tuple(graph.output), defaults, fixed=bool(shapes)
-    )
-    return Program(
-        inputs=tuple(room.names[i.name] for i in inputs),
-        outputs=tuple((o.name, room.lookup(o.name)) for o in graph.output),
-        names=room.hints(),
-        frame=frame,
-    )
+    """The program of a checked model, which stays as it is.  `shapes` fixes sizes of inputs.
 
-
-def _inferred(model: ModelProto) -> dict[int, dict[str, TypeProto]]:
-    """Types by graph (in order of a walk) and name, from ONNX's own inference where it succeeds."""
-    light = ModelProto()
-    light.CopyFrom(model)
-    bodies = list(_walk(light.graph))
-    for body in bodies:
-        del body.value_info[:]
-    for tensor in tensors_of(light.graph):
-        if len(tensor.raw_data) > 65536:
-            tensor.ClearField("raw_data")
-            tensor.data_location = TensorProto.EXTERNAL
-            tensor.external_data.add(key="location", value="unread")
+    Raises TensaurusError.
+    """
+    light = light_copy(model)
+    fix_shapes(light, shapes or {}, file)
+    graph = light.graph
+    initial = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+    both = {i.name for i in graph.input} & initial
+    overridable = both if model.ir_version >= 4 else set()
+    inputs = [i for i in graph.input if i.name not in both - overridable]
+    around_model = ModelProto()
+    around_model.CopyFrom(light)
+    for name in (*CONTENT, "input", "output"):
+        around_model.graph.ClearField(name)
+    around_model.graph.sparse_initializer.extend(
+        t for t in graph.sparse_initializer if t.values.name in overridable
+    )
+    defaults = tuple(t for t in model.graph.initializer if t.name in overridable)
+    frame = Frame(around_model, tuple(inputs), tuple(graph.output), defaults, fixed=bool(shapes))
+    functions = frozenset((f.domain, f.name) for f in model.functions)
+    room = Room(opsets_of(model), functions, Types(light))
     try:
-        light = onnx.shape_inference.infer_shapes(light, data_prop=True)
-    except Exception:  # inference is advice; what it cannot type stays untyped
-        light = model
-    result: dict[int, dict[str, TypeProto]] = {}
-    for place, (graph, original) in enumerate(zip(_walk(light.graph), _walk(model.graph), strict=True)):
-        names = {v.name: v.type for v in original.value_info}
-        names.update({v.name: v.type for v in (*graph.output, *graph.value_info)})
-        result[place] = names
-    return result
-
-
-def _walk(graph: GraphProto) -> Iterator[GraphProto]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for body in _graphs(attribute):
-                yield from _walk(body)
+        for value in inputs:
+            room.take(value)
+        room.run(model.graph, overridable)
+        outputs = tuple((o.name, room.lookup(o.name)) for o in graph.output)
+    except TensaurusError as error:
+        error.file = file if error.file is None else error.file
+        raise
+    return Program(
+        inputs=tuple(room.names[i.name] for i in inputs), outputs=outputs, names=room.hints(), frame=frame
+    )
 
 
 class Room:
@@ -259,22 +76,38 @@ class Room:
 
     def __init__(
         self,
-        opset: int,
-        typed: Mapping[int, Mapping[str, TypeProto]],
+        opsets: Mapping[str, int],
+        functions: frozenset[tuple[str, str]],
+        types: Types,
         outer: Room | None = None,
-        counter: Iterator[int] | None = None,
+        graph: GraphProto | None = None,
     ):
-        self.opset = opset
-        self.typed = typed
-        self.outer = outer
-        self.counter = counter if counter is not None else iter(range(1 << 30))
-        self.infos = typed.get(next(self.counter), {})
+        self.opsets, self.functions, self.types, self.outer = opsets, functions, types, outer
+        self.opset = opsets.get("", 1)
+        self.counter: Iterator[int] = outer.counter if outer is not None else count()
+        number = next(self.counter)
+        self.infos = types.infos[number]
+        # sizes keep their names in a body without inputs; those of a loop may differ in each iteration
+        shared = outer is not None and graph is not None and not graph.input
+        self.scope: str = outer.scope if shared and outer is not None else str(number or "")
         self.names: dict[str, Node] = {}
         self.captured: dict[str, tuple[Node, Node]] = {}  # name: (the body's input, the outer node)
-        self.memo: Known = outer.memo if outer is not None else {}
+        self.given: set[Symbol] = set(outer.given) if outer is not None else set()
+        self.memo: Known = {}
 
-    def define(self, name: str, node: Node) -> None:
-        self.names[name] = node
+    def take(self, value: ValueInfoProto) -> None:
+        """Define an input of the graph."""
+        stated = value.type if value.type.WhichOneof("value") else self.infos.get(value.name, TypeProto())
+        kind = self.type_of(stated, value.name)
+        self.names[value.name] = source(value.name, kind)
+        if isinstance(kind, TensorType):
+            self.given.update(s for s in map(_symbol, kind.shape) if s is not None)
+
+    def type_of(self, proto: TypeProto, name: str) -> Type:
+        try:
+            return self.types.of(proto, name, self.scope)
+        except ValueError as error:
+            raise TensaurusError(f"the value {name} has a type that ONNX lacks: {error}") from error
 
     def hints(self) -> dict[Node, str]:
         return {node: name for name, node in reversed(self.names.items())}
@@ -285,80 +118,101 @@ class Room:
         if name in self.captured:
             return self.captured[name][0]
         if self.outer is None:
-            raise TensaurusError(f"the value {name} is used and nowhere defined")
+            raise TensaurusError(f"the value {name} is used before it is defined")
         node = self.outer.lookup(name)
-        if node.op.name == "constant":
+        if node.op is CONSTANT:
             return node
-        inside = source(f"outer:{name}", node.type)
+        label = f"outer:{name}"
+        while label in self.names:
+            label = f"outer:{label}"
+        inside = source(label, node.types[0])
         self.captured[name] = (inside, node)
-        value = known(node, self.memo)
+        value = known(node, self.outer.memo)
         if value is not None:
             self.memo[inside] = value
         return inside
 
-    def declared_type(self, value: ValueInfoProto) -> Type:
-        return self.type_of(value.type, value.name)
-
-    def type_of(self, proto: TypeProto, name: str) -> Type:
-        """Our type of a value; sizes that ONNX leaves open become symbols named after it."""
-        if not proto.HasField("tensor_type") or not proto.tensor_type.HasField("shape"):
-            return OtherType(proto.SerializeToString(deterministic=True))
-        if proto.tensor_type.elem_type == 0:
-            return OtherType(proto.SerializeToString(deterministic=True))
-        shape: list[Size] = []
-        label = re.sub(r"\W", "_", name)
-        for place, dim in enumerate(proto.tensor_type.shape.dim):
-            if dim.HasField("dim_value") and dim.dim_value >= 0:
-                shape.append(dim.dim_value)
-            elif _named(dim.dim_param):
-                shape.append(polynomial(Symbol(dim.dim_param)))
-            else:
-                shape.append(polynomial(Symbol(f"{label}_{place}")))
-        return TensorType(dtype_name(proto.tensor_type.elem_type), tuple(shape))
-
     def run(self, graph: GraphProto, skip: set[str] | frozenset[str] = frozenset()) -> None:
+        """Define what the initializers and nodes of the graph define."""
         for tensor in graph.initializer:
             if tensor.name not in skip:
-                self.define(tensor.name, constant(Data(proto=tensor)))
+                self.names[tensor.name] = constant(_data(tensor))
+        for sparse in graph.sparse_initializer:
+            if sparse.values.name not in skip:
+                self.add(sparse_node(sparse))
         for proto in graph.node:
-            self.add(proto)
+            try:
+                self.add(proto)
+            except TensaurusError as error:
+                error.node = error.node or proto.name or next(iter(proto.output), None)
+                raise
 
     def add(self, proto: NodeProto) -> None:
         """Define the outputs of one ONNX node."""
-        if proto.op_type == "Constant" and proto.domain in ONNX_DOMAINS:
-            data = constant_value(proto)
-            if data is not None:
-                return self.define(proto.output[0], constant(data))
-        op = registry.get(proto.op_type) if proto.domain in ONNX_DOMAINS else None
+        known_here = proto.domain in ONNX_DOMAINS and (proto.domain, proto.op_type) not in self.functions
+        tensor = held_tensor(proto) if known_here else None
+        if tensor is not None:
+            return self.define(proto.output, [constant(_data(tensor))])
+        op = registry.get(proto.op_type) if known_here else None
         if op is None or op.domain:
             return self.add_opaque(proto, "no declaration")
         try:
-            node, wanted = self.declared(op, proto)
+            node = self.declared(op, proto)
         except Untypable as error:
             return self.add_opaque(proto, str(error))
-        for place, name in enumerate(proto.output[:wanted]):
-            if name:
-                self.define(name, item(node, place))
+        except Exception as error:  # a declaration that fails leaves the node as it is
+            return self.add_opaque(proto, f"{type(error).__name__}: {error}")
+        self.define(proto.output, [item(node, place) for place in range(len(node.types))])
 
-    def declared(self, op: Op, proto: NodeProto) -> tuple[Node, int]:
+    def define(self, names: Sequence[str], nodes: Sequence[Node]) -> None:
+        for name, node in zip(names, nodes, strict=False):
+            if name:
+                if name in self.names:
+                    raise TensaurusError(f"the value {name} is defined twice")
+                self.names[name] = node
+
+    def declared(self, op: Op, proto: NodeProto) -> Node:
         names, attrs = from_onnx(op, proto, self.opset, self.constant_of)
         args = [self.argument(a, names) for a in names]
-        every = apply(op, args, attrs, 0)
-        named = max((i + 1 for i, name in enumerate(proto.output) if name), default=1)
-        if len(every.types) == len(proto.output):
-            return every, len(every.types)
-        return apply(op, args, attrs, named), named
+        node = apply(op, args, attrs, 0)
+        wanted = max((i + 1 for i, name in enumerate(proto.output) if name), default=1)
+        if len(node.types) != len(proto.output):
+            node = apply(op, args, attrs, wanted)
+        for size in _sizes(node.attrs):
+            self.require(size, node)
+        return node
+
+    def require(self, size: Any, node: Node) -> None:
+        """Raise Untypable where a size could not be computed in front of the node on export."""
+        own = {polynomial(n) for a in node.args if a is not None for n in a.tensor.shape}
+        if polynomial(size) in own:
+            return
+        for factors, _ in terms_of(size):
+            for atom in factors:
+                if polynomial(atom) in own or isinstance(atom, Symbol) and atom in self.given:
+                    continue
+                if isinstance(atom, Floor):
+                    self.require(atom.top, node)
+                    self.require(atom.bottom, node)
+                elif isinstance(atom, Largest):
+                    for arg in atom.args:
+                        self.require(arg, node)
+                else:
+                    raise Untypable(f"the size {atom} is known only at run time")
 
     def argument(self, name: Any, names: Sequence[Any]) -> Node | None:
         if isinstance(name, np.ndarray):  # a constant that this opset writes as an attribute
-            first = self.lookup(next(n for n in names if isinstance(n, str))).tensor
-            return constant(name.astype(first.dtype))
+            first = next((n for n in names if isinstance(n, str)), None)
+            if first is None:
+                raise Untypable("a constant without a tensor that says its type")
+            return constant(name.astype(numpy_dtype(self.lookup(first).tensor.dtype)))
         return self.lookup(name) if name else None
 
     def constant_of(self, name: str) -> np.ndarray[Any, Any] | None:
         return known(self.lookup(name), self.memo)
 
     def add_opaque(self, proto: NodeProto, reason: str) -> None:
+        """Define the outputs of a node that we carry as it is."""
         args: list[Node | None] = [self.lookup(name) if name else None for name in proto.input]
         bare = NodeProto()
         bare.CopyFrom(proto)
@@ -366,82 +220,91 @@ class Room:
             bare.ClearField(field_name)
         rooms: list[tuple[str, Room, GraphProto]] = []
         for attribute in proto.attribute:
-            if attribute.type == AttributeProto.GRAPH:
-                room = Room(self.opset, self.typed, self, self.counter)
-                self.body(room, attribute.g)
-                rooms.append((attribute.name, room, attribute.g))
-            elif attribute.type == AttributeProto.GRAPHS:
-                raise TensaurusError(f"attribute {attribute.name} holds several graphs", node=proto.name)
-            else:
+            graphs = [attribute.g] if attribute.type == AttributeProto.GRAPH else list(attribute.graphs)
+            for graph in graphs:
+                room = Room(self.opsets, self.functions, self.types, self, graph)
+                room.body(graph)
+                rooms.append((attribute.name, room, graph))
+            if attribute.type == AttributeProto.GRAPHS:
+                bare.attribute.add(name=attribute.name, type=AttributeProto.GRAPHS)
+            elif attribute.type != AttributeProto.GRAPH:
                 bare.attribute.add().CopyFrom(attribute)
-        captured = {name: pair for _, room, _ in rooms for name, pair in room.captured.items()}
-        bodies = tuple(
-            (name, room.program(graph, tuple(inside for inside, _ in captured.values())))
-            for name, room, graph in rooms
-        )
+        used = {n for _, room, graph in rooms for n in topological(room.lookup(o.name) for o in graph.output)}
+        captured = {
+            name: pair for _, room, _ in rooms for name, pair in room.captured.items() if pair[0] in used
+        }
+        inside = tuple(node for node, _ in captured.values())
+        bodies = tuple((name, room.program(graph, inside)) for name, room, graph in rooms)
         form = Form(
             bare.SerializeToString(deterministic=True),
             len(args),
             tuple(bool(name) for name in proto.output),
             bodies,
             reason,
+            proto.name,
         )
         args += [node for _, node in captured.values()]
         types = [self.type_of(self.infos.get(name, TypeProto()), name) for name in proto.output]
-        unknown = proto.domain not in ONNX_DOMAINS or proto.op_type in RANDOM or any(
-            node.op.name == "opaque" and any(key == "identity" for key, _ in node.attrs)
-            for _, body in bodies
-            for node in body.nodes
+        domain = "" if proto.domain in ONNX_DOMAINS else proto.domain
+        named = [name for name in proto.output if name in self.infos]
+        one_of_many = (
+            (proto.domain, proto.op_type) in self.functions
+            or not repeatable(proto, self.opsets.get(domain))
+            or any(node.identity is not None for _, body in bodies for node in body.nodes)
+            # two merged outputs would need a copy, which old opsets have for tensors alone
+            or (self.opset < 16 and any(self.infos[n].WhichOneof("value") in _CONTAINERS for n in named))
         )
-        node = opaque(form, args, types, effects=unknown or proto.op_type == "Dropout")
-        for place, name in enumerate(proto.output):
-            if name:
-                self.define(name, item(node, place))
+        node = opaque(form, args, types, effects=one_of_many)
+        self.define(proto.output, [item(node, place) for place in range(len(types))])
 
-    def body(self, room: Room, graph: GraphProto) -> None:
-        initial = {t.name for t in graph.initializer}
+    # ---------------------------------------------------------------------------------- bodies
+
+    def body(self, graph: GraphProto) -> None:
+        """Import the graph into this room."""
+        initial = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
         for value in graph.input:
-            if value.name not in initial:
-                room.define(value.name, source(value.name, room.declared_type(value)))
-        room.run(graph)
+            if value.name in initial:
+                raise TensaurusError(f"{value.name} is an input and an initializer of the same body")
+            self.take(value)
+        self.run(graph)
         for value in graph.output:
-            room.lookup(value.name)
+            self.lookup(value.name)
 
     def program(self, graph: GraphProto, captured: tuple[Node, ...]) -> Program:
         """This room, a body whose nodes are all defined, as a program."""
         shell = ModelProto()
-        shell.graph.name = graph.name
-        shell.graph.doc_string = graph.doc_string
-        outputs = tuple((o.name, self.lookup(o.name)) for o in graph.output)
-        late = {inside for inside, _ in self.captured.values()} - set(captured)
-        assert not late, late
-        initial = {t.name for t in graph.initializer}
-        values = tuple(i for i in graph.input if i.name not in initial)
+        shell.graph.CopyFrom(around(graph))
+        for domain, version in self.opsets.items():
+            shell.opset_import.add(domain=domain, version=version)
         return Program(
-            inputs=tuple(self.names[i.name] for i in values),
-            outputs=outputs,
+            inputs=tuple(self.names[i.name] for i in graph.input),
+            outputs=tuple((o.name, self.lookup(o.name)) for o in graph.output),
             captured=captured,
             names=self.hints(),
-            frame=Frame(shell, values, tuple(graph.output)),
+            frame=Frame(shell, tuple(graph.input), tuple(graph.output)),
         )
 
 
-def constant_value(proto: NodeProto) -> Data | None:
-    """What a Constant node holds, None for a sparse tensor."""
-    for attribute in proto.attribute:
-        match attribute.name:
-            case "value":
-                return Data(proto=attribute.t)
-            case "value_float":
-                return Data(np.asarray(attribute.f, np.float32))
-            case "value_floats":
-                return Data(np.asarray(attribute.floats, np.float32))
-            case "value_int":
-                return Data(np.asarray(attribute.i, np.int64))
-            case "value_ints":
-                return Data(np.asarray(attribute.ints, np.int64))
-            case "value_string":
-                return Data(np.asarray(attribute.s, object))
-            case "value_strings":
-                return Data(np.asarray(list(attribute.strings), object))
+def _data(tensor: TensorProto) -> Data:
+    try:
+        return Data(proto=tensor)
+    except Exception as error:  # whatever numpy or protobuf find wrong with it
+        raise TensaurusError(f"the tensor {tensor.name} cannot be read: {error}") from error
+
+
+def _symbol(size: Any) -> Symbol | None:
+    """The symbol that the size is, None for any other size."""
+    terms = terms_of(size)
+    if len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1:
+        atom = terms[0][0][0]
+        return atom if isinstance(atom, Symbol) else None
     return None
+
+
+def _sizes(value: Any) -> Iterator[Any]:
+    """Every symbolic size in an attribute."""
+    if isinstance(value, Arithmetic):
+        yield value
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _sizes(part)

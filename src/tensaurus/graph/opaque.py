@@ -16,6 +16,7 @@ class Form:
     outputs  which outputs are wanted (ONNX may leave out any)
     bodies   (attribute, program) of If, Loop and Scan; every body lists all captured values, in order
     reason   why the operator is opaque; no part of its identity
+    name     the node's name; no part of its identity
     """
 
     node: bytes
@@ -23,10 +24,13 @@ class Form:
     outputs: tuple[bool, ...]
     bodies: tuple[tuple[str, Program], ...] = ()
     reason: str = field(default="", compare=False)
+    name: str = field(default="", compare=False)
 
     @property
     def proto(self) -> onnx.NodeProto:
-        return onnx.NodeProto.FromString(self.node)
+        proto = onnx.NodeProto()
+        proto.ParseFromString(self.node)
+        return proto
 
     @property
     def operator(self) -> str:

@@ -6,16 +6,17 @@ sizes are numbers or symbols.
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from tensaurus.algebra.expr import tensors
+from tensaurus.algebra.expr import Scope, Tensor, tensors
 from tensaurus.algebra.field import Array, Exact, Reals
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.size import Arithmetic, floordiv, largest, nonnegative, polynomial, smallest
+from tensaurus.graph.data import numpy_dtype
 from tensaurus.graph.node import CONSTANT, ITEM, Node
 from tensaurus.ops import Op, TensorType, Untypable
 
@@ -81,58 +82,85 @@ class Sizes(Exact):
 
 def known(node: Node, memo: Known) -> Array | None:
     """The node's elements: int64, bool, float64, or objects where symbols remain; None where unknown."""
-    if node not in memo:
-        memo[node] = None
+    waiting = [node]
+    while waiting:
+        last = waiting[-1]
+        if last in memo:
+            waiting.pop()
+            continue
+        needed = _needed(last)
+        if needed is None or any(memo.get(arg, last) is None for arg in needed.values()):
+            memo[last] = None
+            continue
+        missing = [arg for arg in needed.values() if arg not in memo]
+        if missing:
+            waiting.append(missing[0])
+            continue
         try:
-            memo[node] = _evaluated(node, memo)
+            memo[last] = _evaluated(last, {leaf: memo[arg] for leaf, arg in needed.items()})
         except (Untypable, ValueError, TypeError, IndexError, KeyError, NotImplementedError, OverflowError):
-            memo[node] = None
+            memo[last] = None
     return memo[node]
 
 
-def _evaluated(node: Node, memo: Known) -> Array | None:
-    if not isinstance(node.types[0], TensorType) or not node.types[0].static:
+def _needed(node: Node) -> dict[Tensor, Node] | None:
+    """The arguments whose elements the node's elements depend on; None where they cannot be known."""
+    kind = node.types[0]
+    if not isinstance(kind, TensorType) or not kind.static or len(node.types) != 1:
+        return None
+    if kind.dtype == "string" or kind.dtype.startswith("complex"):
+        return None
+    if prod(n for n in kind.shape if isinstance(n, int)) > LIMIT:
         return None
     if node.op is CONSTANT:
-        data = node.attribute("data")
-        return None if data.dtype == "string" or prod(data.shape) > LIMIT else data.array
-    if node.op is ITEM:
-        owner = node.args[0]
-        assert owner is not None
-        return _outputs(owner, memo, node.attribute("index"))
-    if isinstance(node.op, Op) and len(node.types) == 1:
-        return _outputs(node, memo, 0)
-    return None
+        return {}
+    owner = _owner(node)
+    if owner is None or not isinstance(owner.op, Op):
+        return None
+    try:
+        leaves = owner.op.tensors(_kinds(owner))
+        inside = set(tensors(_scope(node)))
+    except Untypable:
+        return None
+    return {
+        leaf: arg
+        for leaf, arg in zip(leaves, owner.args, strict=False)
+        if leaf is not None and arg is not None and leaf in inside
+    }
 
 
-def _outputs(node: Node, memo: Known, index: int) -> Array | None:
-    wanted = node.types[index]
-    if not isinstance(node.op, Op) or not isinstance(wanted, TensorType) or not wanted.static:
-        return None
-    if prod(n for n in wanted.shape if isinstance(n, int)) > LIMIT or wanted.dtype.startswith("complex"):
-        return None
-    kinds = tuple(None if a is None else a.tensor for a in node.args)
-    leaves = node.op.tensors(kinds)
-    scope = node.op.scopes(kinds, node.attrs)[index]
-    needed = set(tensors(scope))
-    values: dict[Any, Array] = {}
-    for leaf, arg in zip(leaves, node.args, strict=True):
-        if leaf is not None and leaf in needed:
-            assert arg is not None
-            value = known(arg, memo)
-            if value is None:
-                return None
-            values[leaf] = value
-    symbolic = not wanted.dtype.startswith("float") and (
-        any(v.dtype.kind == "O" for v in values.values()) or not needed
-    )
-    if symbolic:
-        found = interpret(scope, {leaf: v if v.dtype.kind == "O" else Sizes().lift(v) for leaf, v in values.items()}, Sizes())
-        return _plain(found)
-    if any(v.dtype.kind == "O" for v in values.values()):
-        return None
+def _owner(node: Node) -> Node | None:
+    return node.args[0] if node.op is ITEM else node
+
+
+def _kinds(owner: Node) -> tuple[TensorType | None, ...]:
+    return tuple(None if a is None else a.tensor for a in owner.args)
+
+
+def _scope(node: Node) -> Scope:
+    owner = _owner(node)
+    assert owner is not None and isinstance(owner.op, Op)
+    index = node.attribute("index") if node.op is ITEM else 0
+    return owner.op.scopes(_kinds(owner), owner.attrs)[index]
+
+
+def _evaluated(node: Node, values: Mapping[Tensor, Any]) -> Array:
+    """The elements, rounded to their own type: a size computed in float32 must be what float32 gives."""
+    if node.op is CONSTANT:
+        return np.asarray(node.attribute("data").array)
+    kind, scope = node.tensor, _scope(node)
+    floats = kind.dtype.startswith(("float", "bfloat"))
+    objects = any(v.dtype.kind == "O" for v in values.values())
+    if objects and floats:
+        raise Untypable("a float computed from a size that is not a number")
+    if objects or (not floats and not values):
+        sizes = Sizes()
+        lifted = {leaf: v if v.dtype.kind == "O" else sizes.lift(v) for leaf, v in values.items()}
+        return _plain(interpret(scope, lifted, sizes))
     field = Reals()
-    return interpret(scope, {leaf: field.lift(v) for leaf, v in values.items()}, field)
+    found = interpret(scope, {leaf: field.lift(v) for leaf, v in values.items()}, field)
+    with np.errstate(all="ignore"):
+        return found.astype(numpy_dtype(kind.dtype)) if floats else found
 
 
 def _plain(found: Array) -> Array:

@@ -1,0 +1,144 @@
+"""Expressions over constants become constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tensaurus.algebra.expr import Call, Scope, children, reads, tensors
+from tensaurus.algebra.field import Array, Reals
+from tensaurus.algebra.functions import cast_target
+from tensaurus.algebra.interpret import interpret
+from tensaurus.graph.data import Data, numpy_dtype
+from tensaurus.graph.node import CONSTANT, ITEM, Node, constant
+from tensaurus.graph.program import Program, topological
+from tensaurus.ops import Op, TensorType, Untypable
+
+GROWTH = 1 << 20  # bytes that a folded constant may have beyond those it is computed from
+
+# functions that jump: the last bit of an argument decides, so that float32 must be followed step by step
+JUMPS = frozenset({"floor", "ceil", "round", "sign", "mod", "fmod", "eq", "lt", "le"})
+
+
+def fold(program: Program) -> Program:
+    """Every maximal expression over constants becomes a constant: computed in float64, rounded once.
+
+    Where a function jumps (Floor, a cast to integers) each step is rounded as the model itself would.
+    What would grow by more than a mebibyte (Expand of a scalar) stays an expression.
+    """
+    static = program.static
+    waiting = [
+        arg
+        for node in program.nodes
+        if node not in static
+        for arg in node.args
+        if arg is not None and arg in static
+    ] + [node for _, node in program.outputs if node in static]
+    folded: dict[Node, Node] = {}
+    seen: set[Node] = set()
+    while waiting:
+        node = waiting.pop()
+        if node in seen or node.op is CONSTANT:
+            continue
+        seen.add(node)
+        value = _folded(node)
+        if value is not None:
+            folded[node] = value
+        else:  # a part of it may be foldable
+            waiting.extend(arg for arg in node.args if arg is not None)
+    return program.replaced(folded) if folded else program
+
+
+def _folded(node: Node) -> Node | None:
+    if len(node.types) != 1 or not isinstance(node.type, TensorType):
+        return None
+    needed = topological([node])
+    if not all(
+        isinstance(kind, TensorType) and kind.static and _plain(kind) for n in needed for kind in n.types
+    ):
+        return None
+    kind = node.tensor
+    before = sum(_bytes(n) for n in needed if n.op is CONSTANT)
+    if _bytes(node) > before + GROWTH:
+        return None
+    stepwise = _jumps(needed)
+    found: dict[Node, Array] = {}
+    field = Reals()
+    try:
+        for part in needed:
+            if len(part.types) != 1:
+                continue
+            if part.op is CONSTANT:
+                found[part] = field.lift(part.attribute("data").array)
+                continue
+            found[part] = evaluated(part, found, field)
+            if stepwise:
+                found[part] = field.lift(_rounded(found[part], part.tensor))
+        return constant(Data(_rounded(found[node], kind)))
+    except (Untypable, NotImplementedError, ArithmeticError):
+        return None
+
+
+def _rounded(value: Array, kind: TensorType) -> Array:
+    with np.errstate(all="ignore"):
+        return value.astype(numpy_dtype(kind.dtype)).reshape(kind.shape)
+
+
+def _plain(kind: TensorType) -> bool:
+    return kind.dtype != "string" and numpy_dtype(kind.dtype).kind in "fiub"
+
+
+def _bytes(node: Node) -> int:
+    kind = node.tensor
+    return int(prod(kind.shape)) * numpy_dtype(kind.dtype).itemsize  # type: ignore[arg-type]
+
+
+def _jumps(nodes: list[Node]) -> bool:
+    """True where a last bit of a float may decide about more than a last bit."""
+    for node in nodes:
+        if isinstance(node.op, Op) and any(_is_float(a.tensor) for a in node.args if a is not None):
+            kinds = tuple(None if a is None else a.tensor for a in node.args)
+            for scope in node.op.scopes(kinds, node.attrs):
+                if any(fn in JUMPS or "int" in (cast_target(fn) or "") for fn in _functions(scope)):
+                    return True
+    return False
+
+
+def _is_float(kind: TensorType) -> bool:
+    return kind.dtype.startswith(("float", "bfloat"))
+
+
+def _functions(scope: Scope) -> Iterator[str]:
+    waiting = [scope.body]
+    while waiting:
+        body = waiting.pop()
+        if isinstance(body, Call):
+            yield body.fn
+        waiting.extend(children(body))
+    for read in reads(scope.body):
+        if isinstance(read.source, Scope):
+            yield from _functions(read.source)
+
+
+def evaluated(node: Node, values: Mapping[Node, Array], field: Any) -> Array:
+    """One declared node (or one output of it) in a field, given its arguments' elements."""
+    owner, index = node, 0
+    if node.op is ITEM:
+        assert node.args[0] is not None
+        owner, index = node.args[0], node.attribute("index")
+        if owner in values:
+            return values[owner]
+    op = owner.op
+    assert isinstance(op, Op)
+    kinds = tuple(None if a is None else a.tensor for a in owner.args)
+    scope = op.scopes(kinds, owner.attrs)[index]
+    needed = set(tensors(scope))
+    leaves = {
+        leaf: values[arg]
+        for leaf, arg in zip(op.tensors(kinds), owner.args, strict=False)
+        if leaf is not None and arg is not None and leaf in needed
+    }
+    return interpret(scope, leaves, field)

@@ -1,0 +1,150 @@
+"""The types of a model's values: ONNX's own inference, and our symbols for the sizes that it leaves open."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import chain, count
+from pathlib import Path
+
+import onnx
+from onnx import ModelProto, TypeProto
+
+from tensaurus.algebra.size import Size, Symbol, polynomial
+from tensaurus.errors import TensaurusError
+from tensaurus.graph.frame import graphs_in
+from tensaurus.graph.node import OtherType, Type
+from tensaurus.ops import TensorType
+from tensaurus.ops.onnx_form import dtype_name
+
+# what exporters write for a size that they do not know, and names that the text form needs itself
+_NO_NAMES = frozenset({"none", "null", "unknown", "dynamic", "inf", "nan", "max", "min", "true", "false"})
+
+
+def named(parameter: str) -> bool:
+    """True for a dim_param that names a size; `?`, `unk__7` and the like stand for any."""
+    plain = re.fullmatch(r"[A-Za-z_]\w*", parameter, re.ASCII)
+    return bool(plain) and not parameter.startswith("unk__") and parameter.lower() not in _NO_NAMES
+
+
+def fix_shapes(
+    model: ModelProto, shapes: Mapping[str, Sequence[int]], file: str | Path | None = None
+) -> None:
+    """Write the given sizes into the model's inputs.  Raises TensaurusError where they contradict it."""
+    initial = {t.name for t in model.graph.initializer}
+    inputs = {i.name: i for i in model.graph.input if i.name not in initial}
+    bound: dict[str, int] = {}
+    for name, shape in shapes.items():
+        if name not in inputs:
+            raise TensaurusError(
+                f"has no input {name}", file=file, remedy=f"Its inputs are {', '.join(inputs) or 'none'}."
+            )
+        if not inputs[name].type.HasField("tensor_type"):
+            raise TensaurusError(f"input {name} is no tensor and has no shape", file=file)
+        kind = inputs[name].type.tensor_type
+        if not kind.HasField("shape"):
+            kind.shape.SetInParent()
+            for size in shape:
+                kind.shape.dim.add().dim_value = size
+            continue
+        if len(kind.shape.dim) != len(shape):
+            raise TensaurusError(
+                f"input {name} has {len(kind.shape.dim)} dimensions, not {len(shape)}", file=file
+            )
+        for place, (dim, size) in enumerate(zip(kind.shape.dim, shape, strict=True)):
+            if dim.HasField("dim_value") and dim.dim_value >= 0 and dim.dim_value != size:
+                raise TensaurusError(
+                    f"input {name} has size {dim.dim_value} in dimension {place}, not {size}", file=file
+                )
+            if named(dim.dim_param) and bound.setdefault(dim.dim_param, size) != size:
+                raise TensaurusError(
+                    f"--shape gives {dim.dim_param} both {bound[dim.dim_param]} and {size}", file=file
+                )
+    for entry in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+        if entry.type.HasField("tensor_type"):
+            for dim in entry.type.tensor_type.shape.dim:
+                if dim.dim_param in bound:
+                    dim.dim_value = bound[dim.dim_param]
+    for name, shape in shapes.items():
+        for dim, size in zip(inputs[name].type.tensor_type.shape.dim, shape, strict=True):
+            dim.dim_value = size
+
+
+class Types:
+    """Types by graph (in order of `graphs_in`) and name, from a light copy of a model."""
+
+    def __init__(self, light: ModelProto):
+        stated = [{v.name: v.type for v in graph.value_info} for graph in graphs_in(light.graph)]
+        for graph in graphs_in(light.graph):
+            del graph.value_info[:]  # a stated type must not overrule an inferred one
+        try:
+            inferred = onnx.shape_inference.infer_shapes(light, data_prop=True)
+        except Exception:  # inference is advice; what it cannot type stays untyped
+            inferred = light
+        self.infos: list[dict[str, TypeProto]] = []
+        for names, graph in zip(stated, graphs_in(inferred.graph), strict=True):
+            for value in (*graph.input, *graph.output, *graph.value_info):
+                names[value.name] = _merged(value.type, names.get(value.name))
+            self.infos.append(names)
+        self._symbols: dict[tuple[str, ...], Symbol] = {}
+        self._taken: set[str] = set()
+        for graph in graphs_in(light.graph):  # names in the model keep their names as symbols
+            self._taken.update(
+                dim.dim_param
+                for value in (*graph.input, *graph.output, *graph.value_info)
+                for dim in value.type.tensor_type.shape.dim
+                if named(dim.dim_param)
+            )
+
+    def of(self, proto: TypeProto, name: str, scope: str) -> Type:
+        """Our type of a value.
+
+        Sizes of the same name are equal within a scope; those without a name become symbols of their own.
+        """
+        tensor = proto.tensor_type
+        if not proto.HasField("tensor_type") or not tensor.HasField("shape") or tensor.elem_type == 0:
+            return OtherType(proto.SerializeToString(deterministic=True))
+        shape: list[Size] = []
+        for place, dim in enumerate(tensor.shape.dim):
+            if dim.HasField("dim_value") and dim.dim_value >= 0:
+                shape.append(dim.dim_value)
+            elif named(dim.dim_param):
+                shape.append(polynomial(self._symbol("name", scope, dim.dim_param)))
+            else:
+                shape.append(polynomial(self._symbol("value", scope, name, str(place))))
+        return TensorType(dtype_name(tensor.elem_type), tuple(shape))
+
+    def _symbol(self, *key: str) -> Symbol:
+        if key not in self._symbols:
+            kind, scope, *label = key
+            hint = re.sub(r"\W", "_", "_".join(label), flags=re.ASCII)
+            if kind == "value" or scope:
+                hint = hint if named(hint) else f"size_{hint}"
+                hint = next(
+                    n for n in chain([hint], (f"{hint}_{k}" for k in count(1))) if n not in self._taken
+                )
+            self._symbols[key] = Symbol(hint)
+            self._taken.add(hint)
+        return self._symbols[key]
+
+
+def _merged(inferred: TypeProto, stated: TypeProto | None) -> TypeProto:
+    """The inferred type, and what the model states of it where inference does not know."""
+    if stated is None or not stated.HasField("tensor_type"):
+        return inferred if stated is None or inferred.WhichOneof("value") else stated
+    if not inferred.HasField("tensor_type") or not inferred.tensor_type.elem_type:
+        return inferred if inferred.WhichOneof("value") not in (None, "tensor_type") else stated
+    same = inferred.tensor_type.elem_type == stated.tensor_type.elem_type
+    if not same or not stated.tensor_type.HasField("shape"):
+        return inferred
+    if not inferred.tensor_type.HasField("shape"):
+        return stated
+    dims, others = inferred.tensor_type.shape.dim, stated.tensor_type.shape.dim
+    if len(dims) != len(others):
+        return inferred
+    result = TypeProto()
+    result.CopyFrom(inferred)
+    for dim, other in zip(result.tensor_type.shape.dim, others, strict=True):
+        if not dim.HasField("dim_value") and not named(dim.dim_param):
+            dim.CopyFrom(other)
+    return result

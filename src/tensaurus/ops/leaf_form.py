@@ -1,0 +1,74 @@
+"""ONNX nodes that compute nothing: constants, copies, sparse initializers; and which nodes are random."""
+
+from __future__ import annotations
+
+from onnx import AttributeProto, NodeProto, SparseTensorProto, TensorProto, defs
+
+ONNX_DOMAINS = ("", "ai.onnx")
+_SPARSE = "sparse_initializer"
+
+
+def copy_node(source: str, target: str) -> NodeProto:
+    """The node that gives a value a second name."""
+    return NodeProto(op_type="Identity", name=target, input=[source], output=[target])
+
+
+def held_tensor(node: NodeProto) -> TensorProto | None:
+    """What a Constant node holds; None for any other node, and for a sparse tensor."""
+    if node.op_type != "Constant" or node.domain not in ONNX_DOMAINS or len(node.attribute) != 1:
+        return None
+    attribute = node.attribute[0]
+    match attribute.name:
+        case "value":
+            held: TensorProto = attribute.t
+            return held
+        case "value_float":
+            return TensorProto(data_type=TensorProto.FLOAT, float_data=[attribute.f])
+        case "value_floats":
+            count = len(attribute.floats)
+            return TensorProto(data_type=TensorProto.FLOAT, dims=[count], float_data=attribute.floats)
+        case "value_int":
+            return TensorProto(data_type=TensorProto.INT64, int64_data=[attribute.i])
+        case "value_ints":
+            count = len(attribute.ints)
+            return TensorProto(data_type=TensorProto.INT64, dims=[count], int64_data=attribute.ints)
+        case "value_string":
+            return TensorProto(data_type=TensorProto.STRING, string_data=[attribute.s])
+        case "value_strings":
+            count = len(attribute.strings)
+            return TensorProto(data_type=TensorProto.STRING, dims=[count], string_data=attribute.strings)
+    return None
+
+
+def sparse_node(sparse: SparseTensorProto) -> NodeProto:
+    """A sparse initializer as a node, the form in which we carry it; `sparse_initializer` is the way back."""
+    node = NodeProto(op_type="Constant", output=[sparse.values.name])
+    node.attribute.add(name=_SPARSE, type=AttributeProto.SPARSE_TENSOR).sparse_tensor.CopyFrom(sparse)
+    return node
+
+
+def sparse_initializer(node: NodeProto) -> SparseTensorProto | None:
+    """The sparse initializer that the node carries, under the name of its output."""
+    if [a.name for a in node.attribute] != [_SPARSE]:
+        return None
+    sparse = SparseTensorProto()
+    sparse.CopyFrom(node.attribute[0].sparse_tensor)
+    sparse.values.name = node.output[0]
+    return sparse
+
+
+def repeatable(node: NodeProto, opset: int | None) -> bool:
+    """True where equal inputs give equal outputs, as far as ONNX's schema says; bodies have their own say.
+
+    `opset` is the version of the node's domain, None where the model imports none.
+    """
+    if opset is None:
+        return False
+    domain = "" if node.domain in ONNX_DOMAINS else node.domain
+    try:
+        schema = defs.get_schema(node.op_type, opset, domain)
+    except defs.SchemaError:
+        return False
+    has_bodies = any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute)
+    random = bool(schema.non_deterministic)  # type: ignore[attr-defined]  # the stubs lack it
+    return has_bodies or not random

@@ -1,0 +1,104 @@
+"""A symbolic size as ONNX nodes: int64 vectors computed from the shapes of values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from tensaurus.algebra.size import Floor, Largest, Size, Symbol, nonnegative, polynomial, terms_of
+from tensaurus.ops.onnx_form import NotInOpset
+
+
+class SizeForm:
+    """Writes sizes as nodes, each once.
+
+    opset     the version of ONNX's own operators
+    where     finds a value that has the size as a dimension: (its name, the dimension), None where none has
+    emit      takes a node or an initializer, in the order in which they must stand
+    fresh     makes a name unique
+    """
+
+    def __init__(
+        self,
+        opset: int,
+        where: Callable[[Size], tuple[str, int] | None],
+        emit: Callable[[NodeProto | TensorProto], object],
+        fresh: Callable[[str], str],
+    ):
+        self.opset, self.where, self.emit, self.fresh = opset, where, emit, fresh
+        self.written: dict[Any, str] = {}
+
+    def vector(self, sizes: Sequence[Size]) -> str:
+        """The name of an int64 vector that holds these sizes.  Raises NotInOpset."""
+        key = ("vector", tuple(map(polynomial, sizes)))
+        if key not in self.written:
+            parts = [self.size(size) for size in sizes]
+            self.written[key] = self._node("Concat", *parts, axis=0) if len(parts) != 1 else parts[0]
+        return self.written[key]
+
+    def size(self, size: Size) -> str:
+        """The name of an int64 vector of one element, the size."""
+        size = polynomial(size)
+        if size not in self.written:
+            self.written[size] = self._size(size)
+        return self.written[size]
+
+    def _size(self, size: Size) -> str:
+        if isinstance(size, int):
+            name = self.fresh("size")
+            self.emit(numpy_helper.from_array(np.asarray([size], np.int64), name))
+            return name
+        found = self.where(size)
+        if found is not None:
+            value, place = found
+            return self._node("Gather", self._shape(value), self.size(place), axis=0)
+        terms = terms_of(size)
+        if len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1:
+            return self._atom(terms[0][0][0])
+        total: str | None = None
+        for factors, coefficient in terms:
+            if coefficient != int(coefficient):
+                raise NotInOpset(f"the size {size} cannot be computed")
+            parts = [] if coefficient == 1 and factors else [self.size(int(coefficient))]
+            parts += [self.size(polynomial(atom)) for atom in factors]
+            product = parts[0]
+            for part in parts[1:]:
+                product = self._node("Mul", product, part)
+            total = product if total is None else self._node("Add", total, product)
+        assert total is not None
+        return total
+
+    def _shape(self, value: str) -> str:
+        key = ("shape", value)
+        if key not in self.written:
+            self.written[key] = self._node("Shape", value)
+        return self.written[key]
+
+    def _atom(self, atom: Any) -> str:
+        if isinstance(atom, Symbol):
+            raise NotInOpset(f"no value has the size {atom}")
+        if isinstance(atom, Floor):
+            top, bottom = self.size(atom.top), self.size(atom.bottom)
+            if not nonnegative(atom.top):  # ONNX's integer division truncates: take the remainder away first
+                top = self._node("Sub", top, self._node("Mod", top, bottom, since=10))
+            return self._node("Div", top, bottom)
+        if isinstance(atom, Largest):
+            found, *rest = [self.size(a) for a in atom.args]
+            for other in rest:
+                if self.opset >= 12:
+                    found = self._node("Max", found, other)
+                else:
+                    above = self._node("Greater", found, other, since=9)
+                    found = self._node("Where", above, found, other)
+            return found
+        raise NotInOpset(f"the size {atom} cannot be computed")
+
+    def _node(self, operator: str, *inputs: str, since: int = 7, **attributes: Any) -> str:
+        if self.opset < since and operator not in ("Shape", "Gather", "Concat"):
+            raise NotInOpset(f"opset {self.opset} cannot compute sizes with {operator}")
+        name = self.fresh(f"size_{operator.lower()}")
+        self.emit(helper.make_node(operator, list(inputs), [name], name=name, **attributes))
+        return name
