@@ -14,8 +14,18 @@ import numpy as np
 
 from tensaurus.algebra.expr import Scope, Tensor, tensors
 from tensaurus.algebra.field import Array, Exact, Reals
-from tensaurus.algebra.interpret import interpret
-from tensaurus.algebra.size import Arithmetic, floordiv, largest, nonnegative, polynomial, smallest
+from tensaurus.algebra.interpret import Evaluation, Labelled, interpret
+from tensaurus.algebra.size import (
+    Arithmetic,
+    Poly,
+    Symbol,
+    atoms,
+    floordiv,
+    largest,
+    nonnegative,
+    polynomial,
+    smallest,
+)
 from tensaurus.graph.data import numpy_dtype
 from tensaurus.graph.node import CONSTANT, ITEM, Node
 from tensaurus.ops import Op, TensorType, Untypable
@@ -78,6 +88,15 @@ class Sizes(Exact):
 
     def _to_int(self, data: Array) -> Array:
         return data
+
+
+class _Sized(Evaluation):
+    """The evaluator where literals may be sizes that no axis occurs in: elements of the field of sizes."""
+
+    def const(self, value: Any) -> Labelled:
+        if isinstance(value, Poly) and any(isinstance(a, Symbol) for a in atoms(value)):
+            return Labelled(self.field.constant(value), ())
+        return super().const(value)
 
 
 def known(node: Node, memo: Known) -> Array | None:
@@ -156,7 +175,7 @@ def _evaluated(node: Node, values: Mapping[Tensor, Any]) -> Array:
     if objects or (not floats and not values):
         sizes = Sizes()
         lifted = {leaf: v if v.dtype.kind == "O" else sizes.lift(v) for leaf, v in values.items()}
-        return _plain(interpret(scope, lifted, sizes))
+        return _plain(_Sized(lifted, sizes, {}).scope(scope))
     field = Reals()
     found = interpret(scope, {leaf: field.lift(v) for leaf, v in values.items()}, field)
     with np.errstate(all="ignore"):
