@@ -45,6 +45,8 @@ from tensaurus.algebra.size import (
 
 TERMS = 200  # a product with more terms than this stays a product of sums
 
+CASES = 4  # a function of more independent choices than this stays a function of choices
+
 Values = Mapping[Atom, Any]
 Weighted = tuple[Number, Core]
 
@@ -315,8 +317,32 @@ def _content(values: Sequence[Number]) -> Fraction:
     return -size if all(v < 0 for v in exact) else size
 
 
+def _case(args: Sequence[Sum], bound: Sequence[Axis] = ()) -> Size | None:
+    """A guard that some terms have and others have turned round: f of a concatenation is one of f's."""
+    guards = dict.fromkeys(g for a in args for _, core in a.terms for g in core.guards)
+    pairs = [g for g in guards if _turned(-1 - g) and -1 - g in guards and axes_in(g).isdisjoint(bound)]
+    inner = {a for arg in args for _, core in arg.terms for a in core.axes}
+    free = [g for g in pairs if axes_in(g).isdisjoint(inner)]
+    return min(free, key=str) if 0 < len(free) <= CASES else None
+
+
+def _under(inner: Sum, guard: Size) -> Sum:
+    """What is left of a sum where the guard holds."""
+    kept: list[Weighted] = []
+    for c, core in inner.terms:
+        settled = settle((), (*core.guards, guard))
+        if settled is not None:
+            guards = [g for g in core.guards if g != guard and g in settled[1]]
+            kept.extend(tidy(c, core.axes, guards, core.factors).terms)
+    return total(kept)
+
+
 def applied(fn: str, args: Sequence[Sum]) -> Sum:
-    """A function that is no ring operation."""
+    """A function that is no ring operation; a choice among its arguments becomes a choice of its values."""
+    case = _case(args)
+    if case is not None:
+        then, other = ([_under(a, g) for a in args] for g in (case, -1 - case))
+        return chosen((case,), applied(fn, then), renewed(applied(fn, other)))
     if fn in ("max", "min"):
         return extreme(fn, args)
     if fn == "where" and args[1].key == args[2].key:
@@ -366,6 +392,10 @@ def folded(monoid: str, axes: Sequence[Axis], body: Sum) -> Sum:
     value, counts = body.constant, [a.extent for a in axes if isinstance(a.extent, int)]
     if monoid == "prod" and value is not None and len(counts) == len(axes) and value in (0, 1):
         return body
+    case = _case((body,), axes)
+    if case is not None:
+        then, other = (renewed(folded(monoid, axes, renewed(_under(body, g)))) for g in (case, -1 - case))
+        return chosen((case,), then, other)
     factor = body.factor
     if isinstance(factor, Fold) and factor.monoid == monoid:
         return folded(monoid, (*axes, *factor.axes), factor.body)

@@ -249,7 +249,8 @@ class Evaluation:
         if not rows:
             return Labelled(view, tuple(axes))
         front = _union([free[p] for p in rows])
-        picked = view[(*(free[p].aligned(front) for p in rows), ...)]
+        spots: tuple[Any, ...] = tuple(free[p].aligned(front) for p in rows)
+        picked = view[(*spots, ...)]
         full = [_length(a) for a in front]
         return Labelled(np.broadcast_to(picked, full + list(picked.shape[len(full) :])), (*front, *axes))
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from math import factorial, prod
 from typing import Any, TypeAlias
 
@@ -26,6 +27,7 @@ Names: TypeAlias = Mapping[Axis, str]
 PERMUTATIONS = 720  # orders of indistinguishable axes that are tried; beyond, the order is arbitrary
 
 
+@lru_cache(maxsize=100_000)
 def axes_in(size: Size) -> frozenset[Axis]:
     """The axes of a size, those inside looked-up indices included."""
     if isinstance(size, int):

@@ -48,7 +48,7 @@ from tensaurus.algebra.expr import (
     tensors,
 )
 from tensaurus.algebra.functions import RING, cast_target
-from tensaurus.algebra.normal import Leaf, Normal, Sum, of_factor
+from tensaurus.algebra.normal import Core, Leaf, Normal, Sum
 from tensaurus.algebra.order import body_of
 from tensaurus.algebra.size import Atom, Axis, Poly, Size, atoms, polynomial, substitute
 from tensaurus.algebra.text import declarations, show
@@ -56,6 +56,7 @@ from tensaurus.algebra.typing import dtype_of, literal_dtype
 
 INLINED = 400  # records that a scope may have to be put where it is read
 _REMEMBERED = 4096
+_ROUNDS = 4
 
 _canonical: dict[int, tuple[Scope, Scope]] = {}
 _normal: dict[int, tuple[Scope, tuple[Axis, ...], Sum]] = {}
@@ -77,6 +78,12 @@ def canonical(scope: Scope) -> Scope:
             raise ValueError(f"two tensors are named {tensor.name}")
     axes, body = normal_form(scope)
     result = body_of(axes, body, scope)
+    for _ in range(_ROUNDS if any(_guarded(f) for _, core in body.terms for f in core.factors) else 0):
+        # guards inside a function may be decided only once reads around them are padded again
+        axes, body = normal_form(result)
+        before, result = result, body_of(axes, body, scope)
+        if result == before:
+            break
     dtype = dtype_of(scope)
     if dtype_of(result) != dtype:
         # x - x has lost its reads: the dtype is kept by a conversion
@@ -101,6 +108,10 @@ def symmetric(scope: Scope, a: Tensor, b: Tensor) -> bool:
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     return canonical(replace_tensors(scope, {a: b, b: a})) == canonical(scope)
+
+
+def _guarded(record: Normal) -> bool:
+    return (isinstance(record, Core) and bool(record.guards)) or any(map(_guarded, record.parts()))
 
 
 def _remember(table: dict[int, Any], key: int, entry: Any) -> None:
@@ -220,8 +231,3 @@ def _typed(record: Normal) -> bool:
     if isinstance(record, Leaf):
         return True
     return getattr(record, "fn", "").startswith("to_") or any(map(_typed, record.parts()))
-
-
-def of_leaf(source: Tensor | Scope, indices: tuple[Size, ...]) -> Sum:
-    """A read that never leaves its source."""
-    return of_factor(Leaf(source, indices))

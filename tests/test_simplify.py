@@ -1,0 +1,419 @@
+"""The canonical form keeps the function, knows laws, and does not depend on how it was written."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensaurus.algebra.expr import (
+    Body,
+    Call,
+    Const,
+    Read,
+    Reduce,
+    Scope,
+    Select,
+    Tensor,
+    axis,
+    call,
+    compute,
+    fold,
+    look,
+    replace_axes,
+    replace_tensors,
+    tensors,
+    total,
+    where,
+)
+from tensaurus.algebra.field import Array, Field, Prime, Rationals, Reals
+from tensaurus.algebra.functions import FUNCTIONS
+from tensaurus.algebra.interpret import interpret
+from tensaurus.algebra.simplify import canonical, fingerprint, symmetric
+from tensaurus.algebra.size import Axis, Size, Symbol, polynomial
+from tensaurus.algebra.text import parse, show
+from tensaurus.algebra.typing import dtype_of
+
+N, M, K, J, H = (polynomial(Symbol(name, 1)) for name in "NMKJH")
+
+
+# --- random expressions -------------------------------------------------------------------------------
+
+
+class Expressions:
+    """Draws expressions over a few small tensors: padded and guarded reads, inner scopes, all reductions."""
+
+    def __init__(self, seed: int, order: bool = True, division: bool = True):
+        self.rng = random.Random(seed)
+        self.order, self.division = order, division
+        self.tensors = [Tensor("x", (4, 6)), Tensor("y", (6,)), Tensor("w", (2, 3)), Tensor("s", ())]
+
+    def scope(self, depth: int, shape: tuple[int, ...] | None = None) -> Scope:
+        if shape is None:
+            shape = tuple(self.rng.choice([1, 2, 3, 4, 6]) for _ in range(self.rng.randint(0, 2)))
+        axes = tuple(axis(n) for n in shape)
+        found = Scope(axes, self.body(depth, axes))
+        return found if dtype_of(found) == "float32" else Scope(axes, call("to_float32", found.body))
+
+    def index(self, axes: tuple[Axis, ...], extent: int) -> tuple[Any, bool]:
+        """An index and whether it stays in range(extent)."""
+        from tensaurus.algebra.size import interval
+
+        size: Any = self.rng.randint(-1, 1)
+        for a in self.rng.sample(axes, min(len(axes), self.rng.randint(0, 2))):
+            step = self.rng.choice([1, 1, 1, 2, -1])
+            term = polynomial(a)
+            if self.rng.random() < 0.25:
+                term = term // self.rng.choice([2, 3])
+            elif self.rng.random() < 0.2:
+                term = term % self.rng.choice([2, 3])
+            size = size + step * term
+        low, high = interval(size)
+        return size, bool(low >= 0 and high < extent)
+
+    def read(self, depth: int, axes: tuple[Axis, ...]) -> Body:
+        source: Tensor | Scope = self.rng.choice(self.tensors)
+        if depth > 0 and self.rng.random() < 0.4:
+            source = self.scope(depth - 1)
+        found = [self.index(axes, n) for n in source.shape]  # type: ignore[arg-type]
+        inside = all(ok for _, ok in found)
+        outside = None if inside else Const(self.rng.choice([0, 0, 0, 2, Fraction(1, 3)]))
+        return Read(source, tuple(i for i, _ in found), outside)
+
+    def body(self, depth: int, axes: tuple[Axis, ...]) -> Body:
+        if depth == 0:
+            if self.rng.random() < 0.15:
+                return Const(self.rng.choice([0, 1, 2, -1, Fraction(1, 2)]))
+            if axes and self.rng.random() < 0.1:
+                return Const(polynomial(self.rng.choice(axes)))
+            return self.read(0, axes)
+        kind = self.rng.random()
+        if kind < 0.12:
+            return self.read(depth, axes)
+        if kind < 0.62:
+            fns = ["add", "add", "sub", "mul", "mul", "neg", "exp"]
+            fns += ["max", "min"] * self.order + ["div"] * self.division
+            fn = self.rng.choice(fns)
+            return Call(fn, tuple(self.body(depth - 1, axes) for _ in range(FUNCTIONS[fn].arity)))
+        if kind < 0.75:
+            guards = tuple(self.index(axes, 1)[0] for _ in range(self.rng.randint(1, 2)))
+            return Select(guards, self.body(depth - 1, axes), self.body(depth - 1, axes))
+        new = tuple(axis(self.rng.choice([1, 2, 3, 4, 6]), "r") for _ in range(self.rng.randint(1, 2)))
+        monoid = self.rng.choice(["sum", "sum", "sum", "prod"] + ["max", "min"] * self.order)
+        if monoid == "prod":
+            new = new[:1]
+        return Reduce(monoid, new, self.body(depth - 1, (*axes, *new)))
+
+
+def values(scope: Scope, field: Field, seed: int = 0) -> dict[Tensor, Array]:
+    rng = np.random.default_rng(seed)
+    return {t: field.random(t.shape, rng) for t in tensors(scope)}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("field", [Prime(3), Rationals(5)], ids=["prime", "rationals"])
+@settings(max_examples=150)
+@given(seed=st.integers(0, 2**40))
+def test_canonical_keeps_the_function_exactly(field: Field, seed: int) -> None:
+    # a maximum of literals alone has its true order, in GF(p) too, and one of elements has not
+    scope = Expressions(seed, order=not isinstance(field, Prime)).scope(4)
+    form = canonical(scope)
+    assert form.shape == scope.shape
+    data = values(scope, field, seed)
+    before, after = interpret(scope, data, field), interpret(form, data, field)
+    assert field.equal(before, after), f"{show(scope)}\n{show(form)}"
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**40))
+def test_canonical_keeps_the_function_in_float64(seed: int) -> None:
+    scope = Expressions(seed, division=False).scope(3)
+    data = {t: a / 4 for t, a in values(scope, Reals(), seed).items()}
+    before, after = interpret(scope, data, Reals()), interpret(canonical(scope), data, Reals())
+    # exp of a large argument multiplies an error by that argument
+    np.testing.assert_allclose(before, after, rtol=1e-6, atol=1e-6 * max(1.0, float(np.max(np.abs(before)))))
+
+
+@settings(max_examples=100)
+@given(seed=st.integers(0, 2**40))
+def test_canonical_is_idempotent_and_survives_its_text(seed: int) -> None:
+    scope = Expressions(seed).scope(3)
+    form = canonical(scope)
+    again = parse(show(form), {t.name: t for t in tensors(form)})
+    assert canonical(again) == form
+    assert fingerprint(again) == fingerprint(scope)
+
+
+def shuffled(body: Body, rng: random.Random) -> Body:
+    """The same expression written otherwise: new names, other orders of arguments, axes and guards."""
+    match body:
+        case Call(fn, args):
+            parts = [shuffled(a, rng) for a in args]
+            if FUNCTIONS[fn].commutative if fn in FUNCTIONS else False:
+                rng.shuffle(parts)
+            return call("add", parts[0], call("neg", parts[1])) if fn == "sub" else Call(fn, tuple(parts))
+        case Select(guard, then, other):
+            guards = rng.sample(guard, len(guard))
+            return Select(tuple(guards), shuffled(then, rng), shuffled(other, rng))
+        case Reduce(monoid, axes, inner):
+            fresh = {a: axis(a.extent, rng.choice("abz")) for a in axes}
+            known = {a: polynomial(b) for a, b in fresh.items()}
+            order = rng.sample(list(fresh.values()), len(fresh))
+            return Reduce(monoid, tuple(order), shuffled(replace_axes(inner, known), rng))  # type: ignore[arg-type]
+        case Read(Scope(axes, inner), indices, outside):
+            return Read(Scope(axes, shuffled(inner, rng)), indices, outside)
+    return body
+
+
+@settings(max_examples=100)
+@given(seed=st.integers(0, 2**40))
+def test_the_fingerprint_does_not_depend_on_the_writing(seed: int) -> None:
+    scope = Expressions(seed).scope(3)
+    other = Scope(scope.axes, shuffled(scope.body, random.Random(seed)))
+    assert show(canonical(other)) == show(canonical(scope))
+
+
+# --- laws, at all sizes -------------------------------------------------------------------------------
+
+X = Tensor("x", (N, K))
+G = Tensor("g", (K,))
+IMAGE = Tensor("x", (N, K, H, H))
+FILTER, OTHER = Tensor("w", (M, K, 3, 3)), Tensor("v", (M, K, 3, 3))
+
+
+def matmul(a: Any, b: Any) -> Scope:
+    return compute((a.shape[0], b.shape[1]), lambda i, j: total((a.shape[1],), lambda k: a[i, k] * b[k, j]))
+
+
+def transpose(a: Any) -> Scope:
+    return compute(a.shape[::-1], lambda i, j: a[j, i])
+
+
+def add(a: Any, b: Any) -> Scope:
+    return compute(a.shape, lambda *i: a[i] + b[i])
+
+
+def scaled(a: Any, c: Any) -> Scope:
+    return compute(a.shape, lambda *i: a[i] * c)
+
+
+def conv(x: Any, w: Any, pad: int = 1) -> Scope:
+    n, c, h, v = x.shape
+    out = [size + 2 * pad - w.shape[2] + 1 for size in (h, v)]
+    return compute(
+        (n, w.shape[0], *out),
+        lambda n, f, i, j: total(
+            (c, *w.shape[2:]), lambda c, r, s: x.padded()[n, c, i + r - pad, j + s - pad] * w[f, c, r, s]
+        ),
+    )
+
+
+def padded(x: Any, pad: int) -> Scope:
+    n, c, h, w = x.shape
+    return compute(
+        (n, c, h + 2 * pad, w + 2 * pad), lambda n, c, i, j: x.padded()[n, c, i - pad, j - pad]
+    )
+
+
+def concat(a: Any, b: Any, dim: int) -> Scope:
+    shape = list(a.shape)
+    edge = shape[dim]
+    shape[dim] = edge + b.shape[dim]
+
+    def element(*i: Any) -> Body:
+        shifted = (*i[:dim], i[dim] - edge, *i[dim + 1 :])
+        return where(edge - 1 - i[dim], a[i], b[shifted])
+
+    return compute(shape, element)
+
+
+def part(a: Any, dim: int, start: Size, stop: Size) -> Scope:
+    shape = [stop - start if d == dim else n for d, n in enumerate(a.shape)]
+    return compute(shape, lambda *i: a[tuple(x + start if d == dim else x for d, x in enumerate(i))])
+
+
+def shifted(a: Any) -> Scope:
+    return compute((4,), lambda i: a.padded()[i + 1])
+
+
+def relu(a: Any) -> Scope:
+    return compute(a.shape, lambda *i: call("max", a[i], 0))
+
+
+def top(a: Any, i: Any) -> Body:
+    return fold("max", (a.shape[1],), lambda k: a[i, k])
+
+
+def mean(a: Any) -> Scope:
+    return compute((a.shape[0],), lambda i: total((a.shape[1],), lambda k: a[i, k]) / a.shape[1])
+
+
+def layernorm(x: Any, one_pass: bool) -> Scope:
+    m = mean(x)
+    d = compute(x.shape, lambda i, j: x[i, j] - m[i])
+    if one_pass:
+        square = mean(compute(x.shape, lambda i, j: x[i, j] * x[i, j]))
+        var = compute(m.shape, lambda i: square[i] - m[i] * m[i])
+    else:
+        var = mean(compute(x.shape, lambda i, j: call("pow", d[i, j], 2)))
+    scale = compute(m.shape, lambda i: call("sqrt", var[i] + Fraction(1, 100000)))
+    return compute(x.shape, lambda i, j: d[i, j] / scale[i] * G[j])
+
+
+def softmax(x: Any, keepdims: bool) -> Scope:
+    rows = (x.shape[0], 1) if keepdims else (x.shape[0],)
+    top = compute(rows, lambda i, *_: fold("max", (x.shape[1],), lambda k: x[i, k]))
+    e = compute(x.shape, lambda i, j: call("exp", x[i, j] - top[(i, 0) if keepdims else i]))
+    mass = compute(rows, lambda i, *_: total((x.shape[1],), lambda k: e[i, k]))
+    return compute(x.shape, lambda i, j: e[i, j] / mass[(i, 0) if keepdims else i])
+
+
+FILTER_SUM = compute((M,), lambda f: total((K, 3, 3), lambda c, r, s: FILTER[f, c, r, s]))
+A, B, C = Tensor("A", (N, K)), Tensor("B", (K, J)), Tensor("C", (J, M))
+D, E = Tensor("D", (K + M, J)), Tensor("E", (N, K + M))
+Y = Tensor("y", (N, M))
+Z, U, UNM = Tensor("z", (2, 3, 4)), Tensor("u", (24,)), Tensor("u", (N * M,))
+FLAT = compute((24,), lambda i: Z[i // 12, i // 4 % 3, i % 4])
+
+LAWS: dict[str, Callable[[], tuple[Scope, Scope]]] = {
+    "matmul is associative": lambda: (matmul(matmul(A, B), C), matmul(A, matmul(B, C))),
+    "transpose twice": lambda: (transpose(transpose(A)), compute(A.shape, lambda i, j: A[i, j])),
+    "transpose of a product": lambda: (transpose(matmul(A, B)), matmul(transpose(B), transpose(A))),
+    "conv is linear in w": lambda: (
+        conv(IMAGE, add(FILTER, OTHER)),
+        add(conv(IMAGE, FILTER), conv(IMAGE, OTHER)),
+    ),
+    "scaled filter": lambda: (
+        conv(IMAGE, scaled(FILTER, Fraction(1, 3))),
+        scaled(conv(IMAGE, FILTER), Fraction(1, 3)),
+    ),
+    "pad then conv": lambda: (conv(padded(IMAGE, 1), FILTER, 0), conv(IMAGE, FILTER, 1)),
+    "concat of filters": lambda: (
+        conv(IMAGE, concat(FILTER, OTHER, 0)),
+        concat(conv(IMAGE, FILTER), conv(IMAGE, OTHER), 1),
+    ),
+    "relu of concat": lambda: (relu(concat(X, Y, 1)), concat(relu(X), relu(Y), 1)),
+    "relu twice": lambda: (relu(relu(X)), relu(X)),
+    "concat along the sum": lambda: (
+        matmul(concat(X, Y, 1), D),
+        add(matmul(X, part(D, 0, 0, K)), matmul(Y, part(D, 0, K, K + M))),
+    ),
+    "halves of a sum": lambda: (
+        matmul(E, D),
+        add(
+            matmul(part(E, 1, 0, K), part(D, 0, 0, K)),
+            matmul(part(E, 1, K, K + M), part(D, 0, K, K + M)),
+        ),
+    ),
+    "split then concat": lambda: (
+        concat(part(E, 1, 0, K), part(E, 1, K, K + M), 1),
+        compute(E.shape, lambda i, j: E[i, j]),
+    ),
+    "variance in one pass": lambda: (layernorm(X, False), layernorm(X, True)),
+    "softmax with and without kept dimensions": lambda: (softmax(X, False), softmax(X, True)),
+    "division by a constant": lambda: (
+        compute(X.shape, lambda i, j: X[i, j] / 8),
+        compute(X.shape, lambda i, j: X[i, j] * Fraction(1, 8)),
+    ),
+    "reshape there and back": lambda: (
+        compute((2, 3, 4), lambda a, b, c: FLAT[a * 12 + b * 4 + c]),
+        compute((2, 3, 4), lambda a, b, c: Z[a, b, c]),
+    ),
+    "a sum over split digits": lambda: (
+        compute((), lambda: total((24,), lambda r: FLAT[r] * U[r])),
+        compute((), lambda: total((3, 2, 4), lambda b, a, c: Z[a, b, c] * U[a * 12 + b * 4 + c])),
+    ),
+    "digits that merge": lambda: (
+        compute((), lambda: total((N, M), lambda a, b: UNM[a * M + b])),
+        compute((), lambda: total((N * M,), lambda r: UNM[r])),
+    ),
+    "max over a pair": lambda: (
+        compute((N,), lambda i: fold("max", (K,), lambda k: call("max", X[i, k], A[i, k]))),
+        compute((N,), lambda i: call("max", top(A, i), top(X, i))),
+    ),
+    "an unused axis": lambda: (
+        compute((N,), lambda i: total((K, K), lambda k, _: X[i, k])),
+        compute((N,), lambda i: total((K,), lambda k: X[i, k]) * K),
+    ),
+}
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_law(law: str) -> None:
+    left, right = LAWS[law]()
+    assert show(canonical(left)) == show(canonical(right))
+    assert fingerprint(left) == fingerprint(right)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        # one element beyond the border: adding before a padded convolution is not adding after it
+        (
+            conv(compute(IMAGE.shape, lambda *i: IMAGE[i] + 1), FILTER),
+            compute((N, M, H, H), lambda n, f, i, j: conv(IMAGE, FILTER)[n, f, i, j] + FILTER_SUM[f]),
+        ),
+        (conv(padded(IMAGE, 1), FILTER, 1), conv(IMAGE, FILTER, 1)),
+        (relu(conv(IMAGE, FILTER)), conv(relu(IMAGE), FILTER)),
+        (matmul(A, B), matmul(A, add(B, B))),
+        (softmax(X, False), compute(X.shape, lambda i, j: X[i, j])),
+        (shifted(Tensor("x", (4,))), shifted(Tensor("x", (5,)))),
+        # 1/x * x is 1 only where x is not 0
+        (compute((N,), lambda i: X[i, 0] / X[i, 0]), compute((N,), lambda i: Fraction(1))),
+        (relu(X), relu(compute(X.shape, lambda i, j: -1 - X[i, j]))),
+    ],
+)
+def test_different_functions_have_different_fingerprints(left: Scope, right: Scope) -> None:
+    assert fingerprint(left) != fingerprint(right)
+
+
+def test_a_factor_that_is_undefined_without_the_guard_stays_under_it() -> None:
+    x, y = Tensor("x", (4,)), Tensor("y", (4,))
+    scope = compute((4,), lambda i: where(i - 1, x[i - 1] * call("exp", y[i - 1]), 0))
+    assert show(canonical(scope)) == "L[i:4](mul(exp(y[i - 1]), x[i - 1]) if i - 1 >= 0 else 0)"
+
+
+def test_gather_is_kept_exactly() -> None:
+    at = Tensor("at", (5,), "int64")
+    positive = compute((5,), lambda i: call("add", at[i], 0))
+    scope = compute((5, K), lambda i, j: Tensor("t", (7, K))[look(positive[i], 0, 6), j])
+    assert show(canonical(scope)) == "L[i:5, j:K](t[look(at[i], 0, 6), j])"
+
+
+def test_dtype_and_shape_are_kept() -> None:
+    x = Tensor("x", (1, 4), "float16")
+    form = canonical(compute(x.shape, lambda i, j: x[i, j] - x[i, j]))
+    assert (dtype_of(form), form.shape, show(form)) == ("float16", (1, 4), "L[i:1, j:4](to_float16(0))")
+
+
+def test_integer_division_truncates_and_stays() -> None:
+    n = Tensor("n", (4,), "int64")
+    form = canonical(compute((4,), lambda i: n[i] / 2 * 2))
+    assert show(form) == "L[i:4](mul(2, div(n[i], to_int64(2))))"
+    assert interpret(form, {n: np.array([1, 2, -3, 4])}, Reals()).tolist() == [0, 2, -2, 4]
+
+
+def test_symmetric_inputs() -> None:
+    a, b = Tensor("a", (N, K)), Tensor("b", (N, K))
+    assert symmetric(add(a, b), a, b)
+    assert symmetric(compute(a.shape, lambda i, j: call("max", a[i, j], b[i, j])), a, b)
+    assert not symmetric(compute(a.shape, lambda i, j: a[i, j] - b[i, j]), a, b)
+    square, other = Tensor("a", (N, N)), Tensor("b", (N, N))
+    assert not symmetric(matmul(square, other), square, other)
+
+
+def test_composition_by_replacing_tensors() -> None:
+    left, right = Tensor("l", (N, J)), Tensor("r", (J, M))
+    node = matmul(left, right)
+    whole = replace_tensors(node, {left: matmul(A, B), right: compute(C.shape, lambda i, j: C[i, j])})
+    assert fingerprint(whole) == fingerprint(matmul(A, matmul(B, C)))
+
+
+def test_two_tensors_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="two tensors"):
+        canonical(compute((3,), lambda i: Tensor("x", (3,))[i] + Tensor("x", (4,))[i]))
