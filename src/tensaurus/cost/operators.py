@@ -9,16 +9,18 @@ from typing import Any
 import numpy as np
 import onnx
 
+from tensaurus.algebra.analysis import flops
+from tensaurus.algebra.size import Arithmetic
+from tensaurus.algebra.size import evaluate as value_of
 from tensaurus.cost.database import Database, Measurement
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.measure import Stopwatch
 from tensaurus.errors import TensaurusError
-from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node, constant, source
-from tensaurus.graph.onnx_export import Expand, export_model
 from tensaurus.graph.frame import Frame
+from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node, again, constant, source
+from tensaurus.graph.onnx_export import Expand, export_model
 from tensaurus.graph.program import Program
-from tensaurus.graph.text import workload
-from tensaurus.ops import TensorType
+from tensaurus.ops import Op, TensorType
 
 # Where nothing can be measured: operations and bytes a second of one core, roughly.
 FLOPS = 2.0e10
@@ -86,11 +88,15 @@ class OperatorCosts:
         return value
 
 
+def workload(node: Node) -> str:
+    """Everything that a node's time depends on: operator, attributes, types, which arguments are constants."""
+    args = ", ".join("-" if a is None else f"{'const ' if a.static else ''}{a.types[0]}" for a in node.args)
+    attrs = " ".join(f"{name}={value!r}" for name, value in node.attrs)
+    return f"{node.op}({args}) {attrs} -> {', '.join(map(str, node.types))}"
+
+
 def estimate(node: Node) -> float:
     """The roofline: the larger of arithmetic and traffic."""
-    from tensaurus.algebra.analysis import flops
-    from tensaurus.ops import Op
-
     kinds = tuple(None if a is None else a.tensor for a in node.args)
     moved = 4 * sum(_elements(k) for k in (*kinds, *node.types) if isinstance(k, TensorType))
     assert isinstance(node.op, Op)
@@ -104,13 +110,12 @@ def _elements(kind: TensorType) -> int:
 
 def _number(size: Any) -> int:
     """A size that is not known counts as 64."""
-    from tensaurus.algebra.size import Arithmetic
-    from tensaurus.algebra.size import evaluate as value_of
-
     return int(value_of(size, lambda atom: 64)) if isinstance(size, Arithmetic) else int(size)
 
 
-def alone(node: Node, opset: int, expand: Expand | None) -> tuple[onnx.ModelProto, dict[str, np.ndarray[Any, Any]]]:
+def alone(
+    node: Node, opset: int, expand: Expand | None
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray[Any, Any]]]:
     """A model of the node alone, and inputs for it: weights are constants in it, as in the whole program."""
     rng = np.random.default_rng(0)
     inputs: dict[Node, Node] = {}
@@ -131,8 +136,6 @@ def alone(node: Node, opset: int, expand: Expand | None) -> tuple[onnx.ModelProt
                 inputs[arg] = source(f"x{place}", TensorType(kind.dtype, shape))
                 feeds[f"x{place}"] = _random(kind.dtype, shape, rng)
             args.append(inputs[arg])
-    from tensaurus.graph.node import again
-
     made = again(node, tuple(args))
     outputs = tuple((f"y{k}", made[k]) for k in range(len(made.types)))
     shell = onnx.ModelProto(ir_version=10)

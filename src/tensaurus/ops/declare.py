@@ -21,7 +21,8 @@ import numpy as np
 
 from tensaurus.algebra.expr import Scope, Tensor
 from tensaurus.algebra.size import Size
-from tensaurus.algebra.typing import Untypable, dtype_of
+from tensaurus.algebra.typing import Untypable as Untypable
+from tensaurus.algebra.typing import dtype_of
 
 # The element types that expressions compute with; any other (strings, 8-bit floats) leaves a node opaque.
 NUMBERS = frozenset(

@@ -10,7 +10,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.examples import parse as parse_example
 from tensaurus.rules.match import Binding, Matcher, build, matches
 from tensaurus.rules.rule import Rule
-from tensaurus.rules.term import Apply, Item, Term, Undefined, Variable, variables
+from tensaurus.rules.term import Apply, Item, Term, Undefined, Variable
 
 POOL: tuple[tuple[int, ...], ...] = (
     (), (1,), (2,), (3,), (2, 3), (3, 2), (3, 3), (1, 3), (2, 2, 3), (2, 3, 2), (1, 2, 3), (1, 3, 4, 4), (2, 3, 4, 5),
@@ -43,7 +44,7 @@ class Instance:
         return ", ".join(str(leaf.type) for leaf in self.leaves)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _examples(op: Op) -> tuple[tuple[tuple[TensorType | None, ...], tuple[tuple[str, Any], ...]], ...]:
     """Types and canonical attributes of an operator's examples, on floats of known sizes."""
     found = []
@@ -59,16 +60,16 @@ def _examples(op: Op) -> tuple[tuple[tuple[TensorType | None, ...], tuple[tuple[
     return tuple(found)
 
 
-def _asked(rule: Rule, function: str, positively: bool = True) -> set[str]:
-    """Variables x with function(x) in a condition (not under `not`, unless asked so) or in the right side."""
+def _asked(rule: Rule, function: str) -> set[str]:
+    """Variables x with function(x) in a condition (not under `not`) or in the right side."""
     names: set[str] = set()
 
     def visit(tree: ast.AST, positive: bool) -> None:
         if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not):
             positive = not positive
-        if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == function:
-            if positive is positively:
-                names.update(a.id for a in tree.args if isinstance(a, ast.Name))
+        called = isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == function
+        if called and positive:
+            names.update(a.id for a in tree.args if isinstance(a, ast.Name))
         for child in ast.iter_child_nodes(tree):
             visit(child, positive)
 
@@ -121,6 +122,11 @@ def instances(rule: Rule, wanted: int, seed: int = 0) -> Iterator[Instance]:
         yield Instance(left, right, leaves, frozenset(bound.nodes[n] for n in fixed if n in bound.nodes))
 
 
+def elements(kind: TensorType) -> int:
+    """How many elements a tensor of known sizes has."""
+    return prod(n for n in kind.shape if isinstance(n, int))
+
+
 def _data(kind: TensorType, rng: np.random.Generator, pinned: bool) -> Any:
     """Dyadic numbers: exact in every field; those that a condition looks at are positive."""
     shape = tuple(n for n in kind.shape if isinstance(n, int))
@@ -164,7 +170,7 @@ def _proposal(
         if name not in types:
             types[name] = TensorType(dtype, _shape([*types.values(), *hints], rng))
     for kind in types.values():
-        if not kind.static or np.prod([1, *kind.shape]) > LARGEST:  # type: ignore[list-item]
+        if not kind.static or elements(kind) > LARGEST:
             return None, values
         if "any" not in rule.tags and kind.dtype not in ("float32", "float64"):
             return None, values
@@ -183,7 +189,7 @@ def _varied(value: Any, kinds: Sequence[TensorType], rng: np.random.Generator) -
             (1,) * len(value),
             tuple(sorted(value)),
             tuple(int(rng.choice(known)) for _ in value[: rng.integers(2, 4)]),
-            *([kinds[rng.integers(len(kinds))].shape] if kinds else []),
+            *([kinds[int(rng.integers(len(kinds)))].shape] if kinds else []),
         ]
         return options[rng.integers(len(options))]
     if isinstance(value, int) and not isinstance(value, bool) and draw < 0.8:
@@ -197,7 +203,7 @@ def _shape(kinds: Sequence[TensorType], rng: np.random.Generator) -> tuple[int, 
     draw = rng.random()
     if not known or draw < 0.2:
         return POOL[rng.integers(len(POOL))]
-    shape = tuple(int(n) for n in known[rng.integers(len(known))])  # type: ignore[call-overload]
+    shape = tuple(n for n in known[rng.integers(len(known))] if isinstance(n, int))
     if draw < 0.45 or not shape:
         return shape
     if draw < 0.6:
@@ -228,6 +234,3 @@ def _built(
             if right is not None:
                 return left, right, found  # type: ignore[return-value]
     return None
-
-
-__all__ = ["Instance", "instances", "variables"]

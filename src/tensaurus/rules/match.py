@@ -18,7 +18,6 @@ import numpy as np
 
 from tensaurus.algebra.expr import Call, Read
 from tensaurus.algebra.functions import FUNCTIONS
-from tensaurus.algebra.size import Arithmetic
 from tensaurus.graph.node import CONSTANT, ITEM, Node, apply, constant, item
 from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType, Untypable
@@ -125,7 +124,7 @@ def matches(term: Term | None, node: Node | None, binding: Binding, dtypes: froz
             if node.op is not ITEM or node.attribute("index") != index:
                 return False
             return matches(inner, node.args[0], binding, dtypes)
-        case Apply(op, args, attrs, rest):
+        case Apply(op, args):
             if node.op is not op or len(node.args) != len(args):
                 return False
             for arg, inner_node in zip(args, node.args, strict=True):
@@ -266,7 +265,9 @@ class Matcher:
         for side in self.sides:
             yield from self._join(side, (), Binding({}, {}), pool)
 
-    def _join(self, side: Sequence[Term | None], chosen: tuple[Node, ...], binding: Binding, pool: Any) -> Iterator[dict[Node, Node]]:
+    def _join(
+        self, side: Sequence[Term | None], chosen: tuple[Node, ...], binding: Binding, pool: Any
+    ) -> Iterator[dict[Node, Node]]:
         if len(chosen) == len(side):
             made = self.apply(chosen, binding)
             if made is not None:

@@ -14,11 +14,10 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from importlib.resources import files
 
 from tensaurus.rules.term import Apply, Item, Literal, RuleError, Term, Variable, expression, parse, variables
-
-from fractions import Fraction
 
 
 @dataclass(frozen=True)
@@ -79,9 +78,8 @@ def parse_rule(line: str) -> list[Rule]:
     tags = frozenset((found["tags"] or "").replace(",", " ").split())
     conditions = expression(f"({found['where']},)").elts if found["where"] else []  # type: ignore[attr-defined]
     evidence = parse_evidence(found["evidence"]) if found["evidence"] else None
-    base = Rule(
-        found["name"], parse(found["lhs"]), parse(found["rhs"]), tuple(conditions), tags, line.strip(), evidence
-    )
+    sides = parse(found["lhs"]), parse(found["rhs"])
+    base = Rule(found["name"], *sides, tuple(conditions), tags, line.strip(), evidence)
     rules = [base]
     if found["arrow"] == "<=>":
         rules.append(replace(base, name=f"{base.name}-back", lhs=base.rhs, rhs=base.lhs))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
-from typing import Any, TypeAlias, Union
+from typing import Any, TypeAlias
 
 from tensaurus.algebra.size import largest, smallest
 from tensaurus.ops import Op, registry
@@ -56,7 +56,7 @@ class Item:
     index: int
 
 
-Term: TypeAlias = Union[Variable, Literal, Apply, Item]
+Term: TypeAlias = Variable | Literal | Apply | Item
 
 
 class RuleError(ValueError):

@@ -15,11 +15,11 @@ import numpy as np
 
 from tensaurus.algebra.analysis import degree
 from tensaurus.algebra.field import Array, Field, P, Prime, Rationals, Terms
-from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node
 from tensaurus.graph.fold import evaluated
+from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node
 from tensaurus.graph.program import topological
 from tensaurus.ops import Op, TensorType
-from tensaurus.rules.instances import Instance, instances
+from tensaurus.rules.instances import Instance, elements, instances
 from tensaurus.rules.rule import Evidence, Rule
 
 INSTANCES = 8
@@ -57,7 +57,7 @@ def verify(rule: Rule, wanted: int = INSTANCES, seed: int = 0) -> Evidence | Ref
 
 
 def _elements(instance: Instance) -> int:
-    return sum(int(np.prod([1, *leaf.tensor.shape])) for leaf in instance.leaves)  # type: ignore[list-item]
+    return sum(elements(leaf.tensor) for leaf in instance.leaves)
 
 
 def _failing(found: Sequence[Instance], fields: Sequence[Field], seed: int) -> Instance | None:

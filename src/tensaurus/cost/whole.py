@@ -1,0 +1,43 @@
+"""End-to-end times of whole models, measured in turns once and then remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+
+from onnx import ModelProto
+
+from tensaurus.backends import Array
+from tensaurus.cost.database import Database, Measurement
+from tensaurus.cost.machine import Machine
+from tensaurus.cost.measure import Contender, compare, ratio
+
+
+def model_times(
+    models: Sequence[ModelProto],
+    feeds: Mapping[str, Array],
+    backend: str,
+    machine: Machine,
+    database: Database,
+) -> list[float]:
+    """Seconds of one run of each model; the first is what the others are compared with.
+
+    All are measured in one comparison, round by round, so that drift of the machine cancels out; with every
+    one of them in the database, none is measured and the times are those.  Raises WorkerError.
+    """
+    packed = [model.SerializeToString(deterministic=True) for model in models]
+    sizes = " ".join(f"{name}:{list(array.shape)}" for name, array in feeds.items())
+    first = sha256(packed[0]).hexdigest()
+    texts = [f"model {sha256(p).hexdigest()} beside {first} on {sizes}" for p in packed]
+    key = machine.backend_key(backend)
+    stored = [database.get(text, key, machine.key) for text in texts]
+    if all(entry is not None for entry in stored):
+        return [entry.seconds for entry in stored if entry is not None]
+    contenders = [Contender(f"model {k}" if k else "the model", backend, p) for k, p in enumerate(packed)]
+    timings = compare(contenders, feeds, threads=machine.threads)
+    base = timings[0].median
+    seconds = [base, *(base / ratio(timings[0], other).median for other in timings[1:])]
+    database.put_many(
+        [Measurement(t, key, machine.key, "", s) for t, s in zip(texts, seconds, strict=True)]
+    )
+    return seconds

@@ -1,0 +1,44 @@
+"""Inputs that a model runs on, for timing it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from onnx import ModelProto
+
+from tensaurus.backends import Array
+from tensaurus.cost.worker import Worker, WorkerError
+from tensaurus.equivalence.inputs import assignments, feed
+from tensaurus.errors import TensaurusError
+
+
+def sample_feeds(
+    model: ModelProto,
+    shapes: Mapping[str, Sequence[int]],
+    seed: int,
+    backend: str,
+    threads: int,
+    ranges: Mapping[str, tuple[int, int]] | None = None,
+) -> tuple[dict[str, Array], str]:
+    """Random inputs on which the model runs, and in words the sizes made up for them ("" where none were).
+
+    Raises TensaurusError where no values can be made up, or the model runs on none of them.
+    """
+    refusal = ""
+    with Worker(backend, threads=threads) as worker:
+        try:
+            worker.compile(model.SerializeToString())
+        except WorkerError as error:
+            raise TensaurusError(f"{backend} does not run it: {error}") from error
+        for sizes, words in assignments(model, shapes):
+            arrays = dict(feed(model, sizes, "random", seed, ranges).arrays)
+            try:
+                worker.feed(arrays)
+                worker.run()
+            except WorkerError as error:
+                refusal = refusal or str(error)
+                if not worker.alive:
+                    break
+                continue
+            return arrays, words
+    raise TensaurusError(f"{backend} does not run it on inputs made up for it: {refusal}")

@@ -1,0 +1,213 @@
+"""The main loop: a model in, a faster equal model out, with evidence for every rewrite."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from time import monotonic
+
+import onnx
+from onnx.inliner import inline_local_functions
+
+from tensaurus import backends
+from tensaurus.cost.database import Database
+from tensaurus.cost.machine import Machine
+from tensaurus.cost.measure import Stopwatch, choose
+from tensaurus.cost.operators import OperatorCosts
+from tensaurus.cost.whole import model_times
+from tensaurus.equivalence.chain import check_rewrites
+from tensaurus.equivalence.sample import sample_feeds
+from tensaurus.equivalence.verdict import Verdict, verify
+from tensaurus.errors import naming
+from tensaurus.graph.census import census
+from tensaurus.graph.model_file import load_model, save_model
+from tensaurus.graph.onnx_export import export_model
+from tensaurus.graph.onnx_import import import_model
+from tensaurus.graph.program import Program
+from tensaurus.report.progress import NoProgress, Progress
+from tensaurus.report.summary import METADATA_KEY, Rewrite, Summary
+from tensaurus.rules.match import Rewriter, expander
+from tensaurus.rules.rule import Rule, library
+from tensaurus.search.backtrack import Backtrack, Candidate, Outcome
+from tensaurus.search.bodies import search_bodies
+
+MARGIN = 0.01  # a result must be faster by this share: less cannot be told from noise
+STEPS = 400  # search steps at most where the caller sets no limit on them
+
+
+@dataclass(frozen=True)
+class Result:
+    """An optimized model with its summary."""
+
+    model: onnx.ModelProto
+    summary: Summary
+
+    @property
+    def speedup(self) -> float:
+        """Time of the original over time of the result."""
+        return self.summary.speedup
+
+    @property
+    def rewrites(self) -> tuple[Rewrite, ...]:
+        """What was applied, how often, and why it is right."""
+        return self.summary.rewrites
+
+    @property
+    def evidence(self) -> dict[str, str]:
+        """Why each rule that was applied is right."""
+        return {rewrite.rule: rewrite.evidence for rewrite in self.rewrites}
+
+    def save(self, path: str | Path) -> None:
+        """Write the model, beside first and then renamed.  Raises TensaurusError."""
+        save_model(self.model, path)
+
+    def session(self) -> backends.Session:
+        """The result, ready to run: .run(output_names, {name: array})."""
+        backend = backends.find(self.summary.backend)
+        return backend.compile(self.model.SerializeToString(), threads=self.summary.threads)
+
+
+def optimize(
+    model: str | Path | onnx.ModelProto,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    ranges: Mapping[str, tuple[int, int]] | None = None,
+    backend: str = "onnxruntime",
+    threads: int | None = None,
+    time_limit: float = 60.0,
+    steps: int | None = None,
+    alpha: float = 1.05,
+    seed: int = 0,
+    database: Path | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """A model that computes the same function and is never slower on the backend.
+
+    shapes      fixes sizes of inputs, {name: sizes}
+    ranges      values of integer inputs, {name: (lowest, highest)}; else 0 and 1
+    backend     onnxruntime, openvino, or auto: the faster of those installed
+    time_limit  seconds to search, where `steps` does not limit the search
+    database    the file of measurements; the default one where None
+
+    An interrupt ends the search; the best program so far is still checked and returned.
+    Raises TensaurusError for a model that cannot be read or run.
+    """
+    told = progress or NoProgress()
+    told.phase("reading the model")
+    name = "the model" if isinstance(model, onnx.ModelProto) else str(model)
+    original = model if isinstance(model, onnx.ModelProto) else load_model(model)
+    flat = inline_local_functions(original) if original.functions else original
+    program = import_model(flat, shapes, name)
+    machine = Machine.here(threads)
+    rules = library()
+    expand = expander(rules)
+    with naming(name), ExitStack() as stack:
+        records = stack.enter_context(Database(database))
+        told.phase("trying it")
+        first = "onnxruntime" if backend == "auto" else backend
+        feeds, words = sample_feeds(original, shapes or {}, seed, first, machine.threads, ranges)
+        if words:
+            told.note(f"no sizes were given for every input; timed with {words}")
+        if backend == "auto":
+            backend = choose(original.SerializeToString(), feeds, machine.threads)
+            told.note(f"{backend} is the fastest backend here")
+        stopwatch = stack.enter_context(Stopwatch(backend, threads=machine.threads))
+        costs = OperatorCosts(records, stopwatch, backend, machine, program.frame.opset, expand)
+        told.phase("searching")
+        start = monotonic()
+        hunt = Hunt(Rewriter(r for r in rules if "expand" not in r.tags), costs, alpha, steps, time_limit, told)
+        outcome, bodies = hunt.run(program)
+        stopwatch.close()
+        seconds = monotonic() - start
+        told.phase("measuring the best programs")
+        found = [c for c in outcome.candidates if c.step is not None or bodies]
+        models = [export_model(candidate.program, expand=expand) for candidate in found]
+        base, *times = model_times([original, *models], feeds, backend, machine, records)
+        result, taken, verdict, chosen = original, base, Verdict(True, 0.0, 0.0, detail="unchanged"), None
+        check = partial(
+            verify, shapes=shapes, seed=seed, backend=backend, threads=machine.threads, ranges=ranges
+        )
+        for taken_by, place in sorted((t, k) for k, t in enumerate(times)):
+            if taken_by >= (1 - MARGIN) * base:
+                break
+            told.phase("checking that it is equal")
+            replay = check_rewrites([*bodies, found[place]], seed)
+            trial = check(original, models[place], field=replay)
+            if replay.passed and trial.passed:
+                result, taken, verdict, chosen = models[place], taken_by, trial, found[place]
+                break
+            told.note(f"a faster program was thrown away: {replay.detail if trial.passed else trial.detail}")
+    applied = [] if chosen is None else [*bodies, chosen]
+    known = census(program)
+    summary = Summary(
+        model=name,
+        backend=backend,
+        threads=machine.threads,
+        original_ms=base * 1e3,
+        optimized_ms=taken * 1e3,
+        speedup=base / taken,
+        equivalence=verdict.equality,
+        rewrites=_rewrites(applied),
+        search_seconds=seconds,
+        measurements=costs.measured,
+        ended_by=outcome.ended_by,
+        typed=known.typed,
+        opaque=known.opaque.total(),
+        opaque_operators=dict(known.opaque.most_common()),
+        versions=dict(machine.versions),
+    )
+    return Result(_labelled(result, summary), summary)
+
+
+@dataclass
+class Hunt:
+    """The search of a whole model: the bodies in it, then the model."""
+
+    rewriter: Rewriter
+    costs: OperatorCosts
+    alpha: float
+    steps: int | None
+    time_limit: float
+    told: Progress
+    start: float = field(default_factory=monotonic)
+
+    def run(self, program: Program) -> tuple[Outcome, list[Candidate]]:
+        """What was found for the model with its best bodies, and these bodies with their chains."""
+        better, bodies = search_bodies(program, self.search)
+        return self.search(better), bodies
+
+    def search(self, program: Program) -> Outcome:
+        deadline = None if self.steps is not None else self.start + self.time_limit
+
+        def watch(done: int, best: float) -> None:
+            left = None if deadline is None else max(0.0, deadline - monotonic())
+            self.told.step(done, self.steps, best * 1e3, left)
+
+        steps = STEPS if self.steps is None else self.steps
+        search = Backtrack(self.rewriter, self.costs, self.alpha, steps, deadline, watch=watch)
+        return search.run(program)
+
+
+def _rewrites(candidates: Sequence[Candidate]) -> tuple[Rewrite, ...]:
+    """The rules applied along the chains, in the order of their first use, with how often."""
+    counts: Counter[Rule] = Counter()
+    for candidate in candidates:
+        for at in candidate.chain:
+            if at.step is not None:
+                counts[at.step.rule] += at.step.count
+    return tuple(Rewrite(rule.name, str(rule.evidence), count) for rule, count in counts.items())
+
+
+def _labelled(model: onnx.ModelProto, summary: Summary) -> onnx.ModelProto:
+    """The model with its summary in the metadata, for `explain`."""
+    labelled = onnx.ModelProto()
+    labelled.CopyFrom(model)
+    kept = [entry for entry in labelled.metadata_props if entry.key != METADATA_KEY]
+    del labelled.metadata_props[:]
+    labelled.metadata_props.extend(kept)
+    labelled.metadata_props.add(key=METADATA_KEY, value=summary.to_json(effort=False))
+    return labelled

@@ -1,0 +1,42 @@
+"""The bodies of If, Loop and Scan, searched like programs of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tensaurus.graph.node import OPAQUE, Node, again, opaque
+from tensaurus.graph.program import Program
+from tensaurus.search.backtrack import Candidate, Outcome
+
+
+def search_bodies(
+    program: Program, search: Callable[[Program], Outcome]
+) -> tuple[Program, list[Candidate]]:
+    """The program with the best body found for each of its bodies, and these bodies with their chains.
+
+    Bodies are searched from the innermost outwards.
+    """
+    found: list[Candidate] = []
+
+    def improved(body: Program) -> Program:
+        inner, chains = search_bodies(body, search)
+        found.extend(chains)
+        best = search(inner).best
+        if best.step is not None:
+            found.append(best)
+        return best.program
+
+    def build(node: Node, args: tuple[Node | None, ...]) -> Node:
+        if node.op is not OPAQUE or not node.attribute("form").bodies:
+            return again(node, args)
+        form = node.attribute("form")
+        bodies = tuple((name, improved(body)) for name, body in form.bodies)
+        if bodies == form.bodies:
+            return again(node, args)
+        effects = any(key == "identity" for key, _ in node.attrs)
+        return opaque(replace(form, bodies=bodies), args, node.types, effects=effects)
+
+    if not any(node.op is OPAQUE and node.attribute("form").bodies for node in program.nodes):
+        return program, found
+    return program.rebuilt(build), found
