@@ -172,9 +172,18 @@ def item(node: Node, index: int) -> Node:
     return _intern(ITEM, (node,), (("index", index),), (node.types[index],))
 
 
-def opaque(form: Any, args: Sequence[Node | None], types: Sequence[Type], effects: bool = False) -> Node:
-    """An operator that we carry without knowing it; one with effects is equal to no other."""
+def opaque(
+    form: Any,
+    args: Sequence[Node | None],
+    types: Sequence[Type],
+    effects: bool = False,
+    identity: int | None = None,
+) -> Node:
+    """An operator that we carry without knowing it; one with effects is equal to no other.
+
+    `identity` is that of a node with effects that is built again.
+    """
     attrs: tuple[tuple[str, Any], ...] = (("form", form),)
-    if effects:
-        attrs = (("form", form), ("identity", next(_identities)))
+    if effects or identity is not None:
+        attrs = (*attrs, ("identity", next(_identities) if identity is None else identity))
     return _intern(OPAQUE, tuple(args), attrs, tuple(types))
