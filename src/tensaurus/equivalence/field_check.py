@@ -1,0 +1,126 @@
+"""Two programs at random points of a finite field: exact, with a bound on the error.
+
+A false equality passes one trial with probability at most (1 + m d) (d / p)^2, where d bounds the degree of
+the polynomials between unknown functions and m counts the values that unknown functions took: either the
+outputs' difference, a polynomial in inputs and values of unknown functions, vanishes at both points, or one
+of the at most d values in a monomial of it coincides by chance with another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from tensaurus.algebra.field import Array, P
+from tensaurus.backends import BackendError
+from tensaurus.backends.reference import evaluate_all
+from tensaurus.equivalence.degree import total_degree
+from tensaurus.equivalence.pairs import Laws, Pairs
+from tensaurus.graph.program import Program
+from tensaurus.ops import TensorType
+
+# From the strictest on: what is equal without a law is equal with it, and the bound is better without.
+LADDER = (
+    (Laws(), ""),
+    (Laws(inverse=True), "with 1/x the inverse of x"),
+    (Laws(inverse=True, order=True), "with max and min of a random order, for which there is no bound"),
+)
+SIZE = 4  # of every dimension that is not known
+
+
+@dataclass(frozen=True)
+class FieldCheck:
+    """passed       no difference was found
+    trials       times that the programs were compared, each at two points; 0: they could not be, see detail
+    degree       of the polynomials between unknown functions at most, inf where vast
+    error_bound  the probability that different programs pass; 1 says nothing
+    """
+
+    passed: bool
+    trials: int
+    degree: float
+    error_bound: float
+    detail: str = ""
+
+
+def check_field(
+    a: Program,
+    b: Program,
+    *,
+    trials: int = 1,
+    seed: int = 0,
+    ranges: Mapping[str, tuple[int, int]] | None = None,
+) -> FieldCheck:
+    """Compare all outputs of two programs with the same inputs, over GF(2^31 - 1).
+
+    Weights are lifted exactly, so neither program's constants may have been rounded.  Integer inputs are
+    drawn from `ranges` (by name, both ends included; else 0..1), and the bound holds for those drawn.
+    """
+    found: FieldCheck | None = None
+    for laws, words in LADDER:
+        found = _check(a, b, laws, trials if not laws.order else max(trials, 8), seed, ranges or {})
+        if found.passed:
+            text = ", ".join(t for t in (found.detail, words) if t)
+            return FieldCheck(True, found.trials, found.degree, found.error_bound, text)
+    assert found is not None
+    return found
+
+
+def _check(
+    a: Program, b: Program, laws: Laws, trials: int, seed: int, ranges: Mapping[str, tuple[int, int]]
+) -> FieldCheck:
+    degree = total_degree([a, b], laws)
+    bound = 1.0
+    for trial in range(trials):
+        field = Pairs(seed * 1_000_003 + trial, laws)
+        rng = np.random.default_rng([seed, trial])
+        feeds = {}
+        for node in a.inputs:
+            name = node.attribute("name")
+            kind = node.types[0]
+            if not isinstance(kind, TensorType) or kind.dtype == "string":
+                return _unchecked(degree, f"input {name} is no tensor of numbers")
+            feeds[name] = _drawn(kind, field, rng, ranges.get(name, (0, 1)))
+        try:
+            left, right = evaluate_all([a, b], feeds, field)
+        except BackendError as error:
+            return _unchecked(degree, str(error))
+        for name, value in left.items():
+            if name not in right:
+                return FieldCheck(False, trial + 1, degree, 1.0, f"there is no output {name}")
+            difference = _difference(value, right[name])
+            if difference:
+                return FieldCheck(False, trial + 1, degree, 1.0, f"output {name} {difference}")
+        ratio = degree / P
+        bound *= min(1.0, (1 + field.drawn * degree) * ratio * ratio) if degree < inf else 1.0
+    vast = "" if bound < 1 or laws.order else "of a degree too large for a bound"
+    return FieldCheck(True, trials, degree, 1.0 if laws.order else bound, vast)
+
+
+def _unchecked(degree: float, reason: str) -> FieldCheck:
+    return FieldCheck(True, 0, degree, 1.0, f"not compared over a finite field: {reason}")
+
+
+def _drawn(kind: TensorType, field: Pairs, rng: np.random.Generator, limits: tuple[int, int]) -> Array:
+    shape: Sequence[int] = [n if isinstance(n, int) else SIZE for n in kind.shape]
+    if kind.dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    if kind.dtype.startswith(("int", "uint")):
+        return np.asarray(rng.integers(*limits, shape, endpoint=True))
+    return field.random(shape, rng)
+
+
+def _difference(left: Any, right: Any) -> str:
+    """What differs, "" where nothing does."""
+    if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        return next((text for pair in zip(left, right, strict=True) if (text := _difference(*pair))), "")
+    if not isinstance(left, np.ndarray) or not isinstance(right, np.ndarray):
+        return "" if type(left) is type(right) and left == right else "differs"
+    if left.shape != right.shape:
+        return f"has the shapes {list(left.shape)} and {list(right.shape)}"
+    count = int(np.sum(left != right))
+    return f"differs in {count} of {left.size} elements" if count else ""

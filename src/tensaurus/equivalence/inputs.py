@@ -1,0 +1,147 @@
+"""Inputs to compare two models on: plausible ones, and ones that overflow, underflow or mean nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import ModelProto, TensorProto, TypeProto
+
+from tensaurus.backends import Array
+from tensaurus.equivalence.interface import required_inputs, sizes_of
+from tensaurus.errors import TensaurusError
+
+KINDS = ("random", "blocks", "negative", "zeros", "constant", "large", "tiny")
+PLAUSIBLE = frozenset({"random", "blocks", "negative"})
+# batch and other size where a model leaves them open, in the order of trying
+GUESSES = ((1, 32), (2, 64), (1, 48), (2, 48), (1, 16), (2, 8), (1, 4), (2, 3), (1, 1), (1, 224))
+BLOCK = 8  # noise alone leaves many detectors silent: blocks of 8 x 8 have edges and surfaces
+WORDS = ("", "a", "zwei", "trois mots ici", "42")
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Feed:
+    """One set of inputs; `kind` names it."""
+
+    kind: str
+    arrays: Mapping[str, Array]
+
+    @property
+    def plausible(self) -> bool:
+        return self.kind in PLAUSIBLE
+
+
+def feed(
+    model: ModelProto,
+    shapes: Mapping[str, Shape],
+    kind: str,
+    seed: int,
+    ranges: Mapping[str, tuple[int, int]] | None = None,
+) -> Feed:
+    """Inputs of one kind.  Integers are drawn from `ranges` (else 0..1); zeros and large take its ends.
+
+    Raises TensaurusError for an input that is not a tensor.
+    """
+    rng = np.random.default_rng([seed, KINDS.index(kind)])
+    arrays = {}
+    for value in required_inputs(model):
+        tensor = value.type.tensor_type
+        if not value.type.HasField("tensor_type"):
+            raise TensaurusError(f"input {value.name} is not a tensor: no values can be made up")
+        shape = shapes[value.name]
+        if tensor.elem_type == TensorProto.STRING:
+            arrays[value.name] = np.asarray(rng.choice(WORDS, shape), object)
+            continue
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+        if dtype == np.bool_:
+            drawn = rng.integers(0, 2, shape)
+            arrays[value.name] = np.asarray(_ends(kind, drawn, 0, 1), np.bool_)
+        elif dtype.kind in "iu" or "int" in dtype.name:
+            low, high = (ranges or {}).get(value.name, (0, 1))
+            drawn = rng.integers(low, high, shape, endpoint=True)
+            arrays[value.name] = np.asarray(_ends(kind, drawn, low, high)).astype(dtype)
+        else:
+            arrays[value.name] = np.asarray(_floats(kind, shape, dtype, rng)).astype(dtype)
+    return Feed(kind, arrays)
+
+
+def _ends(kind: str, drawn: Array, low: int, high: int) -> Array:
+    if kind in ("zeros", "constant"):
+        return np.full_like(drawn, low)
+    return np.full_like(drawn, high) if kind == "large" else drawn
+
+
+def _floats(kind: str, shape: Shape, dtype: np.dtype[np.generic], rng: np.random.Generator) -> Array:
+    match kind:
+        case "blocks":
+            coarse = rng.uniform(-1, 1, [_coarse(shape, k) for k in range(len(shape))])
+            grid = np.ix_(*(np.arange(n) * c // max(n, 1) for n, c in zip(shape, coarse.shape, strict=True)))
+            return np.asarray(coarse[grid]) if shape else coarse
+        case "negative":
+            return -rng.uniform(0, 1, shape)
+        case "zeros":
+            return np.zeros(shape)
+        case "constant":
+            return np.full(shape, rng.uniform(0.1, 1))
+        case "large":
+            half = dtype.itemsize < 4
+            return rng.standard_normal(shape) * (1e2 if half else 10 ** rng.uniform(3, 4))
+        case "tiny":
+            return rng.standard_normal(shape) * (1e-6 if dtype.itemsize < 4 else 1e-40)
+    return rng.standard_normal(shape)
+
+
+def _coarse(shape: Shape, place: int) -> int:
+    """Blocks along a dimension: of the last two of four, or the last of three."""
+    blocked = place >= max(2, len(shape) - 2)
+    return -(-shape[place] // BLOCK) if blocked else shape[place]
+
+
+def assignments(
+    model: ModelProto, shapes: Mapping[str, Sequence[int]]
+) -> Iterator[tuple[dict[str, Shape], str]]:
+    """Shapes of all inputs to try, with words for the sizes made up ("" where none were).
+
+    An unknown first dimension is a batch of 1, and later of 2; every other unknown size is one number, the
+    likeliest first.  Raises TensaurusError for an input of unknown rank.
+    """
+    entries = required_inputs(model)
+    known: dict[str, list[int | None]] = {}
+    for value in entries:
+        sizes = list(shapes[value.name]) if value.name in shapes else _sizes(value.type)
+        if sizes is None:
+            raise TensaurusError(
+                f"the rank of input {value.name} is not known", remedy=f"Give it: --shape {value.name}=..."
+            )
+        known[value.name] = list(sizes)
+    if all(n is not None for sizes in known.values() for n in sizes):
+        yield {name: tuple(n for n in sizes if n is not None) for name, sizes in known.items()}, ""
+        return
+    labels = {value.name: _labels(value) for value in entries}
+    for batch, other in GUESSES:
+        firsts = {marks[0] for marks in labels.values() if marks}
+        made: dict[str, Shape] = {}
+        said: list[str] = []
+        for name, sizes in known.items():
+            fill = [batch if mark in firsts else other for mark in labels[name]]
+            full = tuple(f if n is None else n for n, f in zip(sizes, fill, strict=True))
+            made[name] = full
+            if None in sizes:
+                said.append(f"{name}={','.join(map(str, full))}")
+        yield made, " ".join(said)
+
+
+def _sizes(kind: TypeProto) -> list[int | None] | None:
+    if not kind.HasField("tensor_type"):
+        return []
+    return sizes_of(kind)
+
+
+def _labels(value: onnx.ValueInfoProto) -> list[str]:
+    """A name for every dimension: equal names are equal sizes."""
+    dims = value.type.tensor_type.shape.dim
+    return [d.dim_param if d.dim_param.isidentifier() else f"{value.name}:{k}" for k, d in enumerate(dims)]

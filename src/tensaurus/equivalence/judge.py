@@ -1,0 +1,199 @@
+"""Is one output of a candidate right?  Its error beside those of the original and its neighbours.
+
+    |b - ref|  <=  K * max(own, like) + C * u * |ref| + tiny          for every element
+
+own    the largest error at this element of the original and of its neighbours (models one rounding away)
+like   the 0.9-quantile of `own` over the elements of like magnitude (within a factor of two)
+u      half the spacing of the output's type at 1; tiny is its smallest normal number
+
+Nothing is averaged over the tensor: a wrong pixel is judged by the original's errors at that pixel and at
+others of its size, however large errors are elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tensaurus.backends import Array
+
+K = 8.0
+C = 16.0
+GROUP = 64  # elements of like magnitude at least
+QUANTILE = 0.9
+
+
+@dataclass
+class Finding:
+    """What one output on one input showed.  `worst` is the largest error over what is allowed."""
+
+    passed: bool = True
+    worst: float = 0.0
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    own_abs: float = 0.0
+    own_rel: float = 0.0
+    reason: str = ""
+
+
+@dataclass
+class Original:
+    """One output of the original on one input: the reference, its own result, and its neighbours'.
+
+    `unit` is the type whose rounding is allowed for, the output's own by default; `multiple` is K.
+    """
+
+    reference: Any
+    own: Any
+    unit: np.dtype[Any] | None = None
+    multiple: float = K
+    error: Any = None  # float64: the largest so far
+    strange: Any = None  # where a neighbour is not finite
+    seen: list[Any] = field(default_factory=list)  # integers that a neighbour or the reference has there
+
+    def __post_init__(self) -> None:
+        if _shape(self.reference) != _shape(self.own):
+            self.reference = self.own
+        if _real(self.own):
+            self.reference = np.asarray(self.reference, np.float64)
+            self.error = np.zeros(self.own.shape)
+            self.strange = np.zeros(self.own.shape, bool)
+            self.add(self.own)
+        elif isinstance(self.own, np.ndarray) and self.own.dtype.kind in "iub":
+            self.seen = [self.reference]
+
+    def add(self, sample: Any) -> None:
+        """What a neighbour computed."""
+        if _shape(sample) != _shape(self.own):
+            return
+        if self.error is not None:
+            finite = np.isfinite(sample)
+            with np.errstate(all="ignore"):
+                error = np.abs(sample.astype(np.float64) - self.reference)
+            self.error = np.where(finite & (error > self.error), error, self.error)
+            self.strange |= ~finite
+        elif self.seen:
+            self.seen.append(sample)
+
+    def judge(self, candidate: Any) -> Finding:
+        """Whether the candidate's output is as good as the original's."""
+        if isinstance(self.own, list):
+            return _listwise(self.reference, self.own, candidate)
+        if not isinstance(self.own, np.ndarray) or not isinstance(candidate, np.ndarray):
+            same = self.own is None and candidate is None
+            return Finding(same, reason="" if same else f"is {type(candidate).__name__}")
+        if candidate.dtype != self.own.dtype or candidate.shape != self.own.shape:
+            words = f"is {candidate.dtype}{list(candidate.shape)}, not {self.own.dtype}{list(self.own.shape)}"
+            return Finding(False, reason=words)
+        if self.error is None:
+            return self._discrete(candidate)
+        return self._real(candidate)
+
+    def _discrete(self, candidate: Array) -> Finding:
+        """Equal to the original, or to the reference or a neighbour where these differ from it."""
+        right = np.asarray(candidate == self.own)
+        for sample in self.seen:
+            right |= candidate == sample
+        if right.all():
+            return Finding()
+        place = tuple(int(i) for i in np.argwhere(~right)[0])
+        told = f"differs at {int((~right).sum())} of {right.size} elements, first at {list(place)}: "
+        return Finding(False, np.inf, reason=f"{told}{candidate[place]}, not {self.own[place]}")
+
+    def _real(self, candidate: Array) -> Finding:
+        reference = self.reference
+        finite = np.isfinite(reference)
+        own_fine, fine = np.isfinite(self.own), np.isfinite(candidate)
+        limits = _limits(self.unit or self.own.dtype)
+        # near the largest number, rounding decides between it and infinity
+        edge = self.strange | (np.abs(reference) > 0.99 * limits.max)
+        broken = ~fine & own_fine & ~edge
+        settled = (fine & ~own_fine & ~finite) | (~fine & ~own_fine & ~finite & ~_same(candidate, self.own))
+        if (wrong := broken | settled).any():
+            place = tuple(int(i) for i in np.argwhere(wrong)[0])
+            told = f"has {candidate[place]} where the original has {self.own[place]}"
+            return Finding(False, np.inf, reason=f"{told}, at {list(place)}")
+        both = fine & finite
+        if not both.any():
+            return Finding()
+        with np.errstate(all="ignore"):
+            error = np.where(both, np.abs(candidate.astype(np.float64) - reference), 0.0)
+            allowed = self.allowed()
+            ratio = np.where(error > 0, error / allowed, 0.0)
+        place = tuple(int(i) for i in np.unravel_index(int(np.argmax(ratio)), ratio.shape))
+        worst = float(ratio[place]) if ratio.size else 0.0
+        scale = max(float(np.max(np.abs(reference), where=finite, initial=0.0)), float(limits.tiny))
+        compared = both & own_fine
+        with np.errstate(all="ignore"):
+            own_error = np.abs(self.own.astype(np.float64) - reference)
+        own_abs = float(np.max(own_error, where=compared, initial=0.0))
+        max_abs = float(error.max())
+        reason = ""
+        if worst > 1:
+            told = f"is {candidate[place]:.9g} where the exact value is {reference[place]:.9g}"
+            mine = "" if self.unit is not None else f" and the original's {self.own[place]:.9g}"
+            reason = f"{told}{mine}, at {list(place)}"
+        return Finding(worst <= 1, worst, max_abs, max_abs / scale, own_abs, own_abs / scale, reason)
+
+    def allowed(self) -> Array:
+        """The error that a candidate may have, by element."""
+        limits = _limits(self.unit or self.own.dtype)
+        size = np.abs(np.where(np.isfinite(self.reference), self.reference, 0.0))
+        floor = C * float(limits.eps) / 2 * size + float(limits.tiny)
+        return np.asarray(self.multiple * np.maximum(self.error, typical(size, self.error)) + floor)
+
+
+def typical(size: Array, error: Array) -> Array:
+    """The QUANTILE of the errors of elements of like size; zeros are like the smallest others."""
+    flat, errors = size.ravel(), error.ravel()
+    exponents = np.frexp(flat)[1]
+    some = np.flatnonzero(flat > 0)
+    result = np.zeros(flat.shape)
+    if not some.size:
+        return result.reshape(size.shape)
+    order = some[np.argsort(exponents[some], kind="stable")]
+    starts = np.flatnonzero(np.diff(exponents[order], prepend=np.iinfo(np.int32).min))
+    groups: list[tuple[int, int]] = []
+    begin = 0
+    for end in (*starts[1:], order.size):
+        if end - begin >= GROUP or end == order.size:
+            groups.append((begin, int(end)))
+            begin = int(end)
+    if len(groups) > 1 and groups[-1][1] - groups[-1][0] < GROUP:
+        last = groups.pop()
+        groups[-1] = (groups[-1][0], last[1])
+    for begin, end in groups:
+        members = order[begin:end]
+        result[members] = np.quantile(errors[members], QUANTILE)
+    result[flat == 0] = result[order[0]]
+    return result.reshape(size.shape)
+
+
+def _listwise(reference: Any, own: list[Any], candidate: Any) -> Finding:
+    if not isinstance(candidate, list) or len(candidate) != len(own):
+        return Finding(False, np.inf, reason="is a sequence of another length")
+    exact = reference if isinstance(reference, list) and len(reference) == len(own) else own
+    parts = [Original(r, o).judge(c) for r, o, c in zip(exact, own, candidate, strict=True)]
+    return max(parts, key=lambda f: (not f.passed, f.worst), default=Finding())
+
+
+def _same(a: Array, b: Array) -> Array:
+    return np.asarray((a == b) | (np.isnan(a) & np.isnan(b)))
+
+
+def _real(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and (value.dtype.kind == "f" or "float" in value.dtype.name)
+
+
+def _shape(value: Any) -> Any:
+    return value.shape if isinstance(value, np.ndarray) else None
+
+
+def _limits(dtype: np.dtype[Any]) -> Any:
+    if dtype.kind == "f":
+        return np.finfo(dtype)
+    import ml_dtypes
+
+    return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]

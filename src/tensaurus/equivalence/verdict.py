@@ -1,0 +1,110 @@
+"""Are two model files the same function?  Interface first, then outputs on random and adversarial inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from onnx import ModelProto
+from rich.text import Text
+
+from tensaurus.cost.machine import default_threads
+from tensaurus.cost.worker import WorkerError
+from tensaurus.equivalence.field_check import FieldCheck
+from tensaurus.equivalence.inputs import KINDS
+from tensaurus.equivalence.interface import same_interface
+from tensaurus.equivalence.trial import Model, Trial
+from tensaurus.errors import naming
+from tensaurus.report.summary import Equality
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether two models are the same function.
+
+    The errors are the largest over the plausible inputs, against the float64 reference: absolute, and
+    relative to the output's largest element there.  `own_*` are the original's.  `inputs` names all that was
+    tried, `detail` is one line of how it was found, or of what differs.
+    """
+
+    passed: bool
+    max_abs_error: float = float("nan")
+    max_rel_error: float = float("nan")
+    own_abs_error: float = float("nan")
+    own_rel_error: float = float("nan")
+    inputs: tuple[str, ...] = ()
+    detail: str = ""
+    field: FieldCheck | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def equality(self) -> Equality:
+        """The record that a summary keeps."""
+        return Equality(self.max_abs_error, self.max_rel_error, self.passed, self.detail)
+
+    def render(self) -> Text:
+        """One line with the verdict, then one for each note."""
+        lines = [self.equality.render()]
+        if self.field is not None and self.field.trials and self.field.passed:
+            bound = self.field.error_bound
+            odds = f"wrong with probability at most {bound:.1g}" if bound < 1 else "without a bound"
+            lines.append(Text(f"over GF(2^31-1): equal, {odds}", style="dim"))
+        lines += [Text(f"note: {note}", style="dim") for note in self.notes]
+        return Text("\n").join(lines)
+
+
+def verify(
+    a: Path | str | ModelProto,
+    b: Path | str | ModelProto,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    seed: int = 0,
+    backend: str = "onnxruntime",
+    threads: int | None = None,
+    ranges: Mapping[str, tuple[int, int]] | None = None,
+    kinds: Sequence[str] = KINDS,
+    field: FieldCheck | None = None,
+) -> Verdict:
+    """Compare candidate b with original a.
+
+    `shapes` fixes sizes of inputs; `ranges` are the values of integer inputs (both ends included; else
+    0..1); `kinds` are inputs to try, of `inputs.KINDS`; `field` is a check made before, for the record.
+    Raises TensaurusError where a file is no model, or the original does not run.
+    """
+    with TemporaryDirectory() as folder:
+        original = Model.read(a, shapes or {}, Path(folder) / "a.onnx")
+        candidate = Model.read(b, shapes or {}, Path(folder) / "b.onnx")
+        if differences := same_interface(original.proto, candidate.proto):
+            return Verdict(False, detail="; ".join(differences), field=field)
+        with naming(original.name):
+            trial = Trial(
+                original,
+                shapes or {},
+                kinds,
+                seed=seed,
+                backend=backend,
+                threads=threads or default_threads(),
+                ranges=ranges or {},
+            )
+        try:
+            sights = trial.judge(candidate)
+        except WorkerError as error:
+            inputs = tuple(row.feed.kind for row in trial.rows)
+            detail = f"{candidate.name} does not run: {error}"
+            return Verdict(False, inputs=inputs, detail=detail, field=field, notes=tuple(trial.notes))
+    plausible = [s.finding for s in sights if s.feed.plausible and not s.exact]
+    max_abs, max_rel, own_abs, own_rel = (
+        max((getattr(finding, key) for finding in plausible), default=float("nan"))
+        for key in ("max_abs", "max_rel", "own_abs", "own_rel")
+    )
+    wrong = [str(s) for s in sights if not s.finding.passed]
+    if wrong:
+        detail = wrong[0] + (f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else "")
+    else:
+        worst = max((s.finding.worst for s in sights), default=0.0)
+        own = f"the original's own error {own_abs:.2g} absolute, {own_rel:.2g} relative"
+        detail = f"{len(trial.rows)} inputs; {own}; at most {worst:.2g} of what is allowed"
+    inputs = tuple(row.feed.kind for row in trial.rows)
+    return Verdict(not wrong, max_abs, max_rel, own_abs, own_rel, inputs, detail, field, tuple(trial.notes))
