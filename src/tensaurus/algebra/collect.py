@@ -42,6 +42,7 @@ from tensaurus.algebra.size import (
     substitute,
     terms_of,
 )
+from tensaurus.algebra.text import show_size
 
 TERMS = 200  # a product with more terms than this stays a product of sums
 
@@ -259,9 +260,17 @@ def chosen(guards: Sequence[Size], then: Sum, other: Sum) -> Sum:
     if len(guards) > 1 and other.constant is not None:
         return plus(first, other, scaled(-1, summed((), guards, other)))
     pieces = [first]
+    guards = sorted(guards, key=_rank)
     for place, guard in enumerate(guards):
         pieces.append(summed((), (*guards[:place], -1 - guard), renewed(other)))
     return plus(*pieces)
+
+
+def _rank(guard: Size) -> tuple[str, str]:
+    """An order of guards by extents, then by the age of axes: those of the output are made in their order."""
+    inside = axes_in(guard)
+    ages = {a: f"<{a.name.rpartition('_')[2]:>12}>" for a in inside}
+    return show_size(guard, {a: f"<{a.extent}>" for a in inside}), show_size(guard, ages)
 
 
 def _turned(guard: Size) -> bool:

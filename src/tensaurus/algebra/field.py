@@ -144,6 +144,17 @@ def _mix(x: Array) -> Array:
         return np.asarray(x ^ (x >> np.uint64(31)))
 
 
+def _below(x: Array) -> Array:
+    """x modulo p for x in [0, 2p]: below zero, unsigned numbers wrap around to the largest."""
+    with np.errstate(over="ignore"):
+        return np.asarray(np.minimum(x, x - np.uint64(P)))
+
+
+def _folded(x: Array) -> Array:
+    """x modulo p for x in [0, p^2]: 2^31 is 1, so the high bits are added to the low; no division is run."""
+    return _below((x & np.uint64(P)) + (x >> np.uint64(31)))
+
+
 class Prime(Field):
     """GF(p), p = 2^31 - 1, as uint64 in [0, p); p and p + 1 stand for minus and plus infinity.
 
@@ -188,13 +199,13 @@ class Prime(Field):
         p = np.uint64(P)
         match fn:
             case "add":
-                return np.asarray((args[0] + args[1]) % p)
+                return _below(args[0] + args[1])
             case "sub":
-                return np.asarray((args[0] + (p - args[1] % p)) % p)
+                return _below(args[0] + (p - args[1]))
             case "neg":
-                return np.asarray((p - args[0] % p) % p)
+                return _below(p - args[0])
             case "mul":
-                return np.asarray(args[0] % p * (args[1] % p) % p)
+                return _folded(args[0] * args[1])
             case "div":
                 return self.apply("mul", [args[0], self.inverse(args[1])])
             case "max" | "min":
@@ -228,8 +239,8 @@ class Prime(Field):
         square, exponent = a % np.uint64(P), P - 2
         while exponent:
             if exponent & 1:
-                result = result * square % np.uint64(P)
-            square = square * square % np.uint64(P)
+                result = _folded(result * square)
+            square = _folded(square * square)
             exponent >>= 1
         return result
 
@@ -257,14 +268,14 @@ class Prime(Field):
             starts = range(0, a.shape[-1], block)
             cut = [self.matmul(a[..., i : i + block], b[..., i : i + block, :]) for i in starts]
             return reduce(lambda x, y: self.apply("add", [x, y]), cut)
-        p, low = np.uint64(P), np.uint64(0xFFFF)
+        low = np.uint64(0xFFFF)
         a1, a0 = (a >> np.uint64(16)).astype(np.float64), (a & low).astype(np.float64)
         b1, b0 = (b >> np.uint64(16)).astype(np.float64), (b & low).astype(np.float64)
-        high = np.matmul(a1, b1).astype(np.uint64) % p
-        mid = (np.matmul(a1, b0).astype(np.uint64) + np.matmul(a0, b1).astype(np.uint64)) % p
-        bottom = np.matmul(a0, b0).astype(np.uint64) % p
+        high = _folded(np.matmul(a1, b1).astype(np.uint64))
+        mid = _folded((np.matmul(a1, b0) + np.matmul(a0, b1)).astype(np.uint64))
+        bottom = _folded(np.matmul(a0, b0).astype(np.uint64))
         # 2^32 = 2 modulo p
-        return np.asarray((high * np.uint64(2) + mid * np.uint64(2**16) + bottom) % p)
+        return _folded(high * np.uint64(2) + mid * np.uint64(2**16) + bottom)
 
     def from_int(self, data: Array) -> Array:
         return np.asarray((data.astype(np.int64) % P).astype(np.uint64))
@@ -285,9 +296,6 @@ class Exact(Field):
 
     def _each(self, run: Any, *args: Array) -> Array:
         return np.asarray(np.frompyfunc(run, len(args), 1)(*args), dtype=object)
-
-    def _bools(self, run: Any, *args: Array) -> Array:
-        return np.asarray(np.frompyfunc(run, len(args), 1)(*args)).astype(bool)
 
     def _number(self, value: Any) -> Any:
         if isinstance(value, float) and abs(value) == float("inf"):
@@ -322,7 +330,7 @@ class Exact(Field):
         if fn in plain:
             return self._each(plain[fn], *args)
         if FUNCTIONS[fn].result == "bool":
-            return self._bools(lambda *xs: self.unknown_bool(fn, *xs), *args)
+            return self._each(lambda *xs: self.unknown_bool(fn, *xs), *args).astype(bool)
         return self._each(lambda *xs: self.unknown(fn, *xs), *args)
 
     def reduce(self, monoid: str, data: Array, axes: tuple[int, ...]) -> Array:

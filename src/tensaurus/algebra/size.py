@@ -126,7 +126,9 @@ class Floor(Atom):
         return floordiv(change(self.top), change(self.bottom))
 
     def value(self, of: Callable[[Atom], Any], run: Callable[[Any], Any]) -> Any:
-        return run(self.top) // run(self.bottom)
+        top, bottom = run(self.top), run(self.bottom)
+        # Z3's integers have no //, and their / rounds down where the divisor is positive
+        return top / bottom if _is_term(top) or _is_term(bottom) else top // bottom
 
 
 @dataclass(frozen=True, repr=False)
@@ -156,11 +158,15 @@ class Largest(Atom):
         return reduce(_greater, [run(a) for a in self.args])
 
 
+def _is_term(value: Any) -> bool:
+    return type(value).__module__.startswith("z3")
+
+
 def _greater(a: Any, b: Any) -> Any:
     """max of ints, arrays or Z3 terms."""
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
-    if type(a).__module__.startswith("z3") or type(b).__module__.startswith("z3"):
+    if _is_term(a) or _is_term(b):
         import z3
 
         return z3.If(a >= b, a, b)
@@ -268,7 +274,8 @@ def largest(a: Any, b: Any) -> Any:
             args.extend(only[0].args)
         else:
             args.append(size)
-    return polynomial(Largest(tuple(sorted(set(args), key=str))))
+    kept = [a for a in set(args) if not any(b != a and nonnegative(b - a) for b in args)]
+    return polynomial(Largest(tuple(sorted(kept, key=str)))) if len(kept) > 1 else kept[0]
 
 
 def smallest(a: Any, b: Any) -> Any:
@@ -403,15 +410,22 @@ def nonnegative(size: Any) -> bool:
     if not isinstance(size, Arithmetic):
         return bool(size >= 0)
     inside = atoms(size)
-    if all(isinstance(a, Symbol) for a in inside):
+    if _all_symbols(size):
         shifted = substitute(size, {a: plus(a, a.low) for a in inside if isinstance(a, Symbol) and a.low})
         return all(coefficient >= 0 for _, coefficient in terms_of(shifted))
-    if all(isinstance(a, Symbol) or isinstance(a, Floor) and isinstance(a.bottom, int) for a in inside):
-        return _nonnegative_with_floors(size)  # the interval of a floor over symbols is the floor itself
-    low, _ = interval(size)
-    if low is not None and low != size:
-        return nonnegative(low)
+    if not all(isinstance(a, (Symbol, Floor, Largest)) for a in inside):
+        low, _ = interval(size)
+        return low is not None and low != size and nonnegative(low)
+    # without axes, interval would ask this function about the same floors again
+    found = _without_remainder(size)
+    if found is not None:
+        scale, modulus, rest = found
+        return nonnegative(rest + min(0, scale * (modulus - 1)))
     return _nonnegative_with_floors(size)
+
+
+def _all_symbols(size: Any) -> bool:
+    return all(isinstance(a, Symbol) for a in atoms(size))
 
 
 def _nonnegative_with_floors(size: Any) -> bool:
@@ -429,6 +443,8 @@ def _nonnegative_with_floors(size: Any) -> bool:
                 product = times(product, 0 if coefficient > 0 else times(Fraction(1, atom.bottom), atom.top))
             elif isinstance(atom, Symbol) and atom.low >= 0:
                 product = times(product, atom)
+            elif isinstance(atom, Largest) and coefficient > 0 and any(map(nonnegative, atom.args)):
+                product = times(product, next(a for a in atom.args if nonnegative(a)))
             else:
                 return False
         total = plus(total, product)
