@@ -17,7 +17,7 @@ import numpy as np
 
 from tensaurus.algebra.field import Array, P
 from tensaurus.backends import BackendError
-from tensaurus.backends.reference import evaluate_all
+from tensaurus.backends.reference.evaluation import evaluate_all
 from tensaurus.equivalence.degree import total_degree
 from tensaurus.equivalence.pairs import Laws, Pairs
 from tensaurus.graph.program import Program

@@ -1,0 +1,111 @@
+"""The reference: float64, by the algebra's own evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensaurus.backends import Array, BackendError
+
+if TYPE_CHECKING:
+    from tensaurus.backends.reference.evaluation import Token, evaluate, evaluate_all
+    from tensaurus.graph.node import Type
+    from tensaurus.graph.program import Program
+
+__all__ = ["BACKEND", "Session", "Token", "evaluate", "evaluate_all"]
+
+
+def __getattr__(name: str) -> Any:
+    """The evaluator, imported when first asked for: listing backends imports none of it."""
+    if name not in ("Token", "evaluate", "evaluate_all"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.evaluation"), name)
+
+
+@dataclass(frozen=True)
+class Session:
+    """An imported model in float64."""
+
+    program: Program
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Array]) -> list[Any]:
+        """Outputs as float64, or as ints and bools of the model's own types."""
+        from onnx import numpy_helper
+
+        from tensaurus.algebra.field import Reals
+        from tensaurus.backends.reference.evaluation import evaluate, lifted
+
+        names = [name for name, _ in self.program.outputs]
+        wanted = names if output_names is None else list(output_names)
+        if strange := [name for name in wanted if name not in names]:
+            raise BackendError(f"reference: no output {strange[0]!r}; the model has {', '.join(names)}")
+        inputs = {node.attribute("name"): node.types[0] for node in self.program.inputs}
+        if strange := [name for name in feeds if name not in inputs]:
+            raise BackendError(f"reference: no input {strange[0]!r}; the model has {', '.join(inputs)}")
+        given = {t.name: numpy_helper.to_array(t) for t in self.program.frame.defaults} | dict(feeds)
+        field = Reals()
+        for name, value in given.items():
+            _require_type(name, inputs[name], value)
+        found = evaluate(self.program, {name: lifted(v, field) for name, v in given.items()}, field)
+        types = {name: node.types[0] for name, node in self.program.outputs}
+        return [_returned(found[name], types[name]) for name in wanted]
+
+
+def _require_type(name: str, kind: Type, value: Any) -> None:
+    from tensaurus.ops import TensorType
+
+    if isinstance(kind, TensorType) and isinstance(value, np.ndarray):
+        actual = "string" if value.dtype.kind in "OSU" else value.dtype.name
+        if actual != kind.dtype:
+            raise BackendError(f"reference: input {name!r} is {actual}, the model wants {kind.dtype}")
+
+
+def _returned(value: Any, kind: Type) -> Any:
+    from tensaurus.graph.data import numpy_dtype
+    from tensaurus.ops import TensorType
+
+    if isinstance(value, np.ndarray):
+        if isinstance(kind, TensorType) and value.dtype.kind == "i":
+            return value.astype(numpy_dtype(kind.dtype))
+        return np.array(value)  # the caller owns it
+    return value
+
+
+@dataclass(frozen=True)
+class _Reference:
+    name: str = "reference"
+
+    def version(self) -> str:
+        return version("numpy")
+
+    def installed(self) -> bool:
+        return True
+
+    def compile(self, model: bytes | Path, *, threads: int) -> Session:
+        """A session in float64; `threads` is what numpy's BLAS has."""
+        from onnx import ModelProto
+
+        from tensaurus.errors import TensaurusError
+        from tensaurus.graph.model_file import load_model
+        from tensaurus.graph.onnx_import import import_model
+
+        try:
+            if isinstance(model, bytes):
+                proto = ModelProto()
+                proto.ParseFromString(model)
+            else:
+                proto = load_model(model)
+            return Session(import_model(proto))
+        except (TensaurusError, ValueError, RuntimeError) as error:
+            raise BackendError(f"reference: {error}") from error
+        except Exception as error:  # protobuf's DecodeError
+            raise BackendError(f"reference: not an ONNX model: {error}") from error
+
+
+BACKEND = _Reference()
