@@ -1,0 +1,100 @@
+"""FLOPs, degrees and linearity of expressions."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from tensaurus.algebra.analysis import degree, flops, multilinear, total_degree
+from tensaurus.algebra.expr import Scope, Tensor, call, compute, fold, look, total, where
+from tensaurus.algebra.size import Symbol, polynomial
+
+N, K, M = (polynomial(Symbol(name, 1)) for name in "NKM")
+X, Y = Tensor("x", (N, K)), Tensor("y", (N, K))
+W = Tensor("w", (K, M))
+AT = Tensor("at", (N,), "int64")
+INT = Tensor("n", (N, K), "int64")
+MATMUL = compute((N, M), lambda i, j: total((K,), lambda k: X[i, k] * W[k, j]))
+ROW = compute((N,), lambda i: total((K,), lambda k: X[i, k]))
+
+
+def each(element: Any) -> Scope:
+    return compute((N, K), lambda i, j: element(X[i, j], Y[i, j]))
+
+
+def test_flops_of_a_matmul_are_two_per_product() -> None:
+    assert flops(MATMUL) == 2 * N * K * M
+
+
+def test_flops_count_an_inner_scope_once() -> None:
+    twice = compute((N, K), lambda i, j: X[i, j] - ROW[i] * ROW[i])
+    assert flops(twice) == 2 * N * K + N * K
+    assert flops(compute((N, K), lambda i, j: ROW[i] + MATMUL[i, 0])) == N * K + N * K + 2 * N * K * M
+
+
+def test_flops_of_copies_are_none_and_of_choices_the_dearer_branch() -> None:
+    assert flops(compute((K, N), lambda i, j: X[j, i])) == 0
+    assert flops(compute((6,), lambda i: where(i - 2, X[0, 0] * 2 + 1, X[0, 0]))) == 12
+    assert flops(each(lambda x, y: call("to_float32", x))) == 0
+
+
+@pytest.mark.parametrize(
+    ("scope", "of_x", "of_y"),
+    [
+        (each(lambda x, y: x + y), 1, 1),
+        (each(lambda x, y: x * x * y), 2, 1),
+        (each(lambda x, y: x / 3 - 1), 1, 0),
+        (each(lambda x, y: x / y), 1, None),
+        (each(lambda x, y: call("exp", y) * x), 1, None),
+        (each(lambda x, y: call("max", x, 0)), None, 0),
+        (each(lambda x, y: call("pow", x, 3) + y), 3, 1),
+        (each(lambda x, y: x * 0 * y), 0, 0),
+        (compute((N,), lambda i: fold("prod", (4,), lambda k: X[i, k])), 4, 0),
+        (compute((N,), lambda i: fold("prod", (K,), lambda k: X[i, k])), None, 0),
+        (compute((N, K), lambda i, j: ROW[i] * Y[i, j]), 1, 1),
+    ],
+)
+def test_degree(scope: Scope, of_x: int | None, of_y: int | None) -> None:
+    assert (degree(scope, X), degree(scope, Y)) == (of_x, of_y)
+
+
+@pytest.mark.parametrize(
+    ("scope", "linear_in"),
+    [
+        (MATMUL, {X, W}),
+        (each(lambda x, y: x + y), set()),  # linear in both together, in neither alone
+        (each(lambda x, y: x * y + y), {Y}),
+        (each(lambda x, y: x * Fraction(1, 3)), {X}),
+        (each(lambda x, y: x + 1), set()),
+        (each(lambda x, y: call("max", x, 0) * y), {Y}),
+        (compute((N, K), lambda i, j: X.padded()[i + 1, j]), {X}),
+        (compute((N, K), lambda i, j: X.padded(1)[i + 1, j]), set()),
+        (compute((N, K), lambda i, j: where(i - 1, X[i, j], 0)), {X}),
+        (compute((N, K), lambda i, j: X[look(AT[i], 0, N - 1), j]), {X}),
+        (compute((N, K), lambda i, j: call("where", call("lt", X[i, j], 0), X[i, j], Y[i, j])), set()),
+        (compute((N, K), lambda i, j: INT[i, j] / 2), set()),  # truncates
+        (compute((N, K), lambda i, j: call("to_int64", X[i, j])), set()),
+    ],
+)
+def test_multilinear(scope: Scope, linear_in: set[Tensor]) -> None:
+    assert multilinear(scope) == linear_in
+
+
+@pytest.mark.parametrize(
+    ("scope", "bound"),
+    [
+        (MATMUL, 2),
+        (each(lambda x, y: x * y * x + 1), 3),
+        (each(lambda x, y: call("exp", x * x) * y), 2),
+        (each(lambda x, y: call("max", x * x, y)), 2),
+        (each(lambda x, y: x / y), 3),  # numerator 1, denominator 1 counted twice
+        (compute((N,), lambda i: total((K,), lambda k: X[i, k] / Y[i, k])), None),
+        (compute((N,), lambda i: total((4,), lambda k: X[i, k] / Y[i, k])), 12),
+        (compute((N,), lambda i: fold("prod", (4,), lambda k: X[i, k])), 4),
+        (compute((N,), lambda i: 7), 0),
+    ],
+)
+def test_total_degree(scope: Scope, bound: int | None) -> None:
+    assert total_degree(scope) == bound
