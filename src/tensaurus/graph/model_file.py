@@ -41,6 +41,8 @@ def load_model(path: str | Path) -> ModelProto:
         raise TensaurusError("is not an ONNX model, or is truncated", file=path) from error
     if not model.HasField("graph") or not model.ir_version or not _known_fields(model):
         raise TensaurusError("is not an ONNX model, or is truncated", file=path)
+    if not all(isinstance(text, str) for text in _texts(model)):
+        raise TensaurusError("has names that are not UTF-8", file=path)
     external = _load_external(model, file)
     _check(str(file) if external else raw, file)
     return model
@@ -68,17 +70,33 @@ def _check(model: str | bytes, file: str | Path | None) -> None:
 
 
 def _first_lines(error: BaseException) -> str:
-    """What the checker says, without the dump of the node that follows."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [lines[0]] if lines else [type(error).__name__]
-    told += [line for line in lines[1:] if line.startswith("==> Context:") and line not in told]
-    return " ".join(told)[:500]
+    """What the checker says: its sentence, and the node around it."""
+    sentence, _, context = str(error).partition("==> Context:")
+    told = " ".join(sentence.split())[:400] or type(error).__name__
+    return f"{told} ({' '.join(context.partition('==>')[0].split())[:200]})" if context else told
 
 
 def _known_fields(model: ModelProto) -> bool:
     """False where bytes of the file are no field that this version of ONNX knows: we would drop them."""
     messages = [model, *(m for g in graphs_in(model.graph) for m in (g, *g.node))]
     return not any(len(UnknownFieldSet(message)) for message in messages)
+
+
+def _texts(model: ModelProto) -> Iterator[object]:
+    """The names in a model; protobuf gives those that are not UTF-8 as bytes."""
+    yield from (model.producer_name, model.producer_version, model.domain, model.doc_string)
+    for entry in (*model.metadata_props, *model.graph.metadata_props):
+        yield from (entry.key, entry.value)
+    yield from (entry.domain for entry in model.opset_import)
+    for graph in graphs_in(model.graph):
+        yield from (graph.name, graph.doc_string)
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            yield value.name
+            yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+        yield from (tensor.name for tensor in graph.initializer)
+        for node in graph.node:
+            yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+            yield from (attribute.name for attribute in node.attribute)
 
 
 # ------------------------------------------------------------------------------------ external data

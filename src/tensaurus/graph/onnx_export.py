@@ -200,7 +200,8 @@ class Writer:
     def emit_opaque(self, node: Node) -> None:
         form: Form = node.attribute("form")
         proto = form.proto
-        proto.name = form.name
+        if form.name:
+            proto.name = form.name
         proto.input.extend("" if a is None else self.name(a) for a in node.args[: form.inputs])
         captured = node.args[form.inputs :]
         graphs = [(attribute, self.body(body, captured)) for attribute, body in form.bodies]
