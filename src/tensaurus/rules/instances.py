@@ -19,14 +19,15 @@ import numpy as np
 from tensaurus.graph.node import Node, constant, source
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.examples import parse as parse_example
-from tensaurus.rules.match import Binding, Matcher, build, matches
+from tensaurus.rules.match import Binding, Matcher, build
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import Apply, Item, Term, Undefined, Variable
 
 POOL: tuple[tuple[int, ...], ...] = (
-    (), (1,), (2,), (3,), (2, 3), (3, 2), (3, 3), (1, 3), (2, 2, 3), (2, 3, 2), (1, 2, 3), (1, 3, 4, 4), (2, 3, 4, 5),
-    (2, 2, 5, 5), (3, 2, 3, 3), (2, 3, 1, 1), (4, 2, 3, 3), (4, 1, 3, 3), (1, 4, 5, 5), (3, 1, 1), (1, 3, 1, 1), (4, 1, 1),
-)  # fmt: skip
+    *((), (1,), (2,), (3,), (2, 3), (3, 2), (3, 3), (1, 3), (2, 2, 3), (2, 3, 2), (1, 2, 3), (1, 3, 4, 4)),
+    *((2, 3, 4, 5), (2, 2, 5, 5), (3, 2, 3, 3), (2, 3, 1, 1), (4, 2, 3, 3), (4, 1, 3, 3), (1, 4, 5, 5)),
+    *((3, 1, 1), (1, 3, 1, 1), (4, 1, 1)),
+)
 LARGEST = 400  # elements of one tensor of an instance
 ATTEMPTS = 6000
 
@@ -165,6 +166,11 @@ def _proposal(
                 types[arg.name] = kind
             else:
                 hints.append(kind)
+    if rng.random() < 0.25:
+        # equal sizes everywhere: a wrong rule whose results have other shapes elsewhere types here
+        side = int(rng.integers(2, 4))
+        types = {name: TensorType(kind.dtype, (side,) * kind.rank) for name, kind in types.items()}
+        hints = [TensorType(kind.dtype, (side,) * kind.rank) for kind in hints]
     dtype = "float32" if "any" not in rule.tags else str(rng.choice(["float32", "int64"]))
     for name in rule.variables:
         if name not in types:
@@ -184,6 +190,8 @@ def _varied(value: Any, kinds: Sequence[TensorType], rng: np.random.Generator) -
         return value
     if isinstance(value, tuple) and value and all(isinstance(v, int) for v in value):
         known = [int(n) for k in kinds for n in k.shape if isinstance(n, int)] or [1]
+        if sorted(value) == list(range(len(value))) and draw < 0.75:
+            return tuple(int(v) for v in rng.permutation(len(value)))
         options = [
             (0,) * len(value),
             (1,) * len(value),
@@ -227,10 +235,8 @@ def _built(
         left = tuple(build(root, binding, "float32") for root in rule.lhs)
     except (Untypable, Undefined, KeyError, TypeError):
         return None
-    for side in matcher.sides:
-        found = Binding({}, {})
-        if all(matches(t, n, found, matcher.dtypes) for t, n in zip(side, left, strict=True)):
-            right = matcher.apply(left, found)  # type: ignore[arg-type]
-            if right is not None:
-                return left, right, found  # type: ignore[return-value]
+    for found in matcher.bindings(left):  # type: ignore[arg-type]
+        right = matcher.apply(left, found)  # type: ignore[arg-type]
+        if right is not None:
+            return left, right, found  # type: ignore[return-value]
     return None

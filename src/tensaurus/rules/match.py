@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from itertools import product
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,7 +18,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from tensaurus.algebra.expr import Call, Read
-from tensaurus.algebra.functions import FUNCTIONS
+from tensaurus.algebra.simplify import symmetric
 from tensaurus.graph.node import CONSTANT, ITEM, Node, apply, constant, item
 from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType, Untypable
@@ -71,22 +72,22 @@ class Binding:
         return {**{k: NodeFact(n) for k, n in self.nodes.items()}, **self.values}
 
 
+@cache
 def commutes(op: Op) -> bool:
-    """True where the declaration is symmetric in its two inputs, as its expression shows."""
+    """True where the declaration is symmetric in its two inputs, as its expressions show."""
     if len(op.inputs) != 2 or op.variadic or op.attributes:
         return False
-    kind = TensorType("float32", (2,))
-    try:
-        (scope, *_) = op.scopes((kind, kind), ())
-    except Untypable:
-        return False
-    body = scope.body
-    return (
-        isinstance(body, Call)
-        and FUNCTIONS[body.fn].commutative
-        and len(body.args) == 2
-        and all(isinstance(a, Read) for a in body.args)
-    )
+    found: list[bool] = []
+    # a product of vectors commutes, one of matrices does not: every rank has its say
+    for kind in (TensorType(dtype, shape) for dtype in ("float32", "bool") for shape in ((2,), (3, 3))):
+        try:
+            (scope, *_) = op.scopes((kind, kind), ())
+        except Untypable:
+            continue
+        a, b = op.tensors((kind, kind))
+        assert a is not None and b is not None
+        found.append(symmetric(scope, a, b))
+    return bool(found) and all(found)
 
 
 def orders(term: Term | None) -> list[Term | None]:
@@ -227,13 +228,18 @@ class Matcher:
 
     def rewrite(self, node: Node) -> Node | None:
         """What a rule of one root makes of this node; None where it does not apply."""
+        for binding in self.bindings((node,)):
+            made = self.apply((node,), binding)
+            if made is not None:
+                return made[0]
+        return None
+
+    def bindings(self, roots: Sequence[Node]) -> Iterator[Binding]:
+        """Every way in which the left side matches these roots, conditions aside."""
         for side in self.sides:
             binding = Binding({}, {})
-            if matches(side[0], node, binding, self.dtypes):
-                made = self.apply((node,), binding)
-                if made is not None:
-                    return made[0]
-        return None
+            if all(matches(t, n, binding, self.dtypes) for t, n in zip(side, roots, strict=True)):
+                yield binding
 
     def apply(self, roots: Sequence[Node], binding: Binding) -> tuple[Node, ...] | None:
         """The right-hand sides under a binding, None where a condition or a type refuses."""

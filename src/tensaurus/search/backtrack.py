@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TypeAlias
@@ -23,17 +23,26 @@ from tensaurus.rules.rule import Rule
 Cost: TypeAlias = Callable[[Node], float]  # seconds of one node
 
 GAIN = 5e-4  # a new best program is cheaper by at least this share: measurements are no finer
+PATIENCE = 60  # steps without a new best program that end a search
 REPEATS = 16  # times that a pass applies its rule to one node
 JOINT = 64  # matches of a rule with several roots that are tried on one program
 
 
+Change: TypeAlias = tuple[tuple[Node, ...], tuple[Node, ...]]  # roots before and after
+
+
 @dataclass(frozen=True)
 class Step:
-    """One rewrite of a whole program: the rule, how often it applied, and the program before it."""
+    """One rewrite of a whole program: the rule, what it changed, and the program before it."""
 
     rule: Rule
-    count: int
+    changes: tuple[Change, ...]
     before: Candidate
+
+    @property
+    def count(self) -> int:
+        """How often the rule applied."""
+        return len(self.changes)
 
 
 @dataclass(frozen=True)
@@ -56,7 +65,7 @@ class Candidate:
 
 @dataclass
 class Outcome:
-    """best first; `ended_by` is "exhausted", "steps", "time" or "interrupt"."""
+    """best first; `ended_by` is "exhausted", "patience", "steps", "time" or "interrupt"."""
 
     candidates: list[Candidate]
     ended_by: str = "exhausted"
@@ -103,8 +112,12 @@ class Backtrack:
         wide: list[tuple[float, int, Candidate]] = [(first.cost, next(tick), first)]
         narrow: list[tuple[float, int, Candidate]] = []
         self._seen = {_key(program)}
+        improved = 0
         try:
             while wide or narrow:
+                if outcome.steps - improved >= PATIENCE:
+                    outcome.ended_by = "patience"
+                    break
                 if outcome.steps >= self.steps:
                     outcome.ended_by = "steps"
                     break
@@ -120,7 +133,8 @@ class Backtrack:
                     heapq.heappush(narrow, (cost, next(tick), current))
                 for child in self.passes(current) if passes else self.places(current):
                     outcome.programs += 1
-                    self._keep(outcome, child)
+                    if self._keep(outcome, child):
+                        improved = outcome.steps
                     if child.cost < self.alpha * outcome.best.cost:
                         heapq.heappush(wide, (child.cost, next(tick), child))
                     if self._late():
@@ -134,19 +148,22 @@ class Backtrack:
     def _late(self) -> bool:
         return self.deadline is not None and monotonic() >= self.deadline
 
-    def _keep(self, outcome: Outcome, child: Candidate) -> None:
-        if child.cost < (1 - GAIN) * outcome.best.cost:
+    def _keep(self, outcome: Outcome, child: Candidate) -> bool:
+        better = child.cost < (1 - GAIN) * outcome.best.cost
+        if better:
             outcome.candidates.insert(0, child)
             del outcome.candidates[self.keep :]
+        return better
 
     def passes(self, current: Candidate) -> Iterator[Candidate]:
         """Every new program that one rule makes, applied wherever it matches."""
         for rule in self._matching(current.program):
-            made, count = self.everywhere(current.program, rule)
-            yield from self._child(current, made, rule, count)
+            made, changes = self.everywhere(current.program, rule)
+            yield from self._child(current, made, rule, changes)
         for matcher in self.rewriter.several:
-            for changes in itertools.islice(matcher.joint(current.program), JOINT):
-                yield from self._child(current, current.program.replaced(changes), matcher.rule, 1)
+            for found in itertools.islice(matcher.joint(current.program), JOINT):
+                change = (tuple(found), tuple(found.values()))
+                yield from self._child(current, current.program.replaced(found), matcher.rule, [change])
 
     def places(self, current: Candidate) -> Iterator[Candidate]:
         """Every new program that one rule makes at one of several places."""
@@ -156,7 +173,7 @@ class Backtrack:
                 for rule, replacement in self.rewriter.local(node):
                     if counts[rule] > 1:
                         made = current.program.replaced({node: replacement})
-                        yield from self._child(current, made, rule, 1)
+                        yield from self._child(current, made, rule, [((node,), (replacement,))])
 
     def _matching(self, program: Program) -> Counter[Rule]:
         """The rules that apply, in order of their first place, and at how many places."""
@@ -164,18 +181,19 @@ class Backtrack:
             rule for node in program.nodes if not node.static for rule, _ in self.rewriter.local(node)
         )
 
-    def _child(self, current: Candidate, made: Program, rule: Rule, count: int) -> Iterator[Candidate]:
+    def _child(
+        self, current: Candidate, made: Program, rule: Rule, changes: Sequence[Change]
+    ) -> Iterator[Candidate]:
         key = _key(made)
         if key not in self._seen:
             self._seen.add(key)
-            yield Candidate(made, self.total(made), Step(rule, count, current))
+            yield Candidate(made, self.total(made), Step(rule, tuple(changes), current))
 
-    def everywhere(self, program: Program, rule: Rule) -> tuple[Program, int]:
-        """The program with the rule applied at every node, arguments first, and how often it applied."""
-        count = 0
+    def everywhere(self, program: Program, rule: Rule) -> tuple[Program, list[Change]]:
+        """The program with the rule applied at every node, arguments first, and each application."""
+        changes: list[Change] = []
 
         def build(node: Node, args: tuple[Node | None, ...]) -> Node:
-            nonlocal count
             made = again(node, args)
             if made.static:
                 return made
@@ -183,10 +201,11 @@ class Backtrack:
                 found = self.rewriter.one(rule, made)
                 if found is None:
                     break
-                made, count = found, count + 1
+                changes.append(((made,), (found,)))
+                made = found
             return made
 
-        return program.rebuilt(build), count
+        return program.rebuilt(build), changes
 
 
 def _key(program: Program) -> tuple[Node, ...]:

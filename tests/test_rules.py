@@ -1,0 +1,188 @@
+"""Every rule of the library is verified, matches inside programs, and its evidence is the one on its line."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tensaurus.algebra.field import Prime, Rationals
+from tensaurus.graph.node import Node, apply, constant, source
+from tensaurus.graph.program import Program
+from tensaurus.ops import TensorType, registry
+from tensaurus.rules.annotate import annotated
+from tensaurus.rules.instances import instances
+from tensaurus.rules.match import Matcher, Rewriter, commutes
+from tensaurus.rules.rule import Evidence, Rule, library, parse_rule
+from tensaurus.rules.term import RuleError
+from tensaurus.rules.verify import Refuted, leaf_values, run, verify
+
+LIBRARY = library()
+SOUND = [rule for rule in LIBRARY if "off" not in rule.tags]
+
+
+def op(name: str, *args: Node | None, **attrs: object) -> Node:
+    return apply(registry[name], args, attrs)
+
+
+def x(*shape: int) -> Node:
+    return source("x", TensorType("float32", shape))
+
+
+def weights(*shape: int) -> Node:
+    return constant(np.random.default_rng(7).standard_normal(shape).astype(np.float32))
+
+
+@pytest.mark.parametrize("rule", SOUND, ids=str)
+def test_rule_is_right_and_says_why(rule: Rule) -> None:
+    found = verify(rule, wanted=5, seed=11)
+    assert isinstance(found, Evidence), found.reason if isinstance(found, Refuted) else found
+    assert rule.evidence is not None, "run annotate on the file"
+    assert found.by == rule.evidence.by
+
+
+@pytest.mark.parametrize("rule", SOUND, ids=str)
+def test_rule_is_found_inside_a_program(rule: Rule) -> None:
+    """The left side, used by other nodes, is replaced by the right side, and the program stays equal."""
+    instance = next(instances(rule, 1, seed=5))
+    roots = [op("Neg", root) if root.types[0].dtype != "bool" else root for root in instance.left]
+    program = Program((), tuple((str(k), root) for k, root in enumerate(roots)))
+    rewriter = Rewriter([rule])
+    if len(rule.lhs) == 1:
+        (left,) = instance.left
+        made = rewriter.one(rule, left)
+        assert made is not None
+        changed = program.replaced({left: made})
+    else:
+        changes = next(rewriter.several[0].joint(program), None)
+        assert changes is not None
+        changed = program.replaced(changes)
+    assert changed.outputs != program.outputs
+    field = Rationals() if rule.evidence and rule.evidence.by in ("z3", "rationals") else Prime()
+    values = leaf_values(instance, field, np.random.default_rng(0))
+    for (_, a), (_, b) in zip(program.outputs, changed.outputs, strict=True):
+        assert field.equal(*run([a, b], values, field))
+
+
+UNSOUND = {
+    "a shift folds into a padded convolution": (
+        "bad: Conv(Add(x, t), w, group=1, **a) => Add(Conv(x, w, group=1, **a), "
+        "Reshape(Mul(ReduceSum(w, axes=tuple(range(1, rank(w))), keepdims=0), t), "
+        "shape=(dim(w,0),) + ones(rank(w)-2))) where const(t), const(w), numel(t) == 1, rank(t) == 0"
+    ),
+    "relu is odd": "bad: Relu(Neg(x)) => Neg(Relu(x))",
+    "relu is linear": "bad: Relu(Add(x, y)) => Add(Relu(x), Relu(y)) where shape(x) == shape(y)",
+    "relu does nothing": "bad: Relu(x) => Add(x, 0)",
+    "a negative scale passes relu": "bad: Relu(Mul(x, s)) => Mul(Relu(x), s) where numel(s) == 1",
+    "matrix products commute": "bad: MatMul(x, y) => MatMul(y, x) where shape(x) == shape(y)",
+    "half of hardswish": "bad: Div(Mul(x, Clip(Add(x, 3), 0, 6)), 6) => HardSigmoid(x, alpha=1/6, beta=1/2)",
+    "a wrong slope": "bad: Div(Clip(Add(x, 3), 0, 6), 6) => HardSigmoid(x, alpha=1/5, beta=1/2)",
+    "max pooling is linear": (
+        "bad: MaxPool(Mul(x, s), **a) => Mul(MaxPool(x, **a), s) where numel(s) == 1, rank(s) == 0"
+    ),
+    "padding is no average": (
+        "bad: AveragePool(Add(x, t), pads=p, count_include_pad=c, **a) => "
+        "Add(AveragePool(x, pads=p, count_include_pad=c, **a), t) where const(t), rank(t) == 0"
+    ),
+    "a transposed permutation": (
+        "bad [any]: Transpose(Transpose(x, perm=p), perm=q) => Transpose(x, perm=tuple(q[i] for i in p))"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", UNSOUND.values(), ids=UNSOUND)
+def test_wrong_rule_is_refuted(text: str) -> None:
+    (rule,) = parse_rule(text)
+    found = verify(rule, wanted=30)
+    assert isinstance(found, Refuted), f"{rule} passed as {found}"
+    assert found.reason != "no instance of it types"
+
+
+def test_commutativity_is_derived_from_expressions() -> None:
+    assert {o.name for o in registry.values() if commutes(o)} >= {"Add", "Mul", "Equal", "And", "Or", "Xor"}
+    assert not any(commutes(registry[name]) for name in ("Sub", "Div", "Pow", "MatMul", "Less", "Conv"))
+
+
+def test_commutative_arguments_match_in_both_orders() -> None:
+    (rule,) = parse_rule("r: Div(Mul(x, Clip(Add(x, 3), 0, 6)), 6) => HardSwish(x)")
+    three, zero, six = (constant(np.float32(v)) for v in (3, 0, 6))
+    a = x(2, 3)
+    for added in (op("Add", a, three), op("Add", three, a)):
+        clipped = op("Clip", added, zero, six)
+        for product in (op("Mul", a, clipped), op("Mul", clipped, a)):
+            assert Matcher(rule).rewrite(op("Div", product, six)) is op("HardSwish", a)
+    other = op("Div", op("Mul", x(2, 3), op("Clip", op("Add", op("Relu", a), three), zero, six)), six)
+    assert Matcher(rule).rewrite(other) is None
+
+
+def test_literals_match_exact_values_only() -> None:
+    (rule,) = parse_rule("r: Add(x, 3) => x")
+    assert Matcher(rule).rewrite(op("Add", x(2), constant(np.float32(3)))) is x(2)
+    above = np.nextafter(np.float32(3), np.float32(4))
+    assert Matcher(rule).rewrite(op("Add", x(2), constant(above))) is None
+    assert Matcher(rule).rewrite(op("Add", x(2), constant(np.full((2,), 3, np.float32)))) is None
+
+
+def test_a_match_that_would_change_the_type_is_no_match() -> None:
+    (rule,) = parse_rule("r: Add(x, 0) => x")
+    zero = constant(np.zeros((1, 1, 1), np.float32))
+    assert Matcher(rule).rewrite(op("Add", x(2), zero)) is None
+
+
+def test_integers_are_not_matched_unless_a_rule_says_so() -> None:
+    whole = source("x", TensorType("int64", (2,)))
+    (rule,) = parse_rule("r: Div(Mul(x, y), y) => x")
+    assert Matcher(rule).rewrite(op("Div", op("Mul", whole, whole), whole)) is None
+
+
+def test_shift_before_padded_convolution_is_left_alone() -> None:
+    """At the border the window meets zeros that the addition never touched."""
+    rules = [rule for rule in SOUND if rule.name.startswith("shift-before-unpadded-conv")]
+    shifted = op("Add", x(1, 4, 6, 6), constant(np.float32(0.5)))
+    w = weights(6, 4, 3, 3)
+    assert any(Matcher(r).rewrite(op("Conv", shifted, w)) for r in rules)
+    assert not any(Matcher(r).rewrite(op("Conv", shifted, w, pads=(1, 1, 1, 1))) for r in rules)
+    assert not any(Matcher(r).rewrite(op("Conv", shifted, w, pads=(0, 0, 0, 1))) for r in rules)
+
+
+def test_rules_of_several_roots_share_what_they_bind() -> None:
+    rule = next(rule for rule in SOUND if rule.name == "merge-matmuls-of-one-input")
+    left, right = op("MatMul", x(2, 3), weights(3, 4)), op("MatMul", x(2, 3), weights(3, 5))
+    other = op("MatMul", source("y", TensorType("float32", (2, 3))), weights(3, 6))
+    program = Program((), (("a", left), ("b", right), ("c", other)))
+    found = list(Matcher(rule).joint(program))
+    assert {frozenset(changes) for changes in found} == {frozenset({left, right})}
+    merged = program.replaced(found[0])
+    assert sum(node.op.name == "MatMul" for node in merged.active) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no arrow: Add(x, y)",
+        "r: Addd(x, y) => x",
+        "r: Conv(x, w, colour=1) => x",
+        "r: Add(x, => x",
+        "r: __import__('os') => x",
+    ],
+)
+def test_bad_text_is_one_clear_error(text: str) -> None:
+    with pytest.raises(RuleError):
+        parse_rule(text)
+
+
+def test_rules_run_no_code() -> None:
+    (rule,) = parse_rule("r: Relu(x) => Relu(x) where __import__('os').system('false')")
+    assert Matcher(rule).rewrite(op("Relu", x(2))) is None
+
+
+def test_annotating_marks_and_refutes() -> None:
+    text = "# a comment\ngood: Add(x, 0) => x\nbad: Relu(x) => Neg(x)\n"
+    found, refuted = annotated(text)
+    assert "# a comment\ngood: Add(x, 0) => x | tested(gf" in found
+    assert [r.rule.name for r in refuted] == ["bad"]
+    assert annotated(found)[0] == found
+
+
+def test_names_are_unique() -> None:
+    names = [rule.name for rule in LIBRARY]
+    assert len(set(names)) == len(names)
