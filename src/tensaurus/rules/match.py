@@ -81,9 +81,10 @@ def commutes(op: Op) -> bool:
     # a product of vectors commutes, one of matrices does not: every rank has its say
     for kind in (TensorType(dtype, shape) for dtype in ("float32", "bool") for shape in ((2,), (3, 3))):
         try:
-            (scope, *_) = op.scopes((kind, kind), ())
+            op.types((kind, kind), ())
         except Untypable:
             continue
+        (scope, *_) = op.scopes((kind, kind), ())
         a, b = op.tensors((kind, kind))
         assert a is not None and b is not None
         found.append(symmetric(scope, a, b))
