@@ -43,8 +43,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+rules = typer.Typer(help="The library of rewrite rules.", no_args_is_help=True, rich_markup_mode=None)
 db = typer.Typer(help="The database of measured times.", no_args_is_help=True, rich_markup_mode=None)
 zoo = typer.Typer(help="Real models to try.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(rules, name="rules")
 app.add_typer(db, name="db")
 app.add_typer(zoo, name="zoo")
 
@@ -53,6 +55,12 @@ Shapes = Annotated[
     list[str] | None,
     typer.Option(
         "--shape", metavar="INPUT=N,N,...", help="Fix an input's shape, e.g. x=1,3,48,320. Repeatable."
+    ),
+]
+Ranges = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--range", metavar="INPUT=LOW,HIGH", help="Values of an integer input; else 0 and 1. Repeatable."
     ),
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="Computing threads; default: one per core.")]
@@ -83,6 +91,7 @@ def optimize(
     model: Model,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where the result goes.")],
     shape: Shapes = None,
+    range_: Ranges = None,
     backend: Annotated[
         str, typer.Option(help="onnxruntime, openvino, or auto: the faster of them.")
     ] = "onnxruntime",
@@ -100,7 +109,7 @@ def optimize(
     ] = None,
 ) -> None:
     """Make MODEL faster. Ctrl-C ends the search and keeps the best verified result so far."""
-    shapes = parse_shapes(shape or ())
+    shapes, ranges = parse_shapes(shape or ()), parse_ranges(range_ or ())
     for path in (output, json):
         if path is not None:
             require_writable(path)
@@ -111,6 +120,7 @@ def optimize(
         result = run(
             model,
             shapes=shapes,
+            ranges=ranges,
             backend=backend,
             threads=threads,
             time_limit=time_limit,
@@ -138,15 +148,18 @@ def verify(
     a: Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)],
     b: Annotated[Path, typer.Argument(help="Another one.", show_default=False)],
     shape: Shapes = None,
+    range_: Ranges = None,
     backend: Annotated[str, typer.Option(help="What runs them: onnxruntime or openvino.")] = "onnxruntime",
     threads: Threads = None,
     seed: Seed = 0,
 ) -> None:
     """Do two models compute the same function? Exit status 0 if so, 1 if not."""
-    shapes = parse_shapes(shape or ())
+    shapes, ranges = parse_shapes(shape or ()), parse_ranges(range_ or ())
     from tensaurus.equivalence import verify as compare_models
 
-    equality = compare_models(a, b, shapes=shapes, seed=seed, backend=backend, threads=threads)
+    equality = compare_models(
+        a, b, shapes=shapes, ranges=ranges, seed=seed, backend=backend, threads=threads
+    )
     _console().print(equality.render(), soft_wrap=True)
     if not equality.passed:
         raise typer.Exit(NotEqualError.exit_code)
@@ -170,12 +183,13 @@ def bench(
         list[Path] | None, typer.Option(metavar="FILE", help="Another model to compare with. Repeatable.")
     ] = None,
     shape: Shapes = None,
+    range_: Ranges = None,
     threads: Threads = None,
     rounds: Annotated[int, typer.Option(min=1, help="How often each has its turn.")] = 8,
     seed: Seed = 0,
 ) -> None:
     """Compare how fast the installed backends run MODEL, each alone in its process, in turns."""
-    shapes = parse_shapes(shape or ())
+    shapes, ranges = parse_shapes(shape or ()), parse_ranges(range_ or ())
     from tensaurus import backends
     from tensaurus.cost.machine import default_threads
     from tensaurus.cost.measure import Contender, compare, ratio
@@ -192,7 +206,7 @@ def bench(
     with naming(model):
         read = load_model(model)
         fix_shapes(read, shapes, model)
-        inputs = feeds(read, {}, seed)
+        inputs = feeds(read, {}, seed, ranges)
     timings = compare(contenders, inputs, threads=threads, rounds=rounds)
     rows = [
         BenchRow(
@@ -208,6 +222,38 @@ def bench(
     console = _console()
     console.print(bench_table(rows))
     console.print(f"{threads} threads, {rounds} rounds", style="dim", highlight=False)
+
+
+@rules.command("verify")
+def rules_verify(
+    file: Annotated[
+        Path | None, typer.Argument(help="A file of rules; default: the library.", show_default=False)
+    ] = None,
+    instances: Annotated[int, typer.Option(min=1, help="Typed instances to try of each rule.")] = 8,
+    seed: Seed = 0,
+) -> None:
+    """Test or prove every rule, and print its evidence. Exit status 1 if one is refuted."""
+    from tensaurus.rules.rule import library, read_rules
+    from tensaurus.rules.term import RuleError
+    from tensaurus.rules.verify import Refuted
+    from tensaurus.rules.verify import verify as check
+
+    try:
+        found = library() if file is None else read_rules(file.read_text("utf-8").splitlines(), str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise TensaurusError(f"cannot be read: {error}", file=file) from error
+    except RuleError as error:
+        raise TensaurusError(str(error)) from error
+    wrong = 0
+    for rule in found:
+        if "off" in rule.tags:
+            continue
+        evidence = check(rule, instances, seed)
+        said = f"REFUTED, {evidence.reason}" if isinstance(evidence, Refuted) else str(evidence)
+        wrong += isinstance(evidence, Refuted)
+        typer.echo(f"{rule.name}: {said}")
+    if wrong:
+        raise NotEqualError(f"{wrong} of {len(found)} rules refuted")
 
 
 @db.command("path")
@@ -285,6 +331,23 @@ def parse_shapes(flags: Sequence[str]) -> dict[str, tuple[int, ...]]:
         if shapes.setdefault(name, shape) != shape:
             raise TensaurusError(f"--shape gives input {name} two different shapes")
     return shapes
+
+
+def parse_ranges(flags: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """The values that flags such as 'sr=16000,16000' give: lowest and highest, one number for both."""
+    ranges: dict[str, tuple[int, int]] = {}
+    for flag in flags:
+        name, equals, ends = flag.rpartition("=")
+        words = ends.split(",")
+        try:
+            low, high = int(words[0]), int(words[-1])
+        except ValueError:
+            low, high = 1, 0
+        if not equals or not name or len(words) > 2 or low > high:
+            remedy = "For example: --range tokens=0,30521"
+            raise TensaurusError(f"--range {flag} is not of the form INPUT=LOW,HIGH", remedy=remedy)
+        ranges[name] = (low, high)
+    return ranges
 
 
 def _console(*, stderr: bool = False) -> Console:

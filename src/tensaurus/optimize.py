@@ -28,6 +28,7 @@ from tensaurus.graph.model_file import load_model, save_model
 from tensaurus.graph.onnx_export import export_model
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.program import Program
+from tensaurus.graph.unlock import unlock
 from tensaurus.report.progress import NoProgress, Progress
 from tensaurus.report.summary import METADATA_KEY, Rewrite, Summary
 from tensaurus.rules.match import Rewriter, expander
@@ -119,7 +120,8 @@ def optimize(
         costs = OperatorCosts(records, stopwatch, backend, machine, program.frame.opset, expand)
         told.phase("searching")
         start = monotonic()
-        hunt = Hunt(Rewriter(r for r in rules if "expand" not in r.tags), costs, alpha, steps, time_limit, told)
+        rewriter = Rewriter(rule for rule in rules if "expand" not in rule.tags)
+        hunt = Hunt(rewriter, costs, alpha, steps, time_limit, told)
         outcome, bodies = hunt.run(program)
         stopwatch.close()
         seconds = monotonic() - start
@@ -127,7 +129,8 @@ def optimize(
         found = [c for c in outcome.candidates if c.step is not None or bodies]
         models = [export_model(candidate.program, expand=expand) for candidate in found]
         base, *times = model_times([original, *models], feeds, backend, machine, records)
-        result, taken, verdict, chosen = original, base, Verdict(True, 0.0, 0.0, detail="unchanged"), None
+        result, taken, chosen, replayed = original, base, None, ""
+        verdict = Verdict(True, 0.0, 0.0, detail="unchanged")
         check = partial(
             verify, shapes=shapes, seed=seed, backend=backend, threads=machine.threads, ranges=ranges
         )
@@ -139,6 +142,7 @@ def optimize(
             trial = check(original, models[place], field=replay)
             if replay.passed and trial.passed:
                 result, taken, verdict, chosen = models[place], taken_by, trial, found[place]
+                replayed = f"{replay.detail}: wrong with probability at most {replay.error_bound:.1g}"
                 break
             told.note(f"a faster program was thrown away: {replay.detail if trial.passed else trial.detail}")
     applied = [] if chosen is None else [*bodies, chosen]
@@ -152,12 +156,14 @@ def optimize(
         speedup=base / taken,
         equivalence=verdict.equality,
         rewrites=_rewrites(applied),
+        replay=replayed,
         search_seconds=seconds,
         measurements=costs.measured,
         ended_by=outcome.ended_by,
         typed=known.typed,
         opaque=known.opaque.total(),
         opaque_operators=dict(known.opaque.most_common()),
+        unlock=tuple(unlock(program)),
         versions=dict(machine.versions),
     )
     return Result(_labelled(result, summary), summary)
@@ -199,7 +205,7 @@ def _rewrites(candidates: Sequence[Candidate]) -> tuple[Rewrite, ...]:
         for at in candidate.chain:
             if at.step is not None:
                 counts[at.step.rule] += at.step.count
-    return tuple(Rewrite(rule.name, str(rule.evidence), count) for rule, count in counts.items())
+    return tuple(Rewrite(rule.name, str(rule.evidence), count, rule.law) for rule, count in counts.items())
 
 
 def _labelled(model: onnx.ModelProto, summary: Summary) -> onnx.ModelProto:

@@ -7,7 +7,9 @@ lattice.  The order of constants is not used (GF(p) has none), nor any law of a 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from fractions import Fraction
 from functools import reduce
 from math import gcd, lcm
@@ -50,6 +52,23 @@ CASES = 4  # a function of more independent choices than this stays a function o
 
 Values = Mapping[Atom, Any]
 Weighted = tuple[Number, Core]
+
+
+class TooLarge(Exception):
+    """The steps that `limited` allows are used up."""
+
+
+_steps: ContextVar[list[int] | None] = ContextVar("steps", default=None)
+
+
+@contextmanager
+def limited(steps: int | None) -> Iterator[None]:
+    """Raise TooLarge after so many terms; None: no limit."""
+    token = _steps.set(None if steps is None else [steps])
+    try:
+        yield
+    finally:
+        _steps.reset(token)
 
 
 def total(terms: Iterable[Weighted]) -> Sum:
@@ -162,6 +181,11 @@ def summed(axes: Sequence[Axis], guards: Sequence[Size], inner: Sum) -> Sum:
 
 def tidy(coefficient: Number, axes: Sequence[Axis], guards: Sequence[Size], factors: Sequence[Factor]) -> Sum:
     """One term in normal form (which may be none, or several where an unused axis has a symbolic extent)."""
+    left = _steps.get()
+    if left is not None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise TooLarge
     settled = settle(axes, guards)
     if settled is None:
         return number(0)

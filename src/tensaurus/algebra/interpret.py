@@ -45,6 +45,7 @@ from tensaurus.algebra.typing import dtype_of, literal_dtype
 Values: TypeAlias = Mapping[Tensor, Array]
 
 CHUNK = 1 << 25  # elements that one operand of a contraction may have once its windows are copied
+PIECE = 1 << 15  # elements of a product that is added term by term
 
 
 @dataclass(frozen=True)
@@ -388,10 +389,36 @@ class Evaluation:
         return Labelled(np.concatenate(arrays, axis=order.index(cut)), tuple(order))
 
     def folded(self, a: Labelled, b: Labelled, inner: Sequence[Axis]) -> Labelled:
-        """A contraction with too few rows for a matrix product: multiply and add along the inner axes."""
+        """A contraction with too few rows for a matrix product: multiply and add along the inner axes.
+
+        A large one goes piece by piece along an outer axis, so that the pieces stay in the cache.
+        """
         spots = list(np.ndindex(*map(_length, inner)))
-        if len(spots) > 64:
+        axes = [x for x in _union([a, b]) if x not in inner]
+        size = prod(map(_length, axes))
+        if len(spots) > 64 and size <= PIECE:
             return self.reduced("sum", self.call("mul", [a, b]), inner)
+        if size <= PIECE or len(spots) == 1:
+            return self.added(a, b, inner, spots)
+        cut = next((x for x in axes if _length(x) >= 8), axes[0])
+        whole: Array | None = None
+        length = _length(cut)
+        step = max(1, PIECE * length // size)
+        for start in range(0, length, step):
+            piece = axis(min(step, length - start))
+            part = self.added(*(_sliced(f, cut, piece, start) for f in (a, b)), inner, spots)
+            order = [piece, *(x for x in axes if x != cut)]
+            data = part.aligned(order)
+            if whole is None:
+                whole = np.empty([length, *data.shape[1:]], data.dtype)
+            whole[start : start + step] = data
+        assert whole is not None
+        return Labelled(whole, (cut, *(x for x in axes if x != cut)))
+
+    def added(
+        self, a: Labelled, b: Labelled, inner: Sequence[Axis], spots: Sequence[tuple[int, ...]]
+    ) -> Labelled:
+        """The sum of a * b over the spots of the inner axes."""
         result: Labelled | None = None
         for spot in spots:
             at = dict(zip(inner, spot, strict=True))

@@ -38,12 +38,13 @@ def axes_in(size: Size) -> frozenset[Axis]:
 class Normal:
     """What all records share: the axes that occur free, texts by naming, the number of records inside."""
 
-    __slots__ = ("_free", "_texts", "_weight")
+    __slots__ = ("_free", "_nest", "_texts", "_weight")
 
     def __init__(self) -> None:
         self._free: frozenset[Axis] | None = None
         self._texts: dict[tuple[Any, ...], str] = {}
         self._weight = 0
+        self._nest: int | None = None
 
     def sizes(self) -> tuple[Size, ...]:
         """The sizes directly inside."""
@@ -71,6 +72,13 @@ class Normal:
         if not self._weight:
             self._weight = 1 + sum(p.weight for p in self.parts())
         return self._weight
+
+    @property
+    def nest(self) -> int:
+        """How deep binders of axes stand in each other: ordering axes costs a power of it."""
+        if self._nest is None:
+            self._nest = max((p.nest for p in self.parts()), default=0) + bool(self.bound())
+        return self._nest
 
     def text(self, names: Names, depth: int = 0) -> str:
         """The text under these names of free axes (others keep their own); bound ones count from depth."""

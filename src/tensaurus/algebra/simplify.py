@@ -7,17 +7,20 @@ Expressions with equal canonical forms compute the same function: by the laws of
 1/0 = 0) and of a lattice, by renaming, splitting, merging and narrowing of axes, and by putting a scope's
 body where the scope is read.  Equal functions need not have equal forms: laws of transcendental functions,
 of the order of numbers and of x * (1/x) are not used, sums that multiply out to more than
-`collect.TERMS` terms stay products, scopes larger than `INLINED` stay scopes, and more than
-`normal.PERMUTATIONS` orders of indistinguishable axes are not tried.
+`collect.TERMS` terms stay products, scopes that are large (`INLINED`, `NEST`, `STEPS`) stay scopes, and more
+than `normal.PERMUTATIONS` orders of indistinguishable axes are not tried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from hashlib import sha256
 from typing import Any
 
 from tensaurus.algebra.collect import (
+    TooLarge,
     applied,
     chosen,
     constant,
@@ -26,6 +29,7 @@ from tensaurus.algebra.collect import (
     inverse,
     is_bool,
     leaf,
+    limited,
     plus,
     power,
     range_guards,
@@ -54,10 +58,14 @@ from tensaurus.algebra.size import Atom, Axis, Poly, Size, atoms, polynomial, su
 from tensaurus.algebra.text import declarations, show
 from tensaurus.algebra.typing import dtype_of, literal_dtype
 
-INLINED = 400  # records that a scope may have to be put where it is read
+INLINED = 100  # records that a scope may have to be put where it is read
+SMALL = 8  # the same, where otherwise too many terms would arise
+NEST = 3  # binders of axes in each other that such a scope may have
+STEPS = 2000  # terms that may arise on the way to one scope's normal form
 _REMEMBERED = 4096
 _ROUNDS = 4
 
+_inlined: ContextVar[int] = ContextVar("inlined", default=INLINED)
 _canonical: dict[int, tuple[Scope, Scope]] = {}
 _normal: dict[int, tuple[Scope, tuple[Axis, ...], Sum]] = {}
 _texts: dict[str, str] = {}
@@ -128,9 +136,24 @@ def normal_form(scope: Scope) -> tuple[tuple[Axis, ...], Sum]:
         axes = tuple(axis(a.extent) for a in scope.axes)
         pairs = zip(scope.axes, axes, strict=True)
         known: dict[Atom, Any] = {old: 0 if new.extent == 1 else polynomial(new) for old, new in pairs}
-        found = (scope, axes, normal(scope.body, known))
+        try:
+            with limited(STEPS):
+                body = normal(scope.body, known)
+        except TooLarge:
+            with limited(None), _inlining(SMALL):
+                body = normal(scope.body, known)
+        found = (scope, axes, body)
         _remember(_normal, id(scope), found)
     return found[1], found[2]
+
+
+@contextmanager
+def _inlining(weight: int) -> Iterator[None]:
+    token = _inlined.set(weight)
+    try:
+        yield
+    finally:
+        _inlined.reset(token)
 
 
 def normal(body: Body, names: Mapping[Atom, Any]) -> Sum:
@@ -182,7 +205,7 @@ def _read(source: Tensor | Scope, indices: tuple[Size, ...], outside: Const | No
     if isinstance(source, Tensor):
         return leaf(source, indices, outside)
     axes, body = normal_form(source)
-    if body.weight > INLINED:
+    if body.weight > _inlined.get() or body.nest > NEST:
         return leaf(canonical(source), indices, outside)
     inner = instantiate(body, dict(zip(axes, indices, strict=True)))
     if outside is None:

@@ -20,6 +20,7 @@ from tensaurus.graph.frame import Frame
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node, again, constant, source
 from tensaurus.graph.onnx_export import Expand, export_model
 from tensaurus.graph.program import Program
+from tensaurus.graph.text import workload
 from tensaurus.ops import Op, TensorType
 
 # Where nothing can be measured: operations and bytes a second of one core, roughly.
@@ -88,13 +89,6 @@ class OperatorCosts:
         return value
 
 
-def workload(node: Node) -> str:
-    """Everything that a node's time depends on: operator, attributes, types, which arguments are constants."""
-    args = ", ".join("-" if a is None else f"{'const ' if a.static else ''}{a.types[0]}" for a in node.args)
-    attrs = " ".join(f"{name}={value!r}" for name, value in node.attrs)
-    return f"{node.op}({args}) {attrs} -> {', '.join(map(str, node.types))}"
-
-
 def estimate(node: Node) -> float:
     """The roofline: the larger of arithmetic and traffic."""
     kinds = tuple(None if a is None else a.tensor for a in node.args)
@@ -152,7 +146,8 @@ def alone(
 
 def _value(name: str, kind: TensorType) -> onnx.ValueInfoProto:
     code = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind.dtype))
-    return onnx.helper.make_tensor_value_info(name, code, [n if isinstance(n, int) else None for n in kind.shape])
+    sizes = [n if isinstance(n, int) else None for n in kind.shape]
+    return onnx.helper.make_tensor_value_info(name, code, sizes)
 
 
 def _random(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray[Any, Any]:

@@ -167,6 +167,8 @@ def light_tensor(tensor: TensorProto, copy: TensorProto) -> None:
         copy.CopyFrom(tensor)
         return
     copy.dims.extend(tensor.dims)
-    copy.data_type, copy.name, copy.doc_string = tensor.data_type, tensor.name, tensor.doc_string
+    copy.data_type, copy.name = tensor.data_type, tensor.name
+    if tensor.HasField("doc_string"):
+        copy.doc_string = tensor.doc_string
     copy.metadata_props.extend(tensor.metadata_props)
     copy.data_location = TensorProto.EXTERNAL

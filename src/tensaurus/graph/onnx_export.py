@@ -164,8 +164,12 @@ class Writer:
 
     def named(self, node: Node, hint: str) -> str:
         if node not in self.names:
-            self.names[node] = self.fresh(self.hints.get(node, hint))
+            self.names[node] = self.fresh(self.hint(node) or hint)
         return self.names[node]
+
+    def hint(self, node: Node) -> str | None:
+        """The name that the node had in the model, here or around this body."""
+        return self.hints.get(node) or (self.outer.hint(node) if self.outer is not None else None)
 
     def outputs(self, node: Node, wanted: Sequence[bool] = ()) -> list[str]:
         """The names of the node's outputs, empty for those not wanted."""

@@ -24,7 +24,13 @@ def explain(path: str | Path) -> RenderableType:
         text.append(f"Each step keeps the function: {_grounds(summary)}.\n")
     operators = Counter(node.op_type for node in model.graph.node)
     text.append(f"The graph now has {operators.total()} nodes: {tally(operators)}.\n")
-    return Group(text, summary.render())
+    return Group(text, summary.render(), *_laws(summary))
+
+
+def _laws(summary: Summary) -> list[Text]:
+    """What each rule says, in the words of the rule file."""
+    said = [Text.assemble((f"{r.rule}  ", "bold"), r.law) for r in summary.rewrites if r.law]
+    return [Text("\nThe laws, as the rule library states them:"), *said] if said else []
 
 
 def summary_of(model: onnx.ModelProto, path: str | Path) -> Summary:

@@ -18,11 +18,12 @@ METADATA_KEY = "tensaurus"
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A rule, the evidence that it is right, and how often it was applied."""
+    """A rule, the evidence that it is right, how often it was applied, and what it says."""
 
     rule: str
     evidence: str
     count: int
+    law: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Summary:
     speedup: float
     equivalence: Equality
     rewrites: tuple[Rewrite, ...] = ()
+    replay: str = ""
     search_seconds: float = 0.0
     measurements: int = 0
     typed: int = 0
@@ -94,6 +96,8 @@ class Summary:
         lines.add_row("backend", Text(f"{_versioned(self.backend, self.versions)}, {threads}"))
         lines.add_row("time", self._gain())
         lines.add_row("equality", self.equivalence.render())
+        if self.replay:
+            lines.add_row("replay", Text(self.replay))
         lines.add_row("operators", self._operators())
         if self.search_seconds or self.measurements:
             ended = f", ended by {self.ended_by}" if self.ended_by else ""

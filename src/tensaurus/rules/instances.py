@@ -68,9 +68,9 @@ def _asked(rule: Rule, function: str) -> set[str]:
     def visit(tree: ast.AST, positive: bool) -> None:
         if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not):
             positive = not positive
-        called = isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == function
-        if called and positive:
-            names.update(a.id for a in tree.args if isinstance(a, ast.Name))
+        match tree:
+            case ast.Call(func=ast.Name(id=name), args=args) if name == function and positive:
+                names.update(a.id for a in args if isinstance(a, ast.Name))
         for child in ast.iter_child_nodes(tree):
             visit(child, positive)
 

@@ -6,6 +6,7 @@ Nodes are immutable and interned, so what a single-root rule makes of a node is 
 
 from __future__ import annotations
 
+import ast
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -133,12 +134,9 @@ def matches(term: Term | None, node: Node | None, binding: Binding, dtypes: froz
                 if not matches(arg, inner_node, binding, dtypes):
                     return False
             return _attributes_match(term, node, binding)
-    return False
 
 
 def _attributes_match(term: Apply, node: Node, binding: Binding) -> bool:
-    import ast
-
     given = dict(node.attrs)
     for name, tree in term.attrs:
         value = given.pop(name)

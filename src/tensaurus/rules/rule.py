@@ -60,6 +60,12 @@ class Rule:
         return isinstance(other, Rule) and self.name == other.name and self.text == other.text
 
     @property
+    def law(self) -> str:
+        """What the line says, without its name, tags and evidence."""
+        said = self.text.split("|")[0] if self.evidence is not None else self.text
+        return " ".join(said.split(":", 1)[1].split())
+
+    @property
     def variables(self) -> dict[str, Variable]:
         return {k: v for root in self.lhs for k, v in variables(root).items()}
 
