@@ -31,7 +31,7 @@ from tensaurus.ops.leaf_form import ONNX_DOMAINS, copy_node, sparse_initializer
 from tensaurus.ops.onnx_form import NotInOpset, node_proto
 from tensaurus.ops.size_form import SizeForm
 
-__all__ = ["Expand", "evaluated", "export_model", "fold", "save_model"]
+__all__ = ["evaluated", "export_model", "fold", "save_model"]
 
 # An operator that an opset lacks, as nodes that compute the same; None where nothing is known.
 Expand: TypeAlias = Callable[[Node, int], Node | None]
