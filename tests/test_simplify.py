@@ -23,9 +23,11 @@ from tensaurus.algebra.expr import (
     Tensor,
     axis,
     call,
+    children,
     compute,
     fold,
     look,
+    reads,
     replace_axes,
     replace_tensors,
     tensors,
@@ -39,6 +41,8 @@ from tensaurus.algebra.simplify import canonical, fingerprint, symmetric
 from tensaurus.algebra.size import Axis, Size, Symbol, polynomial
 from tensaurus.algebra.text import parse, show
 from tensaurus.algebra.typing import dtype_of
+from tensaurus.ops import registry
+from tensaurus.ops.examples import parse as parse_example
 
 N, M, K, J, H = (polynomial(Symbol(name, 1)) for name in "NMKJH")
 
@@ -412,6 +416,58 @@ def test_composition_by_replacing_tensors() -> None:
     node = matmul(left, right)
     whole = replace_tensors(node, {left: matmul(A, B), right: compute(C.shape, lambda i, j: C[i, j])})
     assert fingerprint(whole) == fingerprint(matmul(A, matmul(B, C)))
+
+
+@pytest.mark.parametrize("name", registry)
+def test_every_declared_operator(name: str) -> None:
+    """Its canonical form survives its text, is its own canonical form, and computes the same numbers."""
+    op = registry[name]
+    for text in op.examples:
+        example = parse_example(text)
+        scopes = op.scopes(example.types, op.canonical(example.types, example.attrs))
+        for scope in scopes:
+            form, named = canonical(scope), {t.name: t for t in tensors(scope)}
+            assert show(parse(show(scope), named)) == show(scope)
+            assert canonical(parse(show(form), named)) == form
+            if not all(kind is None or kind.static for kind in example.types):
+                continue
+            arrays = example.values(np.random.default_rng(0))
+            pairs = zip(op.tensors(example.types), arrays, strict=True)
+            data = {t: Reals().lift(a) for t, a in pairs if t is not None and a is not None}
+            before, after = interpret(scope, data, Reals()), interpret(form, data, Reals())
+            np.testing.assert_allclose(before, after, rtol=1e-7, atol=1e-9)
+
+
+def chain(step: Callable[[Any], Scope], count: int) -> Scope:
+    found: Any = X
+    for _ in range(count):
+        found = step(found)
+    return found  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [chain(lambda x: layernorm(x, False), 8), chain(lambda x: softmax(x, True), 8)],
+    ids=["norm", "softmax"],
+)
+def test_deep_compositions_do_not_explode(scope: Scope) -> None:
+    # read three times each, eight layers are a tree of thousands; kept scopes are named, not spelled out
+    assert fingerprint(scope) == fingerprint(Scope(scope.axes, scope.body))
+    assert total_weight(canonical(scope)) < 5000
+
+
+def total_weight(scope: Scope) -> int:
+    seen: dict[int, Scope] = {}
+
+    def weigh(body: Body) -> int:
+        inner = 0
+        for item in reads(body) if isinstance(body, Read) else ():
+            if isinstance(item.source, Scope) and id(item.source) not in seen:
+                seen[id(item.source)] = item.source
+                inner += weigh(item.source.body)
+        return 1 + inner + sum(map(weigh, children(body)))
+
+    return weigh(scope.body)
 
 
 def test_two_tensors_of_one_name_are_refused() -> None:

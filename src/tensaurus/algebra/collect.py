@@ -181,10 +181,10 @@ def summed(axes: Sequence[Axis], guards: Sequence[Size], inner: Sum) -> Sum:
 
 def tidy(coefficient: Number, axes: Sequence[Axis], guards: Sequence[Size], factors: Sequence[Factor]) -> Sum:
     """One term in normal form (which may be none, or several where an unused axis has a symbolic extent)."""
-    left = _steps.get()
-    if left is not None:
-        left[0] -= 1
-        if left[0] < 0:
+    allowed = _steps.get()
+    if allowed is not None:
+        allowed[0] -= 1
+        if allowed[0] < 0:
             raise TooLarge
     settled = settle(axes, guards)
     if settled is None:

@@ -284,11 +284,14 @@ def sizes(body: Body) -> tuple[Size, ...]:
 def tensors(scope: Scope) -> tuple[Tensor, ...]:
     """The tensors an expression reads, each once, in order of their first appearance."""
     found: dict[Tensor, None] = {}
+    visited: set[int] = set()
 
     def visit(body: Body) -> None:
         for item in reads(body):
             if isinstance(item.source, Scope):
-                visit(item.source.body)
+                if id(item.source) not in visited:
+                    visited.add(id(item.source))
+                    visit(item.source.body)
             else:
                 found.setdefault(item.source)
 

@@ -406,7 +406,8 @@ class Evaluation:
         step = max(1, PIECE * length // size)
         for start in range(0, length, step):
             piece = axis(min(step, length - start))
-            part = self.added(*(_sliced(f, cut, piece, start) for f in (a, b)), inner, spots)
+            left, right = (_sliced(f, cut, piece, start) for f in (a, b))
+            part = self.added(left, right, inner, spots)
             order = [piece, *(x for x in axes if x != cut)]
             data = part.aligned(order)
             if whole is None:

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from tensaurus.algebra.expr import Const, Scope, Tensor
 from tensaurus.algebra.functions import FUNCTIONS
 from tensaurus.algebra.size import Atom, Axis, Number, Size, atoms
-from tensaurus.algebra.text import show, show_constant, show_size
+from tensaurus.algebra.text import digest, show_constant, show_size
 
 Names: TypeAlias = Mapping[Axis, str]
 
@@ -105,7 +105,7 @@ class Leaf(Normal):
 
     @property
     def name(self) -> str:
-        return self.source.name if isinstance(self.source, Tensor) else show(self.source)
+        return self.source.name if isinstance(self.source, Tensor) else f"{{{digest(self.source)}}}"
 
     def sizes(self) -> tuple[Size, ...]:
         return self.indices

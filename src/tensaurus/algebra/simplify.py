@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from hashlib import sha256
 from typing import Any
 
 from tensaurus.algebra.collect import (
@@ -55,12 +54,12 @@ from tensaurus.algebra.functions import RING, cast_target
 from tensaurus.algebra.normal import Core, Leaf, Normal, Sum
 from tensaurus.algebra.order import body_of
 from tensaurus.algebra.size import Atom, Axis, Poly, Size, atoms, polynomial, substitute
-from tensaurus.algebra.text import declarations, show
+from tensaurus.algebra.text import declarations, digest, short
 from tensaurus.algebra.typing import dtype_of, literal_dtype
 
-INLINED = 100  # records that a scope may have to be put where it is read
+INLINED = 24  # records that a scope may have to be put where it is read
 SMALL = 8  # the same, where otherwise too many terms would arise
-NEST = 3  # binders of axes in each other that such a scope may have
+NEST = 2  # binders of axes in each other that such a scope may have
 STEPS = 2000  # terms that may arise on the way to one scope's normal form
 _REMEMBERED = 4096
 _ROUNDS = 4
@@ -68,7 +67,6 @@ _ROUNDS = 4
 _inlined: ContextVar[int] = ContextVar("inlined", default=INLINED)
 _canonical: dict[int, tuple[Scope, Scope]] = {}
 _normal: dict[int, tuple[Scope, tuple[Axis, ...], Sum]] = {}
-_texts: dict[str, str] = {}
 
 
 def canonical(scope: Scope) -> Scope:
@@ -104,11 +102,7 @@ def canonical(scope: Scope) -> Scope:
 def fingerprint(scope: Scope) -> str:
     """Names the canonical form and the types of its tensors; different texts never share one (checked)."""
     form = canonical(scope)
-    text = f"{declarations(form)} {dtype_of(form)} {show(form)}"
-    name = sha256(text.encode()).hexdigest()[:16]
-    if _texts.setdefault(name, text) != text:
-        raise RuntimeError(f"fingerprint {name} stands for two expressions:\n{_texts[name]}\n{text}")
-    return name
+    return short(f"{declarations(form)} {dtype_of(form)} {digest(form)}")
 
 
 def symmetric(scope: Scope, a: Tensor, b: Tensor) -> bool:
@@ -137,7 +131,7 @@ def normal_form(scope: Scope) -> tuple[tuple[Axis, ...], Sum]:
         pairs = zip(scope.axes, axes, strict=True)
         known: dict[Atom, Any] = {old: 0 if new.extent == 1 else polynomial(new) for old, new in pairs}
         try:
-            with limited(STEPS):
+            with limited(STEPS), _inlining(INLINED):
                 body = normal(scope.body, known)
         except TooLarge:
             with limited(None), _inlining(SMALL):

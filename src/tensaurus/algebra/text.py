@@ -27,6 +27,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import reduce
+from hashlib import sha256
 from keyword import iskeyword
 from typing import Any, NoReturn
 
@@ -72,6 +73,29 @@ def show(item: Scope | Body) -> str:
     """The text of a scope or of a body, whose open axes keep their own names."""
     printer = Printer(names_in(item))
     return printer.scope(item, {}) if isinstance(item, Scope) else printer.body(item, {})
+
+
+_digests: dict[int, tuple[Scope, str]] = {}
+_texts: dict[str, str] = {}
+
+
+def digest(scope: Scope) -> str:
+    """A short name of a scope's text, read scopes in it named likewise: the whole text may be exponential."""
+    found = _digests.get(id(scope))
+    if found is None:
+        if len(_digests) >= 4096:
+            _digests.clear()
+        text = Printer(names_in(scope), brief=True).scope(scope, {})
+        found = _digests[id(scope)] = scope, short(text)
+    return found[1]
+
+
+def short(text: str) -> str:
+    """A hash of the text.  Raises RuntimeError if two texts were ever given one name."""
+    name = sha256(text.encode()).hexdigest()[:16]
+    if _texts.setdefault(name, text) != text:
+        raise RuntimeError(f"the name {name} stands for two expressions:\n{_texts[name]}\n{text}")
+    return name
 
 
 def show_size(size: Any, names: Mapping[Axis, str]) -> str:
@@ -126,7 +150,8 @@ def letters(letters: str) -> Iterator[str]:
 class Printer:
     """Prints bodies, giving every axis a name that nothing else has."""
 
-    def __init__(self, taken: set[str]):
+    def __init__(self, taken: set[str], brief: bool = False):
+        self.brief = brief
         self.taken = taken | _RESERVED
         self.kept = letters("ijklmnopq")
         self.reduced = letters("rstuvabcdefgh")
@@ -149,7 +174,10 @@ class Printer:
             case Const(value):
                 return show_constant(value, names)
             case Read(source, indices, outside):
-                text = self.scope(source, names) if isinstance(source, Scope) else _quoted(source.name)
+                if isinstance(source, Scope):
+                    text = f"{{{digest(source)}}}" if self.brief else self.scope(source, names)
+                else:
+                    text = _quoted(source.name)
                 text += f"[{', '.join(show_size(i, names) for i in indices) or '()'}]"
                 return text if outside is None else f"{text} | {show_constant(outside.value, names)}"
             case Call(fn, args):
@@ -189,6 +217,7 @@ def chain(body: Call) -> tuple[Body, ...]:
 def names_in(item: Scope | Body) -> set[str]:
     """Names of tensors, symbols and open axes: no axis may be given one of them."""
     found: set[str] = set()
+    visited: set[int] = set()
 
     def size(value: Any, bound: frozenset[Atom]) -> None:
         for atom in atoms(value):
@@ -200,6 +229,9 @@ def names_in(item: Scope | Body) -> set[str]:
                 body(atom.read, bound)
 
     def scope(value: Scope) -> None:
+        if id(value) in visited:
+            return
+        visited.add(id(value))
         for a in value.axes:
             size(a.extent, frozenset())
         body(value.body, frozenset(value.axes))

@@ -11,12 +11,21 @@ class Untypable(ValueError):
     """These inputs and attributes have no meaning for this operator."""
 
 
+# scopes are shared, and a tree of them may be exponential; an entry holds its scope, so the id stays its own
+_known: dict[int, tuple[Scope, str]] = {}
+
+
 def dtype_of(source: Tensor | Scope) -> str:
     """The dtype, e.g. "float32".  Literals adapt to what they meet; alone they are bool, int64 or float32."""
     if isinstance(source, Tensor):
         return source.dtype
-    found = literal_dtype(source.body)
-    return {"int": "int64", "real": "float32"}.get(found, found)
+    known = _known.get(id(source))
+    if known is None:
+        if len(_known) >= 4096:
+            _known.clear()
+        found = literal_dtype(source.body)
+        known = _known[id(source)] = source, {"int": "int64", "real": "float32"}.get(found, found)
+    return known[1]
 
 
 def literal_dtype(body: Body) -> str:

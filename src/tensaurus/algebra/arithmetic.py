@@ -1,0 +1,120 @@
+"""What a field is to the evaluator, and the simplest one: float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tensaurus.algebra.functions import FUNCTIONS, cast_target
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+_UFUNCS = {"max": np.maximum, "min": np.minimum, "sum": np.add, "prod": np.multiply}
+
+
+class Field:
+    """Arithmetic on arrays of elements.  Subclasses say what an element is."""
+
+    name: str
+    kind: str  # the dtype kind of arrays of elements
+
+    def elements(self, data: Array) -> bool:
+        return bool(data.dtype.kind == self.kind)
+
+    def constant(self, value: Any) -> Array:
+        """A rational, an infinity or a number as a 0-d array of elements."""
+        raise NotImplementedError
+
+    def lift(self, data: Array) -> Array:
+        """Tensor data as elements: floats exactly, ints and bools as int64 and bool."""
+        raise NotImplementedError
+
+    def random(self, shape: Sequence[int], rng: np.random.Generator) -> Array:
+        """Elements drawn uniformly (or from a small exact set)."""
+        raise NotImplementedError
+
+    def apply(self, fn: str, args: Sequence[Array]) -> Array:
+        """A scalar function on arrays of elements (all of them)."""
+        raise NotImplementedError
+
+    def reduce(self, monoid: str, data: Array, axes: tuple[int, ...]) -> Array:
+        raise NotImplementedError
+
+    def matmul(self, a: Array, b: Array) -> Array:
+        """Batched matrix product [..., m, k] x [..., k, n]."""
+        raise NotImplementedError
+
+    def equal(self, a: Array, b: Array) -> bool:
+        return bool(np.array_equal(a, b))
+
+    def call(self, fn: str, args: Sequence[Array]) -> Array:
+        """A function on any mixture of element, int and bool arrays."""
+        target = cast_target(fn)
+        if target is not None:
+            return self._cast(target, args[0])
+        if fn == "where":
+            condition, then, other = args
+            then, other = self._alike(then, other)
+            return np.asarray(np.where(condition.astype(bool), then, other))
+        if any(self.elements(a) for a in args) or FUNCTIONS[fn].result == "float":
+            return self.apply(fn, [a if self.elements(a) else self.from_int(a) for a in args])
+        return np.asarray(FUNCTIONS[fn].run(*args))
+
+    def _alike(self, a: Array, b: Array) -> tuple[Array, Array]:
+        if self.elements(a) != self.elements(b):
+            return (a, self.from_int(b)) if self.elements(a) else (self.from_int(a), b)
+        return a, b
+
+    def from_int(self, data: Array) -> Array:
+        """Integers as elements."""
+        raise NotImplementedError
+
+    def _cast(self, target: str, data: Array) -> Array:
+        if target.startswith(("float", "bfloat")):
+            return data if self.elements(data) else self.from_int(data)
+        if target == "bool":
+            return np.asarray(~(data == 0)).astype(bool)
+        if self.elements(data):
+            return self._to_int(data)
+        return data.astype(target).astype(np.int64)
+
+    def _to_int(self, data: Array) -> Array:
+        """Elements rounded towards zero, where the field has an order; a function of them elsewhere."""
+        raise NotImplementedError
+
+
+class Reals(Field):
+    """float64."""
+
+    name = "reals"
+    kind = "f"
+
+    def constant(self, value: Any) -> Array:
+        return np.asarray(float(value))
+
+    def lift(self, data: Array) -> Array:
+        if data.dtype.kind == "b":
+            return data
+        return data.astype(np.int64) if data.dtype.kind in "iu" else data.astype(np.float64)
+
+    def random(self, shape: Sequence[int], rng: np.random.Generator) -> Array:
+        return rng.standard_normal(tuple(shape))
+
+    def apply(self, fn: str, args: Sequence[Array]) -> Array:
+        with np.errstate(all="ignore"):
+            return np.asarray(FUNCTIONS[fn].run(*args))
+
+    def reduce(self, monoid: str, data: Array, axes: tuple[int, ...]) -> Array:
+        return np.asarray(_UFUNCS[monoid].reduce(data, axis=axes))
+
+    def matmul(self, a: Array, b: Array) -> Array:
+        return np.asarray(np.matmul(a, b))
+
+    def from_int(self, data: Array) -> Array:
+        return data.astype(np.float64)
+
+    def _to_int(self, data: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return np.trunc(data).astype(np.int64)
