@@ -13,10 +13,11 @@ from tensaurus.algebra.field import Array, Reals
 from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.interpret import interpret
 from tensaurus.graph.data import Data, numpy_dtype
-from tensaurus.graph.node import CONSTANT, ITEM, Node, constant
+from tensaurus.graph.node import CONSTANT, ITEM, OPAQUE, Node, again, constant
 from tensaurus.graph.program import Program, topological
 from tensaurus.ops import Op, TensorType, Untypable
 
+FEW = 16
 GROWTH = 1 << 20  # bytes that a folded constant may have beyond those it is computed from
 
 # functions that jump: the last bit of an argument decides, so that float32 must be followed step by step
@@ -27,7 +28,8 @@ def fold(program: Program) -> Program:
     """Every maximal expression over constants becomes a constant: computed in float64, rounded once.
 
     Where a function jumps (Floor, a cast to integers) each step is rounded as the model itself would.
-    What would grow by more than a mebibyte (Expand of a scalar) stays an expression.
+    What would grow by more than a mebibyte (Expand of a scalar) stays an expression, and so does what few
+    numbers an opaque node reads: runtimes are stricter about a constant than about a value.
     """
     static = program.static
     waiting = [
@@ -35,7 +37,7 @@ def fold(program: Program) -> Program:
         for node in program.nodes
         if node not in static
         for arg in node.args
-        if arg is not None and arg in static
+        if arg is not None and arg in static and not (node.op is OPAQUE and _kept(arg))
     ] + [node for _, node in program.outputs if node in static]
     folded: dict[Node, Node] = {}
     seen: set[Node] = set()
@@ -49,7 +51,21 @@ def fold(program: Program) -> Program:
             folded[node] = value
         else:  # a part of it may be foldable
             waiting.extend(arg for arg in node.args if arg is not None)
-    return program.replaced(folded) if folded else program
+
+    def build(node: Node, args: tuple[Node | None, ...]) -> Node:
+        if node.op is OPAQUE:
+            args = tuple(old if _kept(old) else new for old, new in zip(node.args, args, strict=True))
+        return folded.get(node) or again(node, args)
+
+    return program.rebuilt(build) if folded else program
+
+
+def _kept(arg: Node | None) -> bool:
+    """True for an argument of an opaque node that stays an expression: so few numbers may be a shape."""
+    if arg is None or not arg.static or not isinstance(arg.types[0], TensorType):
+        return False
+    count = prod(arg.types[0].shape)
+    return isinstance(count, int) and count <= FEW
 
 
 def _folded(node: Node) -> Node | None:

@@ -17,7 +17,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from tensaurus.algebra.size import Arithmetic, Floor, Largest, Symbol, polynomial, terms_of
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.data import Data, numpy_dtype
-from tensaurus.graph.frame import CONTENT, Frame, around, light_copy, opsets_of
+from tensaurus.graph.frame import CONTENT, Frame, around, graphs_in, light_copy, opsets_of
 from tensaurus.graph.inference import Types, fix_shapes
 from tensaurus.graph.model_file import load_model
 from tensaurus.graph.node import CONSTANT, Node, Type, apply, constant, item, opaque, source
@@ -25,7 +25,7 @@ from tensaurus.graph.opaque import Form
 from tensaurus.graph.program import Program, topological
 from tensaurus.graph.values import Known, known
 from tensaurus.ops import Op, TensorType, Untypable, registry
-from tensaurus.ops.leaf_form import ONNX_DOMAINS, held_tensor, repeatable, sparse_node
+from tensaurus.ops.leaf_form import ONNX_DOMAINS, all_outputs, branches, held_tensor, repeatable, sparse_node
 from tensaurus.ops.onnx_form import from_onnx
 
 _CONTAINERS = ("sequence_type", "optional_type", "map_type", "sparse_tensor_type")
@@ -57,7 +57,7 @@ def import_model(
     defaults = tuple(t for t in model.graph.initializer if t.name in overridable)
     frame = Frame(around_model, tuple(inputs), tuple(graph.output), defaults, fixed=bool(shapes))
     functions = frozenset((f.domain, f.name) for f in model.functions)
-    room = Room(opsets_of(model), functions, Types(light))
+    room = Room(opsets_of(model), functions, Types(light), graph=model.graph)
     try:
         for value in inputs:
             room.take(value)
@@ -72,7 +72,10 @@ def import_model(
 
 
 class Room:
-    """One graph while it is imported: its names, and the room around it for a body."""
+    """One graph while it is imported: its names, and the room around it for a body.
+
+    An `open` room is the branch of an If that is known to be taken: its nodes are those of the room around.
+    """
 
     def __init__(
         self,
@@ -80,20 +83,25 @@ class Room:
         functions: frozenset[tuple[str, str]],
         types: Types,
         outer: Room | None = None,
-        graph: GraphProto | None = None,
+        *,
+        graph: GraphProto,
+        open: bool = False,
     ):
         self.opsets, self.functions, self.types, self.outer = opsets, functions, types, outer
-        self.opset = opsets.get("", 1)
+        self.opset, self.open = opsets.get("", 1), open
         self.counter: Iterator[int] = outer.counter if outer is not None else count()
         number = next(self.counter)
         self.infos = types.infos[number]
         # sizes keep their names in a body without inputs; those of a loop may differ in each iteration
-        shared = outer is not None and graph is not None and not graph.input
+        shared = outer is not None and not graph.input
         self.scope: str = outer.scope if shared and outer is not None else str(number or "")
         self.names: dict[str, Node] = {}
         self.captured: dict[str, tuple[Node, Node]] = {}  # name: (the body's input, the outer node)
         self.given: set[Symbol] = set(outer.given) if outer is not None else set()
-        self.memo: Known = {}
+        self.memo: Known = outer.memo if outer is not None and open else {}
+        self.inner: dict[Node, str] = {}  # the names in open rooms
+        self.read = {name for g in graphs_in(graph) for node in g.node for name in node.input}
+        self.read.update(value.name for g in graphs_in(graph) for value in g.output)
 
     def take(self, value: ValueInfoProto) -> None:
         """Define an input of the graph."""
@@ -110,7 +118,7 @@ class Room:
             raise TensaurusError(f"the value {name} has a type that ONNX lacks: {error}") from error
 
     def hints(self) -> dict[Node, str]:
-        return {node: name for name, node in reversed(self.names.items())}
+        return {**self.inner, **{node: name for name, node in reversed(self.names.items())}}
 
     def lookup(self, name: str) -> Node:
         if name in self.names:
@@ -120,7 +128,7 @@ class Room:
         if self.outer is None:
             raise TensaurusError(f"the value {name} is used before it is defined")
         node = self.outer.lookup(name)
-        if node.op is CONSTANT:
+        if self.open or node.op is CONSTANT:
             return node
         label = f"outer:{name}"
         while label in self.names:
@@ -153,6 +161,11 @@ class Room:
         tensor = held_tensor(proto) if known_here else None
         if tensor is not None:
             return self.define(proto.output, [constant(_data(tensor))])
+        choice = branches(proto) if known_here else None
+        if choice is not None:
+            condition = known(self.lookup(proto.input[0]), self.memo)
+            if condition is not None and condition.size == 1:
+                return self.take_branch(proto, choice[bool(condition.item())])
         op = registry.get(proto.op_type) if known_here else None
         if op is None or op.domain:
             return self.add_opaque(proto, "no declaration")
@@ -164,6 +177,20 @@ class Room:
             return self.add_opaque(proto, f"{type(error).__name__}: {error}")
         self.define(proto.output, [item(node, place) for place in range(len(node.types))])
 
+    def take_branch(self, proto: NodeProto, taken: str) -> None:
+        """Define the outputs of an If whose condition is known: those of the branch in attribute `taken`."""
+        found: list[Node] = []
+        for attribute in proto.attribute:
+            if attribute.name == taken:
+                room = Room(self.opsets, self.functions, self.types, self, graph=attribute.g, open=True)
+                room.body(attribute.g)
+                found = [room.lookup(value.name) for value in attribute.g.output]
+                self.inner.update(room.hints())
+            else:
+                for _ in graphs_in(attribute.g):
+                    next(self.counter)
+        self.define(proto.output, found)
+
     def define(self, names: Sequence[str], nodes: Sequence[Node]) -> None:
         for name, node in zip(names, nodes, strict=False):
             if name:
@@ -172,12 +199,15 @@ class Room:
                 self.names[name] = node
 
     def declared(self, op: Op, proto: NodeProto) -> Node:
+        if any(name not in self.read for name in proto.output):
+            bare = NodeProto()
+            bare.CopyFrom(proto)
+            bare.output[:] = [name if name in self.read else "" for name in proto.output]
+            proto = bare
         names, attrs = from_onnx(op, proto, self.opset, self.constant_of)
         args = [self.argument(a, names) for a in names]
-        node = apply(op, args, attrs, 0)
         wanted = max((i + 1 for i, name in enumerate(proto.output) if name), default=1)
-        if len(node.types) != len(proto.output):
-            node = apply(op, args, attrs, wanted)
+        node = apply(op, args, attrs, 0 if all_outputs(op, self.opset) else wanted)
         for size in _sizes(node.attrs):
             self.require(size, node)
         return node
@@ -222,7 +252,7 @@ class Room:
         for attribute in proto.attribute:
             graphs = [attribute.g] if attribute.type == AttributeProto.GRAPH else list(attribute.graphs)
             for graph in graphs:
-                room = Room(self.opsets, self.functions, self.types, self, graph)
+                room = Room(self.opsets, self.functions, self.types, self, graph=graph)
                 room.body(graph)
                 rooms.append((attribute.name, room, graph))
             if attribute.type == AttributeProto.GRAPHS:

@@ -158,6 +158,8 @@ def show_value(value: Any) -> str:
         return f"size({show_size(value, {})})"
     if isinstance(value, Scope):
         return f"scope({show_scope(value)!r}, {declarations(value)!r})"
+    if isinstance(value, bool):  # True is 1 to Python, and to equal nodes
+        value = int(value)
     return str(value) if isinstance(value, Fraction) else repr(value)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from onnx import AttributeProto, NodeProto, SparseTensorProto, TensorProto, defs
 
+from tensaurus.ops.declare import Op
+from tensaurus.ops.onnx_form import schema_of
+
 ONNX_DOMAINS = ("", "ai.onnx")
 _SPARSE = "sparse_initializer"
 
@@ -55,6 +58,19 @@ def sparse_initializer(node: NodeProto) -> SparseTensorProto | None:
     sparse.CopyFrom(node.attribute[0].sparse_tensor)
     sparse.values.name = node.output[0]
     return sparse
+
+
+def branches(node: NodeProto) -> dict[bool, str] | None:
+    """The attribute that an If runs where its condition holds, and where not; None for any other node."""
+    if node.op_type != "If" or node.domain not in ONNX_DOMAINS:
+        return None
+    return {True: "then_branch", False: "else_branch"}
+
+
+def all_outputs(op: Op, opset: int) -> bool:
+    """True where a node names every output, as the parts of a split; else the last ones may be absent."""
+    last = schema_of(op, opset).outputs[-1]
+    return bool(last.option == defs.OpSchema.FormalParameterOption.Variadic)
 
 
 def repeatable(node: NodeProto, opset: int | None) -> bool:
