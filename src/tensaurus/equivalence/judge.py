@@ -42,13 +42,12 @@ class Finding:
 class Original:
     """One output of the original on one input: the reference, its own result, and its neighbours'.
 
-    `unit` is the type whose rounding is allowed for, the output's own by default; `multiple` is K.
+    `unit` is the type whose rounding is allowed for, the output's own by default.
     """
 
     reference: Any
     own: Any
     unit: np.dtype[Any] | None = None
-    multiple: float = K
     error: Any = None  # float64: the largest so far
     strange: Any = None  # where a neighbour is not finite
     seen: list[Any] = field(default_factory=list)  # integers that a neighbour or the reference has there
@@ -142,7 +141,7 @@ class Original:
         limits = _limits(self.unit or self.own.dtype)
         size = np.abs(np.where(np.isfinite(self.reference), self.reference, 0.0))
         floor = C * float(limits.eps) / 2 * size + float(limits.tiny)
-        return np.asarray(self.multiple * np.maximum(self.error, typical(size, self.error)) + floor)
+        return np.asarray(K * np.maximum(self.error, typical(size, self.error)) + floor)
 
 
 def typical(size: Array, error: Array) -> Array:

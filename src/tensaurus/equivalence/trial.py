@@ -21,7 +21,6 @@ from tensaurus.errors import TensaurusError
 NEIGHBOURS = 4  # on the runtime
 EXACT = ("random", "blocks")  # inputs on which the candidate runs in float64 too
 EXACT_NEIGHBOURS = 2
-EXACT_K = 16.0
 LARGE = 2**31 - 2**20  # bytes that a model may have to be sent to a runtime without a file
 
 
@@ -207,7 +206,7 @@ class Trial:
         kinds = [output.type.tensor_type.elem_type for output in self.original.proto.graph.output]
         for row in rows:
             row.exact = [
-                Original(original.reference, original.reference, _unit(kind), EXACT_K)
+                Original(original.reference, original.reference, _unit(kind))
                 for original, kind in zip(row.results, kinds, strict=True)
             ]
         if not rows or self.original.proto.ByteSize() > LARGE // 2:
