@@ -84,8 +84,8 @@ def canonical(scope: Scope) -> Scope:
             raise ValueError(f"two tensors are named {tensor.name}")
     axes, body = normal_form(scope)
     result = body_of(axes, body, scope)
-    for _ in range(_ROUNDS if any(_guarded(f) for _, core in body.terms for f in core.factors) else 0):
-        # guards inside a function may be decided only once reads around them are padded again
+    for _ in range(_ROUNDS if _guarded(body) else 0):
+        # some guards decide others only once they are back on the reads that they came from
         axes, body = normal_form(result)
         before, result = result, body_of(axes, body, scope)
         if result == before:
