@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from math import inf
 
 from onnx import ModelProto
 
@@ -11,6 +12,7 @@ from tensaurus.backends import Array
 from tensaurus.cost.database import Database, Measurement
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.measure import Contender, compare, ratio
+from tensaurus.cost.worker import Worker, WorkerError
 
 
 def model_times(
@@ -23,7 +25,8 @@ def model_times(
     """Seconds of one run of each model; the first is what the others are compared with.
 
     All are measured in one comparison, round by round, so that drift of the machine cancels out; with every
-    one of them in the database, none is measured and the times are those.  Raises WorkerError.
+    one of them in the database, none is measured and the times are those.  A model that the runtime refuses
+    takes forever (inf); raises WorkerError where it refuses the first.
     """
     packed = [model.SerializeToString(deterministic=True) for model in models]
     sizes = " ".join(f"{name}:{list(array.shape)}" for name, array in feeds.items())
@@ -33,11 +36,26 @@ def model_times(
     stored = [database.get(text, key, machine.key) for text in texts]
     if all(entry is not None for entry in stored):
         return [entry.seconds for entry in stored if entry is not None]
-    contenders = [Contender(f"model {k}" if k else "the model", backend, p) for k, p in enumerate(packed)]
+    running = [0, *(k for k in range(1, len(packed)) if _runs(packed[k], feeds, backend, machine.threads))]
+    contenders = [Contender(f"model {k}" if k else "the model", backend, packed[k]) for k in running]
     timings = compare(contenders, feeds, threads=machine.threads)
     base = timings[0].median
-    seconds = [base, *(base / ratio(timings[0], other).median for other in timings[1:])]
+    seconds = [base] + [inf] * (len(packed) - 1)
+    for place, timing in zip(running[1:], timings[1:], strict=True):
+        seconds[place] = base / ratio(timings[0], timing).median
     database.put_many(
         [Measurement(t, key, machine.key, "", s) for t, s in zip(texts, seconds, strict=True)]
     )
     return seconds
+
+
+def _runs(model: bytes, feeds: Mapping[str, Array], backend: str, threads: int) -> bool:
+    """Whether the runtime takes the model: with sizes fixed, its own inference may refuse a dead branch."""
+    with Worker(backend, threads=threads) as worker:
+        try:
+            worker.compile(model)
+            worker.feed(feeds)
+            worker.run()
+        except WorkerError:
+            return False
+    return True

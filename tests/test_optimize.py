@@ -1,0 +1,263 @@
+"""The main loop on small models: faster or unchanged, never different, the same twice."""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tensaurus.cost.whole as whole
+from tensaurus.cost.measure import compare
+from tensaurus.errors import TensaurusError
+from tensaurus.optimize import Result, optimize
+from tensaurus.report.summary import METADATA_KEY, Summary
+from tensaurus.rules import rule as rule_module
+from tensaurus.rules.rule import Evidence, parse_rule
+
+RNG = np.random.default_rng(5)
+
+
+@pytest.fixture(autouse=True)
+def times(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Candidates count as twice as fast: what a busy machine measures must not decide a test."""
+    monkeypatch.setattr(whole, "compare", partial(compare, rounds=3, seconds=0.02))
+    if "measured" not in request.keywords:
+        pretend(monkeypatch, 0.5)
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Every candidate takes so many seconds, the original one."""
+    loop = import_module("tensaurus.optimize")
+    monkeypatch.setattr(loop, "model_times", lambda models, *rest: [1.0, *[seconds] * (len(models) - 1)])
+
+
+def tensor(name: str, *shape: int, scale: float = 1.0) -> onnx.TensorProto:
+    rng = np.random.default_rng(len(name) + sum(shape))
+    return numpy_helper.from_array((rng.standard_normal(shape) * scale).astype(np.float32), name)
+
+
+def number(name: str, value: float) -> onnx.TensorProto:
+    return numpy_helper.from_array(np.float32(value), name)
+
+
+def affine_model(opset: int = 12, size: int = 40) -> onnx.ModelProto:
+    """What an exporter writes for conv, learned affine map, hardswish, affine map, conv."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("Mul", ["scale", "a"], ["b"]),
+        helper.make_node("Add", ["b", "shift"], ["c"]),
+        helper.make_node("Add", ["c", "three"], ["d"]),
+        helper.make_node("Clip", ["d", "zero", "six"], ["e"]),
+        helper.make_node("Mul", ["c", "e"], ["f"]),
+        helper.make_node("Div", ["f", "six"], ["g"]),
+        helper.make_node("Mul", ["g", "scale"], ["h"]),
+        helper.make_node("Add", ["h", "shift"], ["i"]),
+        helper.make_node("Conv", ["i", "w2", "bias"], ["y"]),
+    ]
+    constants = [
+        tensor("w1", 16, 8, 3, 3, scale=0.1),
+        tensor("w2", 8, 16, 1, 1, scale=0.2),
+        tensor("bias", 8),
+        number("scale", 1.25),
+        number("shift", -0.5),
+        number("three", 3),
+        number("zero", 0),
+        number("six", 6),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "affine",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, size, size])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, size, size])],
+        constants,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=7)
+    model.metadata_props.add(key="author", value="somebody")
+    return model
+
+
+def run(model: onnx.ModelProto, **options: object) -> Result:
+    return optimize(model, **{"steps": 30, "threads": 2, **options})  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("measured") / "db.sqlite"
+
+
+def test_affine_maps_fold_and_hardswish_is_named(database: Path) -> None:
+    model = affine_model()
+    result = run(model, database=database)
+    operators = sorted(node.op_type for node in result.model.graph.node)
+    assert operators == ["Conv", "Conv", "HardSigmoid", "Mul"]  # opset 12 has no HardSwish
+    summary = result.summary
+    assert summary.equivalence.passed and summary.speedup > 1 and summary.opaque == 0 and summary.typed == 10
+    assert {"hardswish-of-clip", "scale-after-conv-without-b"} <= {r.rule for r in result.rewrites}
+    assert all(r.evidence.startswith(("tested(", "proved(")) and r.law for r in result.rewrites)
+    assert "replayed over GF" in summary.replay
+    assert result.evidence["hardswish-of-clip"].startswith("proved(z3")
+
+
+def test_the_interface_stays(database: Path) -> None:
+    model = affine_model()
+    result = run(model, database=database)
+    assert result.model.graph.input == model.graph.input and result.model.graph.output == model.graph.output
+    assert result.model.opset_import == model.opset_import
+    metadata = {entry.key: entry.value for entry in result.model.metadata_props}
+    assert metadata["author"] == "somebody"
+    assert Summary.from_json(metadata[METADATA_KEY]).rewrites == result.rewrites
+
+
+def test_the_session_runs_the_result(database: Path) -> None:
+    model = affine_model()
+    result = run(model, database=database)
+    x = RNG.standard_normal((1, 8, 40, 40)).astype(np.float32)
+    from onnxruntime import InferenceSession
+
+    (expected,) = InferenceSession(model.SerializeToString()).run(["y"], {"x": x})
+    (found,) = result.session().run(["y"], {"x": x})
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+@pytest.mark.measured
+def test_two_runs_are_byte_for_byte_the_same(tmp_path: Path) -> None:
+    database = tmp_path / "db.sqlite"
+    for name in ("first.onnx", "second.onnx"):
+        run(affine_model(), database=database, seed=3).save(tmp_path / name)
+    assert (tmp_path / "first.onnx").read_bytes() == (tmp_path / "second.onnx").read_bytes()
+
+
+@pytest.mark.measured
+def test_what_cannot_be_improved_is_returned_as_it_was(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    result = run(model, database=tmp_path / "db.sqlite")
+    assert result.speedup == 1 and result.rewrites == () and result.model.graph == model.graph
+
+
+def test_a_slower_program_is_not_returned(monkeypatch: pytest.MonkeyPatch, database: Path) -> None:
+    pretend(monkeypatch, 1.2)
+    model = affine_model()
+    assert run(model, database=database).model.graph == model.graph
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "wrong: Clip(x, 0, 6) => Clip(x, 0, 5)",
+        "wrong: Add(x, y) => x where const(y), numel(y) == 1, value(y) < 0",
+        # differs at the border alone
+        "wrong: Conv(x, w, pads=(1, 1, 1, 1), **a) => Conv(Add(x, 1), w, pads=(1, 1, 1, 1), **a)",
+    ],
+)
+def test_a_wrong_rule_never_reaches_a_result(
+    line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Even a rule that claims evidence: its rewrites do not replay, and the outputs differ."""
+    loop = import_module("tensaurus.optimize")
+
+    (rule,) = parse_rule(f"{line} | tested(gf, none of it is true)")
+    assert rule.evidence == Evidence("tested", "gf", "none of it is true")
+    monkeypatch.setattr(loop, "library", lambda: [rule])
+    monkeypatch.setattr(loop.Backtrack, "total", lambda self, program: -len(set(program.nodes) - KNOWN))
+    model = affine_model()
+    KNOWN.clear()
+    KNOWN.update(loop.import_model(model).nodes)
+    said: list[str] = []
+
+    class Progress(loop.NoProgress):
+        def note(self, text: str) -> None:
+            said.append(text)
+
+    result = run(model, database=tmp_path / "db.sqlite", progress=Progress(), steps=2)
+    assert result.model.graph == model.graph and result.rewrites == ()
+    assert any("thrown away" in text for text in said), "the wrong rule was not even tried"
+
+
+KNOWN: set[object] = set()
+
+
+def test_an_interrupt_keeps_the_best(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    loop = import_module("tensaurus.optimize")
+
+    class Progress(loop.NoProgress):
+        steps = 0
+
+        def step(self, done: int, total: int | None, best_ms: float | None, left: float | None) -> None:
+            self.steps += 1
+            if self.steps == 4:
+                raise KeyboardInterrupt
+
+    result = run(affine_model(), database=tmp_path / "db.sqlite", progress=Progress())
+    assert result.summary.ended_by == "interrupt" and result.speedup > 1 and result.summary.equivalence.passed
+
+
+def test_bodies_are_optimized(tmp_path: Path) -> None:
+    """The branches of an If hold the network."""
+    inner = affine_model().graph
+    branches = []
+    for branch in ("then", "else"):
+        body = helper.make_graph(
+            [helper.make_node("Identity", ["x"], [f"x_{branch}"])],
+            branch,
+            [],
+            [inner.output[0]],
+            inner.initializer,
+        )
+        for node in inner.node:
+            added = body.node.add()
+            added.CopyFrom(node)
+            added.input[:] = [f"x_{branch}" if n == "x" else n for n in node.input]
+        for node in body.node:
+            names = {n: n if n in {"x"} else f"{n}_{branch}" for n in [*node.input, *node.output]}
+            node.input[:] = [n if n == f"x_{branch}" else names[n] for n in node.input]
+            node.output[:] = [n if n == f"x_{branch}" else names[n] for n in node.output]
+        for value in [*body.initializer, *body.output]:
+            value.name = f"{value.name}_{branch}"
+        branches.append(body)
+    graph = helper.make_graph(
+        [helper.make_node("If", ["cond"], ["y"], then_branch=branches[0], else_branch=branches[1])],
+        "choice",
+        [helper.make_tensor_value_info("cond", TensorProto.BOOL, []), inner.input[0]],
+        [inner.output[0]],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 12)], ir_version=7)
+    onnx.checker.check_model(model)
+    result = run(model, database=tmp_path / "db.sqlite")
+    assert result.summary.opaque_operators == {"If": 1} and result.summary.typed == 22
+    for attribute in result.model.graph.node[0].attribute:
+        assert sorted(n.op_type for n in attribute.g.node) == ["Conv", "Conv", "HardSigmoid", "Mul"]
+    assert result.summary.equivalence.passed and result.speedup > 1
+
+
+def test_dynamic_sizes_stay_dynamic(tmp_path: Path) -> None:
+    model = affine_model()
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+        for place in (2, 3):
+            value.type.tensor_type.shape.dim[place].dim_param = f"side{place}"
+    result = run(model, database=tmp_path / "db.sqlite")
+    assert result.summary.opaque == 0 and result.speedup > 1
+    assert result.model.graph.input == model.graph.input
+    for shape in ((1, 8, 5, 7), (3, 8, 16, 4)):
+        x = RNG.standard_normal(shape).astype(np.float32)
+        from onnxruntime import InferenceSession
+
+        (expected,) = InferenceSession(model.SerializeToString()).run(None, {"x": x})
+        np.testing.assert_allclose(result.session().run(None, {"x": x})[0], expected, atol=2e-5)
+
+
+def test_a_backend_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(TensaurusError, match="nonesuch"):
+        run(affine_model(), backend="nonesuch", database=tmp_path / "db.sqlite")
+
+
+def test_library_is_what_the_loop_uses() -> None:
+    assert rule_module.library()
