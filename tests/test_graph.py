@@ -366,6 +366,43 @@ def test_an_if_whose_condition_is_known_is_its_branch() -> None:
         assert [node.op_type for node in exported.graph.node] == names
 
 
+def test_opaque_nodes_pass_on_the_sizes_that_only_we_know() -> None:
+    original = initialized(
+        model(
+            """g (float[2, 3] x) => (float[A, B] y, int64[A, B] i)
+            {
+              c = Equal(one, one)
+              h = If (c) < then_branch = t () => (float[A, B] a) { a = Relu(x) },
+                           else_branch = e () => (float[C] b) { b = ReduceSum<keepdims=0>(x, one) } >
+              v, i = TopK(h, two)
+              y = Neg(v)
+            }"""
+        ),
+        one=np.array([1]),
+        two=np.array([2]),
+    )
+    program = import_model(original)
+    assert [node.attribute("form").operator for node in program.opaque] == ["TopK"]
+    assert program.outputs[0][1].tensor.shape == (2, 2)
+    unchanged(original, x=X)
+
+
+def test_values_of_two_branches_never_share_a_size() -> None:
+    original = model(
+        """g (bool c, float[5] x, float[5] z) => (float[A] y)
+        {
+          p = If (c) < then_branch = t () => (float[P] a) { h = Compress(x, m)  a = Relu(h) },
+                       else_branch = e () => (float[P] b) { h = Compress(z, n)  b = Relu(h) } >
+          y = Add(p, p)
+        }"""
+    )
+    initialized(original, m=np.array([True] * 5), n=np.array([True, False] * 2 + [True]))
+    [choice] = [n for n in import_model(original).opaque if n.attribute("form").bodies]
+    first, second = (body.outputs[0][1].tensor.shape for _, body in choice.attribute("form").bodies)
+    assert first != second
+    unchanged(original, c=np.array(False), x=X.ravel()[:5], z=X.ravel()[:5])
+
+
 def test_outputs_that_nobody_reads_do_not_keep_a_node_opaque() -> None:
     original = model("g (float[2,3] x) => (float[2,3] y) { y, mask = Dropout(x) }", opset=9)
     assert import_model(original).opaque == []

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import onnx
-from onnx import ModelProto, TypeProto
+from onnx import ModelProto, NodeProto, TypeProto, defs, helper, numpy_helper
 
 from tensaurus.algebra.size import Size, Symbol, polynomial
 from tensaurus.errors import TensaurusError
-from tensaurus.graph.frame import graphs_in
+from tensaurus.graph.frame import bodies_of, graphs_in
 from tensaurus.graph.node import OtherType, Type
 from tensaurus.ops import TensorType
-from tensaurus.ops.onnx_form import dtype_name
+from tensaurus.ops.leaf_form import ONNX_DOMAINS
+from tensaurus.ops.onnx_form import dtype_code, dtype_name
 
 # what exporters write for a size that they do not know, and names that the text form needs itself
 _NO_NAMES = frozenset({"none", "null", "unknown", "dynamic", "inf", "nan", "max", "min", "true", "false"})
@@ -70,6 +74,14 @@ def fix_shapes(
             dim.dim_value = size
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a value is: in which graph, and in which scope of named sizes."""
+
+    graph: str
+    scope: str
+
+
 class Types:
     """Types by graph (in order of `graphs_in`) and name, from a light copy of a model."""
 
@@ -96,8 +108,10 @@ class Types:
                 if named(dim.dim_param)
             )
 
-    def of(self, proto: TypeProto, name: str, scope: str) -> Type:
-        """Our type of a value.
+    def of(
+        self, proto: TypeProto, name: str, place: Place, sizes: Mapping[str, Size] = MappingProxyType({})
+    ) -> Type:
+        """Our type of a value; `sizes` are those that some names stand for.
 
         Sizes of the same name are equal within a scope; those without a name become symbols of their own.
         """
@@ -105,14 +119,49 @@ class Types:
         if not proto.HasField("tensor_type") or not tensor.HasField("shape") or tensor.elem_type == 0:
             return OtherType(proto.SerializeToString(deterministic=True))
         shape: list[Size] = []
-        for place, dim in enumerate(tensor.shape.dim):
+        for axis, dim in enumerate(tensor.shape.dim):
             if dim.HasField("dim_value") and dim.dim_value >= 0:
                 shape.append(dim.dim_value)
+            elif dim.dim_param in sizes:
+                shape.append(sizes[dim.dim_param])
             elif named(dim.dim_param):
-                shape.append(polynomial(self._symbol("name", scope, dim.dim_param)))
+                shape.append(polynomial(self._symbol("name", place.scope, dim.dim_param)))
             else:
-                shape.append(polynomial(self._symbol("value", scope, name, str(place))))
+                shape.append(polynomial(self._symbol("value", place.graph, name, str(axis))))
         return TensorType(dtype_name(tensor.elem_type), tuple(shape))
+
+    def of_outputs(
+        self,
+        node: NodeProto,
+        opset: int,
+        kinds: Sequence[Type | None],
+        values: Sequence[Any],
+        place: Place,
+        stated: Sequence[TypeProto],
+    ) -> list[Type]:
+        """The types of a node's outputs, from those of its arguments and the values of these where known."""
+        sizes: dict[str, Size] = {}
+        types, data = {}, {}
+        for name, kind, value in zip(node.input, kinds, values, strict=True):
+            if name and kind is not None:
+                types[name] = _type_proto(kind, sizes)
+            if name and value is not None:
+                data[name] = numpy_helper.from_array(value, name)
+        domain = "" if node.domain in ONNX_DOMAINS else node.domain
+        found: dict[str, TypeProto] = {}
+        if not any(True for _ in bodies_of(node)):
+            try:
+                schema = defs.get_schema(node.op_type, opset, domain)
+                imports = [helper.make_opsetid(domain, opset)]
+                found = onnx.shape_inference.infer_node_outputs(
+                    schema, node, types, data, opset_imports=imports
+                )
+            except Exception:  # no schema, or an inference that cannot: the whole model's stays
+                found = {}
+        merged = [
+            _merged(found.get(n, TypeProto()), s, sizes) for n, s in zip(node.output, stated, strict=True)
+        ]
+        return [self.of(kind, name, place, sizes) for name, kind in zip(node.output, merged, strict=True)]
 
     def _symbol(self, *key: str) -> Symbol:
         if key not in self._symbols:
@@ -128,7 +177,24 @@ class Types:
         return self._symbols[key]
 
 
-def _merged(inferred: TypeProto, stated: TypeProto | None) -> TypeProto:
+def _type_proto(kind: Type, sizes: dict[str, Size]) -> TypeProto:
+    """The type as ONNX writes it, symbolic sizes under names that `sizes` remembers."""
+    if isinstance(kind, OtherType):
+        found = TypeProto()
+        found.ParseFromString(kind.proto)
+        return found
+    dims: list[int | str] = []
+    for size in kind.shape:
+        if isinstance(size, int):
+            dims.append(size)
+        else:
+            name = f"tensaurus:{size}"
+            sizes[name] = size
+            dims.append(name)
+    return helper.make_tensor_type_proto(dtype_code(kind.dtype), dims)
+
+
+def _merged(inferred: TypeProto, stated: TypeProto | None, sizes: Collection[str] = ()) -> TypeProto:
     """The inferred type, and what the model states of it where inference does not know."""
     if stated is None or not stated.HasField("tensor_type"):
         return inferred if stated is None or inferred.WhichOneof("value") else stated
@@ -145,6 +211,6 @@ def _merged(inferred: TypeProto, stated: TypeProto | None) -> TypeProto:
     result = TypeProto()
     result.CopyFrom(inferred)
     for dim, other in zip(result.tensor_type.shape.dim, others, strict=True):
-        if not dim.HasField("dim_value") and not named(dim.dim_param):
+        if not dim.HasField("dim_value") and not named(dim.dim_param) and dim.dim_param not in sizes:
             dim.CopyFrom(other)
     return result

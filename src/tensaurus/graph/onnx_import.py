@@ -18,7 +18,7 @@ from tensaurus.algebra.size import Arithmetic, Floor, Largest, Symbol, polynomia
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.data import Data, numpy_dtype
 from tensaurus.graph.frame import CONTENT, Frame, around, graphs_in, light_copy, opsets_of
-from tensaurus.graph.inference import Types, fix_shapes
+from tensaurus.graph.inference import Place, Types, fix_shapes
 from tensaurus.graph.model_file import load_model
 from tensaurus.graph.node import CONSTANT, Node, Type, apply, constant, item, opaque, source
 from tensaurus.graph.opaque import Form
@@ -94,7 +94,8 @@ class Room:
         self.infos = types.infos[number]
         # sizes keep their names in a body without inputs; those of a loop may differ in each iteration
         shared = outer is not None and not graph.input
-        self.scope: str = outer.scope if shared and outer is not None else str(number or "")
+        scope = outer.place.scope if outer is not None and shared else str(number or "")
+        self.place: Place = Place(str(number), scope)
         self.names: dict[str, Node] = {}
         self.captured: dict[str, tuple[Node, Node]] = {}  # name: (the body's input, the outer node)
         self.given: set[Symbol] = set(outer.given) if outer is not None else set()
@@ -113,7 +114,7 @@ class Room:
 
     def type_of(self, proto: TypeProto, name: str) -> Type:
         try:
-            return self.types.of(proto, name, self.scope)
+            return self.types.of(proto, name, self.place)
         except ValueError as error:
             raise TensaurusError(f"the value {name} has a type that ONNX lacks: {error}") from error
 
@@ -274,8 +275,8 @@ class Room:
             proto.name,
         )
         args += [node for _, node in captured.values()]
-        types = [self.type_of(self.infos.get(name, TypeProto()), name) for name in proto.output]
         domain = "" if proto.domain in ONNX_DOMAINS else proto.domain
+        types = self.output_types(proto, self.opsets.get(domain, 1), args[: form.inputs], bodies)
         named = [name for name in proto.output if name in self.infos]
         one_of_many = (
             (proto.domain, proto.op_type) in self.functions
@@ -286,6 +287,29 @@ class Room:
         )
         node = opaque(form, args, types, effects=one_of_many)
         self.define(proto.output, [item(node, place) for place in range(len(types))])
+
+    def output_types(
+        self, proto: NodeProto, opset: int, args: Sequence[Node | None], bodies: Sequence[tuple[str, Program]]
+    ) -> list[Type]:
+        """The types of an opaque node's outputs: what our own knowledge of its arguments adds to ONNX's."""
+        kinds = [None if a is None else a.types[0] for a in args]
+        values = [None if a is None else known(a, self.memo) for a in args]
+        plain = [None if v is None or v.dtype.kind == "O" else v for v in values]
+        for place, (arg, value) in enumerate(zip(args, plain, strict=True)):
+            if arg is not None and value is not None:
+                plain[place] = value.astype(numpy_dtype(arg.tensor.dtype))
+        stated = [self.infos.get(name, TypeProto()) for name in proto.output]
+        local = (proto.domain, proto.op_type) in self.functions
+        try:
+            types = self.types.of_outputs(proto, 0 if local else opset, kinds, plain, self.place, stated)
+        except ValueError as error:
+            raise TensaurusError(f"it has a type that ONNX lacks: {error}") from error
+        if branches(proto) is not None and len(bodies) == 2 and not local:
+            for k, pair in enumerate(zip(*(body.outputs for _, body in bodies), strict=True)):
+                (_, one), (_, other) = pair
+                if one.types == other.types and isinstance(one.types[0], TensorType):
+                    types[k] = one.types[0]
+        return types
 
     # ---------------------------------------------------------------------------------- bodies
 
