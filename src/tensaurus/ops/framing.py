@@ -1,0 +1,53 @@
+"""Cutting a tensor to a size around its centre, or padding it there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tensaurus.algebra.expr import Body, Scope, Tensor, compute
+from tensaurus.algebra.size import Size, nonnegative
+from tensaurus.ops.declare import Untypable, op
+
+
+def _framed_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """A size for every axis."""
+    x = tensors[0]
+    axes = range(x.rank) if attrs["axes"] is None else attrs["axes"]
+    if len(axes) != len(attrs["shape"]):
+        raise Untypable(f"{len(attrs['shape'])} sizes for {len(axes)} axes")
+    sizes = list(x.shape)
+    for axis, size in zip(axes, attrs["shape"], strict=True):
+        if not -x.rank <= axis < x.rank:
+            raise Untypable(f"there is no axis {axis} in rank {x.rank}")
+        sizes[axis] = size
+    return {"shape": tuple(sizes), "axes": None}
+
+
+@op(
+    "CenterCropPad",
+    since=18,
+    moved={"shape": 18},
+    normal=_framed_form,
+    examples=[
+        "f32[5,6] shape=(3,8)",
+        "f32[4,7] shape=(7,4)",
+        "f32[2,5,6] shape=(4,3) axes=(-2,-1)",
+        "i64[6,3,2] shape=(3,) axes=(0,)",
+    ],
+)
+def center_crop_pad(x: Tensor, *, shape: tuple[Size, ...], axes: tuple[int, ...] | None = None) -> Scope:
+    """x cut or zero-padded to this shape; of an odd difference the larger half is at the end."""
+    shifts: list[Size] = []
+    for old, new in zip(x.shape, shape, strict=True):
+        if nonnegative(old - new):
+            shifts.append((old - new) // 2)
+        elif nonnegative(new - old):
+            shifts.append(0 - (new - old) // 2)
+        else:
+            raise Untypable(f"whether {old} is cut or padded to {new} is not known")
+
+    def element(*place: Size) -> Body:
+        return x.padded(0)[tuple(i + shift for i, shift in zip(place, shifts, strict=True))]
+
+    return compute(shape, element)
