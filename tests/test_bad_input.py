@@ -111,11 +111,27 @@ def test_every_cut_is_refused_or_is_a_whole_model(tmp_path: Path) -> None:
     assert len(accepted) <= 1
 
 
-def test_damaged_bytes_never_crash(tmp_path: Path) -> None:
+def model_with_bodies() -> ModelProto:
+    return onnx.parser.parse_model(
+        """
+        <ir_version: 8, opset_import: ["": 17]>
+        g (bool c, int64 n, float[2] x) => (float[2] y, float[2] z)
+        {
+          y = If (c) < then_branch = t () => (float[2] a) { h = Neg(x)  a = Relu(h) },
+                       else_branch = e () => (float[2] b) { b = Abs(x) } >
+          z = Loop (n, c, x) < body = b (int64 i, bool d, float[2] s) => (bool e, float[2] r)
+            { e = Identity(d)  r = Add(s, x) } >
+        }
+        """
+    )
+
+
+@pytest.mark.parametrize("make", [model_with_weight, model_with_bodies])
+def test_damaged_bytes_never_crash(make: Callable[[], ModelProto], tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    whole = model_with_weight().SerializeToString()
+    whole = make().SerializeToString()
     rng = random.Random(1)
-    for _ in range(1000):
+    for _ in range(800):
         damaged = bytearray(whole)
         for _ in range(rng.randrange(1, 4)):
             damaged[rng.randrange(len(damaged))] = rng.randrange(256)

@@ -164,6 +164,11 @@ class Room:
             return self.define(proto.output, [constant(_data(tensor))])
         choice = branches(proto) if known_here else None
         if choice is not None:
+            for attribute in proto.attribute:
+                if len(attribute.g.output) != len(proto.output):
+                    raise TensaurusError(f"its {attribute.name} has not the outputs of the node")
+            if {attribute.name for attribute in proto.attribute} != set(choice.values()):
+                raise TensaurusError(f"it lacks {' or '.join(choice.values())}")
             condition = known(self.lookup(proto.input[0]), self.memo)
             if condition is not None and condition.size == 1:
                 return self.take_branch(proto, choice[bool(condition.item())])
