@@ -286,10 +286,7 @@ def test_files(small_model: Path, tmp_path: Path) -> None:
     onnx.save_model(model, other)
     verdict = verify(small_model, other, threads=1)
     assert verdict.passed
-    assert verdict.notes == (
-        "no sizes were given for all inputs; tried x=1,3",
-        "no sizes were given for all inputs; tried x=2,3",
-    )
+    assert verdict.notes == ("sizes that were not given are made up: x=1,3, then x=2,3",)
     assert verify(small_model, other, shapes={"x": (4, 3)}, threads=1).notes == ()
     weight = model.graph.initializer[0]
     weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * np.float32(1.001), weight.name))
@@ -303,7 +300,7 @@ def test_sizes_are_guessed_until_the_model_runs() -> None:
     }"""
     verdict = verify(parsed(text), parsed(text), threads=1)
     assert verdict.passed
-    assert verdict.notes[0].endswith("x=1,3,48,48")
+    assert "x=1,3,48,48" in verdict.notes[0]
 
 
 def test_random_outputs_are_not_compared() -> None:

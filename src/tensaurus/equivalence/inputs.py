@@ -16,7 +16,7 @@ from tensaurus.errors import TensaurusError
 KINDS = ("random", "blocks", "negative", "zeros", "constant", "large", "tiny")
 PLAUSIBLE = frozenset({"random", "blocks", "negative"})
 # batch and other size where a model leaves them open, in the order of trying
-GUESSES = ((1, 32), (2, 64), (1, 48), (2, 48), (1, 16), (2, 8), (1, 4), (2, 3), (1, 1), (1, 224))
+GUESSES = ((1, 32), (2, 64), (1, 48), (2, 48), (1, 16), (2, 8), (1, 4), (2, 3), (1, 1), (1, 224), (1, 512))
 BLOCK = 8  # noise alone leaves many detectors silent: blocks of 8 x 8 have edges and surfaces
 WORDS = ("", "a", "zwei", "trois mots ici", "42")
 
@@ -107,7 +107,8 @@ def assignments(
     """Shapes of all inputs to try, with words for the sizes made up ("" where none were).
 
     An unknown first dimension is a batch of 1, and later of 2; every other unknown size is one number, the
-    likeliest first.  Raises TensaurusError for an input of unknown rank.
+    likeliest first.  Where none fits, all but last dimensions count as batches (states of recurrent models
+    have theirs in the middle).  Raises TensaurusError for an input of unknown rank.
     """
     entries = required_inputs(model)
     known: dict[str, list[int | None]] = {}
@@ -122,12 +123,15 @@ def assignments(
         yield {name: tuple(n for n in sizes if n is not None) for name, sizes in known.items()}, ""
         return
     labels = {value.name: _labels(value) for value in entries}
-    for batch, other in GUESSES:
-        firsts = {marks[0] for marks in labels.values() if marks}
+    firsts = {marks[0] for marks in labels.values() if marks}
+    inner = {mark for marks in labels.values() for mark in marks[:-1]}
+    for (batch, other), batches in (
+        (guess, marks) for marks in (firsts, firsts | inner) for guess in GUESSES
+    ):
         made: dict[str, Shape] = {}
         said: list[str] = []
         for name, sizes in known.items():
-            fill = [batch if mark in firsts else other for mark in labels[name]]
+            fill = [batch if mark in batches else other for mark in labels[name]]
             full = tuple(f if n is None else n for n, f in zip(sizes, fill, strict=True))
             made[name] = full
             if None in sizes:

@@ -142,6 +142,7 @@ class Trial:
 
     def _run_original(self, worker: Worker, given: Mapping[str, Sequence[int]], kinds: Sequence[str]) -> None:
         first: WorkerError | None = None
+        guessed: list[str] = []
         try:
             worker.compile(self.original.source)
             for shapes, words in assignments(self.original.proto, given):
@@ -163,14 +164,15 @@ class Trial:
                     named = item if not before else Feed(f"{kind} {words}", item.arrays)
                     self.rows.append(_Row(named, shapes, self._referred(item, shapes, results)))
                 if len(self.rows) > before:
-                    if words:
-                        self._note(f"no sizes were given for all inputs; tried {words}")
+                    guessed += [words] if words else []
                     if before:
                         break
         except WorkerError as error:
             raise TensaurusError(f"the original does not run: {error}") from error
         if not self.rows:
             raise TensaurusError(f"the original does not run on inputs made up for it: {first}")
+        if guessed:
+            self._note(f"sizes that were not given are made up: {', then '.join(guessed)}")
 
     def _referred(self, item: Feed, shapes: Mapping[str, Shape], results: Sequence[Any]) -> list[Original]:
         try:
