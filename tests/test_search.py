@@ -99,6 +99,15 @@ def test_an_interrupt_keeps_the_best_so_far() -> None:
     assert outcome.best.step is not None
 
 
+def test_an_interrupt_while_the_original_is_measured_keeps_the_original() -> None:
+    def cost(node: Node) -> float:
+        raise KeyboardInterrupt
+
+    program = affine_network()
+    outcome = Backtrack(Rewriter(library()), cost).run(program)
+    assert outcome.ended_by == "interrupt" and outcome.best.program is program
+
+
 def test_two_runs_are_the_same() -> None:
     first, second = (search(affine_network(2)) for _ in range(2))
     assert first.best.program.outputs != () and first.steps == second.steps

@@ -12,6 +12,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from time import monotonic
 from typing import TypeAlias
 
@@ -106,14 +107,16 @@ class Backtrack:
     def run(self, program: Program) -> Outcome:
         """The best programs found; an interrupt ends the search and keeps them."""
         start = monotonic()
-        first = Candidate(program, self.total(program))
-        outcome = Outcome([first], programs=1)
+        outcome = Outcome([Candidate(program, inf)], programs=1)
         tick = itertools.count()
-        wide: list[tuple[float, int, Candidate]] = [(first.cost, next(tick), first)]
+        wide: list[tuple[float, int, Candidate]] = []
         narrow: list[tuple[float, int, Candidate]] = []
         self._seen = {_key(program)}
         improved = 0
         try:
+            first = Candidate(program, self.total(program))  # measures every operator: long, the first time
+            outcome.candidates = [first]
+            heapq.heappush(wide, (first.cost, next(tick), first))
             while wide or narrow:
                 if outcome.steps - improved >= PATIENCE:
                     outcome.ended_by = "patience"
