@@ -26,6 +26,7 @@ from tensaurus.ops import Op, TensorType
 # Where nothing can be measured: operations and bytes a second of one core, roughly.
 FLOPS = 2.0e10
 BYTES = 5.0e9
+UNKNOWN = 64  # what a size that is not known counts as
 
 
 class OperatorCosts:
@@ -90,21 +91,27 @@ class OperatorCosts:
 
 
 def estimate(node: Node) -> float:
-    """The roofline: the larger of arithmetic and traffic."""
+    """The roofline, in seconds: the larger of arithmetic and traffic."""
     kinds = tuple(None if a is None else a.tensor for a in node.args)
     moved = 4 * sum(_elements(k) for k in (*kinds, *node.types) if isinstance(k, TensorType))
-    assert isinstance(node.op, Op)
-    work = sum((_number(flops(s)) for s in node.op.scopes(kinds, node.attrs)), 0)
-    return max(work / FLOPS, moved / BYTES)
+    return max(operations(node) / FLOPS, moved / BYTES)
+
+
+def operations(node: Node, unknown: int = UNKNOWN) -> int:
+    """Scalar operations of one node; sizes that are not known count as `unknown`, opaque nodes as none."""
+    if not isinstance(node.op, Op):
+        return 0
+    kinds = tuple(None if a is None else a.tensor for a in node.args)
+    scopes = node.op.scopes(kinds, node.attrs)[: len(node.types)]
+    return sum(_number(flops(scope), unknown) for scope in scopes)
 
 
 def _elements(kind: TensorType) -> int:
     return prod(_number(n) for n in kind.shape)
 
 
-def _number(size: Any) -> int:
-    """A size that is not known counts as 64."""
-    return int(value_of(size, lambda atom: 64)) if isinstance(size, Arithmetic) else int(size)
+def _number(size: Any, unknown: int = UNKNOWN) -> int:
+    return int(value_of(size, lambda atom: unknown)) if isinstance(size, Arithmetic) else int(size)
 
 
 def alone(

@@ -1,22 +1,25 @@
-"""Every rewrite of a result, replayed on the model's own weights before any constant is rounded.
+"""The rewrites of a result, checked before any constant is rounded.
 
-Each application of a rule is cut out of the program: what its variables bound becomes an input (constants
-stay what they are), and both sides are compared on random elements of GF(2^31 - 1), exactly.  The pieces are
-shallow, so each has a small degree and a useful error bound; the bounds add up along the chain, from the
-original program to the result.  Over the whole program at once the formal degree doubles with every layer
-that multiplies activations, and no bound would be left.
+Runs of rewrites that hold in every field are checked at once: the programs before and after a run, whole, at
+random points of GF(2^31 - 1), exactly.  Where that says nothing (the formal degree of a deep network of
+products leaves no bound) or would take too long, and for rewrites that need the order of the reals, each
+application is replayed alone: what the rule's variables bound becomes an input, constants stay what they
+are, and both sides are compared, over GF(2^31 - 1) or in float64.  Equality is transitive, and the bounds of
+the error add up along the chain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import prod
+from dataclasses import dataclass, replace
+from math import inf, prod
 
 import numpy as np
 
 from tensaurus.algebra.field import Reals
 from tensaurus.backends import BackendError
 from tensaurus.backends.reference import evaluate_all
+from tensaurus.cost.operators import operations
 from tensaurus.equivalence.field_check import FieldCheck, check_field
 from tensaurus.graph.node import Node, again, source
 from tensaurus.graph.program import Program
@@ -25,6 +28,8 @@ from tensaurus.rules.match import Matcher
 from tensaurus.rules.rule import Rule
 from tensaurus.search.backtrack import Candidate, Change
 
+AFFORDABLE = 3e10  # operations of two whole programs that are evaluated over GF(p)
+USEFUL = 1e-3  # an error bound above this says too little
 TOLERANCE = 1e-9  # of float64 results, relative to the largest element: four digits above its rounding
 LARGE = 1 << 15  # elements of one bound tensor above which a rewrite is replayed on a smaller one
 SMALL = 9  # size to which the dimensions of a large tensor are cut, where the rule still types
@@ -33,37 +38,102 @@ UNKNOWN = 4  # of every dimension that is not known
 FIELD_EVIDENCE = frozenset({"gf", "canonical form", "symbols"})
 
 
+@dataclass
+class Tally:
+    """What was checked so far: rewrites by the way they were checked, and the sum of the error bounds."""
+
+    whole: int = 0
+    alone: int = 0
+    ordered: int = 0
+    degree: float = 0.0
+    bound: float = 0.0
+
+    def add(self, check: FieldCheck) -> None:
+        self.degree, self.bound = max(self.degree, check.degree), self.bound + check.error_bound
+
+    @property
+    def found(self) -> FieldCheck:
+        parts = [
+            (self.whole, "compared in whole programs over GF(2^31-1)"),
+            (self.alone, "replayed over GF(2^31-1)"),
+            (self.ordered, "that need the order of the reals replayed in float64"),
+        ]
+        detail = ", ".join(f"{count} {words}" for count, words in parts if count)
+        compared = self.whole + self.alone
+        return FieldCheck(True, compared, self.degree, min(1.0, self.bound), f"rewrites: {detail or 'none'}")
+
+
 def check_rewrites(candidates: Sequence[Candidate], seed: int = 0) -> FieldCheck:
-    """Every application of a rule along the candidates' chains; `trials` counts those compared.
-
-    A rule that needs the order of the reals (it was proved or tested with the true max and min) is replayed
-    in float64 instead, and rests on its own evidence.
-    """
-    applied = compared = ordered = 0
-    degree, bound = 0.0, 0.0
-    for rule, change in _applications(candidates):
-        applied += 1
-        pieces = _cut(rule, change)
-        exact = rule.evidence is not None and rule.evidence.by in FIELD_EVIDENCE
-        check = check_field(*pieces, seed=seed + applied) if exact else _check_reals(*pieces, seed)
-        if not check.passed:
-            return FieldCheck(False, applied, check.degree, 1.0, f"rewrite {rule.name}: {check.detail}")
-        if exact and check.trials:
-            compared += 1
-            degree, bound = max(degree, check.degree), bound + check.error_bound
-        ordered += not exact
-    detail = f"{compared} of {applied} rewrites replayed over GF(2^31-1)"
-    if ordered:
-        detail += f", {ordered} that need the order of the reals in float64"
-    return FieldCheck(True, compared, degree, min(1.0, bound), detail)
-
-
-def _applications(candidates: Sequence[Candidate]) -> Iterator[tuple[Rule, Change]]:
+    """Every application of a rule along the candidates' chains; `trials` counts those with an error bound."""
+    tally = Tally()
     for candidate in candidates:
-        for at in candidate.chain:
-            if at.step is not None:
-                for change in at.step.changes:
-                    yield at.step.rule, change
+        for run in _runs(candidate):
+            failure = _check_run(run, tally, seed)
+            if failure is not None:
+                return failure
+    return tally.found
+
+
+def _runs(candidate: Candidate) -> Iterator[list[Candidate]]:
+    """The chain after the original, cut into runs of rewrites that hold in every field and single others."""
+    run: list[Candidate] = []
+    for at in candidate.chain[1:]:
+        if _exact(at):
+            run.append(at)
+            continue
+        if run:
+            yield run
+        yield [at]
+        run = []
+    if run:
+        yield run
+
+
+def _exact(at: Candidate) -> bool:
+    assert at.step is not None
+    evidence = at.step.rule.evidence
+    return evidence is not None and evidence.by in FIELD_EVIDENCE
+
+
+def _check_run(run: Sequence[Candidate], tally: Tally, seed: int) -> FieldCheck | None:
+    """None where the run is right, else the check that failed."""
+    first = run[0].step
+    assert first is not None
+    exact = _exact(run[0])
+    before, after = _closed(first.before.program), _closed(run[-1].program)
+    if exact and _operations(before) + _operations(after) <= AFFORDABLE:
+        check = check_field(before, after, seed=seed)
+        if not check.passed:
+            return check
+        if check.trials and check.error_bound <= USEFUL:
+            tally.add(check)
+            tally.whole += sum(at.step.count for at in run if at.step is not None)
+            return None
+    for at in run:
+        assert at.step is not None
+        for change in at.step.changes:
+            pieces = _cut(at.step.rule, change)
+            check = check_field(*pieces, seed=seed) if exact else _check_reals(*pieces, seed)
+            if not check.passed:
+                return FieldCheck(False, 1, check.degree, 1.0, f"rewrite {at.step.rule.name}: {check.detail}")
+            if exact and check.trials:
+                tally.add(check)
+                tally.alone += 1
+            elif not exact:
+                tally.ordered += 1
+    return None
+
+
+def _closed(program: Program) -> Program:
+    """A body with what it captures as inputs."""
+    return replace(program, inputs=(*program.inputs, *program.captured), captured=())
+
+
+def _operations(program: Program) -> float:
+    """Scalar operations of one run, unknown sizes counted small; inf where an input has no known type."""
+    if not all(isinstance(node.types[0], TensorType) for node in program.inputs):
+        return inf
+    return sum(operations(node, UNKNOWN) for node in program.active)
 
 
 def _cut(rule: Rule, change: Change) -> tuple[Program, Program]:
