@@ -29,8 +29,9 @@ def row(name: str, limit: float) -> str:
         return f"| {name} | {error} |"
     worst = "unchanged" if not found.rewrites else f"{found.equivalence.max_abs_error:.1e}"
     opaque = ", ".join(f"{k} {v}" for k, v in found.opaque_operators.items())
+    nodes = f"{found.typed} / {found.opaque}{f' ({opaque})' if opaque else ''}"
     return (
-        f"| {name} | {found.typed} / {found.opaque}{f' ({opaque})' if opaque else ''} | {found.original_ms:.3g} "
+        f"| {name} | {nodes} | {found.original_ms:.3g} "
         f"| {found.optimized_ms:.3g} | {found.speedup:.2f} | {worst} |"
     )
 

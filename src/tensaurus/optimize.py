@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic
 
 import onnx
@@ -20,11 +20,12 @@ from tensaurus.cost.measure import Stopwatch, choose
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.whole import model_times
 from tensaurus.equivalence.chain import check_rewrites
+from tensaurus.equivalence.field_check import FieldCheck
 from tensaurus.equivalence.sample import sample_feeds
 from tensaurus.equivalence.verdict import Verdict, verify
 from tensaurus.errors import naming
 from tensaurus.graph.census import census
-from tensaurus.graph.model_file import load_model, save_model
+from tensaurus.graph.model_file import load_model, packed, save_model
 from tensaurus.graph.onnx_export import export_model
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.program import Program
@@ -110,11 +111,13 @@ def optimize(
         records = stack.enter_context(Database(database))
         told.phase("trying it")
         first = "onnxruntime" if backend == "auto" else backend
-        feeds, words = sample_feeds(original, shapes or {}, seed, first, machine.threads, ranges)
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        source = packed(original, folder)
+        feeds, words = sample_feeds(original, shapes or {}, seed, source, first, machine.threads, ranges)
         if words:
             told.note(f"no sizes were given for every input; timed with {words}")
         if backend == "auto":
-            backend = choose(original.SerializeToString(), feeds, machine.threads)
+            backend = choose(source, feeds, machine.threads)
             told.note(f"{backend} is the fastest backend here")
         stopwatch = stack.enter_context(Stopwatch(backend, threads=machine.threads))
         costs = OperatorCosts(records, stopwatch, backend, machine, program.frame.opset, expand)
@@ -128,35 +131,39 @@ def optimize(
         told.phase("measuring the best programs")
         found = [c for c in outcome.candidates if c.step is not None or bodies]
         models = [export_model(candidate.program, expand=expand) for candidate in found]
-        base, *times = model_times([original, *models], feeds, backend, machine, records)
-        result, taken, chosen, replayed = original, base, None, ""
-        verdict = Verdict(True, 0.0, 0.0, detail="unchanged")
-        check = partial(
-            verify, shapes=shapes, seed=seed, backend=backend, threads=machine.threads, ranges=ranges
-        )
-        for taken_by, place in sorted((t, k) for k, t in enumerate(times)):
-            if taken_by >= (1 - MARGIN) * base:
-                break
+        sources = [source, *(packed(candidate, folder) for candidate in models)]
+        base, *times = model_times(sources, feeds, backend, machine, records)
+        choice = Choice(original, base)
+        for taken, place in sorted((t, k) for k, t in enumerate(times) if t < (1 - MARGIN) * base):
             told.phase("checking that it is equal")
-            replay = check_rewrites([*bodies, found[place]], seed)
-            trial = check(original, models[place], field=replay)
-            if replay.passed and trial.passed:
-                result, taken, verdict, chosen = models[place], taken_by, trial, found[place]
-                replayed = f"{replay.detail}: wrong with probability at most {replay.error_bound:.1g}"
+            applied = [*bodies, found[place]]
+            replay = check_rewrites(applied, seed)
+            verdict = verify(
+                original,
+                models[place],
+                shapes=shapes,
+                ranges=ranges,
+                seed=seed,
+                backend=backend,
+                threads=machine.threads,
+                field=replay,
+            )
+            if replay.passed and verdict.passed:
+                choice = Choice(models[place], taken, verdict, applied, replay)
                 break
-            told.note(f"a faster program was thrown away: {replay.detail if trial.passed else trial.detail}")
-    applied = [] if chosen is None else [*bodies, chosen]
+            reason = replay.detail if verdict.passed else verdict.detail
+            told.note(f"a faster program was thrown away: {reason}")
     known = census(program)
     summary = Summary(
         model=name,
         backend=backend,
         threads=machine.threads,
         original_ms=base * 1e3,
-        optimized_ms=taken * 1e3,
-        speedup=base / taken,
-        equivalence=verdict.equality,
-        rewrites=_rewrites(applied),
-        replay=replayed,
+        optimized_ms=choice.seconds * 1e3,
+        speedup=base / choice.seconds,
+        equivalence=choice.verdict.equality,
+        rewrites=_rewrites(choice.applied),
+        replay=choice.replayed,
         search_seconds=seconds,
         measurements=costs.measured,
         ended_by=outcome.ended_by,
@@ -166,7 +173,25 @@ def optimize(
         unlock=tuple(unlock(program)),
         versions=dict(machine.versions),
     )
-    return Result(_labelled(result, summary), summary)
+    return Result(_labelled(choice.model, summary), summary)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The model to return, seconds of one run, and why it is right; the original where nothing beats it."""
+
+    model: onnx.ModelProto
+    seconds: float
+    verdict: Verdict = Verdict(True, 0.0, 0.0, detail="unchanged")
+    applied: Sequence[Candidate] = ()
+    replay: FieldCheck | None = None
+
+    @property
+    def replayed(self) -> str:
+        """How the rewrites were checked, in words."""
+        if self.replay is None:
+            return ""
+        return f"{self.replay.detail}: wrong with probability at most {self.replay.error_bound:.1g}"
 
 
 @dataclass

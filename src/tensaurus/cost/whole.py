@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from math import inf
-
-from onnx import ModelProto
+from pathlib import Path
 
 from tensaurus.backends import Array
 from tensaurus.cost.database import Database, Measurement
@@ -16,22 +15,21 @@ from tensaurus.cost.worker import Worker, WorkerError
 
 
 def model_times(
-    models: Sequence[ModelProto],
+    packed: Sequence[bytes | Path],
     feeds: Mapping[str, Array],
     backend: str,
     machine: Machine,
     database: Database,
 ) -> list[float]:
-    """Seconds of one run of each model; the first is what the others are compared with.
+    """Seconds of one run of each model, as a runtime takes it; the others are compared with the first.
 
     All are measured in one comparison, round by round, so that drift of the machine cancels out; with every
     one of them in the database, none is measured and the times are those.  A model that the runtime refuses
     takes forever (inf); raises WorkerError where it refuses the first.
     """
-    packed = [model.SerializeToString(deterministic=True) for model in models]
     sizes = " ".join(f"{name}:{list(array.shape)}" for name, array in feeds.items())
-    first = sha256(packed[0]).hexdigest()
-    texts = [f"model {sha256(p).hexdigest()} beside {first} on {sizes}" for p in packed]
+    names = [_digest(model) for model in packed]
+    texts = [f"model {name} beside {names[0]} on {sizes}" for name in names]
     key = machine.backend_key(backend)
     stored = [database.get(text, key, machine.key) for text in texts]
     if all(entry is not None for entry in stored):
@@ -49,7 +47,7 @@ def model_times(
     return seconds
 
 
-def _runs(model: bytes, feeds: Mapping[str, Array], backend: str, threads: int) -> bool:
+def _runs(model: bytes | Path, feeds: Mapping[str, Array], backend: str, threads: int) -> bool:
     """Whether the runtime takes the model: with sizes fixed, its own inference may refuse a dead branch."""
     with Worker(backend, threads=threads) as worker:
         try:
@@ -59,3 +57,15 @@ def _runs(model: bytes, feeds: Mapping[str, Array], backend: str, threads: int) 
         except WorkerError:
             return False
     return True
+
+
+def _digest(model: bytes | Path) -> str:
+    """A hash of the model's bytes; of a large model, those beside its file included."""
+    if isinstance(model, bytes):
+        return sha256(model).hexdigest()
+    found = sha256()
+    for part in sorted(model.parent.glob(f"{model.name}*")):
+        with part.open("rb") as file:
+            while block := file.read(1 << 24):
+                found.update(block)
+    return found.hexdigest()

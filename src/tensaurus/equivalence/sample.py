@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from onnx import ModelProto
 
@@ -16,18 +17,20 @@ def sample_feeds(
     model: ModelProto,
     shapes: Mapping[str, Sequence[int]],
     seed: int,
+    packed: bytes | Path,
     backend: str,
     threads: int,
     ranges: Mapping[str, tuple[int, int]] | None = None,
 ) -> tuple[dict[str, Array], str]:
     """Random inputs on which the model runs, and in words the sizes made up for them ("" where none were).
 
+    `packed` is the model as the backend takes it.
     Raises TensaurusError where no values can be made up, or the model runs on none of them.
     """
     refusal = ""
     with Worker(backend, threads=threads) as worker:
         try:
-            worker.compile(model.SerializeToString())
+            worker.compile(packed)
         except WorkerError as error:
             raise TensaurusError(f"{backend} does not run it: {error}") from error
         for sizes, words in assignments(model, shapes):

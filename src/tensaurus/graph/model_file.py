@@ -212,6 +212,15 @@ def save_model(model: ModelProto, path: str | Path) -> None:
         beside.write_bytes(stored.SerializeToString(deterministic=True))
 
 
+def packed(model: ModelProto, folder: Path) -> bytes | Path:
+    """The model as a runtime takes it: its bytes; a file in the folder above 2 GB, the limit of a message."""
+    if _weight(model) < TWO_GIGABYTES:
+        return bytes(model.SerializeToString(deterministic=True))
+    path = folder / f"model_{len(list(folder.iterdir()))}.onnx"
+    save_model(model, path)
+    return path
+
+
 def _weights(model: ModelProto) -> Iterator[TensorProto]:
     """The tensors whose elements a light copy may leave out."""
     for graph in graphs_in(model.graph):
