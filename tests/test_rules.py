@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -46,7 +49,7 @@ def test_rule_is_found_inside_a_program(rule: Rule) -> None:
     instance = next(instances(rule, 1, seed=5))
     roots = [op("Neg", root) if root.types[0].dtype != "bool" else root for root in instance.left]
     program = Program((), tuple((str(k), root) for k, root in enumerate(roots)))
-    rewriter = Rewriter([rule])
+    rewriter = Rewriter([rule], explore=True)
     if len(rule.lhs) == 1:
         (left,) = instance.left
         made = rewriter.one(rule, left)
@@ -97,9 +100,46 @@ def test_wrong_rule_is_refuted(text: str) -> None:
     assert found.reason != "no instance of it types"
 
 
+# (rule, place of a condition): turned around, the condition lets in exactly what it kept out
+NEEDED = [
+    *(("relu-positive-scale", 0), ("scale-after-conv", 2), ("shift-after-conv", 1), ("scale-before-conv", 2)),
+    *(("shift-before-unpadded-conv", 3), ("scale-after-matmul", 3), ("matmul-linear-left", 0)),
+    *(("scale-after-convtranspose", 2), ("concat-interchange", 0), ("scale-through-average", 1)),
+    *(("average-as-conv", 0), ("transpose-nothing", 0), ("mean-of-pointwise-conv", 1)),
+]
+
+
+@pytest.mark.parametrize(("name", "place"), NEEDED)
+def test_conditions_are_needed(name: str, place: int) -> None:
+    """bench/rule_mutations.py does this with every condition of the library."""
+    rule = next(rule for rule in SOUND if rule.name == name)
+    turned = ast.UnaryOp(ast.Not(), rule.where[place])
+    found = verify(replace(rule, where=(*rule.where[:place], turned, *rule.where[place + 1 :])), wanted=30)
+    assert isinstance(found, Refuted) and found.reason != "no instance of it types"
+
+
+def test_what_broadcasts_by_chance_is_no_match() -> None:
+    """Rows added to what is one above the other, as if they stood side by side: every type agrees."""
+    a, b = (source(name, TensorType("float32", (1,))) for name in "ab")
+    c, d = (source(name, TensorType("float32", (2, 2))) for name in "cd")
+    left = op("Concat", op("Add", a, c), op("Add", b, d), axis=0)
+    right = op("Add", op("Concat", a, b, axis=0), op("Concat", c, d, axis=0))
+    assert left.types == right.types
+    rewriter = Rewriter(LIBRARY, explore=True)
+    assert all(made is not right for _, made in rewriter.local(left))
+    assert all(made is not left for _, made in rewriter.local(right))
+
+
+def test_explored_rules_are_left_out_unless_asked_for() -> None:
+    text = "r [back]: Neg(Neg(x)) <=> Add(x, 0)"
+    assert [sorted(rule.tags) for rule in parse_rule(text)] == [[], ["explore"]]
+    assert [len(Rewriter(parse_rule(text), explore=asked).matchers) for asked in (False, True)] == [1, 2]
+
+
 def test_commutativity_is_derived_from_expressions() -> None:
-    assert {o.name for o in registry.values() if commutes(o)} >= {"Add", "Mul", "Equal", "And", "Or", "Xor"}
-    assert not any(commutes(registry[name]) for name in ("Sub", "Div", "Pow", "MatMul", "Less", "Conv"))
+    found = {o.name for o in registry.values() if commutes(o)}
+    assert found >= {"Add", "Mul", "Equal", "And", "Or", "Xor", "Max", "Sum"}
+    assert not found & {"Sub", "Div", "Pow", "MatMul", "Less", "Conv", "Concat"}
 
 
 def test_commutative_arguments_match_in_both_orders() -> None:
@@ -163,6 +203,7 @@ def test_rules_of_several_roots_share_what_they_bind() -> None:
         "r: Conv(x, w, colour=1) => x",
         "r: Add(x, => x",
         "r: __import__('os') => x",
+        "r [unknown]: Add(x, 0) => x",
     ],
 )
 def test_bad_text_is_one_clear_error(text: str) -> None:

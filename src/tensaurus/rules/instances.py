@@ -1,35 +1,40 @@
 """Typed instances of a rule: concrete nodes on which both of its sides exist.
 
 Types and attributes are proposed from the examples of the operators in the rule, from a small pool, and
-from what is already chosen (its broadcastable parts); those that the left side does not type, or that the
-conditions refuse, are thrown away.
+from what is already known (its broadcastable parts); sizes are made to coincide, or to be 1.  What the left
+side does not type, or the conditions refuse, is thrown away.
 """
 
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
+from itertools import product
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from tensaurus.graph.node import Node, constant, source
+from tensaurus.graph.node import CONSTANT, Node, constant, source
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.examples import parse as parse_example
 from tensaurus.rules.match import Binding, Matcher, build
 from tensaurus.rules.rule import Rule
-from tensaurus.rules.term import Apply, Item, Term, Undefined, Variable
+from tensaurus.rules.term import Apply, Item, Term, Undefined, Variable, variables
 
 POOL: tuple[tuple[int, ...], ...] = (
     *((), (1,), (2,), (3,), (2, 3), (3, 2), (3, 3), (1, 3), (2, 2, 3), (2, 3, 2), (1, 2, 3), (1, 3, 4, 4)),
     *((2, 3, 4, 5), (2, 2, 5, 5), (3, 2, 3, 3), (2, 3, 1, 1), (4, 2, 3, 3), (4, 1, 3, 3), (1, 4, 5, 5)),
-    *((3, 1, 1), (1, 3, 1, 1), (4, 1, 1)),
+    *((3, 1, 1), (1, 3, 1, 1), (4, 1, 1), (1, 2, 1, 3, 2), (2, 2, 2, 2, 2)),
 )
 LARGEST = 400  # elements of one tensor of an instance
 ATTEMPTS = 6000
+TINY = tuple(shape for rank in range(4) for shape in product((1, 2), repeat=rank))
+# what building a proposal without meaning raises
+UNBUILT = (Untypable, Undefined, KeyError, TypeError, ValueError, ArithmeticError)
 
 
 @dataclass(frozen=True)
@@ -61,24 +66,24 @@ def _examples(op: Op) -> tuple[tuple[tuple[TensorType | None, ...], tuple[tuple[
     return tuple(found)
 
 
-def _asked(rule: Rule, function: str) -> set[str]:
-    """Variables x with function(x) in a condition (not under `not`) or in the right side."""
+def _asked(rule: Rule, *functions: str, negated: bool = False) -> set[str]:
+    """Variables x with function(x) in the right side or in a condition; under `not` only where `negated`."""
     names: set[str] = set()
 
-    def visit(tree: ast.AST, positive: bool) -> None:
-        if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not):
-            positive = not positive
+    def visit(tree: ast.AST) -> None:
+        if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not) and not negated:
+            return
         match tree:
-            case ast.Call(func=ast.Name(id=name), args=args) if name == function and positive:
+            case ast.Call(func=ast.Name(id=name), args=args) if name in functions:
                 names.update(a.id for a in args if isinstance(a, ast.Name))
         for child in ast.iter_child_nodes(tree):
-            visit(child, positive)
+            visit(child)
 
     for condition in rule.where:
-        visit(condition, True)
+        visit(condition)
     for term in _applications(rule.rhs):
         for _, tree in term.attrs:
-            visit(tree, True)
+            visit(tree)
     return names
 
 
@@ -95,18 +100,19 @@ def instances(rule: Rule, wanted: int, seed: int = 0) -> Iterator[Instance]:
     """Up to `wanted` different instances of a rule, the same for the same seed."""
     rng = np.random.default_rng(seed)
     matcher = Matcher(rule)
-    fixed = _asked(rule, "value") | _asked(rule, "positive")
+    fixed = _asked(rule, "value", "positive", negated=True)
     static = _asked(rule, "const") | fixed
     applications = list(_applications(rule.lhs))
     seen: set[Any] = set()
     for _ in range(ATTEMPTS):
         if len(seen) == wanted:
             return
-        types, values = _proposal(rule, applications, rng)
-        if types is None:
+        proposal = Proposal(rule, rng)
+        proposal.draw(applications)
+        if not all(_usable(kind, rule) for kind in proposal.types.values()):
             continue
-        binding = Binding({}, values)
-        for name, kind in types.items():
+        binding = Binding({}, proposal.values)
+        for name, kind in proposal.types.items():
             if name in static:
                 binding.nodes[name] = constant(_data(kind, rng, name in fixed))
             else:
@@ -120,7 +126,14 @@ def instances(rule: Rule, wanted: int, seed: int = 0) -> Iterator[Instance]:
             continue
         seen.add((key, left[0].attrs))
         leaves = tuple(bound.nodes[name] for name in sorted(bound.nodes))
-        yield Instance(left, right, leaves, frozenset(bound.nodes[n] for n in fixed if n in bound.nodes))
+        # commutative arguments may have changed places
+        pinned = frozenset(bound.nodes[n] for n in fixed & {*bound.nodes} if bound.nodes[n].op is CONSTANT)
+        yield Instance(left, right, leaves, pinned)
+
+
+def _usable(kind: TensorType, rule: Rule) -> bool:
+    plain = "any" in rule.tags or kind.dtype in ("float32", "float64")
+    return kind.static and plain and elements(kind) <= LARGEST
 
 
 def elements(kind: TensorType) -> int:
@@ -128,102 +141,198 @@ def elements(kind: TensorType) -> int:
     return prod(n for n in kind.shape if isinstance(n, int))
 
 
+def _numbers(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    """Multiples of 1/8, mostly above zero: all of them, all but a few, or as it comes."""
+    draw = rng.random()
+    if draw < 0.6:
+        return rng.integers(1, 40, shape) / 8
+    if draw < 0.8:
+        return rng.integers(-12, 13, shape) / 8
+    return rng.integers(0, 3, shape) / 2
+
+
 def _data(kind: TensorType, rng: np.random.Generator, pinned: bool) -> Any:
-    """Dyadic numbers: exact in every field; those that a condition looks at are positive."""
+    """Dyadic numbers: exact in every field."""
     shape = tuple(n for n in kind.shape if isinstance(n, int))
     if not kind.dtype.startswith("float"):
         return rng.integers(-40, 41, shape).astype(kind.dtype)
     if pinned:
-        return np.asarray(rng.integers(1, 40, shape) / 8).astype(kind.dtype)
+        return np.asarray(_numbers(rng, shape)).astype(kind.dtype)
     # odd 64ths: no literal of a rule is one, so no leaf is the same node as a literal
     return np.asarray((2 * rng.integers(-400, 400, shape) + 1) / 64).astype(kind.dtype)
 
 
-def _proposal(
-    rule: Rule, applications: list[Apply], rng: np.random.Generator
-) -> tuple[dict[str, TensorType] | None, dict[str, Any]]:
-    types: dict[str, TensorType] = {}
-    values: dict[str, Any] = {}
-    hints: list[TensorType] = []
-    for place in rng.permutation(len(applications)):
-        term = applications[place]
+@dataclass
+class Proposal:
+    """Types of the variables and values of the attributes that a rule's left side may be built on.
+
+    known    the types met so far: those of variables, of the examples' other inputs, of inner terms
+    wishes   of a variable: the types that the terms around it and beside it ask for
+    """
+
+    rule: Rule
+    rng: np.random.Generator
+    types: dict[str, TensorType] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    known: list[TensorType] = field(default_factory=list)
+    wishes: dict[str, list[TensorType]] = field(default_factory=lambda: defaultdict(list))
+
+    def draw(self, applications: Sequence[Apply]) -> None:
+        """Propose everything, from examples of the operators in random order."""
+        for place in self.rng.permutation(len(applications)):
+            self._from_example(applications[place])
+        if self.rng.random() < 0.15:
+            # small shapes of ones and twos: what broadcasts, coincides by chance
+            self.types, self.known = {}, [TensorType("float32", shape) for shape in TINY]
+            self.wishes.clear()
+        self._resize()
+        for term in reversed(applications):
+            self._learn(term)
+        integers = "any" in self.rule.tags and self.rng.random() < 0.5
+        for name in self.rule.variables:
+            if name not in self.types:
+                dtype = "int64" if integers else "float32"
+                wished = self.wishes.get(name)
+                kinds = wished if wished and self.rng.random() < 0.7 else self.known
+                self.types[name] = TensorType(dtype, _shape(kinds, self.rng))
+                self.known.append(self.types[name])
+        if self.rng.random() < 0.1 and not integers:
+            # in double precision, everything or some of it
+            share = self.rng.choice([0.5, 1.0])
+            self.types = {
+                name: TensorType("float64", kind.shape) if self.rng.random() < share else kind
+                for name, kind in self.types.items()
+            }
+
+    def _from_example(self, term: Apply) -> None:
         choices = _examples(term.op)
         if not choices:
-            continue
-        kinds, attrs = choices[rng.integers(len(choices))]
+            return
+        kinds, attrs = choices[self.rng.integers(len(choices))]
         given = dict(attrs)
-        loose = rng.random() < 0.3  # the attributes of the example, on other types
+        loose = self.rng.random() < 0.3  # the attributes of the example, on other types
         for name, tree in term.attrs:
-            if isinstance(tree, ast.Name) and tree.id not in values:
-                values[tree.id] = _varied(given[name], [*types.values(), *hints], rng)
-        if term.rest is not None:
+            if isinstance(tree, ast.Name) and tree.id not in self.values:
+                self.values[tree.id] = self._varied(term.op, name, given[name])
+        if term.rest is not None and term.rest not in self.values:
             named = {n for n, _ in term.attrs}
-            values.setdefault(term.rest, {n: v for n, v in attrs if n not in named})
+            self.values[term.rest] = {
+                n: self._other(term.op, n, v) if self.rng.random() < 0.1 else v
+                for n, v in attrs
+                if n not in named
+            }
         for arg, kind in zip(term.args, kinds, strict=False):
             if kind is None:
                 continue
-            if isinstance(arg, Variable) and arg.name not in types and not loose:
-                types[arg.name] = kind
+            if isinstance(arg, Variable) and arg.name not in self.types and not loose:
+                self.types[arg.name] = kind
             else:
-                hints.append(kind)
-    if rng.random() < 0.25:
-        # equal sizes everywhere: a wrong rule whose results have other shapes elsewhere types here
-        side = int(rng.integers(2, 4))
-        types = {name: TensorType(kind.dtype, (side,) * kind.rank) for name, kind in types.items()}
-        hints = [TensorType(kind.dtype, (side,) * kind.rank) for kind in hints]
-    dtype = "float32" if "any" not in rule.tags else str(rng.choice(["float32", "int64"]))
-    for name in rule.variables:
-        if name not in types:
-            types[name] = TensorType(dtype, _shape([*types.values(), *hints], rng))
-    for kind in types.values():
-        if not kind.static or elements(kind) > LARGEST:
-            return None, values
-        if "any" not in rule.tags and kind.dtype not in ("float32", "float64"):
-            return None, values
-    return types, values
+                self.known.append(kind)
+                for inner in variables(arg):
+                    self.wishes[inner].append(kind)
 
+    def _resize(self) -> None:
+        """Sizes as they are; or sizes that coincide; or ones.  Equal sizes stay equal."""
+        draw = self.rng.random()
+        if draw < 0.5:
+            return
+        kinds = [*self.types.values(), *self.known]
+        sizes = sorted({n for kind in kinds for n in kind.shape if isinstance(n, int)})
+        if draw < 0.65:
+            side = int(self.rng.integers(1, 4))
+            new = dict.fromkeys(sizes, side)
+        elif draw < 0.85:
+            few = self.rng.integers(1, 5, 2)
+            new = {n: int(self.rng.choice(few)) for n in sizes}
+        else:
+            new = {n: 1 if self.rng.random() < 0.4 else n for n in sizes}
+        self.types = {name: _renamed(kind, new) for name, kind in self.types.items()}
+        self.known = [_renamed(kind, new) for kind in self.known]
+        for name, wished in self.wishes.items():
+            self.wishes[name] = [_renamed(kind, new) for kind in wished]
 
-def _varied(value: Any, kinds: Sequence[TensorType], rng: np.random.Generator) -> Any:
-    """An attribute as the example has it, or something like it that conditions may ask for."""
-    draw = rng.random()
-    if draw < 0.5:
+    def _learn(self, term: Apply) -> None:
+        """The types of inner terms whose variables have theirs: what stands beside them may broadcast."""
+        leaves = {name: source(name, kind) for name, kind in self.types.items()}
+        for arg in term.args:
+            if not isinstance(arg, Apply) or not all(name in self.types for name in variables(arg)):
+                continue
+            try:
+                made = build(arg, Binding(leaves, self.values), "float32")
+            except UNBUILT:
+                continue
+            if made is not None and isinstance(made.types[0], TensorType):
+                self.known.append(made.types[0])
+                for name in {name for other in term.args for name in variables(other)} - {*self.types}:
+                    self.wishes[name].append(made.types[0])
+
+    def _other(self, op: Op, name: str, value: Any) -> Any:
+        """What another example gives an attribute, of the same length."""
+        found = [dict(attrs)[name] for _, attrs in _examples(op)]
+        alike = [v for v in found if isinstance(v, tuple) == isinstance(value, tuple)]
+        if isinstance(value, tuple):
+            alike = [v for v in alike if len(v) == len(value)]
+        return alike[self.rng.integers(len(alike))]
+
+    def _varied(self, op: Op, name: str, value: Any) -> Any:
+        """An attribute as the example has it, or something like it that conditions may ask for."""
+        rng, draw = self.rng, self.rng.random()
+        if draw < 0.4:
+            return value
+        if draw < 0.5:
+            return self._other(op, name, value)
+        if isinstance(value, tuple) and value and all(isinstance(v, int) for v in value):
+            kinds = [*self.types.values(), *self.known]
+            sizes = [int(n) for k in kinds for n in k.shape if isinstance(n, int)] or [1]
+            if sorted(value) == list(range(len(value))) and draw < 0.75:
+                return tuple(int(v) for v in rng.permutation(len(value)))
+            options = [
+                (0,) * len(value),
+                (1,) * len(value),
+                tuple(sorted(value)),
+                tuple(int(v) for v in rng.integers(0, 3, len(value))),
+                *[self._one_changed(kinds, len(value))] * 4,
+                tuple(int(rng.choice(sizes)) for _ in value[: rng.integers(2, 4)]),
+                *([kinds[int(rng.integers(len(kinds)))].shape] if kinds else []),
+            ]
+            return options[rng.integers(len(options))]
+        if isinstance(value, int) and not isinstance(value, bool) and draw < 0.8:
+            return int(rng.integers(0, 4))
         return value
-    if isinstance(value, tuple) and value and all(isinstance(v, int) for v in value):
-        known = [int(n) for k in kinds for n in k.shape if isinstance(n, int)] or [1]
-        if sorted(value) == list(range(len(value))) and draw < 0.75:
-            return tuple(int(v) for v in rng.permutation(len(value)))
-        options = [
-            (0,) * len(value),
-            (1,) * len(value),
-            tuple(sorted(value)),
-            tuple(int(rng.choice(known)) for _ in value[: rng.integers(2, 4)]),
-            *([kinds[int(rng.integers(len(kinds)))].shape] if kinds else []),
-        ]
-        return options[rng.integers(len(options))]
-    if isinstance(value, int) and not isinstance(value, bool) and draw < 0.8:
-        return int(rng.integers(0, 4))
-    return value
+
+
+    def _one_changed(self, kinds: Sequence[TensorType], length: int) -> tuple[int, ...]:
+        """Zeros or ones but for one place; as many as the attribute has, or as a shape's pads."""
+        ranks = [2 * kind.rank for kind in kinds]
+        value = [int(self.rng.integers(2))] * int(self.rng.choice([length, *ranks]))
+        if value:
+            value[int(self.rng.integers(len(value)))] = int(self.rng.integers(-1, 3))
+        return tuple(value)
+
+
+def _renamed(kind: TensorType, sizes: dict[int, int]) -> TensorType:
+    return TensorType(kind.dtype, tuple(sizes.get(n, n) if isinstance(n, int) else n for n in kind.shape))
 
 
 def _shape(kinds: Sequence[TensorType], rng: np.random.Generator) -> tuple[int, ...]:
-    """A shape from the pool, one already chosen, or a part of one that broadcasts."""
+    """A shape from the pool, one already known, or one that broadcasts with a known one."""
     known = [k.shape for k in kinds if k.static]
     draw = rng.random()
-    if not known or draw < 0.2:
+    if not known or draw < 0.1:
         return POOL[rng.integers(len(POOL))]
     shape = tuple(n for n in known[rng.integers(len(known))] if isinstance(n, int))
-    if draw < 0.45 or not shape:
+    if draw < 0.4 or not shape:
         return shape
-    if draw < 0.6:
-        return ()
-    if draw < 0.75 and len(shape) >= 2:
-        # one element per channel, of the channel axis or of the first axis (a weight's output channels)
-        axis = int(rng.integers(2))
-        rank = len(shape)
-        return (shape[axis],) + (1,) * max(0, rank - 2)
-    if draw < 0.85:
-        return (shape[-1],)
-    if draw < 0.93:
+    if draw < 0.7:
+        # any part that broadcasts: leading dimensions left out, others cut to 1, or ones put in front
+        kept = shape[int(rng.integers(len(shape) + 1)) :] if rng.random() < 0.7 else shape
+        share = rng.choice([0.0, 0.3, 0.7, 1.0])
+        part = tuple(n if rng.random() < share else 1 for n in kept)
+        return (1,) * int(rng.integers(1, 3)) + part if rng.random() < 0.15 else part
+    if draw < 0.8:
+        # one element per channel: of the channel axis, or of the first axis (a weight's output channels)
+        return (shape[min(int(rng.integers(2)), len(shape) - 1)],) + (1,) * max(0, len(shape) - 2)
+    if draw < 0.9:
         return (shape[int(rng.integers(len(shape)))],)
     return tuple(n if rng.random() < 0.5 else int(rng.integers(1, 5)) for n in shape)
 
@@ -233,7 +342,7 @@ def _built(
 ) -> tuple[tuple[Node, ...], tuple[Node, ...], Binding] | None:
     try:
         left = tuple(build(root, binding, "float32") for root in rule.lhs)
-    except (Untypable, Undefined, KeyError, TypeError):
+    except UNBUILT:
         return None
     for found in matcher.bindings(left):  # type: ignore[arg-type]
         right = matcher.apply(left, found)  # type: ignore[arg-type]

@@ -75,8 +75,8 @@ class Binding:
 
 @cache
 def commutes(op: Op) -> bool:
-    """True where the declaration is symmetric in its two inputs, as its expressions show."""
-    if len(op.inputs) != 2 or op.variadic or op.attributes:
+    """True where the declaration is symmetric in two inputs, as its expressions show."""
+    if op.attributes or not (op.variadic or len(op.inputs) == 2):
         return False
     found: list[bool] = []
     # a product of vectors commutes, one of matrices does not: every rank has its say
@@ -297,10 +297,14 @@ def _head(term: Term) -> Any:
 
 
 class Rewriter:
-    """A set of rules over interned nodes, with a memo of what each makes of each node."""
+    """A set of rules over interned nodes, with a memo of what each makes of each node.
 
-    def __init__(self, rules: Iterable[Rule]):
-        self.matchers = [Matcher(r) for r in rules if "off" not in r.tags]
+    Rules that are off are left out, and those tagged `explore` unless they are asked for.
+    """
+
+    def __init__(self, rules: Iterable[Rule], *, explore: bool = False):
+        left_out = {"off"} if explore else {"off", "explore"}
+        self.matchers = [Matcher(r) for r in rules if not r.tags & left_out]
         self.single = [m for m in self.matchers if len(m.rule.lhs) == 1]
         self.several = [m for m in self.matchers if len(m.rule.lhs) > 1]
         self.by_head: dict[Any, list[Matcher]] = defaultdict(list)

@@ -2,10 +2,15 @@
 
     name [tags]: lhs => rhs where condition, condition | evidence
 
-Tags: `any` lets variables have every dtype (they are float32 or float64 otherwise), `expand` marks what an
-operator is exported as where ONNX lacks it, `off` keeps an unsound rule with its counterexample, `keep`
-allows a right-hand side that costs more.  `a <=> b` is two rules.  `x?` is an optional input: absent, it
-stands for 0 inside arithmetic.
+Tags:
+    any      variables have every dtype; they are float32 or float64 otherwise
+    expand   what an operator is exported as where the opset lacks it
+    explore  makes a program larger, or turns it around: left out of the default search, which takes the
+             cheapest program first; a search that keeps every program (saturation) asks for it
+    off      an unsound rule, kept with its counterexample
+
+`a <=> b` is two rules, the second named after the first and `-back`; with the tag `back` only the second is
+`explore`.  `x?` is an optional input: absent, it stands for 0 inside arithmetic.
 """
 
 from __future__ import annotations
@@ -70,6 +75,8 @@ class Rule:
         return {k: v for root in self.lhs for k, v in variables(root).items()}
 
 
+TAGS = frozenset({"any", "expand", "explore", "off", "back"})
+
 _LINE = re.compile(
     r"^(?P<name>[\w-]+)\s*(?:\[(?P<tags>[\w ,]*)\])?\s*:\s*(?P<lhs>.+?)\s*(?P<arrow><=>|=>)\s*(?P<rhs>.+?)"
     r"(?:\s+where\s+(?P<where>.+?))?(?:\s*\|\s*(?P<evidence>\w+\(.*\)))?\s*$"
@@ -82,13 +89,16 @@ def parse_rule(line: str) -> list[Rule]:
     if found is None:
         raise RuleError(f"no rule: {line!r}")
     tags = frozenset((found["tags"] or "").replace(",", " ").split())
+    if tags - TAGS:
+        raise RuleError(f"no tag {min(tags - TAGS)}")
     conditions = expression(f"({found['where']},)").elts if found["where"] else []  # type: ignore[attr-defined]
     evidence = parse_evidence(found["evidence"]) if found["evidence"] else None
     sides = parse(found["lhs"]), parse(found["rhs"])
-    base = Rule(found["name"], *sides, tuple(conditions), tags, line.strip(), evidence)
+    base = Rule(found["name"], *sides, tuple(conditions), tags - {"back"}, line.strip(), evidence)
     rules = [base]
     if found["arrow"] == "<=>":
-        rules.append(replace(base, name=f"{base.name}-back", lhs=base.rhs, rhs=base.lhs))
+        back = base.tags | ({"explore"} if "back" in tags else set())
+        rules.append(replace(base, name=f"{base.name}-back", lhs=base.rhs, rhs=base.lhs, tags=back))
     return [variant for rule in rules for variant in _with_optionals(rule)]
 
 
