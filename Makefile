@@ -36,7 +36,7 @@ test: .venv/.installed
 	$(BIN)/python -m pytest -q
 
 lint: .venv/.installed
-	$(BIN)/ruff check src tests
+	$(BIN)/ruff check src tests bench
 	$(BIN)/mypy src
 
 clean:

@@ -193,6 +193,21 @@ def test_different_models_are_not_equal(small_model: Path, tmp_path: Path) -> No
     assert result.stdout.startswith("NOT EQUAL")
 
 
+def test_rules_are_verified_and_annotated(tmp_path: Path) -> None:
+    file = tmp_path / "own.rules"
+    file.write_text("# mine\nfine: Add(x, 0) => x\n")
+    result = run("rules", "verify", file, "--write")
+    assert result.exit_code == 0 and result.stdout.startswith("fine: tested(gf")
+    assert file.read_text().startswith("# mine\nfine: Add(x, 0) => x | tested(gf")
+    file.write_text("bad: Relu(x) => x\n")
+    result = run("rules", "verify", file, "--write")
+    assert result.exit_code == 1 and "REFUTED" in result.stdout and "1 of 1" in result.stderr
+    assert file.read_text() == "bad: Relu(x) => x\n"
+    file.write_text("bad: Relu(x) =>\n")
+    assert_refused(run("rules", "verify", file), "own.rules")
+    assert_refused(run("rules", "verify", tmp_path / "none.rules"), "none.rules", "cannot be read")
+
+
 def test_bench(small_model: Path) -> None:
     result = run(
         "bench",

@@ -231,8 +231,10 @@ def rules_verify(
     ] = None,
     instances: Annotated[int, typer.Option(min=1, help="Typed instances to try of each rule.")] = 8,
     seed: Seed = 0,
+    write: Annotated[bool, typer.Option("--write", help="Write the evidence into FILE.")] = False,
 ) -> None:
     """Test or prove every rule, and print its evidence. Exit status 1 if one is refuted."""
+    from tensaurus.rules.annotate import annotated
     from tensaurus.rules.rule import library, read_rules
     from tensaurus.rules.term import RuleError
     from tensaurus.rules.verify import Refuted
@@ -241,7 +243,8 @@ def rules_verify(
     try:
         found = library() if file is None else read_rules(file.read_text("utf-8").splitlines(), str(file))
     except (OSError, UnicodeDecodeError) as error:
-        raise TensaurusError(f"cannot be read: {error}", file=file) from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise TensaurusError(f"cannot be read: {reason}", file=file) from error
     except RuleError as error:
         raise TensaurusError(str(error)) from error
     wrong = 0
@@ -254,6 +257,10 @@ def rules_verify(
         typer.echo(f"{rule.name}: {said}")
     if wrong:
         raise NotEqualError(f"{wrong} of {len(found)} rules refuted")
+    if write and file is not None:
+        text, _ = annotated(file.read_text("utf-8"))
+        with replacing(file) as beside:
+            beside.write_text(text, encoding="utf-8")
 
 
 @db.command("path")
