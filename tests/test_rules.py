@@ -105,7 +105,8 @@ NEEDED = [
     *(("relu-positive-scale", 0), ("scale-after-conv", 2), ("shift-after-conv", 1), ("scale-before-conv", 2)),
     *(("shift-before-unpadded-conv", 3), ("scale-after-matmul", 3), ("matmul-linear-left", 0)),
     *(("scale-after-convtranspose", 2), ("concat-interchange", 0), ("scale-through-average", 1)),
-    *(("average-as-conv", 0), ("transpose-nothing", 0), ("mean-of-pointwise-conv", 1)),
+    *(("average-as-conv", 0), ("transpose-nothing", 0), ("mean-of-pointwise-conv", 2)),
+    *(("conv-after-pad", 0), ("copying-conv", 0)),
 ]
 
 

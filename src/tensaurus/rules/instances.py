@@ -302,11 +302,14 @@ class Proposal:
 
 
     def _one_changed(self, kinds: Sequence[TensorType], length: int) -> tuple[int, ...]:
-        """Zeros or ones but for one place; as many as the attribute has, or as a shape's pads."""
+        """Zeros or ones but for a place, or a begin and its end; as many as in the attribute or in pads."""
         ranks = [2 * kind.rank for kind in kinds]
         value = [int(self.rng.integers(2))] * int(self.rng.choice([length, *ranks]))
         if value:
-            value[int(self.rng.integers(len(value)))] = int(self.rng.integers(-1, 3))
+            place, change = int(self.rng.integers(len(value))), int(self.rng.integers(-1, 3))
+            value[place] += change
+            if self.rng.random() < 0.3:  # pads that keep the size, and move what is inside
+                value[place - len(value) // 2] -= change
         return tuple(value)
 
 
