@@ -51,12 +51,15 @@ def require_writable(path: str | Path) -> None:
 def _target(path: str | Path) -> Path:
     """The regular file that path names, links followed: renaming onto a device or a folder is refused."""
     target = Path(os.path.realpath(path))
-    if not Path(path).name or target.is_dir():
-        raise TensaurusError("cannot be written: it is a folder", file=path, remedy="Name a file.")
-    if not target.parent.is_dir():
-        raise TensaurusError(f"cannot be written: there is no folder {target.parent}", file=path)
-    if target.exists() and not target.is_file():
-        raise TensaurusError("cannot be written: it is not a regular file", file=path)
+    try:
+        if not Path(path).name or target.is_dir():
+            raise TensaurusError("cannot be written: it is a folder", file=path, remedy="Name a file.")
+        if not target.parent.is_dir():
+            raise TensaurusError(f"cannot be written: there is no folder {target.parent}", file=path)
+        if target.exists() and not target.is_file():
+            raise TensaurusError("cannot be written: it is not a regular file", file=path)
+    except OSError as error:  # a name that is too long
+        raise _refusal(path, error) from error
     return target
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf, nan
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
@@ -21,6 +22,8 @@ from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.whole import model_times
 from tensaurus.equivalence.chain import check_rewrites
 from tensaurus.equivalence.field_check import FieldCheck
+from tensaurus.equivalence.inputs import require_ranges
+from tensaurus.equivalence.interface import required_inputs
 from tensaurus.equivalence.sample import sample_feeds
 from tensaurus.equivalence.verdict import Verdict, verify
 from tensaurus.errors import naming
@@ -31,7 +34,7 @@ from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.program import Program
 from tensaurus.graph.unlock import unlock
 from tensaurus.report.progress import NoProgress, Progress
-from tensaurus.report.summary import METADATA_KEY, Rewrite, Summary
+from tensaurus.report.summary import METADATA_KEY, Equality, Rewrite, Summary
 from tensaurus.rules.match import Rewriter, expander
 from tensaurus.rules.rule import Rule, library
 from tensaurus.search.backtrack import Backtrack, Candidate, Outcome
@@ -99,6 +102,8 @@ def optimize(
     Raises TensaurusError for a model that cannot be read or run.
     """
     told = progress or NoProgress()
+    if backend != "auto":
+        backends.require(backend)
     told.phase("reading the model")
     name = "the model" if isinstance(model, onnx.ModelProto) else str(model)
     original = model if isinstance(model, onnx.ModelProto) else load_model(model)
@@ -109,10 +114,15 @@ def optimize(
     expand = expander(rules)
     with naming(name), ExitStack() as stack:
         records = stack.enter_context(Database(database))
+        require_ranges(original, ranges or {})
         told.phase("trying it")
         first = "onnxruntime" if backend == "auto" else backend
         folder = Path(stack.enter_context(TemporaryDirectory()))
         source = packed(original, folder)
+        if strange := [v.name for v in required_inputs(original) if not v.type.HasField("tensor_type")]:
+            reason = f"input {strange[0]} is not a tensor, no values can be made up for it"
+            told.note(f"{reason}: the model stays as it is")
+            return _unchanged(original, program, name, first, machine, reason)
         feeds, words = sample_feeds(original, shapes or {}, seed, source, first, machine.threads, ranges)
         if words:
             told.note(f"no sizes were given for every input; timed with {words}")
@@ -153,27 +163,47 @@ def optimize(
                 break
             reason = replay.detail if verdict.passed else verdict.detail
             told.note(f"a faster program was thrown away: {reason}")
-    known = census(program)
-    summary = Summary(
-        model=name,
-        backend=backend,
-        threads=machine.threads,
+    summary = replace(
+        _unmeasured(program, name, backend, machine),
         original_ms=base * 1e3,
         optimized_ms=choice.seconds * 1e3,
         speedup=base / choice.seconds,
-        equivalence=choice.verdict.equality,
+        equivalence=choice.verdict.equality.rounded(),
         rewrites=_rewrites(choice.applied),
         replay=choice.replayed,
         search_seconds=seconds,
         measurements=costs.measured,
         ended_by=outcome.ended_by,
+    )
+    return Result(_labelled(choice.model, summary), summary)
+
+
+def _unmeasured(program: Program, name: str, backend: str, machine: Machine) -> Summary:
+    """What is known of the model before anything is measured."""
+    known = census(program)
+    return Summary(
+        model=name,
+        backend=backend,
+        threads=machine.threads,
+        original_ms=nan,
+        optimized_ms=nan,
+        speedup=1.0,
+        equivalence=Equality(0.0, 0.0, True, "unchanged"),
         typed=known.typed,
         opaque=known.opaque.total(),
         opaque_operators=dict(known.opaque.most_common()),
         unlock=tuple(unlock(program)),
         versions=dict(machine.versions),
     )
-    return Result(_labelled(choice.model, summary), summary)
+
+
+def _unchanged(
+    model: onnx.ModelProto, program: Program, name: str, backend: str, machine: Machine, reason: str
+) -> Result:
+    """The model itself, which nothing can be measured of."""
+    summary = _unmeasured(program, name, backend, machine)
+    summary = replace(summary, equivalence=Equality(0.0, 0.0, True, f"unchanged: {reason}"))
+    return Result(_labelled(model, summary), summary)
 
 
 @dataclass(frozen=True)
@@ -205,6 +235,7 @@ class Hunt:
     time_limit: float
     told: Progress
     start: float = field(default_factory=monotonic)
+    interrupted: bool = False
 
     def run(self, program: Program) -> tuple[Outcome, list[Candidate]]:
         """What was found for the model with its best bodies, and these bodies with their chains."""
@@ -212,15 +243,22 @@ class Hunt:
         return self.search(better), bodies
 
     def search(self, program: Program) -> Outcome:
+        if self.interrupted:  # in a body: what comes after it stays as it is
+            return Outcome([Candidate(program, inf)], "interrupt")
         deadline = None if self.steps is not None else self.start + self.time_limit
 
-        def watch(done: int, best: float) -> None:
+        def watch(done: int, best: float | None = None) -> None:
             left = None if deadline is None else max(0.0, deadline - monotonic())
-            self.told.step(done, self.steps, best * 1e3, left)
+            self.told.step(done, self.steps, None if best is None else best * 1e3, left)
 
+        self.costs.told = lambda: watch(0)  # before the first step every operator is measured
         steps = STEPS if self.steps is None else self.steps
         search = Backtrack(self.rewriter, self.costs, self.alpha, steps, deadline, watch=watch)
-        return search.run(program)
+        outcome = search.run(program)
+        if outcome.ended_by == "interrupt":
+            self.interrupted = True
+            self.told.note("interrupted: the best so far is measured and checked; Ctrl-C again gives up")
+        return outcome
 
 
 def _rewrites(candidates: Sequence[Candidate]) -> tuple[Rewrite, ...]:

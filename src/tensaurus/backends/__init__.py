@@ -5,6 +5,7 @@ A backend module defines one `BACKEND` and imports its runtime only when it comp
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from tensaurus.errors import TensaurusError
 
-__all__ = ["Array", "Backend", "BackendError", "Bindable", "Session", "find", "installed"]
+__all__ = ["Array", "Backend", "BackendError", "Bindable", "Session", "find", "installed", "require", "said"]
 
 Array = NDArray[Any]
 
@@ -71,6 +72,28 @@ def find(name: str) -> Backend:
     if name not in _names():
         raise BackendError(f"no backend {name!r}; installed: {', '.join(installed()) or 'none'}")
     return cast(Backend, import_module(f"{__name__}.{name}").BACKEND)
+
+
+def require(name: str) -> Backend:
+    """The backend of that name; raises BackendError if there is none or its runtime is not installed."""
+    backend = find(name)
+    if not backend.installed():
+        raise BackendError(f"{name} is not installed", remedy=f"pip install {name}")
+    return backend
+
+
+def said(error: Exception, most: int = 300) -> str:
+    """A runtime's complaint in one line: without status codes and places in its source, cut at `most`."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    text = _NOISE.sub("", text)
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+# "[ONNXRuntimeError] : 1 : FAIL : ", and FILE.cc:LINE with the signature of the function there
+_NOISE = re.compile(
+    r"\[ONNXRuntimeError\] : \d+ : \w+ : "
+    r"|/\S+\.(?:cc|h|cpp):\d+ (?:[^()]*\((?:[^()]|\([^()]*\))*\)(?: const)?(?: \[[^\]]*\])? )?"
+)
 
 
 def installed() -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tensaurus.backends import Array, BackendError
+from tensaurus.backends import Array, BackendError, said
 
 __all__ = ["BACKEND"]
 
@@ -24,7 +24,7 @@ class _Session:
         try:
             return list(self.inner.run(None if output_names is None else list(output_names), dict(feeds)))
         except Exception as error:
-            raise BackendError(f"onnxruntime: {error}") from error
+            raise BackendError(f"onnxruntime: {said(error)}") from error
 
     def bind(self, feeds: Mapping[str, Array]) -> Callable[[], object]:
         import onnxruntime as ort
@@ -41,13 +41,13 @@ class _Session:
             for output in self.inner.get_outputs():
                 binding.bind_output(output.name, "cpu")
         except Exception as error:
-            raise BackendError(f"onnxruntime: {error}") from error
+            raise BackendError(f"onnxruntime: {said(error)}") from error
 
         def call(keep: object = (arrays, values)) -> None:
             try:
                 self.inner.run_with_iobinding(binding)
             except Exception as error:
-                raise BackendError(f"onnxruntime: {error}") from error
+                raise BackendError(f"onnxruntime: {said(error)}") from error
 
         return call
 
@@ -76,7 +76,7 @@ class _OnnxRuntime:
         try:
             return _Session(ort.InferenceSession(source, options, providers=["CPUExecutionProvider"]))
         except Exception as error:
-            raise BackendError(f"onnxruntime: {error}") from error
+            raise BackendError(f"onnxruntime: {said(error)}") from error
 
 
 BACKEND = _OnnxRuntime()

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tensaurus.backends import Array, BackendError
+from tensaurus.backends import Array, BackendError, said
 
 __all__ = ["BACKEND"]
 
@@ -59,7 +59,7 @@ class _Session:
             self._request.infer(share_outputs=True)
             results = [np.array(self._request.get_output_tensor(place).data) for place in places]
         except Exception as error:
-            raise BackendError(f"openvino: {error}") from error
+            raise BackendError(f"openvino: {said(error)}") from error
         del held
         return results
 
@@ -70,7 +70,7 @@ class _Session:
             try:
                 self._request.infer(share_outputs=True)
             except Exception as error:
-                raise BackendError(f"openvino: {error}") from error
+                raise BackendError(f"openvino: {said(error)}") from error
 
         return call
 
@@ -92,7 +92,7 @@ class _Session:
                 tensor = _runtime().Tensor(array, shared_memory=array.flags.writeable)
                 self._request.set_tensor(port, tensor)
             except Exception as error:
-                raise BackendError(f"openvino: input {names[0]!r}: {error}") from error
+                raise BackendError(f"openvino: input {names[0]!r}: {said(error)}") from error
             held.append((array, tensor))
         return held
 
@@ -119,7 +119,7 @@ class _OpenVino:
             source = _core().read_model(str(model) if isinstance(model, Path) else model)
             return _Session(_core().compile_model(source, "CPU", settings))
         except Exception as error:
-            raise BackendError(f"openvino: {error}") from error
+            raise BackendError(f"openvino: {said(error)}") from error
 
 
 BACKEND = _OpenVino()

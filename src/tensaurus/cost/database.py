@@ -8,7 +8,7 @@ import sqlite3
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from math import isnan
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +20,7 @@ __all__ = ["Database", "DatabaseError", "Measurement", "default_path"]
 
 SCHEMA = 1  # in the file as PRAGMA user_version
 PATIENCE = 30.0  # seconds to wait for another process that is writing
+REMEDY = "Name another file with --db or TENSAURUS_DB."
 
 T = TypeVar("T")
 
@@ -155,7 +156,7 @@ class Database:
             raise DatabaseError(
                 f"the measurement database cannot be used: {reason}",
                 file=self.path,
-                remedy="Set TENSAURUS_DB to a file that can be written.",
+                remedy=REMEDY,
             ) from error
 
     def _open(self, damage: sqlite3.DatabaseError | None = None) -> sqlite3.Connection:
@@ -188,11 +189,11 @@ class Database:
         try:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-            if version > SCHEMA or (version == 0 and tables):
+            columns = connection.execute("SELECT name FROM pragma_table_info('measurements')").fetchall()
+            ours = [(item.name,) for item in fields(Measurement)]
+            if version > SCHEMA or (columns != ours if version else tables):
                 owner = "a newer tensaurus" if version > SCHEMA else "another program"
-                raise DatabaseError(
-                    f"the file belongs to {owner}", file=self.path, remedy="Set TENSAURUS_DB to another file."
-                )
+                raise DatabaseError(f"the file belongs to {owner}", file=self.path, remedy=REMEDY)
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -99,6 +100,22 @@ def _coarse(shape: Shape, place: int) -> int:
     """Blocks along a dimension: of the last two of four, or the last of three."""
     blocked = place >= max(2, len(shape) - 2)
     return -(-shape[place] // BLOCK) if blocked else shape[place]
+
+
+def require_ranges(model: ModelProto, ranges: Mapping[str, tuple[int, int]]) -> None:
+    """Raise TensaurusError for a range of what is no integer input, or beyond what its type holds."""
+    kinds = {value.name: value.type.tensor_type.elem_type for value in required_inputs(model)}
+    for name, (low, high) in ranges.items():
+        if name not in kinds:
+            known = ", ".join(kinds) or "none"
+            raise TensaurusError(f"a range is given for {name}, but the inputs are {known}")
+        kind = TensorProto.DataType.Name(kinds[name]).lower()
+        sizes = re.fullmatch(r"(u?)int(\d+)", kind)
+        if sizes is None:
+            raise TensaurusError(f"a range is given for input {name}, which is {kind} and not an integer")
+        bits = min(63, int(sizes[2]) - (not sizes[1]))
+        if low < (0 if sizes[1] else -(2**bits)) or high >= 2**bits:
+            raise TensaurusError(f"the range {low},{high} of input {name} goes beyond its type {kind}")
 
 
 def assignments(

@@ -16,6 +16,15 @@ METADATA_KEY = "tensaurus"
 """The key of an optimized model's metadata_props that holds its Summary as JSON."""
 
 
+_ENDS = {
+    "exhausted": "nothing left to try",
+    "patience": "no gain for many steps",
+    "steps": "step limit reached",
+    "time": "time limit reached",
+    "interrupt": "interrupted",
+}
+
+
 @dataclass(frozen=True)
 class Rewrite:
     """A rule, the evidence that it is right, how often it was applied, and what it says."""
@@ -35,9 +44,16 @@ class Equality:
     passed: bool
     detail: str = ""
 
+    def rounded(self) -> Equality:
+        """With three digits of each error: the tenth depends on where in memory the reference computes."""
+        largest, relative = (float(f"{error:.3g}") for error in (self.max_abs_error, self.max_rel_error))
+        return Equality(largest, relative, self.passed, self.detail)
+
     def render(self) -> Text:
-        """One line: equal or not, the errors, how it was found."""
+        """One line: equal or not, the errors where they were measured, how it was found."""
         word, style = ("equal", "bold green") if self.passed else ("NOT EQUAL", "bold red")
+        if math.isnan(self.max_abs_error) and math.isnan(self.max_rel_error):
+            return Text.assemble((word, style), f": {self.detail}" if self.detail else "")
         errors = f": max error {_figure(self.max_abs_error)} absolute, {_figure(self.max_rel_error)} relative"
         return Text.assemble((word, style), errors, f" ({self.detail})" if self.detail else "")
 
@@ -100,7 +116,7 @@ class Summary:
             lines.add_row("replay", Text(self.replay))
         lines.add_row("operators", self._operators())
         if self.search_seconds or self.measurements:
-            ended = f", ended by {self.ended_by}" if self.ended_by else ""
+            ended = f", {_ENDS.get(self.ended_by, self.ended_by)}" if self.ended_by else ""
             lines.add_row("search", f"{self.search_seconds:.1f} s, {self.measurements} measurements{ended}")
         for flag in self.unlock:
             lines.add_row("unlock", Text.assemble((flag, "bold"), " would let more of it be optimized"))
@@ -109,6 +125,8 @@ class Summary:
         return Group(lines, Text(), self._rewrite_table())
 
     def _gain(self) -> Text:
+        if math.isnan(self.original_ms):
+            return Text("not measured")
         style = "bold green" if self.speedup > 1.005 else "bold"
         text = f"{self.original_ms:.3f} ms → {self.optimized_ms:.3f} ms, "
         return Text.assemble(text, (f"{self.speedup:.2f}x", style))
