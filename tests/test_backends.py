@@ -86,6 +86,30 @@ def test_unknown_name_lists_the_installed() -> None:
     assert issubclass(backends.BackendError, ValueError)
 
 
+def test_what_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(backends.BackendError, match="openvino is not installed. pip install openvino"):
+        backends.require("openvino")
+    assert backends.require("onnxruntime").name == "onnxruntime"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        ("[ONNXRuntimeError] : 1 : FAIL : Node (mm) Op (MatMul): no", "Node (mm) Op (MatMul): no"),
+        ("/src/core/a.h:46 void ns::f(const std::map<K (*)(), int>&, bool) Opset 99", "Opset 99"),
+        (
+            "/src/a.cc:235 onnxruntime::Norm::Norm(const Info &) the locale is\n missing",
+            "the locale is missing",
+        ),
+        ("x" * 1000, "x" * 300 + "..."),
+        ("", "ValueError"),
+    ],
+)
+def test_a_runtimes_complaint_is_one_line(error: str, words: str) -> None:
+    assert backends.said(ValueError(error)) == words
+
+
 @pytest.mark.parametrize("name", RUNTIMES)
 def test_described(name: str) -> None:
     backend = backends.find(name)

@@ -163,9 +163,13 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "m.sqlite"
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE letters (text TEXT)")
+    for version in (0, 1):  # 1 is ours, too
+        connection.execute(f"PRAGMA user_version = {version}")
+        before = path.read_bytes()
+        with pytest.raises(DatabaseError, match="belongs to another program"):
+            Database(path)
+        assert path.read_bytes() == before
     connection.close()
-    with pytest.raises(DatabaseError, match="belongs to another program"):
-        Database(path)
     newer = tmp_path / "newer.sqlite"
     connection = sqlite3.connect(newer)
     connection.execute("PRAGMA user_version = 999")

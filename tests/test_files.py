@@ -52,7 +52,7 @@ def test_replacing_names_the_file_in_errors_of_the_disk(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["", "no/folder", "file/x", "/dev/null", "folder"])
+@pytest.mark.parametrize("name", ["", "no/folder", "file/x", "/dev/null", "folder", "x" * 300])
 def test_what_cannot_be_written_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()

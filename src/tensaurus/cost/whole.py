@@ -10,8 +10,7 @@ from pathlib import Path
 from tensaurus.backends import Array
 from tensaurus.cost.database import Database, Measurement
 from tensaurus.cost.machine import Machine
-from tensaurus.cost.measure import Contender, compare, ratio
-from tensaurus.cost.worker import Worker, WorkerError
+from tensaurus.cost.measure import Contender, compare, ratio, refusal
 
 
 def model_times(
@@ -34,29 +33,17 @@ def model_times(
     stored = [database.get(text, key, machine.key) for text in texts]
     if all(entry is not None for entry in stored):
         return [entry.seconds for entry in stored if entry is not None]
-    running = [0, *(k for k in range(1, len(packed)) if _runs(packed[k], feeds, backend, machine.threads))]
-    contenders = [Contender(f"model {k}" if k else "the model", backend, packed[k]) for k in running]
+    entries = [Contender(f"model {k}" if k else "the model", backend, p) for k, p in enumerate(packed)]
+    # with sizes fixed, a runtime's own inference may refuse a dead branch
+    running = [k for k, entry in enumerate(entries) if not k or not refusal(entry, feeds, machine.threads)]
+    contenders = [entries[k] for k in running]
     timings = compare(contenders, feeds, threads=machine.threads)
     base = timings[0].median
     seconds = [base] + [inf] * (len(packed) - 1)
     for place, timing in zip(running[1:], timings[1:], strict=True):
         seconds[place] = base / ratio(timings[0], timing).median
-    database.put_many(
-        [Measurement(t, key, machine.key, "", s) for t, s in zip(texts, seconds, strict=True)]
-    )
+    database.put_many([Measurement(t, key, machine.key, "", s) for t, s in zip(texts, seconds, strict=True)])
     return seconds
-
-
-def _runs(model: bytes | Path, feeds: Mapping[str, Array], backend: str, threads: int) -> bool:
-    """Whether the runtime takes the model: with sizes fixed, its own inference may refuse a dead branch."""
-    with Worker(backend, threads=threads) as worker:
-        try:
-            worker.compile(model)
-            worker.feed(feeds)
-            worker.run()
-        except WorkerError:
-            return False
-    return True
 
 
 def _digest(model: bytes | Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from math import isnan
 from pathlib import Path
 
 import onnx
@@ -61,7 +62,8 @@ def _read(path: str | Path) -> onnx.ModelProto:
 def _changes(summary: Summary) -> str:
     steps = sum(rewrite.count for rewrite in summary.rewrites)
     if not steps:
-        return "nothing was changed, because nothing faster was found"
+        reason = "it could not be run" if isnan(summary.original_ms) else "nothing faster was found"
+        return f"nothing was changed, because {reason}"
     many = len(summary.rewrites)
     return (
         f"{steps} rewrite{'s' * (steps != 1)} by {many} rule{'s' * (many != 1)} "

@@ -117,7 +117,8 @@ class Summary:
         lines.add_row("operators", self._operators())
         if self.search_seconds or self.measurements:
             ended = f", {_ENDS.get(self.ended_by, self.ended_by)}" if self.ended_by else ""
-            lines.add_row("search", f"{self.search_seconds:.1f} s, {self.measurements} measurements{ended}")
+            measured = f"{self.measurements} measurement" + ("s" if self.measurements != 1 else "")
+            lines.add_row("search", f"{self.search_seconds:.1f} s, {measured}{ended}")
         for flag in self.unlock:
             lines.add_row("unlock", Text.assemble((flag, "bold"), " would let more of it be optimized"))
         if not self.rewrites:
