@@ -1,6 +1,17 @@
-"""python -m tensaurus"""
+"""python -m tensaurus, and the console script: an interrupt during the imports is one line, too."""
 
-from tensaurus.cli import main
+import sys
+
+
+def main() -> None:
+    try:
+        from tensaurus.cli import main as run
+
+        run()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+
 
 if __name__ == "__main__":
     main()
