@@ -131,6 +131,25 @@ def test_what_broadcasts_by_chance_is_no_match() -> None:
     assert all(made is not left for _, made in rewriter.local(right))
 
 
+def applied(left: Node) -> set[str]:
+    return {rule.name for rule, _ in Rewriter(LIBRARY, explore=True).local(left)}
+
+
+def test_a_window_in_the_padding_alone_averages_nothing() -> None:
+    shifted = op("Add", x(1, 1, 1, 1), constant(np.float32(0.5)))
+    assert "shift-through-average" in applied(op("AveragePool", shifted, kernel_shape=(1, 1)))
+    window = {"kernel_shape": (2, 2), "dilations": (2, 2), "pads": (1, 1, 1, 1)}
+    assert "shift-through-average" not in applied(op("AveragePool", shifted, **window))
+
+
+def test_a_shift_of_higher_rank_moves_the_channels() -> None:
+    """x [4, 4, 4] has its channels in the middle; with t [1, 4, 4, 1] added they are x's first axis."""
+    scaled = op("Mul", x(4, 4, 4), constant(np.full((4, 1), 2, np.float32)))
+    name = "scale-of-shifted-before-conv-without-b"
+    assert name in applied(op("Conv", op("Add", scaled, weights(4, 1)), weights(4, 4, 2)))
+    assert name not in applied(op("Conv", op("Add", scaled, weights(1, 4, 4, 1)), weights(4, 4, 2, 2)))
+
+
 def test_explored_rules_are_left_out_unless_asked_for() -> None:
     text = "r [back]: Neg(Neg(x)) <=> Add(x, 0)"
     assert [sorted(rule.tags) for rule in parse_rule(text)] == [[], ["explore"]]

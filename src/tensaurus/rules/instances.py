@@ -193,8 +193,12 @@ class Proposal:
             if name not in self.types:
                 dtype = "int64" if integers else "float32"
                 wished = self.wishes.get(name)
-                kinds = wished if wished and self.rng.random() < 0.7 else self.known
-                self.types[name] = TensorType(dtype, _shape(kinds, self.rng))
+                draw = self.rng.random()
+                if wished and draw < 0.5:  # several variables at once are rarely right by chance
+                    shape: tuple[Any, ...] = wished[self.rng.integers(len(wished))].shape
+                else:
+                    shape = _shape(wished if wished and draw < 0.8 else self.known, self.rng)
+                self.types[name] = TensorType(dtype, shape)
                 self.known.append(self.types[name])
         if self.rng.random() < 0.1 and not integers:
             # in double precision, everything or some of it
@@ -291,7 +295,7 @@ class Proposal:
                 (1,) * len(value),
                 tuple(sorted(value)),
                 tuple(int(v) for v in rng.integers(0, 3, len(value))),
-                *[self._one_changed(kinds, len(value))] * 4,
+                *[self._one_changed(kinds, len(value))] * 8,
                 tuple(int(rng.choice(sizes)) for _ in value[: rng.integers(2, 4)]),
                 *([kinds[int(rng.integers(len(kinds)))].shape] if kinds else []),
             ]
