@@ -9,8 +9,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
@@ -18,6 +20,7 @@ from typer.testing import CliRunner, Result
 
 import tensaurus
 from tensaurus.cli import app, parse_shapes
+from tensaurus.cost.measure import compare
 from tensaurus.errors import TensaurusError
 
 COMMANDS = ("optimize", "verify", "explain", "bench", "db", "zoo")
@@ -210,6 +213,37 @@ def test_optimize_verify_explain(small_model: Path, tmp_path: Path) -> None:
     listed = run("db", "count")
     assert listed.exit_code == 0
     assert int(listed.stdout) >= 0
+
+
+def test_two_processes_write_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one database, one seed and a limit in steps, whatever the seed of Python's hashes is."""
+    model = onnx.parser.parse_model(
+        """
+        <ir_version: 8, opset_import: ["" : 17]>
+        twice (float[1, 8, 24, 24] x) => (float[1, 8, 24, 24] y)
+        <float three = {3.0}, float zero = {0.0}, float six = {6.0}, float s = {0.7}, float t = {0.3}>
+        {
+            c = Conv <pads = [1, 1, 1, 1]> (x, w)
+            m = Mul (c, s)
+            a = Add (m, t)
+            b = Add (a, three)
+            d = Clip (b, zero, six)
+            e = Mul (a, d)
+            y = Div (e, six)
+        }
+        """
+    )
+    weight = np.random.default_rng(0).standard_normal((8, 8, 3, 3)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    onnx.save_model(model, tmp_path / "model.onnx")
+    monkeypatch.setattr("tensaurus.cost.whole.compare", partial(compare, rounds=2, seconds=0.02))
+    outs = [tmp_path / f"{seed}.onnx" for seed in ("here", "1", "2")]
+    first, *commands = (["optimize", tmp_path / "model.onnx", "-o", out, "--steps", "4"] for out in outs)
+    assert run(*first).exit_code == 0  # fills the database
+    for command, out in zip(commands, outs[1:], strict=True):
+        env = {**os.environ, "PYTHONHASHSEED": out.stem}
+        subprocess.run(shell(*command, "--quiet"), env=env, check=True)
+        assert out.read_bytes() == outs[0].read_bytes()
 
 
 def test_quiet_prints_nothing(small_model: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -197,6 +198,26 @@ def test_an_interrupt_keeps_the_best(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
     result = run(affine_model(), database=tmp_path / "db.sqlite", progress=Progress())
     assert result.summary.ended_by == "interrupt" and result.speedup > 1 and result.summary.equivalence.passed
+
+
+def test_an_interrupt_in_a_body_ends_every_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = import_module("tensaurus.optimize")
+    searched: list[object] = []
+    said: list[str] = []
+
+    class Progress(loop.NoProgress):
+        def note(self, text: str) -> None:
+            said.append(text)
+
+    def search(self: object, program: object) -> object:
+        searched.append(program)
+        return loop.Outcome([loop.Candidate(program, 1.0)], "interrupt")
+
+    monkeypatch.setattr(loop.Backtrack, "run", search)
+    hunt = loop.Hunt(None, SimpleNamespace(), 1.05, None, 60.0, Progress())
+    body, outer = (loop.import_model(affine_model()) for _ in range(2))
+    assert [hunt.search(program).ended_by for program in (body, outer)] == ["interrupt"] * 2
+    assert searched == [body] and len(said) == 1 and "Ctrl-C again" in said[0]
 
 
 def test_bodies_are_optimized(tmp_path: Path) -> None:
