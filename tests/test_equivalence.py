@@ -590,3 +590,15 @@ def test_a_real_model_with_one_wrong_weight(pretrained: Callable[[str], Path]) -
     array[3, 2] *= np.float32(1.01)
     tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     assert not verify(file, again, shapes=shapes, kinds=("random", "blocks")).passed
+
+
+def test_scalars_stay_scalars() -> None:
+    """A float input of rank 0 is compared like any other."""
+    assert moved(np.float32(0.3).reshape(()), np.random.default_rng(0)).shape == ()
+    model = onnx.parser.parse_model(
+        """
+        <ir_version: 8, opset_import: ["" : 17]>
+        scalar (float s, float[3] x) => (float[3] y) { y = Mul (s, x) }
+        """
+    )
+    assert verify(model, model).passed

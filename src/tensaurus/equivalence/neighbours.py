@@ -24,7 +24,7 @@ def moved(array: Array, rng: np.random.Generator) -> Array:
     if array.dtype.kind != "f" or not array.size:
         return array
     words, low = SHORT[array.dtype.itemsize]
-    bits = np.ascontiguousarray(array).view(words)
+    bits = np.asarray(array, order="C").view(words)  # ascontiguousarray would give a scalar an axis
     short = (bits & words((1 << low) - 1)) == 0
     way = rng.integers(-1, 2, array.shape)
     target = np.where(way > 0, np.inf, -np.inf).astype(array.dtype)
