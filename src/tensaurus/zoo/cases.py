@@ -1,0 +1,1 @@
+"""Single operators and small groups of them: the papers' case studies."""

@@ -1,0 +1,1 @@
+"""Networks with an image as output: CSRNet, FSRCNN, GCN."""

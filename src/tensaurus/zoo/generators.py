@@ -1,0 +1,1 @@
+"""Generators of adversarial networks: DCGAN and InfoGAN."""

@@ -1,0 +1,1 @@
+"""Inception-v3, and the 1-D Inception-ResNet-V2."""

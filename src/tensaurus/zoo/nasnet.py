@@ -1,0 +1,1 @@
+"""NasNet-A (mobile)."""

@@ -1,0 +1,1 @@
+"""Feed-forward image classifiers without residual connections: VGG, SqueezeNet, MobileNetV2."""

@@ -1,0 +1,1 @@
+"""The recurrent cell that architecture search found: NasRNN."""

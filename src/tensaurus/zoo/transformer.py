@@ -1,0 +1,1 @@
+"""BERT encoders, and Longformer's attention over a sliding window."""
