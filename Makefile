@@ -7,12 +7,22 @@ MODELS := ppocr_det:x=1,3,640,640 ppocr_rec:x=1,3,48,320 ppocr_cls:x=1,3,48,192
 # OPTIONS is handed to `tensaurus optimize` in the demo.
 OPTIONS ?= --time-limit 60
 
-.PHONY: help demo test lint clean
+# The bench: models (or groups of them, see `tensaurus bench --help`), options, and where its figures go.
+MODELS_TO_BENCH ?= zoo cases batches pretrained
+BENCH_OPTIONS ?= --resume
+TABLE ?= docs/benchmarks.csv
+PAGE ?= docs/benchmarks.md
+SMALL := nasrnn squeezenet infogan
+
+.PHONY: help demo test lint bench bench-smoke bench-tools clean
 
 help:
 	@echo "make demo   optimize three real models, print the summaries, verify the results (about 5 minutes)"
 	@echo "make test   run every test"
 	@echo "make lint   ruff and mypy --strict"
+	@echo "make bench  measure every model beside every peer; hours, Ctrl-C and again goes on (docs/benchmarks.md)"
+	@echo "make bench-smoke  the same on three small models, in under 2 minutes"
+	@echo "make bench-tools  install what the bench compares with; \`make test\` then tests it, too"
 	@echo "make clean  remove .venv and everything built"
 
 .venv/.installed: pyproject.toml constraints.txt
@@ -38,6 +48,19 @@ test: .venv/.installed
 lint: .venv/.installed
 	$(BIN)/ruff check src tests bench
 	$(BIN)/mypy src
+
+.venv/.bench: .venv/.installed
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,openvino,bench]'
+	@touch $@
+
+bench-tools: .venv/.bench
+
+bench: .venv/.bench
+	$(BIN)/tensaurus bench $(MODELS_TO_BENCH) $(BENCH_OPTIONS) --csv $(TABLE) --report $(PAGE)
+
+bench-smoke: .venv/.bench
+	@rm -rf build/smoke && mkdir -p build/smoke
+	$(BIN)/tensaurus bench $(SMALL) --rounds 2 --time-limit 2 --csv build/smoke/table.csv --report build/smoke/page.md
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

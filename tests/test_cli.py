@@ -19,7 +19,8 @@ from onnx import numpy_helper
 from typer.testing import CliRunner, Result
 
 import tensaurus
-from tensaurus.cli import app, parse_shapes
+from tensaurus.cli import app
+from tensaurus.cli.options import parse_shapes
 from tensaurus.cost.measure import compare
 from tensaurus.errors import TensaurusError
 
@@ -278,51 +279,87 @@ def test_rules_are_verified_and_annotated(tmp_path: Path) -> None:
     assert_refused(run("rules", "verify", tmp_path / "none.rules"), "none.rules", "cannot be read")
 
 
-def test_bench(small_model: Path) -> None:
-    result = run(
-        "bench",
-        small_model,
-        "--shape",
-        "x=4,3",
-        "--backend",
-        "onnxruntime",
-        "--threads",
-        "1",
-        "--rounds",
-        "2",
-    )
+def test_bench(small_model: Path, tmp_path: Path) -> None:
+    table, page = tmp_path / "t.csv", tmp_path / "page.md"
+    options = ["--shape", "x=4,3", "--peers", "onnxruntime", "--threads", "1", "--rounds", "2"]
+    result = run("bench", small_model, *options, "--ours", "none", "--csv", table)
     assert result.exit_code == 0, result.output
-    assert "1.00x" in result.stdout
-    assert "onnxruntime" in result.stdout
+    assert "1.00x" in result.stdout and "onnxruntime" in result.stdout
+    assert result.stdout.endswith("1 thread, 2 rounds\n")
+    assert table.read_text().count("\n") == 2
+    again = run("bench", small_model, *options, "--csv", table, "--resume", "--time-limit", "1")
+    assert again.exit_code == 0 and again.stdout == ""
+    pytest.importorskip("matplotlib")
+    result = run("bench", "--csv", table, "--report", page)
+    assert (result.exit_code, result.stdout) == (0, ""), result.output
+    assert str(small_model) in page.read_text() and (page.with_suffix("") / "roofline.png").is_file()
 
 
-def test_bench_makes_up_sizes(small_model: Path) -> None:
-    result = run("bench", small_model, "--backend", "onnxruntime", "--rounds", "1")
+def test_bench_beside_the_optimizer(small_model: Path) -> None:
+    result = run("bench", small_model, "--peers", "onnxruntime", "--rounds", "1", "--time-limit", "1")
     assert result.exit_code == 0, result.output
     assert "timed with x=1,3" in result.stderr
-    assert result.stdout.endswith("threads, 1 round\n")
+    assert "tensaurus on onnxruntime" in result.stdout
 
 
-def test_bench_leaves_out_what_does_not_run(
-    small_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], ["nothing to measure", "--csv"]),
+        (["resnet5"], ["no workload is called resnet5", "resnet50"]),
+        (["resnet50@x"], ["NAME@BATCH"]),
+        (["nowhere.onnx"], ["nowhere.onnx"]),
+        (["nasrnn", "--resume"], ["--resume needs a table", "--csv"]),
+        (["--report", "page.md"], ["--report needs a table"]),
+        (["nasrnn", "--peers", "nonesuch"], ["nonesuch"]),
+        (["nasrnn", "--ours", "reference"], ["--ours reference"]),
+        (["nasrnn", "--peers", "none"], ["--peers"]),
+    ],
+)
+def test_bench_refuses(
+    arguments: list[str], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A backend that nobody named may refuse the model; a model that no backend runs is an error."""
-    from tensaurus import backends
+    monkeypatch.chdir(tmp_path)
+    assert_refused(run("bench", *arguments), *words)
 
+
+def test_bench_refuses_a_foreign_table(small_model: Path, tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("name,ms\na,1\n")
+    result = run("bench", small_model, "--csv", table)
+    assert_refused(result, str(table), "not a table of the bench's")
+    assert table.read_text() == "name,ms\na,1\n"
+
+
+def test_bench_leaves_out_what_does_not_run(small_model: Path, tmp_path: Path) -> None:
+    """A contender may refuse the model; a model that no backend runs is an error."""
     foreign = foreign_model(small_model, tmp_path)
-    result = run("bench", small_model, "--against", foreign)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.splitlines()[-1] == f"error: {foreign}: no backend runs it"
-    pytest.importorskip("openvino")
-    monkeypatch.setattr(type(backends.find("openvino")), "installed", lambda self: True)
-    monkeypatch.setattr(
-        "tensaurus.cost.measure.refusal",
-        lambda entry, feeds, threads: "too new" if entry.backend == "openvino" else None,
-    )
-    result = run("bench", small_model, "--rounds", "1")
+    assert_refused(run("bench", foreign, "--peers", "onnxruntime"), str(foreign), "com.acme:Relu")
+    options = ["--peers", "onnxruntime", "--ours", "none", "--rounds", "1"]
+    result = run("bench", small_model, "--against", foreign, *options)
     assert result.exit_code == 0, result.output
-    assert f"{small_model} on openvino does not run: too new" in result.stderr
-    assert "openvino" not in result.stdout
+    assert f"{foreign} on onnxruntime does not run" in result.stderr
+    both = run("bench", small_model, foreign, *options)
+    assert both.exit_code == 2 and "1 of 2 models could not be measured" in both.stderr
+    assert "1.00x" in both.stdout
+
+
+def test_zoo_build(tmp_path: Path) -> None:
+    file = tmp_path / "rnn.onnx"
+    result = run("zoo", "build", "nasrnn", "--batch", "2", "-o", file)
+    assert (result.exit_code, result.stdout) == (0, f"wrote {file}\n"), result.output
+    assert onnx.load_model(file).graph.input[0].type.tensor_type.shape.dim[0].dim_value == 2
+    assert_refused(run("zoo", "build", "nasrn", "-o", file), "no workload is called nasrn", "nasrnn")
+    assert_refused(run("zoo", "build", "magika", "-o", file), "zoo fetch magika")
+    assert_refused(run("zoo", "build", "nasrnn", "-o", tmp_path / "no" / "a.onnx"), "a.onnx")
+
+
+def test_zoo_list_names_everything() -> None:
+    from tensaurus.zoo.catalog import workloads
+    from tensaurus.zoo.pretrained import PRETRAINED
+
+    lines = run("zoo", "list").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == [*workloads(), *PRETRAINED]
 
 
 def foreign_model(small_model: Path, folder: Path) -> Path:
@@ -346,8 +383,9 @@ def test_a_backend_that_is_not_there(
 ) -> None:
     monkeypatch.setitem(sys.modules, "openvino", None)
     more = {"optimize": ["-o", tmp_path / "out.onnx"], "verify": [small_model], "bench": []}[command]
-    assert_refused(run(command, small_model, *more, "--backend", "openvino"), "openvino is not installed")
-    assert_refused(run(command, small_model, *more, "--backend", "nonesuch"), "no backend 'nonesuch'")
+    option = "--peers" if command == "bench" else "--backend"
+    assert_refused(run(command, small_model, *more, option, "openvino"), "openvino is not installed")
+    assert_refused(run(command, small_model, *more, option, "nonesuch"), "no backend 'nonesuch'")
     assert not (tmp_path / "out.onnx").exists()
 
 
@@ -375,7 +413,7 @@ def test_inputs_that_cannot_be_made_up_leave_the_model_as_it_is(tmp_path: Path) 
 
 
 def test_bench_names_an_unknown_backend(small_model: Path) -> None:
-    assert_refused(run("bench", small_model, "--shape", "x=4,3", "--backend", "nonesuch"), "nonesuch")
+    assert_refused(run("bench", small_model, "--shape", "x=4,3", "--peers", "nonesuch"), "nonesuch")
 
 
 def test_ctrl_c_keeps_the_best_so_far(pretrained: Callable[[str], Path], tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ FLOORS = (
     ("synthesis", "search", "tuning"),
     ("equivalence",),
     ("optimize",),
+    ("contest",),
     ("cli",),
     ("__init__", "__main__"),  # the package's public face
 )

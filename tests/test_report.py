@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
 from tensaurus.errors import TensaurusError
-from tensaurus.report.bench import BenchRow, bench_table
 from tensaurus.report.explain import explain
 from tensaurus.report.progress import NoProgress, PlainProgress, TerminalProgress, describe, progress_on
 from tensaurus.report.summary import METADATA_KEY, Equality, Rewrite, Summary, tally
@@ -171,17 +170,6 @@ def test_explain_refuses_other_files(tmp_path: Path) -> None:
     path.write_text("not a model, just text that goes on for a while")
     with pytest.raises(TensaurusError, match="is not an ONNX model"):
         explain(path)
-
-
-def test_bench_table() -> None:
-    rows = [
-        BenchRow("a.onnx", "onnxruntime 1.31.1", 0.0117, 0.02, 1.0, False),
-        BenchRow("a.onnx", "openvino 2026.4.1", 0.0076, 0.05, 1.539, True),
-    ]
-    _, first, second = text(bench_table(rows)).splitlines()
-    assert first.split() == ["a.onnx", "onnxruntime", "1.31.1", "11.700", "2%", "1.00x"]
-    assert second.split()[3:6] == ["7.600", "5%", "1.54x"]
-    assert second.rstrip().endswith("disturbed by other processes")
 
 
 def test_tally() -> None:

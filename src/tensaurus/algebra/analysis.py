@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from functools import reduce
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from tensaurus.algebra.expr import (
     Body,
@@ -20,7 +24,7 @@ from tensaurus.algebra.expr import (
     tensors,
 )
 from tensaurus.algebra.functions import ORDER, cast_target
-from tensaurus.algebra.size import Size, atoms, largest, product
+from tensaurus.algebra.size import Atom, Floor, Size, atoms, evaluate, largest, product
 from tensaurus.algebra.typing import literal_dtype
 
 _FREE = -1  # the degree of 0: it is homogeneous of every degree
@@ -33,13 +37,6 @@ def flops(scope: Scope) -> Size:
     An inner scope counts once per element of its own, however often it is read; of a guarded choice the
     dearer branch counts; indices and conversions count nothing.
     """
-    inner: dict[int, Scope] = {}
-
-    def collect(body: Body) -> None:
-        for item in reads(body):
-            if isinstance(item.source, Scope) and id(item.source) not in inner:
-                inner[id(item.source)] = item.source
-                collect(item.source.body)
 
     def count(body: Body) -> Any:
         match body:
@@ -51,9 +48,83 @@ def flops(scope: Scope) -> Size:
                 return product(a.extent for a in axes) * (count(nested) + 1)
         return 0
 
+    return sum(product(s.shape) * count(s.body) for s in _scopes(scope))  # type: ignore[no-any-return]
+
+
+def _scopes(scope: Scope) -> list[Scope]:
+    """The scope and those that it reads, directly or not, each once."""
+    inner: dict[int, Scope] = {}
+
+    def collect(body: Body) -> None:
+        for item in reads(body):
+            if isinstance(item.source, Scope) and id(item.source) not in inner:
+                inner[id(item.source)] = item.source
+                collect(item.source.body)
+
     collect(scope.body)
-    whole = [scope, *inner.values()]
-    return sum(product(s.shape) * count(s.body) for s in whole)  # type: ignore[no-any-return]
+    return [scope, *inner.values()]
+
+
+def multiply_adds(scope: Scope) -> Size:
+    """Products that are added up, over all elements: what convolutions and matrix products do.
+
+    One of the same two elements counts once. As is usual, zeros beyond the edges count; zeros between the
+    elements of a factor (a transposed convolution has them) do not.
+    """
+
+    def count(body: Body, points: Any) -> Any:
+        if not isinstance(body, Reduce):
+            return sum(count(child, points) for child in children(body))
+        points = points * product(axis.extent for axis in body.axes)
+        factors = _factors(body.body) if body.monoid == "sum" else None
+        return count(body.body, points) + (0 if factors is None else _products(factors, points))
+
+    return sum(count(s.body, product(s.shape)) for s in _scopes(scope))  # type: ignore[no-any-return]
+
+
+def _factors(term: Body) -> tuple[Read, ...] | None:
+    """What a term of a sum multiplies; None where it is no product."""
+    match term:
+        case Call("mul", args):
+            return tuple(item for arg in args for item in reads(arg))
+        case Reduce():
+            return None
+    return next((found for child in children(term) if (found := _factors(child)) is not None), None)
+
+
+def _products(factors: tuple[Read, ...], points: Any) -> Any:
+    """How many products there are where the term is evaluated at so many points."""
+    amounts = []
+    for read in factors:
+        density = _density(read.source) if isinstance(read.source, Scope) else Fraction(1)
+        points = points * density
+        amounts.append(product(read.source.shape) * density)
+    if len(factors) != 2:
+        return points
+    # Two elements meet where they agree on the indices that both reads share.
+    first, second = (dict(zip(read.indices, read.source.shape, strict=True)) for read in factors)
+    shared = product(extent for index, extent in first.items() if second.get(index) == extent)
+    pairs = [*amounts, shared, points]
+    if not all(isinstance(amount, int | Fraction) for amount in pairs) or not shared:
+        return points
+    return min(points, amounts[0] * amounts[1] / Fraction(shared))
+
+
+def _density(scope: Scope) -> Fraction:
+    """The share of the elements that a guard of the whole body does not set to 0; 1 where sizes are open."""
+    body = scope.body
+    if not isinstance(body, Select) or body.other != Const(0):
+        return Fraction(1)
+    found = {atom for size in body.guard for atom in atoms(size) if not isinstance(atom, Floor)}
+    axes = [axis for axis in scope.axes if axis in found]
+    extents = [axis.extent for axis in axes if isinstance(axis.extent, int)]
+    if len(extents) < len(found):
+        return Fraction(1)
+    grid = np.indices(tuple(extents), sparse=True)
+    place: dict[Atom, Any] = dict(zip(axes, grid, strict=True))
+    held = reduce(np.logical_and, (evaluate(size, place.__getitem__) >= 0 for size in body.guard))
+    points = np.broadcast_to(held, tuple(extents))
+    return Fraction(int(points.sum()), max(1, points.size))
 
 
 def degree(scope: Scope, tensor: Tensor) -> int | None:

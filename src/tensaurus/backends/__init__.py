@@ -1,6 +1,7 @@
 """What runs an ONNX model: one file per backend, found by its module name.
 
-A backend module defines one `BACKEND` and imports its runtime only when it compiles a model.
+A backend module defines one `BACKEND` and imports its runtime only when it compiles a model; a module whose
+name begins with an underscore is a part of others.
 """
 
 from __future__ import annotations
@@ -16,7 +17,19 @@ from numpy.typing import NDArray
 
 from tensaurus.errors import TensaurusError
 
-__all__ = ["Array", "Backend", "BackendError", "Bindable", "Session", "find", "installed", "require", "said"]
+__all__ = [
+    "Array",
+    "Backend",
+    "BackendError",
+    "Bindable",
+    "Session",
+    "find",
+    "installed",
+    "peers",
+    "require",
+    "said",
+    "targets",
+]
 
 Array = NDArray[Any]
 
@@ -49,10 +62,25 @@ class Bindable(Session, Protocol):
 
 
 class Backend(Protocol):
-    """A runtime for ONNX models, on the CPU and in the model's own precision."""
+    """A runtime for ONNX models on the CPU."""
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def target(self) -> bool:
+        """Whether models may be optimized for it; others are there to check or to measure against."""
+        ...
+
+    @property
+    def peer(self) -> bool:
+        """Whether people serve models with it, so that it is worth measuring."""
+        ...
+
+    @property
+    def exact(self) -> bool:
+        """Whether it computes in the model's own precision, or in a higher one."""
+        ...
 
     def version(self) -> str:
         """The runtime's version, without importing it."""
@@ -101,5 +129,16 @@ def installed() -> list[str]:
     return [name for name in _names() if find(name).installed()]
 
 
+def targets() -> list[str]:
+    """Names of the installed backends that models may be optimized for, sorted."""
+    return [name for name in installed() if find(name).target]
+
+
+def peers() -> list[str]:
+    """Names of the installed backends that people serve models with: targets first, then sorted."""
+    found = [name for name in installed() if find(name).peer]
+    return sorted(found, key=lambda name: (not find(name).target, name))
+
+
 def _names() -> list[str]:
-    return sorted(module.name for module in iter_modules(__path__))
+    return sorted(module.name for module in iter_modules(__path__) if not module.name.startswith("_"))

@@ -55,6 +55,9 @@ class _Session:
 @dataclass(frozen=True)
 class _OnnxRuntime:
     name: str = "onnxruntime"
+    target: bool = True
+    peer: bool = True
+    exact: bool = True
 
     def version(self) -> str:
         return version("onnxruntime")

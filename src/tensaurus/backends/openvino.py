@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU in float32, for one request at a time."""
+"""OpenVINO on the CPU, in float32 unless it is told otherwise, for one request at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from tensaurus.backends import Array, BackendError, said
 
-__all__ = ["BACKEND"]
+__all__ = ["BACKEND", "OpenVino"]
 
 
 @cache
@@ -98,8 +98,14 @@ class _Session:
 
 
 @dataclass(frozen=True)
-class _OpenVino:
+class OpenVino:
+    """OpenVINO, exact or not."""
+
     name: str = "openvino"
+    target: bool = True
+    peer: bool = True
+    exact: bool = True
+    """In float32; else at the default precision, which is bfloat16 where the processor computes in it."""
 
     def version(self) -> str:
         return version("openvino")
@@ -109,12 +115,13 @@ class _OpenVino:
 
     def compile(self, model: bytes | Path, *, threads: int) -> _Session:
         """A session of one stream on `threads` threads."""
-        settings = {
-            "INFERENCE_PRECISION_HINT": "f32",  # the default computes in bfloat16 where the processor can
+        settings: dict[str, Any] = {
             "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": 1,
             "PERFORMANCE_HINT": "LATENCY",
         }
+        if self.exact:
+            settings["INFERENCE_PRECISION_HINT"] = "f32"
         try:
             source = _core().read_model(str(model) if isinstance(model, Path) else model)
             return _Session(_core().compile_model(source, "CPU", settings))
@@ -122,4 +129,4 @@ class _OpenVino:
             raise BackendError(f"openvino: {said(error)}") from error
 
 
-BACKEND = _OpenVino()
+BACKEND = OpenVino()

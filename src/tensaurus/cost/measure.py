@@ -14,7 +14,18 @@ from tensaurus import backends
 from tensaurus.backends import Array, BackendError
 from tensaurus.cost.worker import DISTURBED, REPEATS, Round, Worker, WorkerError
 
-__all__ = ["Contender", "Ratio", "Stopwatch", "Timing", "choose", "compare", "ratio", "refusal"]
+__all__ = [
+    "Contender",
+    "Ratio",
+    "Stopwatch",
+    "Timing",
+    "choose",
+    "compare",
+    "in_turns",
+    "ratio",
+    "refusal",
+    "warm_up",
+]
 
 
 @dataclass(frozen=True)
@@ -99,11 +110,11 @@ def compare(
         for contender in contenders:
             worker = stack.enter_context(Worker(contender.backend, threads=threads, timeout=timeout))
             try:
-                _warm_up(worker, contender.model, feeds, seconds)
+                warm_up(worker, contender.model, feeds, seconds)
             except WorkerError as error:
                 raise WorkerError(f"{contender.name}: {error}") from error
             workers.append(worker)
-        return _in_turns([contender.name for contender in contenders], workers, rounds, seconds)
+        return in_turns([contender.name for contender in contenders], workers, rounds, seconds)
 
 
 def refusal(contender: Contender, feeds: Mapping[str, Array], threads: int) -> str | None:
@@ -127,7 +138,7 @@ def choose(
     seconds: float = 0.1,
     timeout: float = 300.0,
 ) -> str:
-    """Name of the installed runtime that runs the model fastest, the reference left out.
+    """Name of the installed runtime that runs the model fastest, of those that are targets.
 
     Raises BackendError, with each one's reason, where none runs it.
     """
@@ -135,12 +146,10 @@ def choose(
     workers: list[Worker] = []
     refusals: list[str] = []
     with ExitStack() as stack:
-        for name in backends.installed():
-            if name == "reference":
-                continue
+        for name in backends.targets():
             worker = stack.enter_context(Worker(name, threads=threads, timeout=timeout))
             try:
-                _warm_up(worker, model, feeds, seconds)
+                warm_up(worker, model, feeds, seconds)
             except WorkerError as error:
                 refusals.append(str(error))
                 worker.close()
@@ -152,16 +161,21 @@ def choose(
             raise BackendError(f"no backend runs the model: {reasons}")
         if len(workers) == 1:
             return names[0]
-        return min(_in_turns(names, workers, rounds, seconds), key=lambda timing: timing.median).name
+        return min(in_turns(names, workers, rounds, seconds), key=lambda timing: timing.median).name
 
 
-def _warm_up(worker: Worker, model: bytes | Path, feeds: Mapping[str, Array], seconds: float) -> None:
+def warm_up(worker: Worker, model: bytes | Path, feeds: Mapping[str, Array], seconds: float) -> None:
+    """Compile the model and run it for about `seconds`; raises WorkerError."""
     worker.compile(model)
     worker.feed(feeds)
     worker.time(seconds)
 
 
-def _in_turns(names: Sequence[str], workers: Sequence[Worker], rounds: int, seconds: float) -> list[Timing]:
+def in_turns(names: Sequence[str], workers: Sequence[Worker], rounds: int, seconds: float) -> list[Timing]:
+    """Time workers that are warm, one after the other, every second round the other way round.
+
+    Raises WorkerError, which names the contender.
+    """
     taken: list[list[Round]] = [[] for _ in workers]
     for number in range(rounds):
         order = range(len(workers)) if number % 2 == 0 else reversed(range(len(workers)))

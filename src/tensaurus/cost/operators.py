@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 
 from tensaurus.algebra.analysis import flops
+from tensaurus.algebra.expr import Scope
 from tensaurus.algebra.size import Arithmetic
 from tensaurus.algebra.size import evaluate as value_of
 from tensaurus.cost.database import Database, Measurement
@@ -93,24 +94,30 @@ class OperatorCosts:
 def estimate(node: Node) -> float:
     """The roofline, in seconds: the larger of arithmetic and traffic."""
     kinds = tuple(None if a is None else a.tensor for a in node.args)
-    moved = 4 * sum(_elements(k) for k in (*kinds, *node.types) if isinstance(k, TensorType))
+    moved = 4 * sum(elements_of(k) for k in (*kinds, *node.types) if isinstance(k, TensorType))
     return max(operations(node) / FLOPS, moved / BYTES)
 
 
 def operations(node: Node, unknown: int = UNKNOWN) -> int:
     """Scalar operations of one node; sizes that are not known count as `unknown`, opaque nodes as none."""
+    return sum(number_of(flops(scope), unknown) for scope in scopes_of(node))
+
+
+def scopes_of(node: Node) -> tuple[Scope, ...]:
+    """The expression of each of the node's outputs; none of an opaque node."""
     if not isinstance(node.op, Op):
-        return 0
+        return ()
     kinds = tuple(None if a is None else a.tensor for a in node.args)
-    scopes = node.op.scopes(kinds, node.attrs)[: len(node.types)]
-    return sum(_number(flops(scope), unknown) for scope in scopes)
+    return tuple(node.op.scopes(kinds, node.attrs)[: len(node.types)])
 
 
-def _elements(kind: TensorType) -> int:
-    return prod(_number(n) for n in kind.shape)
+def elements_of(kind: TensorType) -> int:
+    """How many the tensor has."""
+    return prod(number_of(n) for n in kind.shape)
 
 
-def _number(size: Any, unknown: int = UNKNOWN) -> int:
+def number_of(size: Any, unknown: int = UNKNOWN) -> int:
+    """The size, with `unknown` in the place of every symbol in it."""
     return int(value_of(size, lambda atom: unknown)) if isinstance(size, Arithmetic) else int(size)
 
 
@@ -127,7 +134,7 @@ def alone(
             args.append(None)
             continue
         kind = arg.tensor
-        shape = tuple(_number(n) for n in kind.shape)
+        shape = tuple(number_of(n) for n in kind.shape)
         if arg.op is CONSTANT and prod(shape) == 1:
             args.append(arg)
         elif arg.static:

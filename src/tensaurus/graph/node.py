@@ -114,7 +114,7 @@ def _intern(
         found = Node()
         found.op, found.args, found.attrs, found.types = op, args, attrs, types
         found.static = op is CONSTANT or (
-            (isinstance(op, Op) or op is ITEM) and bool(args) and all(a is None or a.static for a in args)
+            (isinstance(op, Op) or op is ITEM) and all(a is None or a.static for a in args)
         )
         found.serial = next(_serials)
         _nodes[key] = found

@@ -155,8 +155,9 @@ class Builder:
         bias: bool = False,
         gain: float = 2.0,
     ) -> Value:
-        """A convolution over all axes after the second, padded evenly; weights NAME.weight, NAME.bias.
+        """A convolution over all axes after the second; weights NAME.weight, NAME.bias.
 
+        `padding` is one size, one for each axis, or the sizes before each axis and then those after each.
         `gain` is the output's mean square over the input's: 2 where a ReLU follows (He et al., 2015).
         """
         rank = len(x.shape) - 2
@@ -173,7 +174,7 @@ class Builder:
             name=name,
             kernel_shape=window,
             strides=_spread(stride, rank),
-            pads=_spread(padding, rank) * 2,
+            pads=_pads(padding, rank),
             dilations=_spread(dilation, rank),
             group=groups,
         )
@@ -205,7 +206,7 @@ class Builder:
             name=name,
             kernel_shape=window,
             strides=steps,
-            pads=_spread(padding, rank) * 2,
+            pads=_pads(padding, rank),
             output_padding=_spread(output_padding, rank),
         )
 
@@ -222,6 +223,24 @@ class Builder:
             drawn: NDArray[Any] = self.random(key).uniform(low, high, x.channels)
             parts.append(self.constant(drawn, key))
         return self.node("BatchNormalization", x, *parts, name=name, epsilon=epsilon)
+
+    def conv_norm(
+        self,
+        x: Value,
+        conv: str,
+        norm: str,
+        channels: int,
+        kernel: Sizes,
+        *,
+        stride: Sizes = 1,
+        padding: Sizes = 0,
+        groups: int = 1,
+        gain: float = 2.0,
+        epsilon: float = 1e-5,
+    ) -> Value:
+        """A convolution without bias, named `conv`, and the batch normalization `norm` of its output."""
+        y = self.conv(x, conv, channels, kernel, stride=stride, padding=padding, groups=groups, gain=gain)
+        return self.batch_norm(y, norm, epsilon=epsilon)
 
     def layer_norm(self, x: Value, name: str, *, epsilon: float = 1e-5) -> Value:
         """Layer normalization over the last axis."""
@@ -259,7 +278,7 @@ class Builder:
             x,
             kernel_shape=_spread(kernel, rank),
             strides=_spread(stride, rank),
-            pads=_spread(padding, rank) * 2,
+            pads=_pads(padding, rank),
             ceil_mode=int(ceil),
         )
 
@@ -280,7 +299,7 @@ class Builder:
             x,
             kernel_shape=_spread(kernel, rank),
             strides=_spread(stride, rank),
-            pads=_spread(padding, rank) * 2,
+            pads=_pads(padding, rank),
             count_include_pad=int(count_padding),
             ceil_mode=int(ceil),
         )
@@ -315,6 +334,12 @@ class Builder:
 def _spread(sizes: Sizes, rank: int) -> Shape:
     """One size for all axes, or one each."""
     return (sizes,) * rank if isinstance(sizes, int) else tuple(sizes)
+
+
+def _pads(sizes: Sizes, rank: int) -> Shape:
+    """The sizes before each axis, then those after each."""
+    spread = _spread(sizes, rank)
+    return spread if len(spread) == 2 * rank else spread * 2
 
 
 def _small(value: Value) -> bool:

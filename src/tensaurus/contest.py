@@ -1,0 +1,242 @@
+"""The bench: a model on every runtime that a user might pick, and what the optimizer makes of it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from math import nan
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import onnx
+
+from tensaurus import backends
+from tensaurus._version import __version__
+from tensaurus.backends import Array
+from tensaurus.cost.demand import Demand, demand
+from tensaurus.cost.machine import Machine
+from tensaurus.cost.measure import Timing, in_turns
+from tensaurus.cost.peaks import measure_peaks
+from tensaurus.cost.worker import Worker, WorkerError
+from tensaurus.equivalence.inputs import require_ranges
+from tensaurus.equivalence.sample import sample_feeds
+from tensaurus.errors import TensaurusError, naming
+from tensaurus.graph.model_file import packed
+from tensaurus.graph.onnx_import import import_model
+from tensaurus.optimize import optimize
+from tensaurus.report.progress import NoProgress, Progress
+from tensaurus.report.records import Record, Setting
+from tensaurus.zoo.selection import Subject
+
+__all__ = ["Contest", "setting_here"]
+
+ROUND = 0.25  # seconds that a contender computes at a time
+PATIENCE = 900.0  # seconds that a runtime may take to compile
+
+
+@dataclass(frozen=True, eq=False)
+class _Entrant:
+    name: str
+    backend: str
+    model: bytes | Path
+    ours: bool = False
+    note: str = ""
+
+
+def setting_here(threads: int | None = None) -> Setting:
+    """This machine, its peaks measured now (about three seconds), the versions, and the date."""
+    machine, peers = Machine.here(threads), backends.peers()
+    peaks = measure_peaks(machine.threads)
+    return Setting(
+        processor=machine.processor,
+        cores=machine.cores,
+        threads=machine.threads,
+        versions=", ".join(f"{name} {version}" for name, version in machine.versions if name in peers),
+        commit=_commit(),
+        date=datetime.now(UTC).date().isoformat(),
+        instructions=peaks.instructions,
+        peak_gflops=peaks.flops / 1e9,
+        peak_cache_gbs=peaks.cache / 1e9,
+        peak_memory_gbs=peaks.memory / 1e9,
+    )
+
+
+def _commit() -> str:
+    """Of the checkout that this package lies in, with a plus where files differ from it; else the version."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *words]
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    try:
+        if git("ls-files", "--error-unmatch", __file__) and (short := git("rev-parse", "--short=10", "HEAD")):
+            return short + ("+" if git("status", "--porcelain", "--untracked-files=no", "--", ".") else "")
+    except OSError:  # no git here
+        pass
+    return f"version {__version__}"
+
+
+@dataclass(frozen=True)
+class Contest:
+    """How contenders are measured: each alone in its process, in turns, one of them computing at a time.
+
+    `peers` are backends that run the original, `ours` those that run the optimizer's result for them;
+    `against` are further files to run on every peer; `rounds` are turns of a quarter of a second.
+    """
+
+    setting: Setting
+    peers: Sequence[str]
+    ours: Sequence[str] = ()
+    against: Sequence[Path] = ()
+    rounds: int = 10
+    time_limit: float = 60.0
+    steps: int | None = None
+    seed: int = 0
+    database: Path | None = None
+    progress: Progress = field(default_factory=NoProgress)
+
+    def records(self, subject: Subject) -> list[Record]:
+        """One for every contender, those that do not run included; the first is the first peer that does.
+
+        Raises TensaurusError where no peer runs the model.
+        """
+        told, threads = self.progress, self.setting.threads
+        with naming(subject.name), ExitStack() as stack:
+            told.phase(f"{subject.name}: reading it")
+            model = subject.load()
+            program = import_model(model, subject.shapes, subject.name)
+            require_ranges(model, subject.ranges)
+            folder = Path(stack.enter_context(TemporaryDirectory()))
+            source = packed(model, folder)
+            feeds, words = sample_feeds(
+                model, subject.shapes, self.seed, source, self.peers[0], threads, subject.ranges
+            )
+            if words:
+                told.note(f"no sizes were given for every input; timed with {words}")
+            entrants = [_Entrant(peer, peer, source) for peer in self.peers]
+            entrants += [_Entrant(f"{file} on {p}", p, file) for file in self.against for p in self.peers]
+            entrants += [self._optimized(subject, model, backend, source, folder) for backend in self.ours]
+            return self._measured(subject, entrants, feeds, demand(program))
+
+    def _optimized(
+        self, subject: Subject, model: onnx.ModelProto, backend: str, source: bytes | Path, folder: Path
+    ) -> _Entrant:
+        """The optimizer's result for the backend."""
+        name = f"tensaurus on {backend}"
+        self.progress.note(f"{subject.name}: optimizing for {backend}")
+        try:
+            result = optimize(
+                model,
+                shapes=subject.shapes,
+                ranges=subject.ranges,
+                backend=backend,
+                threads=self.setting.threads,
+                time_limit=self.time_limit,
+                steps=self.steps,
+                seed=self.seed,
+                database=self.database,
+                progress=self.progress,
+            )
+        except TensaurusError as error:
+            return _Entrant(name, backend, source, True, str(error))
+        if not result.rewrites:
+            return _Entrant(name, backend, source, True, "unchanged")
+        kept = folder / backend
+        kept.mkdir()
+        return _Entrant(name, backend, packed(result.model, kept), True)
+
+    def _measured(
+        self, subject: Subject, entrants: Sequence[_Entrant], feeds: Mapping[str, Array], needs: Demand
+    ) -> list[Record]:
+        told, threads = self.progress, self.setting.threads
+        entered: dict[_Entrant, Worker] = {}
+        outputs: dict[_Entrant, list[Array]] = {}
+        refused: dict[_Entrant, str] = {}
+        with ExitStack() as stack:
+            for entrant in entrants:
+                if entrant.note:
+                    continue
+                told.phase(f"{subject.name}: compiling it for {entrant.name}")
+                worker = stack.enter_context(Worker(entrant.backend, threads=threads, timeout=PATIENCE))
+                try:
+                    worker.compile(entrant.model)
+                    worker.feed(feeds)
+                    outputs[entrant] = worker.run()
+                    worker.time(ROUND)
+                except WorkerError as error:
+                    refused[entrant] = str(error)
+                    told.note(f"{subject.name}: {entrant.name} does not run: {error}")
+                    worker.close()
+                else:
+                    entered[entrant] = worker
+            if not entered:
+                reasons = "; ".join(refused.values())
+                raise TensaurusError(f"no backend runs it: {reasons}")
+            told.phase(f"{subject.name}: timing in turns")
+            names = [entrant.name for entrant in entered]
+            timings = dict(
+                zip(entered, in_turns(names, list(entered.values()), self.rounds, ROUND), strict=True)
+            )
+        truth = next(iter(outputs.values()))
+        errors = {entrant: _difference(found, truth) for entrant, found in outputs.items()}
+        for entrant in entrants:  # what stays as it is takes the time of the original
+            if entrant.note == "unchanged":
+                same = next((e for e in timings if e.backend == entrant.backend and not e.ours), None)
+                if same is not None:
+                    timings[entrant], errors[entrant] = timings[same], 0.0
+        return [
+            self._record(subject, e, timings.get(e), errors.get(e, nan), needs, e.note or refused.get(e, ""))
+            for e in entrants
+        ]
+
+    def _record(
+        self,
+        subject: Subject,
+        entrant: _Entrant,
+        timing: Timing | None,
+        error: float,
+        needs: Demand,
+        note: str,
+    ) -> Record:
+        return Record(
+            **asdict(self.setting),
+            model=subject.name,
+            contender=entrant.name,
+            backend=entrant.backend,
+            ours=entrant.ours,
+            exact=backends.find(entrant.backend).exact,
+            rounds_ms=tuple(median(samples) * 1e3 for samples in timing.rounds) if timing else (),
+            median_ms=timing.median * 1e3 if timing else nan,
+            minimum_ms=timing.minimum * 1e3 if timing else nan,
+            spread=timing.spread if timing else nan,
+            disturbed=timing.disturbed if timing else 0,
+            error=error,
+            gflop=2 * needs.multiply_adds / 1e9,
+            compulsory_mb=needs.compulsory / 1e6,
+            traffic_mb=needs.traffic / 1e6,
+            note=note,
+        )
+
+
+def _difference(found: Sequence[Array], truth: Sequence[Array]) -> float:
+    """The largest difference of two runs' numbers, over the largest number; infinite where one has none."""
+
+    def differences() -> Iterator[float]:
+        for a, b in zip(found, truth, strict=True):
+            if a.shape != b.shape:
+                yield float("inf")
+            elif b.dtype.kind in "biuf" and b.size:
+                wide, true = np.asarray(a, np.float64), np.asarray(b, np.float64)
+                same = (wide == true) | (np.isnan(wide) & np.isnan(true))
+                with np.errstate(invalid="ignore"):
+                    gaps = np.where(same, 0.0, np.nan_to_num(np.abs(wide - true), nan=np.inf))
+                largest = float(np.abs(true[np.isfinite(true)]).max(initial=0.0))
+                yield float(gaps.max()) / (largest or 1.0)
+
+    return max(differences(), default=0.0) if len(found) == len(truth) else float("inf")
