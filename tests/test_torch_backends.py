@@ -235,6 +235,12 @@ def test_openvino_at_its_default_precision() -> None:
     assert np.abs(ours - theirs).max() < 0.05 * np.abs(theirs).max()
 
 
+def test_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(backends.find("inductor")), "installed", lambda self: False)
+    with pytest.raises(backends.BackendError, match="inductor is not installed. pip install torch$"):
+        backends.require("inductor")
+
+
 def test_what_each_is_for() -> None:
     assert set(backends.targets()) <= {"onnxruntime", "openvino"}
     for name in WAYS:

@@ -26,7 +26,7 @@ from tensaurus.equivalence.inputs import require_ranges
 from tensaurus.equivalence.interface import required_inputs
 from tensaurus.equivalence.sample import sample_feeds
 from tensaurus.equivalence.verdict import Verdict, verify
-from tensaurus.errors import naming
+from tensaurus.errors import TensaurusError, naming
 from tensaurus.graph.census import census
 from tensaurus.graph.model_file import load_model, packed, save_model
 from tensaurus.graph.onnx_export import export_model
@@ -102,8 +102,8 @@ def optimize(
     Raises TensaurusError for a model that cannot be read or run.
     """
     told = progress or NoProgress()
-    if backend != "auto":
-        backends.require(backend)
+    if backend != "auto" and not backends.require(backend).target:
+        raise TensaurusError(f"nothing can be optimized for {backend}: it is there to compare with")
     told.phase("reading the model")
     name = "the model" if isinstance(model, onnx.ModelProto) else str(model)
     original = model if isinstance(model, onnx.ModelProto) else load_model(model)

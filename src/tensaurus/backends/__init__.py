@@ -68,6 +68,11 @@ class Backend(Protocol):
     def name(self) -> str: ...
 
     @property
+    def package(self) -> str:
+        """What to install for it."""
+        ...
+
+    @property
     def target(self) -> bool:
         """Whether models may be optimized for it; others are there to check or to measure against."""
         ...
@@ -106,7 +111,7 @@ def require(name: str) -> Backend:
     """The backend of that name; raises BackendError if there is none or its runtime is not installed."""
     backend = find(name)
     if not backend.installed():
-        raise BackendError(f"{name} is not installed", remedy=f"pip install {name}")
+        raise BackendError(f"{name} is not installed", remedy=f"pip install {backend.package}")
     return backend
 
 

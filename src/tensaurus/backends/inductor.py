@@ -4,4 +4,4 @@ from tensaurus.backends.torch import Torch
 
 __all__ = ["BACKEND"]
 
-BACKEND = Torch("inductor", inductor={"freezing": True})
+BACKEND = Torch(name="inductor", inductor={"freezing": True})

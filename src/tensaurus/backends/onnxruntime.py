@@ -55,6 +55,7 @@ class _Session:
 @dataclass(frozen=True)
 class _OnnxRuntime:
     name: str = "onnxruntime"
+    package: str = "onnxruntime"
     target: bool = True
     peer: bool = True
     exact: bool = True

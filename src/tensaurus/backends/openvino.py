@@ -102,6 +102,7 @@ class OpenVino:
     """OpenVINO, exact or not."""
 
     name: str = "openvino"
+    package: str = "openvino"
     target: bool = True
     peer: bool = True
     exact: bool = True

@@ -4,4 +4,4 @@ from tensaurus.backends.openvino import OpenVino
 
 __all__ = ["BACKEND"]
 
-BACKEND = OpenVino("openvino_bf16", target=False, exact=False)
+BACKEND = OpenVino(name="openvino_bf16", target=False, exact=False)

@@ -117,6 +117,7 @@ class Torch:
     """One way to run torch."""
 
     name: str = "torch"
+    package: str = "torch"
     target: bool = False
     peer: bool = True
     exact: bool = True

@@ -4,4 +4,4 @@ from tensaurus.backends.torch import Torch
 
 __all__ = ["BACKEND"]
 
-BACKEND = Torch("torch_channels_last", channels_last=True)
+BACKEND = Torch(name="torch_channels_last", channels_last=True)

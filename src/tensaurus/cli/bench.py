@@ -107,7 +107,7 @@ def bench(
         for name in (*names, *goals):
             backends.require(name)
         if strange := [name for name in goals if not backends.find(name).target]:
-            raise TensaurusError(f"--ours {strange[0]}: the optimizer does not aim at it")
+            raise TensaurusError(f"--ours {strange[0]}: nothing can be optimized for it")
         if resume:
             had = {record.model for record in earlier}
             subjects = [subject for subject in subjects if subject.name not in had]

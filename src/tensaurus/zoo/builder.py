@@ -99,6 +99,8 @@ class Builder:
         name = name or self._fresh(operator)
         names = [name] if outputs == 1 else [f"{name}.{place}" for place in range(outputs)]
         read = ["" if value is None else value.name for value in inputs]
+        while read and not read[-1]:  # exporters leave these out, and runtimes' fusions count inputs
+            read.pop()
         made = helper.make_node(operator, read, names, name=name, **given)
         types = shape_inference.infer_node_outputs(
             onnx.defs.get_schema(operator, self.opset),

@@ -44,7 +44,7 @@ class Workload:
     parameters: float
     """Millions of trained parameters, as published; of operators alone, those of their weights."""
     multiply_adds: float
-    """Billions at batch 1 (or at the one batch that a case study has), as published."""
+    """Billions at batch 1, as published."""
     papers: tuple[str, ...]
     """Where it is evaluated: taso, tensat, pet, einnet, eto."""
     batches: tuple[int, ...]

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from tensaurus.zoo.builder import Builder, Value
 from tensaurus.zoo.catalog import workload
 
-__all__ = ["sliding_window_attention"]
+__all__ = ["sliding_window_attention", "times_band"]
 
 HEADS, LENGTH, SIZE = 8, 4096, 64
 
@@ -34,14 +34,14 @@ def sliding_window_attention(
         return b.reshape(x, batch * heads * dilation, each // width, width, size)
 
     query, key, value = (b.input(name, batch, heads, length, size) for name in ("query", "key", "value"))
-    scores = _times_band(b, split(b.mul(query, b.constant(size**-0.5))), split(key))
+    scores = times_band(b, split(b.mul(query, b.constant(size**-0.5))), split(key))
     mixed = _band_times(b, b.node("Softmax", scores, axis=-1), split(value))
     if dilation > 1:
         mixed = b.transpose(b.reshape(mixed, batch * heads, dilation, each, size), 0, 2, 1, 3)
     return b.reshape(mixed, batch, heads, length, size)
 
 
-def _times_band(b: Builder, query: Value, key: Value) -> Value:
+def times_band(b: Builder, query: Value, key: Value) -> Value:
     """The products of each query with the keys of its window (G2BMM): [rows, blocks, width, 2 width + 1].
 
     Both come in blocks [rows, blocks, width, size]. Chunks of two blocks are multiplied in full; a row of

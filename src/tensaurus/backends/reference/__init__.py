@@ -80,6 +80,7 @@ def _returned(value: Any, kind: Type) -> Any:
 @dataclass(frozen=True)
 class _Reference:
     name: str = "reference"
+    package: str = "tensaurus"
     target: bool = False
     peer: bool = False
     exact: bool = True
