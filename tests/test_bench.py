@@ -19,6 +19,7 @@ from tensaurus.cost.peaks import measure_peaks
 from tensaurus.errors import TensaurusError
 from tensaurus.report.bench import bench_table
 from tensaurus.report.benchmarks import best, by_model, gain, page
+from tensaurus.report.plots import PLOTS
 from tensaurus.report.records import Record, Setting, append_records, compared, read_records
 from tensaurus.zoo.builder import Builder
 from tensaurus.zoo.selection import Subject, select
@@ -120,6 +121,13 @@ def test_the_page() -> None:
     assert page(ROWS, {}) == page(ROWS, {})
 
 
+def test_the_page_in_the_documentation_is_what_the_table_gives() -> None:
+    docs = Path(__file__).parents[1] / "docs"
+    plots = {caption: f"benchmarks/{name}.png" for name, caption, _ in PLOTS}
+    assert page(read_records(docs / "benchmarks.csv"), plots) == (docs / "benchmarks.md").read_text()
+    assert all((docs / path).is_file() for path in plots.values())
+
+
 def test_a_page_where_nothing_can_be_compared() -> None:
     text = page([BASE, REFUSED], {})
     assert "geometric mean" not in text
@@ -176,8 +184,7 @@ def test_peaks_without_executable_memory(monkeypatch: pytest.MonkeyPatch) -> Non
         raise PermissionError
 
     monkeypatch.setattr(peaks, "_Machine", refuse)
-    monkeypatch.setattr(peaks, "REPEATS", 2)
-    found = measure_peaks(1)
+    found = measure_peaks(1, repeats=2)
     assert found.instructions == "matrix product"
     assert found.flops > 1e8 and found.cache > 1e8 and found.memory > 1e8
 
@@ -202,7 +209,8 @@ def small() -> Subject:
     return Subject("small", lambda: b.model(y))
 
 
-def test_a_contest(tmp_path: Path) -> None:
+def test_a_contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensaurus.contest.CALM", 0.0)
     setting = setting_here(1)
     assert setting.peak_gflops > 0 and setting.threads == 1
     contest = Contest(
@@ -225,12 +233,24 @@ def test_a_contest(tmp_path: Path) -> None:
 def test_a_contender_may_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It gets its row; where nobody runs the model, that is an error that names it."""
     monkeypatch.setattr("tensaurus.contest.ROUND", 0.01)
+    monkeypatch.setattr("tensaurus.contest.CALM", 0.0)
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"not a model")
     contest = Contest(SETTING, ["onnxruntime"], against=[broken], rounds=1)
     first, refused = contest.records(small())
     assert first.runs and not refused.runs and "onnxruntime" in refused.note
     assert refused.contender == f"{broken} on onnxruntime"
+
+
+def test_a_machine_that_is_not_calm_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensaurus.contest.ROUND", 0.01)
+    shares = iter([1.0, 0.5, 0.9, 0.8, *[0.1] * 6])
+    monkeypatch.setattr(Contest, "_calm", lambda self: next(shares))
+    contest = Contest(SETTING, ["onnxruntime"], rounds=2)
+    (first,) = contest.records(small())
+    assert first.disturbed < 2  # the second attempt, at 80 %
+    (second,) = contest.records(small())
+    assert second.disturbed == 2 and compared(second, second).void
 
 
 def test_every_workload_can_be_selected_by_its_name() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from math import nan
 from pathlib import Path
@@ -21,7 +21,7 @@ from tensaurus.backends import Array
 from tensaurus.cost.demand import Demand, demand
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.measure import Timing, in_turns
-from tensaurus.cost.peaks import measure_peaks
+from tensaurus.cost.peaks import GLANCES, Peaks, measure_peaks
 from tensaurus.cost.worker import Worker, WorkerError
 from tensaurus.equivalence.inputs import require_ranges
 from tensaurus.equivalence.sample import sample_feeds
@@ -36,6 +36,8 @@ from tensaurus.zoo.selection import Subject
 __all__ = ["Contest", "setting_here"]
 
 ROUND = 0.25  # seconds that a contender computes at a time
+CALM = 0.75  # a machine that reaches less of its peaks is shared with somebody, whom no process list shows
+ATTEMPTS = 3  # to find it calm
 PATIENCE = 900.0  # seconds that a runtime may take to compile
 
 
@@ -178,11 +180,20 @@ class Contest:
             if not entered:
                 reasons = "; ".join(refused.values())
                 raise TensaurusError(f"no backend runs it: {reasons}")
-            told.phase(f"{subject.name}: timing in turns")
             names = [entrant.name for entrant in entered]
-            timings = dict(
-                zip(entered, in_turns(names, list(entered.values()), self.rounds, ROUND), strict=True)
-            )
+            attempts: list[tuple[float, list[Timing]]] = []
+            for _ in range(ATTEMPTS):
+                told.phase(f"{subject.name}: timing in turns")
+                before = self._calm()
+                taken = in_turns(names, list(entered.values()), self.rounds, ROUND)
+                attempts.append((min(before, self._calm()), taken))
+                if attempts[-1][0] >= CALM:
+                    break
+                told.note(f"{subject.name}: the machine reached {attempts[-1][0]:.0%} of a peak")
+            calm, taken = max(attempts, key=lambda attempt: attempt[0])
+            if calm < CALM:
+                taken = [replace(timing, disturbed=len(timing.rounds)) for timing in taken]
+            timings = dict(zip(entered, taken, strict=True))
         truth = next(iter(outputs.values()))
         errors = {entrant: _difference(found, truth) for entrant, found in outputs.items()}
         for entrant in entrants:  # what stays as it is takes the time of the original
@@ -194,6 +205,13 @@ class Contest:
             self._record(subject, e, timings.get(e), errors.get(e, nan), needs, e.note or refused.get(e, ""))
             for e in entrants
         ]
+
+    def _calm(self) -> float:
+        """The share of the machine's peaks that it reaches now; nothing else of ours is running."""
+        told = self.setting
+        rates = (told.peak_gflops, told.peak_cache_gbs, told.peak_memory_gbs)
+        peaks = Peaks(told.instructions, *(rate * 1e9 for rate in rates))
+        return peaks.reached(measure_peaks(told.threads, GLANCES))
 
     def _record(
         self,

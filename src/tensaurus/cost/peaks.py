@@ -18,6 +18,7 @@ import numpy as np
 __all__ = ["Peaks", "measure_peaks"]
 
 REPEATS = 8  # the best of so many is the peak
+GLANCES = 3  # the same, to see whether the machine is at its peaks now
 SECONDS = 0.05  # that each of them takes, about
 CACHED = 64 * 1024  # floats that a thread copies within its second-level cache: 256 KiB, and as much written
 STREAMED = 16 * 1024 * 1024  # floats that a thread copies through memory
@@ -32,17 +33,21 @@ class Peaks:
     cache: float  # bytes a second, copied within each thread's second-level cache
     memory: float  # bytes a second, copied through memory
 
+    def reached(self, now: Peaks) -> float:
+        """The smallest share of a peak that was reached now."""
+        return min(now.flops / self.flops, now.cache / self.cache, now.memory / self.memory)
 
-def measure_peaks(threads: int) -> Peaks:
+
+def measure_peaks(threads: int, repeats: int = REPEATS) -> Peaks:
     """Measure them on `threads` threads; about three seconds, in which nothing else should run."""
     instructions, step, operations = _multiply_adds()
-    flops = _best(threads, lambda: step, operations)
-    cache = _best(threads, lambda: _copying(CACHED, 1000), 8 * CACHED * 1000)
-    memory = _best(threads, lambda: _copying(STREAMED, 1), 8 * STREAMED)
+    flops = _best(threads, repeats, lambda: step, operations)
+    cache = _best(threads, repeats, lambda: _copying(CACHED, 1000), 8 * CACHED * 1000)
+    memory = _best(threads, repeats, lambda: _copying(STREAMED, 1), 8 * STREAMED)
     return Peaks(instructions, flops, cache, memory)
 
 
-def _best(threads: int, make: Callable[[], Callable[[], object]], amount: float) -> float:
+def _best(threads: int, repeats: int, make: Callable[[], Callable[[], object]], amount: float) -> float:
     """The highest rate at which the threads together do the work that is `amount` for each of them."""
     barrier = Barrier(threads)
 
@@ -50,7 +55,7 @@ def _best(threads: int, make: Callable[[], Callable[[], object]], amount: float)
         call = make()
         call()
         times = []
-        for _ in range(REPEATS):
+        for _ in range(repeats):
             barrier.wait()
             start = perf_counter()
             call()

@@ -13,7 +13,7 @@ from tensaurus.files import replacing
 from tensaurus.report.benchmarks import best, by_model, gain
 from tensaurus.report.records import Record
 
-__all__ = ["draw"]
+__all__ = ["PLOTS", "draw"]
 
 PEER, OURS = "#4c72b0", "#dd8452"
 
@@ -30,10 +30,7 @@ def draw(records: Sequence[Record], folder: Path) -> dict[str, Path]:
         raise TensaurusError("plots need matplotlib", remedy="pip install 'tensaurus[bench]'") from error
     matplotlib.rcParams["svg.hashsalt"] = "tensaurus"  # the same records give the same file
     found: dict[str, Path] = {}
-    for name, caption, paint in (
-        ("roofline", "Roofline of the best peer and of ours", _roofline),
-        ("speedups", "Best peer's time over ours", _speedups),
-    ):
+    for name, caption, paint in PLOTS:
         figure = Figure(figsize=(9, 5.5), layout="constrained")
         paint(figure.add_subplot(), records)
         for ending, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
@@ -83,3 +80,9 @@ def _speedups(axes: Any, records: Sequence[Record]) -> None:
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set_xticks(places, list(found), rotation=90, fontsize=7)
     axes.set_ylabel("best peer's time over ours (gray: void)")
+
+
+PLOTS = (
+    ("roofline", "Roofline of the best peer and of ours", _roofline),
+    ("speedups", "Best peer's time over ours", _speedups),
+)
