@@ -1,0 +1,1 @@
+"""All equal programs at once: e-graph, saturation, extraction."""

@@ -1,0 +1,141 @@
+"""Keeping cycles out of what is extracted (TENSAT, section 5.2).
+
+A rewrite that merges an e-node with a class that it needs makes the e-graph cyclic, although no program is. A
+filtered e-node stays in the e-graph, and is never extracted.
+
+The youngest e-node of a cycle is never the oldest of its class: what reads the class was younger than the
+member that it was built over. So the oldest e-nodes of all classes, an acyclic program for each, stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tensaurus.egraph.egraph import ABSENT, EGraph
+
+__all__ = ["Efficient", "Vanilla", "filter_cycles", "reaches"]
+
+
+def filter_cycles(graph: EGraph) -> int:
+    """Filter e-nodes until those left have no cycle; how many.  The e-graph must be rebuilt.
+
+    Depth first through the e-nodes that are not filtered; on an edge back to a class that is being visited,
+    the youngest e-node of the cycle is filtered, and the search goes on from its class.
+    """
+    filtered = graph.filtered
+    done: set[int] = set()
+    count = 0
+    for start in list(graph.classes):
+        if start in done:
+            continue
+        place: dict[int, int] = {start: 0}  # classes being visited, by their place on the path
+        path: list[tuple[int, int, list[int]]] = [(start, -1, _todo(graph, start))]
+        # each entry: a class, the e-node that is followed, and the (e-node, class) pairs still to follow
+        while path:
+            group, _, todo = path[-1]
+            if not todo:
+                path.pop()
+                del place[group]
+                done.add(group)
+                continue
+            below, number = todo.pop(), todo.pop()
+            if number in filtered or below in done:
+                continue
+            path[-1] = (group, number, todo)
+            if below not in place:
+                place[below] = len(path)
+                path.append((below, -1, _todo(graph, below)))
+                continue
+            cycle = range(place[below], len(path))
+            worst = max(cycle, key=lambda k: path[k][1])
+            filtered.add(path[worst][1])
+            count += 1
+            for group, _, _ in path[worst + 1 :]:  # they may be reached again by another way
+                del place[group]
+            del path[worst + 1 :]
+    return count
+
+
+def _todo(graph: EGraph, group: int) -> list[int]:
+    """E-nodes of the class that may be extracted, each with every class that it reads: flat pairs."""
+    pairs: list[int] = []
+    for number in graph.live(group):
+        if number not in graph.filtered:
+            for below in graph.args[number]:
+                if below != ABSENT:
+                    pairs += (number, below)
+    return pairs
+
+
+def reaches(graph: EGraph, above: Iterable[int], below: set[int]) -> bool:
+    """Whether one of the classes `below` is among `above` or what they need, filtered e-nodes aside."""
+    stack = [graph.find(group) for group in above]
+    seen = set(stack)
+    while stack:
+        group = stack.pop()
+        if group in below:
+            return True
+        for number in graph.members[group]:
+            if graph.alive[number] and number not in graph.filtered:
+                for read in graph.args[number]:
+                    if read != ABSENT and (read := graph.find(read)) not in seen:
+                        seen.add(read)
+                        stack.append(read)
+    return False
+
+
+class Vanilla:
+    """Looks through the e-graph before every insertion; what it lets pass makes no cycle, merging may."""
+
+    def begin(self, graph: EGraph) -> None:
+        pass
+
+    def allows(self, graph: EGraph, roots: Sequence[int], reads: Iterable[int]) -> bool:
+        return not reaches(graph, reads, {graph.find(root) for root in roots})
+
+    def end(self, graph: EGraph) -> None:
+        filter_cycles(graph)
+
+
+class Efficient:
+    """Asks the classes that were below each class when the round began; the rest is filtered at its end."""
+
+    def __init__(self) -> None:
+        self._below: dict[int, int] = {}  # of each class, a bit for each class that it needs
+
+    def begin(self, graph: EGraph) -> None:
+        """Classes below each class, arguments first: after filtering there is no cycle."""
+        below: dict[int, int] = {}
+        for start in graph.classes:
+            stack = [start]
+            while stack:
+                group = stack[-1]
+                if group in below:
+                    stack.pop()
+                    continue
+                reads = {
+                    read
+                    for number in graph.live(group)
+                    if number not in graph.filtered
+                    for read in graph.args[number]
+                    if read != ABSENT
+                }
+                missing = [read for read in reads if read not in below]
+                if missing:
+                    stack.extend(missing)
+                    continue
+                bits = 1 << group
+                for read in reads:
+                    bits |= below[read]
+                below[group] = bits
+                stack.pop()
+        self._below = below
+
+    def allows(self, graph: EGraph, roots: Sequence[int], reads: Iterable[int]) -> bool:
+        mask = 0
+        for root in roots:
+            mask |= 1 << graph.find(root)
+        return not any(self._below.get(graph.find(read), 0) & mask for read in reads)
+
+    def end(self, graph: EGraph) -> None:
+        filter_cycles(graph)

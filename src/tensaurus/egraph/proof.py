@@ -1,0 +1,150 @@
+"""Why two terms of an e-graph are equal: rule instances between concrete programs, and nothing else.
+
+A proof is a list of equations, each a rule applied to one concrete program; that they make the two terms
+equal is checked by congruence closure alone, written apart from the e-graph that found them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tensaurus.egraph.egraph import ABSENT, CONGRUENT, EGraph
+from tensaurus.egraph.saturate import Matched
+from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
+from tensaurus.graph.program import topological
+from tensaurus.rules.match import Binding, build
+from tensaurus.rules.rule import Rule
+
+__all__ = ["Equation", "Proof", "prove"]
+
+
+@dataclass(frozen=True)
+class Equation:
+    """One rule at one place: `left` became `right`."""
+
+    rule: Rule
+    left: Node
+    right: Node
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Two programs and the equations by which they are equal, in the order in which they were found."""
+
+    left: Node
+    right: Node
+    equations: tuple[Equation, ...]
+
+    def holds(self) -> bool:
+        """Whether the two are equal by the equations and congruence alone."""
+        closure = _Closure()
+        for equation in self.equations:
+            closure.merge(equation.left, equation.right)
+        return closure.equal(self.left, self.right)
+
+
+def prove(graph: EGraph, left: int, right: Node) -> Proof:
+    """Why a term and a program of its class are equal; raises ValueError where they are not of one class."""
+    number = graph.adopt(right)
+    if graph.find(left) != graph.find(number):
+        raise ValueError("the terms are of different classes")
+    wanted: set[int] = set()
+    todo: list[tuple[int, int]] = []
+    seen: set[tuple[int, int]] = set()
+
+    def need(pairs: Iterable[tuple[int, int]]) -> None:
+        fresh = [pair for pair in pairs if pair[0] != pair[1] and pair not in seen]
+        seen.update(fresh)
+        todo.extend(fresh)
+
+    need([(left, number)])
+    for node in topological([right]):  # an e-node may have been inserted over other arguments
+        args = [ABSENT if arg is None else graph.adopt(arg) for arg in node.args]
+        need(zip(graph.born[graph.adopt(node)], args, strict=True))
+    while todo:
+        for a, b, why in graph.path(*todo.pop()):
+            if why == CONGRUENT:
+                need(zip(graph.born[a], graph.born[b], strict=True))
+            elif why not in wanted:
+                wanted.add(why)
+                need(graph.sources[why].needs)
+    equations = tuple(e for number in sorted(wanted) for e in _equations(graph, number))
+    return Proof(graph.term(left), right, equations)
+
+
+def _equations(graph: EGraph, number: int) -> list[Equation]:
+    """The rule instance of a union, one equation for each of its roots."""
+    reason = graph.sources[number].reason
+    assert isinstance(reason, Matched)
+    nodes = {name: graph.term(term) for name, term in reason.terms}
+    binding = Binding(nodes, dict(reason.values))
+    found = []
+    for (pattern, match, terms), rhs in zip(reason.roots, reason.rule.rhs, strict=True):
+        right = build(rhs, binding, reason.dtype)
+        assert right is not None
+        found.append(Equation(reason.rule, pattern.instance(graph, match, terms), right))
+    return found
+
+
+class _Closure:
+    """Congruence closure over concrete programs."""
+
+    def __init__(self) -> None:
+        self._parents: dict[Node, Node] = {}
+        self._readers: dict[Node, list[Node]] = {}
+        self._signatures: dict[Any, Node] = {}
+
+    def _add(self, root: Node) -> None:
+        for node in topological([root]):
+            if node not in self._parents:
+                self._parents[node] = node
+                self._readers[node] = []
+                for arg in node.args:
+                    if arg is not None:
+                        self._readers[self._find(arg)].append(node)
+                self._sign(node)
+
+    def _find(self, node: Node) -> Node:
+        while self._parents[node] is not node:
+            self._parents[node] = self._parents[self._parents[node]]
+            node = self._parents[node]
+        return node
+
+    def _signature(self, node: Node) -> Any:
+        if node.op in (INPUT, CONSTANT) or (node.op is OPAQUE and node.identity is not None):
+            return node
+        name = node.op if node.op in (ITEM, OPAQUE) else node.op.name
+        args = tuple(None if arg is None else self._find(arg) for arg in node.args)
+        return (name, args, node.attrs, len(node.types))
+
+    def _sign(self, node: Node) -> None:
+        twin = self._signatures.setdefault(self._signature(node), node)
+        if twin is not node:
+            self._union([(node, twin)])
+
+    def _union(self, todo: list[tuple[Node, Node]]) -> None:
+        while todo:
+            a, b = map(self._find, todo.pop())
+            if a is b:
+                continue
+            self._parents[b] = a
+            moved = self._readers.pop(b)
+            self._readers[a] += moved
+            for node in moved:
+                twin = self._signatures.setdefault(self._signature(node), node)
+                if self._find(twin) is not self._find(node):
+                    todo.append((twin, node))
+
+    def merge(self, a: Node, b: Node) -> None:
+        """Hold two programs for equal."""
+        self._add(a)
+        self._add(b)
+        self._union([(a, b)])
+
+    def equal(self, a: Node, b: Node) -> bool:
+        """Whether that follows."""
+        self._add(a)
+        self._add(b)
+        return self._find(a) is self._find(b)

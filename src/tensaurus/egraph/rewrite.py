@@ -1,0 +1,307 @@
+"""A rule in an e-graph: what it makes of a match is typed once for all matches of the same types.
+
+The right-hand side's attributes and types depend on the heads that were matched and on what is known of the
+variables, not on which classes they are: a memo per rule keeps them, or that the rule does not apply.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import product
+from typing import Any
+
+from tensaurus.egraph.egraph import ABSENT, EGraph, Fact, Head
+from tensaurus.graph.node import ITEM, Node, Type
+from tensaurus.ops import TensorType, Untypable
+from tensaurus.rules.match import FLOATS, literal, orders
+from tensaurus.rules.rule import Rule
+from tensaurus.rules.term import Apply, Item, Literal, Term, Undefined, Variable, evaluate
+from tensaurus.rules.term import Fact as Asked
+
+__all__ = ["Plan", "Rewrite", "rewrites"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One e-node to insert; arguments are variables (their number), earlier steps (~number) or absent.
+
+    A step with a node inserts that, a constant.
+    """
+
+    head: Head | None
+    args: tuple[int | None, ...]
+    types: tuple[Type, ...]
+    node: Node | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The right-hand sides for matches of some types; `roots` are variables or ~steps."""
+
+    steps: tuple[Step, ...]
+    roots: tuple[int, ...]
+    values: dict[str, Any] = field(compare=False)
+    dtype: str
+
+    def missing(self, graph: EGraph, terms: Sequence[int]) -> int:
+        """How many e-nodes the plan would insert, at most."""
+        made: list[int | None] = []
+        count = 0
+        for step in self.steps:
+            if step.node is not None:
+                constant = graph.number_of(step.node)
+                count += constant is None
+                made.append(constant)
+                continue
+            args = [ABSENT if a is None else terms[a] if a >= 0 else made[~a] for a in step.args]
+            assert step.head is not None
+            known = None if None in args else graph.peek(step.head, args)  # type: ignore[arg-type]
+            count += known is None
+            made.append(known)
+        return count
+
+    def insert(self, graph: EGraph, terms: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
+        """The roots, and pairs of terms by whose equality e-nodes of other arguments were found instead."""
+        made: list[int] = []
+        needs: list[tuple[int, int]] = []
+        for step in self.steps:
+            if step.node is not None:
+                made.append(graph.adopt(step.node))
+                continue
+            args = [ABSENT if a is None else terms[a] if a >= 0 else made[~a] for a in step.args]
+            assert step.head is not None
+            number = graph.add(step.head, args, step.types)
+            needs += [(a, b) for a, b in zip(graph.born[number], args, strict=True) if a != b]
+            made.append(number)
+        return [terms[root] if root >= 0 else made[~root] for root in self.roots], needs
+
+
+class _Known(Asked):
+    """A class as conditions see it."""
+
+    def __init__(self, fact: Fact):
+        kind = fact.tensor
+        if kind is None:
+            raise Undefined("not a tensor")
+        self.shape, self.dtype, self.static, self._fact = kind.shape, kind.dtype, fact.static, fact
+
+    @property
+    def value(self) -> Fraction:
+        if self._fact.scalar is None:
+            raise Undefined("not a scalar constant")
+        return self._fact.scalar
+
+    @property
+    def positive(self) -> bool:
+        return _positive(self._fact)
+
+
+def _positive(fact: Fact) -> bool:
+    node = fact.constant
+    return node is not None and bool((node.attribute("data").array > 0).all())
+
+
+class Rewrite:
+    """One rule with its arguments in one order: the terms of its roots, and a memo of plans."""
+
+    def __init__(self, rule: Rule, side: tuple[Term, ...]):
+        self.rule, self.side = rule, side
+        self.dtypes = None if "any" in rule.tags else FLOATS
+        calls = (n for tree in _trees(rule) for n in ast.walk(tree) if isinstance(n, ast.Call))
+        asked = {call.func.id for call in calls if isinstance(call.func, ast.Name)}
+        self._asks_value = "value" in asked
+        self._asks_positive = "positive" in asked
+        self._plans: dict[Any, Plan | None] = {}
+
+    def plan(
+        self,
+        graph: EGraph,
+        heads: Sequence[Head],
+        facts: Sequence[Fact],
+        roots: Sequence[Fact],
+        variables: Sequence[str],
+        operators: Sequence[Sequence[Term]],
+    ) -> Plan | None:
+        """What to insert for a match of these heads and variables; None where the rule does not apply.
+
+        `operators` are the matched terms of each root, in the order of the heads.
+        """
+        key = (tuple(heads), tuple(map(self._known, facts)))
+        if key not in self._plans:
+            try:
+                self._plans[key] = self._planned(graph, heads, facts, roots, variables, operators)
+            except (Untypable, Undefined):
+                self._plans[key] = None
+        return self._plans[key]
+
+    def _known(self, fact: Fact) -> Any:
+        """All that the rule can ask of a variable."""
+        value = fact.scalar if self._asks_value else None
+        return fact.code, fact.static, value, self._asks_positive and _positive(fact)
+
+    def _planned(
+        self,
+        graph: EGraph,
+        heads: Sequence[Head],
+        facts: Sequence[Fact],
+        roots: Sequence[Fact],
+        variables: Sequence[str],
+        operators: Sequence[Sequence[Term]],
+    ) -> Plan | None:
+        known = dict(zip(variables, facts, strict=True))
+        kinds = [fact.tensor for fact in facts]
+        if any(kind is None or (self.dtypes is not None and kind.dtype not in self.dtypes) for kind in kinds):
+            return None
+        names: dict[str, Any] = {name: _Known(fact) for name, fact in known.items()}
+        values: dict[str, Any] = {}
+        flat = [term for group in operators for term in group]
+        matched = {id(term): head for term, head in zip(flat, heads, strict=True)}
+        for root in self.side:
+            if not _attributes(root, matched, known, names, values):
+                return None
+        if not all(evaluate(condition, {**names, **values}) for condition in self.rule.where):
+            return None
+        dtype = next((kind.dtype for kind in kinds if kind is not None), "float32")
+        writer = _Writer(
+            graph, {name: place for place, name in enumerate(variables)}, known, names, values, dtype
+        )
+        found = [writer.write(root) for root in self.rule.rhs]
+        if any(types != fact.types for (_, types), fact in zip(found, roots, strict=True)):
+            return None
+        return Plan(tuple(writer.steps), tuple(ref for ref, _ in found), values, dtype)
+
+
+def _trees(rule: Rule) -> list[ast.expr]:
+    """Every expression of the rule: conditions, attributes of both sides."""
+
+    def of(term: Term | None) -> list[ast.expr]:
+        match term:
+            case Apply(_, args, attrs, _):
+                return [tree for _, tree in attrs] + [tree for arg in args for tree in of(arg)]
+            case Item(inner, _):
+                return of(inner)
+        return []
+
+    return [*rule.where, *(tree for root in (*rule.lhs, *rule.rhs) for tree in of(root))]
+
+
+def _attributes(
+    term: Term | None,
+    matched: dict[int, Head],
+    known: dict[str, Fact],
+    names: dict[str, Any],
+    values: dict[str, Any],
+) -> bool:
+    """Whether the attributes of the matched heads agree with the term's; binds those that it names."""
+    match term:
+        case Item(inner, _):
+            return _attributes(inner, matched, known, names, values)
+        case Apply(op, args, attrs, rest):
+            if not all(_attributes(arg, matched, known, names, values) for arg in args):
+                return False
+            head = matched[id(term)]
+            given = dict(head.attrs)
+            for name, tree in attrs:
+                value = given.pop(name)
+                if isinstance(tree, ast.Name) and tree.id not in values and tree.id not in names:
+                    values[tree.id] = value
+                elif evaluate(tree, {**names, **values}) != value:
+                    return False
+            if rest is not None:
+                return bool(values.setdefault(rest, given) == given)
+            if not given:
+                return True
+            named = {name: dict(head.attrs)[name] for name, _ in attrs}
+            return op.canonical(_kinds(args, matched, known), named) == head.attrs
+    return True
+
+
+def _kinds(args: Sequence[Term | None], matched: dict[int, Head], known: dict[str, Fact]) -> tuple[Any, ...]:
+    """Types of a matched operator's arguments, from those of the variables."""
+
+    def kind(term: Term | None) -> TensorType | None:
+        match term:
+            case None:
+                return None
+            case Variable(name, _):
+                return known[name].tensor
+            case Literal():
+                raise Undefined("the type of a literal")
+            case Item(inner, index):
+                return _tensor(types(inner)[index])
+            case Apply():
+                return _tensor(types(term)[0])
+
+    def types(term: Apply) -> tuple[Type, ...]:
+        found: tuple[Type, ...] = term.op.types(tuple(map(kind, term.args)), matched[id(term)].attrs)
+        return found
+
+    return tuple(map(kind, args))
+
+
+def _tensor(kind: Type) -> TensorType:
+    if not isinstance(kind, TensorType):
+        raise Untypable("not a tensor")
+    return kind
+
+
+@dataclass
+class _Writer:
+    """Writes the steps of right-hand sides."""
+
+    graph: EGraph
+    numbers: dict[str, int]
+    known: dict[str, Fact]
+    names: dict[str, Any]
+    values: dict[str, Any]
+    dtype: str
+    steps: list[Step] = field(default_factory=list)
+
+    def write(self, term: Term, every: bool = False) -> tuple[int, tuple[Type, ...]]:
+        """Where the term's value is, and its types; with all outputs or the first."""
+        match term:
+            case Variable(name, _) if name in self.values:  # a number that an attribute gave
+                return self._constant(Fraction(self.values[name]))
+            case Variable(name, _):
+                return self.numbers[name], self.known[name].types
+            case Literal(value):
+                return self._constant(value)
+            case Item(inner, index):
+                ref, types = self.write(inner, every=True)
+                if index >= len(types):
+                    raise Untypable(f"{inner.op} has {len(types)} outputs")
+                if len(types) == 1:
+                    return ref, types
+                head = self.graph.operator_head(ITEM, (("index", index),), 1)
+                return self._step(Step(head, (ref,), (types[index],)))
+            case Apply(op, args, attrs, rest):
+                found = [None if arg is None else self.write(arg) for arg in args]
+                while found and found[-1] is None:
+                    found.pop()
+                names = {**self.names, **self.values}
+                given = dict(self.values[rest]) if rest is not None else {}
+                given.update((name, evaluate(tree, names)) for name, tree in attrs)
+                kinds = tuple(None if entry is None else _tensor(entry[1][0]) for entry in found)
+                canonical = op.canonical(kinds, given)
+                types = op.types(kinds, canonical)
+                types = types if every else types[:1]
+                head = self.graph.operator_head(op, canonical, len(types))
+                return self._step(Step(head, tuple(None if e is None else e[0] for e in found), types))
+        raise TypeError(term)
+
+    def _constant(self, value: Fraction) -> tuple[int, tuple[Type, ...]]:
+        node = literal(value, self.dtype)
+        return self._step(Step(None, (), node.types, node))
+
+    def _step(self, step: Step) -> tuple[int, tuple[Type, ...]]:
+        self.steps.append(step)
+        return ~(len(self.steps) - 1), step.types
+
+
+def rewrites(rule: Rule) -> list[Rewrite]:
+    """The rule with the arguments of commutative operators in every order."""
+    sides = product(*(orders(root) for root in rule.lhs))
+    return [Rewrite(rule, side) for side in sides]  # type: ignore[arg-type]
