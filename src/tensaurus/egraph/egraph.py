@@ -8,15 +8,27 @@ program, however the classes grow together.  Proofs speak of these terms; see `e
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, TypeAlias
+from functools import cache
+from typing import Any, Protocol, TypeAlias
 
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Leaf, Node, Type, again, apply, item
 from tensaurus.ops import Op, TensorType
 from tensaurus.rules.match import scalar_value
 
-__all__ = ["ABSENT", "CONGRUENT", "EGraph", "Fact", "Head", "Kind", "Source"]
+__all__ = [
+    "ABSENT",
+    "CONGRUENT",
+    "EGraph",
+    "Equation",
+    "Fact",
+    "Head",
+    "Kind",
+    "Source",
+    "operator_head",
+    "typed",
+]
 
 ABSENT = -1  # in place of an optional input that is not there
 CONGRUENT = -1  # the reason of an edge between e-nodes of one head whose arguments are equal
@@ -54,7 +66,7 @@ class Fact:
     """What is known of a class: types of its outputs, and whether it depends on constants alone.
 
     `constant` is a node of known elements in it, `scalar` its value where there is just one element; `code`
-    numbers the types.
+    is a number for the types and for `static`.
     """
 
     types: tuple[Type, ...]
@@ -71,17 +83,43 @@ class Fact:
 
 
 @dataclass(frozen=True)
-class Source:
-    """Why two terms are equal: the one on the left became the one on the right.
+class Equation:
+    """Two programs that are equal for one reason, a rule for instance."""
 
-    `needs` are pairs of terms that had to be equal for the left side to be there; `reason` is what says so, a
-    rule for instance.
-    """
-
-    left: int
-    right: int
     reason: Any
-    needs: tuple[tuple[int, int], ...]
+    left: Node
+    right: Node
+
+
+class Source(Protocol):
+    """Where an equality of two terms comes from."""
+
+    def evidence(self, graph: EGraph) -> tuple[Sequence[Equation], Sequence[tuple[int, int]]]:
+        """Equations between programs, and pairs of terms whose equality it took besides."""
+
+
+# Of operators, attributes and types there are few: all e-graphs share them, and what rules know of them.
+_operators: dict[Any, Head] = {}
+_codes: dict[tuple[tuple[Type, ...], bool], int] = {}
+
+
+def operator_head(op: Op | Leaf, attrs: Attributes, outputs: int) -> Head:
+    """The head of an operator's nodes, or of an output's."""
+    key = (op, attrs, outputs)
+    head = _operators.get(key)
+    if head is None:
+        head = _operators[key] = Head(op, attrs, outputs)
+    return head
+
+
+def _fact(types: tuple[Type, ...], static: bool, constant: Node | None, scalar: Fraction | None) -> Fact:
+    return Fact(types, _codes.setdefault((types, static), len(_codes)), static, constant, scalar)
+
+
+@cache
+def typed(types: tuple[Type, ...]) -> tuple[Fact, Fact]:
+    """What is known of a class by its types alone: where it depends on inputs, and where it does not."""
+    return _fact(types, False, None, None), _fact(types, True, None, None)
 
 
 class EGraph:
@@ -96,12 +134,11 @@ class EGraph:
         self.members: dict[int, list[int]] = {}  # of each class, its e-nodes
         self.readers: dict[int, list[int]] = {}  # of each class, the e-nodes that read it
         self.filtered: set[int] = set()  # e-nodes that are not to be extracted: they would close a cycle
-        self.sources: list[Source] = []
+        self.sources: list[Source] = []  # of the edges in the proof forest
         self.changed: set[int] = set()  # classes with new members since they were last asked for
         self._parents: list[int] = []
         self._known: dict[tuple[Head, tuple[int, ...]], int] = {}
         self._heads: dict[Any, Head] = {}
-        self._codes: dict[tuple[Type, ...], int] = {}
         self._pending: list[int] = []
         self._links: list[tuple[int, int] | None] = []  # proof forest: (next e-node, source or CONGRUENT)
         self._numbers: dict[Node, int] = {}
@@ -133,18 +170,10 @@ class EGraph:
         elif node.op is OPAQUE:
             key = (OPAQUE, node.attrs, node.types)
         else:
-            return self.operator_head(node.op, node.attrs, len(node.types))
+            return operator_head(node.op, node.attrs, len(node.types))
         head = self._heads.get(key)
         if head is None:
             head = self._heads[key] = Head(node.op, node.attrs, len(node.types), node)
-        return head
-
-    def operator_head(self, op: Op | Leaf, attrs: Attributes, outputs: int) -> Head:
-        """The head of an operator's nodes, or of an output's."""
-        key = (op, attrs, outputs)
-        head = self._heads.get(key)
-        if head is None:
-            head = self._heads[key] = Head(op, attrs, outputs)
         return head
 
     def number_of(self, node: Node) -> int | None:
@@ -164,7 +193,7 @@ class EGraph:
                 stack.extend(missing)
                 continue
             args = tuple(ABSENT if arg is None else self._numbers[arg] for arg in top.args)
-            self._numbers[top] = self.add(self.head_of(top), args, top.types)
+            self._numbers[top] = self.add(self.head_of(top), args, typed(top.types))
             stack.pop()
         return self._numbers[node]
 
@@ -172,9 +201,13 @@ class EGraph:
         """The e-node of that head over the classes of these arguments, if there is one."""
         return self._known.get((head, tuple(a if a == ABSENT else self.find(a) for a in args)))
 
-    def add(self, head: Head, args: Sequence[int], types: tuple[Type, ...]) -> int:
-        """The e-node of that head over e-nodes, inserted unless its like is there; its number."""
-        classes = tuple(a if a == ABSENT else self.find(a) for a in args)
+    def add(self, head: Head, args: Sequence[int], facts: tuple[Fact, Fact]) -> int:
+        """The e-node of that head over e-nodes, inserted unless its like is there; its number.
+
+        `facts` are what `typed` says of its types.
+        """
+        find = self.find
+        classes = tuple([a if a == ABSENT else find(a) for a in args])
         known = self._known.get((head, classes))
         if known is not None:
             return known
@@ -191,25 +224,26 @@ class EGraph:
         for read in set(classes):
             if read != ABSENT:
                 self.readers[read].append(number)
-        self.facts[number] = self._fact(head, classes, types)
+        self.facts[number] = self._known_of(head, classes, facts)
         self.changed.add(number)
         return number
 
-    def _fact(self, head: Head, classes: tuple[int, ...], types: tuple[Type, ...]) -> Fact:
-        code = self._codes.setdefault(types, len(self._codes))
-        if head.node is not None:
-            known = head.node if head.op is CONSTANT else None
-            return Fact(types, code, known is not None, known, scalar_value(known) if known else None)
-        return Fact(
-            types, code, all(read == ABSENT or self.facts[read].static for read in classes), None, None
-        )
+    def _known_of(self, head: Head, classes: tuple[int, ...], facts: tuple[Fact, Fact]) -> Fact:
+        if head.node is None:
+            for read in classes:
+                if read != ABSENT and not self.facts[read].static:
+                    return facts[False]
+            return facts[True]
+        if head.op is not CONSTANT:
+            return facts[False]
+        return _fact(facts[True].types, True, head.node, scalar_value(head.node))
 
-    def union(self, source: Source) -> bool:
-        """Merge the classes of its two terms; false where they are one already.  Then call `rebuild`."""
-        if self.find(source.left) == self.find(source.right):
+    def union(self, left: int, right: int, source: Source) -> bool:
+        """Merge the classes of two terms; false where they are one already.  Then call `rebuild`."""
+        if self.find(left) == self.find(right):
             return False
         self.sources.append(source)
-        self._merge(source.left, source.right, len(self.sources) - 1)
+        self._merge(left, right, len(self.sources) - 1)
         return True
 
     def _merge(self, left: int, right: int, why: int) -> None:
@@ -274,7 +308,8 @@ class EGraph:
             return
         if all(read == ABSENT or self.facts[self.find(read)].static for read in self.args[number]):
             group = self.find(number)
-            self.facts[group] = replace(self.facts[group], static=True)
+            old = self.facts[group]
+            self.facts[group] = _fact(old.types, True, old.constant, old.scalar)
             self._pending.append(group)
             self.changed.add(group)
 
@@ -333,8 +368,10 @@ class EGraph:
 
 def _both(a: Fact, b: Fact) -> Fact:
     """What is known of a class that two became; raises ValueError where their types differ."""
+    if a is b:
+        return a
     if a.types != b.types:
         raise ValueError(f"a union of {a.types} and {b.types}")
     constant = a.constant or b.constant
     scalar = a.scalar if a.scalar is not None else b.scalar
-    return Fact(a.types, a.code, a.static or b.static, constant, scalar)
+    return _fact(a.types, a.static or b.static, constant, scalar)

@@ -6,7 +6,7 @@ that rules which differ in names share one search (TENSAT, section 4: canonical 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from tensaurus.rules.term import Apply, Item, Literal, Term, Variable
 __all__ = ["Match", "Pattern", "Table", "compiled"]
 
 Match = tuple[int, ...]  # the e-nodes that a pattern's operators matched, outermost first
+Born = Sequence[tuple[int, ...]]  # of each e-node, its arguments as it was inserted
 Table = Mapping[int, Mapping[Kind, list[int]]]  # of each class, its e-nodes by kind
 
 
@@ -28,22 +29,19 @@ class Place:
     argument: int
 
 
-@dataclass
+@dataclass(eq=False)
 class Pattern:
     """One root, compiled. `places` has the occurrences of each variable, `inner` where an operator stands."""
 
     root: Kind
-    search: Callable[[int, Table, Any, Any, list[Match]], None]
+    search: Callable[[int, Table, Any, Any, list[Match]], None]  # of a class; the last list takes them
+    bind: Callable[[Born, Match], tuple[int, ...]]  # the term that each variable stands for
     variables: tuple[str, ...]
     places: tuple[tuple[Place, ...], ...]
     inner: tuple[tuple[Place, int], ...]
     operators: tuple[Term, ...]  # an Apply or Item each, as numbered
     depth: int
     source: str
-
-    def bind(self, graph: EGraph, match: Match) -> tuple[int, ...]:
-        """The term that each variable stands for."""
-        return tuple(graph.born[match[first.operator]][first.argument] for first, *_ in self.places)
 
     def instance(self, graph: EGraph, match: Match, terms: tuple[int, ...]) -> Node:
         """The program that was matched, its variables being these terms."""
@@ -63,9 +61,8 @@ class Pattern:
             built[number] = graph.heads[match[number]].build(args)
         return built[0]
 
-    def needs(self, graph: EGraph, match: Match) -> list[tuple[int, int]]:
+    def needs(self, born: Born, match: Match) -> list[tuple[int, int]]:
         """Pairs of terms that had to be equal for the match to be there."""
-        born = graph.born
         pairs = [(born[match[at.operator]][at.argument], match[inner]) for at, inner in self.inner]
         for first, *others in self.places:
             told = born[match[first.operator]][first.argument]
@@ -171,12 +168,16 @@ def compiled(term: Term) -> Pattern:
     writer.operator(term, "root")
     found = ", ".join(f"n{number}" for number in range(len(writer.operators)))
     writer.say(f"out.append(({found},))")
+    firsts = [spots[0] for spots in writer.places.values()]
+    terms = "".join(f"born[match[{first.operator}]][{first.argument}], " for first in firsts)
     source = "def search(root, table, args, facts, out):\n" + "\n".join(writer.lines)
+    source += f"\ndef bind(born, match):\n    return ({terms})"
     scope: dict[str, Any] = dict(writer.constants)
     exec(compile(source, f"<pattern {kind}>", "exec"), scope)  # written above from the rule's operators alone
     return Pattern(
         root=kind,
         search=scope["search"],
+        bind=scope["bind"],
         variables=tuple(writer.places),
         places=tuple(tuple(spots) for spots in writer.places.values()),
         inner=tuple(writer.inner),

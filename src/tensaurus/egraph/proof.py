@@ -1,32 +1,20 @@
-"""Why two terms of an e-graph are equal: rule instances between concrete programs, and nothing else.
+"""Why two terms of an e-graph are equal: equations between concrete programs, and nothing else.
 
-A proof is a list of equations, each a rule applied to one concrete program; that they make the two terms
+A proof is a list of equations, most of them a rule at one place; that they make the two terms
 equal is checked by congruence closure alone, written apart from the e-graph that found them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensaurus.egraph.egraph import ABSENT, CONGRUENT, EGraph
-from tensaurus.egraph.saturate import Matched
+from tensaurus.egraph.egraph import ABSENT, CONGRUENT, EGraph, Equation
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
 from tensaurus.graph.program import topological
-from tensaurus.rules.match import Binding, build
-from tensaurus.rules.rule import Rule
 
-__all__ = ["Equation", "Proof", "prove"]
-
-
-@dataclass(frozen=True)
-class Equation:
-    """One rule at one place: `left` became `right`."""
-
-    rule: Rule
-    left: Node
-    right: Node
+__all__ = ["Proof", "prove"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +38,7 @@ def prove(graph: EGraph, left: int, right: Node) -> Proof:
     number = graph.adopt(right)
     if graph.find(left) != graph.find(number):
         raise ValueError("the terms are of different classes")
-    wanted: set[int] = set()
+    wanted: dict[int, Sequence[Equation]] = {}
     todo: list[tuple[int, int]] = []
     seen: set[tuple[int, int]] = set()
 
@@ -68,24 +56,10 @@ def prove(graph: EGraph, left: int, right: Node) -> Proof:
             if why == CONGRUENT:
                 need(zip(graph.born[a], graph.born[b], strict=True))
             elif why not in wanted:
-                wanted.add(why)
-                need(graph.sources[why].needs)
-    equations = tuple(e for number in sorted(wanted) for e in _equations(graph, number))
+                wanted[why], needs = graph.sources[why].evidence(graph)
+                need(needs)
+    equations = tuple(equation for _, found in sorted(wanted.items()) for equation in found)
     return Proof(graph.term(left), right, equations)
-
-
-def _equations(graph: EGraph, number: int) -> list[Equation]:
-    """The rule instance of a union, one equation for each of its roots."""
-    reason = graph.sources[number].reason
-    assert isinstance(reason, Matched)
-    nodes = {name: graph.term(term) for name, term in reason.terms}
-    binding = Binding(nodes, dict(reason.values))
-    found = []
-    for (pattern, match, terms), rhs in zip(reason.roots, reason.rule.rhs, strict=True):
-        right = build(rhs, binding, reason.dtype)
-        assert right is not None
-        found.append(Equation(reason.rule, pattern.instance(graph, match, terms), right))
-    return found
 
 
 class _Closure:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
-from tensaurus.egraph.egraph import ABSENT, EGraph, Fact, Head
+from tensaurus.egraph.egraph import ABSENT, EGraph, Fact, Head, operator_head, typed
 from tensaurus.graph.node import ITEM, Node, Type
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.rules.match import FLOATS, literal, orders
@@ -24,17 +24,16 @@ from tensaurus.rules.term import Fact as Asked
 __all__ = ["Plan", "Rewrite", "rewrites"]
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One e-node to insert; arguments are variables (their number), earlier steps (~number) or absent.
 
     A step with a node inserts that, a constant.
     """
 
-    head: Head | None
+    head: Head
     args: tuple[int | None, ...]
-    types: tuple[Type, ...]
-    node: Node | None = None
+    facts: tuple[Fact, Fact]  # what its types say, see `egraph.typed`
+    node: Node | None
 
 
 @dataclass(frozen=True)
@@ -49,34 +48,33 @@ class Plan:
     def missing(self, graph: EGraph, terms: Sequence[int]) -> int:
         """How many e-nodes the plan would insert, at most."""
         made: list[int | None] = []
-        count = 0
         for step in self.steps:
             if step.node is not None:
-                constant = graph.number_of(step.node)
-                count += constant is None
-                made.append(constant)
+                made.append(graph.number_of(step.node))
                 continue
             args = [ABSENT if a is None else terms[a] if a >= 0 else made[~a] for a in step.args]
-            assert step.head is not None
-            known = None if None in args else graph.peek(step.head, args)  # type: ignore[arg-type]
-            count += known is None
-            made.append(known)
-        return count
+            made.append(None if None in args else graph.peek(step.head, args))  # type: ignore[arg-type]
+        return made.count(None)
 
-    def insert(self, graph: EGraph, terms: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
-        """The roots, and pairs of terms by whose equality e-nodes of other arguments were found instead."""
+    def insert(self, graph: EGraph, terms: Sequence[int]) -> list[int]:
+        """The e-node of each step."""
         made: list[int] = []
+        for head, args, facts, node in self.steps:
+            if node is not None:
+                made.append(graph.adopt(node))
+            else:
+                read = [ABSENT if a is None else terms[a] if a >= 0 else made[~a] for a in args]
+                made.append(graph.add(head, read, facts))
+        return made
+
+    def needs(self, graph: EGraph, terms: Sequence[int], made: Sequence[int]) -> list[tuple[int, int]]:
+        """Pairs of terms by whose equality e-nodes of other arguments were found in place of new ones."""
         needs: list[tuple[int, int]] = []
-        for step in self.steps:
-            if step.node is not None:
-                made.append(graph.adopt(step.node))
-                continue
-            args = [ABSENT if a is None else terms[a] if a >= 0 else made[~a] for a in step.args]
-            assert step.head is not None
-            number = graph.add(step.head, args, step.types)
-            needs += [(a, b) for a, b in zip(graph.born[number], args, strict=True) if a != b]
-            made.append(number)
-        return [terms[root] if root >= 0 else made[~root] for root in self.roots], needs
+        for step, number in zip(self.steps, made, strict=True):
+            if step.node is None:
+                args = (ABSENT if a is None else terms[a] if a >= 0 else made[~a] for a in step.args)
+                needs += [(a, b) for a, b in zip(graph.born[number], args, strict=True) if a != b]
+        return needs
 
 
 class _Known(Asked):
@@ -121,7 +119,7 @@ class Rewrite:
         graph: EGraph,
         heads: Sequence[Head],
         facts: Sequence[Fact],
-        roots: Sequence[Fact],
+        roots: Sequence[int],
         variables: Sequence[str],
         operators: Sequence[Sequence[Term]],
     ) -> Plan | None:
@@ -129,18 +127,18 @@ class Rewrite:
 
         `operators` are the matched terms of each root, in the order of the heads.
         """
-        key = (tuple(heads), tuple(map(self._known, facts)))
+        key: tuple[Any, ...] = (*heads, *[fact.code for fact in facts])
+        if self._asks_value:
+            key += tuple([fact.scalar for fact in facts])
+        if self._asks_positive:
+            key += tuple([_positive(fact) for fact in facts])
         if key not in self._plans:
             try:
-                self._plans[key] = self._planned(graph, heads, facts, roots, variables, operators)
+                wanted = [graph.facts[graph.find(root)] for root in roots]
+                self._plans[key] = self._planned(graph, heads, facts, wanted, variables, operators)
             except (Untypable, Undefined):
                 self._plans[key] = None
         return self._plans[key]
-
-    def _known(self, fact: Fact) -> Any:
-        """All that the rule can ask of a variable."""
-        value = fact.scalar if self._asks_value else None
-        return fact.code, fact.static, value, self._asks_positive and _positive(fact)
 
     def _planned(
         self,
@@ -275,8 +273,8 @@ class _Writer:
                     raise Untypable(f"{inner.op} has {len(types)} outputs")
                 if len(types) == 1:
                     return ref, types
-                head = self.graph.operator_head(ITEM, (("index", index),), 1)
-                return self._step(Step(head, (ref,), (types[index],)))
+                head = operator_head(ITEM, (("index", index),), 1)
+                return self._step(Step(head, (ref,), typed((types[index],)), None))
             case Apply(op, args, attrs, rest):
                 found = [None if arg is None else self.write(arg) for arg in args]
                 while found and found[-1] is None:
@@ -288,17 +286,18 @@ class _Writer:
                 canonical = op.canonical(kinds, given)
                 types = op.types(kinds, canonical)
                 types = types if every else types[:1]
-                head = self.graph.operator_head(op, canonical, len(types))
-                return self._step(Step(head, tuple(None if e is None else e[0] for e in found), types))
+                head = operator_head(op, canonical, len(types))
+                refs = tuple(None if entry is None else entry[0] for entry in found)
+                return self._step(Step(head, refs, typed(types), None))
         raise TypeError(term)
 
     def _constant(self, value: Fraction) -> tuple[int, tuple[Type, ...]]:
         node = literal(value, self.dtype)
-        return self._step(Step(None, (), node.types, node))
+        return self._step(Step(self.graph.head_of(node), (), typed(node.types), node))
 
     def _step(self, step: Step) -> tuple[int, tuple[Type, ...]]:
         self.steps.append(step)
-        return ~(len(self.steps) - 1), step.types
+        return ~(len(self.steps) - 1), step.facts[0].types
 
 
 def rewrites(rule: Rule) -> list[Rewrite]:

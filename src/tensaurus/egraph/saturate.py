@@ -7,18 +7,21 @@ only in the first `k_multi` rounds: each such round may square the number of e-n
 
 from __future__ import annotations
 
+import gc
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Protocol
 
-from tensaurus.egraph.egraph import EGraph, Kind, Source
+from tensaurus.egraph.egraph import EGraph, Equation, Kind
 from tensaurus.egraph.pattern import Match, Pattern, compiled, shape
-from tensaurus.egraph.rewrite import Rewrite, rewrites
+from tensaurus.egraph.rewrite import Plan, Rewrite, rewrites
+from tensaurus.rules.match import Binding, build
 from tensaurus.rules.rule import Rule
 
-__all__ = ["Exploration", "Filter", "Limits", "Matched", "Ruleset", "saturate"]
+__all__ = ["Entry", "Exploration", "Filter", "Limits", "Matched", "Ruleset", "saturate"]
 
 
 @dataclass(frozen=True)
@@ -31,18 +34,37 @@ class Limits:
     deadline: float | None = None
 
 
-@dataclass(frozen=True)
 class Matched:
-    """The reason of a union: a rule with what its variables stood for, terms by name, and attributes.
+    """The source of a union: a rule with what its variables stood for; a match for each of its roots.
 
-    `roots` are each root's pattern, the e-nodes that it matched and the terms of the pattern's variables.
+    `terms` are the variables' terms, in the order of the entry's names, `made` the e-nodes of the steps.
     """
 
-    rule: Rule
-    terms: tuple[tuple[str, int], ...]
-    values: dict[str, Any] = field(compare=False)
-    dtype: str
-    roots: tuple[tuple[Pattern, Match, tuple[int, ...]], ...]
+    __slots__ = ("entry", "matches", "terms", "plan", "made")
+
+    def __init__(
+        self, entry: Entry, matches: tuple[Match, ...], terms: Sequence[int], plan: Plan, made: Sequence[int]
+    ):
+        self.entry, self.matches, self.terms, self.plan, self.made = entry, matches, terms, plan, made
+
+    def evidence(self, graph: EGraph) -> tuple[list[Equation], list[tuple[int, int]]]:
+        """The rule's instance over the terms, one equation for each of its roots."""
+        entry, terms, rule = self.entry, self.terms, self.entry.rewrite.rule
+        nodes = {name: graph.term(term) for name, term in zip(entry.names, terms, strict=True)}
+        binding = Binding(nodes, dict(self.plan.values))
+        equations = []
+        needs = self.plan.needs(graph, terms, self.made)
+        for pattern, match, slots, rhs in zip(
+            entry.patterns, self.matches, entry.slots, rule.rhs, strict=True
+        ):
+            bound = tuple(terms[slot] for slot in slots)
+            right = build(rhs, binding, self.plan.dtype)
+            assert right is not None
+            equations.append(Equation(rule, pattern.instance(graph, match, bound), right))
+            found = pattern.bind(graph.born, match)
+            needs += [(a, b) for a, b in zip(bound, found, strict=True) if a != b]
+            needs += pattern.needs(graph.born, match)
+        return equations, needs
 
 
 @dataclass
@@ -70,13 +92,13 @@ class Filter(Protocol):
         """A round is over; the e-graph is rebuilt."""
 
 
-class _Compiled:
-    """A rewrite with the numbers of its roots' patterns, and which variables those share.
+class Entry:
+    """A rewrite with its roots' patterns, and which variables those share.
 
-    A pattern that it shares has another rule's names and terms; `own` are its own.
+    A pattern that it shares with other rules has their names and terms; `own` are its own.
     """
 
-    def __init__(self, rewrite: Rewrite, patterns: Sequence[int], own: Sequence[Pattern]):
+    def __init__(self, rewrite: Rewrite, patterns: Sequence[Pattern], own: Sequence[Pattern]):
         self.rewrite, self.patterns = rewrite, patterns
         self.names = tuple(dict.fromkeys(name for pattern in own for name in pattern.variables))
         self.slots = [[self.names.index(name) for name in pattern.variables] for pattern in own]
@@ -88,22 +110,22 @@ class Ruleset:
 
     def __init__(self, rules: Iterable[Rule]):
         self.rules = [rule for rule in rules if not rule.tags & {"off", "expand"}]
-        self.patterns: list[Pattern] = []
-        self.single: list[_Compiled] = []
-        self.several: list[_Compiled] = []
-        known: dict[Any, int] = {}
+        self.single: dict[Pattern, list[Entry]] = {}  # by what they search for
+        self.several: list[Entry] = []
+        known: dict[Any, Pattern] = {}
         for rule in self.rules:
             for rewrite in rewrites(rule):
                 own = [compiled(term) for term in rewrite.side]
-                numbers = []
-                for term, pattern in zip(rewrite.side, own, strict=True):
-                    form = shape(term, {})
-                    if form not in known:
-                        known[form] = len(self.patterns)
-                        self.patterns.append(pattern)
-                    numbers.append(known[form])
-                entry = _Compiled(rewrite, numbers, own)
-                (self.single if len(numbers) == 1 else self.several).append(entry)
+                shared = [
+                    known.setdefault(shape(term, {}), pattern)
+                    for term, pattern in zip(rewrite.side, own, strict=True)
+                ]
+                entry = Entry(rewrite, shared, own)
+                if len(shared) == 1:
+                    self.single.setdefault(shared[0], []).append(entry)
+                else:
+                    self.several.append(entry)
+        self.patterns = list(known.values())
 
 
 @dataclass
@@ -147,9 +169,22 @@ def saturate(
     """
     start = monotonic()
     run = _Run(graph, ruleset, limits, cycles)
-    run.explore(watch)
+    with _collector_resting():
+        run.explore(watch)
     run.report.seconds = monotonic() - start
     return run.report
+
+
+@contextmanager
+def _collector_resting() -> Iterator[None]:
+    """An e-graph has no garbage in cycles, and the collector would walk through all of it again and again."""
+    working = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if working:
+            gc.enable()
 
 
 class _Stop(Exception):
@@ -163,6 +198,7 @@ class _Run:
         self.graph, self.ruleset, self.limits, self.cycles = graph, ruleset, limits, cycles
         self.table = _Table()
         self.report = Exploration()
+        self.done: dict[Entry, set[tuple[Match, ...]]] = defaultdict(set)  # what was applied
 
     def explore(self, watch: Callable[[int, int], None]) -> None:
         graph, report = self.graph, self.report
@@ -187,32 +223,30 @@ class _Run:
             report.ended_by = str(stop)
 
     def _round(self) -> None:
-        """Search every pattern, then apply every rule to its matches."""
-        graph = self.graph
+        """Search all patterns, then apply the rules to what matches."""
+        graph, ruleset = self.graph, self.ruleset
         changed = {graph.find(group) for group in graph.changed}
         graph.changed.clear()
         self.table.update(graph, changed)
-        multi = self.report.rounds < self.limits.multi
-        wanted = {entry.patterns[0] for entry in self.ruleset.single}
         reach = [changed]  # classes from which what changed is so many steps below
-        found: dict[int, list[Match]] = {}
-        for number, pattern in enumerate(self.ruleset.patterns):
+        joint: list[tuple[Entry, list[list[Match]]]] = []
+        if self.report.rounds < self.limits.multi:
+            wanted = dict.fromkeys(pattern for entry in ruleset.several for pattern in entry.patterns)
+            found = {pattern: self._search(pattern, None) for pattern in wanted}
+            joint = [(entry, [found[pattern] for pattern in entry.patterns]) for entry in ruleset.several]
+        singles: list[tuple[list[Entry], list[Match]]] = []
+        for pattern, entries in ruleset.single.items():
             while len(reach) < pattern.depth:
                 reach.append(self._above(reach[-1]))
-            if number in wanted:
-                found[number] = self._search(pattern, reach[pattern.depth - 1])
-        for entry in self.ruleset.single:
-            for match in found[entry.patterns[0]]:
-                self._apply(entry, (match,))
-        if multi:
-            every = {
-                p: self._search(self.ruleset.patterns[p], None)
-                for e in self.ruleset.several
-                for p in e.patterns
-            }
-            for entry in self.ruleset.several:
-                for matches in self._joined(entry, every):
-                    self._apply(entry, matches)
+            if matches := self._search(pattern, reach[pattern.depth - 1]):
+                singles.append((entries, matches))
+        for entries, matches in singles:
+            for entry in entries:
+                for match in matches:
+                    self._apply(entry, (match,))
+        for entry, lists in joint:
+            for together in self._joined(entry, lists):
+                self._apply(entry, together)
 
     def _above(self, groups: set[int]) -> set[int]:
         """The classes and those that read them."""
@@ -227,9 +261,9 @@ class _Run:
             pattern.search(group, rows, graph.args, graph.facts, found)
         return found
 
-    def _joined(self, entry: _Compiled, found: dict[int, list[Match]]) -> Iterator[tuple[Match, ...]]:
+    def _joined(self, entry: Entry, found: Sequence[Sequence[Match]]) -> Iterator[tuple[Match, ...]]:
         """Matches of all roots that agree on shared variables, one after another."""
-        graph, patterns = self.graph, self.ruleset.patterns
+        graph = self.graph
 
         def extend(chosen: tuple[Match, ...], bound: dict[int, int]) -> Iterator[tuple[Match, ...]]:
             place = len(chosen)
@@ -237,68 +271,75 @@ class _Run:
                 yield chosen
                 return
             slots = entry.slots[place]
-            shared = [k for k, slot in enumerate(slots) if slot in bound]
-            for match, groups in buckets(place, tuple(shared)).get(
-                tuple(bound[slots[k]] for k in shared), ()
-            ):
-                if any(match[0] == other[0] for other in chosen):
-                    continue
-                yield from extend((*chosen, match), bound | dict(zip(slots, groups, strict=True)))
+            shared = tuple(k for k, slot in enumerate(slots) if slot in bound)
+            agreed = tuple(bound[slots[k]] for k in shared)
+            for match, groups in buckets(place, shared).get(agreed, ()):
+                if all(match[0] != other[0] for other in chosen):
+                    yield from extend((*chosen, match), bound | dict(zip(slots, groups, strict=True)))
 
         known: dict[Any, dict[tuple[int, ...], list[tuple[Match, tuple[int, ...]]]]] = {}
 
         def buckets(place: int, shared: tuple[int, ...]) -> dict[tuple[int, ...], list[Any]]:
             if (place, shared) not in known:
                 table: dict[tuple[int, ...], list[Any]] = defaultdict(list)
-                pattern = patterns[entry.patterns[place]]
-                for match in found[entry.patterns[place]]:
-                    groups = tuple(map(graph.find, pattern.bind(graph, match)))
+                for match in found[place]:
+                    groups = tuple(map(graph.find, entry.patterns[place].bind(graph.born, match)))
                     table[tuple(groups[k] for k in shared)].append((match, groups))
                 known[place, shared] = table
             return known[place, shared]
 
         return extend((), {})
 
-    def _apply(self, entry: _Compiled, matches: tuple[Match, ...]) -> None:
-        """Insert what the rule makes of a match and merge it with the match's roots; raises _Stop."""
-        graph, rewrite, limits = self.graph, entry.rewrite, self.limits
-        terms = [-1] * len(entry.names)
-        needs: list[tuple[int, int]] = []
-        for slots, number, match in zip(entry.slots, entry.patterns, matches, strict=True):
-            pattern = self.ruleset.patterns[number]
-            for slot, term in zip(slots, pattern.bind(graph, match), strict=True):
-                if terms[slot] == -1:
-                    terms[slot] = term
-                elif terms[slot] != term:
-                    needs.append((terms[slot], term))
-        heads = [graph.heads[number] for match in matches for number in match]
-        facts = [graph.facts[graph.find(term)] for term in terms]
+    def _apply(self, entry: Entry, matches: tuple[Match, ...]) -> None:
+        """Insert what the rule makes of a match and merge it with the match's roots; raises _Stop.
+
+        What a match makes depends on its e-nodes alone, and on what is known of the variables.
+        """
+        graph, find = self.graph, self.graph.find
+        if matches in self.done[entry]:
+            return
+        born, all_heads, all_facts = graph.born, graph.heads, graph.facts
+        if len(matches) == 1:
+            (match,) = matches
+            terms: Sequence[int] = entry.patterns[0].bind(born, match)
+            heads = [all_heads[number] for number in match]
+        else:
+            terms = self._together(entry, matches)
+            heads = [all_heads[number] for match in matches for number in match]
+        facts = [all_facts[find(term)] for term in terms]
         roots = [match[0] for match in matches]
-        wanted = [graph.facts[graph.find(root)] for root in roots]
-        plan = rewrite.plan(graph, heads, facts, wanted, entry.names, entry.operators)
+        plan = entry.rewrite.plan(graph, heads, facts, roots, entry.names, entry.operators)
         if plan is None:
             return
         self.report.matches += 1
         if self.cycles is not None and not self.cycles.allows(graph, roots, terms):
             self.report.filtered += 1
             return
+        limits = self.limits
         if limits.deadline is not None and monotonic() > limits.deadline:
             raise _Stop("time")
-        if len(graph) + plan.missing(graph, terms) > limits.nodes:
+        room = limits.nodes - len(graph)
+        if len(plan.steps) > room and plan.missing(graph, terms) > room:
             raise _Stop("nodes")
-        made, more = plan.insert(graph, terms)
-        for number, match in zip(entry.patterns, matches, strict=True):
-            needs += self.ruleset.patterns[number].needs(graph, match)
-        parts = zip(entry.patterns, matches, entry.slots, strict=True)
-        reason = Matched(
-            rewrite.rule,
-            tuple(zip(entry.names, terms, strict=True)),
-            plan.values,
-            plan.dtype,
-            tuple(
-                (self.ruleset.patterns[p], match, tuple(terms[s] for s in slots)) for p, match, slots in parts
-            ),
-        )
-        for root, new in zip(roots, made, strict=True):
-            if graph.union(Source(root, new, reason, (*needs, *more))):
-                self.report.applied[rewrite.rule.name] += 1
+        made = plan.insert(graph, terms)
+        fresh = [
+            (root, new)
+            for root, place in zip(roots, plan.roots, strict=True)
+            if find(root) != find(new := terms[place] if place >= 0 else made[~place])
+        ]
+        self.done[entry].add(matches)
+        if not fresh:
+            return
+        source = Matched(entry, matches, terms, plan, made)
+        for root, new in fresh:
+            if graph.union(root, new, source):
+                self.report.applied[entry.rewrite.rule.name] += 1
+
+    def _together(self, entry: Entry, matches: tuple[Match, ...]) -> list[int]:
+        """The terms of the variables of several roots; where roots share a variable, the first one's."""
+        terms = [-1] * len(entry.names)
+        for slots, pattern, match in zip(entry.slots, entry.patterns, matches, strict=True):
+            for slot, term in zip(slots, pattern.bind(self.graph.born, match), strict=True):
+                if terms[slot] == -1:
+                    terms[slot] = term
+        return terms
