@@ -22,6 +22,7 @@ from tensaurus.graph.node import Node, apply, source
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType, registry
+from tensaurus.rules.match import Matcher
 from tensaurus.rules.rule import Rule, library, parse_rule
 from tensaurus.zoo.builder import Builder, Value
 
@@ -130,7 +131,7 @@ class Held:
     right: Node
 
     def evidence(self, graph: EGraph) -> tuple[list[Equation], list[tuple[int, int]]]:
-        return [Equation("held", self.left, self.right)], []
+        return [Equation("held", (self.left,), (self.right,))], []
 
 
 def test_a_node_is_inserted_once() -> None:
@@ -264,6 +265,10 @@ def test_everything_that_is_equal_is_equal(name: str, filter_name: str) -> None:
             proof = prove(graph, root, new)
             assert proof.left is graph.term(root) and proof.right is new
             assert proof.holds()
+            for equation in proof.equations:  # a rule's instance, as the rule's own matcher sees it
+                matcher = Matcher(equation.reason)
+                made = [matcher.apply(equation.left, b) for b in matcher.bindings(equation.left)]
+                assert equation.right in made
 
 
 def test_two_explorations_are_the_same() -> None:

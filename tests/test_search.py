@@ -12,7 +12,8 @@ from tensaurus.ops import TensorType, registry
 from tensaurus.rules.match import Rewriter
 from tensaurus.rules.rule import library, parse_rule
 from tensaurus.rules.verify import run
-from tensaurus.search.backtrack import Backtrack, Candidate, Outcome
+from tensaurus.search.backtrack import Backtrack
+from tensaurus.search.candidate import Candidate, Outcome
 
 X = source("x", TensorType("float32", (1, 4, 6, 6)))
 RNG = np.random.default_rng(3)
@@ -76,8 +77,8 @@ def test_the_chain_leads_from_the_original_to_the_best() -> None:
     chain = best.chain
     assert chain[0].program is program and chain[-1] is best
     for before, after in zip(chain, chain[1:], strict=False):
-        assert after.step is not None and after.step.before is before and after.step.count > 0
-        for old, new in after.step.changes:
+        assert after.step is not None and after.step.before is before and after.step.applied
+        for old, new in ((a.before, a.after) for a in after.step.applied):
             assert [o.types for o in old] == [n.types for n in new]
 
 

@@ -37,8 +37,9 @@ from tensaurus.report.progress import NoProgress, Progress
 from tensaurus.report.summary import METADATA_KEY, Equality, Rewrite, Summary
 from tensaurus.rules.match import Rewriter, expander
 from tensaurus.rules.rule import Rule, library
-from tensaurus.search.backtrack import Backtrack, Candidate, Outcome
+from tensaurus.search.backtrack import Backtrack
 from tensaurus.search.bodies import search_bodies
+from tensaurus.search.candidate import Candidate, Outcome
 
 MARGIN = 0.01  # a result must be faster by this share: less cannot be told from noise
 STEPS = 400  # search steps at most where the caller sets no limit on them
@@ -267,7 +268,7 @@ def _rewrites(candidates: Sequence[Candidate]) -> tuple[Rewrite, ...]:
     for candidate in candidates:
         for at in candidate.chain:
             if at.step is not None:
-                counts[at.step.rule] += at.step.count
+                counts.update(application.rule for application in at.step.applied)
     return tuple(Rewrite(rule.name, str(rule.evidence), count, rule.law) for rule, count in counts.items())
 
 

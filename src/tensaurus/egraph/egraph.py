@@ -84,11 +84,11 @@ class Fact:
 
 @dataclass(frozen=True)
 class Equation:
-    """Two programs that are equal for one reason, a rule for instance."""
+    """Programs that are equal pair by pair, all for one reason: a rule, for instance."""
 
     reason: Any
-    left: Node
-    right: Node
+    left: tuple[Node, ...]
+    right: tuple[Node, ...]
 
 
 class Source(Protocol):
@@ -179,6 +179,11 @@ class EGraph:
     def number_of(self, node: Node) -> int | None:
         """The number of a node that was adopted."""
         return self._numbers.get(node)
+
+    def known(self, number: int) -> int:
+        """The constant of known elements in the class of an e-node, the e-node itself where there is none."""
+        constant = self.facts[self.find(number)].constant
+        return number if constant is None else self._numbers[constant]
 
     def adopt(self, node: Node) -> int:
         """Insert a node and all that it reads; its number."""

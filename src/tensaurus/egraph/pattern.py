@@ -31,7 +31,10 @@ class Place:
 
 @dataclass(eq=False)
 class Pattern:
-    """One root, compiled. `places` has the occurrences of each variable, `inner` where an operator stands."""
+    """One root, compiled.
+
+    `places` are the occurrences of each variable, `inner` of operators, `literals` of numbers.
+    """
 
     root: Kind
     search: Callable[[int, Table, Any, Any, list[Match]], None]  # of a class; the last list takes them
@@ -39,6 +42,7 @@ class Pattern:
     variables: tuple[str, ...]
     places: tuple[tuple[Place, ...], ...]
     inner: tuple[tuple[Place, int], ...]
+    literals: tuple[Place, ...]
     operators: tuple[Term, ...]  # an Apply or Item each, as numbered
     depth: int
     source: str
@@ -47,6 +51,7 @@ class Pattern:
         """The program that was matched, its variables being these terms."""
         inner = {(at.operator, at.argument): number for at, number in self.inner}
         spots = {(s.operator, s.argument): k for k, group in enumerate(self.places) for s in group}
+        literals = {(at.operator, at.argument) for at in self.literals}
         built: dict[int, Node] = {}
         for number in reversed(range(len(match))):  # what stands inside has the higher number
             args: list[Node | None] = []
@@ -56,17 +61,23 @@ class Pattern:
                     args.append(built[inner[at]])
                 elif at in spots:
                     args.append(graph.term(terms[spots[at]]))
+                elif at in literals:
+                    args.append(graph.term(graph.known(told)))
                 else:
-                    args.append(None if told == ABSENT else graph.term(told))
+                    assert told == ABSENT
+                    args.append(None)
             built[number] = graph.heads[match[number]].build(args)
         return built[0]
 
-    def needs(self, born: Born, match: Match) -> list[tuple[int, int]]:
+    def needs(self, graph: EGraph, match: Match) -> list[tuple[int, int]]:
         """Pairs of terms that had to be equal for the match to be there."""
+        born = graph.born
         pairs = [(born[match[at.operator]][at.argument], match[inner]) for at, inner in self.inner]
         for first, *others in self.places:
             told = born[match[first.operator]][first.argument]
             pairs += [(told, born[match[at.operator]][at.argument]) for at in others]
+        numbers = (born[match[at.operator]][at.argument] for at in self.literals)
+        pairs += [(told, graph.known(told)) for told in numbers]
         return [(a, b) for a, b in pairs if a != b]
 
 
@@ -78,6 +89,7 @@ class _Writer:
     names: dict[str, str] = field(default_factory=dict)  # variable: where its class is
     places: dict[str, list[Place]] = field(default_factory=dict)
     inner: list[tuple[Place, int]] = field(default_factory=list)
+    literals: list[Place] = field(default_factory=list)
     operators: list[Term] = field(default_factory=list)
     constants: dict[str, Any] = field(default_factory=dict)
     depth: int = 1
@@ -108,6 +120,7 @@ class _Writer:
                 case None:
                     self.say(f"if {at} != {ABSENT}: continue")
                 case Literal(value):
+                    self.literals.append(Place(number, place))
                     self.say(f"if {at} == {ABSENT} or facts[{at}].scalar != {self.keep(value)}: continue")
                 case Variable(name, _):
                     self.places.setdefault(name, []).append(Place(number, place))
@@ -181,6 +194,7 @@ def compiled(term: Term) -> Pattern:
         variables=tuple(writer.places),
         places=tuple(tuple(spots) for spots in writer.places.values()),
         inner=tuple(writer.inner),
+        literals=tuple(writer.literals),
         operators=tuple(writer.operators),
         depth=depth(term),
         source=source,

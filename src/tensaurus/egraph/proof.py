@@ -29,7 +29,8 @@ class Proof:
         """Whether the two are equal by the equations and congruence alone."""
         closure = _Closure()
         for equation in self.equations:
-            closure.merge(equation.left, equation.right)
+            for a, b in zip(equation.left, equation.right, strict=True):
+                closure.merge(a, b)
         return closure.equal(self.left, self.right)
 
 

@@ -112,6 +112,7 @@ class Rewrite:
         asked = {call.func.id for call in calls if isinstance(call.func, ast.Name)}
         self._asks_value = "value" in asked
         self._asks_positive = "positive" in asked
+        self.asks_constants = self._asks_value or self._asks_positive
         self._plans: dict[Any, Plan | None] = {}
 
     def plan(

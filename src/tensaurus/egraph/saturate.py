@@ -48,23 +48,24 @@ class Matched:
         self.entry, self.matches, self.terms, self.plan, self.made = entry, matches, terms, plan, made
 
     def evidence(self, graph: EGraph) -> tuple[list[Equation], list[tuple[int, int]]]:
-        """The rule's instance over the terms, one equation for each of its roots."""
+        """The rule's instance over the terms."""
         entry, terms, rule = self.entry, self.terms, self.entry.rewrite.rule
         nodes = {name: graph.term(term) for name, term in zip(entry.names, terms, strict=True)}
         binding = Binding(nodes, dict(self.plan.values))
-        equations = []
+        left, right = [], []
         needs = self.plan.needs(graph, terms, self.made)
         for pattern, match, slots, rhs in zip(
             entry.patterns, self.matches, entry.slots, rule.rhs, strict=True
         ):
             bound = tuple(terms[slot] for slot in slots)
-            right = build(rhs, binding, self.plan.dtype)
-            assert right is not None
-            equations.append(Equation(rule, pattern.instance(graph, match, bound), right))
+            made = build(rhs, binding, self.plan.dtype)
+            assert made is not None
+            left.append(pattern.instance(graph, match, bound))
+            right.append(made)
             found = pattern.bind(graph.born, match)
             needs += [(a, b) for a, b in zip(bound, found, strict=True) if a != b]
-            needs += pattern.needs(graph.born, match)
-        return equations, needs
+            needs += pattern.needs(graph, match)
+        return [Equation(rule, tuple(left), tuple(right))], needs
 
 
 @dataclass
@@ -307,6 +308,8 @@ class _Run:
             terms = self._together(entry, matches)
             heads = [all_heads[number] for match in matches for number in match]
         facts = [all_facts[find(term)] for term in terms]
+        if entry.rewrite.asks_constants:  # the rule's instance must show them
+            terms = [graph.known(term) for term in terms]
         roots = [match[0] for match in matches]
         plan = entry.rewrite.plan(graph, heads, facts, roots, entry.names, entry.operators)
         if plan is None:

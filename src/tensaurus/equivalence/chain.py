@@ -26,7 +26,7 @@ from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.rules.match import Matcher
 from tensaurus.rules.rule import Rule
-from tensaurus.search.backtrack import Candidate, Change
+from tensaurus.search.candidate import Application, Candidate
 
 AFFORDABLE = 3e10  # operations of two whole programs that are evaluated over GF(p)
 USEFUL = 1e-3  # an error bound above this says too little
@@ -78,7 +78,7 @@ def _runs(candidate: Candidate) -> Iterator[list[Candidate]]:
     """The chain after the original, cut into runs of rewrites that hold in every field and single others."""
     run: list[Candidate] = []
     for at in candidate.chain[1:]:
-        if _exact(at):
+        if all(_exact(application.rule) for application in _applied([at])):
             run.append(at)
             continue
         if run:
@@ -89,38 +89,44 @@ def _runs(candidate: Candidate) -> Iterator[list[Candidate]]:
         yield run
 
 
-def _exact(at: Candidate) -> bool:
-    assert at.step is not None
-    evidence = at.step.rule.evidence
-    return evidence is not None and evidence.by in FIELD_EVIDENCE
+def _applied(run: Sequence[Candidate]) -> Iterator[Application]:
+    """Every rewrite of the run."""
+    for at in run:
+        assert at.step is not None
+        yield from at.step.applied
+
+
+def _exact(rule: Rule) -> bool:
+    return rule.evidence is not None and rule.evidence.by in FIELD_EVIDENCE
 
 
 def _check_run(run: Sequence[Candidate], tally: Tally, seed: int) -> FieldCheck | None:
     """None where the run is right, else the check that failed."""
     first = run[0].step
     assert first is not None
-    exact = _exact(run[0])
+    applied = list(_applied(run))
     before, after = _closed(first.before.program), _closed(run[-1].program)
+    exact = all(_exact(application.rule) for application in applied)
     if exact and _operations(before) + _operations(after) <= AFFORDABLE:
         check = check_field(before, after, seed=seed)
         if not check.passed:
             return check
         if check.trials and check.error_bound <= USEFUL:
             tally.add(check)
-            tally.whole += sum(at.step.count for at in run if at.step is not None)
+            tally.whole += len(applied)
             return None
-    for at in run:
-        assert at.step is not None
-        for change in at.step.changes:
-            pieces = _cut(at.step.rule, change)
-            check = check_field(*pieces, seed=seed) if exact else _check_reals(*pieces, seed)
-            if not check.passed:
-                return FieldCheck(False, 1, check.degree, 1.0, f"rewrite {at.step.rule.name}: {check.detail}")
-            if exact and check.trials:
-                tally.add(check)
-                tally.alone += 1
-            elif not exact:
-                tally.ordered += 1
+    for application in applied:
+        exact = _exact(application.rule)
+        pieces = _cut(application)
+        check = check_field(*pieces, seed=seed) if exact else _check_reals(*pieces, seed)
+        if not check.passed:
+            reason = f"rewrite {application.rule.name}: {check.detail}"
+            return FieldCheck(False, 1, check.degree, 1.0, reason)
+        if exact and check.trials:
+            tally.add(check)
+            tally.alone += 1
+        elif not exact:
+            tally.ordered += 1
     return None
 
 
@@ -136,15 +142,15 @@ def _operations(program: Program) -> float:
     return sum(operations(node, UNKNOWN) for node in program.active)
 
 
-def _cut(rule: Rule, change: Change) -> tuple[Program, Program]:
-    """Both sides of one application as programs over what the rule's variables bound."""
-    before, after = change
-    matcher = Matcher(rule)
+def _cut(application: Application) -> tuple[Program, Program]:
+    """Both sides as programs over what the rule's variables bound."""
+    before, after = application.before, application.after
+    matcher = Matcher(application.rule)
     for binding in matcher.bindings(before):
         if matcher.apply(before, binding) == after:
             break
     else:
-        raise AssertionError(f"the rewrite {rule.name} does not replay")
+        raise AssertionError(f"the rewrite {application.rule.name} does not replay")
     bound = dict.fromkeys(node for node in binding.nodes.values() if not node.static)
     large = any(_elements(node.tensor) > LARGE for node in bound)
     if large:

@@ -20,63 +20,15 @@ from tensaurus.graph.node import Node, again
 from tensaurus.graph.program import Program
 from tensaurus.rules.match import Rewriter
 from tensaurus.rules.rule import Rule
+from tensaurus.search.candidate import Application, Candidate, Outcome, Step
 
 Cost: TypeAlias = Callable[[Node], float]  # seconds of one node
+Change: TypeAlias = tuple[tuple[Node, ...], tuple[Node, ...]]  # roots before and after
 
 GAIN = 5e-4  # a new best program is cheaper by at least this share: measurements are no finer
 PATIENCE = 60  # steps without a new best program that end a search
 REPEATS = 16  # times that a pass applies its rule to one node
 JOINT = 64  # matches of a rule with several roots that are tried on one program
-
-
-Change: TypeAlias = tuple[tuple[Node, ...], tuple[Node, ...]]  # roots before and after
-
-
-@dataclass(frozen=True)
-class Step:
-    """One rewrite of a whole program: the rule, what it changed, and the program before it."""
-
-    rule: Rule
-    changes: tuple[Change, ...]
-    before: Candidate
-
-    @property
-    def count(self) -> int:
-        """How often the rule applied."""
-        return len(self.changes)
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A program on the way, with its estimated cost in seconds and the step that made it."""
-
-    program: Program
-    cost: float
-    step: Step | None = None
-
-    @property
-    def chain(self) -> list[Candidate]:
-        """From the original program to this one."""
-        line, at = [self], self
-        while at.step is not None:
-            at = at.step.before
-            line.append(at)
-        return line[::-1]
-
-
-@dataclass
-class Outcome:
-    """best first; `ended_by` is "exhausted", "patience", "steps", "time" or "interrupt"."""
-
-    candidates: list[Candidate]
-    ended_by: str = "exhausted"
-    steps: int = 0
-    programs: int = 0
-    seconds: float = 0.0
-
-    @property
-    def best(self) -> Candidate:
-        return self.candidates[0]
 
 
 @dataclass
@@ -190,7 +142,8 @@ class Backtrack:
         key = _key(made)
         if key not in self._seen:
             self._seen.add(key)
-            yield Candidate(made, self.total(made), Step(rule, tuple(changes), current))
+            applied = tuple(Application(rule, *change) for change in changes)
+            yield Candidate(made, self.total(made), Step(applied, current))
 
     def everywhere(self, program: Program, rule: Rule) -> tuple[Program, list[Change]]:
         """The program with the rule applied at every node, arguments first, and each application."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tensaurus.graph.node import OPAQUE, Node, again, opaque
 from tensaurus.graph.program import Program
-from tensaurus.search.backtrack import Candidate, Outcome
+from tensaurus.search.candidate import Candidate, Outcome
 
 
 def search_bodies(

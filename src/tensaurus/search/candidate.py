@@ -1,0 +1,64 @@
+"""What a search finds: programs, each with the rewrites that lead to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tensaurus.graph.node import Node
+from tensaurus.graph.program import Program
+from tensaurus.rules.rule import Rule
+
+__all__ = ["Application", "Candidate", "Outcome", "Step"]
+
+
+@dataclass(frozen=True)
+class Application:
+    """A rule at one place: its roots before and after."""
+
+    rule: Rule
+    before: tuple[Node, ...]
+    after: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Rewrites of a whole program, and the program before them.
+
+    The program after them is equal to it by these and by congruence: what reads equal tensors is equal.
+    """
+
+    applied: tuple[Application, ...]
+    before: Candidate
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A program on the way, with its estimated cost in seconds and the step that made it."""
+
+    program: Program
+    cost: float
+    step: Step | None = None
+
+    @property
+    def chain(self) -> list[Candidate]:
+        """From the original program to this one."""
+        line, at = [self], self
+        while at.step is not None:
+            at = at.step.before
+            line.append(at)
+        return line[::-1]
+
+
+@dataclass
+class Outcome:
+    """best first; `ended_by` says what ended the search, a word that `report.summary` spells out."""
+
+    candidates: list[Candidate]
+    ended_by: str = "exhausted"
+    steps: int = 0
+    programs: int = 0
+    seconds: float = 0.0
+
+    @property
+    def best(self) -> Candidate:
+        return self.candidates[0]
