@@ -26,6 +26,7 @@ __all__ = [
     "Head",
     "Kind",
     "Source",
+    "kind",
     "operator_head",
     "typed",
 ]
@@ -34,18 +35,17 @@ ABSENT = -1  # in place of an optional input that is not there
 CONGRUENT = -1  # the reason of an edge between e-nodes of one head whose arguments are equal
 
 Attributes: TypeAlias = tuple[tuple[str, Any], ...]  # as nodes have them
-Kind: TypeAlias = tuple[Any, ...]  # what a pattern asks of an e-node: an operator, or an output's place
+Kind: TypeAlias = str  # what a pattern asks of an e-node: its operator, how many arguments; see `kind`
 
 
 class Head:
     """What an e-node is but for its arguments: an operator with attributes, or a leaf.  Interned."""
 
-    __slots__ = ("op", "attrs", "outputs", "node", "kind")
+    __slots__ = ("op", "attrs", "outputs", "node")
 
     def __init__(self, op: Op | Leaf, attrs: Attributes, outputs: int, node: Node | None = None):
         self.op, self.attrs, self.outputs = op, attrs, outputs
         self.node = node  # an input, a constant, or an opaque node with arguments of its own
-        self.kind: Kind = (op, attrs[0][1]) if op is ITEM else (op,)
 
     def build(self, args: Sequence[Node | None]) -> Node:
         """The node over these arguments."""
@@ -53,7 +53,7 @@ class Head:
             return apply(self.op, args, dict(self.attrs), self.outputs)
         if self.op is ITEM:
             assert args[0] is not None
-            return item(args[0], self.kind[1])
+            return item(args[0], self.attrs[0][1])
         assert self.node is not None
         return again(self.node, tuple(args))
 
@@ -117,6 +117,12 @@ def _fact(types: tuple[Type, ...], static: bool, constant: Node | None, scalar: 
 
 
 @cache
+def kind(op: Op | Leaf, arguments: int, index: int | None = None) -> Kind:
+    """The kind of e-nodes of an operator; `index` is the place of an output.  Texts know their own hash."""
+    return f"{op.name}/{arguments}" if index is None else f"{op.name}/{arguments} {index}"
+
+
+@cache
 def typed(types: tuple[Type, ...]) -> tuple[Fact, Fact]:
     """What is known of a class by its types alone: where it depends on inputs, and where it does not."""
     return _fact(types, False, None, None), _fact(types, True, None, None)
@@ -136,6 +142,7 @@ class EGraph:
         self.filtered: set[int] = set()  # e-nodes that are not to be extracted: they would close a cycle
         self.sources: list[Source] = []  # of the edges in the proof forest
         self.changed: set[int] = set()  # classes with new members since they were last asked for
+        self.learnt = 0  # how often more was found out of a class than of its members
         self._parents: list[int] = []
         self._known: dict[tuple[Head, tuple[int, ...]], int] = {}
         self._heads: dict[Any, Head] = {}
@@ -259,7 +266,10 @@ class EGraph:
         self._parents[b] = a
         self.members[a] += self.members.pop(b)
         self.readers[a] += self.readers.pop(b)
-        self.facts[a] = _both(self.facts[a], self.facts.pop(b))
+        old, other = self.facts[a], self.facts.pop(b)
+        if old is not other:
+            self.facts[a] = _both(old, other)
+            self.learnt += 1
         self.changed.discard(b)
         self.changed.add(a)
         self._pending.append(a)
@@ -314,6 +324,7 @@ class EGraph:
         if all(read == ABSENT or self.facts[self.find(read)].static for read in self.args[number]):
             group = self.find(number)
             old = self.facts[group]
+            self.learnt += 1
             self.facts[group] = _fact(old.types, True, old.constant, old.scalar)
             self._pending.append(group)
             self.changed.add(group)
@@ -373,8 +384,6 @@ class EGraph:
 
 def _both(a: Fact, b: Fact) -> Fact:
     """What is known of a class that two became; raises ValueError where their types differ."""
-    if a is b:
-        return a
     if a.types != b.types:
         raise ValueError(f"a union of {a.types} and {b.types}")
     constant = a.constant or b.constant

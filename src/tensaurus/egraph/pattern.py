@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensaurus.egraph.egraph import ABSENT, EGraph, Kind
+from tensaurus.egraph.egraph import ABSENT, EGraph, Kind, kind
 from tensaurus.graph.node import ITEM, Node
 from tensaurus.rules.term import Apply, Item, Literal, Term, Variable
 
@@ -107,12 +107,10 @@ class _Writer:
         """Loops over the e-nodes of class `where` that match; what follows is inside them."""
         number = len(self.operators)
         self.operators.append(term)
-        kind = self.keep(kind_of(term))
-        self.say(f"for n{number} in table[{where}].get({kind}, ()):")
+        self.say(f"for n{number} in table[{where}].get({kind_of(term)!r}, ()):")
         self.depth += 1
         self.say(f"a{number} = args[n{number}]")
         parts: tuple[Term | None, ...] = (term.term,) if isinstance(term, Item) else term.args
-        self.say(f"if len(a{number}) != {len(parts)}: continue")
         todo: list[tuple[Apply | Item, str, Place]] = []
         for place, part in enumerate(parts):
             at = f"a{number}[{place}]"
@@ -140,10 +138,10 @@ class _Writer:
 def kind_of(term: Term) -> Kind:
     """What e-nodes a pattern's operator matches; raises ValueError for a variable or a number."""
     match term:
-        case Apply(op, _, _, _):
-            return (op,)
+        case Apply(op, args, _, _):
+            return kind(op, len(args))
         case Item(_, index):
-            return (ITEM, index)
+            return kind(ITEM, 1, index)
     raise ValueError(f"a rule's left side must be an operator, not {term}")
 
 
@@ -176,7 +174,7 @@ def shape(term: Term | None, names: dict[str, int]) -> Any:
 def compiled(term: Term) -> Pattern:
     """The pattern of one root."""
     writer = _Writer()
-    kind = kind_of(term)
+    root = kind_of(term)
     assert isinstance(term, Apply | Item)
     writer.operator(term, "root")
     found = ", ".join(f"n{number}" for number in range(len(writer.operators)))
@@ -186,9 +184,9 @@ def compiled(term: Term) -> Pattern:
     source = "def search(root, table, args, facts, out):\n" + "\n".join(writer.lines)
     source += f"\ndef bind(born, match):\n    return ({terms})"
     scope: dict[str, Any] = dict(writer.constants)
-    exec(compile(source, f"<pattern {kind}>", "exec"), scope)  # written above from the rule's operators alone
+    exec(compile(source, f"<pattern {root}>", "exec"), scope)  # written above from the rule's operators alone
     return Pattern(
-        root=kind,
+        root=root,
         search=scope["search"],
         bind=scope["bind"],
         variables=tuple(writer.places),

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Protocol
 
-from tensaurus.egraph.egraph import EGraph, Equation, Kind
+from tensaurus.egraph.egraph import EGraph, Equation, Kind, kind
 from tensaurus.egraph.pattern import Match, Pattern, compiled, shape
 from tensaurus.egraph.rewrite import Plan, Rewrite, rewrites
+from tensaurus.graph.node import ITEM
 from tensaurus.rules.match import Binding, build
 from tensaurus.rules.rule import Rule
 
@@ -141,14 +142,16 @@ class _Table:
         for group in changed:
             row: dict[Kind, list[int]] = {}
             for number in graph.live(group):
-                row.setdefault(heads[number].kind, []).append(number)
+                head = heads[number]
+                place = head.attrs[0][1] if head.op is ITEM else None
+                row.setdefault(kind(head.op, len(graph.args[number]), place), []).append(number)
             self.rows[group] = row
-            for kind in row:
-                self.having[kind].add(group)
+            for found in row:
+                self.having[found].add(group)
 
-    def candidates(self, graph: EGraph, kind: Kind, among: set[int] | None) -> Iterator[int]:
+    def candidates(self, graph: EGraph, wanted: Kind, among: set[int] | None) -> Iterator[int]:
         """Classes that have an e-node of the kind, in order; merged ones are forgotten."""
-        groups = self.having[kind]
+        groups = self.having[wanted]
         stale = [group for group in groups if group not in graph.members]
         groups.difference_update(stale)
         for group in stale:
@@ -200,6 +203,8 @@ class _Run:
         self.table = _Table()
         self.report = Exploration()
         self.done: dict[Entry, set[tuple[Match, ...]]] = defaultdict(set)  # what was applied
+        self.refused: dict[Entry, set[tuple[Match, ...]]] = defaultdict(set)  # where it does not apply
+        self.learnt = 0
 
     def explore(self, watch: Callable[[int, int], None]) -> None:
         graph, report = self.graph, self.report
@@ -228,6 +233,9 @@ class _Run:
         graph, ruleset = self.graph, self.ruleset
         changed = {graph.find(group) for group in graph.changed}
         graph.changed.clear()
+        if graph.learnt != self.learnt:
+            self.learnt = graph.learnt
+            self.refused.clear()
         self.table.update(graph, changed)
         reach = [changed]  # classes from which what changed is so many steps below
         joint: list[tuple[Entry, list[list[Match]]]] = []
@@ -297,7 +305,7 @@ class _Run:
         What a match makes depends on its e-nodes alone, and on what is known of the variables.
         """
         graph, find = self.graph, self.graph.find
-        if matches in self.done[entry]:
+        if matches in self.done[entry] or matches in self.refused[entry]:
             return
         born, all_heads, all_facts = graph.born, graph.heads, graph.facts
         if len(matches) == 1:
@@ -313,6 +321,7 @@ class _Run:
         roots = [match[0] for match in matches]
         plan = entry.rewrite.plan(graph, heads, facts, roots, entry.names, entry.operators)
         if plan is None:
+            self.refused[entry].add(matches)
             return
         self.report.matches += 1
         if self.cycles is not None and not self.cycles.allows(graph, roots, terms):
