@@ -30,7 +30,7 @@ def times(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     measures must not decide a test."""
     monkeypatch.setattr(whole, "compare", partial(compare, rounds=3, seconds=0.02))
     if "measured" not in request.keywords:
-        monkeypatch.setattr(OperatorCosts, "_measure", lambda self, node, text: estimate(node))
+        monkeypatch.setattr(OperatorCosts, "_measure", lambda self, piece, text: estimate(piece))
         pretend(monkeypatch, 0.5)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, Protocol, cast, runtime_checkable
 
+import onnx
 from numpy.typing import NDArray
 
 from tensaurus.errors import TensaurusError
@@ -22,6 +23,7 @@ __all__ = [
     "Backend",
     "BackendError",
     "Bindable",
+    "Fusing",
     "Session",
     "find",
     "installed",
@@ -97,6 +99,19 @@ class Backend(Protocol):
 
     def compile(self, model: bytes | Path, *, threads: int) -> Session:
         """A session on `threads` threads; raises BackendError if the runtime refuses the model."""
+        ...
+
+
+@runtime_checkable
+class Fusing(Protocol):
+    """A backend that can tell which nodes of a model it runs as one."""
+
+    def kernels(self, model: onnx.ModelProto) -> list[frozenset[str]]:
+        """Of each of the runtime's own kernels, the tensors of the model that it computes, inner ones too.
+
+        Read from the graph that the runtime has optimized; kernels that cannot be traced are left out.
+        Raises BackendError if the runtime refuses the model.
+        """
         ...
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import onnx
 
 from tensaurus.backends import Array, BackendError, said
 
@@ -81,6 +84,44 @@ class _OnnxRuntime:
             return _Session(ort.InferenceSession(source, options, providers=["CPUExecutionProvider"]))
         except Exception as error:
             raise BackendError(f"onnxruntime: {said(error)}") from error
+
+    def kernels(self, model: onnx.ModelProto) -> list[frozenset[str]]:
+        """From the graph before layouts are chosen: what comes after renames tensors."""
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 4
+        with TemporaryDirectory() as folder:
+            options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
+            try:
+                ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+                optimized = onnx.load(options.optimized_model_filepath, load_external_data=False)
+            except Exception as error:
+                raise BackendError(f"onnxruntime: {said(error)}") from error
+        makers = {name: node for node in model.graph.node for name in node.output}
+        inputs = {value.name for value in model.graph.input}
+        traced = (_traced(node, makers, inputs) for node in optimized.graph.node)
+        return [found for found in traced if found]
+
+
+def _traced(
+    kernel: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto], inputs: AbstractSet[str]
+) -> frozenset[str]:
+    """The tensors between the kernel's outputs and its inputs; none where that leads past its inputs."""
+    found: set[str] = set()
+    stack = [name for name in kernel.output if name]
+    while stack:
+        name = stack.pop()
+        if name in found or name in kernel.input or not name:
+            continue
+        if name in inputs:
+            return frozenset()
+        if name in makers:
+            found.add(name)
+            stack.extend(makers[name].input)
+    return frozenset(found)
 
 
 BACKEND = _OnnxRuntime()

@@ -1,4 +1,4 @@
-"""What one node costs on a backend: measured once as a model of its own, estimated where it cannot be."""
+"""What a node or a piece costs on a backend: measured once as a model of its own, else estimated."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tensaurus.cost.machine import Machine
 from tensaurus.cost.measure import Stopwatch
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.frame import Frame
-from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node, again, constant, source
+from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node, constant, source
 from tensaurus.graph.onnx_export import Expand, export_model
+from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
-from tensaurus.graph.text import workload
 from tensaurus.ops import Op, TensorType
 
 # Where nothing can be measured: operations and bytes a second of one core, roughly.
@@ -31,7 +31,7 @@ UNKNOWN = 64  # what a size that is not known counts as
 
 
 class OperatorCosts:
-    """Seconds of single nodes, from the database or measured now; callable as a cost function.
+    """Seconds of single nodes and of pieces, from the database or measured now; callable as a cost function.
 
     Leaves, projections and nodes over constants alone cost nothing.  Opaque nodes cost nothing either: every
     candidate has the same ones.
@@ -61,41 +61,57 @@ class OperatorCosts:
     def __call__(self, node: Node) -> float:
         found = self._known.get(node)
         if found is None:
-            found = self._known[node] = self._cost(node)
+            found = self._known[node] = 0.0 if _free(node) else self.measure(Piece.of(node))
         return found
 
-    def _cost(self, node: Node) -> float:
-        if node.static or node.op in (INPUT, CONSTANT, ITEM, OPAQUE):
-            return 0.0
-        text = f"opset {self.opset}: {workload(node)}"
-        if text in self._texts:
-            return self._texts[text]
-        stored = self.database.get(text, self.backend, self.device)
-        seconds = stored.seconds if stored is not None else self._measure(node, text)
-        if not np.isfinite(seconds):
-            seconds = estimate(node)
-        self._texts[text] = seconds
-        return seconds
+    def measure(self, piece: Piece) -> float:
+        """Seconds, measured now unless they are known."""
+        found = self.known(piece)
+        if found is None:
+            found = self._measure(piece, self._text(piece))
+        return self._usable(piece, found)
 
-    def _measure(self, node: Node, text: str) -> float:
+    def known(self, piece: Piece) -> float | None:
+        """Seconds, as they were measured before; None where nobody has."""
+        text = self._text(piece)
+        if text not in self._texts:
+            stored = self.database.get(text, self.backend, self.device)
+            if stored is None:
+                return None
+            self._texts[text] = stored.seconds
+        return self._usable(piece, self._texts[text])
+
+    def _text(self, piece: Piece) -> str:
+        return f"opset {self.opset}: {piece.text}"
+
+    def _usable(self, piece: Piece, seconds: float) -> float:
+        """What the runtime refuses to run alone is estimated."""
+        return seconds if np.isfinite(seconds) else estimate(piece)
+
+    def _measure(self, piece: Piece, text: str) -> float:
         self.told()
         seconds: float | None = None
         try:
-            model, feeds = alone(node, self.opset, self.expand)
+            model, feeds = alone(piece, self.opset, self.expand)
             seconds = self.stopwatch.measure(model.SerializeToString(), feeds)
         except (TensaurusError, ValueError):
             pass
         self.measured += 1
         value = float("inf") if seconds is None else seconds
         self.database.put(Measurement(text, self.backend, self.device, "", value))
+        self._texts[text] = value
         return value
 
 
-def estimate(node: Node) -> float:
+def _free(node: Node) -> bool:
+    return node.static or node.op in (INPUT, CONSTANT, ITEM, OPAQUE)
+
+
+def estimate(piece: Piece) -> float:
     """The roofline, in seconds: the larger of arithmetic and traffic."""
-    kinds = tuple(None if a is None else a.tensor for a in node.args)
-    moved = 4 * sum(elements_of(k) for k in (*kinds, *node.types) if isinstance(k, TensorType))
-    return max(operations(node) / FLOPS, moved / BYTES)
+    kinds = [kind for node in (*piece.leaves, piece.root) for kind in node.types]
+    moved = 4 * sum(elements_of(kind) for kind in kinds if isinstance(kind, TensorType))
+    return max(sum(map(operations, piece.inner)) / FLOPS, moved / BYTES)
 
 
 def operations(node: Node, unknown: int = UNKNOWN) -> int:
@@ -122,39 +138,34 @@ def number_of(size: Any, unknown: int = UNKNOWN) -> int:
 
 
 def alone(
-    node: Node, opset: int, expand: Expand | None
+    piece: Piece, opset: int, expand: Expand | None
 ) -> tuple[onnx.ModelProto, dict[str, np.ndarray[Any, Any]]]:
-    """A model of the node alone, and inputs for it: weights are constants in it, as in the whole program."""
+    """A model of the piece alone, and inputs for it: weights are constants in it, as in the whole program."""
     rng = np.random.default_rng(0)
-    inputs: dict[Node, Node] = {}
+    new: dict[Node, Node] = {}
     feeds: dict[str, np.ndarray[Any, Any]] = {}
-    args: list[Node | None] = []
-    for place, arg in enumerate(node.args):
-        if arg is None:
-            args.append(None)
-            continue
-        kind = arg.tensor
+    for place, leaf in enumerate(piece.leaves):
+        kind = leaf.tensor
         shape = tuple(number_of(n) for n in kind.shape)
-        if arg.op is CONSTANT and prod(shape) == 1:
-            args.append(arg)
-        elif arg.static:
-            args.append(constant(_random(kind.dtype, shape, rng)))
+        if leaf.op is CONSTANT and prod(shape) == 1:
+            new[leaf] = leaf
+        elif leaf.static:
+            new[leaf] = constant(_random(kind.dtype, shape, rng))
         else:
-            if arg not in inputs:
-                inputs[arg] = source(f"x{place}", TensorType(kind.dtype, shape))
-                feeds[f"x{place}"] = _random(kind.dtype, shape, rng)
-            args.append(inputs[arg])
-    made = again(node, tuple(args))
+            new[leaf] = source(f"x{place}", TensorType(kind.dtype, shape))
+            feeds[f"x{place}"] = _random(kind.dtype, shape, rng)
+    made = piece.over(new)
+    inputs = tuple(node for node in new.values() if node.op is INPUT)
     outputs = tuple((f"y{k}", made[k]) for k in range(len(made.types)))
     shell = onnx.ModelProto(ir_version=10)
     shell.opset_import.add(domain="", version=opset)
     shell.graph.name = "alone"
     frame = Frame(
         shell,
-        tuple(_value(n.attribute("name"), n.tensor) for n in inputs.values()),
+        tuple(_value(n.attribute("name"), n.tensor) for n in inputs),
         tuple(_value(name, n.tensor) for name, n in outputs),
     )
-    program = Program(tuple(inputs.values()), outputs, frame=frame)
+    program = Program(inputs, outputs, frame=frame)
     return export_model(program, folded=False, expand=expand), feeds
 
 

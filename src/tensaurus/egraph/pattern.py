@@ -47,8 +47,12 @@ class Pattern:
     depth: int
     source: str
 
-    def instance(self, graph: EGraph, match: Match, terms: tuple[int, ...]) -> Node:
+    def instance(self, graph: EGraph, match: Match, terms: Sequence[int]) -> Node:
         """The program that was matched, its variables being these terms."""
+        return self.over(graph, match, [graph.term(term) for term in terms])
+
+    def over(self, graph: EGraph, match: Match, nodes: Sequence[Node]) -> Node:
+        """The operators that were matched, over these nodes in place of the variables."""
         inner = {(at.operator, at.argument): number for at, number in self.inner}
         spots = {(s.operator, s.argument): k for k, group in enumerate(self.places) for s in group}
         literals = {(at.operator, at.argument) for at in self.literals}
@@ -60,7 +64,7 @@ class Pattern:
                 if at in inner:
                     args.append(built[inner[at]])
                 elif at in spots:
-                    args.append(graph.term(terms[spots[at]]))
+                    args.append(nodes[spots[at]])
                 elif at in literals:
                     args.append(graph.term(graph.known(told)))
                 else:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Protocol
 
-from tensaurus.egraph.egraph import EGraph, Equation, Kind, kind
+from tensaurus.egraph.egraph import EGraph, Equation
 from tensaurus.egraph.pattern import Match, Pattern, compiled, shape
 from tensaurus.egraph.rewrite import Plan, Rewrite, rewrites
-from tensaurus.graph.node import ITEM
+from tensaurus.egraph.table import Table
 from tensaurus.rules.match import Binding, build
 from tensaurus.rules.rule import Rule
 
@@ -130,35 +130,6 @@ class Ruleset:
         self.patterns = list(known.values())
 
 
-@dataclass
-class _Table:
-    """E-nodes of each class by kind, and the classes that have a kind; brought up to date round by round."""
-
-    rows: dict[int, dict[Kind, list[int]]] = field(default_factory=dict)
-    having: dict[Kind, set[int]] = field(default_factory=lambda: defaultdict(set))
-
-    def update(self, graph: EGraph, changed: Iterable[int]) -> None:
-        heads = graph.heads
-        for group in changed:
-            row: dict[Kind, list[int]] = {}
-            for number in graph.live(group):
-                head = heads[number]
-                place = head.attrs[0][1] if head.op is ITEM else None
-                row.setdefault(kind(head.op, len(graph.args[number]), place), []).append(number)
-            self.rows[group] = row
-            for found in row:
-                self.having[found].add(group)
-
-    def candidates(self, graph: EGraph, wanted: Kind, among: set[int] | None) -> Iterator[int]:
-        """Classes that have an e-node of the kind, in order; merged ones are forgotten."""
-        groups = self.having[wanted]
-        stale = [group for group in groups if group not in graph.members]
-        groups.difference_update(stale)
-        for group in stale:
-            self.rows.pop(group, None)
-        return iter(sorted(groups if among is None else groups & among))
-
-
 def saturate(
     graph: EGraph,
     ruleset: Ruleset,
@@ -200,7 +171,7 @@ class _Run:
 
     def __init__(self, graph: EGraph, ruleset: Ruleset, limits: Limits, cycles: Filter | None):
         self.graph, self.ruleset, self.limits, self.cycles = graph, ruleset, limits, cycles
-        self.table = _Table()
+        self.table = Table()
         self.report = Exploration()
         self.done: dict[Entry, set[tuple[Match, ...]]] = defaultdict(set)  # what was applied
         self.refused: dict[Entry, set[tuple[Match, ...]]] = defaultdict(set)  # where it does not apply
@@ -241,13 +212,13 @@ class _Run:
         joint: list[tuple[Entry, list[list[Match]]]] = []
         if self.report.rounds < self.limits.multi:
             wanted = dict.fromkeys(pattern for entry in ruleset.several for pattern in entry.patterns)
-            found = {pattern: self._search(pattern, None) for pattern in wanted}
+            found = {pattern: self.table.search(graph, pattern) for pattern in wanted}
             joint = [(entry, [found[pattern] for pattern in entry.patterns]) for entry in ruleset.several]
         singles: list[tuple[list[Entry], list[Match]]] = []
         for pattern, entries in ruleset.single.items():
             while len(reach) < pattern.depth:
                 reach.append(self._above(reach[-1]))
-            if matches := self._search(pattern, reach[pattern.depth - 1]):
+            if matches := self.table.search(graph, pattern, reach[pattern.depth - 1]):
                 singles.append((entries, matches))
         for entries, matches in singles:
             for entry in entries:
@@ -262,13 +233,6 @@ class _Run:
         graph = self.graph
         readers = (number for group in groups for number in graph.readers[group] if graph.alive[number])
         return groups | {graph.find(number) for number in readers}
-
-    def _search(self, pattern: Pattern, among: set[int] | None) -> list[Match]:
-        found: list[Match] = []
-        graph, rows = self.graph, self.table.rows
-        for group in self.table.candidates(graph, pattern.root, among):
-            pattern.search(group, rows, graph.args, graph.facts, found)
-        return found
 
     def _joined(self, entry: Entry, found: Sequence[Sequence[Match]]) -> Iterator[tuple[Match, ...]]:
         """Matches of all roots that agree on shared variables, one after another."""
