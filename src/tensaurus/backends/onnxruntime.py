@@ -18,6 +18,8 @@ from tensaurus.backends import Array, BackendError, said
 
 __all__ = ["BACKEND"]
 
+BLOCKED = "com.microsoft.nchwc"  # the domain of operators on blocked layouts
+
 
 @dataclass(frozen=True)
 class _Session:
@@ -86,35 +88,58 @@ class _OnnxRuntime:
             raise BackendError(f"onnxruntime: {said(error)}") from error
 
     def kernels(self, model: onnx.ModelProto) -> list[frozenset[str]]:
-        """From the graph before layouts are chosen: what comes after renames tensors."""
+        """Of the graph that runs; it renames tensors in blocked layouts, which the graph before explains."""
         import onnxruntime as ort
 
-        options = ort.SessionOptions()
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-        options.intra_op_num_threads = 1
-        options.log_severity_level = 4
-        with TemporaryDirectory() as folder:
-            options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
-            try:
-                ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-                optimized = onnx.load(options.optimized_model_filepath, load_external_data=False)
-            except Exception as error:
-                raise BackendError(f"onnxruntime: {said(error)}") from error
+        levels = ort.GraphOptimizationLevel
+        before = {node.output[0]: node for node in _optimized(model, levels.ORT_ENABLE_EXTENDED)}
+        running = _optimized(model, levels.ORT_ENABLE_ALL)
+        plain: dict[str, str] = {}  # the names of renamed tensors
+        for node in running:
+            twin = before.get(node.name.removesuffix("_nchwc"))
+            if node.domain == BLOCKED and node.op_type == "ReorderOutput":
+                plain[node.input[0]] = node.output[0]
+            elif node.domain == BLOCKED and twin is not None:
+                plain.update(zip(node.input, twin.input, strict=False))
         makers = {name: node for node in model.graph.node for name in node.output}
         inputs = {value.name for value in model.graph.input}
-        traced = (_traced(node, makers, inputs) for node in optimized.graph.node)
+        traced = (
+            _traced([plain.get(n, n) for n in k.output], {plain.get(n, n) for n in k.input}, makers, inputs)
+            for k in running
+        )
         return [found for found in traced if found]
 
 
+def _optimized(model: onnx.ModelProto, level: Any) -> Sequence[onnx.NodeProto]:
+    """The nodes of the graph that onnxruntime makes of the model."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.graph_optimization_level = level
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    with TemporaryDirectory() as folder:
+        options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
+        try:
+            ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+            optimized = onnx.load(options.optimized_model_filepath, load_external_data=False)
+        except Exception as error:
+            raise BackendError(f"onnxruntime: {said(error)}") from error
+    return list(optimized.graph.node)
+
+
 def _traced(
-    kernel: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto], inputs: AbstractSet[str]
+    outputs: Sequence[str],
+    stops: AbstractSet[str],
+    makers: Mapping[str, onnx.NodeProto],
+    inputs: AbstractSet[str],
 ) -> frozenset[str]:
-    """The tensors between the kernel's outputs and its inputs; none where that leads past its inputs."""
+    """The tensors between a kernel's outputs and its inputs; none where that leads past its inputs."""
     found: set[str] = set()
-    stack = [name for name in kernel.output if name]
+    stack = [name for name in outputs if name]
     while stack:
         name = stack.pop()
-        if name in found or name in kernel.input or not name:
+        if name in found or name in stops or not name:
             continue
         if name in inputs:
             return frozenset()
