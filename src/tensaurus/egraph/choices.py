@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from tensaurus.egraph.egraph import ABSENT, EGraph
@@ -38,8 +39,11 @@ class Choices:
     kept      bytes of the constants
     """
 
-    def __init__(self, graph: EGraph, roots: Sequence[int], fusions: Sequence[Pattern] = ()):
-        self.graph = graph
+    def __init__(
+        self, graph: EGraph, roots: Sequence[int], fusions: Sequence[Pattern] = (), before: float = inf
+    ):
+        """Of the e-nodes that are older than `before`."""
+        self.graph, self._before = graph, before
         self.keys: list[int] = []
         self.pieces: list[Piece] = []
         self.kept: list[int] = []
@@ -59,7 +63,7 @@ class Choices:
                 self._keep(group)
                 continue
             for node in graph.live(group):
-                if node not in graph.filtered:
+                if node not in graph.filtered and node < before:
                     self._add(group, node, graph.args[node])
             for pattern, match in fused.get(group, ()):
                 terms = pattern.bind(graph.born, match)
@@ -76,7 +80,7 @@ class Choices:
             for match in table.search(graph, pattern):
                 groups = [graph.find(number) for number in match]
                 static = any(graph.facts[group].static for group in groups)
-                if not static and graph.filtered.isdisjoint(match):
+                if not static and graph.filtered.isdisjoint(match) and max(match) < self._before:
                     found.setdefault(groups[0], []).append((pattern, match))
         return found
 

@@ -1,0 +1,246 @@
+"""Equality saturation: all rewrites at once in an e-graph, then its cheapest program (TENSAT, MLSys'21).
+
+Operators are measured when they matter: extraction goes by estimates that flatter what was not measured yet,
+what the cheapest program uses is measured, and it is extracted again, until its cost rests on measurements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from time import monotonic
+from typing import Protocol, TypeAlias
+
+from tensaurus.egraph.choices import Choices
+from tensaurus.egraph.egraph import EGraph
+from tensaurus.egraph.extract import Choice, Problem
+from tensaurus.egraph.fusion import fusions
+from tensaurus.egraph.proof import prove
+from tensaurus.egraph.saturate import Exploration, Limits, Ruleset, saturate
+from tensaurus.graph.node import Node
+from tensaurus.graph.piece import Piece
+from tensaurus.graph.program import Program
+from tensaurus.ops import Op
+from tensaurus.search.candidate import Application, Candidate, Outcome, Step
+
+__all__ = ["Prices", "Saturation"]
+
+Extractor: TypeAlias = Callable[[Problem, float], Choice]  # within seconds
+
+STEPS = 400  # extractions at most
+FLATTERY = 0.7  # of what the luckiest operator of its kind would make of its estimate
+SHARE = 0.25  # of the time that is left, for one extraction
+PATIENCE = 30.0  # seconds of one extraction where there is no deadline
+GAIN = 5e-4  # a new best program is cheaper by at least this share: measurements are no finer
+DEARER = 4.0  # by how much a byte's price grows until a program keeps few enough
+
+
+class Prices(Protocol):
+    """What pieces cost."""
+
+    def known(self, piece: Piece) -> float | None:
+        """Seconds, where it was measured."""
+
+    def measure(self, piece: Piece) -> float:
+        """Seconds; measured now unless they are known."""
+
+    def estimate(self, piece: Piece) -> float:
+        """Seconds by arithmetic and traffic alone."""
+
+
+@dataclass
+class Saturation:
+    """A search; `watch(steps done, best cost)` is told after every extraction.
+
+    ruleset     the rules, compiled
+    prices      what pieces cost
+    extractors  one after the other: a quick one finds what to measure, the last one proves the optimum
+    fused       pieces of a program that its runtime fuses
+    limits      of the exploration
+    memory      bytes of constants that a program may keep
+    steps       extractions at most
+    deadline    monotonic time at which to stop, None for none
+    keep        how many programs to return
+    """
+
+    ruleset: Ruleset
+    prices: Prices
+    extractors: Sequence[Extractor]
+    fused: Callable[[Program], Iterable[Piece]] = lambda program: ()
+    limits: Limits = Limits()
+    memory: float = inf
+    steps: int = STEPS
+    deadline: float | None = None
+    keep: int = 3
+    watch: Callable[[int, float], None] = lambda steps, best: None
+    exploration: Exploration = field(default_factory=Exploration)
+
+    def run(self, program: Program) -> Outcome:
+        """The best programs found; an interrupt ends the search and keeps them."""
+        start = monotonic()
+        hunt = _Hunt(self, program)
+        try:
+            hunt.explore()
+            hunt.settle()
+        except KeyboardInterrupt:
+            hunt.ended_by = "interrupt"
+        return Outcome(hunt.candidates(), hunt.ended_by, hunt.steps, len(hunt.found), monotonic() - start)
+
+
+@dataclass
+class _Ledger:
+    """Costs by key, measured or estimated; an estimate that turns out too high would never be measured."""
+
+    prices: Prices
+    luck: dict[str, float] = field(default_factory=dict)  # least share of its estimate that an operator took
+
+    def read(self, pieces: Sequence[Piece]) -> tuple[list[float], list[bool]]:
+        """Of each piece its cost, and whether that was measured."""
+        known = [self.prices.known(piece) for piece in pieces]
+        for piece, seconds in zip(pieces, known, strict=True):
+            if seconds is not None:
+                self._note(piece, seconds)
+        costs = [
+            self._flattered(piece) if seconds is None else seconds
+            for piece, seconds in zip(pieces, known, strict=True)
+        ]
+        return costs, [seconds is not None for seconds in known]
+
+    def measure(self, piece: Piece) -> float:
+        """What it costs from now on."""
+        seconds = self.prices.measure(piece)
+        self._note(piece, seconds)
+        return seconds
+
+    def _note(self, piece: Piece, seconds: float) -> None:
+        estimate = self.prices.estimate(piece)
+        if estimate > 0:
+            name = _name(piece)
+            self.luck[name] = min(self.luck.get(name, inf), seconds / estimate)
+
+    def _flattered(self, piece: Piece) -> float:
+        luck = self.luck.get(_name(piece), min(self.luck.values(), default=1.0))
+        return FLATTERY * luck * self.prices.estimate(piece)
+
+
+def _name(piece: Piece) -> str:
+    """Its operators."""
+    operators = [node for node in piece.inner if isinstance(node.op, Op) and not node.static]
+    return " ".join(sorted({node.op.name for node in operators if isinstance(node.op, Op)}))
+
+
+class _Hunt:
+    """One search."""
+
+    def __init__(self, told: Saturation, program: Program):
+        self.told, self.program = told, program
+        self.graph = EGraph()
+        self.roots = [self.graph.adopt(node) for _, node in program.outputs]
+        self.own = len(self.graph.heads)  # e-nodes before this one are the program's
+        self.ledger = _Ledger(told.prices)
+        self.ended_by = "exhausted"
+        self.steps = 0
+        self.byte = 0.0
+        self.cost = inf  # of the program as it is
+        self.found: dict[tuple[Node, ...], tuple[float, Program]] = {}
+
+    def explore(self) -> None:
+        """Fill the e-graph."""
+        self.graph.rebuild()
+        found = saturate(self.graph, self.told.ruleset, self.told.limits)
+        self.told.exploration = found
+        self.ended_by = found.ended_by
+
+    def settle(self) -> None:
+        """Extract and measure until the cheapest program rests on measurements, and its fusions are known."""
+        pieces = list(self.told.fused(self.program))
+        patterns = fusions(pieces)
+        first = Choices(self.graph, self.roots, patterns, before=self.own)
+        if self._cheapest(first) is None:
+            return
+        self.cost = min(cost for cost, _ in self.found.values())
+        while True:
+            best = self._cheapest(Choices(self.graph, self.roots, patterns))
+            if best is None:
+                return
+            pieces += self.told.fused(best)
+            more = fusions(pieces)
+            if len(more) == len(patterns):
+                return
+            patterns = more
+
+    def _cheapest(self, choices: Choices) -> Program | None:
+        """The cheapest program by measured costs; None where the limits end the search before."""
+        costs, sure = self.ledger.read(choices.pieces)
+        program = None
+        for extract in self.told.extractors:
+            while True:
+                if self._late():
+                    return None
+                problem = choices.problem(costs, self.byte)
+                choice = extract(problem, self._patience())
+                self.steps += 1
+                used = choices.used(choice)
+                unsure = [key for key in dict.fromkeys(used) if not sure[key]]
+                for key in unsure:
+                    if self._late():
+                        return None
+                    costs[key], sure[key] = self.ledger.measure(choices.pieces[key]), True
+                fits = choices.memory(choice) <= self.told.memory
+                cost = sum(costs[key] for key in used)
+                if fits and (not unsure or cost < (1 - GAIN) * self._best()):
+                    program = choices.program(self.program, choice)
+                    self._keep(program, cost)
+                self.told.watch(self.steps, self._best())
+                if not fits:
+                    self.byte = max(DEARER * self.byte, 1e-3 * cost / max(1, choices.memory(choice)))
+                elif not unsure:
+                    break
+        return program
+
+    def _keep(self, program: Program, cost: float) -> None:
+        key = tuple(node for _, node in program.outputs)
+        old, _ = self.found.get(key, (inf, program))
+        self.found[key] = (min(old, cost), program)
+
+    def _best(self) -> float:
+        return min((cost for cost, _ in self.found.values()), default=inf)
+
+    def _late(self) -> bool:
+        if self.steps >= self.told.steps:
+            self.ended_by = "steps"
+            return True
+        if self.told.deadline is not None and monotonic() >= self.told.deadline:
+            self.ended_by = "time"
+            return True
+        return False
+
+    def _patience(self) -> float:
+        deadline = self.told.deadline
+        return PATIENCE if deadline is None else max(0.5, SHARE * (deadline - monotonic()))
+
+    def candidates(self) -> list[Candidate]:
+        """The cheapest programs, each with the rewrites that its proof is made of; the original if none."""
+        first = Candidate(self.program, self.cost)
+        ranked = sorted(self.found.values(), key=lambda entry: entry[0])[: self.told.keep]
+        made = [
+            Candidate(program, cost, self._step(program, first))
+            for cost, program in ranked
+            if _outputs(program) != _outputs(self.program)
+        ]
+        return sorted([*made, first], key=lambda candidate: candidate.cost)
+
+    def _step(self, program: Program, first: Candidate) -> Step:
+        applied: dict[Application, None] = {}
+        for root, node in zip(self.roots, _outputs(program), strict=True):
+            proof = prove(self.graph, root, node)
+            if not proof.holds():
+                raise AssertionError("the chain of rewrites does not lead from the original to the result")
+            for equation in proof.equations:
+                applied[Application(equation.reason, equation.left, equation.right)] = None
+        return Step(tuple(applied), first)
+
+
+def _outputs(program: Program) -> tuple[Node, ...]:
+    return tuple(node for _, node in program.outputs)
