@@ -235,8 +235,12 @@ class _Run:
         return groups | {graph.find(number) for number in readers}
 
     def _joined(self, entry: Entry, found: Sequence[Sequence[Match]]) -> Iterator[tuple[Match, ...]]:
-        """Matches of all roots that agree on shared variables, one after another."""
+        """Matches of all roots that agree on shared variables, one after another.
+
+        A rule that says the same of its roots in any order is tried in one: that of their age.
+        """
         graph = self.graph
+        once = "once" in entry.rewrite.rule.tags
 
         def extend(chosen: tuple[Match, ...], bound: dict[int, int]) -> Iterator[tuple[Match, ...]]:
             place = len(chosen)
@@ -247,7 +251,7 @@ class _Run:
             shared = tuple(k for k, slot in enumerate(slots) if slot in bound)
             agreed = tuple(bound[slots[k]] for k in shared)
             for match, groups in buckets(place, shared).get(agreed, ()):
-                if all(match[0] != other[0] for other in chosen):
+                if all(match[0] > other[0] if once else match[0] != other[0] for other in chosen):
                     yield from extend((*chosen, match), bound | dict(zip(slots, groups, strict=True)))
 
         known: dict[Any, dict[tuple[int, ...], list[tuple[Match, tuple[int, ...]]]]] = {}

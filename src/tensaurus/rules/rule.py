@@ -8,6 +8,7 @@ Tags:
     explore  makes a program larger, or turns it around: left out of the default search, which takes the
              cheapest program first; a search that keeps every program (saturation) asks for it
     off      an unsound rule, kept with its counterexample
+    once     says the same of its roots in any order, so that one order is enough
 
 `a <=> b` is two rules, the second named after the first and `-back`; with the tag `back` only the second is
 `explore`.  `x?` is an optional input: absent, it stands for 0 inside arithmetic.
@@ -75,7 +76,7 @@ class Rule:
         return {k: v for root in self.lhs for k, v in variables(root).items()}
 
 
-TAGS = frozenset({"any", "expand", "explore", "off", "back"})
+TAGS = frozenset({"any", "expand", "explore", "off", "back", "once"})
 
 _LINE = re.compile(
     r"^(?P<name>[\w-]+)\s*(?:\[(?P<tags>[\w ,]*)\])?\s*:\s*(?P<lhs>.+?)\s*(?P<arrow><=>|=>)\s*(?P<rhs>.+?)"
