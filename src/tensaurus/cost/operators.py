@@ -27,6 +27,11 @@ from tensaurus.ops import Op, TensorType
 # Where nothing can be measured: operations and bytes a second of one core, roughly.
 FLOPS = 2.0e10
 BYTES = 5.0e9
+UNCACHED = 1 << 26  # bytes of weights that come from memory in every run
+SMALL = 1 << 12  # bytes of weights below which an operator is measured as one without
+HOT = 1 << 19  # bytes that an operator finds in the cache, as those before it wrote them
+COPIES = 32  # of an operator that are measured together, at most
+LONG = 5e-3  # seconds of them, about
 UNKNOWN = 64  # what a size that is not known counts as
 
 
@@ -46,7 +51,9 @@ class OperatorCosts:
         opset: int,
         expand: Expand | None = None,
         told: Callable[[], None] = lambda: None,
+        weights: int = 0,
     ):
+        """`weights` are the bytes of constants that the program reads in each run."""
         self.database = database
         self.stopwatch = stopwatch
         self.backend = machine.backend_key(backend)
@@ -54,6 +61,7 @@ class OperatorCosts:
         self.opset = opset
         self.expand = expand
         self.told = told
+        self.weights = _rounded(weights)
         self.measured = 0
         self._known: dict[Node, float] = {}
         self._texts: dict[str, float] = {}
@@ -82,7 +90,7 @@ class OperatorCosts:
         return self._usable(piece, self._texts[text])
 
     def _text(self, piece: Piece) -> str:
-        return f"opset {self.opset}: {piece.text}"
+        return f"opset {self.opset}, {self.weights >> 20} MiB of weights: {piece.text}"
 
     def _usable(self, piece: Piece, seconds: float) -> float:
         """What the runtime refuses to run alone is estimated."""
@@ -92,8 +100,10 @@ class OperatorCosts:
         self.told()
         seconds: float | None = None
         try:
-            model, feeds = alone(piece, self.opset, self.expand)
+            copies = _copies(piece, self.weights)
+            model, feeds = alone(piece, self.opset, self.expand, copies)
             seconds = self.stopwatch.measure(model.SerializeToString(), feeds)
+            seconds = None if seconds is None else seconds / copies
         except (TensaurusError, ValueError):
             pass
         self.measured += 1
@@ -105,6 +115,27 @@ class OperatorCosts:
 
 def _free(node: Node) -> bool:
     return node.static or node.op in (INPUT, CONSTANT, ITEM, OPAQUE)
+
+
+def _rounded(weights: int) -> int:
+    """At most what no cache holds, rounded to a power of two so that models share measurements."""
+    return min(1 << max(20, (weights - 1).bit_length()), UNCACHED)
+
+
+def _copies(piece: Piece, weights: int) -> int:
+    """How many to run together so that one costs what it does in its program.
+
+    A program reads all its weights between two uses of one, so that they come from where that many fit; and
+    it is called once for many operators, not for each.
+    """
+    own = 4 * sum(_elements(leaf) for leaf in piece.leaves if leaf.static)
+    passed = 4 * sum(_elements(node) for node in (*piece.leaves, piece.root) if not node.static)
+    wanted = weights // own if own >= SMALL else HOT // max(1, passed)
+    return max(1, min(wanted, COPIES, int(LONG / max(estimate(piece), 1e-9))))
+
+
+def _elements(node: Node) -> int:
+    return sum(elements_of(kind) for kind in node.types if isinstance(kind, TensorType))
 
 
 def estimate(piece: Piece) -> float:
@@ -138,34 +169,44 @@ def number_of(size: Any, unknown: int = UNKNOWN) -> int:
 
 
 def alone(
-    piece: Piece, opset: int, expand: Expand | None
+    piece: Piece, opset: int, expand: Expand | None, copies: int = 1
 ) -> tuple[onnx.ModelProto, dict[str, np.ndarray[Any, Any]]]:
-    """A model of the piece alone, and inputs for it: weights are constants in it, as in the whole program."""
+    """A model of the piece alone, and inputs for it: weights are constants in it, as in the whole program.
+
+    Copies have weights of their own and share their inputs; without weights they have inputs of their own, as
+    a runtime would compute them once.
+    """
     rng = np.random.default_rng(0)
-    new: dict[Node, Node] = {}
     feeds: dict[str, np.ndarray[Any, Any]] = {}
-    for place, leaf in enumerate(piece.leaves):
-        kind = leaf.tensor
-        shape = tuple(number_of(n) for n in kind.shape)
-        if leaf.op is CONSTANT and prod(shape) == 1:
-            new[leaf] = leaf
-        elif leaf.static:
-            new[leaf] = constant(_random(kind.dtype, shape, rng))
-        else:
-            new[leaf] = source(f"x{place}", TensorType(kind.dtype, shape))
-            feeds[f"x{place}"] = _random(kind.dtype, shape, rng)
-    made = piece.over(new)
-    inputs = tuple(node for node in new.values() if node.op is INPUT)
-    outputs = tuple((f"y{k}", made[k]) for k in range(len(made.types)))
+    shared = any(leaf.static and _elements(leaf) > 1 for leaf in piece.leaves)
+    inputs: dict[str, Node] = {}
+    outputs: list[tuple[str, Node]] = []
+    for copy in range(copies):
+        new: dict[Node, Node] = {}
+        for place, leaf in enumerate(piece.leaves):
+            kind = leaf.tensor
+            shape = tuple(number_of(n) for n in kind.shape)
+            name = f"x{place}" if shared or not copy else f"x{place}_{copy}"
+            if leaf.op is CONSTANT and prod(shape) == 1:
+                new[leaf] = leaf
+            elif leaf.static:
+                new[leaf] = constant(_random(kind.dtype, shape, rng))
+            elif name in inputs:
+                new[leaf] = inputs[name]
+            else:
+                new[leaf] = inputs[name] = source(name, TensorType(kind.dtype, shape))
+                feeds[name] = _random(kind.dtype, shape, rng)
+        made = piece.over(new)
+        outputs += [(f"y{k}_{copy}" if copy else f"y{k}", made[k]) for k in range(len(made.types))]
     shell = onnx.ModelProto(ir_version=10)
     shell.opset_import.add(domain="", version=opset)
     shell.graph.name = "alone"
     frame = Frame(
         shell,
-        tuple(_value(n.attribute("name"), n.tensor) for n in inputs),
+        tuple(_value(name, n.tensor) for name, n in inputs.items()),
         tuple(_value(name, n.tensor) for name, n in outputs),
     )
-    program = Program(inputs, outputs, frame=frame)
+    program = Program(tuple(inputs.values()), tuple(outputs), frame=frame)
     return export_model(program, folded=False, expand=expand), feeds
 
 

@@ -1,0 +1,95 @@
+"""A better choice from a good one, by moves that several classes make together.
+
+Two products that a merged product could replace gain nothing alone: the first to move pays for all of it, so
+no greedy choice ever takes it.  A move therefore brings a class into the program and turns every class to it
+that could read it, at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from time import monotonic
+
+from tensaurus.egraph.extract import Choice, Problem, greedy
+
+__all__ = ["improved"]
+
+GAIN = 1e-9  # a better choice is cheaper by at least this share
+
+
+def improved(problem: Problem, choice: Choice, deadline: float | None = None) -> dict[int, int]:
+    """A choice at most as dear, that no single move makes cheaper, or as far as one comes until the deadline.
+
+    `deadline` is of `time.monotonic`.
+    """
+    trees = greedy(problem)
+    best = {group: choice[group] for group in problem.order(choice) or ()}
+    cost = _total(problem, best)
+    offers = _offers(problem)
+    moved = True
+    while moved:
+        moved = False
+        for shared in _turnable(offers, best):
+            if deadline is not None and monotonic() > deadline:
+                return best
+            turns = {group: number for group, number in offers[shared].items() if group in best}
+            if len(turns) < 2 or all(best[group] == number for group, number in turns.items()):
+                continue
+            made = _resolved(problem, best, turns, trees)
+            if made is not None and (dearer := _total(problem, made)) < cost * (1 - GAIN):
+                best, cost, moved = made, dearer, True
+    return best
+
+
+def _offers(problem: Problem) -> dict[int, dict[int, int]]:
+    """Of each class that could serve several, those that could read it, and the cheapest way for each."""
+    offers: dict[int, dict[int, int]] = {}
+    for number, children in enumerate(problem.children):
+        group = problem.groups[number]
+        for child in children:
+            known = offers.setdefault(child, {})
+            if group not in known or problem.costs[number] < problem.costs[known[group]]:
+                known[group] = number
+    return {child: known for child, known in offers.items() if len(known) > 1}
+
+
+def _turnable(offers: Mapping[int, Mapping[int, int]], best: Choice) -> list[int]:
+    """Classes that two or more of the classes in use could read, and do not all."""
+    found = []
+    for shared, known in offers.items():
+        others = [group for group, number in known.items() if group in best and best[group] != number]
+        if others and sum(group in best for group in known) > 1:
+            found.append(shared)
+    return found
+
+
+def _resolved(
+    problem: Problem, best: Choice, turns: Mapping[int, int], trees: Mapping[int, int]
+) -> dict[int, int] | None:
+    """The choice after the turns, what is new below them by the cheapest trees; None where it has a cycle."""
+    found: dict[int, int] = {}
+    state: dict[int, bool] = {}  # false while below it is looked at
+    stack = list(problem.roots)
+    while stack:
+        group = stack[-1]
+        if group in state:
+            stack.pop()
+            state[group] = True
+            continue
+        state[group] = False
+        number = turns.get(group)
+        if number is None:
+            number = best.get(group, trees.get(group, -1))
+        found[group] = number
+        for child in problem.children[number]:
+            seen = state.get(child)
+            if seen is None:
+                stack.append(child)
+            elif not seen:
+                return None
+    return found
+
+
+def _total(problem: Problem, choice: Choice) -> float:
+    return sum(problem.costs[number] for number in choice.values()) if choice else inf
