@@ -224,9 +224,14 @@ class _Run:
             for entry in entries:
                 for match in matches:
                     self._apply(entry, (match,))
-        for entry, lists in joint:
-            for together in self._joined(entry, lists):
-                self._apply(entry, together)
+        waiting = [(entry, self._joined(entry, lists)) for entry, lists in joint]
+        while waiting:  # in turns: before a limit is met, every rule has had its share
+            left = []
+            for entry, rest in waiting:
+                if (together := next(rest, None)) is not None:
+                    self._apply(entry, together)
+                    left.append((entry, rest))
+            waiting = left
 
     def _above(self, groups: set[int]) -> set[int]:
         """The classes and those that read them."""

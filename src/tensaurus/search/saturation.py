@@ -26,7 +26,7 @@ from tensaurus.search.candidate import Application, Candidate, Outcome, Step
 
 __all__ = ["Prices", "Saturation"]
 
-Extractor: TypeAlias = Callable[[Problem, float], Choice]  # within seconds
+Extractor: TypeAlias = Callable[[Problem, float, Choice | None], Choice]  # within seconds, from one
 
 STEPS = 400  # extractions at most
 FLATTERY = 0.7  # of what the luckiest operator of its kind would make of its estimate
@@ -173,13 +173,13 @@ class _Hunt:
     def _cheapest(self, choices: Choices) -> Program | None:
         """The cheapest program by measured costs; None where the limits end the search before."""
         costs, sure = self.ledger.read(choices.pieces)
-        program = None
+        program, choice = None, None
         for extract in self.told.extractors:
             while True:
                 if self._late():
                     return None
                 problem = choices.problem(costs, self.byte)
-                choice = extract(problem, self._patience())
+                choice = extract(problem, self._patience(), choice)
                 self.steps += 1
                 used = choices.used(choice)
                 unsure = [key for key in dict.fromkeys(used) if not sure[key]]
