@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf, nan
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +16,7 @@ from onnx.inliner import inline_local_functions
 
 from tensaurus import backends
 from tensaurus.cost.database import Database
+from tensaurus.cost.kernels import fused_pieces
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.measure import Stopwatch, choose
 from tensaurus.cost.operators import OperatorCosts
@@ -27,7 +28,7 @@ from tensaurus.equivalence.interface import required_inputs
 from tensaurus.equivalence.sample import sample_feeds
 from tensaurus.equivalence.verdict import Verdict, verify
 from tensaurus.errors import TensaurusError, naming
-from tensaurus.graph.census import census
+from tensaurus.graph.census import census, constant_bytes
 from tensaurus.graph.model_file import load_model, packed, save_model
 from tensaurus.graph.onnx_export import export_model
 from tensaurus.graph.onnx_import import import_model
@@ -35,14 +36,13 @@ from tensaurus.graph.program import Program
 from tensaurus.graph.unlock import unlock
 from tensaurus.report.progress import NoProgress, Progress
 from tensaurus.report.summary import METADATA_KEY, Equality, Rewrite, Summary
-from tensaurus.rules.match import Rewriter, expander
+from tensaurus.rules.match import expander
 from tensaurus.rules.rule import Rule, library
-from tensaurus.search.backtrack import Backtrack
 from tensaurus.search.bodies import search_bodies
 from tensaurus.search.candidate import Candidate, Outcome
+from tensaurus.search.strategies import STRATEGIES, Effort, Strategy
 
 MARGIN = 0.01  # a result must be faster by this share: less cannot be told from noise
-STEPS = 400  # search steps at most where the caller sets no limit on them
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,11 @@ def optimize(
     threads: int | None = None,
     time_limit: float = 60.0,
     steps: int | None = None,
+    search: str = "saturation",
     alpha: float = 1.05,
+    nodes: int = 10_000,
+    multi: int = 2,
+    max_memory: float | None = None,
     seed: int = 0,
     database: Path | None = None,
     progress: Progress | None = None,
@@ -97,6 +101,9 @@ def optimize(
     ranges      values of integer inputs, {name: (lowest, highest)}; else 0 and 1
     backend     onnxruntime, openvino, or auto: the faster of those installed
     time_limit  seconds to search, where `steps` does not limit the search
+    search      saturation, or backtracking (with `alpha`: how much worse than the best a program may be)
+    nodes       e-nodes of the saturation at most; `multi`: its rounds with rules of several roots
+    max_memory  bytes of constants that the result may keep; twice the model's where None
     database    the file of measurements; the default one where None
 
     An interrupt ends the search; the best program so far is still checked and returned.
@@ -105,6 +112,8 @@ def optimize(
     told = progress or NoProgress()
     if backend != "auto" and not backends.require(backend).target:
         raise TensaurusError(f"nothing can be optimized for {backend}: it is there to compare with")
+    if search not in STRATEGIES:
+        raise TensaurusError(f"there is no search {search!r}", remedy=f"Take {' or '.join(STRATEGIES)}.")
     told.phase("reading the model")
     name = "the model" if isinstance(model, onnx.ModelProto) else str(model)
     original = model if isinstance(model, onnx.ModelProto) else load_model(model)
@@ -131,11 +140,24 @@ def optimize(
             backend = choose(source, feeds, machine.threads)
             told.note(f"{backend} is the fastest backend here")
         stopwatch = stack.enter_context(Stopwatch(backend, threads=machine.threads))
-        costs = OperatorCosts(records, stopwatch, backend, machine, program.frame.opset, expand)
+        weights = constant_bytes(program)
+        costs = OperatorCosts(
+            records, stopwatch, backend, machine, program.frame.opset, expand, weights=weights
+        )
         told.phase("searching")
         start = monotonic()
-        rewriter = Rewriter(rule for rule in rules if "expand" not in rule.tags)
-        hunt = Hunt(rewriter, costs, alpha, steps, time_limit, told)
+        effort = Effort(
+            steps=steps,
+            deadline=None if steps is not None else start + time_limit,
+            alpha=alpha,
+            nodes=nodes,
+            multi=multi,
+            memory=2 * weights if max_memory is None else max_memory,
+        )
+        strategy = STRATEGIES[search](
+            rules, costs, lambda found: fused_pieces(export_model(found, expand=expand), backend)
+        )
+        hunt = Hunt(strategy, costs, effort, told)
         outcome, bodies = hunt.run(program)
         stopwatch.close()
         seconds = monotonic() - start
@@ -164,6 +186,7 @@ def optimize(
                 break
             reason = replay.detail if verdict.passed else verdict.detail
             told.note(f"a faster program was thrown away: {reason}")
+    chosen = choice.applied[-1] if choice.applied else outcome.original
     summary = replace(
         _unmeasured(program, name, backend, machine),
         original_ms=base * 1e3,
@@ -175,6 +198,9 @@ def optimize(
         search_seconds=seconds,
         measurements=costs.measured,
         ended_by=outcome.ended_by,
+        searched=outcome.detail,
+        predicted_ms=chosen.cost * 1e3,
+        constants_mb=constant_bytes(chosen.program) / 1e6,
     )
     return Result(_labelled(choice.model, summary), summary)
 
@@ -229,13 +255,10 @@ class Choice:
 class Hunt:
     """The search of a whole model: the bodies in it, then the model."""
 
-    rewriter: Rewriter
+    strategy: Strategy
     costs: OperatorCosts
-    alpha: float
-    steps: int | None
-    time_limit: float
+    effort: Effort
     told: Progress
-    start: float = field(default_factory=monotonic)
     interrupted: bool = False
 
     def run(self, program: Program) -> tuple[Outcome, list[Candidate]]:
@@ -246,16 +269,15 @@ class Hunt:
     def search(self, program: Program) -> Outcome:
         if self.interrupted:  # in a body: what comes after it stays as it is
             return Outcome([Candidate(program, inf)], "interrupt")
-        deadline = None if self.steps is not None else self.start + self.time_limit
+        deadline = self.effort.deadline
 
         def watch(done: int, best: float | None = None) -> None:
             left = None if deadline is None else max(0.0, deadline - monotonic())
-            self.told.step(done, self.steps, None if best is None else best * 1e3, left)
+            known = None if best is None or best == inf else best * 1e3
+            self.told.step(done, self.effort.steps, known, left)
 
-        self.costs.told = lambda: watch(0)  # before the first step every operator is measured
-        steps = STEPS if self.steps is None else self.steps
-        search = Backtrack(self.rewriter, self.costs, self.alpha, steps, deadline, watch=watch)
-        outcome = search.run(program)
+        self.costs.told = lambda: watch(0)  # before the first step operators are measured
+        outcome = self.strategy.search(program, self.effort, watch)
         if outcome.ended_by == "interrupt":
             self.interrupted = True
             self.told.note("interrupted: the best so far is measured and checked; Ctrl-C again gives up")

@@ -42,10 +42,23 @@ def optimize(
         int | None,
         typer.Option(metavar="N", min=0, help="Steps to search: the same result on any day."),
     ] = None,
+    search: Annotated[
+        str, typer.Option(metavar="NAME", help="saturation (all rewrites at once) or backtracking.")
+    ] = "saturation",
     alpha: Annotated[
         float,
-        typer.Option(metavar="FACTOR", min=1, help="Keep candidates up to this many times the best cost."),
+        typer.Option(
+            metavar="FACTOR", min=1, help="Backtracking: keep candidates up to this many times the best cost."
+        ),
     ] = 1.05,
+    nodes: Annotated[int, typer.Option(metavar="N", min=1, help="Saturation: e-nodes at most.")] = 10_000,
+    k_multi: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Saturation: rounds with rules of several roots.")
+    ] = 2,
+    max_memory: Annotated[
+        float | None,
+        typer.Option(metavar="MB", min=0, help="Constants the result may keep; default: twice the model's."),
+    ] = None,
     seed: Seed = 0,
     database: DatabaseFile = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
@@ -74,7 +87,11 @@ def optimize(
             threads=threads,
             time_limit=time_limit,
             steps=steps,
+            search=search,
             alpha=alpha,
+            nodes=nodes,
+            multi=k_multi,
+            max_memory=None if max_memory is None else max_memory * 1e6,
             seed=seed,
             database=database,
             progress=progress,

@@ -79,6 +79,10 @@ class OperatorCosts:
             found = self._measure(piece, self._text(piece))
         return self._usable(piece, found)
 
+    def estimate(self, piece: Piece) -> float:
+        """Seconds by arithmetic and traffic alone."""
+        return estimate(piece)
+
     def known(self, piece: Piece) -> float | None:
         """Seconds, as they were measured before; None where nobody has."""
         text = self._text(piece)

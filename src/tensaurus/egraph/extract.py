@@ -6,16 +6,27 @@ are not negative; a class is paid for once, however often it is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
+from time import monotonic
 
 from tensaurus.egraph.egraph import ABSENT, EGraph
 from tensaurus.graph.node import Node
 from tensaurus.graph.program import Program
 
-__all__ = ["Choice", "Problem", "dag_cost", "greedy", "greedy_dag", "problem_of", "program_of"]
+__all__ = [
+    "Choice",
+    "Problem",
+    "dag_cost",
+    "greedy",
+    "greedy_dag",
+    "needed",
+    "problem_of",
+    "program_of",
+    "tree_costs",
+]
 
 Choice = Mapping[int, int]  # of each class that is needed, the chosen e-node
 
@@ -25,7 +36,7 @@ class Problem:
     """Choices 0, 1, ... of classes 0, 1, ...; a choice costs, and needs its children's classes."""
 
     costs: Sequence[float]
-    children: Sequence[tuple[int, ...]]  # of each choice, every class that it reads, once
+    children: Sequence[Collection[int]]  # of each choice, every class that it reads, once
     groups: Sequence[int]  # the class of each choice
     members: Sequence[Sequence[int]]  # the choices of each class
     roots: Sequence[int]
@@ -61,6 +72,11 @@ def dag_cost(problem: Problem, choice: Choice) -> float:
     return inf if order is None else sum(problem.costs[choice[group]] for group in order)
 
 
+def needed(problem: Problem, choice: Choice) -> dict[int, int]:
+    """The part of the choice that the roots need, children first; empty where it is cyclic or incomplete."""
+    return {group: choice[group] for group in problem.order(choice) or ()}
+
+
 def greedy(problem: Problem) -> dict[int, int]:
     """The cheapest tree of each class: what several read counts several times (TENSAT's greedy).
 
@@ -68,12 +84,15 @@ def greedy(problem: Problem) -> dict[int, int]:
     """
     left = [len(children) for children in problem.children]
     readers: list[list[int]] = [[] for _ in problem.members]
-    for number, children in enumerate(problem.children):
-        for child in children:
-            readers[child].append(number)
     best: dict[int, int] = {}
     totals = list(problem.costs)
-    queue = [(totals[number], number) for number, count in enumerate(left) if not count]
+    queue: list[tuple[float, int]] = []
+    for members in problem.members:
+        for number in members:
+            for child in problem.children[number]:
+                readers[child].append(number)
+            if not left[number]:
+                queue.append((totals[number], number))
     queue.sort()
     while queue:
         total, number = heappop(queue)
@@ -89,11 +108,20 @@ def greedy(problem: Problem) -> dict[int, int]:
     return best
 
 
-def greedy_dag(problem: Problem) -> dict[int, int]:
+def tree_costs(problem: Problem, trees: Choice | None = None) -> list[float]:
+    """What the cheapest tree of each class costs; infinite where a class has none."""
+    totals = [inf] * len(problem.members)
+    for group, number in (greedy(problem) if trees is None else trees).items():  # children first
+        totals[group] = problem.costs[number] + sum(totals[child] for child in problem.children[number])
+    return totals
+
+
+def greedy_dag(problem: Problem, deadline: float = inf) -> dict[int, int]:
     """The cheapest program of each class, what is shared inside it counting once, from those of its children.
 
     Begins with the cheapest trees and goes on until no class's program improves; the result is at most as
-    dear as that of the cheapest trees, and need not be the cheapest.
+    dear as that of the cheapest trees, and need not be the cheapest.  After the deadline (of
+    `time.monotonic`) it is what was found by then.
     """
     trees = greedy(problem)
     programs: dict[int, dict[int, int]] = {}  # of each class, all that it needs with their choices
@@ -113,6 +141,8 @@ def greedy_dag(problem: Problem) -> dict[int, int]:
 
     queue = list(trees)  # in the order in which the trees were found: children first
     for group in queue:
+        if monotonic() > deadline:
+            return trees
         programs[group] = together(trees[group])
         totals[group] = _total(problem, programs[group])
     waiting = set(queue)
@@ -120,6 +150,8 @@ def greedy_dag(problem: Problem) -> dict[int, int]:
         later: list[int] = []
         for group in queue:
             waiting.discard(group)
+            if monotonic() > deadline:
+                continue
             for number in problem.members[group]:
                 if all(child in programs for child in problem.children[number]):
                     made = together(number)

@@ -11,14 +11,15 @@ from collections.abc import Mapping
 from math import inf
 from time import monotonic
 
-from tensaurus.egraph.extract import Choice, Problem, greedy
+from tensaurus.egraph.extract import Choice, Problem, dag_cost, greedy, greedy_dag
+from tensaurus.egraph.shrink import shrink
 
-__all__ = ["improved"]
+__all__ = ["improved", "quick"]
 
 GAIN = 1e-9  # a better choice is cheaper by at least this share
 
 
-def improved(problem: Problem, choice: Choice, deadline: float | None = None) -> dict[int, int]:
+def improved(problem: Problem, choice: Choice, deadline: float = inf) -> dict[int, int]:
     """A choice at most as dear, that no single move makes cheaper, or as far as one comes until the deadline.
 
     `deadline` is of `time.monotonic`.
@@ -31,7 +32,7 @@ def improved(problem: Problem, choice: Choice, deadline: float | None = None) ->
     while moved:
         moved = False
         for shared in _turnable(offers, best):
-            if deadline is not None and monotonic() > deadline:
+            if monotonic() > deadline:
                 return best
             turns = {group: number for group, number in offers[shared].items() if group in best}
             if len(turns) < 2 or all(best[group] == number for group, number in turns.items()):
@@ -67,7 +68,7 @@ def _turnable(offers: Mapping[int, Mapping[int, int]], best: Choice) -> list[int
 def _resolved(
     problem: Problem, best: Choice, turns: Mapping[int, int], trees: Mapping[int, int]
 ) -> dict[int, int] | None:
-    """The choice after the turns, what is new below them by the cheapest trees; None where it has a cycle."""
+    """The choice after the turns, what is new below them by the cheapest trees; None where that is no program."""
     found: dict[int, int] = {}
     state: dict[int, bool] = {}  # false while below it is looked at
     stack = list(problem.roots)
@@ -80,7 +81,9 @@ def _resolved(
         state[group] = False
         number = turns.get(group)
         if number is None:
-            number = best.get(group, trees.get(group, -1))
+            number = best.get(group, trees.get(group))
+        if number is None:  # a class that needs itself
+            return None
         found[group] = number
         for child in problem.children[number]:
             seen = state.get(child)
@@ -93,3 +96,17 @@ def _resolved(
 
 def _total(problem: Problem, choice: Choice) -> float:
     return sum(problem.costs[number] for number in choice.values()) if choice else inf
+
+
+def quick(problem: Problem, start: Choice | None = None, deadline: float = inf) -> dict[int, int]:
+    """A good choice in a second or so, no proof: greedy on the shrunk problem, then moves.
+
+    `start` is a choice to beat, if it has no cycle and is complete.
+    """
+    smaller = shrink(problem)
+    begun = greedy_dag(smaller.problem, inf if deadline is None else deadline)
+    found = improved(smaller.problem, begun, deadline)
+    best = smaller.restored(found)
+    if start is not None and dag_cost(problem, start) < dag_cost(problem, best):
+        return dict(start)
+    return best

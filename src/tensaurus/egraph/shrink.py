@@ -1,83 +1,304 @@
 """A smaller extraction problem with the same cheapest programs.
 
-Sets of classes are Python integers, one bit for each class.
+Each step turns a problem into one whose cheapest programs, with what the step gave, are cheapest programs of
+the former.  Sets of classes are Python integers, one bit for each class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tensaurus.egraph.extract import Choice, Problem, greedy
+from tensaurus.egraph.extract import Choice, Problem, greedy, needed, tree_costs
 
-__all__ = ["Shrunk", "components", "shrink"]
+__all__ = ["Shrunk", "components", "shrink", "unshrunk"]
+
+WIDTH = 4  # an inlined class may add so many reads
+BEST = 8  # of the choices kept of a class, so many are tried as substitutes of another
 
 
 @dataclass(frozen=True)
 class Shrunk:
-    """The smaller problem, its choices and classes numbered anew."""
+    """The smaller problem, numbered anew; programs of the larger one cost `paid` more."""
 
     problem: Problem
+    whole: Problem
     choices: Sequence[int]  # of the smaller problem's choices, those of the larger one
     classes: Sequence[int]
-    forced: frozenset[int]  # classes of the smaller problem that every program needs
+    given: Mapping[int, int]  # of classes of the larger problem that are decided
+    paid: float
 
     def restored(self, choice: Choice) -> dict[int, int]:
         """A choice of the larger problem."""
-        return {self.classes[group]: self.choices[number] for group, number in choice.items()}
+        chosen = {self.classes[group]: self.choices[number] for group, number in choice.items()}
+        return needed(self.whole, {**self.given, **chosen})
+
+    def adopted(self, choice: Choice) -> dict[int, int]:
+        """What is left of a choice of the larger problem; it may be cyclic or incomplete."""
+        places = {number: place for place, number in enumerate(self.choices)}
+        return {
+            group: places[choice[old]]
+            for group, old in enumerate(self.classes)
+            if old in choice and choice[old] in places
+        }
 
 
 def shrink(problem: Problem) -> Shrunk:
-    """Without what no cheapest program uses.
+    """Without what some cheapest program does not use, and what is decided; see _Work's methods.
 
-    - choices that no program without a cycle can use: a child has none, or cannot do without the class itself
-    - choices that another one of their class beats: it costs no more, and whatever it needs is needed by the
-      other as well, or by every program and cannot need the class
-    - classes that are not reached then
+    Raises ValueError where the roots have no program.
     """
-    alive = _usable(problem)
+    work = _Work(problem)
+    work.usable(_trees(problem))
     while True:
-        members = [[n for n in group if n in alive] for group in problem.members]
-        reached = _reached(problem, members)
-        needs = _needs(problem, members, reached)
-        forced = 0
-        for root in problem.roots:
-            forced |= needs[root]
-        parts = {
-            group: place for place, part in enumerate(components(problem, members, reached)) for group in part
-        }
-        gone = set(_self_dependent(problem, members, reached, needs))
-        gone |= set(_beaten(problem, members, reached, needs, forced, parts, gone))
-        if not gone:
-            break
-        alive -= gone
-    return _numbered(problem, members, reached, forced)
+        while work.settle() or work.inline():
+            pass
+        if not (work.detach() or work.drop()):
+            return work.numbered()
 
 
-def _usable(problem: Problem) -> set[int]:
-    """Choices all of whose children have a program, and that do not read their own class."""
+def unshrunk(problem: Problem) -> Shrunk:
+    """The problem as it is, but for choices that no program without a cycle can use.
+
+    Raises ValueError where the roots have no program.
+    """
+    work = _Work(problem)
+    work.usable(_trees(problem))
+    return work.numbered()
+
+
+def _trees(problem: Problem) -> dict[int, int]:
+    """The cheapest trees; raises ValueError where a root has none."""
     trees = greedy(problem)
-    return {
-        number
-        for number, children in enumerate(problem.children)
-        if all(child in trees for child in children) and problem.groups[number] not in children
-    }
+    if any(root not in trees for root in problem.roots):
+        raise ValueError("a root has no program: all its choices need a cycle or a class without choices")
+    return trees
 
 
-def _reached(problem: Problem, members: Sequence[Sequence[int]]) -> list[int]:
-    """Classes below the roots, in the order of a walk from them."""
-    order = dict.fromkeys(problem.roots)
-    stack = list(order)
-    while stack:
-        for number in members[stack.pop()]:
-            for child in problem.children[number]:
-                if child not in order:
-                    order[child] = None
-                    stack.append(child)
-    return list(order)
+class _Work:
+    """A problem that shrinks; its choices and classes keep their numbers."""
+
+    def __init__(self, problem: Problem):
+        self.whole = problem
+        self.costs = list(problem.costs)
+        self.children = [set(children) for children in problem.children]
+        self.groups = problem.groups
+        self.members = [list(group) for group in problem.members]
+        self.roots = dict.fromkeys(problem.roots)
+        self.given: dict[int, int] = {}
+        self.paid = 0.0
+        self.reached: list[int] = []
+        self._reach()
+
+    def _problem(self) -> Problem:
+        """What is left; what is not reached has no members."""
+        return Problem(self.costs, self.children, self.groups, self.members, list(self.roots))
+
+    def _reach(self) -> None:
+        """Forget classes that are not below the roots."""
+        order = dict.fromkeys(self.roots)
+        stack = list(order)
+        while stack:
+            for number in self.members[stack.pop()]:
+                for child in sorted(self.children[number]):
+                    if child not in order:
+                        order[child] = None
+                        stack.append(child)
+        for group in set(range(len(self.members))).difference(order):
+            self.members[group] = []
+        self.reached = list(order)
+
+    def _readers(self) -> dict[int, list[int]]:
+        """Of each class, the choices that read it."""
+        readers: dict[int, list[int]] = {group: [] for group in self.reached}
+        for group in self.reached:
+            for number in self.members[group]:
+                for child in self.children[number]:
+                    readers[child].append(number)
+        return readers
+
+    def usable(self, trees: Choice) -> None:
+        """Drop choices that have no tree or read their own class."""
+        for group in self.reached:
+            self.members[group] = [
+                number
+                for number in self.members[group]
+                if group not in self.children[number] and all(c in trees for c in self.children[number])
+            ]
+        self._reach()
+
+    def settle(self) -> bool:
+        """Give classes that cost nothing the choice of their tree; what they read then costs nothing either.
+
+        Such choices read only such classes, found before them: no cycle leads through one of them.
+        """
+        problem = self._problem()
+        trees = greedy(problem)
+        totals = tree_costs(problem, trees)
+        free = {group for group in self.reached if totals[group] == 0}
+        for group in self.reached:
+            for number in self.members[group]:
+                self.children[number] -= free
+        for group in free:
+            self.given[group] = trees[group]
+            self.members[group] = []
+            self.roots.pop(group, None)
+        self.usable(trees)
+        return bool(free)
+
+    def inline(self) -> bool:
+        """Replace a class of one choice, which costs nothing or has one reader, by what that reads.
+
+        A root is paid for in any case: what its cheapest choice costs is paid now.
+        """
+        for group in self.roots:
+            least = min(self.costs[number] for number in self.members[group])
+            self.paid += least
+            for number in self.members[group]:
+                self.costs[number] -= least
+        readers = self._readers()
+        changed = False
+        for group in self.reached:
+            if len(self.members[group]) != 1:
+                continue
+            (number,) = self.members[group]
+            reads, above = self.children[number], readers[group]
+            root = group in self.roots
+            if group in reads:
+                continue
+            if self.costs[number] and (root or len(above) != 1):
+                continue
+            if (len(above) + root - 1) * (len(reads) - 1) > WIDTH:
+                continue
+            for reader in above:
+                self.children[reader].discard(group)
+                self.children[reader] |= reads
+                self.costs[reader] += self.costs[number]
+            for child in reads:
+                readers[child] = [n for n in readers[child] if n != number]
+                readers[child] += [n for n in above if n not in readers[child]]
+            if root:
+                del self.roots[group]
+                self.roots.update(dict.fromkeys(sorted(reads)))
+            self.given[group] = number
+            self.members[group] = []
+            changed = True
+        if changed:
+            self._reach()
+        return changed
+
+    def detach(self) -> bool:
+        """Make what every program needs a root, and forget the reads of it from other components.
+
+        Such a read costs nothing and lies on no cycle.
+        """
+        needs = _needs(self.children, self.members, self.reached)
+        forced = 0
+        for root in self.roots:
+            forced |= needs[root]
+        self.roots.update({group: None for group in self.reached if forced >> group & 1})
+        part = {g: k for k, p in enumerate(components(self._problem(), self.reached)) for g in p}
+        changed = False
+        for group in self.reached:
+            for number in self.members[group]:
+                idle = {c for c in self.children[number] if c in self.roots and part[c] != part[group]}
+                self.children[number] -= idle
+                changed |= bool(idle)
+        return changed
+
+    def drop(self) -> bool:
+        """Drop choices that cannot be used without a cycle, or that another one of their class beats."""
+        needs = _needs(self.children, self.members, self.reached)
+        part = {g: k for k, p in enumerate(components(self._problem(), self.reached)) for g in p}
+        totals = tree_costs(self._problem())
+        gone = set(self._self_dependent(needs))
+        gone |= set(self._beaten(needs, part, totals, gone))
+        if not gone:
+            return False
+        for group in self.reached:
+            self.members[group] = [number for number in self.members[group] if number not in gone]
+        self._reach()
+        return True
+
+    def _self_dependent(self, needs: Mapping[int, int]) -> Iterator[int]:
+        """Choices a child of which always needs the choice's own class."""
+        for group in self.reached:
+            for number in self.members[group]:
+                if any(needs[child] >> group & 1 for child in self.children[number]):
+                    yield number
+
+    def _beaten(
+        self,
+        needs: Mapping[int, int],
+        part: Mapping[int, int],
+        totals: Sequence[float],
+        gone: Iterable[int],
+    ) -> Iterator[int]:
+        """Choices that another one of their class can always replace; of two that are alike the first stays.
+
+        What a choice's child always needs lies below the class in any program that uses the choice, so that
+        to read it closes no cycle.  Nor does a class of another component; where the program lacks it, its
+        tree is added, as far as the program lacks that.
+        """
+        gone = set(gone)
+        for group in self.reached:
+            rows = []
+            for number in self.members[group]:
+                if number not in gone:
+                    own = below = 0
+                    for child in self.children[number]:
+                        own |= 1 << child
+                        below |= needs[child]
+                    rows.append((self.costs[number], own.bit_count(), number, own, below))
+            rows.sort(key=lambda row: row[:3])
+            kept: list[tuple[float, int]] = []
+            for cost, _, number, own, below in rows:
+                if any(not other & ~below for _, other in kept) or any(
+                    self._replaces(group, price, other & ~below, cost, part, totals)
+                    for price, other in kept[:BEST]
+                ):
+                    yield number
+                else:
+                    kept.append((cost, own))
+
+    def _replaces(
+        self,
+        group: int,
+        price: float,
+        missing: int,
+        cost: float,
+        part: Mapping[int, int],
+        totals: Sequence[float],
+    ) -> bool:
+        """Whether a choice and the trees of the classes that are missing cost no more than `cost`."""
+        while missing:
+            child = (missing & -missing).bit_length() - 1
+            missing &= missing - 1
+            price += totals[child]
+            if price > cost or part[child] == part[group]:
+                return False
+        return True
+
+    def numbered(self) -> Shrunk:
+        """The smaller problem."""
+        place = {group: k for k, group in enumerate(self.reached)}
+        choices = [number for group in self.reached for number in self.members[group]]
+        rows: list[list[int]] = [[] for _ in self.reached]
+        for k, number in enumerate(choices):
+            rows[place[self.groups[number]]].append(k)
+        smaller = Problem(
+            costs=[self.costs[number] for number in choices],
+            children=[tuple(sorted(place[c] for c in self.children[number])) for number in choices],
+            groups=[place[self.groups[number]] for number in choices],
+            members=rows,
+            roots=sorted(place[root] for root in self.roots),
+        )
+        return Shrunk(smaller, self.whole, choices, self.reached, self.given, self.paid)
 
 
-def _needs(problem: Problem, members: Sequence[Sequence[int]], reached: Sequence[int]) -> dict[int, int]:
+def _needs(
+    children: Sequence[Iterable[int]], members: Sequence[Sequence[int]], reached: Sequence[int]
+) -> dict[int, int]:
     """Of each class, those that all of its programs use: itself, and what every choice needs.
 
     Any solution of these equations is right, by induction on a program's height; this is the largest.
@@ -89,7 +310,7 @@ def _needs(problem: Problem, members: Sequence[Sequence[int]], reached: Sequence
     readers: dict[int, set[int]] = {group: set() for group in reached}
     for group in reached:
         for number in members[group]:
-            for child in problem.children[number]:
+            for child in children[number]:
                 readers[child].add(group)
     queue = list(reversed(reached))
     waiting = set(queue)
@@ -100,7 +321,7 @@ def _needs(problem: Problem, members: Sequence[Sequence[int]], reached: Sequence
             common = every
             for number in members[group]:
                 below = 0
-                for child in problem.children[number]:
+                for child in children[number]:
                     below |= needs[child]
                 common &= below
             found = common | 1 << group
@@ -113,63 +334,18 @@ def _needs(problem: Problem, members: Sequence[Sequence[int]], reached: Sequence
     return needs
 
 
-def _self_dependent(
-    problem: Problem, members: Sequence[Sequence[int]], reached: Sequence[int], needs: dict[int, int]
-) -> Iterator[int]:
-    """Choices a child of which always needs the choice's own class."""
-    for group in reached:
-        for number in members[group]:
-            if any(needs[child] >> group & 1 for child in problem.children[number]):
-                yield number
-
-
-def _beaten(
-    problem: Problem,
-    members: Sequence[Sequence[int]],
-    reached: Sequence[int],
-    needs: dict[int, int],
-    forced: int,
-    parts: dict[int, int],
-    gone: Iterable[int],
-) -> Iterator[int]:
-    """Choices that another one of their class can always replace; of two that are alike the first stays.
-
-    What a choice's child always needs lies below the class in any program that uses the choice, and what lies
-    in another component cannot reach the class: neither closes a cycle.
-    """
-    gone = set(gone)
-    outside: dict[int, int] = {}
-    for group in reached:
-        if forced >> group & 1:
-            outside[parts[group]] = outside.get(parts[group], 0) | 1 << group
-    for group in reached:
-        free = forced & ~outside.get(parts[group], 0)
-        rows = []
-        for number in members[group]:
-            if number not in gone:
-                own = below = 0
-                for child in problem.children[number]:
-                    own |= 1 << child
-                    below |= needs[child]
-                rows.append((problem.costs[number], number, own & ~free, below))
-        rows.sort(key=lambda row: (row[0], row[2].bit_count(), row[1]))
-        kept: list[int] = []
-        for _, number, own, below in rows:
-            if any(not better & ~below for better in kept):
-                yield number
-            else:
-                kept.append(own)
-
-
-def components(problem: Problem, members: Sequence[Sequence[int]], reached: Sequence[int]) -> list[list[int]]:
+def components(problem: Problem, among: Iterable[int] | None = None) -> list[list[int]]:
     """Strongly connected components of the classes, what is read first (Tarjan)."""
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     on: set[int] = set()
     stack: list[int] = []
     found: list[list[int]] = []
-    below = {g: list(dict.fromkeys(c for n in members[g] for c in problem.children[n])) for g in reached}
-    for start in reached:
+    starts = list(range(len(problem.members)) if among is None else among)
+    below = {
+        g: list(dict.fromkeys(c for n in problem.members[g] for c in problem.children[n])) for g in starts
+    }
+    for start in starts:
         if start in index:
             continue
         work = [(start, 0)]
@@ -197,21 +373,3 @@ def components(problem: Problem, members: Sequence[Sequence[int]], reached: Sequ
                     above = work[-1][0]
                     low[above] = min(low[above], low[group])
     return found
-
-
-def _numbered(
-    problem: Problem, members: Sequence[Sequence[int]], reached: Sequence[int], forced: int
-) -> Shrunk:
-    place = {group: k for k, group in enumerate(reached)}
-    choices = [number for group in reached for number in members[group]]
-    rows: list[list[int]] = [[] for _ in reached]
-    for k, number in enumerate(choices):
-        rows[place[problem.groups[number]]].append(k)
-    smaller = Problem(
-        costs=[problem.costs[number] for number in choices],
-        children=[tuple(place[child] for child in problem.children[number]) for number in choices],
-        groups=[place[problem.groups[number]] for number in choices],
-        members=rows,
-        roots=[place[root] for root in problem.roots],
-    )
-    return Shrunk(smaller, choices, list(reached), frozenset(place[g] for g in reached if forced >> g & 1))

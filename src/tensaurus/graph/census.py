@@ -1,12 +1,15 @@
-"""How much of a program is understood."""
+"""How much of a program is understood, and what it keeps."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from math import prod
 
+from tensaurus.graph.data import numpy_dtype
 from tensaurus.graph.node import OPAQUE
 from tensaurus.graph.program import Program
+from tensaurus.ops import TensorType
 
 
 @dataclass
@@ -16,6 +19,19 @@ class Census:
     typed: int = 0
     opaque: Counter[str] = field(default_factory=Counter)
     reasons: Counter[tuple[str, str]] = field(default_factory=Counter)  # (operator, why it is opaque)
+
+
+def constant_bytes(program: Program) -> int:
+    """Bytes of the constants that its run-time nodes read, once those over constants alone are computed."""
+    args = (arg for node in program.active for arg in node.args)
+    read = dict.fromkeys(arg for arg in args if arg is not None and arg.static)
+    kinds = [kind for node in read for kind in node.types if isinstance(kind, TensorType)]
+    return sum(_bytes(kind) for kind in kinds)
+
+
+def _bytes(kind: TensorType) -> int:
+    size = 1 if kind.dtype in ("bool", "string") else numpy_dtype(kind.dtype).itemsize
+    return size * prod(n for n in kind.shape if isinstance(n, int))
 
 
 def census(program: Program) -> Census:

@@ -20,6 +20,9 @@ _ENDS = {
     "exhausted": "nothing left to try",
     "patience": "no gain for many steps",
     "steps": "step limit reached",
+    "nodes": "limit of e-nodes reached",
+    "rounds": "limit of rounds reached",
+    "saturated": "no rewrite left",
     "time": "time limit reached",
     "interrupt": "interrupted",
 }
@@ -60,7 +63,10 @@ class Equality:
 
 @dataclass(frozen=True)
 class Summary:
-    """One optimization. Times are wall clock: *_ms in milliseconds per run, search_seconds in seconds."""
+    """One optimization. Times are wall clock: *_ms in milliseconds per run, search_seconds in seconds.
+
+    predicted_ms is what the search expected of the result, constants_mb what the result keeps of constants.
+    """
 
     model: str
     backend: str
@@ -78,6 +84,9 @@ class Summary:
     opaque_operators: dict[str, int] = field(default_factory=dict)
     unlock: tuple[str, ...] = ()
     ended_by: str = ""
+    searched: str = ""
+    predicted_ms: float = math.nan
+    constants_mb: float = math.nan
     versions: dict[str, str] = field(default_factory=dict)
 
     def to_json(self, *, effort: bool = True) -> str:
@@ -118,7 +127,12 @@ class Summary:
         if self.search_seconds or self.measurements:
             ended = f", {_ENDS.get(self.ended_by, self.ended_by)}" if self.ended_by else ""
             measured = f"{self.measurements} measurement" + ("s" if self.measurements != 1 else "")
-            lines.add_row("search", f"{self.search_seconds:.1f} s, {measured}{ended}")
+            size = f", {self.searched}" if self.searched else ""
+            lines.add_row("search", f"{self.search_seconds:.1f} s, {measured}{size}{ended}")
+        if not math.isnan(self.predicted_ms):
+            lines.add_row("predicted", f"{self.predicted_ms:.3f} ms from its operators")
+        if not math.isnan(self.constants_mb):
+            lines.add_row("weights", f"{self.constants_mb:.3g} MB kept")
         for flag in self.unlock:
             lines.add_row("unlock", Text.assemble((flag, "bold"), " would let more of it be optimized"))
         if not self.rewrites:

@@ -10,9 +10,7 @@ from tensaurus.graph.program import Program
 from tensaurus.search.candidate import Candidate, Outcome
 
 
-def search_bodies(
-    program: Program, search: Callable[[Program], Outcome]
-) -> tuple[Program, list[Candidate]]:
+def search_bodies(program: Program, search: Callable[[Program], Outcome]) -> tuple[Program, list[Candidate]]:
     """The program with the best body found for each of its bodies, and these bodies with their chains.
 
     Bodies are searched from the innermost outwards.

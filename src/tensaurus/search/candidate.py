@@ -51,14 +51,20 @@ class Candidate:
 
 @dataclass
 class Outcome:
-    """best first; `ended_by` says what ended the search, a word that `report.summary` spells out."""
+    """best first; `ended_by` is a word that `report.summary` spells out, `detail` more than that."""
 
     candidates: list[Candidate]
     ended_by: str = "exhausted"
     steps: int = 0
     programs: int = 0
     seconds: float = 0.0
+    detail: str = ""
 
     @property
     def best(self) -> Candidate:
         return self.candidates[0]
+
+    @property
+    def original(self) -> Candidate:
+        """The program as it was, where every chain begins."""
+        return self.best.chain[0]

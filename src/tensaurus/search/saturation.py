@@ -74,7 +74,6 @@ class Saturation:
     deadline: float | None = None
     keep: int = 3
     watch: Callable[[int, float], None] = lambda steps, best: None
-    exploration: Exploration = field(default_factory=Exploration)
 
     def run(self, program: Program) -> Outcome:
         """The best programs found; an interrupt ends the search and keeps them."""
@@ -85,7 +84,9 @@ class Saturation:
             hunt.settle()
         except KeyboardInterrupt:
             hunt.ended_by = "interrupt"
-        return Outcome(hunt.candidates(), hunt.ended_by, hunt.steps, len(hunt.found), monotonic() - start)
+        candidates = hunt.candidates()
+        seconds = monotonic() - start
+        return Outcome(candidates, hunt.ended_by, hunt.steps, len(hunt.found), seconds, hunt.detail)
 
 
 @dataclass
@@ -141,6 +142,7 @@ class _Hunt:
         self.ledger = _Ledger(told.prices)
         self.ended_by = "exhausted"
         self.steps = 0
+        self.explored = Exploration()
         self.byte = 0.0
         self.cost = inf  # of the program as it is
         self.found: dict[tuple[Node, ...], tuple[float, Program]] = {}
@@ -149,8 +151,8 @@ class _Hunt:
         """Fill the e-graph."""
         self.graph.rebuild()
         found = saturate(self.graph, self.told.ruleset, self.told.limits)
-        self.told.exploration = found
         self.ended_by = found.ended_by
+        self.explored = found
 
     def settle(self) -> None:
         """Extract and measure until the cheapest program rests on measurements, and its fusions are known."""
@@ -206,6 +208,12 @@ class _Hunt:
 
     def _best(self) -> float:
         return min((cost for cost, _ in self.found.values()), default=inf)
+
+    @property
+    def detail(self) -> str:
+        """How large the e-graph became."""
+        graph, rounds = self.graph, self.explored.rounds
+        return f"{len(graph)} e-nodes in {len(graph.members)} classes after {rounds} rounds"
 
     def _late(self) -> bool:
         if self.steps >= self.told.steps:

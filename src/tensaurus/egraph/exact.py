@@ -1,0 +1,210 @@
+"""Exact extraction: the cheapest program of an e-graph, cycles and all, and a proof that none is cheaper.
+
+The problem is shrunk, and what is left falls into parts that share nothing.  Of each part the linear
+relaxation with rows for cycles gives a bound, and often the cheapest program; otherwise CP-SAT or HiGHS
+finishes it.  No cycle needs to be filtered during exploration, as in TENSAT (section 5.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from math import inf
+from time import monotonic
+from typing import Literal, TypeAlias
+
+from tensaurus.egraph.blocks import Block, blocks
+from tensaurus.egraph.cpsat import CpSat
+from tensaurus.egraph.extract import Choice, Problem, dag_cost, greedy, greedy_dag, needed
+from tensaurus.egraph.formulation import Answer, Cycles, Formulation, formulate, supports
+from tensaurus.egraph.highs import Highs
+from tensaurus.egraph.relaxation import relax
+from tensaurus.egraph.shrink import Shrunk, shrink, unshrunk
+
+__all__ = ["Cycles", "Extraction", "Solver", "solve"]
+
+Solver: TypeAlias = Literal["cp-sat", "highs", "both"]
+
+PROVED = 1e-6  # a gap that counts as none: costs are measured, and solvers have tolerances
+LONG = 1e6  # seconds; the solvers count milliseconds
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """A choice without a cycle, and how good it is: no program costs less than `bound`."""
+
+    choice: dict[int, int]  # of the classes that the roots need
+    cost: float
+    bound: float
+    seconds: float
+    rounds: int  # linear and integer programs solved
+
+    @property
+    def gap(self) -> float:
+        """By what part of its cost it may be too dear."""
+        return (self.cost - self.bound) / self.cost if self.cost else 0.0
+
+    @property
+    def optimal(self) -> bool:
+        """Whether it is proved that no program is cheaper, within a millionth."""
+        return self.gap <= PROVED
+
+
+def solve(
+    problem: Problem,
+    *,
+    solver: Solver = "cp-sat",
+    cycles: Cycles = "components",
+    time_limit: float = 60.0,
+    workers: int = 2,
+    seed: int = 0,
+    start: Choice | None = None,
+    shrunk: bool = True,
+) -> Extraction:
+    """The cheapest program, or the best found within the time limit (seconds), and a bound.
+
+    solver   "both": side by side, the better answer of the two
+    cycles   "components": orders inside components and rows for cycles; "cuts": such rows alone, added as
+             they are broken; "order": an order of all classes (the paper's program); "none": cycles are not
+             kept out, a program that has one is repaired and need not be the cheapest
+    workers  threads of CP-SAT; with one, equal calls give equal answers unless the time limit is met
+    start    a choice to begin with, if it has no cycle and is complete
+    shrunk   false: the problem as it is
+
+    Raises ValueError where the roots have no program.
+    """
+    began = monotonic()
+    deadline = began + min(time_limit, LONG)
+    smaller = shrink(problem) if shrunk else unshrunk(problem)
+    first = None if start is None else smaller.adopted(start)
+    parts = [
+        _Part.of(block, first, cycles, deadline)
+        for block in (blocks(smaller.problem) if shrunk else [_whole(smaller)])
+    ]
+    search = _Search(solver, cycles, workers, seed % 2**31)
+    for _ in range(2):  # parts that did not finish get the time that others left
+        todo = [part for part in parts if not part.closed]
+        for place, part in enumerate(todo):
+            left = deadline - monotonic()
+            if left > 0:
+                search.improve(part, monotonic() + left / (len(todo) - place))
+    chosen: dict[int, int] = {}
+    bound = smaller.paid
+    for part in parts:
+        chosen |= part.block.restored(part.choice)
+        bound += part.bound * len(part.block.choices)
+    choice = smaller.restored(chosen)
+    cost = dag_cost(problem, choice)
+    if cost == inf:
+        raise AssertionError("a cyclic or incomplete choice")
+    rounds = sum(part.rounds for part in parts)
+    return Extraction(choice, cost, min(cost, bound), monotonic() - began, rounds)
+
+
+def _whole(smaller: Shrunk) -> Block:
+    problem = smaller.problem
+    return Block(problem, [list(range(len(problem.costs)))], [list(range(len(problem.members)))])
+
+
+@dataclass
+class _Part:
+    """A part with the best choice and the best bound so far."""
+
+    block: Block
+    form: Formulation
+    choice: dict[int, int]
+    cost: float
+    bound: float = 0.0
+    rounds: int = 0
+    relaxed: bool = False
+
+    @classmethod
+    def of(cls, block: Block, start: Choice | None, cycles: Cycles, deadline: float) -> _Part:
+        """With the better of the greedy choices and of what a start takes in the part's occurrences."""
+        problem = block.problem
+        found = [greedy_dag(problem, deadline), *(block.adopted(start) if start is not None else ())]
+        best = min(found, key=lambda choice: dag_cost(problem, choice))
+        cost = dag_cost(problem, best)
+        return cls(block, formulate(problem, cycles), needed(problem, best), cost)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is left to gain."""
+        return self.bound >= self.cost * (1 - PROVED / 10)
+
+    def offer(self, choice: Choice) -> None:
+        """Take the choice if it is better."""
+        cost = dag_cost(self.block.problem, choice)
+        if cost < self.cost:
+            self.choice, self.cost = needed(self.block.problem, choice), cost
+
+    def learn(self, bound: float) -> None:
+        """Take the bound if it is better."""
+        self.bound = min(self.cost, max(self.bound, bound))
+
+
+@dataclass(frozen=True)
+class _Search:
+    """How parts are solved."""
+
+    solver: Solver
+    cycles: Cycles
+    workers: int
+    seed: int
+
+    def improve(self, part: _Part, deadline: float) -> None:
+        """Raise the bound and lower the cost of a part until they meet or the time is up."""
+        problem = part.block.problem
+        if self.cycles in ("components", "cuts") and not part.relaxed:
+            relaxed = relax(part.form, part.choice, part.cost, deadline)
+            part.relaxed = True
+            part.rounds += relaxed.rounds
+            part.form.supports += relaxed.supports
+            part.offer(relaxed.choice)
+            part.learn(relaxed.bound)
+        while not part.closed and monotonic() < deadline:
+            part.rounds += 1
+            cyclic = False
+            for answer in self._answers(part, deadline - monotonic()):
+                part.learn(answer.bound)
+                if answer.choice is None:
+                    continue
+                if problem.order(answer.choice) is None:
+                    cyclic = True
+                    if self.cycles == "cuts":
+                        part.form.supports += supports(problem, answer.choice)
+                    part.offer(_repaired(problem, answer.choice))
+                else:
+                    part.offer(answer.choice)
+            if not cyclic or self.cycles == "none":
+                return
+
+    def _answers(self, part: _Part, seconds: float) -> Sequence[Answer]:
+        """What the solvers say; when one is done the other is stopped."""
+        solvers: list[CpSat | Highs] = []
+        if self.solver in ("cp-sat", "both"):
+            beside = self.solver == "both" and self.workers > 1
+            solvers.append(CpSat(self.workers - beside, self.seed))
+        if self.solver in ("highs", "both"):
+            solvers.append(Highs(self.seed))
+        found: list[Answer] = []
+        with ThreadPoolExecutor(len(solvers)) as pool:
+            running = [pool.submit(s.solve, part.form, part.choice, part.cost, seconds) for s in solvers]
+            try:
+                for answer in as_completed(running):
+                    found.append(answer.result())
+                    if found[-1].done:
+                        break
+            finally:
+                for one in solvers:
+                    one.stop()
+        return found
+
+
+def _repaired(problem: Problem, choice: Choice) -> dict[int, int]:
+    """The cheapest trees where what the choice takes is free: it is kept as far as can be."""
+    costs = list(problem.costs)
+    for number in choice.values():
+        costs[number] = 0.0
+    return greedy(replace(problem, costs=costs))

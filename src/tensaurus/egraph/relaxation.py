@@ -1,0 +1,198 @@
+"""The linear relaxation of extraction, with the rows for cycles that its solution breaks, round after round.
+
+The bound of the relaxation without them is next to nothing on e-graphs with cycles: classes that read each
+other take each other and pay for nothing else.  GLOP solves the programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+from math import frexp, inf, ldexp
+from time import monotonic
+from typing import Any
+
+from tensaurus.egraph.extract import Choice, Problem, dag_cost, greedy, needed
+from tensaurus.egraph.formulation import Formulation, Support, support
+from tensaurus.egraph.shrink import components
+
+__all__ = ["Relaxed", "relax"]
+
+VIOLATION = 1e-4  # rows that are broken by less are let be
+CLOSED = 1e-9  # a bound that is this close to the cost ends it
+
+
+@dataclass(frozen=True)
+class Relaxed:
+    """A lower bound, the rows found, and the best choice seen on the way."""
+
+    bound: float
+    supports: list[Support]
+    choice: dict[int, int]
+    cost: float
+    rounds: int
+
+
+def relax(form: Formulation, start: Choice, cost: float, deadline: float) -> Relaxed:
+    """Solve and add rows until none is broken; every solution also leads a greedy extraction.
+
+    `start` is a choice without a cycle, and its cost, which is not 0.
+    """
+    problem = form.problem
+    linear = _Linear(form, 2 * cost, 10 - frexp(cost)[1])
+    inner = {group for part in components(problem) if len(part) > 1 for group in part}
+    best, bound, rounds = dict(start), 0.0, 0
+    found: list[Support] = []
+    while linear.solve(deadline - monotonic()):
+        rounds += 1
+        bound = max(bound, linear.bound())
+        x, y = linear.values()
+        rounded = _rounded(problem, x)
+        price = dag_cost(problem, rounded)
+        if price < cost:
+            best, cost = needed(problem, rounded), price
+        if bound >= cost * (1 - CLOSED):
+            break
+        fresh = list(_broken(problem, x, y, inner))
+        if not fresh or monotonic() > deadline:
+            break
+        for row in fresh:
+            linear.require(row)
+        found += fresh
+    return Relaxed(min(bound, cost), found, best, cost, rounds)
+
+
+def _rounded(problem: Problem, x: Sequence[float]) -> dict[int, int]:
+    """The cheapest trees where choices are the cheaper the more of them the solution takes."""
+    costs = [price * max(0.0, 1.0 - part) for price, part in zip(problem.costs, x, strict=True)]
+    return greedy(replace(problem, costs=costs))
+
+
+class _Linear:
+    """The linear program.  No choice counts as dearer than `most`, more than a program known costs."""
+
+    def __init__(self, form: Formulation, most: float, shift: int):
+        from ortools.linear_solver import pywraplp  # slow to load
+
+        self._problem, self._shift = form.problem, shift
+        self._solver: Any = pywraplp.Solver.CreateSolver("GLOP")
+        self._optimal: int = pywraplp.Solver.OPTIMAL
+        self._costs = [ldexp(min(price, most), shift) for price in form.problem.costs]
+        self._columns = [self._solver.NumVar(0.0, 1.0, "") for _ in self._costs]
+        objective = self._solver.Objective()
+        for column, price in zip(self._columns, self._costs, strict=True):
+            objective.SetCoefficient(column, price)
+        self._rows: list[tuple[Any, dict[int, float], float, bool]] = []
+        self._y: list[int | None] = []  # of each class its column; none where it is 1
+        roots = set(form.problem.roots)
+        for group, members in enumerate(form.problem.members):
+            if group in roots:
+                self._y.append(None)
+                self._row(dict.fromkeys(members, 1.0), 1.0, equal=True)
+            elif len(members) == 1:
+                self._y.append(members[0])
+            else:
+                self._y.append(len(self._columns))
+                self._columns.append(self._solver.NumVar(0.0, 1.0, ""))
+                self._costs.append(0.0)
+                self._row({**dict.fromkeys(members, 1.0), len(self._columns) - 1: -1.0}, 0.0, equal=True)
+        for numbers, group in form.reads:
+            column_of = self._y[group]
+            if column_of is not None:
+                self._row({**dict.fromkeys(numbers, -1.0), column_of: 1.0}, 0.0)
+
+    def require(self, row: Support) -> None:
+        """Add y <= sum of x."""
+        terms = dict.fromkeys(row.choices, 1.0)
+        column = self._y[row.group]
+        if column is None:
+            self._row(terms, 1.0)
+        elif column not in terms:
+            self._row({**terms, column: -1.0}, 0.0)
+
+    def _row(self, terms: dict[int, float], lower: float, *, equal: bool = False) -> None:
+        row = self._solver.Constraint(lower, lower if equal else self._solver.infinity())
+        for column, factor in terms.items():
+            row.SetCoefficient(self._columns[column], factor)
+        self._rows.append((row, terms, lower, equal))
+
+    def solve(self, seconds: float) -> bool:
+        """Whether it was solved within the time."""
+        if seconds <= 0:
+            return False
+        self._solver.SetTimeLimit(max(1, int(seconds * 1000)))
+        return bool(self._solver.Solve() == self._optimal)
+
+    def values(self) -> tuple[list[float], list[float]]:
+        """x of each choice and y of each class."""
+        solved = [column.solution_value() for column in self._columns]
+        y = [1.0 if column is None else solved[column] for column in self._y]
+        return solved[: len(self._problem.costs)], y
+
+    def bound(self) -> float:
+        """A lower bound that does not rest on the solver's tolerances.
+
+        Any multipliers bound the program, as all columns lie between 0 and 1 (Neumaier and Shcherbina, 2004).
+        """
+        total, left = 0.0, list(self._costs)
+        for row, terms, lower, equal in self._rows:
+            multiplier = row.dual_value()
+            if multiplier > 0 or (equal and multiplier):
+                total += multiplier * lower
+                for column, factor in terms.items():
+                    left[column] -= multiplier * factor
+        total += sum(price for price in left if price < 0)
+        return max(0.0, ldexp(total * (1 - 1e-12), -self._shift))
+
+
+def _broken(problem: Problem, x: Sequence[float], y: Sequence[float], inner: set[int]) -> Iterator[Support]:
+    """Rows that the solution breaks, by way of cycles.
+
+    Going from a class to one that it reads costs the part of the class that does not read it; on a cycle
+    shorter than y of one of its classes, less leaves the cycle than that class takes.
+    """
+    away: dict[int, dict[int, float]] = {}
+    for group in inner:
+        reads: dict[int, float] = {}
+        if y[group] > VIOLATION:
+            for number in problem.members[group]:
+                if x[number] > 0:
+                    for child in problem.children[number]:
+                        if child in inner:
+                            reads[child] = reads.get(child, 0.0) + x[number]
+        away[group] = {child: max(0.0, y[group] - part) for child, part in reads.items()}
+    seen: set[frozenset[int]] = set()
+    for start in sorted(inner):
+        loop = frozenset(_shorter(away, start, y[start] - VIOLATION))
+        if loop and loop not in seen:
+            seen.add(loop)
+            outer = support(problem, loop)
+            leaving = sum(x[number] for number in outer)
+            for group in sorted(loop):
+                if y[group] > leaving + VIOLATION / 2:
+                    yield Support(group, outer)
+
+
+def _shorter(away: dict[int, dict[int, float]], start: int, limit: float) -> list[int]:
+    """The classes of the shortest cycle through the class, if it is shorter than the limit (Dijkstra)."""
+    above: dict[int, int] = {}
+    best: dict[int, float] = {}
+    heap = [(length, child, start) for child, length in away[start].items() if length < limit]
+    heapify(heap)
+    while heap:
+        length, group, reader = heappop(heap)
+        if group in above:
+            continue
+        above[group] = reader
+        if group == start:
+            loop = [start]
+            while (group := above[group]) != start:
+                loop.append(group)
+            return loop
+        for child, step in away[group].items():
+            total = length + step
+            if total < limit and child not in above and total < best.get(child, inf):
+                best[child] = total
+                heappush(heap, (total, child, group))
+    return []

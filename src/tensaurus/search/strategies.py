@@ -1,0 +1,117 @@
+"""The searches that one can ask for by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+from time import monotonic
+from typing import TypeAlias
+
+from tensaurus.cost.operators import OperatorCosts
+from tensaurus.egraph.exact import solve
+from tensaurus.egraph.extract import Choice, Problem
+from tensaurus.egraph.improve import quick
+from tensaurus.egraph.saturate import Limits, Ruleset
+from tensaurus.graph.piece import Piece
+from tensaurus.graph.program import Program
+from tensaurus.rules.match import Rewriter
+from tensaurus.rules.rule import Rule
+from tensaurus.search.backtrack import Backtrack
+from tensaurus.search.candidate import Outcome
+from tensaurus.search.saturation import Saturation
+
+__all__ = ["STRATEGIES", "Effort", "Strategy"]
+
+Watch: TypeAlias = Callable[[int, float], None]
+
+BACKTRACKING = 400  # steps at most where the caller sets no limit on them
+PROOF = 10.0  # seconds that the proof of one optimum may take
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How far a search may go.
+
+    steps     of the search, the same on any day; None: until the deadline
+    deadline  of `time.monotonic`; None: no limit
+    alpha     how much worse than the best a program may be that backtracking goes on from
+    nodes     e-nodes at most
+    multi     rounds of exploration in which rules of several roots take part
+    memory    bytes of constants that a result may keep
+    """
+
+    steps: int | None = None
+    deadline: float | None = None
+    alpha: float = 1.05
+    nodes: int = 10_000
+    multi: int = 2
+    memory: float = inf
+
+
+class Strategy:
+    """A search with its rules made ready once, for a program and the bodies in it."""
+
+    def __init__(
+        self, rules: Sequence[Rule], costs: OperatorCosts, fused: Callable[[Program], Iterable[Piece]]
+    ):
+        """`fused` gives the pieces of a program that the runtime fuses."""
+        raise NotImplementedError
+
+    def search(self, program: Program, effort: Effort, watch: Watch) -> Outcome:
+        """The best programs; `watch` is told of the steps done and of the best cost."""
+        raise NotImplementedError
+
+
+class Saturating(Strategy):
+    """All rewrites at once in an e-graph."""
+
+    def __init__(
+        self, rules: Sequence[Rule], costs: OperatorCosts, fused: Callable[[Program], Iterable[Piece]]
+    ):
+        self._ruleset, self._costs, self._fused = Ruleset(rules), costs, fused
+
+    def search(self, program: Program, effort: Effort, watch: Watch) -> Outcome:
+        extractors = [_quick]
+        if effort.steps is None:  # a proof that runs out of time ends differently on another day
+            extractors.append(_exact)
+        limits = Limits(nodes=effort.nodes, multi=effort.multi, deadline=effort.deadline)
+        search = Saturation(
+            self._ruleset,
+            self._costs,
+            extractors,
+            self._fused,
+            limits,
+            effort.memory,
+            deadline=effort.deadline,
+            watch=watch,
+        )
+        if effort.steps is not None:
+            search.steps = effort.steps
+        return search.run(program)
+
+
+class Backtracking(Strategy):
+    """One rewrite after the other, the cheapest program first."""
+
+    def __init__(
+        self, rules: Sequence[Rule], costs: OperatorCosts, fused: Callable[[Program], Iterable[Piece]]
+    ):
+        self._rewriter = Rewriter(rule for rule in rules if "expand" not in rule.tags)
+        self._costs = costs
+
+    def search(self, program: Program, effort: Effort, watch: Watch) -> Outcome:
+        steps = BACKTRACKING if effort.steps is None else effort.steps
+        search = Backtrack(self._rewriter, self._costs, effort.alpha, steps, effort.deadline, watch=watch)
+        return search.run(program)
+
+
+def _quick(problem: Problem, seconds: float, start: Choice | None) -> Choice:
+    return quick(problem, start, monotonic() + seconds)
+
+
+def _exact(problem: Problem, seconds: float, start: Choice | None) -> Choice:
+    return solve(problem, time_limit=min(seconds, PROOF), start=start).choice
+
+
+STRATEGIES: dict[str, type[Strategy]] = {"saturation": Saturating, "backtracking": Backtracking}
