@@ -16,6 +16,8 @@ from tensaurus.ops import Op
 
 __all__ = ["fused_pieces"]
 
+MOST = 12  # operators of one kernel; more than that were not traced, but missed an end
+
 
 def fused_pieces(model: onnx.ModelProto, backend: str) -> list[Piece]:
     """Pieces of several operators that the backend runs as one kernel; none where it cannot tell.
@@ -37,12 +39,13 @@ def fused_pieces(model: onnx.ModelProto, backend: str) -> list[Piece]:
 def _piece(names: frozenset[str], nodes: Mapping[str, Node]) -> Piece | None:
     """The piece of these tensors; None unless it has one root and several declared operators."""
     inner = {nodes[name] for name in names if name in nodes}
+    inner |= {node.args[0] for node in inner if node.op is ITEM and node.args[0] is not None}
     inner = {node for node in inner if not node.static and node.op not in (INPUT, CONSTANT)}
     read = {arg for node in inner for arg in node.args}
     roots = [node for node in inner if node not in read]
     if len(roots) != 1 or not all(isinstance(node.op, Op) or node.op is ITEM for node in inner):
         return None
-    if sum(isinstance(node.op, Op) for node in inner) < 2:
+    if not 2 <= sum(isinstance(node.op, Op) for node in inner) <= MOST:
         return None
     return Piece(roots[0], tuple(dict.fromkeys(_leaves(roots[0], inner))))
 

@@ -68,7 +68,7 @@ def _turnable(offers: Mapping[int, Mapping[int, int]], best: Choice) -> list[int
 def _resolved(
     problem: Problem, best: Choice, turns: Mapping[int, int], trees: Mapping[int, int]
 ) -> dict[int, int] | None:
-    """The choice after the turns, what is new below them by the cheapest trees; None where that is no program."""
+    """The choice after the turns, what is new below them by the cheapest trees; None where there is none."""
     found: dict[int, int] = {}
     state: dict[int, bool] = {}  # false while below it is looked at
     stack = list(problem.roots)
