@@ -2,7 +2,8 @@
 
 Patterns are searched in batches before anything is inserted; later rounds search only below what changed.  A
 rule of several roots (a multi-pattern) joins the matches of its roots on the variables that they share, and
-only in the first `k_multi` rounds: each such round may square the number of e-nodes.
+only in `k_multi` rounds, as each may square the number of e-nodes; the paper has the first ones, we those
+after the rules of one root have saturated or filled half of the room: merged is what those have made.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import gc
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Protocol
@@ -166,40 +167,64 @@ class _Stop(Exception):
     """A limit was met; its name."""
 
 
+class _Full(_Stop):
+    """There is no room for another e-node."""
+
+
 class _Run:
     """One exploration."""
 
     def __init__(self, graph: EGraph, ruleset: Ruleset, limits: Limits, cycles: Filter | None):
         self.graph, self.ruleset, self.limits, self.cycles = graph, ruleset, limits, cycles
         self.table = Table()
+        self.room = limits.nodes  # e-nodes at most
         self.report = Exploration()
         self.done: dict[Entry, set[tuple[Match, ...]]] = defaultdict(set)  # what was applied
         self.refused: dict[Entry, set[tuple[Match, ...]]] = defaultdict(set)  # where it does not apply
         self.learnt = 0
 
     def explore(self, watch: Callable[[int, int], None]) -> None:
-        graph, report = self.graph, self.report
+        """Rules of one root first, within half of the room; then those of several, and what follows."""
+        graph, report, limits = self.graph, self.report, self.limits
         graph.changed = set(graph.classes)
+        multi = min(limits.multi, limits.rounds) if self.ruleset.several else 0
         try:
-            while report.rounds < self.limits.rounds:
-                if not graph.changed:
-                    return
-                if self.cycles is not None:
-                    self.cycles.begin(graph)
-                try:
-                    self._round()
-                finally:
-                    graph.rebuild()
-                    if self.cycles is not None:
-                        self.cycles.end(graph)
-                report.rounds += 1
-                watch(report.rounds, len(graph))
+            if multi:
+                self.room = limits.nodes // 2
+                with suppress(_Full):
+                    self._rounds(limits.rounds - multi, watch)
+                self.room = limits.nodes
+                for _ in range(multi):
+                    self._rounds(1, watch, multi=True)
+            self._rounds(limits.rounds - report.rounds, watch)
             if graph.changed:
                 report.ended_by = "rounds"
         except _Stop as stop:
             report.ended_by = str(stop)
 
-    def _round(self) -> None:
+    def _rounds(self, count: int, watch: Callable[[int, int], None], multi: bool = False) -> None:
+        """At most so many rounds, until nothing is new."""
+        graph = self.graph
+        for _ in range(count):
+            if not graph.changed and not multi:
+                return
+            before = set(graph.changed)
+            if self.cycles is not None:
+                self.cycles.begin(graph)
+            try:
+                self._round(multi)
+            except _Stop:
+                graph.changed |= before  # not every match of theirs was applied
+                raise
+            finally:
+                graph.rebuild()
+                graph.changed = {graph.find(group) for group in graph.changed}
+                if self.cycles is not None:
+                    self.cycles.end(graph)
+            self.report.rounds += 1
+            watch(self.report.rounds, len(graph))
+
+    def _round(self, multi: bool) -> None:
         """Search all patterns, then apply the rules to what matches."""
         graph, ruleset = self.graph, self.ruleset
         changed = {graph.find(group) for group in graph.changed}
@@ -210,7 +235,7 @@ class _Run:
         self.table.update(graph, changed)
         reach = [changed]  # classes from which what changed is so many steps below
         joint: list[tuple[Entry, list[list[Match]]]] = []
-        if self.report.rounds < self.limits.multi:
+        if multi:
             wanted = dict.fromkeys(pattern for entry in ruleset.several for pattern in entry.patterns)
             found = {pattern: self.table.search(graph, pattern) for pattern in wanted}
             joint = [(entry, [found[pattern] for pattern in entry.patterns]) for entry in ruleset.several]
@@ -303,9 +328,9 @@ class _Run:
         limits = self.limits
         if limits.deadline is not None and monotonic() > limits.deadline:
             raise _Stop("time")
-        room = limits.nodes - len(graph)
+        room = self.room - len(graph)
         if len(plan.steps) > room and plan.missing(graph, terms) > room:
-            raise _Stop("nodes")
+            raise _Full("nodes")
         made = plan.insert(graph, terms)
         fresh = [
             (root, new)
