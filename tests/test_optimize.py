@@ -101,10 +101,11 @@ def test_affine_maps_fold_and_hardswish_is_named(database: Path) -> None:
     assert operators == ["Conv", "Conv", "HardSigmoid", "Mul"]  # opset 12 has no HardSwish
     summary = result.summary
     assert summary.equivalence.passed and summary.speedup > 1 and summary.opaque == 0 and summary.typed == 10
-    assert {"hardswish-of-clip", "scale-after-conv-without-b"} <= {r.rule for r in result.rewrites}
+    used = {r.rule for r in result.rewrites}
+    assert "scale-after-conv-without-b" in used and any("hard" in name for name in used)
     assert all(r.evidence.startswith(("tested(", "proved(")) and r.law for r in result.rewrites)
     assert "over GF(2^31-1)" in summary.replay
-    assert result.evidence["hardswish-of-clip"].startswith("proved(z3")
+    assert any(evidence.startswith("proved(z3") for evidence in result.evidence.values())
 
 
 def test_the_interface_stays(database: Path) -> None:
@@ -153,16 +154,25 @@ def test_a_slower_program_is_not_returned(monkeypatch: pytest.MonkeyPatch, datab
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("search", "line"),
     [
-        "wrong: Clip(x, 0, 6) => Clip(x, 0, 5)",
-        "wrong: Add(x, y) => x where const(y), numel(y) == 1, value(y) < 0",
+        ("backtracking", "wrong: Clip(x, 0, 6) => Clip(x, 0, 5)"),
+        ("saturation", "wrong: Clip(x, 0, 6) => Relu(x)"),
+        ("backtracking", "wrong: Add(x, y) => x where const(y), numel(y) == 1, value(y) < 0"),
+        ("saturation", "wrong: Add(x, y) => x where const(y), numel(y) == 1, value(y) < 0"),
         # differs at the border alone
-        "wrong: Conv(x, w, pads=(1, 1, 1, 1), **a) => Conv(Add(x, 1), w, pads=(1, 1, 1, 1), **a)",
+        (
+            "backtracking",
+            "wrong: Conv(x, w, pads=(1, 1, 1, 1), **a) => Conv(Add(x, 1), w, pads=(1, 1, 1, 1), **a)",
+        ),
+        (
+            "saturation",
+            "wrong: Conv(x, w, pads=(1, 1, 1, 1), **a) => Conv(Relu(x), w, pads=(2, 1, 0, 1), **a)",
+        ),
     ],
 )
 def test_a_wrong_rule_never_reaches_a_result(
-    line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    search: str, line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Even a rule that claims evidence: its rewrites do not replay, and the outputs differ."""
     loop = import_module("tensaurus.optimize")
@@ -170,7 +180,9 @@ def test_a_wrong_rule_never_reaches_a_result(
     (rule,) = parse_rule(f"{line} | tested(gf, none of it is true)")
     assert rule.evidence == Evidence("tested", "gf", "none of it is true")
     monkeypatch.setattr(loop, "library", lambda: [rule])
-    monkeypatch.setattr(loop.Backtrack, "total", lambda self, program: -len(set(program.nodes) - KNOWN))
+    monkeypatch.setattr(OperatorCosts, "__call__", lambda self, node: 1.0 if node in KNOWN else 0.0)
+    monkeypatch.setattr(OperatorCosts, "known", lambda self, piece: float(piece.root in KNOWN))
+    monkeypatch.setattr(loop, "fused_pieces", lambda model, backend: [])
     model = affine_model()
     KNOWN.clear()
     KNOWN.update(loop.import_model(model).nodes)
@@ -180,7 +192,7 @@ def test_a_wrong_rule_never_reaches_a_result(
         def note(self, text: str) -> None:
             said.append(text)
 
-    result = run(model, database=tmp_path / "db.sqlite", progress=Progress(), steps=2)
+    result = run(model, database=tmp_path / "db.sqlite", progress=Progress(), steps=9, search=search)
     assert result.model.graph == model.graph and result.rewrites == ()
     assert any("thrown away" in text for text in said), "the wrong rule was not even tried"
 
@@ -209,12 +221,11 @@ def test_an_interrupt_in_a_body_ends_every_search(monkeypatch: pytest.MonkeyPatc
         def note(self, text: str) -> None:
             said.append(text)
 
-    def search(self: object, program: object) -> object:
+    def search(program: object, *rest: object) -> object:
         searched.append(program)
         return loop.Outcome([loop.Candidate(program, 1.0)], "interrupt")
 
-    monkeypatch.setattr(loop.Backtrack, "run", search)
-    hunt = loop.Hunt(None, SimpleNamespace(), 1.05, None, 60.0, Progress())
+    hunt = loop.Hunt(SimpleNamespace(search=search), SimpleNamespace(), loop.Effort(), Progress())
     body, outer = (loop.import_model(affine_model()) for _ in range(2))
     assert [hunt.search(program).ended_by for program in (body, outer)] == ["interrupt"] * 2
     assert searched == [body] and len(said) == 1 and "Ctrl-C again" in said[0]

@@ -32,6 +32,7 @@ from tensaurus.graph.census import census, constant_bytes
 from tensaurus.graph.model_file import load_model, packed, save_model
 from tensaurus.graph.onnx_export import export_model
 from tensaurus.graph.onnx_import import import_model
+from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 from tensaurus.graph.unlock import unlock
 from tensaurus.report.progress import NoProgress, Progress
@@ -154,9 +155,13 @@ def optimize(
             multi=multi,
             memory=2 * weights if max_memory is None else max_memory,
         )
-        strategy = STRATEGIES[search](
-            rules, costs, lambda found: fused_pieces(export_model(found, expand=expand), backend)
-        )
+
+        def fused(found: Program) -> list[Piece]:
+            if found.frame is not program.frame:  # the body of an If is no model of its own
+                return []
+            return fused_pieces(export_model(found, expand=expand), backend)
+
+        strategy = STRATEGIES[search](rules, costs, fused)
         hunt = Hunt(strategy, costs, effort, told)
         outcome, bodies = hunt.run(program)
         stopwatch.close()

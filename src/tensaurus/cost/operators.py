@@ -23,6 +23,7 @@ from tensaurus.graph.onnx_export import Expand, export_model
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType
+from tensaurus.rules.match import FLOATS
 
 # Where nothing can be measured: operations and bytes a second of one core, roughly.
 FLOPS = 2.0e10
@@ -182,7 +183,9 @@ def alone(
     """
     rng = np.random.default_rng(0)
     feeds: dict[str, np.ndarray[Any, Any]] = {}
-    shared = any(leaf.static and _elements(leaf) > 1 for leaf in piece.leaves)
+    shared = any(
+        leaf.static and _elements(leaf) > 1 and leaf.tensor.dtype in FLOATS for leaf in piece.leaves
+    )  # integers are all 0: their copies would be one node
     inputs: dict[str, Node] = {}
     outputs: list[tuple[str, Node]] = []
     for copy in range(copies):

@@ -157,7 +157,8 @@ class _Search:
         """Raise the bound and lower the cost of a part until they meet or the time is up."""
         problem = part.block.problem
         if self.cycles in ("components", "cuts") and not part.relaxed:
-            relaxed = relax(part.form, part.choice, part.cost, deadline)
+            half = (monotonic() + deadline) / 2
+            relaxed = relax(part.form, part.choice, part.cost, half)
             part.relaxed = True
             part.rounds += relaxed.rounds
             part.form.supports += relaxed.supports

@@ -1,4 +1,9 @@
-"""Pieces that a runtime fuses, as patterns: what it fuses once, it fuses wherever it occurs."""
+"""Pieces that a runtime fuses, as patterns.
+
+Each place where one matches is measured, by itself: a fusion that takes more of its surroundings (a layout
+that its neighbours share, for instance) is expected there all the same.  What a search returns is
+measured whole.
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ that could read it, at once.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from heapq import heappop, heappush
 from math import inf
 from time import monotonic
 
@@ -19,26 +20,44 @@ __all__ = ["improved", "quick"]
 GAIN = 1e-9  # a better choice is cheaper by at least this share
 
 
-def improved(problem: Problem, choice: Choice, deadline: float = inf) -> dict[int, int]:
+def improved(problem: Problem, choice: Choice, deadline: float | None = None) -> dict[int, int]:
     """A choice at most as dear, that no single move makes cheaper, or as far as one comes until the deadline.
 
     `deadline` is of `time.monotonic`.
     """
+    begun = {group: choice[group] for group in problem.order(choice) or ()}
+    found = [_climbed(problem, begun, steeply, deadline) for steeply in (True, False)]
+    return min(found, key=lambda better: _total(problem, better))
+
+
+def _climbed(
+    problem: Problem, begun: dict[int, int], steeply: bool, deadline: float | None
+) -> dict[int, int]:
+    """After moves, the one that gains most first, or any.
+
+    Where moves exclude each other, the first one that gains anything can be the wrong one: merging the two
+    products of every sum, for instance, where merging products over one weight, of many sums, gains more.
+    """
     trees = greedy(problem)
-    best = {group: choice[group] for group in problem.order(choice) or ()}
-    cost = _total(problem, best)
     offers = _offers(problem)
+    best, cost = begun, _total(problem, begun)
     moved = True
     while moved:
         moved = False
-        for shared in _turnable(offers, best):
-            if monotonic() > deadline:
+        queue = [(-inf, shared) for shared in sorted(_turnable(offers, best))]  # by what it gained when tried
+        while queue:
+            if deadline is not None and monotonic() > deadline:
                 return best
+            _, shared = heappop(queue)
             turns = {group: number for group, number in offers[shared].items() if group in best}
             if len(turns) < 2 or all(best[group] == number for group, number in turns.items()):
                 continue
             made = _resolved(problem, best, turns, trees)
-            if made is not None and (dearer := _total(problem, made)) < cost * (1 - GAIN):
+            if made is None or (dearer := _total(problem, made)) >= cost * (1 - GAIN):
+                continue
+            if steeply and queue and dearer - cost > queue[0][0]:
+                heappush(queue, (dearer - cost, shared))
+            else:
                 best, cost, moved = made, dearer, True
     return best
 

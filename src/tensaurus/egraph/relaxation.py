@@ -21,6 +21,14 @@ __all__ = ["Relaxed", "relax"]
 
 VIOLATION = 1e-4  # rows that are broken by less are let be
 CLOSED = 1e-9  # a bound that is this close to the cost ends it
+WORTH = 0.05  # sets grow from classes of which at least this is taken
+STEPS = 40  # by so many classes at most
+WAYS = 4  # ways out that are looked at in each step
+ROWS = 4  # of each set: for the classes that take most
+TINY = 1e-9  # what counts as not taken
+PATIENCE = 0.3  # of the time, in which some of the gap between bound and cost must be closed...
+PROGRESS = 0.01  # ...this part
+SLACK = 1e-6  # what a row that holds up a solution may have left
 
 
 @dataclass(frozen=True)
@@ -43,11 +51,12 @@ def relax(form: Formulation, start: Choice, cost: float, deadline: float) -> Rel
     linear = _Linear(form, 2 * cost, 10 - frexp(cost)[1])
     inner = {group for part in components(problem) if len(part) > 1 for group in part}
     best, bound, rounds = dict(start), 0.0, 0
-    found: list[Support] = []
+    mark, since = 0.0, monotonic()
+    patience = PATIENCE * (deadline - since)
     while linear.solve(deadline - monotonic()):
         rounds += 1
         bound = max(bound, linear.bound())
-        x, y = linear.values()
+        x, y = linear.x, linear.y
         rounded = _rounded(problem, x)
         price = dag_cost(problem, rounded)
         if price < cost:
@@ -57,10 +66,13 @@ def relax(form: Formulation, start: Choice, cost: float, deadline: float) -> Rel
         fresh = list(_broken(problem, x, y, inner))
         if not fresh or monotonic() > deadline:
             break
+        if bound - mark > PROGRESS * (cost - bound):
+            mark, since = bound, monotonic()
+        elif monotonic() - since > patience:
+            break
         for row in fresh:
             linear.require(row)
-        found += fresh
-    return Relaxed(min(bound, cost), found, best, cost, rounds)
+    return Relaxed(min(bound, cost), linear.binding(), best, cost, rounds)
 
 
 def _rounded(problem: Problem, x: Sequence[float]) -> dict[int, int]:
@@ -84,6 +96,9 @@ class _Linear:
         for column, price in zip(self._columns, self._costs, strict=True):
             objective.SetCoefficient(column, price)
         self._rows: list[tuple[Any, dict[int, float], float, bool]] = []
+        self._required: list[Support] = []
+        self.x: list[float] = [0.0] * len(self._costs)  # of each choice, as of the last solution
+        self.y: list[float] = [0.0] * len(form.problem.members)  # of each class
         self._y: list[int | None] = []  # of each class its column; none where it is 1
         roots = set(form.problem.roots)
         for group, members in enumerate(form.problem.members):
@@ -104,12 +119,18 @@ class _Linear:
 
     def require(self, row: Support) -> None:
         """Add y <= sum of x."""
+        self._required.append(row)
         terms = dict.fromkeys(row.choices, 1.0)
         column = self._y[row.group]
         if column is None:
             self._row(terms, 1.0)
-        elif column not in terms:
-            self._row({**terms, column: -1.0}, 0.0)
+        else:
+            self._row({**terms, column: terms.get(column, 0.0) - 1.0}, 0.0)
+
+    def binding(self) -> list[Support]:
+        """The rows that were added and hold up the last solution; the others are not worth their weight."""
+        x, y = self.x, self.y
+        return [row for row in self._required if sum(x[n] for n in row.choices) < y[row.group] + SLACK]
 
     def _row(self, terms: dict[int, float], lower: float, *, equal: bool = False) -> None:
         row = self._solver.Constraint(lower, lower if equal else self._solver.infinity())
@@ -122,13 +143,12 @@ class _Linear:
         if seconds <= 0:
             return False
         self._solver.SetTimeLimit(max(1, int(seconds * 1000)))
-        return bool(self._solver.Solve() == self._optimal)
-
-    def values(self) -> tuple[list[float], list[float]]:
-        """x of each choice and y of each class."""
+        if self._solver.Solve() != self._optimal:
+            return False
         solved = [column.solution_value() for column in self._columns]
-        y = [1.0 if column is None else solved[column] for column in self._y]
-        return solved[: len(self._problem.costs)], y
+        self.x = solved[: len(self._problem.costs)]
+        self.y = [1.0 if column is None else solved[column] for column in self._y]
+        return True
 
     def bound(self) -> float:
         """A lower bound that does not rest on the solver's tolerances.
@@ -147,10 +167,27 @@ class _Linear:
 
 
 def _broken(problem: Problem, x: Sequence[float], y: Sequence[float], inner: set[int]) -> Iterator[Support]:
-    """Rows that the solution breaks, by way of cycles.
+    """Rows that the solution breaks: of short cycles, and of sets that grow from one class."""
+    seen: set[frozenset[int]] = set()
+    for found, rows in ((_cycles, len(inner)), (_sets, ROWS)):
+        for loop in found(problem, x, y, inner):
+            if loop in seen:
+                continue
+            seen.add(loop)
+            outer = support(problem, loop)
+            leaving = sum(x[number] for number in outer)
+            for group in sorted(loop, key=lambda group: (-y[group], group))[:rows]:
+                if y[group] > leaving + VIOLATION / 2:
+                    yield Support(group, outer)
 
-    Going from a class to one that it reads costs the part of the class that does not read it; on a cycle
-    shorter than y of one of its classes, less leaves the cycle than that class takes.
+
+def _cycles(
+    problem: Problem, x: Sequence[float], y: Sequence[float], inner: set[int]
+) -> Iterator[frozenset[int]]:
+    """Cycles that less leaves than one of their classes takes.
+
+    Going from a class to one that it reads costs the part of the class that does not read it; a cycle that is
+    shorter than y of one of its classes is one.
     """
     away: dict[int, dict[int, float]] = {}
     for group in inner:
@@ -162,16 +199,51 @@ def _broken(problem: Problem, x: Sequence[float], y: Sequence[float], inner: set
                         if child in inner:
                             reads[child] = reads.get(child, 0.0) + x[number]
         away[group] = {child: max(0.0, y[group] - part) for child, part in reads.items()}
-    seen: set[frozenset[int]] = set()
     for start in sorted(inner):
-        loop = frozenset(_shorter(away, start, y[start] - VIOLATION))
-        if loop and loop not in seen:
-            seen.add(loop)
-            outer = support(problem, loop)
+        loop = _shorter(away, start, y[start] - VIOLATION)
+        if loop:
+            yield frozenset(loop)
+
+
+def _sets(
+    problem: Problem, x: Sequence[float], y: Sequence[float], inner: set[int]
+) -> Iterator[frozenset[int]]:
+    """Sets of classes grown from one that takes more than leaves them.
+
+    To find the best set is hard, as a choice is out only if all that it reads is.  The set grows by a class
+    that one of the largest ways out reads, the one that hides most and opens least.
+    """
+    for start in sorted(inner, key=lambda group: (-y[group], group)):
+        if y[start] < WORTH:
+            return
+        inside, least, best = {start}, y[start] - VIOLATION, frozenset[int]()
+        outer = {number for number in problem.members[start] if x[number] > TINY}
+        for _ in range(STEPS):
+            ways = sorted(outer, key=lambda number: (-x[number], number))[:WAYS]
+            reads = {c for n in ways for c in problem.children[n] if c in inner and c not in inside}
+            rated = []
+            for child in reads:
+                larger = {*inside, child}
+                opened = [
+                    n
+                    for n in problem.members[child]
+                    if x[n] > TINY and larger.isdisjoint(problem.children[n])
+                ]
+                hidden = [n for n in outer if child in problem.children[n]]
+                rated.append((sum(x[n] for n in opened) - sum(x[n] for n in hidden), child, opened, hidden))
+            if not rated:
+                break
+            _, child, opened, hidden = min(rated)
+            inside.add(child)
+            outer.difference_update(hidden)
+            outer.update(opened)
             leaving = sum(x[number] for number in outer)
-            for group in sorted(loop):
-                if y[group] > leaving + VIOLATION / 2:
-                    yield Support(group, outer)
+            if leaving < least:
+                least, best = leaving, frozenset(inside)
+            if leaving <= TINY:
+                break
+        if best:
+            yield best
 
 
 def _shorter(away: dict[int, dict[int, float]], start: int, limit: float) -> list[int]:

@@ -22,11 +22,12 @@ class Census:
 
 
 def constant_bytes(program: Program) -> int:
-    """Bytes of the constants that its run-time nodes read, once those over constants alone are computed."""
+    """Bytes of the constants that it and the bodies in it read at run time, what folds being folded."""
+    bodies = [body for node in program.opaque for _, body in node.attribute("form").bodies]
     args = (arg for node in program.active for arg in node.args)
     read = dict.fromkeys(arg for arg in args if arg is not None and arg.static)
     kinds = [kind for node in read for kind in node.types if isinstance(kind, TensorType)]
-    return sum(_bytes(kind) for kind in kinds)
+    return sum(map(_bytes, kinds)) + sum(map(constant_bytes, bodies))
 
 
 def _bytes(kind: TensorType) -> int:

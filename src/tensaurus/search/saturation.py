@@ -34,6 +34,7 @@ SHARE = 0.25  # of the time that is left, for one extraction
 PATIENCE = 30.0  # seconds of one extraction where there is no deadline
 GAIN = 5e-4  # a new best program is cheaper by at least this share: measurements are no finer
 DEARER = 4.0  # by how much a byte's price grows until a program keeps few enough
+TOO_DEAR = 1e3  # a price of bytes is at most this times what computing costs, and at least its inverse
 
 
 class Prices(Protocol):
@@ -55,13 +56,14 @@ class Saturation:
 
     ruleset     the rules, compiled
     prices      what pieces cost
-    extractors  one after the other: a quick one finds what to measure, the last one proves the optimum
+    extractors  one after the other: a quick one finds what to measure, the last one proves the optimum; each
+                returns the choices of the classes that the roots need, and of no others
     fused       pieces of a program that its runtime fuses
     limits      of the exploration
-    memory      bytes of constants that a program may keep
+    memory      bytes of constants that a program may keep; never less than the original keeps
     steps       extractions at most
     deadline    monotonic time at which to stop, None for none
-    keep        how many programs to return
+    keep        how many programs to return beside the original
     """
 
     ruleset: Ruleset
@@ -91,10 +93,15 @@ class Saturation:
 
 @dataclass
 class _Ledger:
-    """Costs by key, measured or estimated; an estimate that turns out too high would never be measured."""
+    """Costs by key, measured or estimated; an estimate that is too high would never be found out.
+
+    The larger an operator, the less of its estimate it takes: beyond what was measured of its kind, it has
+    the luck of the luckiest.
+    """
 
     prices: Prices
     luck: dict[str, float] = field(default_factory=dict)  # least share of its estimate that an operator took
+    largest: dict[str, float] = field(default_factory=dict)  # estimate that was measured, by operator
 
     def read(self, pieces: Sequence[Piece]) -> tuple[list[float], list[bool]]:
         """Of each piece its cost, and whether that was measured."""
@@ -119,10 +126,15 @@ class _Ledger:
         if estimate > 0:
             name = _name(piece)
             self.luck[name] = min(self.luck.get(name, inf), seconds / estimate)
+            self.largest[name] = max(self.largest.get(name, 0.0), estimate)
 
     def _flattered(self, piece: Piece) -> float:
-        luck = self.luck.get(_name(piece), min(self.luck.values(), default=1.0))
-        return FLATTERY * luck * self.prices.estimate(piece)
+        name, estimate = _name(piece), self.prices.estimate(piece)
+        if estimate > self.largest.get(name, 0.0):
+            luck = min(self.luck.values(), default=1.0)
+        else:
+            luck = self.luck[name]
+        return FLATTERY * luck * estimate
 
 
 def _name(piece: Piece) -> str:
@@ -144,6 +156,7 @@ class _Hunt:
         self.steps = 0
         self.explored = Exploration()
         self.byte = 0.0
+        self.memory, self.kept = inf, 0  # bytes of constants: at most, and of the last program
         self.cost = inf  # of the program as it is
         self.found: dict[tuple[Node, ...], tuple[float, Program]] = {}
 
@@ -161,7 +174,8 @@ class _Hunt:
         first = Choices(self.graph, self.roots, patterns, before=self.own)
         if self._cheapest(first) is None:
             return
-        self.cost = min(cost for cost, _ in self.found.values())
+        self.cost = self._best()
+        self.memory = max(self.told.memory, self.kept)
         while True:
             best = self._cheapest(Choices(self.graph, self.roots, patterns))
             if best is None:
@@ -186,19 +200,23 @@ class _Hunt:
                 used = choices.used(choice)
                 unsure = [key for key in dict.fromkeys(used) if not sure[key]]
                 for key in unsure:
-                    if self._late():
+                    if self._overdue():
                         return None
                     costs[key], sure[key] = self.ledger.measure(choices.pieces[key]), True
-                fits = choices.memory(choice) <= self.told.memory
+                kept = choices.memory(choice)
+                fits = kept <= self.memory
                 cost = sum(costs[key] for key in used)
                 if fits and (not unsure or cost < (1 - GAIN) * self._best()):
                     program = choices.program(self.program, choice)
                     self._keep(program, cost)
+                    self.kept = kept
                 self.told.watch(self.steps, self._best())
-                if not fits:
-                    self.byte = max(DEARER * self.byte, 1e-3 * cost / max(1, choices.memory(choice)))
-                elif not unsure:
+                if fits and not unsure:
                     break
+                if not fits:
+                    if self.byte * kept > TOO_DEAR * cost:
+                        return None
+                    self.byte = max(DEARER * self.byte, cost / TOO_DEAR / kept)
         return program
 
     def _keep(self, program: Program, cost: float) -> None:
@@ -219,10 +237,13 @@ class _Hunt:
         if self.steps >= self.told.steps:
             self.ended_by = "steps"
             return True
-        if self.told.deadline is not None and monotonic() >= self.told.deadline:
-            self.ended_by = "time"
-            return True
-        return False
+        return self._overdue()
+
+    def _overdue(self) -> bool:
+        if self.told.deadline is None or monotonic() < self.told.deadline:
+            return False
+        self.ended_by = "time"
+        return True
 
     def _patience(self) -> float:
         deadline = self.told.deadline

@@ -1,0 +1,207 @@
+"""Does saturation find better programs than backtracking, and sooner?  (TENSAT, MLSys'21: Table 1, Figure 5.)
+
+Both searches have the same rules, those that make no program larger for its own sake, and the same costs: the
+estimates of single operators, nothing measured, nothing fused.  Backtracking is TASO's (SOSP'19, Algorithm 2,
+alpha 1.05); saturation is an exploration and a quick extraction.  Prints a Markdown table, means over runs:
+
+    backtracking, s   until it ends, and what ended it; to best: until it had found its best program
+    graphs/s          different programs that it looked at
+    saturation, s     exploration and extraction
+    times             backtracking's seconds, and those to its best, over saturation's
+    cost              of backtracking's best over saturation's best: above 1, saturation found the better one
+    gain              cost of the original over saturation's best
+    paper             TASO's seconds over TENSAT's, from its Table 1
+
+    python bench/search.py [MODEL ...] [--runs 5] [--limit 120] [--steps 100]
+
+Ctrl-C ends it after the rows that are complete, with their means.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, inf, log
+from statistics import fmean
+from time import monotonic
+from typing import Any
+
+from tensaurus.cost.operators import estimate
+from tensaurus.egraph.choices import Choices
+from tensaurus.egraph.egraph import EGraph
+from tensaurus.egraph.extract import dag_cost
+from tensaurus.egraph.improve import quick
+from tensaurus.egraph.saturate import Limits, Ruleset, saturate
+from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
+from tensaurus.graph.onnx_import import import_model
+from tensaurus.graph.piece import Piece
+from tensaurus.graph.program import Program
+from tensaurus.rules.match import Rewriter
+from tensaurus.rules.rule import Rule, library
+from tensaurus.search.backtrack import Backtrack
+from tensaurus.zoo.catalog import find
+
+PAPER = {  # seconds of TASO and of TENSAT, Table 1
+    "bert_base": (13.6, 1.4),
+    "resnext50": (25.3, 0.7),
+    "nasnet_a": (1226, 10.6),
+    "nasrnn": (177.3, 0.5),
+    "inception_v3": (68.6, 5.1),
+    "squeezenet": (16.4, 0.3),
+    "vgg19": (8.9, 0.4),
+}
+
+
+class Prices:
+    """Estimated seconds of a node, computed once for each operator over arguments of the same types."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, float] = {}
+
+    def __call__(self, node: Node) -> float:
+        if node.static or node.op in (INPUT, CONSTANT, ITEM, OPAQUE):
+            return 0.0
+        # an argument that occurs twice is read once
+        args = tuple(None if arg is None else (arg.types, node.args.index(arg)) for arg in node.args)
+        key = (node.op, node.attrs, args)
+        if key not in self._known:
+            self._known[key] = estimate(Piece.of(node))
+        return self._known[key]
+
+
+@dataclass
+class Run:
+    """One run of a search; `best` is when it had found its best program."""
+
+    seconds: float
+    cost: float
+    best: float
+    graphs: int = 0
+    ended_by: str = ""
+
+
+def backtracking(program: Program, rules: Sequence[Rule], steps: int, limit: float) -> Run:
+    """TASO's search; raises KeyboardInterrupt."""
+    start = monotonic()
+    found = [inf]
+    when = [0.0]
+
+    def watch(done: int, cost: float) -> None:
+        if cost < found[-1]:
+            found.append(cost)
+            when.append(monotonic() - start)
+
+    search = Backtrack(Rewriter(rules), Prices(), 1.05, steps, start + limit, watch=watch)
+    outcome = search.run(program)
+    if outcome.ended_by == "interrupt":
+        raise KeyboardInterrupt
+    return Run(monotonic() - start, outcome.best.cost, when[-1], outcome.programs, outcome.ended_by)
+
+
+def saturation(program: Program, rules: Sequence[Rule], limits: Limits) -> Run:
+    """An exploration and a quick extraction."""
+    start = monotonic()
+    prices = Prices()
+    graph = EGraph()
+    roots = [graph.adopt(out) for _, out in program.outputs]
+    graph.rebuild()
+    explored = saturate(graph, Ruleset(rules), limits)
+    choices = Choices(graph, roots)
+    problem = choices.problem([prices(piece.root) for piece in choices.pieces])
+    cost = dag_cost(problem, quick(problem))
+    seconds = monotonic() - start
+    return Run(seconds, cost, seconds, len(graph), explored.ended_by)
+
+
+def line(*cells: object) -> None:
+    print("|", " | ".join(map(str, cells)), "|", flush=True)
+
+
+@dataclass
+class Row:
+    """A model's runs, in pairs: backtracking, saturation."""
+
+    model: str
+    original: float  # cost
+    pairs: list[tuple[Run, Run]]
+
+    @property
+    def ratios(self) -> tuple[float, float, float, float]:
+        """Backtracking's seconds, seconds to best and cost over saturation's, and the original's cost."""
+        theirs, ours = zip(*self.pairs, strict=True)
+        seconds = fmean(run.seconds for run in ours)
+        cost = fmean(run.cost for run in ours)
+        return (
+            fmean(run.seconds for run in theirs) / seconds,
+            fmean(run.best for run in theirs) / seconds,
+            fmean(run.cost for run in theirs) / cost,
+            self.original / cost,
+        )
+
+    def show(self) -> None:
+        theirs, ours = zip(*self.pairs, strict=True)
+        seconds = fmean(run.seconds for run in theirs)
+        taso, tensat = PAPER.get(self.model, (inf, inf))
+        total, best, cost, gain = self.ratios
+        line(
+            self.model,
+            f"{seconds:.2f}",
+            " ".join(dict.fromkeys(run.ended_by for run in theirs)),
+            f"{fmean(run.best for run in theirs):.2f}",
+            f"{sum(run.graphs for run in theirs) / sum(run.seconds for run in theirs):.0f}",
+            f"{fmean(run.seconds for run in ours):.2f}",
+            f"{ours[0].graphs}",
+            f"{total:.1f}",
+            f"{best:.1f}",
+            f"{cost:.4f}",
+            f"{gain:.4f}",
+            f"{taso / tensat:.1f}" if self.model in PAPER else "",
+        )
+
+
+def mean(rows: Sequence[Row]) -> None:
+    """Geometric means of the ratios."""
+    if rows:
+        columns = zip(*(row.ratios for row in rows), strict=True)
+        total, best, cost, gain = (exp(fmean(log(max(r, 1e-9)) for r in column)) for column in columns)
+        numbers = (f"{total:.1f}", f"{best:.1f}", f"{cost:.4f}", f"{gain:.4f}")
+        line(f"geometric mean of {len(rows)}", *[""] * 6, *numbers, "")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="the paper's where none is named")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds of one backtracking search")
+    parser.add_argument("--steps", type=int, default=100, help="steps of backtracking (the papers': 100)")
+    parser.add_argument("--multi", type=int, default=1, help="rounds of multi-patterns")
+    parser.add_argument("--nodes", type=int, default=50_000)
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    rules = [rule for rule in library() if not rule.tags & {"explore", "off", "expand"}]
+    limits = Limits(options.nodes, options.rounds, options.multi)
+    names = ["model", "backtracking, s", "ended by", "to best, s", "graphs/s", "saturation, s", "e-nodes"]
+    names += ["times", "times, to best", "cost", "gain", "paper"]
+    line(*names)
+    line(*("---" if name in ("model", "ended by") else "---:" for name in names))
+    rows: list[Row] = []
+    try:
+        for model in options.models or PAPER:
+            program = import_model(find(model).model(1, 0), {}, model)
+            original = sum(map(Prices(), program.active))
+            row = Row(model, original, [])
+            for _ in range(options.runs):
+                ours = saturation(program, rules, limits)
+                row.pairs.append((backtracking(program, rules, options.steps, options.limit), ours))
+            row.show()
+            rows.append(row)
+    except KeyboardInterrupt:
+        pass
+    mean(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""What the tests of the e-graph share: small programs, and random problems of extraction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import product
+from math import inf
+
+import onnx
+from hypothesis import strategies as st
+
+from tensaurus.egraph.egraph import EGraph
+from tensaurus.egraph.extract import Problem, dag_cost
+from tensaurus.egraph.saturate import Ruleset
+from tensaurus.graph.node import Node, apply, source
+from tensaurus.graph.onnx_import import import_model
+from tensaurus.graph.program import Program
+from tensaurus.ops import TensorType, registry
+from tensaurus.rules.rule import Rule, library, parse_rule
+from tensaurus.zoo.builder import Builder, Value
+
+
+def rules(*lines: str) -> list[Rule]:
+    return [rule for number, line in enumerate(lines) for rule in parse_rule(f"r{number}: {line}")]
+
+
+@cache
+def whole_library() -> Ruleset:
+    return Ruleset(library())
+
+
+def node(name: str, *args: Node, **attrs: object) -> Node:
+    return apply(registry[name], args, attrs)
+
+
+X, Y, Z = (source(name, TensorType("float32", (4, 4))) for name in "xyz")
+
+
+def program(*outputs: Node) -> Program:
+    return Program((X, Y, Z), tuple((f"o{k}", out) for k, out in enumerate(outputs)))
+
+
+def model(make: Callable[[Builder], Value | Sequence[Value]]) -> onnx.ModelProto:
+    b = Builder("small")
+    made = make(b)
+    return b.model(*(made if isinstance(made, Sequence) else (made,)))
+
+
+def small(make: Callable[[Builder], Value | Sequence[Value]]) -> Program:
+    return import_model(model(make), {}, "small")
+
+
+def residual(b: Builder) -> Value:
+    x = b.input("x", 1, 4, 6, 6)
+    y = b.relu(b.batch_norm(b.conv(x, "a", 4, 3, padding=1), "n"))
+    z = b.batch_norm(b.conv(y, "c", 4, 3, padding=1, bias=True), "m")
+    return b.relu(b.add(z, b.mul(x, b.constant([[[[2.0]]]]))))
+
+
+def attention(b: Builder) -> Value:
+    x = b.input("x", 6, 8)
+    q, k, v = (b.node("MatMul", x, b.weight(name, (8, 8), std=0.3)) for name in "qkv")
+    scores = b.node("Softmax", b.node("MatMul", q, b.transpose(k, 1, 0)), axis=-1)
+    return b.node("MatMul", b.node("MatMul", scores, v), b.weight("o", (8, 8), std=0.3))
+
+
+def gates(b: Builder) -> list[Value]:
+    x, h = b.input("x", 2, 8), b.input("h", 2, 8)
+    sums = [
+        b.add(b.node("MatMul", x, b.weight(f"w{k}", (8, 8))), b.node("MatMul", h, b.weight(f"u{k}", (8, 8))))
+        for k in range(3)
+    ]
+    return [b.mul(b.node("Sigmoid", sums[0]), b.node("Tanh", sums[1])), b.relu(sums[2])]
+
+
+def branches(b: Builder) -> Value:
+    x = b.input("x", 1, 4, 5, 5)
+    parts = [b.relu(b.conv(x, f"c{k}", 2 + k, 1)) for k in range(3)]
+    return b.global_pool(b.concat(*parts[:2])) if len(parts) < 2 else b.concat(b.concat(*parts[:2]), parts[2])
+
+
+PROGRAMS = {f.__name__: f for f in (residual, attention, gates, branches)}
+
+
+def graph_of(whole: Program) -> tuple[EGraph, list[int]]:
+    graph = EGraph()
+    roots = [graph.adopt(out) for _, out in whole.outputs]
+    graph.rebuild()
+    return graph, roots
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    """Random e-graphs, cyclic ones too; class 0 is the root."""
+    classes = draw(st.integers(1, 9))
+    costs, children, groups, members = [], [], [], [[] for _ in range(classes)]
+    for group in range(classes):
+        for _ in range(draw(st.integers(1, 3))):
+            reads = draw(st.sets(st.integers(0, classes - 1), max_size=3)) - {group}
+            members[group].append(len(costs))
+            groups.append(group)
+            costs.append(float(draw(st.integers(0, 9))))
+            children.append(tuple(sorted(reads)))
+    return Problem(costs, children, groups, members, (0,))
+
+
+def brute_force(problem: Problem) -> float:
+    choices = product(*problem.members)
+    return min((dag_cost(problem, dict(enumerate(choice))) for choice in choices), default=inf)
