@@ -95,7 +95,7 @@ class OperatorCosts:
         return self._usable(piece, self._texts[text])
 
     def _text(self, piece: Piece) -> str:
-        return f"opset {self.opset}, {self.weights >> 20} MiB of weights: {piece.text}"
+        return f"opset {self.opset}, {self.weights / 2**20:g} MiB of weights: {piece.text}"
 
     def _usable(self, piece: Piece, seconds: float) -> float:
         """What the runtime refuses to run alone is estimated."""
@@ -123,8 +123,9 @@ def _free(node: Node) -> bool:
 
 
 def _rounded(weights: int) -> int:
-    """At most what no cache holds, rounded to a power of two so that models share measurements."""
-    return min(1 << max(20, (weights - 1).bit_length()), UNCACHED)
+    """At most what no cache holds, in steps of a half so that models share measurements."""
+    steps = (number << power for power in range(19, 26) for number in (2, 3))
+    return min(steps, key=lambda step: abs(step - min(weights, UNCACHED)))
 
 
 def _copies(piece: Piece, weights: int) -> int:
