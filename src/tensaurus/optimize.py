@@ -90,7 +90,7 @@ def optimize(
     search: str = "saturation",
     alpha: float = 1.05,
     nodes: int = 10_000,
-    multi: int = 2,
+    multi: int = 3,
     max_memory: float | None = None,
     seed: int = 0,
     database: Path | None = None,

@@ -54,7 +54,7 @@ def optimize(
     nodes: Annotated[int, typer.Option(metavar="N", min=1, help="Saturation: e-nodes at most.")] = 10_000,
     k_multi: Annotated[
         int, typer.Option(metavar="N", min=0, help="Saturation: rounds with rules of several roots.")
-    ] = 2,
+    ] = 3,
     max_memory: Annotated[
         float | None,
         typer.Option(metavar="MB", min=0, help="Constants the result may keep; default: twice the model's."),

@@ -182,6 +182,7 @@ class _Run:
         self.done: dict[Entry, set[tuple[Match, ...]]] = defaultdict(set)  # what was applied
         self.refused: dict[Entry, set[tuple[Match, ...]]] = defaultdict(set)  # where it does not apply
         self.learnt = 0
+        self.merged: dict[int, tuple[int, int]] = {}  # the oldest and the youngest root of each
 
     def explore(self, watch: Callable[[int, int], None]) -> None:
         """Rules of one root first, within half of the room; then those of several, and what follows."""
@@ -267,7 +268,8 @@ class _Run:
     def _joined(self, entry: Entry, found: Sequence[Sequence[Match]]) -> Iterator[tuple[Match, ...]]:
         """Matches of all roots that agree on shared variables, one after another.
 
-        A rule that says the same of its roots in any order is tried in one: that of their age.
+        A rule that says the same of its roots in any order (`once`) is tried in one, that of their age; and
+        what it has merged it merges only with what came wholly before or after: never anything twice.
         """
         graph = self.graph
         once = "once" in entry.rewrite.rule.tags
@@ -281,7 +283,7 @@ class _Run:
             shared = tuple(k for k, slot in enumerate(slots) if slot in bound)
             agreed = tuple(bound[slots[k]] for k in shared)
             for match, groups in buckets(place, shared).get(agreed, ()):
-                if all(match[0] > other[0] if once else match[0] != other[0] for other in chosen):
+                if all(self._follows(match[0], other[0], once) for other in chosen):
                     yield from extend((*chosen, match), bound | dict(zip(slots, groups, strict=True)))
 
         known: dict[Any, dict[tuple[int, ...], list[tuple[Match, tuple[int, ...]]]]] = {}
@@ -296,6 +298,12 @@ class _Run:
             return known[place, shared]
 
         return extend((), {})
+
+    def _follows(self, root: int, other: int, once: bool) -> bool:
+        if not once:
+            return root != other
+        (_, last), (first, _) = self.merged.get(other, (other, other)), self.merged.get(root, (root, root))
+        return last < first
 
     def _apply(self, entry: Entry, matches: tuple[Match, ...]) -> None:
         """Insert what the rule makes of a match and merge it with the match's roots; raises _Stop.
@@ -331,7 +339,12 @@ class _Run:
         room = self.room - len(graph)
         if len(plan.steps) > room and plan.missing(graph, terms) > room:
             raise _Full("nodes")
+        newest = len(all_heads)
         made = plan.insert(graph, terms)
+        if "once" in entry.rewrite.rule.tags:
+            spans = [self.merged.get(root, (root, root)) for root in roots]
+            span = min(first for first, _ in spans), max(last for _, last in spans)
+            self.merged.update((number, span) for number in made if number >= newest)
         fresh = [
             (root, new)
             for root, place in zip(roots, plan.roots, strict=True)

@@ -45,7 +45,7 @@ class Effort:
     deadline: float | None = None
     alpha: float = 1.05
     nodes: int = 10_000
-    multi: int = 2
+    multi: int = 3
     memory: float = inf
 
 
