@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.egraph.exact import solve
-from tensaurus.egraph.extract import Choice, Problem
+from tensaurus.egraph.extract import Choice, Problem, dag_cost
 from tensaurus.egraph.improve import quick
 from tensaurus.egraph.saturate import Limits, Ruleset
 from tensaurus.graph.piece import Piece
@@ -44,7 +44,7 @@ class Effort:
     steps: int | None = None
     deadline: float | None = None
     alpha: float = 1.05
-    nodes: int = 10_000
+    nodes: int = 50_000
     multi: int = 3
     memory: float = inf
 
@@ -111,7 +111,8 @@ def _quick(problem: Problem, seconds: float, start: Choice | None) -> Choice:
 
 
 def _exact(problem: Problem, seconds: float, start: Choice | None) -> Choice:
-    return solve(problem, time_limit=min(seconds, PROOF), start=start).choice
+    found = solve(problem, time_limit=min(seconds, PROOF), start=start).choice
+    return found if start is None else min(start, found, key=lambda choice: dag_cost(problem, choice))
 
 
 STRATEGIES: dict[str, type[Strategy]] = {"saturation": Saturating, "backtracking": Backtracking}
