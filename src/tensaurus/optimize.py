@@ -87,7 +87,7 @@ def optimize(
     threads: int | None = None,
     time_limit: float = 60.0,
     steps: int | None = None,
-    search: str = "saturation",
+    search: str = "both",
     alpha: float = 1.05,
     nodes: int = 50_000,
     multi: int = 3,
@@ -102,7 +102,7 @@ def optimize(
     ranges      values of integer inputs, {name: (lowest, highest)}; else 0 and 1
     backend     onnxruntime, openvino, or auto: the faster of those installed
     time_limit  seconds to search, where `steps` does not limit the search
-    search      saturation, or backtracking (with `alpha`: how much worse than the best a program may be)
+    search      both, saturation, or backtracking (`alpha`: how much worse than the best a program may be)
     nodes       e-nodes of the saturation at most; `multi`: its rounds with rules of several roots
     max_memory  bytes of constants that the result may keep; twice the model's where None
     database    the file of measurements; the default one where None

@@ -43,8 +43,8 @@ def optimize(
         typer.Option(metavar="N", min=0, help="Steps to search: the same result on any day."),
     ] = None,
     search: Annotated[
-        str, typer.Option(metavar="NAME", help="saturation (all rewrites at once) or backtracking.")
-    ] = "saturation",
+        str, typer.Option(metavar="NAME", help="saturation (all rewrites at once), backtracking, or both.")
+    ] = "both",
     alpha: Annotated[
         float,
         typer.Option(

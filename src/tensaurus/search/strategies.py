@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic
 from typing import TypeAlias
@@ -13,6 +13,7 @@ from tensaurus.egraph.exact import solve
 from tensaurus.egraph.extract import Choice, Problem, dag_cost
 from tensaurus.egraph.improve import quick
 from tensaurus.egraph.saturate import Limits, Ruleset
+from tensaurus.graph.node import Node
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 from tensaurus.rules.match import Rewriter
@@ -106,6 +107,44 @@ class Backtracking(Strategy):
         return search.run(program)
 
 
+class Both(Strategy):
+    """Saturation within half of the time, then backtracking; the best programs of both.
+
+    Sums of operators' times misjudge what neighbours do to each other, by more than programs differ in: two
+    searches that err differently leave more to measure end to end.
+    """
+
+    def __init__(
+        self, rules: Sequence[Rule], costs: OperatorCosts, fused: Callable[[Program], Iterable[Piece]]
+    ):
+        self._first = Saturating(rules, costs, fused)
+        self._second = Backtracking(rules, costs, fused)
+
+    def search(self, program: Program, effort: Effort, watch: Watch) -> Outcome:
+        half = effort
+        if effort.deadline is not None:
+            half = replace(effort, deadline=(monotonic() + effort.deadline) / 2)
+        first = self._first.search(program, half, watch)
+        if first.ended_by == "interrupt":
+            return first
+        second = self._second.search(program, effort, watch)
+        known = {_outputs(candidate.program) for candidate in first.candidates}
+        more = [found for found in second.candidates if _outputs(found.program) not in known]
+        ended_by = "interrupt" if second.ended_by == "interrupt" else first.ended_by
+        return replace(
+            first,
+            candidates=[*first.candidates, *more],
+            ended_by=ended_by,
+            steps=first.steps + second.steps,
+            programs=first.programs + second.programs,
+            seconds=first.seconds + second.seconds,
+        )
+
+
+def _outputs(program: Program) -> tuple[Node, ...]:
+    return tuple(node for _, node in program.outputs)
+
+
 def _quick(problem: Problem, seconds: float, start: Choice | None) -> Choice:
     return quick(problem, start, monotonic() + seconds)
 
@@ -115,4 +154,8 @@ def _exact(problem: Problem, seconds: float, start: Choice | None) -> Choice:
     return found if start is None else min(start, found, key=lambda choice: dag_cost(problem, choice))
 
 
-STRATEGIES: dict[str, type[Strategy]] = {"saturation": Saturating, "backtracking": Backtracking}
+STRATEGIES: dict[str, type[Strategy]] = {
+    "both": Both,
+    "saturation": Saturating,
+    "backtracking": Backtracking,
+}
