@@ -241,7 +241,8 @@ def test_two_processes_write_the_same_bytes(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("tensaurus.cost.whole.compare", partial(compare, rounds=2, seconds=0.02))
     filled = tmp_path / "filled.sqlite"
     command = ["optimize", tmp_path / "model.onnx", "--steps", "30"]
-    assert run(*command, "-o", tmp_path / "here.onnx", "--db", filled).exit_code == 0
+    for _ in range(3):  # until there is nothing new to measure
+        assert run(*command, "-o", tmp_path / "here.onnx", "--db", filled).exit_code == 0
     outs = [tmp_path / f"{seed}.onnx" for seed in (1, 2)]
     for out in outs:
         env = {**os.environ, "PYTHONHASHSEED": out.stem}

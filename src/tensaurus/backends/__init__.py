@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
-import onnx
 from numpy.typing import NDArray
 
 from tensaurus.errors import TensaurusError
+
+if TYPE_CHECKING:  # workers need no more than their runtime
+    import onnx
 
 __all__ = [
     "Array",

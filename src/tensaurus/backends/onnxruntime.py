@@ -9,12 +9,14 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
 
 from tensaurus.backends import Array, BackendError, said
+
+if TYPE_CHECKING:
+    import onnx
 
 __all__ = ["BACKEND"]
 
@@ -112,6 +114,7 @@ class _OnnxRuntime:
 
 def _optimized(model: onnx.ModelProto, level: Any) -> Sequence[onnx.NodeProto]:
     """The nodes of the graph that onnxruntime makes of the model."""
+    import onnx
     import onnxruntime as ort
 
     options = ort.SessionOptions()
