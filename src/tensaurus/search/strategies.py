@@ -27,6 +27,7 @@ __all__ = ["STRATEGIES", "Effort", "Strategy"]
 Watch: TypeAlias = Callable[[int, float], None]
 
 BACKTRACKING = 400  # steps at most where the caller sets no limit on them
+PROVABLE = 10_000  # choices; of more than that a proof takes minutes
 PROOF = 10.0  # seconds that the proof of one optimum may take
 
 
@@ -45,7 +46,7 @@ class Effort:
     steps: int | None = None
     deadline: float | None = None
     alpha: float = 1.05
-    nodes: int = 50_000
+    nodes: int = 20_000
     multi: int = 3
     memory: float = inf
 
@@ -150,6 +151,8 @@ def _quick(problem: Problem, seconds: float, start: Choice | None) -> Choice:
 
 
 def _exact(problem: Problem, seconds: float, start: Choice | None) -> Choice:
+    if start is not None and len(problem.costs) > PROVABLE:
+        return start
     found = solve(problem, time_limit=min(seconds, PROOF), start=start).choice
     return found if start is None else min(start, found, key=lambda choice: dag_cost(problem, choice))
 
