@@ -60,7 +60,7 @@ bench: .venv/.bench
 
 bench-smoke: .venv/.bench
 	@rm -rf build/smoke && mkdir -p build/smoke
-	$(BIN)/tensaurus bench $(SMALL) --rounds 2 --time-limit 2 --ours onnxruntime --csv build/smoke/table.csv --report build/smoke/page.md
+	$(BIN)/tensaurus bench $(SMALL) --rounds 1 --time-limit 1 --ours onnxruntime --csv build/smoke/table.csv --report build/smoke/page.md
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
