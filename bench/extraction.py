@@ -14,18 +14,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
-from typing import Any
 
-from tensaurus.cost.operators import estimate
+from prices import Prices
+
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.exact import Cycles, Solver, solve
 from tensaurus.egraph.extract import Problem, dag_cost, greedy, greedy_dag
 from tensaurus.egraph.saturate import Limits, Ruleset, saturate
 from tensaurus.egraph.serialized import read_problem, write_problem
 from tensaurus.egraph.shrink import components, shrink
-from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
 from tensaurus.graph.onnx_import import import_model
-from tensaurus.graph.piece import Piece
 from tensaurus.rules.rule import library
 from tensaurus.zoo.catalog import find
 
@@ -45,22 +43,6 @@ PAPER: tuple[tuple[Solver, Cycles, bool], ...] = (
     ("cp-sat", "none", False),
     ("highs", "none", False),
 )
-
-
-class Prices:
-    """Estimated seconds of a node, computed once for each operator over arguments of the same types."""
-
-    def __init__(self) -> None:
-        self._known: dict[Any, float] = {}
-
-    def __call__(self, node: Node) -> float:
-        if node.static or node.op in (INPUT, CONSTANT, ITEM, OPAQUE):
-            return 0.0
-        args = tuple(None if arg is None else (arg.types, arg.op is CONSTANT) for arg in node.args)
-        key = (node.op, node.attrs, args)
-        if key not in self._known:
-            self._known[key] = estimate(Piece.of(node))
-        return self._known[key]
 
 
 def explored(model: str, nodes: int, file: Path) -> None:

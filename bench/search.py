@@ -25,17 +25,15 @@ from dataclasses import dataclass
 from math import exp, inf, log
 from statistics import fmean
 from time import monotonic
-from typing import Any
 
-from tensaurus.cost.operators import estimate
+from prices import Prices
+
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.extract import dag_cost
 from tensaurus.egraph.improve import quick
 from tensaurus.egraph.saturate import Limits, Ruleset, saturate
-from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
 from tensaurus.graph.onnx_import import import_model
-from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 from tensaurus.rules.match import Rewriter
 from tensaurus.rules.rule import Rule, library
@@ -51,23 +49,6 @@ PAPER = {  # seconds of TASO and of TENSAT, Table 1
     "squeezenet": (16.4, 0.3),
     "vgg19": (8.9, 0.4),
 }
-
-
-class Prices:
-    """Estimated seconds of a node, computed once for each operator over arguments of the same types."""
-
-    def __init__(self) -> None:
-        self._known: dict[Any, float] = {}
-
-    def __call__(self, node: Node) -> float:
-        if node.static or node.op in (INPUT, CONSTANT, ITEM, OPAQUE):
-            return 0.0
-        # an argument that occurs twice is read once
-        args = tuple(None if arg is None else (arg.types, node.args.index(arg)) for arg in node.args)
-        key = (node.op, node.attrs, args)
-        if key not in self._known:
-            self._known[key] = estimate(Piece.of(node))
-        return self._known[key]
 
 
 @dataclass

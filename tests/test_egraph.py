@@ -26,9 +26,10 @@ from small_programs import (
     whole_library,
 )
 
+from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.cycles import Efficient, Vanilla, filter_cycles
 from tensaurus.egraph.egraph import ABSENT, EGraph, Equation
-from tensaurus.egraph.extract import Problem, dag_cost, greedy, greedy_dag, problem_of, program_of
+from tensaurus.egraph.extract import Problem, dag_cost, greedy, greedy_dag, needed
 from tensaurus.egraph.proof import Proof, prove
 from tensaurus.egraph.saturate import Limits, Ruleset, saturate
 from tensaurus.equivalence.field_check import check_field
@@ -59,10 +60,11 @@ def assert_acyclic(graph: EGraph) -> None:
 
 
 def depth_of_use(graph: EGraph, whole: Program, roots: list[int], cost: Callable[[Node], float]) -> Program:
-    problem, nodes, numbers = problem_of(graph, roots, cost)
+    choices = Choices(graph, roots)
+    problem = choices.problem([cost(piece.root) for piece in choices.pieces])
     choice = greedy_dag(problem)
     assert dag_cost(problem, choice) < inf
-    return program_of(graph, whole, problem, nodes, numbers, choice)
+    return choices.program(whole, needed(problem, choice))
 
 
 # The e-graph

@@ -15,6 +15,7 @@ from tensaurus.egraph.egraph import ABSENT, EGraph
 from tensaurus.egraph.extract import Choice, Problem, greedy
 from tensaurus.egraph.pattern import Match, Pattern
 from tensaurus.egraph.table import Table
+from tensaurus.graph.census import bytes_of
 from tensaurus.graph.node import Node
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
@@ -105,14 +106,8 @@ class Choices:
         self.keys.append(key)
 
     def _keep(self, group: int) -> None:
-        elements = 0
-        for kind in self.graph.facts[group].types:
-            if isinstance(kind, TensorType):
-                size = 1
-                for n in kind.shape:
-                    size *= n if isinstance(n, int) else 1
-                elements += size
-        self.kept.append(4 * elements)
+        kinds = self.graph.facts[group].types
+        self.kept.append(sum(bytes_of(kind) for kind in kinds if isinstance(kind, TensorType)))
         self._append(group, self._constants[group], (), -1 - len(self.kept))
 
     def _key(self, what: int | _Fused, classes: Sequence[int]) -> int:

@@ -14,7 +14,6 @@ from time import monotonic
 
 from tensaurus.egraph.egraph import ABSENT, EGraph
 from tensaurus.graph.node import Node
-from tensaurus.graph.program import Program
 
 __all__ = [
     "Choice",
@@ -24,7 +23,6 @@ __all__ = [
     "greedy_dag",
     "needed",
     "problem_of",
-    "program_of",
     "tree_costs",
 ]
 
@@ -217,27 +215,3 @@ def problem_of(
             children.append(tuple(reads))
             costs.append(0.0 if free else cost(graph.term(node)))
     return Problem(costs, children, groups, members, tops), nodes, numbers
-
-
-def program_of(
-    graph: EGraph,
-    original: Program,
-    problem: Problem,
-    nodes: Sequence[int],
-    numbers: Mapping[int, int],
-    choice: Choice,
-) -> Program:
-    """The program that the choice stands for, with the original's inputs, names and outputs.
-
-    Raises ValueError where the choice is cyclic or incomplete.
-    """
-    order = problem.order(choice)
-    if order is None:
-        raise ValueError("the choice is cyclic or incomplete")
-    built: dict[int, Node] = {}
-    for group in order:
-        node = nodes[choice[group]]
-        args = [None if a == ABSENT else built[numbers[graph.find(a)]] for a in graph.args[node]]
-        built[group] = graph.heads[node].build(args)
-    roots = [built[group] for group in problem.roots]
-    return original.with_outputs(roots)

@@ -12,25 +12,25 @@ from heapq import heappop, heappush
 from math import inf
 from time import monotonic
 
-from tensaurus.egraph.extract import Choice, Problem, dag_cost, greedy
+from tensaurus.egraph.extract import Choice, Problem, dag_cost, greedy, needed
 
 __all__ = ["improved", "quick"]
 
 GAIN = 1e-9  # a better choice is cheaper by at least this share
 
 
-def improved(problem: Problem, choice: Choice, deadline: float | None = None) -> dict[int, int]:
+def improved(problem: Problem, choice: Choice, deadline: float = inf) -> dict[int, int]:
     """A choice at most as dear, that no single move makes cheaper, or as far as one comes until the deadline.
 
     `deadline` is of `time.monotonic`.
     """
-    begun = {group: choice[group] for group in problem.order(choice) or ()}
+    begun = needed(problem, choice)
     found = [_climbed(problem, begun, steeply, deadline) for steeply in (True, False)]
     return min(found, key=lambda better: _total(problem, better))
 
 
 def _climbed(
-    problem: Problem, begun: dict[int, int], steeply: bool, deadline: float | None
+    problem: Problem, begun: dict[int, int], steeply: bool, deadline: float
 ) -> dict[int, int]:
     """After moves, the one that gains most first, or any.
 
@@ -45,7 +45,7 @@ def _climbed(
         moved = False
         queue = [(-inf, shared) for shared in sorted(_turnable(offers, best))]  # by what it gained when tried
         while queue:
-            if deadline is not None and monotonic() > deadline:
+            if monotonic() > deadline:
                 return best
             _, shared = heappop(queue)
             turns = {group: number for group, number in offers[shared].items() if group in best}

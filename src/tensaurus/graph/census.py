@@ -27,10 +27,11 @@ def constant_bytes(program: Program) -> int:
     args = (arg for node in program.active for arg in node.args)
     read = dict.fromkeys(arg for arg in args if arg is not None and arg.static)
     kinds = [kind for node in read for kind in node.types if isinstance(kind, TensorType)]
-    return sum(map(_bytes, kinds)) + sum(map(constant_bytes, bodies))
+    return sum(map(bytes_of, kinds)) + sum(map(constant_bytes, bodies))
 
 
-def _bytes(kind: TensorType) -> int:
+def bytes_of(kind: TensorType) -> int:
+    """Bytes of a tensor's elements; sizes that are not known count as 1."""
     size = 1 if kind.dtype in ("bool", "string") else numpy_dtype(kind.dtype).itemsize
     return size * prod(n for n in kind.shape if isinstance(n, int))
 

@@ -55,6 +55,11 @@ class Program:
         """All nodes that the outputs need, arguments first."""
         return tuple(topological(node for _, node in self.outputs))
 
+    @property
+    def roots(self) -> tuple[Node, ...]:
+        """The nodes of the outputs, in order."""
+        return tuple(node for _, node in self.outputs)
+
     @cached_property
     def uses(self) -> Counter[Node]:
         """How many arguments and outputs read each node."""

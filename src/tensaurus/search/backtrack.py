@@ -63,7 +63,7 @@ class Backtrack:
         tick = itertools.count()
         wide: list[tuple[float, int, Candidate]] = []
         narrow: list[tuple[float, int, Candidate]] = []
-        self._seen = {_key(program)}
+        self._seen = {program.roots}
         improved = 0
         try:
             first = Candidate(program, self.total(program))  # measures every operator: long, the first time
@@ -139,7 +139,7 @@ class Backtrack:
     def _child(
         self, current: Candidate, made: Program, rule: Rule, changes: Sequence[Change]
     ) -> Iterator[Candidate]:
-        key = _key(made)
+        key = made.roots
         if key not in self._seen:
             self._seen.add(key)
             applied = tuple(Application(rule, *change) for change in changes)
@@ -162,7 +162,3 @@ class Backtrack:
             return made
 
         return program.rebuilt(build), changes
-
-
-def _key(program: Program) -> tuple[Node, ...]:
-    return tuple(node for _, node in program.outputs)

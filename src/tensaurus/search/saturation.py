@@ -220,7 +220,7 @@ class _Hunt:
         return program
 
     def _keep(self, program: Program, cost: float) -> None:
-        key = tuple(node for _, node in program.outputs)
+        key = program.roots
         old, _ = self.found.get(key, (inf, program))
         self.found[key] = (min(old, cost), program)
 
@@ -256,20 +256,16 @@ class _Hunt:
         made = [
             Candidate(program, cost, self._step(program, first))
             for cost, program in ranked
-            if _outputs(program) != _outputs(self.program)
+            if program.roots != self.program.roots
         ]
         return sorted([*made, first], key=lambda candidate: candidate.cost)
 
     def _step(self, program: Program, first: Candidate) -> Step:
         applied: dict[Application, None] = {}
-        for root, node in zip(self.roots, _outputs(program), strict=True):
+        for root, node in zip(self.roots, program.roots, strict=True):
             proof = prove(self.graph, root, node)
             if not proof.holds():
                 raise AssertionError("the chain of rewrites does not lead from the original to the result")
             for equation in proof.equations:
                 applied[Application(equation.reason, equation.left, equation.right)] = None
         return Step(tuple(applied), first)
-
-
-def _outputs(program: Program) -> tuple[Node, ...]:
-    return tuple(node for _, node in program.outputs)

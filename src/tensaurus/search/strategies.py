@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.egraph.exact import solve
 from tensaurus.egraph.extract import Choice, Problem, dag_cost
 from tensaurus.egraph.improve import quick
 from tensaurus.egraph.saturate import Limits, Ruleset
-from tensaurus.graph.node import Node
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 from tensaurus.rules.match import Rewriter
@@ -24,6 +23,7 @@ from tensaurus.search.saturation import Saturation
 
 __all__ = ["STRATEGIES", "Effort", "Strategy"]
 
+Fused: TypeAlias = Callable[[Program], Iterable[Piece]]
 Watch: TypeAlias = Callable[[int, float], None]
 
 BACKTRACKING = 400  # steps at most where the caller sets no limit on them
@@ -51,25 +51,18 @@ class Effort:
     memory: float = inf
 
 
-class Strategy:
+class Strategy(Protocol):
     """A search with its rules made ready once, for a program and the bodies in it."""
-
-    def __init__(
-        self, rules: Sequence[Rule], costs: OperatorCosts, fused: Callable[[Program], Iterable[Piece]]
-    ):
-        """`fused` gives the pieces of a program that the runtime fuses."""
-        raise NotImplementedError
 
     def search(self, program: Program, effort: Effort, watch: Watch) -> Outcome:
         """The best programs; `watch` is told of the steps done and of the best cost."""
-        raise NotImplementedError
 
 
-class Saturating(Strategy):
+class Saturating:
     """All rewrites at once in an e-graph."""
 
     def __init__(
-        self, rules: Sequence[Rule], costs: OperatorCosts, fused: Callable[[Program], Iterable[Piece]]
+        self, rules: Sequence[Rule], costs: OperatorCosts, fused: Fused
     ):
         self._ruleset, self._costs, self._fused = Ruleset(rules), costs, fused
 
@@ -93,11 +86,11 @@ class Saturating(Strategy):
         return search.run(program)
 
 
-class Backtracking(Strategy):
+class Backtracking:
     """One rewrite after the other, the cheapest program first."""
 
     def __init__(
-        self, rules: Sequence[Rule], costs: OperatorCosts, fused: Callable[[Program], Iterable[Piece]]
+        self, rules: Sequence[Rule], costs: OperatorCosts, fused: Fused
     ):
         self._rewriter = Rewriter(rule for rule in rules if "expand" not in rule.tags)
         self._costs = costs
@@ -108,7 +101,7 @@ class Backtracking(Strategy):
         return search.run(program)
 
 
-class Both(Strategy):
+class Both:
     """Saturation within half of the time, then backtracking; the best programs of both.
 
     Sums of operators' times misjudge what neighbours do to each other, by more than programs differ in: two
@@ -116,7 +109,7 @@ class Both(Strategy):
     """
 
     def __init__(
-        self, rules: Sequence[Rule], costs: OperatorCosts, fused: Callable[[Program], Iterable[Piece]]
+        self, rules: Sequence[Rule], costs: OperatorCosts, fused: Fused
     ):
         self._first = Saturating(rules, costs, fused)
         self._second = Backtracking(rules, costs, fused)
@@ -129,8 +122,8 @@ class Both(Strategy):
         if first.ended_by == "interrupt":
             return first
         second = self._second.search(program, effort, watch)
-        known = {_outputs(candidate.program) for candidate in first.candidates}
-        more = [found for found in second.candidates if _outputs(found.program) not in known]
+        known = {candidate.program.roots for candidate in first.candidates}
+        more = [found for found in second.candidates if found.program.roots not in known]
         ended_by = "interrupt" if second.ended_by == "interrupt" else first.ended_by
         return replace(
             first,
@@ -140,10 +133,6 @@ class Both(Strategy):
             programs=first.programs + second.programs,
             seconds=first.seconds + second.seconds,
         )
-
-
-def _outputs(program: Program) -> tuple[Node, ...]:
-    return tuple(node for _, node in program.outputs)
 
 
 def _quick(problem: Problem, seconds: float, start: Choice | None) -> Choice:
@@ -157,7 +146,8 @@ def _exact(problem: Problem, seconds: float, start: Choice | None) -> Choice:
     return found if start is None else min(start, found, key=lambda choice: dag_cost(problem, choice))
 
 
-STRATEGIES: dict[str, type[Strategy]] = {
+# Made of the rules, of costs, and of what gives the pieces of a program that its runtime fuses.
+STRATEGIES: dict[str, Callable[[Sequence[Rule], OperatorCosts, Fused], Strategy]] = {
     "both": Both,
     "saturation": Saturating,
     "backtracking": Backtracking,

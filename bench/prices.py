@@ -1,0 +1,26 @@
+"""Estimated costs, where a bench compares searches and not machines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensaurus.cost.operators import estimate
+from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
+from tensaurus.graph.piece import Piece
+
+
+class Prices:
+    """Estimated seconds of a node, computed once for each operator over arguments of the same types."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, float] = {}
+
+    def __call__(self, node: Node) -> float:
+        if node.static or node.op in (INPUT, CONSTANT, ITEM, OPAQUE):
+            return 0.0
+        # an argument that occurs twice is read once
+        args = tuple(None if arg is None else (arg.types, node.args.index(arg)) for arg in node.args)
+        key = (node.op, node.attrs, args)
+        if key not in self._known:
+            self._known[key] = estimate(Piece.of(node))
+        return self._known[key]
