@@ -175,9 +175,7 @@ def test_the_relaxation_is_a_bound(problem: Problem) -> None:
     for choice in (start, found.choice):
         order = heights(form, choice)
         assert all(
-            order[upper] > order[lower]
-            for number, upper, lower in form.orders
-            if choice.get(upper) == number
+            order[upper] > order[lower] for number, upper, lower in form.orders if choice.get(upper) == number
         )
         for group, numbers in found.supports:
             assert group not in choice or set(numbers) & set(choice.values())
@@ -249,6 +247,27 @@ def test_equal_parts_are_solved_once() -> None:
     (block,) = blocks(made(twice, (0, 3)))
     assert len(block.choices) == 2
     check(made(twice, (0, 3)), solve(made(twice, (0, 3)), shrunk=True), 2 * least(made(layer)))
+
+
+def test_a_merge_is_not_made_of_what_it_makes() -> None:
+    """0 needs 1 and 2, which cost 4 each, or are split from 3, which is merged for 5, or of 1 and 2 for 1."""
+    top, split = [(0.0, {1, 2})], [(1.0, {4})]
+    problem = made(
+        [top, [(4.0, set()), (0.0, {3})], [(4.0, set()), (0.0, {3})], split, [(5.0, set()), (1.0, {1, 2})]]
+    )
+    assert 7 not in shrink(problem).choices
+    check(problem, solve(problem), 6)
+    # what another class reads may be made of them
+    other = made(
+        [
+            [(0.0, {1, 2, 4})],
+            [(4.0, set()), (0.0, {3})],
+            [(4.0, set()), (0.0, {3})],
+            split,
+            [(9.0, set()), (1.0, {1, 2})],
+        ]
+    )
+    check(other, solve(other), 9)
 
 
 def test_components() -> None:

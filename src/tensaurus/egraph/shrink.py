@@ -221,11 +221,41 @@ class _Work:
         return True
 
     def _self_dependent(self, needs: Mapping[int, int]) -> Iterator[int]:
-        """Choices a child of which always needs the choice's own class."""
+        """Choices that need their own class, or others without which no way leads from the roots to it.
+
+        A program that uses the choice reads it on some way from a root; what the choice needs on that way is
+        computed from it.  So a product merged of two others is never split into just these two again.
+        """
+        above: dict[int, set[int]] = {group: set() for group in self.reached}
         for group in self.reached:
             for number in self.members[group]:
-                if any(needs[child] >> group & 1 for child in self.children[number]):
+                for child in self.children[number]:
+                    above[child].add(group)
+        for group in self.reached:
+            known: dict[int, bool] = {}
+            for number in self.members[group]:
+                below = 0
+                for child in self.children[number]:
+                    below |= needs[child]
+                if below not in known:
+                    known[below] = self._enclosed(group, below, above)
+                if known[below]:
                     yield number
+
+    def _enclosed(self, group: int, below: int, above: Mapping[int, Iterable[int]]) -> bool:
+        """Whether every way from the roots to the class leads through the set."""
+        if below >> group & 1:
+            return True
+        stack, seen = [group], {group}
+        while stack:
+            place = stack.pop()
+            if place in self.roots:
+                return False
+            for reader in above[place]:
+                if reader not in seen and not below >> reader & 1:
+                    seen.add(reader)
+                    stack.append(reader)
+        return True
 
     def _beaten(
         self,
