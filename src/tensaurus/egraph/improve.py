@@ -7,8 +7,10 @@ that could read it, at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from heapq import heappop, heappush
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from math import inf
 from time import monotonic
 
@@ -19,72 +21,195 @@ __all__ = ["improved", "quick"]
 GAIN = 1e-9  # a better choice is cheaper by at least this share
 
 
-def improved(problem: Problem, choice: Choice, deadline: float = inf) -> dict[int, int]:
+def improved(
+    problem: Problem, choice: Choice, deadline: float = inf, trees: Choice | None = None
+) -> dict[int, int]:
     """A choice at most as dear, that no single move makes cheaper, or as far as one comes until the deadline.
 
-    `deadline` is of `time.monotonic`.
+    `deadline` is of `time.monotonic`; `trees` are the cheapest ones, where they are known.
     """
     begun = needed(problem, choice)
-    found = [_climbed(problem, begun, steeply, deadline) for steeply in (True, False)]
+    climb = _Climb(problem, greedy(problem) if trees is None else trees, deadline)
+    found = [climb.steeply(begun, 1), climb.steeply(begun, -1), climb.anyhow(begun)]
     return min(found, key=lambda better: _total(problem, better))
 
 
-def _climbed(
-    problem: Problem, begun: dict[int, int], steeply: bool, deadline: float
-) -> dict[int, int]:
-    """After moves, the one that gains most first, or any.
+@dataclass
+class _Climb:
+    """Moves from a choice until none gains.
 
     Where moves exclude each other, the first one that gains anything can be the wrong one: merging the two
     products of every sum, for instance, where merging products over one weight, of many sums, gains more.
+    Of moves that gain the same, the one to the youngest class may be that to the widest merged product.
     """
-    trees = greedy(problem)
-    offers = _offers(problem)
-    best, cost = begun, _total(problem, begun)
-    moved = True
-    while moved:
-        moved = False
-        queue = [(-inf, shared) for shared in sorted(_turnable(offers, best))]  # by what it gained when tried
-        while queue:
-            if monotonic() > deadline:
+
+    problem: Problem
+    trees: Choice
+    deadline: float
+
+    def __post_init__(self) -> None:
+        self.offers = _Offers(self.problem)
+
+    def steeply(self, begun: dict[int, int], age: int) -> dict[int, int]:
+        """The move that gains most first, of equals that to the oldest class (age 1) or the youngest (-1)."""
+        problem = self.problem
+        best, cost = begun, _total(problem, begun)
+        grain = cost * GAIN
+        while True:
+            standing, moved = self._standing(best), False
+            queue = []  # by what they gained when tried
+            for shared in self.offers.turnable(best):
+                if monotonic() > self.deadline:
+                    return best
+                if (change := self._change(standing, shared)) < -grain:
+                    queue.append((round(change / grain), age * shared))
+            heapify(queue)
+            while queue:
+                if monotonic() > self.deadline:
+                    return best
+                shared = age * heappop(queue)[1]
+                if (change := self._change(standing, shared)) >= -cost * GAIN:
+                    continue
+                if queue and (entry := (round(change / grain), age * shared)) > queue[0]:
+                    heappush(queue, entry)
+                elif made := self._cheaper(standing, shared, cost):
+                    best, cost, moved = made, _total(problem, made), True
+                    standing = self._standing(best)
+            if not moved:
                 return best
-            _, shared = heappop(queue)
-            turns = {group: number for group, number in offers[shared].items() if group in best}
-            if len(turns) < 2 or all(best[group] == number for group, number in turns.items()):
+
+    def anyhow(self, begun: dict[int, int]) -> dict[int, int]:
+        """Every move that gains, in the order of the classes, round after round."""
+        best, cost = begun, _total(self.problem, begun)
+        moved = True
+        while moved:
+            standing, moved = self._standing(best), False
+            for shared in sorted(self.offers.turnable(best)):
+                if monotonic() > self.deadline:
+                    return best
+                if self._change(standing, shared) < -cost * GAIN and (
+                    made := self._cheaper(standing, shared, cost)
+                ):
+                    best, cost, moved = made, _total(self.problem, made), True
+                    standing = self._standing(best)
+        return best
+
+    def _standing(self, best: Choice) -> _Standing:
+        self.offers.admit(best)
+        return _Standing(self.problem, best, self.trees)
+
+    def _change(self, standing: _Standing, shared: int) -> float:
+        """What the move to a class changes of the cost; 0 where it turns nothing."""
+        turns = self.offers.turns(shared, standing.best)
+        return standing.change(turns) if turns else 0.0
+
+    def _cheaper(self, standing: _Standing, shared: int, cost: float) -> dict[int, int] | None:
+        """The choice after the move, where it is one and costs less."""
+        best = standing.best
+        made = _resolved(self.problem, best, self.offers.turns(shared, best), self.trees)
+        return made if made is not None and _total(self.problem, made) < cost * (1 - GAIN) else None
+
+
+class _Offers:
+    """Of each class that could serve several, those in use that could read it, and each one's cheapest way.
+
+    What was in use once stays: `best` says what is.
+    """
+
+    def __init__(self, problem: Problem):
+        self.problem = problem
+        self.known: dict[int, dict[int, int]] = {}
+        self._admitted: set[int] = set()
+
+    def admit(self, groups: Iterable[int]) -> None:
+        """Classes that have come into use."""
+        costs, children = self.problem.costs, self.problem.children
+        for group in groups:
+            if group in self._admitted:
                 continue
-            made = _resolved(problem, best, turns, trees)
-            if made is None or (dearer := _total(problem, made)) >= cost * (1 - GAIN):
-                continue
-            if steeply and queue and dearer - cost > queue[0][0]:
-                heappush(queue, (dearer - cost, shared))
-            else:
-                best, cost, moved = made, dearer, True
-    return best
+            self._admitted.add(group)
+            for number in self.problem.members[group]:
+                for child in children[number]:
+                    known = self.known.setdefault(child, {})
+                    if group not in known or costs[number] < costs[known[group]]:
+                        known[group] = number
+
+    def turns(self, shared: int, best: Choice) -> dict[int, int]:
+        """The classes in use that could read this one, and how; none where fewer than two, or all do."""
+        turns = {group: number for group, number in self.known[shared].items() if group in best}
+        if len(turns) < 2 or all(best[group] == number for group, number in turns.items()):
+            return {}
+        return turns
+
+    def turnable(self, best: Choice) -> list[int]:
+        """Classes that two or more of the classes in use could read, and do not all."""
+        found = []
+        for shared, known in self.known.items():
+            if len(known) > 1:
+                used = [best[group] != number for group, number in known.items() if group in best]
+                if len(used) > 1 and any(used):
+                    found.append(shared)
+        return found
 
 
-def _offers(problem: Problem) -> dict[int, dict[int, int]]:
-    """Of each class that could serve several, those that could read it, and the cheapest way for each."""
-    offers: dict[int, dict[int, int]] = {}
-    for number, children in enumerate(problem.children):
-        group = problem.groups[number]
-        for child in children:
-            known = offers.setdefault(child, {})
-            if group not in known or problem.costs[number] < problem.costs[known[group]]:
-                known[group] = number
-    return {child: known for child, known in offers.items() if len(known) > 1}
+class _Standing:
+    """A program that moves begin from, and how often each of its classes is read."""
 
+    def __init__(self, problem: Problem, best: Choice, trees: Choice):
+        self.problem, self.best, self.trees = problem, best, trees
+        self.reads = Counter(problem.roots)
+        for number in best.values():
+            self.reads.update(problem.children[number])
 
-def _turnable(offers: Mapping[int, Mapping[int, int]], best: Choice) -> list[int]:
-    """Classes that two or more of the classes in use could read, and do not all."""
-    found = []
-    for shared, known in offers.items():
-        others = [group for group, number in known.items() if group in best and best[group] != number]
-        if others and sum(group in best for group in known) > 1:
-            found.append(shared)
-    return found
+    def change(self, turns: Mapping[int, int]) -> float:
+        """What the turns change of its cost, unless they close a cycle; infinite where there is no program.
+
+        Reads are counted: what is read first comes in by its cheapest tree, what is read no more goes.
+        """
+        costs, children, best, trees = self.problem.costs, self.problem.children, self.best, self.trees
+        now: dict[int, int] = {}  # reads of what was touched
+        current: dict[int, int] = {}  # choices of what turned, and of what came in
+        change = 0.0
+        read: list[int] = []
+        release: list[int] = []
+        for group, number in turns.items():
+            old = best[group]
+            if old != number:
+                current[group] = number
+                change += costs[number] - costs[old]
+                read += children[number]
+                release += children[old]
+        reads = self.reads
+        while read:
+            child = read.pop()
+            count = now.get(child)
+            if count is None:
+                count = reads.get(child, 0)
+                if not count:
+                    tree = trees.get(child)
+                    if tree is None:  # a class that needs itself
+                        return inf
+                    current[child] = tree
+                    change += costs[tree]
+                    read += children[tree]
+            now[child] = count + 1
+        while release:
+            child = release.pop()
+            count = now.get(child)
+            if count is None:
+                count = reads[child]
+            now[child] = count - 1
+            if count == 1:
+                gone = current.get(child)
+                if gone is None:
+                    gone = best[child]
+                change -= costs[gone]
+                release += children[gone]
+        return change
 
 
 def _resolved(
-    problem: Problem, best: Choice, turns: Mapping[int, int], trees: Mapping[int, int]
+    problem: Problem, best: Choice, turns: Mapping[int, int], trees: Choice
 ) -> dict[int, int] | None:
     """The choice after the turns, what is new below them by the cheapest trees; None where there is none."""
     found: dict[int, int] = {}
@@ -122,7 +247,8 @@ def quick(problem: Problem, start: Choice | None = None, deadline: float = inf) 
     `start` is a choice to beat, if it has no cycle and is complete.  Trees that count what is shared once
     (`greedy_dag`) take longer, and end no better after the moves.
     """
-    best = improved(problem, greedy(problem), deadline)
+    trees = greedy(problem)
+    best = improved(problem, trees, deadline, trees)
     if start is not None and dag_cost(problem, start) < dag_cost(problem, best):
         return dict(start)
     return best
