@@ -87,6 +87,8 @@ def reaches(graph: EGraph, above: Iterable[int], below: set[int]) -> bool:
 class Vanilla:
     """Looks through the e-graph before every insertion; what it lets pass makes no cycle, merging may."""
 
+    eager = True
+
     def begin(self, graph: EGraph) -> None:
         pass
 
@@ -99,6 +101,8 @@ class Vanilla:
 
 class Efficient:
     """Asks the classes that were below each class when the round began; the rest is filtered at its end."""
+
+    eager = False
 
     def __init__(self) -> None:
         self._below: dict[int, int] = {}  # of each class, a bit for each class that it needs

@@ -26,6 +26,8 @@ __all__ = [
     "Head",
     "Kind",
     "Source",
+    "coded",
+    "interned",
     "kind",
     "operator_head",
     "typed",
@@ -61,7 +63,6 @@ class Head:
         return f"<{self.op} {dict(self.attrs)}>"
 
 
-@dataclass(frozen=True)
 class Fact:
     """What is known of a class: types of its outputs, and whether it depends on constants alone.
 
@@ -69,17 +70,35 @@ class Fact:
     is a number for the types and for `static`.
     """
 
-    types: tuple[Type, ...]
-    code: int
-    static: bool
-    constant: Node | None
-    scalar: Fraction | None
+    __slots__ = ("types", "code", "static", "constant", "scalar", "_content", "_positive")
+
+    def __init__(
+        self, types: tuple[Type, ...], code: int, static: bool, constant: Node | None, scalar: Fraction | None
+    ):
+        self.types, self.code, self.static, self.constant, self.scalar = types, code, static, constant, scalar
+        self._content: int | None = None
+        self._positive: bool | None = None
 
     @property
     def tensor(self) -> TensorType | None:
         """The type of the only output, if it is a tensor."""
         only = self.types[0] if len(self.types) == 1 else None
         return only if isinstance(only, TensorType) else None
+
+    @property
+    def positive(self) -> bool:
+        """True for a constant whose elements are all known to be above zero."""
+        if self._positive is None:
+            node = self.constant
+            self._positive = node is not None and bool((node.attribute("data").array > 0).all())
+        return self._positive
+
+    @property
+    def content(self) -> int:
+        """A number for all that a rule's conditions may ask: for `code`, `scalar` and `positive`."""
+        if self._content is None:
+            self._content = _contents.setdefault((self.code, self.scalar, self.positive), len(_contents))
+        return self._content
 
 
 @dataclass(frozen=True)
@@ -101,6 +120,9 @@ class Source(Protocol):
 # Of operators, attributes and types there are few: all e-graphs share them, and what rules know of them.
 _operators: dict[Any, Head] = {}
 _codes: dict[tuple[tuple[Type, ...], bool], int] = {}
+_coded: list[tuple[tuple[Type, ...], bool]] = []  # by code
+_contents: dict[tuple[int, Fraction | None, bool], int] = {}
+_numbers: dict[Fraction, Fraction] = {}
 
 
 def operator_head(op: Op | Leaf, attrs: Attributes, outputs: int) -> Head:
@@ -112,8 +134,21 @@ def operator_head(op: Op | Leaf, attrs: Attributes, outputs: int) -> Head:
     return head
 
 
+def interned(value: Fraction) -> Fraction:
+    """The one object for this number: equal scalars of classes are identical."""
+    return _numbers.setdefault(value, value)
+
+
+def coded(code: int) -> tuple[tuple[Type, ...], bool]:
+    """The types, and whether static, that a fact's code stands for."""
+    return _coded[code]
+
+
 def _fact(types: tuple[Type, ...], static: bool, constant: Node | None, scalar: Fraction | None) -> Fact:
-    return Fact(types, _codes.setdefault((types, static), len(_codes)), static, constant, scalar)
+    code = _codes.setdefault((types, static), len(_codes))
+    if code == len(_coded):
+        _coded.append((types, static))
+    return Fact(types, code, static, constant, None if scalar is None else interned(scalar))
 
 
 @cache
@@ -143,21 +178,22 @@ class EGraph:
         self.sources: list[Source] = []  # of the edges in the proof forest
         self.changed: set[int] = set()  # classes with new members since they were last asked for
         self.learnt = 0  # how often more was found out of a class than of its members
-        self._parents: list[int] = []
-        self._known: dict[tuple[Head, tuple[int, ...]], int] = {}
+        self.parents: list[int] = []  # of each e-node, one nearer to its class, which is its own
+        self.known: dict[tuple[Any, ...], int] = {}  # e-node of each head and classes of its arguments, flat
         self._heads: dict[Any, Head] = {}
-        self._pending: list[int] = []
+        self._moved: list[list[int]] = []  # e-nodes that read classes which merged into others
+        self._grown: list[int] = []  # classes that have come to depend on constants alone
         self._links: list[tuple[int, int] | None] = []  # proof forest: (next e-node, source or CONGRUENT)
         self._numbers: dict[Node, int] = {}
         self._terms: dict[int, Node] = {}
 
     def __len__(self) -> int:
         """How many different e-nodes there are."""
-        return len(self._known)
+        return len(self.known)
 
     def find(self, number: int) -> int:
         """The class of an e-node."""
-        parents = self._parents
+        parents = self.parents
         root = number
         while parents[root] != root:
             root = parents[root]
@@ -187,7 +223,7 @@ class EGraph:
         """The number of a node that was adopted."""
         return self._numbers.get(node)
 
-    def known(self, number: int) -> int:
+    def constant_of(self, number: int) -> int:
         """The constant of known elements in the class of an e-node, the e-node itself where there is none."""
         constant = self.facts[self.find(number)].constant
         return number if constant is None else self._numbers[constant]
@@ -211,7 +247,7 @@ class EGraph:
 
     def peek(self, head: Head, args: Sequence[int]) -> int | None:
         """The e-node of that head over the classes of these arguments, if there is one."""
-        return self._known.get((head, tuple(a if a == ABSENT else self.find(a) for a in args)))
+        return self.known.get((head, *[a if a == ABSENT else self.find(a) for a in args]))
 
     def add(self, head: Head, args: Sequence[int], facts: tuple[Fact, Fact]) -> int:
         """The e-node of that head over e-nodes, inserted unless its like is there; its number.
@@ -219,121 +255,130 @@ class EGraph:
         `facts` are what `typed` says of its types.
         """
         find = self.find
-        classes = tuple([a if a == ABSENT else find(a) for a in args])
-        known = self._known.get((head, classes))
-        if known is not None:
-            return known
-        number = len(self._parents)
-        self._parents.append(number)
+        key = (head, *[a if a == ABSENT else find(a) for a in args])
+        known = self.known.get(key)
+        return self.insert(key, tuple(args), facts) if known is None else known
+
+    def insert(self, key: tuple[Any, ...], born: tuple[int, ...], facts: tuple[Fact, Fact]) -> int:
+        """A new e-node, of a key that is not `known`: its head, and the classes of its arguments `born`."""
+        number = len(self.parents)
+        head: Head = key[0]
+        classes = key[1:]
+        self.parents.append(number)
         self._links.append(None)
         self.heads.append(head)
-        self.born.append(tuple(args))
+        self.born.append(born)
         self.args.append(classes)
         self.alive.append(True)
-        self._known[head, classes] = number
+        self.known[key] = number
         self.members[number] = [number]
-        self.readers[number] = []
-        for read in set(classes):
+        readers, known = self.readers, self.facts
+        readers[number] = []
+        static = True
+        for read in classes if len(classes) < 2 else set(classes):
             if read != ABSENT:
-                self.readers[read].append(number)
-        self.facts[number] = self._known_of(head, classes, facts)
+                readers[read].append(number)
+                if static and not known[read].static:
+                    static = False
+        if head.node is None:
+            known[number] = facts[static]
+        elif head.op is CONSTANT:
+            known[number] = _fact(facts[True].types, True, head.node, scalar_value(head.node))
+        else:
+            known[number] = facts[False]
         self.changed.add(number)
         return number
 
-    def _known_of(self, head: Head, classes: tuple[int, ...], facts: tuple[Fact, Fact]) -> Fact:
-        if head.node is None:
-            for read in classes:
-                if read != ABSENT and not self.facts[read].static:
-                    return facts[False]
-            return facts[True]
-        if head.op is not CONSTANT:
-            return facts[False]
-        return _fact(facts[True].types, True, head.node, scalar_value(head.node))
-
     def union(self, left: int, right: int, source: Source) -> bool:
         """Merge the classes of two terms; false where they are one already.  Then call `rebuild`."""
-        if self.find(left) == self.find(right):
+        a, b = self.find(left), self.find(right)
+        if a == b:
             return False
         self.sources.append(source)
-        self._merge(left, right, len(self.sources) - 1)
+        self._merge(a, b, left, right, len(self.sources) - 1)
         return True
 
-    def _merge(self, left: int, right: int, why: int) -> None:
-        a, b = self.find(left), self.find(right)
-        self._link(left, right, why)
-        if len(self.members[a]) + len(self.readers[a]) < len(self.members[b]) + len(self.readers[b]):
-            a, b = b, a
-        self._parents[b] = a
-        self.members[a] += self.members.pop(b)
-        self.readers[a] += self.readers.pop(b)
+    def _merge(self, a: int, b: int, left: int, right: int, why: int) -> None:
+        """Merge two classes by an edge from a term of the one to a term of the other."""
+        members, readers = self.members, self.readers
+        if len(members[a]) + len(readers[a]) < len(members[b]) + len(readers[b]):
+            a, b, left, right = b, a, right, left
+        self._link(right, left, why)
+        self.parents[b] = a
+        members[a] += members.pop(b)
+        moved = readers.pop(b)
+        readers[a] += moved
+        self._moved.append(moved)
         old, other = self.facts[a], self.facts.pop(b)
         if old is not other:
-            self.facts[a] = _both(old, other)
+            both = self.facts[a] = _both(old, other)
             self.learnt += 1
+            if both.static and not (old.static and other.static):
+                self._grown.append(a)
         self.changed.discard(b)
         self.changed.add(a)
-        self._pending.append(a)
 
     def rebuild(self) -> None:
         """Restore congruence: e-nodes that read equal classes are equal, and of equal ones one stays."""
-        while self._pending:
-            todo = {self.find(number) for number in self._pending}
-            self._pending.clear()
-            for group in todo:
-                self._repair(self.find(group))
+        alive = self.alive
+        while self._moved or self._grown:
+            moved, self._moved = self._moved, []
+            for numbers in moved:
+                for number in numbers:
+                    if alive[number]:
+                        self._renew(number)
+            grown, self._grown = self._grown, []
+            for group in grown:
+                for number in list(self.readers[self.find(group)]):
+                    if alive[number]:
+                        self._settle(number)
 
-    def _repair(self, group: int) -> None:
-        """Bring the e-nodes that read this class up to date."""
-        kept: dict[int, None] = {}
-        for number in self.readers[group]:
-            if not self.alive[number]:
-                continue
-            head, old = self.heads[number], self.args[number]
-            new = tuple(a if a == ABSENT else self.find(a) for a in old)
-            if new != old:
-                if self._known.get((head, old)) == number:
-                    del self._known[head, old]
-                self.args[number] = new
-                twin = self._known.get((head, new), number)
-                self._known[head, new] = older = min(number, twin)  # the oldest of a class must stay
-                if twin != number:
-                    younger = max(number, twin)
-                    self.alive[younger] = False
-                    if younger not in self.filtered:  # one of the two was live, and so they are
-                        self.filtered.discard(older)
-                    if self.find(twin) != self.find(number):
-                        self._merge(number, twin, CONGRUENT)
-                    else:
-                        self.changed.add(self.find(number))
-                    if younger == number:
-                        continue
-            if not self.facts[self.find(number)].static:
-                self._settle(number)
-            kept[number] = None
-        here = self.find(group)
-        if here == group:
-            self.readers[group] = list(kept)
-        else:  # merged into another class meanwhile, which is pending itself
-            self._pending.append(here)
+    def _renew(self, number: int) -> None:
+        """Bring the arguments of an e-node up to date."""
+        head, old = self.heads[number], self.args[number]
+        find = self.find
+        new = tuple([a if a == ABSENT else find(a) for a in old])
+        if new == old:
+            return
+        known = self.known
+        key = (head, *old)
+        if known.get(key) == number:
+            del known[key]
+        self.args[number] = new
+        key = (head, *new)
+        twin = known.get(key)
+        if twin is None:
+            known[key] = number
+            return
+        older, younger = (number, twin) if number < twin else (twin, number)
+        known[key] = older  # the oldest of a class must stay
+        self.alive[younger] = False
+        if younger not in self.filtered:  # one of the two was live, and so they are
+            self.filtered.discard(older)
+        a, b = find(number), find(twin)
+        if a == b:
+            self.changed.add(a)
+        else:
+            self._merge(a, b, number, twin, CONGRUENT)
 
     def _settle(self, number: int) -> None:
         """A class whose member has come to read constants alone depends on constants alone, too."""
+        group = self.find(number)
+        old = self.facts[group]
         head = self.heads[number]
-        if not isinstance(head.op, Op) and head.op is not ITEM:
+        if old.static or not isinstance(head.op, Op) and head.op is not ITEM:
             return
         if all(read == ABSENT or self.facts[self.find(read)].static for read in self.args[number]):
-            group = self.find(number)
-            old = self.facts[group]
             self.learnt += 1
             self.facts[group] = _fact(old.types, True, old.constant, old.scalar)
-            self._pending.append(group)
+            self._grown.append(group)
             self.changed.add(group)
 
     def live(self, group: int) -> list[int]:
         """The e-nodes of a class, each once; those that became another's like are dropped."""
-        members = self.members[group]
-        if not all(self.alive[number] for number in members):
-            members[:] = [number for number in members if self.alive[number]]
+        members, alive = self.members[group], self.alive
+        if len(members) > 1:
+            members[:] = [number for number in members if alive[number]]
         return members
 
     def term(self, number: int) -> Node:

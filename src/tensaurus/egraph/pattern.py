@@ -1,7 +1,8 @@
 """Patterns compiled to Python: nested loops over the e-nodes of each class, by operator.
 
 A pattern is one root of a rule's left side with its variables numbered in the order in which they occur, so
-that rules which differ in names share one search (TENSAT, section 4: canonical patterns).
+that rules which differ in names share one search (TENSAT, section 4: canonical patterns).  What a rule asks
+of the types of one variable alone is asked inside the loops, before there is a match.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensaurus.egraph.egraph import ABSENT, EGraph, Kind, kind
+from tensaurus.egraph.egraph import ABSENT, EGraph, Kind, interned, kind
 from tensaurus.graph.node import ITEM, Node
 from tensaurus.rules.term import Apply, Item, Literal, Term, Variable
 
-__all__ = ["Match", "Pattern", "Table", "compiled"]
+__all__ = ["Guard", "Match", "Pattern", "Rows", "Sift", "compiled", "shape", "sift"]
 
 Match = tuple[int, ...]  # the e-nodes that a pattern's operators matched, outermost first
 Born = Sequence[tuple[int, ...]]  # of each e-node, its arguments as it was inserted
-Table = Mapping[int, Mapping[Kind, list[int]]]  # of each class, its e-nodes by kind
+Rows = Mapping[int, list[int]]  # of each class, its e-nodes of one kind
+Guard = Mapping[int, bool]  # whether a rule applies to a variable, by the code of what is known of its class
+Sift = Callable[..., None]  # what `sift` writes
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,8 @@ class Pattern:
     """
 
     root: Kind
-    search: Callable[[int, Table, Any, Any, list[Match]], None]  # of a class; the last list takes them
+    kinds: tuple[Kind, ...]  # of its operators, each once; the root's first
+    search: Callable[[Sequence[int], Sequence[Rows], Any, Any, list[Match]], None]  # of classes
     bind: Callable[[Born, Match], tuple[int, ...]]  # the term that each variable stands for
     variables: tuple[str, ...]
     places: tuple[tuple[Place, ...], ...]
@@ -66,7 +70,7 @@ class Pattern:
                 elif at in spots:
                     args.append(nodes[spots[at]])
                 elif at in literals:
-                    args.append(graph.term(graph.known(told)))
+                    args.append(graph.term(graph.constant_of(told)))
                 else:
                     assert told == ABSENT
                     args.append(None)
@@ -81,7 +85,7 @@ class Pattern:
             told = born[match[first.operator]][first.argument]
             pairs += [(told, born[match[at.operator]][at.argument]) for at in others]
         numbers = (born[match[at.operator]][at.argument] for at in self.literals)
-        pairs += [(told, graph.known(told)) for told in numbers]
+        pairs += [(told, graph.constant_of(told)) for told in numbers]
         return [(a, b) for a, b in pairs if a != b]
 
 
@@ -89,12 +93,14 @@ class Pattern:
 class _Writer:
     """Writes the loops of one pattern."""
 
+    guards: Mapping[str, Guard]
     lines: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)  # variable: where its class is
     places: dict[str, list[Place]] = field(default_factory=dict)
     inner: list[tuple[Place, int]] = field(default_factory=list)
     literals: list[Place] = field(default_factory=list)
     operators: list[Term] = field(default_factory=list)
+    kinds: dict[Kind, int] = field(default_factory=dict)
     constants: dict[str, Any] = field(default_factory=dict)
     depth: int = 1
 
@@ -107,36 +113,58 @@ class _Writer:
         self.constants[name] = value
         return name
 
-    def operator(self, term: Apply | Item, where: str) -> None:
-        """Loops over the e-nodes of class `where` that match; what follows is inside them."""
+    def rows(self, term: Term) -> str:
+        """Where the e-nodes of that operator are, by class."""
+        return f"rows{self.kinds.setdefault(kind_of(term), len(self.kinds))}"
+
+    def operator(self, term: Apply | Item, members: str) -> None:
+        """Loops over those of the e-nodes `members` that match; what follows is inside them."""
         number = len(self.operators)
         self.operators.append(term)
-        self.say(f"for n{number} in table[{where}].get({kind_of(term)!r}, ()):")
+        self.say(f"for n{number} in {members}:")
         self.depth += 1
         self.say(f"a{number} = args[n{number}]")
         parts: tuple[Term | None, ...] = (term.term,) if isinstance(term, Item) else term.args
-        todo: list[tuple[Apply | Item, str, Place]] = []
-        for place, part in enumerate(parts):
+        fresh: list[tuple[str, str]] = []
+        inner: list[tuple[Apply | Item, str, Place]] = []
+        for place, part in enumerate(parts):  # what costs least to look at goes first
             at = f"a{number}[{place}]"
             match part:
                 case None:
                     self.say(f"if {at} != {ABSENT}: continue")
-                case Literal(value):
+                case Literal():
                     self.literals.append(Place(number, place))
-                    self.say(f"if {at} == {ABSENT} or facts[{at}].scalar != {self.keep(value)}: continue")
                 case Variable(name, _):
                     self.places.setdefault(name, []).append(Place(number, place))
                     if name in self.names:
                         self.say(f"if {at} != {self.names[name]}: continue")
                     else:
-                        self.say(f"if {at} == {ABSENT}: continue")
+                        if _optional(term, place):
+                            self.say(f"if {at} == {ABSENT}: continue")
                         self.names[name] = at
+                        fresh.append((name, at))
                 case Apply() | Item():
-                    self.say(f"if {at} == {ABSENT}: continue")
-                    todo.append((part, at, Place(number, place)))
-        for part, at, spot in todo:
+                    inner.append((part, at, Place(number, place)))
+        for part, at, spot in inner:
+            self.say(f"m{number}_{spot.argument} = {self.rows(part)}.get({at})")
+            self.say(f"if m{number}_{spot.argument} is None: continue")
+        for name, at in fresh:
+            if name in self.guards:
+                self.say(f"if not {self.keep(self.guards[name])}[facts[{at}].code]: continue")
+        for place, part in enumerate(parts):
+            if isinstance(part, Literal):
+                at, value = f"a{number}[{place}]", self.keep(interned(part.value))
+                self.say(f"if {at} == {ABSENT} or facts[{at}].scalar is not {value}: continue")
+        for part, _, spot in inner:
             self.inner.append((spot, len(self.operators)))
-            self.operator(part, at)
+            self.operator(part, f"m{number}_{spot.argument}")
+
+
+def _optional(term: Apply | Item, place: int) -> bool:
+    if isinstance(term, Item):
+        return False
+    inputs = term.op.inputs
+    return not inputs or inputs[min(place, len(inputs) - 1)].optional
 
 
 def kind_of(term: Term) -> Kind:
@@ -175,22 +203,26 @@ def shape(term: Term | None, names: dict[str, int]) -> Any:
     raise TypeError(term)
 
 
-def compiled(term: Term) -> Pattern:
-    """The pattern of one root."""
-    writer = _Writer()
+def compiled(term: Term, guards: Mapping[str, Guard] | None = None) -> Pattern:
+    """The pattern of one root; `guards` of its variables by name."""
+    writer = _Writer(guards or {})
     root = kind_of(term)
     assert isinstance(term, Apply | Item)
-    writer.operator(term, "root")
+    writer.depth += 1
+    writer.operator(term, f"{writer.rows(term)}[root]")
     found = ", ".join(f"n{number}" for number in range(len(writer.operators)))
     writer.say(f"out.append(({found},))")
     firsts = [spots[0] for spots in writer.places.values()]
     terms = "".join(f"born[match[{first.operator}]][{first.argument}], " for first in firsts)
-    source = "def search(root, table, args, facts, out):\n" + "\n".join(writer.lines)
+    source = "def search(groups, rows, args, facts, out):\n"
+    source += f"    {' '.join(f'rows{k},' for k in range(len(writer.kinds)))} = rows\n"
+    source += "    for root in groups:\n" + "\n".join(writer.lines)
     source += f"\ndef bind(born, match):\n    return ({terms})"
     scope: dict[str, Any] = dict(writer.constants)
     exec(compile(source, f"<pattern {root}>", "exec"), scope)  # written above from the rule's operators alone
     return Pattern(
         root=root,
+        kinds=tuple(writer.kinds),
         search=scope["search"],
         bind=scope["bind"],
         variables=tuple(writer.places),
@@ -201,3 +233,27 @@ def compiled(term: Term) -> Pattern:
         depth=depth(term),
         source=source,
     )
+
+
+def sift(pattern: Pattern, known: str) -> Sift:
+    """Calls `act` for each match whose heads and variables have plans, which are looked up or made.
+
+    What is `known` of the variables is the `code` or `content` of facts; what has no plan is `refused`.
+    """
+    matched, firsts = range(len(pattern.operators)), [spots[0] for spots in pattern.places]
+    classes = "".join(f"c{k}, " for k in range(len(firsts)))
+    key = "".join(f"heads[n{k}], " for k in matched)
+    key += "".join(f"facts[c{k}].{known}, " for k in range(len(firsts)))
+    lines = ["def sift(matches, tried, args, heads, facts, parents, find, plans, plan, act, refused):"]
+    lines += ["    for match in matches:", "        if match in tried: continue"]
+    lines += [f"        {''.join(f'n{k}, ' for k in matched)} = match"]
+    for place, first in enumerate(firsts):
+        lines += [f"        c{place} = args[n{first.operator}][{first.argument}]"]
+        lines += [f"        if parents[c{place}] != c{place}: c{place} = find(c{place})"]
+    lines += [f"        key = ({key})", "        found = plans.get(key)"]
+    lines += [f"        if found is None: found = plan(key, match, ({classes}))"]
+    lines += [f"        if found: act(match, ({classes}), found)", "        else: refused.append(match)"]
+    scope: dict[str, Any] = {}
+    exec(compile("\n".join(lines), f"<matches of {pattern.root}>", "exec"), scope)
+    made: Sift = scope["sift"]
+    return made

@@ -1,25 +1,26 @@
 """A rule in an e-graph: what it makes of a match is typed once for all matches of the same types.
 
 The right-hand side's attributes and types depend on the heads that were matched and on what is known of the
-variables, not on which classes they are: a memo per rule keeps them, or that the rule does not apply.
+variables, not on which classes they are: who asks for a plan may keep it, or that the rule does not apply.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cache
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from tensaurus.egraph.egraph import ABSENT, EGraph, Fact, Head, operator_head, typed
+from tensaurus.egraph.guard import ASKS_CONTENT, Known, calls
 from tensaurus.graph.node import ITEM, Node, Type
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.rules.match import FLOATS, literal, orders
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import Apply, Item, Literal, Term, Undefined, Variable, evaluate
-from tensaurus.rules.term import Fact as Asked
 
 __all__ = ["Plan", "Rewrite", "rewrites"]
 
@@ -36,6 +37,10 @@ class Step(NamedTuple):
     node: Node | None
 
 
+# graph, the terms of the variables and their classes: the e-node of each step
+Insert: TypeAlias = Callable[[EGraph, Sequence[int], Sequence[int]], tuple[int, ...]]
+
+
 @dataclass(frozen=True)
 class Plan:
     """The right-hand sides for matches of some types; `roots` are variables or ~steps."""
@@ -44,6 +49,7 @@ class Plan:
     roots: tuple[int, ...]
     values: dict[str, Any] = field(compare=False)
     dtype: str
+    insert: Insert = field(compare=False)
 
     def missing(self, graph: EGraph, terms: Sequence[int]) -> int:
         """How many e-nodes the plan would insert, at most."""
@@ -56,17 +62,6 @@ class Plan:
             made.append(None if None in args else graph.peek(step.head, args))  # type: ignore[arg-type]
         return made.count(None)
 
-    def insert(self, graph: EGraph, terms: Sequence[int]) -> list[int]:
-        """The e-node of each step."""
-        made: list[int] = []
-        for head, args, facts, node in self.steps:
-            if node is not None:
-                made.append(graph.adopt(node))
-            else:
-                read = [ABSENT if a is None else terms[a] if a >= 0 else made[~a] for a in args]
-                made.append(graph.add(head, read, facts))
-        return made
-
     def needs(self, graph: EGraph, terms: Sequence[int], made: Sequence[int]) -> list[tuple[int, int]]:
         """Pairs of terms by whose equality e-nodes of other arguments were found in place of new ones."""
         needs: list[tuple[int, int]] = []
@@ -77,69 +72,32 @@ class Plan:
         return needs
 
 
-class _Known(Asked):
-    """A class as conditions see it."""
-
-    def __init__(self, fact: Fact):
-        kind = fact.tensor
-        if kind is None:
-            raise Undefined("not a tensor")
-        self.shape, self.dtype, self.static, self._fact = kind.shape, kind.dtype, fact.static, fact
-
-    @property
-    def value(self) -> Fraction:
-        if self._fact.scalar is None:
-            raise Undefined("not a scalar constant")
-        return self._fact.scalar
-
-    @property
-    def positive(self) -> bool:
-        return _positive(self._fact)
-
-
-def _positive(fact: Fact) -> bool:
-    node = fact.constant
-    return node is not None and bool((node.attribute("data").array > 0).all())
-
-
 class Rewrite:
-    """One rule with its arguments in one order: the terms of its roots, and a memo of plans."""
+    """One rule with its arguments in one order: the terms of its roots, and plans for their matches."""
 
     def __init__(self, rule: Rule, side: tuple[Term, ...]):
         self.rule, self.side = rule, side
         self.dtypes = None if "any" in rule.tags else FLOATS
-        calls = (n for tree in _trees(rule) for n in ast.walk(tree) if isinstance(n, ast.Call))
-        asked = {call.func.id for call in calls if isinstance(call.func, ast.Name)}
-        self._asks_value = "value" in asked
-        self._asks_positive = "positive" in asked
-        self.asks_constants = self._asks_value or self._asks_positive
-        self._plans: dict[Any, Plan | None] = {}
+        self.asks_content = any(calls(tree) & ASKS_CONTENT for tree in _trees(rule))
+        self.once = "once" in rule.tags
 
     def plan(
         self,
         graph: EGraph,
         heads: Sequence[Head],
         facts: Sequence[Fact],
-        roots: Sequence[int],
+        roots: Sequence[Fact],
         variables: Sequence[str],
         operators: Sequence[Sequence[Term]],
     ) -> Plan | None:
         """What to insert for a match of these heads and variables; None where the rule does not apply.
 
-        `operators` are the matched terms of each root, in the order of the heads.
+        `roots` are what is known of the roots, `operators` each one's matched terms, as the heads are.
         """
-        key: tuple[Any, ...] = (*heads, *[fact.code for fact in facts])
-        if self._asks_value:
-            key += tuple([fact.scalar for fact in facts])
-        if self._asks_positive:
-            key += tuple([_positive(fact) for fact in facts])
-        if key not in self._plans:
-            try:
-                wanted = [graph.facts[graph.find(root)] for root in roots]
-                self._plans[key] = self._planned(graph, heads, facts, wanted, variables, operators)
-            except (Untypable, Undefined):
-                self._plans[key] = None
-        return self._plans[key]
+        try:
+            return self._planned(graph, heads, facts, roots, variables, operators)
+        except (Untypable, Undefined):
+            return None
 
     def _planned(
         self,
@@ -154,7 +112,7 @@ class Rewrite:
         kinds = [fact.tensor for fact in facts]
         if any(kind is None or (self.dtypes is not None and kind.dtype not in self.dtypes) for kind in kinds):
             return None
-        names: dict[str, Any] = {name: _Known(fact) for name, fact in known.items()}
+        names: dict[str, Any] = {name: Known(fact) for name, fact in known.items()}
         values: dict[str, Any] = {}
         flat = [term for group in operators for term in group]
         matched = {id(term): head for term, head in zip(flat, heads, strict=True)}
@@ -170,7 +128,48 @@ class Rewrite:
         found = [writer.write(root) for root in self.rule.rhs]
         if any(types != fact.types for (_, types), fact in zip(found, roots, strict=True)):
             return None
-        return Plan(tuple(writer.steps), tuple(ref for ref, _ in found), values, dtype)
+        steps = tuple(writer.steps)
+        return Plan(steps, tuple(ref for ref, _ in found), values, dtype, _insert(steps, len(variables)))
+
+
+def _insert(steps: Sequence[Step], variables: int) -> Insert:
+    """Inserts the steps, one after the other."""
+    form = tuple([None if step.node is not None else step.args for step in steps])
+    made: Insert = _inserter(form, variables)(*[part for step in steps for part in step])
+    return made
+
+
+@cache
+def _inserter(form: tuple[tuple[int | None, ...] | None, ...], variables: int) -> Callable[..., Insert]:
+    """Written out, as every match goes through it; steps of one form share the code, None is a constant."""
+    named = "".join(f"h{k}, a{k}, f{k}, n{k}, " for k in range(len(form)))
+    lines = [f"def over({named}):", "    def insert(graph, terms, classes):"]
+    lines += ["        known, parents = graph.known, graph.parents"]
+    if variables:
+        lines += [f"        {''.join(f't{k}, ' for k in range(variables))} = terms"]
+        lines += [f"        {''.join(f'c{k}, ' for k in range(variables))} = classes"]
+    for number, args in enumerate(form):
+        if args is None:
+            lines += [f"        m{number} = graph.adopt(n{number})"]
+        else:
+            born = "".join(f"{_place(a, 't', 'm')}, " for a in args)
+            classes = "".join(f", {_place(a, 'c', 'd')}" for a in args)
+            lines += [f"        key = (h{number}{classes},)", f"        m{number} = known.get(key)"]
+            lines += [f"        if m{number} is None: m{number} = graph.insert(key, ({born}), f{number})"]
+        if any(~number in others for others in form[number + 1 :] if others):
+            lines += [f"        d{number} = parents[m{number}]"]
+            lines += [f"        if parents[d{number}] != d{number}: d{number} = graph.find(m{number})"]
+    lines += [f"        return ({''.join(f'm{k}, ' for k in range(len(form)))})", "    return insert"]
+    scope: dict[str, Any] = {}
+    exec(compile("\n".join(lines), "<plan>", "exec"), scope)  # written above from numbers alone
+    made: Callable[..., Insert] = scope["over"]
+    return made
+
+
+def _place(arg: int | None, variable: str, step: str) -> str:
+    if arg is None:
+        return str(ABSENT)
+    return f"{variable}{arg}" if arg >= 0 else f"{step}{~arg}"
 
 
 def _trees(rule: Rule) -> list[ast.expr]:

@@ -13,11 +13,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
-from tensaurus.egraph.egraph import EGraph, Equation
-from tensaurus.egraph.pattern import Match, Pattern, compiled, shape
+from tensaurus.egraph.egraph import EGraph, Equation, Fact, Head, Kind
+from tensaurus.egraph.guard import guards
+from tensaurus.egraph.pattern import Match, Pattern, Sift, compiled, shape, sift
 from tensaurus.egraph.rewrite import Plan, Rewrite, rewrites
 from tensaurus.egraph.table import Table
 from tensaurus.rules.match import Binding, build
@@ -70,6 +72,10 @@ class Matched:
         return [Equation(rule, tuple(left), tuple(right))], needs
 
 
+# what Matched takes
+_Made: TypeAlias = "tuple[Entry, tuple[Match, ...], Sequence[int], Plan, Sequence[int]]"
+
+
 @dataclass
 class Exploration:
     """How it went."""
@@ -84,6 +90,8 @@ class Exploration:
 
 class Filter(Protocol):
     """Keeps the e-graph free of cycles, or lets everything pass."""
+
+    eager: bool  # whether it must see every union before the next match, not the round's together
 
     def begin(self, graph: EGraph) -> None:
         """A round begins; the e-graph is rebuilt."""
@@ -103,9 +111,30 @@ class Entry:
 
     def __init__(self, rewrite: Rewrite, patterns: Sequence[Pattern], own: Sequence[Pattern]):
         self.rewrite, self.patterns = rewrite, patterns
+        self.plans: dict[Any, Plan | None] = {}  # for heads and what is known of the variables
         self.names = tuple(dict.fromkeys(name for pattern in own for name in pattern.variables))
         self.slots = [[self.names.index(name) for name in pattern.variables] for pattern in own]
         self.operators = [pattern.operators for pattern in own]
+
+    def plan(
+        self, graph: EGraph, heads: Sequence[Head], facts: Sequence[Fact], roots: Sequence[Fact]
+    ) -> Plan | None:
+        """What it inserts where these were matched; None where it does not apply."""
+        return self.rewrite.plan(graph, heads, facts, roots, self.names, self.operators)
+
+
+class Family:
+    """Entries of one root that search for the same; what they make of a match is looked up together."""
+
+    def __init__(self, pattern: Pattern):
+        self.pattern = pattern
+        self.entries: list[Entry] = []
+        self.plans: dict[Any, tuple[tuple[Entry, Plan], ...]] = {}  # of the entries that apply
+
+    @cached_property
+    def sift(self) -> Sift:
+        asked = any(entry.rewrite.asks_content for entry in self.entries)
+        return sift(self.pattern, "content" if asked else "code")
 
 
 class Ruleset:
@@ -113,21 +142,26 @@ class Ruleset:
 
     def __init__(self, rules: Iterable[Rule]):
         self.rules = [rule for rule in rules if not rule.tags & {"off", "expand"}]
-        self.single: dict[Pattern, list[Entry]] = {}  # by what they search for
         self.several: list[Entry] = []
         known: dict[Any, Pattern] = {}
+        families: dict[Pattern, Family] = {}
         for rule in self.rules:
+            guarded = guards(rule)
             for rewrite in rewrites(rule):
-                own = [compiled(term) for term in rewrite.side]
-                shared = [
-                    known.setdefault(shape(term, {}), pattern)
-                    for term, pattern in zip(rewrite.side, own, strict=True)
-                ]
+                own, shared = [], []
+                for term in rewrite.side:
+                    names: dict[str, int] = {}
+                    form = shape(term, names)
+                    asked = tuple([(names[name], id(guarded[name])) for name in names if name in guarded])
+                    pattern = compiled(term, guarded)
+                    own.append(pattern)
+                    shared.append(known.setdefault((form, asked), pattern))
                 entry = Entry(rewrite, shared, own)
                 if len(shared) == 1:
-                    self.single.setdefault(shared[0], []).append(entry)
+                    families.setdefault(shared[0], Family(shared[0])).entries.append(entry)
                 else:
                     self.several.append(entry)
+        self.single = list(families.values())
         self.patterns = list(known.values())
 
 
@@ -179,8 +213,11 @@ class _Run:
         self.table = Table()
         self.room = limits.nodes  # e-nodes at most
         self.report = Exploration()
-        self.done: dict[Entry, set[tuple[Match, ...]]] = defaultdict(set)  # what was applied
-        self.refused: dict[Entry, set[tuple[Match, ...]]] = defaultdict(set)  # where it does not apply
+        self.tried: dict[Family, set[Match]] = defaultdict(set)  # matches of earlier rounds
+        self.refused: dict[Family, list[Match]] = defaultdict(list)  # those that not every entry took
+        self.joined: dict[Entry, set[tuple[Match, ...]]] = defaultdict(set)  # the same for several roots
+        self.apart: dict[Entry, set[tuple[Match, ...]]] = defaultdict(set)
+        self.equal: list[tuple[list[tuple[int, int]], _Made]] = []  # to be merged when the round is over
         self.learnt = 0
         self.merged: dict[int, tuple[int, int]] = {}  # the oldest and the youngest root of each
 
@@ -218,6 +255,7 @@ class _Run:
                 graph.changed |= before  # not every match of theirs was applied
                 raise
             finally:
+                self._merge()
                 graph.rebuild()
                 graph.changed = {graph.find(group) for group in graph.changed}
                 if self.cycles is not None:
@@ -227,29 +265,35 @@ class _Run:
 
     def _round(self, multi: bool) -> None:
         """Search all patterns, then apply the rules to what matches."""
-        graph, ruleset = self.graph, self.ruleset
+        graph, ruleset, table = self.graph, self.ruleset, self.table
         changed = {graph.find(group) for group in graph.changed}
         graph.changed.clear()
         if graph.learnt != self.learnt:
             self.learnt = graph.learnt
+            for family, matches in self.refused.items():
+                self.tried[family].difference_update(matches)
             self.refused.clear()
-        self.table.update(graph, changed)
-        reach = [changed]  # classes from which what changed is so many steps below
+            self.apart.clear()
+        table.update(graph, changed)
         joint: list[tuple[Entry, list[list[Match]]]] = []
         if multi:
             wanted = dict.fromkeys(pattern for entry in ruleset.several for pattern in entry.patterns)
-            found = {pattern: self.table.search(graph, pattern) for pattern in wanted}
+            found = {pattern: table.search(graph, pattern) for pattern in wanted}
             joint = [(entry, [found[pattern] for pattern in entry.patterns]) for entry in ruleset.several]
-        singles: list[tuple[list[Entry], list[Match]]] = []
-        for pattern, entries in ruleset.single.items():
+        reach = [changed]  # classes from which what changed is so many steps below
+        below: dict[tuple[Kind, int], list[int]] = {}  # those of a kind
+        singles: list[tuple[Family, list[Match]]] = []
+        for family in ruleset.single:
+            pattern = family.pattern
             while len(reach) < pattern.depth:
                 reach.append(self._above(reach[-1]))
-            if matches := self.table.search(graph, pattern, reach[pattern.depth - 1]):
-                singles.append((entries, matches))
-        for entries, matches in singles:
-            for entry in entries:
-                for match in matches:
-                    self._apply(entry, (match,))
+            key = pattern.root, pattern.depth
+            if key not in below:
+                below[key] = table.having(pattern.root, reach[pattern.depth - 1])
+            if below[key] and (matches := table.search(graph, pattern, below[key])):
+                singles.append((family, matches))
+        for family, matches in singles:
+            self._sift(family, matches)
         waiting = [(entry, self._joined(entry, lists)) for entry, lists in joint]
         while waiting:  # in turns: before a limit is met, every rule has had its share
             left = []
@@ -258,6 +302,77 @@ class _Run:
                     self._apply(entry, together)
                     left.append((entry, rest))
             waiting = left
+
+    def _sift(self, family: Family, matches: list[Match]) -> None:
+        """Apply the rules of one root to their matches; raises _Stop.
+
+        What a match makes depends on its e-nodes alone, and on what is known of the variables.
+        """
+        graph, find, cycles = self.graph, self.graph.find, self.cycles
+        born, heads, facts = graph.born, graph.heads, graph.facts
+        tried, refused, bind = self.tried[family], self.refused[family], family.pattern.bind
+        again: list[Match] = []
+        entries = len(family.entries)
+
+        def plan(key: Any, match: Match, classes: tuple[int, ...]) -> tuple[tuple[Entry, Plan], ...]:
+            told = [heads[number] for number in match], [facts[group] for group in classes]
+            roots = [facts[find(match[0])]]
+            made = [(entry, entry.plan(graph, *told, roots)) for entry in family.entries]
+            family.plans[key] = found = tuple([(entry, plan) for entry, plan in made if plan is not None])
+            return found
+
+        def act(match: Match, classes: tuple[int, ...], plans: tuple[tuple[Entry, Plan], ...]) -> None:
+            terms, root = bind(born, match), match[0]
+            if len(plans) < entries:
+                refused.append(match)
+            for entry, plan in plans:
+                told = tuple(map(graph.constant_of, terms)) if entry.rewrite.asks_content else terms
+                if cycles is not None:
+                    classes = tuple(map(find, terms))
+                    if not cycles.allows(graph, (root,), told):
+                        self.report.filtered += 1
+                        again.append(match)
+                        continue
+                made = self._insert(plan, told, classes)
+                (place,) = plan.roots
+                new = told[place] if place >= 0 else made[~place]
+                if find(root) != find(new):
+                    self._hold([(root, new)], (entry, (match,), told, plan, made))
+
+        now = graph.args, heads, facts, graph.parents, find
+        family.sift(matches, tried, *now, family.plans, plan, act, refused)
+        tried.update(matches)
+        tried.difference_update(again)
+
+    def _insert(self, plan: Plan, terms: Sequence[int], classes: Sequence[int]) -> tuple[int, ...]:
+        """The e-nodes of a plan; raises _Stop where a limit is met."""
+        graph, deadline = self.graph, self.limits.deadline
+        self.report.matches += 1
+        if deadline is not None and monotonic() > deadline:
+            raise _Stop("time")
+        room = self.room - len(graph.known)
+        if len(plan.steps) > room and plan.missing(graph, terms) > room:
+            raise _Full("nodes")
+        return plan.insert(graph, terms, classes)
+
+    def _hold(self, pairs: list[tuple[int, int]], made: _Made) -> None:
+        """Terms are equal: merged when the round is over, as until then e-nodes are found by class."""
+        self.equal.append((pairs, made))
+        if self.cycles is not None and self.cycles.eager:
+            self._merge()
+
+    def _merge(self) -> None:
+        """Merge what was found to be equal."""
+        graph, applied = self.graph, self.report.applied
+        find = graph.find
+        for pairs, made in self.equal:
+            source = None
+            for left, right in pairs:
+                if find(left) != find(right):
+                    source = source or Matched(*made)
+                    graph.union(left, right, source)
+                    applied[source.entry.rewrite.rule.name] += 1
+        self.equal.clear()
 
     def _above(self, groups: set[int]) -> set[int]:
         """The classes and those that read them."""
@@ -272,7 +387,7 @@ class _Run:
         what it has merged it merges only with what came wholly before or after: never anything twice.
         """
         graph = self.graph
-        once = "once" in entry.rewrite.rule.tags
+        once = entry.rewrite.once
 
         def extend(chosen: tuple[Match, ...], bound: dict[int, int]) -> Iterator[tuple[Match, ...]]:
             place = len(chosen)
@@ -306,57 +421,39 @@ class _Run:
         return last < first
 
     def _apply(self, entry: Entry, matches: tuple[Match, ...]) -> None:
-        """Insert what the rule makes of a match and merge it with the match's roots; raises _Stop.
-
-        What a match makes depends on its e-nodes alone, and on what is known of the variables.
-        """
+        """Insert what a rule of several roots makes of a match; raises _Stop."""
         graph, find = self.graph, self.graph.find
-        if matches in self.done[entry] or matches in self.refused[entry]:
+        if matches in self.joined[entry] or matches in self.apart[entry]:
             return
-        born, all_heads, all_facts = graph.born, graph.heads, graph.facts
-        if len(matches) == 1:
-            (match,) = matches
-            terms: Sequence[int] = entry.patterns[0].bind(born, match)
-            heads = [all_heads[number] for number in match]
-        else:
-            terms = self._together(entry, matches)
-            heads = [all_heads[number] for match in matches for number in match]
-        facts = [all_facts[find(term)] for term in terms]
-        if entry.rewrite.asks_constants:  # the rule's instance must show them
-            terms = [graph.known(term) for term in terms]
+        heads = [graph.heads[number] for match in matches for number in match]
+        terms = self._together(entry, matches)
+        classes = [find(term) for term in terms]
+        facts = [graph.facts[group] for group in classes]
         roots = [match[0] for match in matches]
-        plan = entry.rewrite.plan(graph, heads, facts, roots, entry.names, entry.operators)
+        asks = entry.rewrite.asks_content
+        key = (*heads, *[fact.content if asks else fact.code for fact in facts])
+        if key not in entry.plans:
+            entry.plans[key] = entry.plan(graph, heads, facts, [graph.facts[find(root)] for root in roots])
+        plan = entry.plans[key]
         if plan is None:
-            self.refused[entry].add(matches)
+            self.apart[entry].add(matches)
             return
-        self.report.matches += 1
+        if asks:  # the rule's instance must show them
+            terms = [graph.constant_of(term) for term in terms]
         if self.cycles is not None and not self.cycles.allows(graph, roots, terms):
             self.report.filtered += 1
             return
-        limits = self.limits
-        if limits.deadline is not None and monotonic() > limits.deadline:
-            raise _Stop("time")
-        room = self.room - len(graph)
-        if len(plan.steps) > room and plan.missing(graph, terms) > room:
-            raise _Full("nodes")
-        newest = len(all_heads)
-        made = plan.insert(graph, terms)
-        if "once" in entry.rewrite.rule.tags:
+        newest = len(graph.heads)
+        made = self._insert(plan, terms, classes)
+        if entry.rewrite.once:
             spans = [self.merged.get(root, (root, root)) for root in roots]
             span = min(first for first, _ in spans), max(last for _, last in spans)
             self.merged.update((number, span) for number in made if number >= newest)
-        fresh = [
-            (root, new)
-            for root, place in zip(roots, plan.roots, strict=True)
-            if find(root) != find(new := terms[place] if place >= 0 else made[~place])
-        ]
-        self.done[entry].add(matches)
-        if not fresh:
-            return
-        source = Matched(entry, matches, terms, plan, made)
-        for root, new in fresh:
-            if graph.union(root, new, source):
-                self.report.applied[entry.rewrite.rule.name] += 1
+        self.joined[entry].add(matches)
+        news = [terms[place] if place >= 0 else made[~place] for place in plan.roots]
+        pairs = [(root, new) for root, new in zip(roots, news, strict=True) if find(root) != find(new)]
+        if pairs:
+            self._hold(pairs, (entry, matches, terms, plan, made))
 
     def _together(self, entry: Entry, matches: tuple[Match, ...]) -> list[int]:
         """The terms of the variables of several roots; where roots share a variable, the first one's."""

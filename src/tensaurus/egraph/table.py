@@ -1,12 +1,12 @@
-"""The e-nodes of an e-graph as patterns search them: by class and kind, as of one moment."""
+"""The e-nodes of an e-graph as patterns search them: by kind and class, as of one moment."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
-from tensaurus.egraph.egraph import EGraph, Kind, kind
+from tensaurus.egraph.egraph import EGraph, Head, Kind, kind
 from tensaurus.egraph.pattern import Match, Pattern
 from tensaurus.graph.node import ITEM
 
@@ -15,32 +15,44 @@ __all__ = ["Table"]
 
 @dataclass
 class Table:
-    """E-nodes of each class by kind, and the classes that have a kind."""
+    """E-nodes of each kind, by class."""
 
-    rows: dict[int, dict[Kind, list[int]]] = field(default_factory=dict)
-    having: dict[Kind, set[int]] = field(default_factory=lambda: defaultdict(set))
+    rows: dict[Kind, dict[int, list[int]]] = field(default_factory=lambda: defaultdict(dict))
+    _kinds: dict[tuple[Head, int], Kind] = field(default_factory=dict)
 
     def update(self, graph: EGraph, changed: Iterable[int]) -> None:
         """Bring the rows of classes up to date; the e-graph must be rebuilt."""
-        heads = graph.heads
+        members = graph.members
+        for rows in self.rows.values():
+            for group in [group for group in rows if group not in members]:  # merged into others
+                del rows[group]
+        heads, args, kinds = graph.heads, graph.args, self._kinds
         for group in changed:
             row: dict[Kind, list[int]] = {}
             for number in graph.live(group):
-                head = heads[number]
-                place = head.attrs[0][1] if head.op is ITEM else None
-                row.setdefault(kind(head.op, len(graph.args[number]), place), []).append(number)
-            self.rows[group] = row
-            for found in row:
-                self.having[found].add(group)
+                key = (heads[number], len(args[number]))
+                found = kinds.get(key)
+                if found is None:
+                    head, count = key
+                    place = head.attrs[0][1] if head.op is ITEM else None
+                    found = kinds[key] = kind(head.op, count, place)
+                if found in row:
+                    row[found].append(number)
+                else:
+                    row[found] = [number]
+            for found, numbers in row.items():
+                self.rows[found][group] = numbers
 
-    def search(self, graph: EGraph, pattern: Pattern, among: set[int] | None = None) -> list[Match]:
-        """Where the pattern matches, its root in the classes `among` or anywhere, class by class."""
-        groups = self.having[pattern.root]
-        stale = [group for group in groups if group not in graph.members]  # merged into others
-        groups.difference_update(stale)
-        for group in stale:
-            self.rows.pop(group, None)
+    def having(self, wanted: Kind, among: Set[int] | None = None) -> list[int]:
+        """The classes that have e-nodes of a kind, of some classes or of all, in order."""
+        rows = self.rows.get(wanted, {})
+        return sorted(rows if among is None else rows.keys() & among)
+
+    def search(self, graph: EGraph, pattern: Pattern, groups: Sequence[int] | None = None) -> list[Match]:
+        """Where the pattern matches, its root in these classes, which have its kind, or in any."""
+        rows = [self.rows.get(wanted, {}) for wanted in pattern.kinds]
         found: list[Match] = []
-        for group in sorted(groups if among is None else groups & among):
-            pattern.search(group, self.rows, graph.args, graph.facts, found)
+        if all(rows):
+            among = self.having(pattern.root) if groups is None else groups
+            pattern.search(among, rows, graph.args, graph.facts, found)
         return found

@@ -1,0 +1,98 @@
+"""What a rule asks of one variable alone and by its types alone: told at once for all classes of one type."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from functools import cache
+
+from tensaurus.egraph.egraph import Fact, coded, typed
+from tensaurus.rules.match import FLOATS
+from tensaurus.rules.rule import Rule
+from tensaurus.rules.term import FUNCTIONS, Undefined, evaluate
+from tensaurus.rules.term import Fact as Asked
+
+__all__ = ["ASKS_CONTENT", "Guard", "Known", "calls", "guards"]
+
+ASKS_CONTENT = frozenset({"value", "positive"})  # functions of what a constant holds
+
+
+class Known(Asked):
+    """A class as conditions see it.  Raises Undefined for what is not a tensor."""
+
+    def __init__(self, fact: Fact):
+        kind = fact.tensor
+        if kind is None:
+            raise Undefined("not a tensor")
+        self.shape, self.dtype, self.static, self._fact = kind.shape, kind.dtype, fact.static, fact
+
+    @property
+    def value(self) -> Fraction:
+        if self._fact.scalar is None:
+            raise Undefined("not a scalar constant")
+        return self._fact.scalar
+
+    @property
+    def positive(self) -> bool:
+        return self._fact.positive
+
+
+class Guard(dict[int, bool]):
+    """Whether the conditions hold, by the code of a class's types; found out where it is asked first."""
+
+    def __init__(self, conditions: Sequence[ast.expr], name: str, floats: bool):
+        super().__init__()
+        self.conditions, self.name, self.floats = conditions, name, floats
+
+    def __missing__(self, code: int) -> bool:
+        self[code] = found = self._holds(code)
+        return found
+
+    def _holds(self, code: int) -> bool:
+        types, static = coded(code)
+        fact = typed(types)[static]
+        kind = fact.tensor
+        if kind is None or self.floats and kind.dtype not in FLOATS:
+            return False
+        try:
+            return all(evaluate(condition, {self.name: Known(fact)}) for condition in self.conditions)
+        except Undefined:
+            return False
+
+
+def guards(rule: Rule) -> Mapping[str, Guard]:
+    """By variable; rules that ask the same of a variable share the answers."""
+    floats = "any" not in rule.tags
+    found: dict[str, list[ast.expr]] = {}
+    for condition in rule.where:
+        bound = {node.id for loop in _loops(condition) for node in _names(loop.target)}
+        names = {node.id for node in _names(condition)} - bound - FUNCTIONS.keys()
+        if len(names) == 1 and names <= rule.variables.keys() and not calls(condition) & ASKS_CONTENT:
+            found.setdefault(names.pop(), []).append(condition)
+    return {name: _guard(tuple(_without(name, c) for c in asked), floats) for name, asked in found.items()}
+
+
+def _without(name: str, condition: ast.expr) -> str:
+    """The condition, whatever the variable is called."""
+    return re.sub(rf"\b{name}\b", "_", ast.unparse(condition))
+
+
+@cache
+def _guard(conditions: tuple[str, ...], floats: bool) -> Guard:
+    return Guard([ast.parse(text, mode="eval").body for text in conditions], "_", floats)
+
+
+def calls(tree: ast.expr) -> set[str]:
+    """The functions that an expression calls."""
+    found = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return {func.id for func in found if isinstance(func, ast.Name)}
+
+
+def _names(tree: ast.expr) -> list[ast.Name]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+
+
+def _loops(tree: ast.expr) -> list[ast.comprehension]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.comprehension)]
