@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, ValueInfoProto, helper, load_from_string, numpy_helper
 
 from tensaurus import backends
-from tensaurus.backends import Bindable
+from tensaurus.backends import Bindable, Fusing, Profiling
+from tensaurus.backends._kernels import Kernel, charged, per_run
 from tensaurus.errors import TensaurusError
 
 RUNTIMES = [name for name in ("onnxruntime", "openvino") if name in backends.installed()]
@@ -62,6 +63,33 @@ MANY_NAMES = model(  # one tensor under several output names, a passed-through i
     [info("x", ["n", 4]), info("c", [])],
     [info("r"), info("y"), info("z"), info("same"), info("s", kind=TensorProto.INT64)],
 )
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_a_profile_charges_every_tensor(name: str) -> None:
+    """What is fused is charged once; the profile tells of the same kernels as the graph."""
+    backend = backends.find(name)
+    assert isinstance(backend, Profiling) and isinstance(backend, Fusing)
+    found = backend.profile(CONVOLUTION, {"x": floats(2, 3, 16, 16)}, threads=1, seconds=0.01)
+    assert all(seconds > 0 for _, seconds in found)
+    traced = [tensors for tensors, _ in found if tensors]
+    assert sorted(map(sorted, traced)) == [["c", "r"], ["y"]]
+    assert sorted(map(sorted, backend.kernels(load_from_string(CONVOLUTION)))) == [["c", "r"], ["y"]]
+
+
+def test_conversions_are_charged_to_those_who_ask_for_them() -> None:
+    one, two, none = frozenset({"a"}), frozenset({"b", "c"}), frozenset[str]()
+    kernels = [
+        Kernel("first", "Op", ("x",), ("p",), one),
+        Kernel("blocked", "Op", ("p",), ("q",), none),  # read by a conversion and by another kernel
+        Kernel("again", "Op", ("q",), ("r",), none),
+        Kernel("second", "Op", ("q", "r"), ("s",), two),
+        Kernel("plain", "Op", ("s",), ("y",), none),  # read by nobody
+    ]
+    assert charged(kernels, [1.0, 4.0, 8.0, 16.0, 32.0]) == [(one, 1.0), (two, 4.0 + 8.0 + 16.0 + 32.0)]
+    alone = [Kernel("only", "Op", ("x",), ("y",), none)]
+    assert charged(alone, [1.0]) == [(none, 1.0)]
+    assert per_run([9.0, 1.0, 2.0, 3.0]) == 2.5 and per_run([5.0]) == 5.0 and per_run([]) == 0.0
 
 
 def test_listing_imports_no_runtime() -> None:

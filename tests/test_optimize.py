@@ -14,7 +14,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tensaurus.cost.whole as whole
+from tensaurus.cost.database import Database
 from tensaurus.cost.measure import compare
+from tensaurus.cost.observe import Observer
 from tensaurus.cost.operators import OperatorCosts, estimate
 from tensaurus.errors import TensaurusError
 from tensaurus.optimize import Result, optimize
@@ -88,6 +90,13 @@ def affine_model(opset: int = 12, size: int = 40) -> onnx.ModelProto:
 
 def run(model: onnx.ModelProto, **options: object) -> Result:
     return optimize(model, **{"steps": 30, "threads": 2, **options})  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def by_operators_alone(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """What is found must not depend on how busy the machine was when a small model was run as a whole."""
+    if "whole" not in request.keywords:
+        monkeypatch.setattr(Observer, "__call__", lambda self, program: None)
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +210,19 @@ def test_a_wrong_rule_never_reaches_a_result(
 
 
 KNOWN: set[object] = set()
+
+
+@pytest.mark.whole
+def test_programs_are_run_as_a_whole(tmp_path: Path) -> None:
+    """Twice the same from one database, in which the second finds what the first has seen."""
+    path = tmp_path / "db.sqlite"
+    results = [run(affine_model(), database=path) for _ in range(3)]
+    with Database(path) as records:
+        assert any(row.workload.startswith("within model") for row in records.all())
+    summary = results[0].summary
+    assert summary.equivalence.passed and summary.original_predicted_ms > 0 and summary.predicted_ms > 0
+    last, again = results[1:]
+    assert last.model.SerializeToString() == again.model.SerializeToString()
 
 
 def test_an_interrupt_keeps_the_best(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

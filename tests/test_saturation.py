@@ -312,7 +312,19 @@ def test_a_result_that_others_read_is_not_fused_away() -> None:
 
 
 def test_a_runtime_that_does_not_tell_fuses_nothing() -> None:
-    assert fused_pieces(model(conv_relu), "openvino") == []
+    assert fused_pieces(model(conv_relu), "reference") == []
+
+
+@pytest.mark.skipif("openvino" not in backends.installed(), reason="openvino is not installed")
+def test_what_openvino_fuses_are_pieces() -> None:
+    """A convolution that a batch norm was folded into has lost its name in openvino's graph."""
+    for make, wanted in (
+        (conv_relu, [{"Conv", "Relu"}]),
+        (conv_add_relu, [{"Add", "Relu"}, {"BatchNormalization", "Conv"}, {"Conv", "Relu"}]),
+    ):
+        pieces = fused_pieces(model(make), "openvino")
+        found = [{str(n.op) for n in piece.inner} for piece in pieces]
+        assert sorted(found, key=sorted) == wanted
 
 
 def test_sizes_and_attributes_of_a_fusion_may_be_any() -> None:

@@ -19,6 +19,7 @@ from tensaurus.cost.database import Database
 from tensaurus.cost.kernels import fused_pieces
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.measure import Stopwatch, choose
+from tensaurus.cost.observe import Observation, Observer
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.whole import model_times
 from tensaurus.equivalence.chain import check_rewrites
@@ -41,7 +42,7 @@ from tensaurus.rules.match import expander
 from tensaurus.rules.rule import Rule, library
 from tensaurus.search.bodies import search_bodies
 from tensaurus.search.candidate import Candidate, Outcome
-from tensaurus.search.strategies import STRATEGIES, Effort, Strategy
+from tensaurus.search.strategies import STRATEGIES, Effort, Runtime, Strategy
 
 MARGIN = 0.01  # a result must be faster by this share: less cannot be told from noise
 
@@ -145,6 +146,7 @@ def optimize(
         costs = OperatorCosts(
             records, stopwatch, backend, machine, program.frame.opset, expand, weights=weights
         )
+        observer = stack.enter_context(Observer(feeds, backend, machine, records, folder, expand))
         told.phase("searching")
         start = monotonic()
         effort = Effort(
@@ -161,10 +163,14 @@ def optimize(
                 return []
             return fused_pieces(export_model(found, expand=expand), backend)
 
-        strategy = STRATEGIES[search](rules, costs, fused)
+        def observe(found: Program) -> Observation | None:
+            return None if found.frame is not program.frame else observer(found)
+
+        strategy = STRATEGIES[search](rules, Runtime(costs, fused, observe))
         hunt = Hunt(strategy, costs, effort, told)
         outcome, bodies = hunt.run(program)
         stopwatch.close()
+        observer.close()
         seconds = monotonic() - start
         told.phase("measuring the best programs")
         found = [c for c in outcome.candidates if c.step is not None or bodies]
@@ -205,6 +211,7 @@ def optimize(
         ended_by=outcome.ended_by,
         searched=outcome.detail,
         predicted_ms=chosen.cost * 1e3,
+        original_predicted_ms=outcome.original.cost * 1e3,
         constants_mb=constant_bytes(chosen.program) / 1e6,
     )
     return Result(_labelled(choice.model, summary), summary)

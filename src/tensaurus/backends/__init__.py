@@ -26,6 +26,7 @@ __all__ = [
     "BackendError",
     "Bindable",
     "Fusing",
+    "Profiling",
     "Session",
     "find",
     "installed",
@@ -113,6 +114,22 @@ class Fusing(Protocol):
 
         Read from the graph that the runtime has optimized; kernels that cannot be traced are left out.
         Raises BackendError if the runtime refuses the model.
+        """
+        ...
+
+
+@runtime_checkable
+class Profiling(Protocol):
+    """A backend that can tell where the time of a model goes."""
+
+    def profile(
+        self, model: bytes | Path, feeds: Mapping[str, Array], *, threads: int, seconds: float
+    ) -> list[tuple[frozenset[str], float]]:
+        """Of each of the runtime's own kernels, the tensors of the model that it computes and its seconds.
+
+        By the runtime's own clock, of one run, over runs that take about `seconds`; conversions between
+        layouts count with the kernels that ask for them.  Raises BackendError if the runtime refuses the
+        model.
         """
         ...
 

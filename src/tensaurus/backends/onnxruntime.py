@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tensaurus.backends import Array, BackendError, said
+from tensaurus.backends._kernels import Kernel, charged, per_run, traced
 
 if TYPE_CHECKING:
     import onnx
@@ -75,81 +77,121 @@ class _OnnxRuntime:
 
     def compile(self, model: bytes | Path, *, threads: int) -> _Session:
         """A session on `threads` threads that runs one node after the other."""
-        import onnxruntime as ort
-
-        options = ort.SessionOptions()
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-        options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 3  # errors only
-        source = str(model) if isinstance(model, Path) else model
-        try:
-            return _Session(ort.InferenceSession(source, options, providers=["CPUExecutionProvider"]))
-        except Exception as error:
-            raise BackendError(f"onnxruntime: {said(error)}") from error
+        return _Session(_opened(model, _options(threads)))
 
     def kernels(self, model: onnx.ModelProto) -> list[frozenset[str]]:
         """Of the graph that runs; it renames tensors in blocked layouts, which the graph before explains."""
-        import onnxruntime as ort
+        return [kernel.tensors for kernel in _kernels(model) if kernel.tensors]
 
-        levels = ort.GraphOptimizationLevel
-        before = {node.output[0]: node for node in _optimized(model, levels.ORT_ENABLE_EXTENDED)}
-        running = _optimized(model, levels.ORT_ENABLE_ALL)
-        plain: dict[str, str] = {}  # the names of renamed tensors
-        for node in running:
-            twin = before.get(node.name.removesuffix("_nchwc"))
-            if node.domain == BLOCKED and node.op_type == "ReorderOutput":
-                plain[node.input[0]] = node.output[0]
-            elif node.domain == BLOCKED and twin is not None:
-                plain.update(zip(node.input, twin.input, strict=False))
-        makers = {name: node for node in model.graph.node for name in node.output}
-        inputs = {value.name for value in model.graph.input}
-        traced = (
-            _traced([plain.get(n, n) for n in k.output], {plain.get(n, n) for n in k.input}, makers, inputs)
-            for k in running
-        )
-        return [found for found in traced if found]
+    def profile(
+        self, model: bytes | Path, feeds: Mapping[str, Array], *, threads: int, seconds: float
+    ) -> list[tuple[frozenset[str], float]]:
+        """By the events that onnxruntime writes of each node; those of nodes inside bodies are in theirs."""
+        import onnx
+
+        proto = onnx.load(model) if isinstance(model, Path) else onnx.load_from_string(model)
+        kernels = _kernels(proto)
+        options = _options(threads)
+        options.enable_profiling = True
+        with TemporaryDirectory() as folder:
+            options.profile_file_prefix = str(Path(folder) / "profile")
+            session = _opened(model, options)
+            call = _Session(session).bind(feeds)
+            runs, start = 0, perf_counter()
+            while runs < FEWEST + WARM or perf_counter() - start < seconds:
+                call()
+                runs += 1
+            events = json.loads(Path(session.end_profiling()).read_text())
+        return charged(kernels, _taken(kernels, events, runs))
+
+
+KERNEL_TIME = "_kernel_time"  # ends the name of an event
+WARM, FEWEST = 2, 6  # runs that are not counted, and runs that are, at least
+
+
+def _options(threads: int) -> Any:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3  # errors only
+    return options
+
+
+def _opened(model: bytes | Path, options: Any) -> Any:
+    import onnxruntime as ort
+
+    source = str(model) if isinstance(model, Path) else model
+    try:
+        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise BackendError(f"onnxruntime: {said(error)}") from error
+
+
+def _kernels(model: onnx.ModelProto) -> list[Kernel]:
+    """The nodes of the graph that runs; blocked layouts rename tensors, which the graph before explains."""
+    import onnxruntime as ort
+
+    levels = ort.GraphOptimizationLevel
+    before = {node.output[0]: node for node in _optimized(model, levels.ORT_ENABLE_EXTENDED)}
+    running = _optimized(model, levels.ORT_ENABLE_ALL)
+    plain: dict[str, str] = {}  # the names of renamed tensors
+    for node in reversed(running):
+        twin = before.get(node.name.removesuffix("_nchwc"))
+        if node.domain == BLOCKED and node.op_type == "ReorderOutput":
+            plain[node.input[0]] = node.output[0]
+            continue
+        if twin is None and node.domain != BLOCKED:  # a part of a function has no name
+            twin = before.get(plain.get(node.output[0], ""))
+        if twin is None:
+            continue
+        plain.update(zip(node.input, twin.input, strict=False))
+        if node.domain != BLOCKED:  # those may have taken in the operator that read them
+            plain.update(zip(node.output, twin.output, strict=False))
+    makers = {name: node for node in model.graph.node for name in node.output}
+    inputs = {value.name for value in model.graph.input}
+    found = []
+    for node in running:
+        ends, stops = ({plain.get(name, name) for name in names} for names in (node.output, node.input))
+        tensors = traced(sorted(ends), stops, makers, inputs)
+        found.append(Kernel(node.name, node.op_type, tuple(node.input), tuple(node.output), tensors))
+    return found
+
+
+def _taken(kernels: Sequence[Kernel], events: Sequence[Mapping[str, Any]], runs: int) -> list[float]:
+    """Seconds of each kernel: in every run they come in the same order, with those of bodies between them."""
+    found = [event for event in events if event["cat"] == "Node" and event["name"].endswith(KERNEL_TIME)]
+    if len(found) == runs * len(kernels):
+        places = list(range(len(kernels))) * runs
+    else:
+        names = {kernel.name: place for place, kernel in enumerate(kernels) if kernel.name}
+        places = [names.get(event["name"].removesuffix(KERNEL_TIME), -1) for event in found]
+    samples: list[list[float]] = [[] for _ in kernels]
+    for place, event in zip(places, found, strict=True):
+        if place >= 0 and event["args"]["op_name"] == kernels[place].operator:
+            samples[place].append(event["dur"] * 1e-6)
+    return [per_run(spent[WARM:]) if len(spent) == runs else 0.0 for spent in samples]
 
 
 def _optimized(model: onnx.ModelProto, level: Any) -> Sequence[onnx.NodeProto]:
     """The nodes of the graph that onnxruntime makes of the model."""
     import onnx
-    import onnxruntime as ort
 
-    options = ort.SessionOptions()
+    options = _options(1)
     options.graph_optimization_level = level
-    options.intra_op_num_threads = 1
     options.log_severity_level = 4
     with TemporaryDirectory() as folder:
         options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
         try:
-            ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-            optimized = onnx.load(options.optimized_model_filepath, load_external_data=False)
-        except Exception as error:
+            source = model.SerializeToString()
+        except Exception as error:  # larger than a message may be
             raise BackendError(f"onnxruntime: {said(error)}") from error
+        _opened(source, options)
+        optimized = onnx.load(options.optimized_model_filepath, load_external_data=False)
     return list(optimized.graph.node)
-
-
-def _traced(
-    outputs: Sequence[str],
-    stops: AbstractSet[str],
-    makers: Mapping[str, onnx.NodeProto],
-    inputs: AbstractSet[str],
-) -> frozenset[str]:
-    """The tensors between a kernel's outputs and its inputs; none where that leads past its inputs."""
-    found: set[str] = set()
-    stack = [name for name in outputs if name]
-    while stack:
-        name = stack.pop()
-        if name in found or name in stops or not name:
-            continue
-        if name in inputs:
-            return frozenset()
-        if name in makers:
-            found.add(name)
-            stack.extend(makers[name].input)
-    return frozenset(found)
 
 
 BACKEND = _OnnxRuntime()

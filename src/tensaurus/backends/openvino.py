@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tensaurus.backends import Array, BackendError, said
+from tensaurus.backends._kernels import Kernel, charged, per_run, traced
+
+if TYPE_CHECKING:
+    import onnx
 
 __all__ = ["BACKEND", "OpenVino"]
 
@@ -74,6 +80,14 @@ class _Session:
 
         return call
 
+    def counters(self) -> list[tuple[str, float]]:
+        """Of each kernel that ran, its name and the seconds that it took, in the last run."""
+        return [
+            (entry.node_name, entry.real_time.total_seconds())
+            for entry in self._request.get_profiling_info()
+            if entry.status.name == "EXECUTED"
+        ]
+
     def _feed(self, feeds: Mapping[str, Array]) -> list[Any]:
         """Set every input; the tensors may share the arrays' memory and must be kept until the run."""
         if strange := [name for name in feeds if name not in self._inputs]:
@@ -116,18 +130,81 @@ class OpenVino:
 
     def compile(self, model: bytes | Path, *, threads: int) -> _Session:
         """A session of one stream on `threads` threads."""
+        return _Session(self._compiled(model, threads))
+
+    def kernels(self, model: onnx.ModelProto) -> list[frozenset[str]]:
+        """By the layers that openvino says each of its own was made of."""
+        try:
+            source = model.SerializeToString()
+        except Exception as error:  # larger than a message may be
+            raise BackendError(f"openvino: {said(error)}") from error
+        found = _kernels(self._compiled(source, 1), model)
+        return [kernel.tensors for kernel in found if kernel.tensors]
+
+    def profile(
+        self, model: bytes | Path, feeds: Mapping[str, Array], *, threads: int, seconds: float
+    ) -> list[tuple[frozenset[str], float]]:
+        """By openvino's own counters, read after every run."""
+        import onnx
+
+        compiled = self._compiled(model, threads, PERF_COUNT=True)
+        session = _Session(compiled)
+        call = session.bind(feeds)
+        taken: dict[str, list[float]] = defaultdict(list)
+        runs, start = 0, perf_counter()
+        while runs < FEWEST + WARM or perf_counter() - start < seconds:
+            call()
+            runs += 1
+            if runs > WARM:
+                for name, spent in session.counters():
+                    taken[name].append(spent)
+        proto = onnx.load(model) if isinstance(model, Path) else onnx.load_from_string(model)
+        kernels = _kernels(compiled, proto)
+        return charged(kernels, [per_run(taken[kernel.name]) for kernel in kernels])
+
+    def _compiled(self, model: bytes | Path, threads: int, **more: Any) -> Any:
         settings: dict[str, Any] = {
             "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": 1,
             "PERFORMANCE_HINT": "LATENCY",
+            **more,
         }
         if self.exact:
             settings["INFERENCE_PRECISION_HINT"] = "f32"
         try:
             source = _core().read_model(str(model) if isinstance(model, Path) else model)
-            return _Session(_core().compile_model(source, "CPU", settings))
+            return _core().compile_model(source, "CPU", settings)
         except Exception as error:
             raise BackendError(f"openvino: {said(error)}") from error
+
+
+WARM, FEWEST = 2, 6  # runs that are not counted, and runs that are, at least
+
+
+def _kernels(compiled: Any, model: onnx.ModelProto) -> list[Kernel]:
+    """The nodes of the graph that runs, in order; it names the layers of the model that each computes."""
+    makers = {name: node for node in model.graph.node for name in node.output if name}
+    # a layer has the name of its node, or of its node's output
+    named = {node.name: [name for name in node.output if name] for node in model.graph.node}
+    named.update((name, [name]) for name in makers)
+    stops = {value.name for value in model.graph.input}
+    running = compiled.get_runtime_model().get_ordered_ops()
+    ends = [[name for layer in _layers(node) for name in named.get(layer, ())] for node in running]
+    everyone = stops.union(*ends)
+    found = []
+    for node, own in zip(running, ends, strict=True):
+        name, kind = node.get_friendly_name(), node.get_rt_info()["layerType"].astype(str)
+        inputs = tuple(port.get_node().get_friendly_name() for port in node.input_values())
+        # what was folded into another layer has lost its name
+        tensors = traced(own, everyone.difference(own), makers, frozenset())
+        found.append(Kernel(name, kind, inputs, (name,), tensors))
+    return found
+
+
+def _layers(node: Any) -> list[str]:
+    info = node.get_rt_info()
+    layers = info["originalLayersNames"].astype(str) if "originalLayersNames" in info else ""
+    return [layer for layer in layers.split(",") if layer]
 
 
 BACKEND = OpenVino()

@@ -74,6 +74,14 @@ class Database:
         )
         return rows[0] if rows else None
 
+    def beginning(self, prefix: str, backend: str, device: str) -> list[Measurement]:
+        """The measurements of workloads that begin with the prefix, sorted by their keys."""
+        return self._read(
+            "SELECT * FROM measurements WHERE substr(workload, 1, ?) = ? AND backend = ? AND device = ?"
+            " AND workload >= ? ORDER BY workload, schedule",
+            (len(prefix), prefix, backend, device, prefix),
+        )
+
     def put(self, measurement: Measurement) -> None:
         """Store it in the place of an older one with that key."""
         self.put_many([measurement])
@@ -119,7 +127,7 @@ class Database:
     ) -> None:
         self.close()
 
-    def _read(self, query: str, arguments: tuple[str, ...] = ()) -> list[Measurement]:
+    def _read(self, query: str, arguments: tuple[str | int, ...] = ()) -> list[Measurement]:
         return self._attempt(
             lambda: [Measurement(*row) for row in self._connection.execute(query, arguments).fetchall()]
         )

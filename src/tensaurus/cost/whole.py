@@ -27,7 +27,7 @@ def model_times(
     takes forever (inf); raises WorkerError where it refuses the first.
     """
     sizes = " ".join(f"{name}:{list(array.shape)}" for name, array in feeds.items())
-    names = [_digest(model) for model in packed]
+    names = [digest(model) for model in packed]
     texts = [f"model {name} beside {names[0]} on {sizes}" for name in names]
     key = machine.backend_key(backend)
     stored = [database.get(text, key, machine.key) for text in texts]
@@ -46,7 +46,7 @@ def model_times(
     return seconds
 
 
-def _digest(model: bytes | Path) -> str:
+def digest(model: bytes | Path) -> str:
     """A hash of the model's bytes; of a large model, those beside its file included."""
     if isinstance(model, bytes):
         return sha256(model).hexdigest()

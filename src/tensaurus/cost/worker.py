@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from tensaurus import backends
-from tensaurus.backends import Array, Bindable, Session
+from tensaurus.backends import Array, Bindable, Profiling, Session
 from tensaurus.cost.machine import allowed_cores, busy_seconds, waited_seconds
 from tensaurus.errors import TensaurusError
 
@@ -112,6 +112,17 @@ class Worker:
         """
         middle, disturbed = self._ask("measure", model, dict(feeds), seconds, runs, patience=seconds)
         return middle, disturbed
+
+    def profile(
+        self, model: bytes | Path, feeds: Mapping[str, Array], seconds: float
+    ) -> list[tuple[frozenset[str], float]] | None:
+        """Where the time of a model goes (`backends.Profiling`); None where the backend cannot tell.
+
+        Drops the session.
+        """
+        found: list[tuple[frozenset[str], float]] | None
+        found = self._ask("profile", model, dict(feeds), seconds, patience=seconds)
+        return found
 
     def _ask(self, verb: str, *arguments: object, patience: float = 0.0) -> Any:
         if not self.close.alive:
@@ -261,6 +272,15 @@ class _Desk:
             return middle, waited > DISTURBED
         finally:
             self._drop()
+
+    def profile(
+        self, model: bytes | Path, feeds: dict[str, Array], seconds: float
+    ) -> list[tuple[frozenset[str], float]] | None:
+        self._drop()
+        backend = backends.find(self._backend)
+        if not isinstance(backend, Profiling):
+            return None
+        return backend.profile(model, feeds, threads=self._threads, seconds=seconds)
 
     def _samples(self, seconds: float, runs: int) -> tuple[tuple[float, ...], float]:
         """Seconds of each run, for `seconds` and `runs` times; three are enough after 5 * `seconds`.

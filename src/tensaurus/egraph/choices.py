@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, TypeAlias
 
 from tensaurus.egraph.egraph import ABSENT, EGraph
 from tensaurus.egraph.extract import Choice, Problem, greedy
@@ -21,7 +21,9 @@ from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType
 
-__all__ = ["Choices"]
+__all__ = ["Choices", "Place"]
+
+Place: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -147,11 +149,31 @@ class Choices:
         """Bytes of the constants that a choice keeps."""
         return sum(self.kept[-2 - key] for number in choice.values() if (key := self.keys[number]) < -1)
 
+    def place(self, number: int) -> Place:
+        """The e-nodes that a choice is made of, the same in every extraction from the e-graph."""
+        what = self._what[number]
+        return (what,) if isinstance(what, int) else what.match
+
     def program(self, original: Program, choice: Choice) -> Program:
         """The program that the choice stands for, with the original's inputs, names and outputs.
 
         Raises ValueError where the choice is cyclic or incomplete.
         """
+        built = self._built(choice)
+        return original.with_outputs([built[root] for root in self._roots])
+
+    def computed(self, choice: Choice) -> dict[int, frozenset[Node]]:
+        """Of each choice that costs, the nodes of that program that it stands for."""
+        built = self._built(choice)
+        found = {}
+        for group, number in choice.items():
+            if self.keys[number] >= 0 and group in built:
+                leaves = [built[child] for child in self._children[number]]
+                found[number] = frozenset(Piece(built[group], tuple(leaves)).inner)
+        return found
+
+    def _built(self, choice: Choice) -> dict[int, Node]:
+        """The node of each class."""
         order = self.problem([0.0] * len(self.pieces)).order(choice)
         if order is None:
             raise ValueError("the choice is cyclic or incomplete")
@@ -172,7 +194,7 @@ class Choices:
             else:
                 args = [None if a == ABSENT else node_of(a) for a in graph.args[what]]
                 built[number] = graph.heads[what].build(args)
-        return original.with_outputs([built[root] for root in self._roots])
+        return built
 
     def _constant(self, group: int) -> Node:
         """The program of a class that depends on constants alone."""

@@ -9,6 +9,7 @@ from functools import cached_property
 from tensaurus.graph.node import Node, again, source
 from tensaurus.graph.program import Program
 from tensaurus.graph.text import show, workload
+from tensaurus.ops import Op
 
 __all__ = ["Piece"]
 
@@ -30,7 +31,13 @@ class Piece:
         """The nodes of the piece, arguments first."""
         return tuple(node for node in _between(self.root, self.leaves))
 
-    @property
+    @cached_property
+    def label(self) -> str:
+        """The names of its operators."""
+        operators = (node.op for node in self.inner if not node.static)
+        return " ".join(sorted({op.name for op in operators if isinstance(op, Op)}))
+
+    @cached_property
     def text(self) -> str:
         """The key of its measured times: its operators, and the types of what it reads."""
         if self.inner == (self.root,):

@@ -65,7 +65,8 @@ class Equality:
 class Summary:
     """One optimization. Times are wall clock: *_ms in milliseconds per run, search_seconds in seconds.
 
-    predicted_ms is what the search expected of the result, constants_mb what the result keeps of constants.
+    predicted_ms is what the search expected of the result before it was run, original_predicted_ms what it
+    expected of the original, from operators measured alone; constants_mb what the result keeps of constants.
     """
 
     model: str
@@ -86,6 +87,7 @@ class Summary:
     ended_by: str = ""
     searched: str = ""
     predicted_ms: float = math.nan
+    original_predicted_ms: float = math.nan
     constants_mb: float = math.nan
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -130,7 +132,8 @@ class Summary:
             size = f", {self.searched}" if self.searched else ""
             lines.add_row("search", f"{self.search_seconds:.1f} s, {measured}{size}{ended}")
         if not math.isnan(self.predicted_ms):
-            lines.add_row("predicted", f"{self.predicted_ms:.3f} ms from its operators")
+            original = f"{self.original_predicted_ms:.3f} ms → " if self.rewrites else ""
+            lines.add_row("predicted", f"{original}{self.predicted_ms:.3f} ms from its operators")
         if not math.isnan(self.constants_mb):
             lines.add_row("weights", f"{self.constants_mb:.3g} MB kept")
         for flag in self.unlock:

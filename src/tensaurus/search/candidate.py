@@ -33,11 +33,21 @@ class Step:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A program on the way, with its estimated cost in seconds and the step that made it."""
+    """A program on the way, with its cost in seconds and the step that made it.
+
+    cost      as it was expected
+    measured  as it took when it was run as a whole, if it was
+    """
 
     program: Program
     cost: float
     step: Step | None = None
+    measured: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The best that is known."""
+        return self.cost if self.measured is None else self.measured
 
     @property
     def chain(self) -> list[Candidate]:

@@ -2,27 +2,31 @@
 
 Operators are measured when they matter: extraction goes by estimates that flatter what was not measured yet,
 what the cheapest program uses is measured, and it is extracted again, until its cost rests on measurements.
+That program is then run as a whole, its operators cost what they took there, and it is extracted again, until
+the cheapest program is one that was run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from time import monotonic
 from typing import Protocol, TypeAlias
 
+from tensaurus.cost.observe import Observation
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.extract import Choice, Problem
 from tensaurus.egraph.fusion import fusions
+from tensaurus.egraph.pattern import Pattern
 from tensaurus.egraph.proof import prove
 from tensaurus.egraph.saturate import Exploration, Limits, Ruleset, saturate
 from tensaurus.graph.node import Node
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
-from tensaurus.ops import Op
 from tensaurus.search.candidate import Application, Candidate, Outcome, Step
+from tensaurus.search.neighbourhoods import Neighbourhoods, Placed
 
 __all__ = ["Prices", "Saturation"]
 
@@ -32,6 +36,7 @@ STEPS = 400  # extractions at most
 FLATTERY = 0.7  # of what the luckiest operator of its kind would make of its estimate
 SHARE = 0.25  # of the time that is left, for one extraction
 PATIENCE = 30.0  # seconds of one extraction where there is no deadline
+LOOKS = 8  # programs run as a whole, at most
 GAIN = 5e-4  # a new best program is cheaper by at least this share: measurements are no finer
 DEARER = 4.0  # by how much a byte's price grows until a program keeps few enough
 TOO_DEAR = 1e3  # a price of bytes is at most this times what computing costs, and at least its inverse
@@ -59,6 +64,7 @@ class Saturation:
     extractors  one after the other: a quick one finds what to measure, the last one proves the optimum; each
                 returns the choices of the classes that the roots need, and of no others
     fused       pieces of a program that its runtime fuses
+    observe     runs a whole program, tells where its time goes; None: that cannot be told
     limits      of the exploration
     memory      bytes of constants that a program may keep; never less than the original keeps
     steps       extractions at most
@@ -70,6 +76,7 @@ class Saturation:
     prices: Prices
     extractors: Sequence[Extractor]
     fused: Callable[[Program], Iterable[Piece]] = lambda program: ()
+    observe: Callable[[Program], Observation | None] = lambda program: None
     limits: Limits = Limits()
     memory: float = inf
     steps: int = STEPS
@@ -124,12 +131,12 @@ class _Ledger:
     def _note(self, piece: Piece, seconds: float) -> None:
         estimate = self.prices.estimate(piece)
         if estimate > 0:
-            name = _name(piece)
+            name = piece.label
             self.luck[name] = min(self.luck.get(name, inf), seconds / estimate)
             self.largest[name] = max(self.largest.get(name, 0.0), estimate)
 
     def _flattered(self, piece: Piece) -> float:
-        name, estimate = _name(piece), self.prices.estimate(piece)
+        name, estimate = piece.label, self.prices.estimate(piece)
         if estimate > self.largest.get(name, 0.0):
             luck = min(self.luck.values(), default=1.0)
         else:
@@ -137,10 +144,28 @@ class _Ledger:
         return FLATTERY * luck * estimate
 
 
-def _name(piece: Piece) -> str:
-    """Its operators."""
-    operators = [node for node in piece.inner if isinstance(node.op, Op) and not node.static]
-    return " ".join(sorted({node.op.name for node in operators if isinstance(node.op, Op)}))
+@dataclass
+class _Found:
+    """A program with the seconds that were expected of it, and those that it took, if it was run."""
+
+    program: Program
+    cost: float
+    measured: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The best that is known."""
+        return self.cost if self.measured is None else self.measured
+
+
+@dataclass(frozen=True)
+class _Extracted:
+    """A program with the choices that it is made of, and the seconds of each key alone."""
+
+    entry: _Found
+    choices: Choices
+    choice: Choice
+    alone: Sequence[float]
 
 
 class _Hunt:
@@ -156,9 +181,11 @@ class _Hunt:
         self.steps = 0
         self.explored = Exploration()
         self.byte = 0.0
-        self.memory, self.kept = inf, 0  # bytes of constants: at most, and of the last program
-        self.cost = inf  # of the program as it is
-        self.found: dict[tuple[Node, ...], tuple[float, Program]] = {}
+        self.memory = inf  # bytes of constants, at most
+        self.seen = Neighbourhoods()
+        self.found: dict[tuple[Node, ...], _Found] = {}
+        self.patterns: list[Pattern] = []
+        self.pieces: list[Piece] = []  # that the patterns are of
 
     def explore(self) -> None:
         """Fill the e-graph."""
@@ -168,48 +195,80 @@ class _Hunt:
         self.explored = found
 
     def settle(self) -> None:
-        """Extract and measure until the cheapest program rests on measurements, and its fusions are known."""
-        pieces = list(self.told.fused(self.program))
-        patterns = fusions(pieces)
-        first = Choices(self.graph, self.roots, patterns, before=self.own)
-        if self._cheapest(first) is None:
+        """Extract, measure and run until the cheapest program is one that was run."""
+        self._learn_fusions(self.program)
+        best = self._cheapest(Choices(self.graph, self.roots, self.patterns, before=self.own))
+        if best is None:
             return
-        self.cost = self._best()
-        self.memory = max(self.told.memory, self.kept)
-        while True:
-            best = self._cheapest(Choices(self.graph, self.roots, patterns))
-            if best is None:
+        self.memory = max(self.told.memory, best.choices.memory(best.choice))
+        looked = self._look(best)
+        while (best := self._settled()) is not None:
+            if not looked or best.entry.measured is not None or not self._look(best):
                 return
-            pieces += self.told.fused(best)
-            more = fusions(pieces)
-            if len(more) == len(patterns):
+            if sum(found.measured is not None for found in self.found.values()) > LOOKS:
                 return
-            patterns = more
 
-    def _cheapest(self, choices: Choices) -> Program | None:
+    def _settled(self) -> _Extracted | None:
+        """The cheapest program, when its fusions are known."""
+        while True:
+            best = self._cheapest(Choices(self.graph, self.roots, self.patterns))
+            if best is None or not self._learn_fusions(best.entry.program):
+                return best
+
+    def _learn_fusions(self, program: Program) -> bool:
+        """Whether the program has some that were not known."""
+        self.pieces += self.told.fused(program)
+        known, self.patterns = len(self.patterns), fusions(self.pieces)
+        return len(self.patterns) > known
+
+    def _look(self, best: _Extracted) -> bool:
+        """Run a program as a whole; whether that told where its time goes."""
+        if self._overdue() or (seen := self.told.observe(best.entry.program)) is None:
+            return False
+        choices = best.choices
+        nodes = choices.computed(best.choice)
+        parts = [
+            Placed(choices.place(number), choices.pieces[key], best.alone[key], nodes[number])
+            for number, key in ((number, choices.keys[number]) for number in nodes)
+        ]
+        self.seen.note(seen, parts)
+        best.entry.measured = seen.seconds
+        # what was expected of the others was expected before this was seen
+        self.found = {root: found for root, found in self.found.items() if found.measured is not None}
+        return True
+
+    def _cheapest(self, choices: Choices) -> _Extracted | None:
         """The cheapest program by measured costs; None where the limits end the search before."""
-        costs, sure = self.ledger.read(choices.pieces)
-        program, choice = None, None
+        alone, sure = self.ledger.read(choices.pieces)
+        seen = self.seen.places
+        placed = {n: seen[place] for n in range(len(choices.keys)) if (place := choices.place(n)) in seen}
+        costs = self.seen.elsewhere(choices.pieces, alone)
+        found, choice = None, None
         for extract in self.told.extractors:
             while True:
                 if self._late():
                     return None
                 problem = choices.problem(costs, self.byte)
+                if placed:
+                    problem = replace(
+                        problem, costs=[placed.get(n, cost) for n, cost in enumerate(problem.costs)]
+                    )
                 choice = extract(problem, self._patience(), choice)
                 self.steps += 1
-                used = choices.used(choice)
-                unsure = [key for key in dict.fromkeys(used) if not sure[key]]
+                numbers = [number for number in choice.values() if choices.keys[number] >= 0]
+                unsure = [key for key in dict.fromkeys(choices.keys[n] for n in numbers) if not sure[key]]
                 for key in unsure:
                     if self._overdue():
                         return None
-                    costs[key], sure[key] = self.ledger.measure(choices.pieces[key]), True
+                    alone[key], sure[key] = self.ledger.measure(choices.pieces[key]), True
+                if unsure:
+                    costs = self.seen.elsewhere(choices.pieces, alone)
                 kept = choices.memory(choice)
                 fits = kept <= self.memory
-                cost = sum(costs[key] for key in used)
+                cost = self.seen.rest + sum(placed.get(n, costs[choices.keys[n]]) for n in numbers)
                 if fits and (not unsure or cost < (1 - GAIN) * self._best()):
-                    program = choices.program(self.program, choice)
-                    self._keep(program, cost)
-                    self.kept = kept
+                    entry = self._keep(choices.program(self.program, choice), cost)
+                    found = _Extracted(entry, choices, choice, alone)
                 self.told.watch(self.steps, self._best())
                 if fits and not unsure:
                     break
@@ -217,15 +276,16 @@ class _Hunt:
                     if self.byte * kept > TOO_DEAR * cost:
                         return None
                     self.byte = max(DEARER * self.byte, cost / TOO_DEAR / kept)
-        return program
+        return found
 
-    def _keep(self, program: Program, cost: float) -> None:
-        key = program.roots
-        old, _ = self.found.get(key, (inf, program))
-        self.found[key] = (min(old, cost), program)
+    def _keep(self, program: Program, cost: float) -> _Found:
+        entry = self.found.setdefault(program.roots, _Found(program, cost))
+        if entry.measured is None:
+            entry.cost = min(entry.cost, cost)
+        return entry
 
     def _best(self) -> float:
-        return min((cost for cost, _ in self.found.values()), default=inf)
+        return min((found.seconds for found in self.found.values()), default=inf)
 
     @property
     def detail(self) -> str:
@@ -251,14 +311,14 @@ class _Hunt:
 
     def candidates(self) -> list[Candidate]:
         """The cheapest programs, each with the rewrites that its proof is made of; the original if none."""
-        first = Candidate(self.program, self.cost)
-        ranked = sorted(self.found.values(), key=lambda entry: entry[0])[: self.told.keep]
+        original = self.found.pop(self.program.roots, _Found(self.program, inf))
+        first = Candidate(self.program, original.cost, measured=original.measured)
+        ranked = sorted(self.found.values(), key=lambda found: found.seconds)[: self.told.keep]
         made = [
-            Candidate(program, cost, self._step(program, first))
-            for cost, program in ranked
-            if program.roots != self.program.roots
+            Candidate(found.program, found.cost, self._step(found.program, first), found.measured)
+            for found in ranked
         ]
-        return sorted([*made, first], key=lambda candidate: candidate.cost)
+        return sorted([*made, first], key=lambda candidate: candidate.seconds)
 
     def _step(self, program: Program, first: Candidate) -> Step:
         applied: dict[Application, None] = {}

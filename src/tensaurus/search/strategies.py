@@ -8,6 +8,7 @@ from math import inf
 from time import monotonic
 from typing import Protocol, TypeAlias
 
+from tensaurus.cost.observe import Observation
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.egraph.exact import solve
 from tensaurus.egraph.extract import Choice, Problem, dag_cost
@@ -21,9 +22,8 @@ from tensaurus.search.backtrack import Backtrack
 from tensaurus.search.candidate import Outcome
 from tensaurus.search.saturation import Saturation
 
-__all__ = ["STRATEGIES", "Effort", "Strategy"]
+__all__ = ["STRATEGIES", "Effort", "Runtime", "Strategy"]
 
-Fused: TypeAlias = Callable[[Program], Iterable[Piece]]
 Watch: TypeAlias = Callable[[int, float], None]
 
 BACKTRACKING = 400  # steps at most where the caller sets no limit on them
@@ -51,6 +51,20 @@ class Effort:
     memory: float = inf
 
 
+@dataclass(frozen=True)
+class Runtime:
+    """What a search can ask of the runtime.
+
+    costs    of operators and of pieces, measured when they are asked for
+    fused    the pieces of a program that it fuses
+    observe  runs a whole program and tells where its time goes, None where it cannot
+    """
+
+    costs: OperatorCosts
+    fused: Callable[[Program], Iterable[Piece]] = lambda program: ()
+    observe: Callable[[Program], Observation | None] = lambda program: None
+
+
 class Strategy(Protocol):
     """A search with its rules made ready once, for a program and the bodies in it."""
 
@@ -61,10 +75,8 @@ class Strategy(Protocol):
 class Saturating:
     """All rewrites at once in an e-graph."""
 
-    def __init__(
-        self, rules: Sequence[Rule], costs: OperatorCosts, fused: Fused
-    ):
-        self._ruleset, self._costs, self._fused = Ruleset(rules), costs, fused
+    def __init__(self, rules: Sequence[Rule], runtime: Runtime):
+        self._ruleset, self._runtime = Ruleset(rules), runtime
 
     def search(self, program: Program, effort: Effort, watch: Watch) -> Outcome:
         extractors = [_quick]
@@ -73,9 +85,10 @@ class Saturating:
         limits = Limits(nodes=effort.nodes, multi=effort.multi, deadline=effort.deadline)
         search = Saturation(
             self._ruleset,
-            self._costs,
+            self._runtime.costs,
             extractors,
-            self._fused,
+            self._runtime.fused,
+            self._runtime.observe,
             limits,
             effort.memory,
             deadline=effort.deadline,
@@ -89,11 +102,9 @@ class Saturating:
 class Backtracking:
     """One rewrite after the other, the cheapest program first."""
 
-    def __init__(
-        self, rules: Sequence[Rule], costs: OperatorCosts, fused: Fused
-    ):
+    def __init__(self, rules: Sequence[Rule], runtime: Runtime):
         self._rewriter = Rewriter(rule for rule in rules if "expand" not in rule.tags)
-        self._costs = costs
+        self._costs = runtime.costs
 
     def search(self, program: Program, effort: Effort, watch: Watch) -> Outcome:
         steps = BACKTRACKING if effort.steps is None else effort.steps
@@ -108,11 +119,9 @@ class Both:
     searches that err differently leave more to measure end to end.
     """
 
-    def __init__(
-        self, rules: Sequence[Rule], costs: OperatorCosts, fused: Fused
-    ):
-        self._first = Saturating(rules, costs, fused)
-        self._second = Backtracking(rules, costs, fused)
+    def __init__(self, rules: Sequence[Rule], runtime: Runtime):
+        self._first = Saturating(rules, runtime)
+        self._second = Backtracking(rules, runtime)
 
     def search(self, program: Program, effort: Effort, watch: Watch) -> Outcome:
         half = effort
@@ -146,8 +155,7 @@ def _exact(problem: Problem, seconds: float, start: Choice | None) -> Choice:
     return found if start is None else min(start, found, key=lambda choice: dag_cost(problem, choice))
 
 
-# Made of the rules, of costs, and of what gives the pieces of a program that its runtime fuses.
-STRATEGIES: dict[str, Callable[[Sequence[Rule], OperatorCosts, Fused], Strategy]] = {
+STRATEGIES: dict[str, Callable[[Sequence[Rule], Runtime], Strategy]] = {
     "both": Both,
     "saturation": Saturating,
     "backtracking": Backtracking,

@@ -1,0 +1,89 @@
+"""What choices cost within whole programs, where that is another cost than alone.
+
+A choice of an e-graph stands at a place: it reads certain classes, and is read by others.  Where it was seen
+there, its cost is what it took there; else what its like took (the same operators on the same types); else
+what it costs alone, by as much dearer or cheaper as others of its operators were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from math import exp, log
+from statistics import fmean
+
+from tensaurus.cost.observe import Observation
+from tensaurus.graph.node import Node
+from tensaurus.graph.piece import Piece
+
+__all__ = ["Neighbourhoods", "Placed"]
+
+LEAST = 1e-9  # seconds: no operator counts less when a kernel's time is shared out
+FEW = 0.25  # of the share that is known of all operators, in that of one
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A choice in a program: its place, what it is, its seconds alone, and the nodes that it computes."""
+
+    place: Hashable
+    piece: Piece
+    alone: float
+    nodes: frozenset[Node]
+
+
+@dataclass
+class Neighbourhoods:
+    """What was observed so far.
+
+    places  seconds of the choices that were seen, each time
+    rest    seconds that are no choice's: of opaque nodes, in the last program that was seen
+    """
+
+    places: dict[Hashable, float] = field(default_factory=dict)
+    rest: float = 0.0
+    _likes: dict[str, list[float]] = field(default_factory=dict)  # seconds, by the text of a piece
+    _shares: dict[str, list[float]] = field(default_factory=dict)  # log of seconds over those alone, by name
+
+    def note(self, seen: Observation, parts: Sequence[Placed]) -> None:
+        """A kernel of several choices is shared out by what they cost alone; one without a kernel took none.
+
+        What was seen before at the same place is forgotten: it had other neighbours.
+        """
+        owners: dict[Node, list[int]] = {}
+        for number, part in enumerate(parts):
+            for node in part.nodes:
+                owners.setdefault(node, []).append(number)
+        taken = [0.0] * len(parts)
+        self.rest = 0.0
+        for nodes, seconds in seen.kernels:
+            sharing = list(dict.fromkeys(number for node in nodes for number in owners.get(node, ())))
+            if not sharing:
+                self.rest += seconds
+                continue
+            whole = sum(max(parts[number].alone, LEAST) for number in sharing)
+            for number in sharing:
+                taken[number] += seconds * max(parts[number].alone, LEAST) / whole
+        for part, seconds in zip(parts, taken, strict=True):
+            self.places[part.place] = seconds
+            self._likes.setdefault(part.piece.text, []).append(seconds)
+            if seconds > 0 and part.alone > 0:
+                self._shares.setdefault(part.piece.label, []).append(log(seconds / part.alone))
+
+    def elsewhere(self, pieces: Iterable[Piece], alone: Iterable[float]) -> list[float]:
+        """Of each piece, what it costs where it was not seen."""
+        if not self._likes:
+            return list(alone)
+        every = fmean(share for shares in self._shares.values() for share in shares) if self._shares else 0.0
+        factors = {
+            name: exp((sum(shares) + FEW * every) / (len(shares) + FEW))
+            for name, shares in self._shares.items()
+        }
+        found = []
+        for piece, seconds in zip(pieces, alone, strict=True):
+            likes = self._likes.get(piece.text)
+            if likes:
+                found.append(fmean(likes))
+            else:
+                found.append(seconds * factors.get(piece.label, exp(every)))
+        return found
