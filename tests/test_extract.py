@@ -6,7 +6,7 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import product
 from math import inf, isclose
 from pathlib import Path
@@ -24,6 +24,7 @@ from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.exact import Extraction, solve
 from tensaurus.egraph.extract import Problem, dag_cost, greedy, greedy_dag, needed, problem_of, tree_costs
 from tensaurus.egraph.formulation import Cycles, formulate, heights, supports
+from tensaurus.egraph.highs import Highs
 from tensaurus.egraph.relaxation import relax
 from tensaurus.egraph.saturate import Limits, Ruleset, saturate
 from tensaurus.egraph.serialized import read_problem, write_problem
@@ -64,6 +65,28 @@ def problems(draw: st.DrawFn, most: int = 7) -> Problem:
     return made(rows, tuple(roots))
 
 
+@st.composite
+def merges(draw: st.DrawFn) -> Problem:
+    """Products that are computed alone, or split from larger ones, which are merged of products, too."""
+    products = draw(st.integers(3, 5))
+    sets = st.sets(st.integers(1, products), min_size=2, max_size=4)
+    merged = draw(st.lists(sets, min_size=2, max_size=4, unique_by=frozenset))
+    costs = st.sampled_from([3.0, 4.0, 4.0, 4.0, 5.0])
+    rows: list[list[tuple[float, set[int]]]] = [[(0.0, set(range(1, products + 1)))]]
+    rows += [[(draw(costs), set())] for _ in range(products)]
+    for inside in merged:
+        split, made_of = len(rows), len(rows) + 1
+        for group in inside:
+            rows[group].append((0.0, {split}))
+        rows.append([(draw(st.sampled_from([0.0, 0.5])), {made_of})])
+        rows.append([(draw(costs), set())])
+        if draw(st.booleans()):
+            rows[made_of].append((0.5, set(sorted(inside)[:2])))
+    above = draw(st.integers(products + 2, len(rows) - 1))
+    rows[products + 2].append((0.0, {above}))  # which may be a merged one, its split, or itself
+    return made(rows)
+
+
 def drawn(seed: int, classes: int) -> Problem:
     """A larger random e-graph that has a program, with components."""
     rng = random.Random(seed)
@@ -78,14 +101,15 @@ def drawn(seed: int, classes: int) -> Problem:
     return made(rows)
 
 
+def programs(problem: Problem) -> Iterator[dict[int, int]]:
+    """All choices, with what they need; empty where they are cyclic or incomplete."""
+    for choice in product(*(members or [-1] for members in problem.members)):
+        yield needed(problem, {group: number for group, number in enumerate(choice) if number >= 0})
+
+
 def least(problem: Problem) -> float:
     """The cost of the cheapest program, by looking at all."""
-    groups = [members or [-1] for members in problem.members]
-    found = inf
-    for choice in product(*groups):
-        taken = {group: number for group, number in enumerate(choice) if number >= 0}
-        found = min(found, dag_cost(problem, taken))
-    return found
+    return min(dag_cost(problem, program) for program in programs(problem))
 
 
 def check(problem: Problem, found: Extraction, best: float | None = None) -> None:
@@ -183,6 +207,49 @@ def test_the_relaxation_is_a_bound(problem: Problem) -> None:
     answer = CpSat(1, 0).solve(form, start, dag_cost(form.problem, start), 60)
     assert answer.choice is not None and answer.done
     assert isclose(dag_cost(form.problem, answer.choice), best, rel_tol=1e-9)
+
+
+@settings(max_examples=150, deadline=None)
+@given(merges())
+def test_rows_hold_for_all_programs(problem: Problem) -> None:
+    """Rows for cycles and covers, and what is said to be too dear; the problem is not shrunk before."""
+    form = formulate(unshrunk(problem).problem, "components")
+    start = needed(form.problem, greedy(form.problem))
+    found = relax(form, start, dag_cost(form.problem, start), NEVER)
+    for program in programs(form.problem):
+        if program:
+            taken, cost = set(program.values()), dag_cost(form.problem, program)
+            assert found.bound <= cost * (1 + 1e-12)
+            assert cost >= found.cost or taken.isdisjoint(found.dear)
+            for group, numbers in found.supports:
+                assert group not in program or taken.intersection(numbers)
+            for factors, groups, at_least in found.covers:
+                total = sum(factor for number, factor in factors.items() if number in taken)
+                assert total + sum(group not in program for group in groups) >= at_least
+    best = least(problem)
+    check(problem, solve(problem, workers=1), best)
+    form.supports += found.supports
+    form.covers += found.covers
+    answer = CpSat(1, 0).solve(form, start, dag_cost(form.problem, start), 60)
+    assert answer.choice is not None and isclose(dag_cost(form.problem, answer.choice), best)
+
+
+@pytest.mark.parametrize("solver", ["cp-sat", "highs"])
+def test_a_cover_rounds_up(solver: Any) -> None:
+    """Five products of which any four can be merged, for as much as one costs, take two products."""
+    fours = [set(range(1, 6)) - {left} for left in range(1, 6)]
+    rows: list[list[tuple[float, set[int]]]] = [[(0.0, set(range(1, 6)))]]
+    rows += [
+        [(4.0, set()), *((0.0, {6 + k}) for k, four in enumerate(fours) if g in four)] for g in range(1, 6)
+    ]
+    problem = made([*rows, *([(4.0, set())] for _ in fours)])
+    form = formulate(problem, "components")
+    start = needed(problem, greedy(problem))
+    found = relax(form, start, dag_cost(problem, start), NEVER)
+    assert isclose(found.bound, 8.0, rel_tol=1e-9) and found.covers and found.rounds > 1
+    form.covers += found.covers
+    answer = (CpSat(1, 0) if solver == "cp-sat" else Highs(0)).solve(form, start, found.cost, 60)
+    assert answer.choice is not None and dag_cost(problem, answer.choice) == 8.0 and answer.done
 
 
 def test_a_cycle_that_looks_free() -> None:

@@ -53,6 +53,9 @@ class CpSat:
                 model.add_at_most_one([*(x[number] for number in numbers), ~y[group]])
         for group, numbers in form.supports:
             model.add_bool_or([*(x[number] for number in numbers), ~y[group]])
+        for factors, groups, least in form.covers:
+            taken = [x[number] for number in factors] + [~y[group] for group in groups]
+            model.add(cp.LinearExpr.weighted_sum(taken, [*factors.values(), *[1] * len(groups)]) >= least)
         t = {group: model.new_int_var(0, count - 1, "") for group, count in form.ranges.items()}
         for number, upper, lower in form.orders:
             model.add(t[upper] >= t[lower] + 1).only_enforce_if(x[number])

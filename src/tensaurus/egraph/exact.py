@@ -7,7 +7,7 @@ finishes it.  No cycle needs to be filtered during exploration, as in TENSAT (se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from math import inf
@@ -16,9 +16,10 @@ from typing import Literal, TypeAlias
 
 from tensaurus.egraph.blocks import Block, blocks
 from tensaurus.egraph.cpsat import CpSat
-from tensaurus.egraph.extract import Choice, Problem, dag_cost, greedy, greedy_dag, needed
+from tensaurus.egraph.extract import Choice, Problem, dag_cost, greedy, needed
 from tensaurus.egraph.formulation import Answer, Cycles, Formulation, formulate, supports
 from tensaurus.egraph.highs import Highs
+from tensaurus.egraph.improve import improved
 from tensaurus.egraph.relaxation import relax
 from tensaurus.egraph.shrink import Shrunk, shrink, unshrunk
 
@@ -26,6 +27,7 @@ __all__ = ["Cycles", "Extraction", "Solver", "solve"]
 
 Solver: TypeAlias = Literal["cp-sat", "highs", "both"]
 
+FEWER = 0.1  # of the choices may go for being too dear: then the problem is shrunk again
 PROVED = 1e-6  # a gap that counts as none: costs are measured, and solvers have tolerances
 LONG = 1e6  # seconds; the solvers count milliseconds
 
@@ -76,35 +78,57 @@ def solve(
     """
     began = monotonic()
     deadline = began + min(time_limit, LONG)
-    smaller = shrink(problem) if shrunk else unshrunk(problem)
-    first = None if start is None else smaller.adopted(start)
-    parts = [
-        _Part.of(block, first, cycles, deadline)
-        for block in (blocks(smaller.problem) if shrunk else [_whole(smaller)])
-    ]
-    search = _Search(solver, cycles, workers, seed % 2**31)
-    for _ in range(2):  # parts that did not finish get the time that others left
-        todo = [part for part in parts if not part.closed]
-        for place, part in enumerate(todo):
-            left = deadline - monotonic()
-            if left > 0:
-                search.improve(part, monotonic() + left / (len(todo) - place))
-    chosen: dict[int, int] = {}
-    bound = smaller.paid
-    for part in parts:
-        chosen |= part.block.restored(part.choice)
-        bound += part.bound * len(part.block.choices)
-    choice = smaller.restored(chosen)
+    whole = _Whole.of(problem, start, cycles, shrunk, deadline)
+    whole.improve(_Search(solver, cycles, shrunk, workers, seed % 2**31), deadline)
+    choice = whole.choice()
     cost = dag_cost(problem, choice)
     if cost == inf:
         raise AssertionError("a cyclic or incomplete choice")
-    rounds = sum(part.rounds for part in parts)
-    return Extraction(choice, cost, min(cost, bound), monotonic() - began, rounds)
+    return Extraction(choice, cost, min(cost, whole.bound()), monotonic() - began, whole.rounds())
 
 
-def _whole(smaller: Shrunk) -> Block:
-    problem = smaller.problem
-    return Block(problem, [list(range(len(problem.costs)))], [list(range(len(problem.members)))])
+@dataclass
+class _Whole:
+    """A problem that is solved in parts."""
+
+    smaller: Shrunk
+    parts: list[_Part]
+
+    @classmethod
+    def of(
+        cls, problem: Problem, start: Choice | None, cycles: Cycles, shrunk: bool, deadline: float
+    ) -> _Whole:
+        """Raises ValueError where the roots have no program."""
+        smaller = shrink(problem) if shrunk else unshrunk(problem)
+        left = smaller.problem
+        places = [[list(range(len(left.costs)))], [list(range(len(left.members)))]]
+        found = blocks(left) if shrunk else [Block(left, *places)]
+        first = None if start is None else smaller.adopted(start)
+        return cls(smaller, [_Part.of(block, first, cycles, deadline) for block in found])
+
+    def improve(self, search: _Search, deadline: float) -> None:
+        """Solve the parts; those that did not finish get the time that others left."""
+        for _ in range(2):
+            todo = [part for part in self.parts if not part.closed]
+            for place, part in enumerate(todo):
+                left = deadline - monotonic()
+                if left > 0:
+                    search.improve(part, monotonic() + left / (len(todo) - place))
+
+    def choice(self) -> dict[int, int]:
+        """The best choice."""
+        chosen: dict[int, int] = {}
+        for part in self.parts:
+            chosen |= part.block.restored(part.choice)
+        return self.smaller.restored(chosen)
+
+    def bound(self) -> float:
+        """The best bound."""
+        return self.smaller.paid + sum(part.bound * len(part.block.choices) for part in self.parts)
+
+    def rounds(self) -> int:
+        """Linear and integer programs solved."""
+        return sum(part.rounds + (part.rest.rounds() if part.rest else 0) for part in self.parts)
 
 
 @dataclass
@@ -118,15 +142,17 @@ class _Part:
     bound: float = 0.0
     rounds: int = 0
     relaxed: bool = False
+    rest: _Whole | None = None  # all programs that cost less than...
+    limit: float = inf
 
     @classmethod
     def of(cls, block: Block, start: Choice | None, cycles: Cycles, deadline: float) -> _Part:
-        """With the better of the greedy choices and of what a start takes in the part's occurrences."""
+        """With the better of the cheapest trees and of what a start takes in the part's occurrences."""
         problem = block.problem
-        found = [greedy_dag(problem, deadline), *(block.adopted(start) if start is not None else ())]
+        found = [greedy(problem), *(block.adopted(start) if start is not None else ())]
         best = min(found, key=lambda choice: dag_cost(problem, choice))
-        cost = dag_cost(problem, best)
-        return cls(block, formulate(problem, cycles), needed(problem, best), cost)
+        best = improved(problem, best, deadline)
+        return cls(block, formulate(problem, cycles), needed(problem, best), dag_cost(problem, best))
 
     @property
     def closed(self) -> bool:
@@ -143,6 +169,16 @@ class _Part:
         """Take the bound if it is better."""
         self.bound = min(self.cost, max(self.bound, bound))
 
+    def drop(self, dear: Collection[int], cycles: Cycles, deadline: float) -> None:
+        """Go on without choices that no program takes which costs less than the best one known."""
+        problem = self.block.problem
+        members = [[number for number in group if number not in dear] for group in problem.members]
+        self.limit = self.cost
+        try:
+            self.rest = _Whole.of(replace(problem, members=members), self.choice, cycles, True, deadline)
+        except ValueError:
+            self.learn(self.limit)
+
 
 @dataclass(frozen=True)
 class _Search:
@@ -150,20 +186,31 @@ class _Search:
 
     solver: Solver
     cycles: Cycles
+    shrunk: bool
     workers: int
     seed: int
 
     def improve(self, part: _Part, deadline: float) -> None:
         """Raise the bound and lower the cost of a part until they meet or the time is up."""
         problem = part.block.problem
+        if part.rest is not None:
+            part.rest.improve(self, deadline)
+            part.offer(part.rest.choice())
+            part.learn(min(part.limit, part.rest.bound()))
+            return
         if self.cycles in ("components", "cuts") and not part.relaxed:
             half = (monotonic() + deadline) / 2
             relaxed = relax(part.form, part.choice, part.cost, half)
             part.relaxed = True
             part.rounds += relaxed.rounds
             part.form.supports += relaxed.supports
-            part.offer(relaxed.choice)
+            part.form.covers += relaxed.covers
             part.learn(relaxed.bound)
+            part.offer(relaxed.choice)
+            if self.shrunk and not part.closed and len(relaxed.dear) > FEWER * len(problem.costs):
+                part.drop(relaxed.dear, self.cycles, deadline)
+                self.improve(part, deadline)
+                return
         while not part.closed and monotonic() < deadline:
             part.rounds += 1
             cyclic = False

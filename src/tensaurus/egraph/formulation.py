@@ -14,7 +14,17 @@ from typing import Literal, NamedTuple, TypeAlias
 from tensaurus.egraph.extract import Choice, Problem
 from tensaurus.egraph.shrink import components
 
-__all__ = ["Answer", "Cycles", "Formulation", "Support", "formulate", "heights", "support", "supports"]
+__all__ = [
+    "Answer",
+    "Cover",
+    "Cycles",
+    "Formulation",
+    "Support",
+    "formulate",
+    "heights",
+    "support",
+    "supports",
+]
 
 Cycles: TypeAlias = Literal["components", "order", "cuts", "none"]
 
@@ -26,6 +36,14 @@ class Support(NamedTuple):
     choices: list[int]
 
 
+class Cover(NamedTuple):
+    """The sum of x of the choices, so many times each, and of 1 - y of the classes is at least `least`."""
+
+    factors: dict[int, int]
+    groups: list[int]  # none is a root
+    least: int
+
+
 @dataclass
 class Formulation:
     """The rows.  y of a root is 1, y of a class with one choice is that choice's x."""
@@ -33,6 +51,7 @@ class Formulation:
     problem: Problem
     reads: list[tuple[list[int], int]] = field(default_factory=list)  # sum of x <= y
     supports: list[Support] = field(default_factory=list)
+    covers: list[Cover] = field(default_factory=list)
     orders: list[tuple[int, int, int]] = field(default_factory=list)  # x implies the former's t is larger
     ranges: dict[int, int] = field(default_factory=dict)  # t of a class is less than this, 0 or more
 

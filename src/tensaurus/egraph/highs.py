@@ -87,6 +87,13 @@ def _program(form: Formulation, start: Choice, cost: float, shift: int) -> dict[
             rows.append((numbers, [1.0] * len(numbers), 1.0, False))
         elif column not in numbers:
             rows.append(([*numbers, column], [1.0] * len(numbers) + [-1.0], 0.0, False))
+    for factors, groups, least in form.covers:
+        terms = {number: float(factor) for number, factor in factors.items()}
+        for group in groups:
+            column = y[group]
+            assert column is not None
+            terms[column] = terms.get(column, 0.0) - 1.0
+        rows.append((list(terms), list(terms.values()), float(least - len(groups)), False))
     t: dict[int, int] = {}
     order = heights(form, start)
     for group, count in form.ranges.items():

@@ -1,4 +1,4 @@
-"""The linear relaxation of extraction, with the rows for cycles that its solution breaks, round after round.
+"""The linear relaxation of extraction, with rows for cycles and covers that its solution breaks, in rounds.
 
 The bound of the relaxation without them is next to nothing on e-graphs with cycles: classes that read each
 other take each other and pay for nothing else.  GLOP solves the programs.
@@ -13,14 +13,15 @@ from math import frexp, inf, ldexp
 from time import monotonic
 from typing import Any
 
+from tensaurus.egraph.covers import Covers
 from tensaurus.egraph.extract import Choice, Problem, dag_cost, greedy, needed
-from tensaurus.egraph.formulation import Formulation, Support, support
+from tensaurus.egraph.formulation import Cover, Formulation, Support, support
 from tensaurus.egraph.shrink import components
 
 __all__ = ["Relaxed", "relax"]
 
 VIOLATION = 1e-4  # rows that are broken by less are let be
-CLOSED = 1e-9  # a bound that is this close to the cost ends it
+CLOSED = 1e-9  # a bound that is this close to the cost ends it; one this far above it excludes a choice
 WORTH = 0.05  # sets grow from classes of which at least this is taken
 STEPS = 40  # by so many classes at most
 WAYS = 4  # ways out that are looked at in each step
@@ -33,10 +34,15 @@ SLACK = 1e-6  # what a row that holds up a solution may have left
 
 @dataclass(frozen=True)
 class Relaxed:
-    """A lower bound, the rows found, and the best choice seen on the way."""
+    """A lower bound, the rows found, and the best choice seen on the way.
+
+    `dear` are choices that no program takes which costs less than that (reduced cost fixing).
+    """
 
     bound: float
     supports: list[Support]
+    covers: list[Cover]
+    dear: set[int]
     choice: dict[int, int]
     cost: float
     rounds: int
@@ -50,12 +56,15 @@ def relax(form: Formulation, start: Choice, cost: float, deadline: float) -> Rel
     problem = form.problem
     linear = _Linear(form, 2 * cost, 10 - frexp(cost)[1])
     inner = {group for part in components(problem) if len(part) > 1 for group in part}
+    covers = Covers(problem)
     best, bound, rounds = dict(start), 0.0, 0
+    least = [0.0] * len(problem.costs)  # of programs that take the choice
     mark, since = 0.0, monotonic()
     patience = PATIENCE * (deadline - since)
     while linear.solve(deadline - monotonic()):
         rounds += 1
-        bound = max(bound, linear.bound())
+        found, with_each = linear.bounds()
+        bound, least = max(bound, found), list(map(max, least, with_each))
         x, y = linear.x, linear.y
         rounded = _rounded(problem, x)
         price = dag_cost(problem, rounded)
@@ -63,7 +72,7 @@ def relax(form: Formulation, start: Choice, cost: float, deadline: float) -> Rel
             best, cost = needed(problem, rounded), price
         if bound >= cost * (1 - CLOSED):
             break
-        fresh = list(_broken(problem, x, y, inner))
+        fresh: list[Support | Cover] = [*_broken(problem, x, y, inner), *covers.broken(x, y)]
         if not fresh or monotonic() > deadline:
             break
         if bound - mark > PROGRESS * (cost - bound):
@@ -72,7 +81,17 @@ def relax(form: Formulation, start: Choice, cost: float, deadline: float) -> Rel
             break
         for row in fresh:
             linear.require(row)
-    return Relaxed(min(bound, cost), linear.binding(), best, cost, rounds)
+    binding = linear.binding()
+    dear = {number for number, price in enumerate(least) if price > cost * (1 + CLOSED)}
+    return Relaxed(
+        min(bound, cost),
+        [row for row in binding if isinstance(row, Support)],
+        [row for row in binding if isinstance(row, Cover)],
+        dear,
+        best,
+        cost,
+        rounds,
+    )
 
 
 def _rounded(problem: Problem, x: Sequence[float]) -> dict[int, int]:
@@ -96,7 +115,8 @@ class _Linear:
         for column, price in zip(self._columns, self._costs, strict=True):
             objective.SetCoefficient(column, price)
         self._rows: list[tuple[Any, dict[int, float], float, bool]] = []
-        self._required: list[Support] = []
+        self._required: list[tuple[Support | Cover, dict[int, float], float]] = []
+        self._values: list[float] = []
         self.x: list[float] = [0.0] * len(self._costs)  # of each choice, as of the last solution
         self.y: list[float] = [0.0] * len(form.problem.members)  # of each class
         self._y: list[int | None] = []  # of each class its column; none where it is 1
@@ -117,20 +137,29 @@ class _Linear:
             if column_of is not None:
                 self._row({**dict.fromkeys(numbers, -1.0), column_of: 1.0}, 0.0)
 
-    def require(self, row: Support) -> None:
-        """Add y <= sum of x."""
-        self._required.append(row)
-        terms = dict.fromkeys(row.choices, 1.0)
-        column = self._y[row.group]
-        if column is None:
-            self._row(terms, 1.0)
+    def require(self, row: Support | Cover) -> None:
+        """Add a row."""
+        if isinstance(row, Support):
+            terms, groups, lower = dict.fromkeys(row.choices, 1.0), [row.group], 1.0
         else:
-            self._row({**terms, column: terms.get(column, 0.0) - 1.0}, 0.0)
+            terms = {number: float(factor) for number, factor in row.factors.items()}
+            groups, lower = row.groups, float(row.least)
+        for group in groups:
+            column = self._y[group]
+            if column is not None:
+                terms[column] = terms.get(column, 0.0) - 1.0
+                lower -= 1.0
+        self._required.append((row, terms, lower))
+        self._row(terms, lower)
 
-    def binding(self) -> list[Support]:
+    def binding(self) -> list[Support | Cover]:
         """The rows that were added and hold up the last solution; the others are not worth their weight."""
-        x, y = self.x, self.y
-        return [row for row in self._required if sum(x[n] for n in row.choices) < y[row.group] + SLACK]
+        value = self._values
+        return [
+            row
+            for row, terms, lower in self._required
+            if sum(factor * value[column] for column, factor in terms.items()) < lower + SLACK
+        ]
 
     def _row(self, terms: dict[int, float], lower: float, *, equal: bool = False) -> None:
         row = self._solver.Constraint(lower, lower if equal else self._solver.infinity())
@@ -145,13 +174,13 @@ class _Linear:
         self._solver.SetTimeLimit(max(1, int(seconds * 1000)))
         if self._solver.Solve() != self._optimal:
             return False
-        solved = [column.solution_value() for column in self._columns]
+        self._values = solved = [column.solution_value() for column in self._columns]
         self.x = solved[: len(self._problem.costs)]
         self.y = [1.0 if column is None else solved[column] for column in self._y]
         return True
 
-    def bound(self) -> float:
-        """A lower bound that does not rest on the solver's tolerances.
+    def bounds(self) -> tuple[float, list[float]]:
+        """A lower bound that does not rest on the solver's tolerances; and one where each choice is taken.
 
         Any multipliers bound the program, as all columns lie between 0 and 1 (Neumaier and Shcherbina, 2004).
         """
@@ -163,7 +192,9 @@ class _Linear:
                 for column, factor in terms.items():
                     left[column] -= multiplier * factor
         total += sum(price for price in left if price < 0)
-        return max(0.0, ldexp(total * (1 - 1e-12), -self._shift))
+        few, unit = 1 - 1e-11, ldexp(1.0, -self._shift)
+        each = [(total + max(0.0, price)) * few * unit for price in left[: len(self.x)]]
+        return max(0.0, total * few * unit), each
 
 
 def _broken(problem: Problem, x: Sequence[float], y: Sequence[float], inner: set[int]) -> Iterator[Support]:
