@@ -177,6 +177,10 @@ def optimize(
         models = [export_model(candidate.program, expand=expand) for candidate in found]
         sources = [source, *(packed(candidate, folder) for candidate in models)]
         base, *times = model_times(sources, feeds, backend, machine, records)
+        fastest = {by: base for candidate in outcome.candidates for by in candidate.by or {search}}
+        for candidate, taken in zip(found, times, strict=True):
+            for by in candidate.by or {search}:
+                fastest[by] = min(taken, fastest.get(by, base))
         choice = Choice(original, base)
         for taken, place in sorted((t, k) for k, t in enumerate(times) if t < (1 - MARGIN) * base):
             told.phase("checking that it is equal")
@@ -211,6 +215,7 @@ def optimize(
         ended_by=outcome.ended_by,
         searched=outcome.detail,
         predicted_ms=chosen.cost * 1e3,
+        found_ms={by: taken * 1e3 for by, taken in sorted(fastest.items())},
         original_predicted_ms=outcome.original.cost * 1e3,
         constants_mb=constant_bytes(chosen.program) / 1e6,
     )

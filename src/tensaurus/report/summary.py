@@ -66,7 +66,8 @@ class Summary:
     """One optimization. Times are wall clock: *_ms in milliseconds per run, search_seconds in seconds.
 
     predicted_ms is what the search expected of the result before it was run, original_predicted_ms what it
-    expected of the original, from operators measured alone; constants_mb what the result keeps of constants.
+    expected of the original, from operators measured alone; found_ms is of the fastest program of each search,
+    before it was checked; constants_mb what the result keeps of constants.
     """
 
     model: str
@@ -88,6 +89,7 @@ class Summary:
     searched: str = ""
     predicted_ms: float = math.nan
     original_predicted_ms: float = math.nan
+    found_ms: dict[str, float] = field(default_factory=dict)
     constants_mb: float = math.nan
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -134,6 +136,9 @@ class Summary:
         if not math.isnan(self.predicted_ms):
             original = f"{self.original_predicted_ms:.3f} ms → " if self.rewrites else ""
             lines.add_row("predicted", f"{original}{self.predicted_ms:.3f} ms from its operators")
+        if len(self.found_ms) > 1:
+            listed = ", ".join(f"{ms:.3f} ms by {by}" for by, ms in self.found_ms.items())
+            lines.add_row("found", listed)
         if not math.isnan(self.constants_mb):
             lines.add_row("weights", f"{self.constants_mb:.3g} MB kept")
         for flag in self.unlock:

@@ -37,12 +37,14 @@ class Candidate:
 
     cost      as it was expected
     measured  as it took when it was run as a whole, if it was
+    by        names of the searches that found it
     """
 
     program: Program
     cost: float
     step: Step | None = None
     measured: float | None = None
+    by: frozenset[str] = frozenset()
 
     @property
     def seconds(self) -> float:

@@ -14,19 +14,21 @@ from tensaurus.egraph.exact import solve
 from tensaurus.egraph.extract import Choice, Problem, dag_cost
 from tensaurus.egraph.improve import quick
 from tensaurus.egraph.saturate import Limits, Ruleset
+from tensaurus.graph.node import Node
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 from tensaurus.rules.match import Rewriter
 from tensaurus.rules.rule import Rule
 from tensaurus.search.backtrack import Backtrack
-from tensaurus.search.candidate import Outcome
+from tensaurus.search.candidate import Candidate, Outcome
 from tensaurus.search.saturation import Saturation
 
 __all__ = ["STRATEGIES", "Effort", "Runtime", "Strategy"]
 
 Watch: TypeAlias = Callable[[int, float], None]
 
-BACKTRACKING = 400  # steps at most where the caller sets no limit on them
+SATURATION, BACKTRACKING = "saturation", "backtracking"
+BACKTRACKS = 400  # steps of it at most where the caller sets no limit on them
 PROVABLE = 10_000  # choices; of more than that a proof takes minutes
 PROOF = 10.0  # seconds that the proof of one optimum may take
 
@@ -107,7 +109,7 @@ class Backtracking:
         self._costs = runtime.costs
 
     def search(self, program: Program, effort: Effort, watch: Watch) -> Outcome:
-        steps = BACKTRACKING if effort.steps is None else effort.steps
+        steps = BACKTRACKS if effort.steps is None else effort.steps
         search = Backtrack(self._rewriter, self._costs, effort.alpha, steps, effort.deadline, watch=watch)
         return search.run(program)
 
@@ -131,12 +133,15 @@ class Both:
         if first.ended_by == "interrupt":
             return first
         second = self._second.search(program, effort, watch)
-        known = {candidate.program.roots for candidate in first.candidates}
-        more = [found for found in second.candidates if found.program.roots not in known]
+        found: dict[tuple[Node, ...], Candidate] = {}
+        for name, outcome in ((SATURATION, first), (BACKTRACKING, second)):
+            for candidate in outcome.candidates:
+                known = found.get(candidate.program.roots, candidate)
+                found[candidate.program.roots] = replace(known, by=known.by | {name})
         ended_by = "interrupt" if second.ended_by == "interrupt" else first.ended_by
         return replace(
             first,
-            candidates=[*first.candidates, *more],
+            candidates=list(found.values()),
             ended_by=ended_by,
             steps=first.steps + second.steps,
             programs=first.programs + second.programs,
@@ -157,6 +162,6 @@ def _exact(problem: Problem, seconds: float, start: Choice | None) -> Choice:
 
 STRATEGIES: dict[str, Callable[[Sequence[Rule], Runtime], Strategy]] = {
     "both": Both,
-    "saturation": Saturating,
-    "backtracking": Backtracking,
+    SATURATION: Saturating,
+    BACKTRACKING: Backtracking,
 }

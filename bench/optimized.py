@@ -1,0 +1,240 @@
+"""What does each model gain, which search found it, and how well was its time predicted?
+
+Each model is optimized as the command line does it, with a database of its own, so that everything is
+measured.  Predictions are of the original: the sum of its operators measured alone, one call each (TASO's
+cost, section 5; TENSAT's), and what saturation goes by before it has seen the whole program (operators among
+as many weights as the model has, chains that the runtime fuses as one); and of the result, before it was run,
+with the costs that the programs run before it have corrected.
+
+Writes tables/optimized.csv as it goes, goes on from there with --resume, and makes tables/optimized.md and
+tables/prediction.png of it.
+
+    python bench/optimized.py [--resume] [--backend onnxruntime] [--time-limit 60] [MODELS...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from math import exp, isnan, log, nan
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tensaurus.cost import operators
+from tensaurus.cost.database import Database
+from tensaurus.cost.machine import Machine
+from tensaurus.cost.measure import Stopwatch
+from tensaurus.cost.operators import OperatorCosts
+from tensaurus.errors import TensaurusError
+from tensaurus.graph.onnx_import import import_model
+from tensaurus.optimize import optimize
+from tensaurus.report.progress import NoProgress
+from tensaurus.rules.match import expander
+from tensaurus.rules.rule import library
+from tensaurus.zoo.selection import Subject, select
+
+TABLES = Path(__file__).parent / "tables"
+ROWS = TABLES / "optimized.csv"
+
+
+@dataclass
+class Row:
+    """One model; times in milliseconds, nan where there is none."""
+
+    model: str
+    original: float
+    result: float
+    saturation: float  # of its fastest program
+    backtracking: float
+    alone: float  # predictions, of the original
+    expected: float
+    foreseen: float  # of the result
+    error: float  # largest absolute difference from the original, against float64
+    equal: str
+    seconds: float  # of the search
+    measurements: int
+    ended: str
+    rewrites: int
+
+
+def main() -> None:
+    told = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    told.add_argument("models", nargs="*", default=["zoo", "ppocr_rec", "ppocr_det", "ppocr_cls"])
+    told.add_argument("--backend", default="onnxruntime")
+    told.add_argument("--time-limit", type=float, default=60.0)
+    told.add_argument("--resume", action="store_true")
+    wanted = told.parse_args()
+    found = read() if wanted.resume else []
+    known = {row.model for row in found}
+    for subject in select(wanted.models):
+        if subject.name in known:
+            continue
+        print(subject.name, file=sys.stderr, flush=True)
+        found.append(measured(subject, wanted.backend, wanted.time_limit))
+        write(found)
+    (TABLES / "optimized.md").write_text(page(found, wanted.backend))
+    draw(found, TABLES / "prediction.png")
+
+
+def measured(subject: Subject, backend: str, limit: float) -> Row:
+    model = subject.load()
+    shapes = dict(subject.shapes)
+    said: list[str] = []
+
+    class Notes(NoProgress):
+        def note(self, text: str) -> None:
+            said.append(text)
+
+    with TemporaryDirectory() as folder:
+        alone = sum_alone(subject, backend, Path(folder) / "alone.sqlite")
+        result = optimize(
+            model,
+            shapes=shapes,
+            ranges=dict(subject.ranges),
+            backend=backend,
+            time_limit=limit,
+            database=Path(folder) / "db.sqlite",
+            progress=Notes(),
+        )
+    known = result.summary
+    for text in said:
+        print(f"  {text}", file=sys.stderr)
+    return Row(
+        subject.name,
+        known.original_ms,
+        known.optimized_ms,
+        known.found_ms.get("saturation", nan),
+        known.found_ms.get("backtracking", nan),
+        alone,
+        known.original_predicted_ms,
+        known.predicted_ms if known.rewrites else nan,
+        known.equivalence.max_abs_error,
+        known.equivalence.detail if known.equivalence.passed else "NOT EQUAL",
+        known.search_seconds,
+        known.measurements,
+        known.ended_by,
+        sum(rewrite.count for rewrite in known.rewrites),
+    )
+
+
+def sum_alone(subject: Subject, backend: str, path: Path) -> float:
+    """Milliseconds of the operators, each measured alone."""
+    machine, copies = Machine.here(), operators.COPIES
+    program = import_model(subject.load(), dict(subject.shapes), subject.name)
+    operators.COPIES = 1
+    try:
+        with Database(path) as database, Stopwatch(backend, threads=machine.threads) as stopwatch:
+            opset, expand = program.frame.opset, expander(library())
+            costs = OperatorCosts(database, stopwatch, backend, machine, opset, expand)
+            return 1e3 * sum(map(costs, program.active))
+    finally:
+        operators.COPIES = copies
+
+
+def write(found: Iterable[Row]) -> None:
+    with ROWS.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Row)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in found)
+
+
+def read() -> list[Row]:
+    if not ROWS.exists():
+        raise TensaurusError("there is nothing to go on from", file=ROWS)
+    kinds = {field.name: {"float": float, "int": int}.get(str(field.type), str) for field in fields(Row)}
+    with ROWS.open() as file:
+        rows = list(csv.DictReader(file))
+    return [Row(**{name: kinds[name](text) for name, text in row.items()}) for row in rows]
+
+
+def page(found: list[Row], backend: str) -> str:
+    """The tables as Markdown."""
+    machine = Machine.here()
+    lines = [
+        "# What each model gains",
+        "",
+        f"{machine.processor}, {machine.threads} threads, {backend}; `python bench/optimized.py`.",
+        "Times in milliseconds; those of the searches are their fastest programs' in one comparison with the",
+        "original, before they are checked.  *Predicted* are the original from its operators alone, and as",
+        "saturation expects it; and the result, before it was run.",
+        "",
+        "| model | original | result | gain | saturation | backtracking | error | search, s | rewrites |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in found:
+        lines.append(
+            f"| {row.model} | {row.original:.3g} | {row.result:.3g} | {row.original / row.result:.2f}x"
+            f" | {row.saturation:.3g} | {row.backtracking:.3g} | {row.error:.1e} | {row.seconds:.0f}"
+            f" | {row.rewrites} |"
+        )
+    lines += [
+        "",
+        f"Geometric mean of the gains: {mean(row.original / row.result for row in found):.3f}x;"
+        f" of backtracking's time over saturation's:"
+        f" {mean(row.backtracking / row.saturation for row in found):.3f}.",
+        "",
+        "| model | original | operators alone | | expected | | result | foreseen | |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in found:
+        last = ("", "", "")
+        if not isnan(row.foreseen):
+            last = (f"{row.result:.3g}", f"{row.foreseen:.3g}", share(row.foreseen, row.result))
+        lines.append(
+            f"| {row.model} | {row.original:.3g} | {row.alone:.3g} | {share(row.alone, row.original)}"
+            f" | {row.expected:.3g} | {share(row.expected, row.original)} | {' | '.join(last)} |"
+        )
+    kept = [row for row in found if not isnan(row.foreseen)]
+    errors = (
+        ("operators alone", [row.alone / row.original for row in found]),
+        ("expected of the original", [row.expected / row.original for row in found]),
+        ("foreseen of the result", [row.foreseen / row.result for row in kept]),
+    )
+    lines.append("")
+    lines += [f"Geometric mean of the error, {words}: {off(ratios):.0%}." for words, ratios in errors]
+    return "\n".join(lines) + "\n"
+
+
+def share(value: float, measured: float) -> str:
+    return f"{value / measured - 1:+.0%}"
+
+
+def mean(ratios: Iterable[float]) -> float:
+    """The geometric mean."""
+    logs = [log(ratio) for ratio in ratios if ratio > 0]
+    return exp(sum(logs) / len(logs)) if logs else nan
+
+
+def off(ratios: Iterable[float]) -> float:
+    """The geometric mean of how far ratios are from 1."""
+    return mean(max(ratio, 1 / ratio) for ratio in ratios) - 1
+
+
+def draw(found: list[Row], path: Path) -> None:
+    """Predicted over measured, before and after."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    names = [row.model for row in found]
+    kept = [row for row in found if not isnan(row.foreseen)]
+    for label, rows, ratios in (
+        ("the original, operators alone", names, [row.alone / row.original for row in found]),
+        ("the original, as expected", names, [row.expected / row.original for row in found]),
+        ("the result", [row.model for row in kept], [row.foreseen / row.result for row in kept]),
+    ):
+        axes.scatter(rows, ratios, label=label, s=22)
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    axes.axhspan(0.95, 1.05, color="black", alpha=0.08, linewidth=0)
+    axes.set_yscale("log")
+    axes.set_ylabel("predicted over measured time")
+    axes.tick_params("x", rotation=90, labelsize=7)
+    axes.legend()
+    figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":
+    main()
