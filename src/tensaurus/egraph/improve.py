@@ -14,6 +14,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from time import monotonic
 
+from tensaurus.egraph.collector import collector_resting
 from tensaurus.egraph.extract import Choice, Problem, dag_cost, greedy, needed
 
 __all__ = ["improved", "quick"]
@@ -241,6 +242,7 @@ def _total(problem: Problem, choice: Choice) -> float:
     return sum(problem.costs[number] for number in choice.values()) if choice else inf
 
 
+@collector_resting()
 def quick(problem: Problem, start: Choice | None = None, deadline: float = inf) -> dict[int, int]:
     """A good choice in a second or so, no proof: the cheapest trees, then moves.
 

@@ -8,22 +8,21 @@ after the rules of one root have saturated or filled half of the room: merged is
 
 from __future__ import annotations
 
-import gc
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from time import monotonic
 from typing import Any, Protocol, TypeAlias
 
-from tensaurus.egraph.egraph import EGraph, Equation, Fact, Head, Kind
-from tensaurus.egraph.guard import guards
-from tensaurus.egraph.pattern import Match, Pattern, Sift, compiled, shape, sift
-from tensaurus.egraph.rewrite import Plan, Rewrite, rewrites
+from tensaurus.egraph.collector import collector_resting
+from tensaurus.egraph.egraph import EGraph, Equation, Kind
+from tensaurus.egraph.join import Joined, joined
+from tensaurus.egraph.pattern import Match
+from tensaurus.egraph.rewrite import Plan
+from tensaurus.egraph.ruleset import Entry, Family, Ruleset
 from tensaurus.egraph.table import Table
 from tensaurus.rules.match import Binding, build
-from tensaurus.rules.rule import Rule
 
 __all__ = ["Entry", "Exploration", "Filter", "Limits", "Matched", "Ruleset", "saturate"]
 
@@ -73,7 +72,7 @@ class Matched:
 
 
 # what Matched takes
-_Made: TypeAlias = "tuple[Entry, tuple[Match, ...], Sequence[int], Plan, Sequence[int]]"
+_Made: TypeAlias = tuple[Entry, tuple[Match, ...], Sequence[int], Plan, Sequence[int]]
 
 
 @dataclass
@@ -103,68 +102,6 @@ class Filter(Protocol):
         """A round is over; the e-graph is rebuilt."""
 
 
-class Entry:
-    """A rewrite with its roots' patterns, and which variables those share.
-
-    A pattern that it shares with other rules has their names and terms; `own` are its own.
-    """
-
-    def __init__(self, rewrite: Rewrite, patterns: Sequence[Pattern], own: Sequence[Pattern]):
-        self.rewrite, self.patterns = rewrite, patterns
-        self.plans: dict[Any, Plan | None] = {}  # for heads and what is known of the variables
-        self.names = tuple(dict.fromkeys(name for pattern in own for name in pattern.variables))
-        self.slots = [[self.names.index(name) for name in pattern.variables] for pattern in own]
-        self.operators = [pattern.operators for pattern in own]
-
-    def plan(
-        self, graph: EGraph, heads: Sequence[Head], facts: Sequence[Fact], roots: Sequence[Fact]
-    ) -> Plan | None:
-        """What it inserts where these were matched; None where it does not apply."""
-        return self.rewrite.plan(graph, heads, facts, roots, self.names, self.operators)
-
-
-class Family:
-    """Entries of one root that search for the same; what they make of a match is looked up together."""
-
-    def __init__(self, pattern: Pattern):
-        self.pattern = pattern
-        self.entries: list[Entry] = []
-        self.plans: dict[Any, tuple[tuple[Entry, Plan], ...]] = {}  # of the entries that apply
-
-    @cached_property
-    def sift(self) -> Sift:
-        asked = any(entry.rewrite.asks_content for entry in self.entries)
-        return sift(self.pattern, "content" if asked else "code")
-
-
-class Ruleset:
-    """Rules compiled once, for any number of e-graphs; `patterns` are shared between rules."""
-
-    def __init__(self, rules: Iterable[Rule]):
-        self.rules = [rule for rule in rules if not rule.tags & {"off", "expand"}]
-        self.several: list[Entry] = []
-        known: dict[Any, Pattern] = {}
-        families: dict[Pattern, Family] = {}
-        for rule in self.rules:
-            guarded = guards(rule)
-            for rewrite in rewrites(rule):
-                own, shared = [], []
-                for term in rewrite.side:
-                    names: dict[str, int] = {}
-                    form = shape(term, names)
-                    asked = tuple([(names[name], id(guarded[name])) for name in names if name in guarded])
-                    pattern = compiled(term, guarded)
-                    own.append(pattern)
-                    shared.append(known.setdefault((form, asked), pattern))
-                entry = Entry(rewrite, shared, own)
-                if len(shared) == 1:
-                    families.setdefault(shared[0], Family(shared[0])).entries.append(entry)
-                else:
-                    self.several.append(entry)
-        self.single = list(families.values())
-        self.patterns = list(known.values())
-
-
 def saturate(
     graph: EGraph,
     ruleset: Ruleset,
@@ -179,22 +116,10 @@ def saturate(
     """
     start = monotonic()
     run = _Run(graph, ruleset, limits, cycles)
-    with _collector_resting():
+    with collector_resting():
         run.explore(watch)
     run.report.seconds = monotonic() - start
     return run.report
-
-
-@contextmanager
-def _collector_resting() -> Iterator[None]:
-    """An e-graph has no garbage in cycles, and the collector would walk through all of it again and again."""
-    working = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if working:
-            gc.enable()
 
 
 class _Stop(Exception):
@@ -215,8 +140,7 @@ class _Run:
         self.report = Exploration()
         self.tried: dict[Family, set[Match]] = defaultdict(set)  # matches of earlier rounds
         self.refused: dict[Family, list[Match]] = defaultdict(list)  # those that not every entry took
-        self.joined: dict[Entry, set[tuple[Match, ...]]] = defaultdict(set)  # the same for several roots
-        self.apart: dict[Entry, set[tuple[Match, ...]]] = defaultdict(set)
+        self.joined: dict[Entry, set[tuple[Match, ...]]] = defaultdict(set)  # those of several roots
         self.equal: list[tuple[list[tuple[int, int]], _Made]] = []  # to be merged when the round is over
         self.learnt = 0
         self.merged: dict[int, tuple[int, int]] = {}  # the oldest and the youngest root of each
@@ -273,7 +197,6 @@ class _Run:
             for family, matches in self.refused.items():
                 self.tried[family].difference_update(matches)
             self.refused.clear()
-            self.apart.clear()
         table.update(graph, changed)
         joint: list[tuple[Entry, list[list[Match]]]] = []
         if multi:
@@ -294,7 +217,7 @@ class _Run:
                 singles.append((family, matches))
         for family, matches in singles:
             self._sift(family, matches)
-        waiting = [(entry, self._joined(entry, lists)) for entry, lists in joint]
+        waiting = [(entry, joined(graph, entry, lists, self.merged)) for entry, lists in joint]
         while waiting:  # in turns: before a limit is met, every rule has had its share
             left = []
             for entry, rest in waiting:
@@ -380,66 +303,17 @@ class _Run:
         readers = (number for group in groups for number in graph.readers[group] if graph.alive[number])
         return groups | {graph.find(number) for number in readers}
 
-    def _joined(self, entry: Entry, found: Sequence[Sequence[Match]]) -> Iterator[tuple[Match, ...]]:
-        """Matches of all roots that agree on shared variables, one after another.
-
-        A rule that says the same of its roots in any order (`once`) is tried in one, that of their age; and
-        what it has merged it merges only with what came wholly before or after: never anything twice.
-        """
-        graph = self.graph
-        once = entry.rewrite.once
-
-        def extend(chosen: tuple[Match, ...], bound: dict[int, int]) -> Iterator[tuple[Match, ...]]:
-            place = len(chosen)
-            if place == len(entry.patterns):
-                yield chosen
-                return
-            slots = entry.slots[place]
-            shared = tuple(k for k, slot in enumerate(slots) if slot in bound)
-            agreed = tuple(bound[slots[k]] for k in shared)
-            for match, groups in buckets(place, shared).get(agreed, ()):
-                if all(self._follows(match[0], other[0], once) for other in chosen):
-                    yield from extend((*chosen, match), bound | dict(zip(slots, groups, strict=True)))
-
-        known: dict[Any, dict[tuple[int, ...], list[tuple[Match, tuple[int, ...]]]]] = {}
-
-        def buckets(place: int, shared: tuple[int, ...]) -> dict[tuple[int, ...], list[Any]]:
-            if (place, shared) not in known:
-                table: dict[tuple[int, ...], list[Any]] = defaultdict(list)
-                for match in found[place]:
-                    groups = tuple(map(graph.find, entry.patterns[place].bind(graph.born, match)))
-                    table[tuple(groups[k] for k in shared)].append((match, groups))
-                known[place, shared] = table
-            return known[place, shared]
-
-        return extend((), {})
-
-    def _follows(self, root: int, other: int, once: bool) -> bool:
-        if not once:
-            return root != other
-        (_, last), (first, _) = self.merged.get(other, (other, other)), self.merged.get(root, (root, root))
-        return last < first
-
-    def _apply(self, entry: Entry, matches: tuple[Match, ...]) -> None:
+    def _apply(self, entry: Entry, found: Joined) -> None:
         """Insert what a rule of several roots makes of a match; raises _Stop."""
         graph, find = self.graph, self.graph.find
-        if matches in self.joined[entry] or matches in self.apart[entry]:
+        matches, terms, classes, plan = found
+        if matches in self.joined[entry]:
             return
-        heads = [graph.heads[number] for match in matches for number in match]
-        terms = self._together(entry, matches)
-        classes = [find(term) for term in terms]
-        facts = [graph.facts[group] for group in classes]
         roots = [match[0] for match in matches]
-        asks = entry.rewrite.asks_content
-        key = (*heads, *[fact.content if asks else fact.code for fact in facts])
-        if key not in entry.plans:
-            entry.plans[key] = entry.plan(graph, heads, facts, [graph.facts[find(root)] for root in roots])
-        plan = entry.plans[key]
-        if plan is None:
-            self.apart[entry].add(matches)
-            return
-        if asks:  # the rule's instance must show them
-            terms = [graph.constant_of(term) for term in terms]
+        if self.cycles is not None:
+            classes = tuple(map(find, terms))
+        if entry.rewrite.asks_content:  # the rule's instance must show them
+            terms = tuple(map(graph.constant_of, terms))
         if self.cycles is not None and not self.cycles.allows(graph, roots, terms):
             self.report.filtered += 1
             return
@@ -454,12 +328,3 @@ class _Run:
         pairs = [(root, new) for root, new in zip(roots, news, strict=True) if find(root) != find(new)]
         if pairs:
             self._hold(pairs, (entry, matches, terms, plan, made))
-
-    def _together(self, entry: Entry, matches: tuple[Match, ...]) -> list[int]:
-        """The terms of the variables of several roots; where roots share a variable, the first one's."""
-        terms = [-1] * len(entry.names)
-        for slots, pattern, match in zip(entry.slots, entry.patterns, matches, strict=True):
-            for slot, term in zip(slots, pattern.bind(self.graph.born, match), strict=True):
-                if terms[slot] == -1:
-                    terms[slot] = term
-        return terms

@@ -1,0 +1,81 @@
+"""Rules compiled for e-graphs: patterns that rules share, and what each makes of a match."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+from tensaurus.egraph.egraph import EGraph, Fact, Head
+from tensaurus.egraph.guard import guards
+from tensaurus.egraph.pattern import Pattern, Sift, compiled, shape, sift
+from tensaurus.egraph.rewrite import Plan, Rewrite, rewrites
+from tensaurus.rules.rule import Rule
+
+__all__ = ["Entry", "Family", "Ruleset"]
+
+
+class Entry:
+    """A rewrite with its roots' patterns, and which variables those share.
+
+    A pattern that it shares with other rules has their names and terms; `own` are its own.
+    """
+
+    def __init__(self, rewrite: Rewrite, patterns: Sequence[Pattern], own: Sequence[Pattern]):
+        self.rewrite, self.patterns = rewrite, patterns
+        self.plans: dict[Any, Plan | None] = {}  # for heads and what is known of the variables
+        self.names = tuple(dict.fromkeys(name for pattern in own for name in pattern.variables))
+        self.slots = [[self.names.index(name) for name in pattern.variables] for pattern in own]
+        self.operators = [pattern.operators for pattern in own]
+
+    def plan(
+        self, graph: EGraph, heads: Sequence[Head], facts: Sequence[Fact], roots: Sequence[Fact]
+    ) -> Plan | None:
+        """What it inserts where these were matched; None where it does not apply."""
+        asks = self.rewrite.asks_content
+        key = (*heads, *[fact.content if asks else fact.code for fact in facts])
+        if key not in self.plans:
+            self.plans[key] = self.rewrite.plan(graph, heads, facts, roots, self.names, self.operators)
+        return self.plans[key]
+
+
+class Family:
+    """Entries of one root that search for the same; what they make of a match is looked up together."""
+
+    def __init__(self, pattern: Pattern):
+        self.pattern = pattern
+        self.entries: list[Entry] = []
+        self.plans: dict[Any, tuple[tuple[Entry, Plan], ...]] = {}  # of the entries that apply
+
+    @cached_property
+    def sift(self) -> Sift:
+        asked = any(entry.rewrite.asks_content for entry in self.entries)
+        return sift(self.pattern, "content" if asked else "code")
+
+
+class Ruleset:
+    """Rules compiled once, for any number of e-graphs; `patterns` are shared between rules."""
+
+    def __init__(self, rules: Iterable[Rule]):
+        self.rules = [rule for rule in rules if not rule.tags & {"off", "expand"}]
+        self.several: list[Entry] = []
+        known: dict[Any, Pattern] = {}
+        families: dict[Pattern, Family] = {}
+        for rule in self.rules:
+            guarded = guards(rule)
+            for rewrite in rewrites(rule):
+                own, shared = [], []
+                for term in rewrite.side:
+                    names: dict[str, int] = {}
+                    form = shape(term, names)
+                    asked = tuple([(names[name], id(guarded[name])) for name in names if name in guarded])
+                    pattern = compiled(term, guarded)
+                    own.append(pattern)
+                    shared.append(known.setdefault((form, asked), pattern))
+                entry = Entry(rewrite, shared, own)
+                if len(shared) == 1:
+                    families.setdefault(shared[0], Family(shared[0])).entries.append(entry)
+                else:
+                    self.several.append(entry)
+        self.single = list(families.values())
+        self.patterns = list(known.values())
