@@ -1,109 +1,329 @@
-"""How long does exact extraction take, by solver and by the way in which cycles are kept out?
+"""How long does exact extraction take, and how good is it where time runs out?
 
-Prints a Markdown table for each file (egglog's serialized e-graphs), or for each MODEL:NODES, a model of the
-zoo explored to so many e-nodes without a filter of cycles; --write FOLDER keeps those as files.  --paper adds
-TENSAT's program (section 5.1; its Table 4): an order of all classes, also of the e-graph as it is, and none.
+Writes bench/tables/extraction.md.  E-graphs are of zoo models, explored without a filter of cycles; costs are
+estimates.  Their files, as `tensaurus extract` reads them, are in bench/egraphs.
 
-    python bench/extraction.py [--paper] [--limit 60] [--write FOLDER] bert_base:5000 nasrnn:20000 some.json
+    proofs      those files, about 5,000 and 20,000 e-nodes, k_multi 2, by each solver
+    greedy      TENSAT's Table 3 (MLSys'21): what greedy extraction misses, by estimated costs
+    cycles      its Table 4: seconds by the way in which cycles are kept out.  Its program has an order of all
+                classes, of real numbers (HiGHS) or integers (CP-SAT), or none and a filtered e-graph.  Ours:
+                rows for the cycles that come up, and by default the problem is shrunk beforehand
+
+Rows that were measured are kept in extraction.json beside the table; --resume takes them from there.
+
+    python bench/extraction.py [--resume] [--models bert_base ...] [--limit 20]
+    python bench/extraction.py --write       # explore, and write the files in bench/egraphs again
+    python bench/extraction.py FILE.json ... # a table of the solvers on files
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import json
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
+from typing import Any
 
 from prices import Prices
 
+from tensaurus.egraph.cycles import Efficient
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.exact import Cycles, Solver, solve
-from tensaurus.egraph.extract import Problem, dag_cost, greedy, greedy_dag
+from tensaurus.egraph.extract import Choice, Problem, dag_cost, greedy, greedy_dag
+from tensaurus.egraph.improve import quick
 from tensaurus.egraph.saturate import Limits, Ruleset, saturate
 from tensaurus.egraph.serialized import read_problem, write_problem
 from tensaurus.egraph.shrink import components, shrink
+from tensaurus.files import replacing
+from tensaurus.graph.node import Node
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.rules.rule import library
 from tensaurus.zoo.catalog import find
 
-WAYS: tuple[tuple[Solver, Cycles, bool], ...] = (
-    ("cp-sat", "components", True),
-    ("cp-sat", "cuts", True),
-    ("highs", "components", True),
-    ("highs", "cuts", True),
-    ("both", "components", True),
-)
-PAPER: tuple[tuple[Solver, Cycles, bool], ...] = (
-    ("cp-sat", "order", True),
-    ("highs", "order", True),
-    ("cp-sat", "components", False),
-    ("cp-sat", "order", False),
-    ("highs", "order", False),
-    ("cp-sat", "none", False),
-    ("highs", "none", False),
-)
+Row = dict[str, Any]
+
+HERE = Path(__file__).parent
+EGRAPHS = HERE / "egraphs"
+TABLE = HERE / "tables" / "extraction.md"
+MODELS = ("bert_base", "nasrnn", "nasnet_a", "resnext50")
+SIZES = {5_000: 30.0, 20_000: 60.0}  # e-nodes, and seconds that a proof may take
+SOLVERS: tuple[Solver, ...] = ("cp-sat", "highs", "both")
+WAYS: dict[str, tuple[Solver, Cycles, bool, bool]] = {  # ...whether shrunk, whether filtered
+    "order, real": ("highs", "order", False, False),
+    "order, integer": ("cp-sat", "order", False, False),
+    "filtered, HiGHS": ("highs", "none", False, True),
+    "filtered, CP-SAT": ("cp-sat", "none", False, True),
+    "rows as broken": ("both", "cuts", False, False),
+    "default": ("both", "components", True, False),
+}
+TABLE_3 = {  # milliseconds: original, greedy, ILP
+    "bert_base": ("1.88", "1.88", "1.73"),
+    "nasrnn": ("1.85", "1.15", "1.10"),
+    "nasnet_a": ("17.8", "22.5", "16.6"),
+}
+TABLE_4 = {  # seconds: order of real numbers, of integers, none
+    ("bert_base", 1): ("0.96", "0.98", "0.16"),
+    ("bert_base", 2): (">3600", ">3600", "510.3"),
+    ("nasrnn", 1): ("1116", "1137", "0.32"),
+    ("nasrnn", 2): (">3600", ">3600", "356.7"),
+    ("nasnet_a", 1): ("424", "438", "1.81"),
+    ("nasnet_a", 2): (">3600", ">3600", "75.1"),
+}
 
 
-def explored(model: str, nodes: int, file: Path) -> None:
-    """Write what the library makes of a model of the zoo."""
-    program = import_model(find(model).model(1, 0), {}, model)
+class Rounded:
+    """Estimated seconds in six digits, so that files are short."""
+
+    def __init__(self) -> None:
+        self._prices = Prices()
+
+    def __call__(self, node: Node) -> float:
+        return float(f"{self._prices(node):.6g}")
+
+
+def explored(model: str, nodes: int, multi: int, file: Path, filtered: bool = False) -> float:
+    """Write what the library makes of a model of the zoo; the cost of the model as it is."""
+    program, cost = import_model(find(model).model(1, 0), {}, model), Rounded()
     graph = EGraph()
     roots = [graph.adopt(out) for _, out in program.outputs]
     graph.rebuild()
-    saturate(graph, Ruleset(library()), Limits(nodes=nodes, multi=2))
-    write_problem(file, graph, roots, Prices())
+    saturate(
+        graph, Ruleset(library()), Limits(nodes=nodes, multi=multi), cycles=Efficient() if filtered else None
+    )
+    file.parent.mkdir(exist_ok=True)
+    write_problem(file, graph, roots, cost)
+    return sum(map(cost, program.active))
 
 
-def table(problem: Problem, paper: bool, limit: float, workers: int) -> Iterator[str]:
-    """What the problem is, and a row for each way to solve it."""
-    loops = sorted((len(part) for part in components(problem) if len(part) > 1), reverse=True)
-    start = monotonic()
-    smaller = shrink(problem)
-    took = monotonic() - start
-    left = smaller.problem
-    inner = sorted((len(part) for part in components(left) if len(part) > 1), reverse=True)
-    yield f"- {len(problem.costs)} e-nodes in {len(problem.members)} classes; {said(loops)}"
-    yield f"- shrunk in {took:.2f} s: {len(left.costs)} e-nodes in {len(left.members)} classes; {said(inner)}"
-    yield ""
-    yield "| way | cost | bound | gap | seconds |"
-    yield "| --- | ---: | ---: | ---: | ---: |"
-    for name, choose in (("greedy, trees", greedy), ("greedy, programs", greedy_dag)):
-        start = monotonic()
-        cost = dag_cost(problem, choose(problem))
-        yield f"| {name} | {cost:.9g} | | | {monotonic() - start:.2f} |"
-    for solver, cycles, shrunk in (*WAYS, *(PAPER if paper else ())):
-        found = solve(
-            problem, solver=solver, cycles=cycles, shrunk=shrunk, time_limit=limit, workers=workers
+def cpu() -> float:
+    """Seconds of computing, HiGHS's process included."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def solved(
+    problem: Problem, solver: Solver, cycles: Cycles, shrunk: bool, limit: float, workers: int = 2
+) -> Row:
+    """One exact extraction."""
+    before = cpu()
+    found = solve(problem, solver=solver, cycles=cycles, shrunk=shrunk, time_limit=limit, workers=workers)
+    return {
+        "cost": found.cost,
+        "bound": found.bound,
+        "seconds": found.seconds,
+        "cpu": cpu() - before,
+        "proved": found.optimal,
+    }
+
+
+def timed(problem: Problem, choose: Callable[[Problem], Choice]) -> Row:
+    """One extraction without a proof."""
+    start, before = monotonic(), cpu()
+    cost = dag_cost(problem, choose(problem))
+    return {"cost": cost, "seconds": monotonic() - start, "cpu": cpu() - before}
+
+
+class Records:
+    """Rows by name, on disk after each."""
+
+    def __init__(self, file: Path, resume: bool):
+        self._file = file
+        self._rows: dict[str, Row] = json.loads(file.read_text()) if resume and file.exists() else {}
+
+    def get(self, name: str, measure: Callable[[], Row]) -> Row:
+        """The row of that name, measured if need be."""
+        if name not in self._rows:
+            self._rows[name] = measure()
+            with replacing(self._file) as beside:
+                beside.write_text(json.dumps(self._rows, indent=1) + "\n")
+            print(name, self._rows[name], file=sys.stderr, flush=True)
+        return self._rows[name]
+
+
+def head(*names: str) -> Iterator[str]:
+    """A table's first lines: words to the left, numbers to the right."""
+    yield line(*names)
+    yield line(*("---" if name in ("e-graph", "model", "solver", "way") else "---:" for name in names))
+
+
+def line(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def gap(row: Row) -> str:
+    """By what part of its cost a result may be too dear, at most."""
+    share = 0.0 if row["proved"] or not row["cost"] else (row["cost"] - row["bound"]) / row["cost"]
+    return "0" if row["proved"] else f"{share:.2%}"
+
+
+def proofs(file: Path, limit: float, records: Records) -> Iterator[str]:
+    """A row for each solver."""
+    problem, _, _ = read_problem(file)
+    size = records.get(f"{file.stem}: size", partial(sizes, problem))
+    start = records.get(f"{file.stem}: quick", partial(timed, problem, quick))
+    for solver in SOLVERS:
+        row = records.get(
+            f"{file.stem}: {solver}", partial(solved, problem, solver, "components", True, limit)
         )
-        name = f"{solver}, {cycles}{'' if shrunk else ', as it is'}"
-        yield f"| {name} | {found.cost:.9g} | {found.bound:.9g} | {found.gap:.2%} | {found.seconds:.2f} |"
+        share = (start["cost"] - row["bound"]) / start["cost"]
+        yield line(
+            file.stem,
+            size["nodes"],
+            size["largest"],
+            size["left"],
+            f"{start['cpu']:.2f}",
+            f"{share:.2%}",
+            solver,
+            gap(row),
+            f"{row['seconds']:.1f}",
+            f"{row['cpu']:.1f}",
+        )
 
 
-def said(sizes: list[int]) -> str:
-    """Sizes of components, in words."""
-    more = f" and {len(sizes) - 8} more" if len(sizes) > 8 else ""
-    return f"components of {', '.join(map(str, sizes[:8]))}{more} classes" if sizes else "no cycles"
+def sizes(problem: Problem) -> Row:
+    """E-nodes before and after shrinking, and classes of the largest component."""
+    return {
+        "nodes": len(problem.costs),
+        "largest": max(map(len, components(problem))),
+        "left": len(shrink(problem).problem.costs),
+    }
+
+
+PROOFS = (
+    "e-graph",
+    "e-nodes",
+    "largest cycle",
+    "shrunk",
+    "quick, CPU s",
+    "its gap",
+    "solver",
+    "gap",
+    "s",
+    "CPU s",
+)
+
+
+def greedies(model: str, limit: float, records: Records, scratch: Path) -> Iterator[str]:
+    """What each extraction finds at k_multi 1."""
+    file = scratch / f"{model}.json"
+
+    def measured() -> Row:
+        original = explored(model, 20_000, 1, file)
+        problem, _, _ = read_problem(file)
+        return {
+            "nodes": len(problem.costs),
+            "original": original,
+            "trees": timed(problem, greedy)["cost"],
+            "programs": timed(problem, greedy_dag)["cost"],
+            "quick": timed(problem, quick)["cost"],
+            "exact": solved(problem, "both", "components", True, limit),
+        }
+
+    row = records.get(f"{model}: greedy", measured)
+    costs = [row["original"], row["trees"], row["programs"], row["quick"], row["exact"]["cost"]]
+    cells = [f"{1000 * cost:.4g}" for cost in costs]
+    yield line(model, row["nodes"], *cells, gap(row["exact"]), *TABLE_3.get(model, ("", "", "")))
+
+
+GREEDY = ("model", "e-nodes", "original", "trees", "programs", "quick", "exact", "its gap")
+
+
+def orders(model: str, multi: int, limit: float, records: Records, scratch: Path) -> Iterator[str]:
+    """Seconds of each way, or the gap where time ran out."""
+    nodes = {1: 5_000, 2: 20_000}[multi]
+    cells: list[str] = []
+    problems: dict[bool, Problem] = {}
+
+    def measured(solver: Solver, cycles: Cycles, shrunk: bool, filtered: bool) -> Row:
+        if filtered not in problems:
+            file = scratch / f"{model}-{multi}-{filtered}.json"
+            explored(model, nodes, multi, file, filtered)
+            problems[filtered], _, _ = read_problem(file)
+        problem = problems[filtered]
+        return {"nodes": len(problem.costs)} | solved(problem, solver, cycles, shrunk, limit)
+
+    for way, settings in WAYS.items():
+        row = records.get(f"{model}, {multi}: {way}", partial(measured, *settings))
+        cells.append(f"{row['seconds']:.2f}" if row["proved"] else f">{limit:.0f} ({gap(row)})")
+    count = records.get(f"{model}, {multi}: default", dict)["nodes"]
+    yield line(model, multi, count, *cells, *TABLE_4.get((model, multi), ("", "", "")))
+
+
+def page(options: argparse.Namespace, records: Records, scratch: Path) -> Iterator[str]:
+    """The whole page."""
+    yield "# Exact extraction"
+    yield ""
+    yield "Generated by `python bench/extraction.py`, 2 cores. Costs are estimates; e-graphs have cycles."
+    yield "A gap of 0 is a proof that no program is cheaper. Seconds are of the clock, and of computing."
+    yield ""
+    yield "## Proofs"
+    yield ""
+    limits = ", ".join(f"{limit:.0f} s for {nodes}" for nodes, limit in SIZES.items())
+    yield f"E-graphs of bench/egraphs (k_multi 2); at most {limits} e-nodes. `quick` is the extraction"
+    yield "without proof that every search begins with; `largest cycle` is the largest strongly connected"
+    yield "component, in classes; `shrunk` the e-nodes that are left before a solver begins."
+    yield ""
+    yield from head(*PROOFS)
+    for nodes, limit in SIZES.items():
+        for model in options.models:
+            yield from proofs(EGRAPHS / f"{model}-{nodes}.json", limit, records)
+    yield ""
+    yield "## Greedy and exact extraction"
+    yield ""
+    yield "TENSAT's Table 3: k_multi 1, at most 20,000 e-nodes, estimated milliseconds. Its own, of its"
+    yield "operators on a GPU, in the last columns. `programs` counts once what a class's program shares."
+    yield ""
+    yield from head(*GREEDY, "TENSAT: original", "greedy", "ILP")
+    for model in options.models:
+        yield from greedies(model, options.limit, records, scratch)
+    yield ""
+    yield "## Ways to keep cycles out"
+    yield ""
+    yield f"TENSAT's Table 4: seconds to the proof, at most {options.limit:.0f}, else the gap that was left."
+    yield "Its program is `order`; `filtered` are e-graphs whose cycles were filtered during exploration, which"
+    yield "may lose the cheapest program. All but `default` are of the e-graph as it is. Its own figures last."
+    yield ""
+    yield from head("model", "k_multi", "e-nodes", *WAYS, "TENSAT: real", "integer", "filtered")
+    for model in options.models:
+        for multi in (1, 2):
+            yield from orders(model, multi, options.limit, records, scratch)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("files", nargs="+", metavar="FILE or MODEL:NODES")
-    parser.add_argument("--paper", action="store_true", help="also in the paper's ways")
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds of each extraction")
-    parser.add_argument("--workers", type=int, default=2, help="threads of CP-SAT")
-    parser.add_argument("--write", type=Path, help="a folder for the e-graphs")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="print a table of these instead")
+    parser.add_argument("--models", nargs="+", metavar="MODEL", default=MODELS)
+    parser.add_argument("--limit", type=float, default=20.0, help="seconds of each extraction but the proofs")
+    parser.add_argument("--resume", action="store_true", help="keep rows that were measured")
+    parser.add_argument("--write", action="store_true", help="write the files in bench/egraphs")
     options = parser.parse_args()
-    with TemporaryDirectory() as scratch:
-        for name in options.files:
-            model, colon, nodes = name.rpartition(":")
-            file = Path(name)
-            if colon:
-                file = (options.write or Path(scratch)) / f"{model}-{nodes}.json"
-                explored(model, int(nodes), file)
-            print(f"\n### {file.name}\n", flush=True)
-            for line in table(read_problem(file)[0], options.paper, options.limit, options.workers):
-                print(line, flush=True)
+    if options.write:
+        for model in options.models:
+            for nodes in SIZES:
+                explored(model, nodes, 2, EGRAPHS / f"{model}-{nodes}.json")
+        return
+    try:
+        with TemporaryDirectory() as scratch:
+            if options.files:
+                records = Records(Path(scratch) / "rows.json", False)
+                print("\n".join(head(*PROOFS)))
+                for file in options.files:
+                    for row in proofs(file, options.limit, records):
+                        print(row, flush=True)
+                return
+            records = Records(TABLE.with_suffix(".json"), options.resume)
+            lines = list(page(options, records, Path(scratch)))
+        with replacing(TABLE) as beside:
+            beside.write_text("\n".join(lines) + "\n")
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -216,7 +216,7 @@ KNOWN: set[object] = set()
 def test_programs_are_run_as_a_whole(tmp_path: Path) -> None:
     """Twice the same from one database, in which the second finds what the first has seen."""
     path = tmp_path / "db.sqlite"
-    results = [run(affine_model(), database=path) for _ in range(3)]
+    results = [run(affine_model(), database=path, steps=12) for _ in range(3)]
     with Database(path) as records:
         assert any(row.workload.startswith("within model") for row in records.all())
     summary = results[0].summary

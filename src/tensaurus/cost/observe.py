@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from types import TracebackType
 from typing import TypeAlias
 
@@ -31,7 +32,8 @@ from tensaurus.graph.program import Program
 __all__ = ["Observation", "Observer"]
 
 ROUNDS = 6  # in turns with the first program
-SECONDS = 0.1  # of a round, and of a profile three times as long
+RUNS = 40  # of a round, where that takes between
+SHORTEST, LONGEST = 0.02, 0.1  # seconds
 PLACES = 6  # digits of a kernel's place
 MARK = "tensaurus."  # begins the names of the tensors of a program that is profiled
 
@@ -104,8 +106,11 @@ class Observer:
         self.runs += 1
         if self._worker is None or not self._worker.alive:
             self._worker = self._started()
-        seconds = self._seconds(model, self._worker)
-        profile = self._worker.profile(model, self._feeds, 3 * SECONDS)
+        worker = self._worker
+        warm_up(worker, model, self._feeds, SHORTEST)
+        turn = min(LONGEST, max(SHORTEST, RUNS * median(worker.time(SHORTEST).samples)))
+        seconds = self._seconds(model, worker, turn)
+        profile = worker.profile(model, self._feeds, 3 * turn)
         if not profile:
             return ()
         kernels = _filled(profile, seconds)
@@ -121,19 +126,18 @@ class Observer:
     def _started(self) -> Worker:
         return self._workers.enter_context(Worker(self._backend, threads=self._machine.threads))
 
-    def _seconds(self, model: bytes | Path, worker: Worker) -> float:
-        """Of one run, as it would have taken when the first program was run."""
-        warm_up(worker, model, self._feeds, SECONDS)
+    def _seconds(self, model: bytes | Path, worker: Worker, turn: float) -> float:
+        """Of one run, as it would have taken when the first program was run; in turns of seconds."""
         if self._first is None:
-            (timing,) = in_turns(["the program"], [worker], ROUNDS, SECONDS)
+            (timing,) = in_turns(["the program"], [worker], ROUNDS, turn)
             self._first = (model, timing.median)
             return timing.median
         first, base = self._first
         if self._beside is None or not self._beside.alive:
             self._beside = self._started()
-            warm_up(self._beside, first, self._feeds, SECONDS)
+            warm_up(self._beside, first, self._feeds, turn)
         names = ["the first program", "the program"]
-        before, after = in_turns(names, [self._beside, worker], ROUNDS, SECONDS)
+        before, after = in_turns(names, [self._beside, worker], ROUNDS, turn)
         return base / ratio(before, after).median
 
     def close(self) -> None:

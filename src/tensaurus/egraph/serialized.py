@@ -111,13 +111,13 @@ def to_json(graph: EGraph, roots: Sequence[int], cost: Callable[[Node], float]) 
     """What the roots can be made of; nodes that no program can use are left out."""
     problem, nodes, numbers = problem_of(graph, roots, cost)
     trees = greedy(problem)
-    names = {group: str(nodes[number]) for group, number in trees.items()}
+    names = {group: str(number) for group, number in trees.items()}
     written: dict[str, Any] = {}
     for number, node in enumerate(nodes):
         if all(child in trees for child in problem.children[number]):
             op = graph.heads[node].op
             reads = [names[numbers[graph.find(arg)]] for arg in graph.args[node] if arg != ABSENT]
-            written[str(node)] = {
+            written[str(number)] = {
                 "op": op.name if isinstance(op, Op) else str(op),
                 "children": reads,
                 "eclass": str(problem.groups[number]),
@@ -129,9 +129,14 @@ def to_json(graph: EGraph, roots: Sequence[int], cost: Callable[[Node], float]) 
 def write_problem(
     path: str | Path, graph: EGraph, roots: Sequence[int], cost: Callable[[Node], float]
 ) -> None:
-    """Write what the roots can be made of."""
+    """Write what the roots can be made of, a line for each node."""
+    whole = to_json(graph, roots, cost)
+    lines = ",\n".join(
+        f"{json.dumps(name)}:{json.dumps(row, separators=(',', ':'))}" for name, row in whole["nodes"].items()
+    )
+    tops = json.dumps(whole["root_eclasses"])
     with replacing(path) as beside:
-        beside.write_text(json.dumps(to_json(graph, roots, cost), indent=0) + "\n", encoding="utf-8")
+        beside.write_text(f'{{"nodes":{{\n{lines}\n}},"root_eclasses":{tops}}}\n', encoding="utf-8")
 
 
 def write_choice(

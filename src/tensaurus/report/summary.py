@@ -66,8 +66,8 @@ class Summary:
     """One optimization. Times are wall clock: *_ms in milliseconds per run, search_seconds in seconds.
 
     predicted_ms is what the search expected of the result before it was run, original_predicted_ms what it
-    expected of the original, from operators measured alone; found_ms is of each search's fastest program, before
-    it was checked; constants_mb what the result keeps of constants.
+    expected of the original, from operators measured alone; found_ms is of each search's fastest program,
+    before it was checked; constants_mb what the result keeps of constants.
     """
 
     model: str
