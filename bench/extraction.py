@@ -285,8 +285,9 @@ def page(options: argparse.Namespace, records: Records, scratch: Path) -> Iterat
     yield "## Ways to keep cycles out"
     yield ""
     yield f"TENSAT's Table 4: seconds to the proof, at most {options.limit:.0f}, else the gap that was left."
-    yield "Its program is `order`; `filtered` are e-graphs whose cycles were filtered during exploration, which"
-    yield "may lose the cheapest program. All but `default` are of the e-graph as it is. Its own figures last."
+    yield "Its program is `order`; `filtered` are e-graphs whose cycles were filtered during exploration,"
+    yield "which may lose the cheapest program. All but `default` take the e-graph as it is. Its own figures"
+    yield "are last."
     yield ""
     yield from head("model", "k_multi", "e-nodes", *WAYS, "TENSAT: real", "integer", "filtered")
     for model in options.models:
