@@ -224,6 +224,8 @@ def test_rules_of_several_roots_share_what_they_bind() -> None:
         "r: Add(x, => x",
         "r: __import__('os') => x",
         "r [unknown]: Add(x, 0) => x",
+        "r: Relu(x) => Add(Relu(x), y)",
+        "r: Add(x, 0) <=> Sub(x, y)",
     ],
 )
 def test_bad_text_is_one_clear_error(text: str) -> None:

@@ -23,7 +23,18 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from importlib.resources import files
 
-from tensaurus.rules.term import Apply, Item, Literal, RuleError, Term, Variable, expression, parse, variables
+from tensaurus.rules.term import (
+    Apply,
+    Item,
+    Literal,
+    RuleError,
+    Term,
+    Variable,
+    expression,
+    named,
+    parse,
+    variables,
+)
 
 
 @dataclass(frozen=True)
@@ -100,6 +111,10 @@ def parse_rule(line: str) -> list[Rule]:
     if found["arrow"] == "<=>":
         back = base.tags | ({"explore"} if "back" in tags else set())
         rules.append(replace(base, name=f"{base.name}-back", lhs=base.rhs, rhs=base.lhs, tags=back))
+    for rule in rules:
+        given = set[str]().union(*map(named, rule.lhs))
+        if strange := [name for root in rule.rhs for name in variables(root) if name not in given]:
+            raise RuleError(f"the right side of {rule.name} reads {strange[0]}, which its left side lacks")
     return [variant for rule in rules for variant in _with_optionals(rule)]
 
 

@@ -138,6 +138,19 @@ def variables(term: Term | None) -> dict[str, Variable]:
     return {}
 
 
+def named(term: Term | None) -> set[str]:
+    """What a term that is matched gives a name to: tensors, attributes, rests of attributes."""
+    match term:
+        case Variable(name, _):
+            return {name}
+        case Apply(_, args, attrs, rest):
+            found = {value.id for _, value in attrs if isinstance(value, ast.Name)}
+            return found.union({rest} if rest else (), *(named(arg) for arg in args))
+        case Item(inner, _):
+            return named(inner)
+    return set()
+
+
 def operators(term: Term | None) -> list[Op]:
     """The operators of a term, outermost first."""
     match term:
