@@ -32,7 +32,10 @@ def improved(
     begun = needed(problem, choice)
     climb = _Climb(problem, greedy(problem) if trees is None else trees, deadline)
     found = [climb.steeply(begun, 1), climb.steeply(begun, -1), climb.anyhow(begun)]
-    return min(found, key=lambda better: _total(problem, better))
+    best = min(found, key=lambda better: _total(problem, better))
+    while (alone := climb.singly(best)) is not best:
+        best = climb.anyhow(alone)
+    return best
 
 
 @dataclass
@@ -73,7 +76,7 @@ class _Climb:
                     continue
                 if queue and (entry := (round(change / grain), age * shared)) > queue[0]:
                     heappush(queue, entry)
-                elif made := self._cheaper(standing, shared, cost):
+                elif made := self._turned(standing, shared, cost):
                     best, cost, moved = made, _total(problem, made), True
                     standing = self._standing(best)
             if not moved:
@@ -89,9 +92,27 @@ class _Climb:
                 if monotonic() > self.deadline:
                     return best
                 if self._change(standing, shared) < -cost * GAIN and (
-                    made := self._cheaper(standing, shared, cost)
+                    made := self._turned(standing, shared, cost)
                 ):
                     best, cost, moved = made, _total(self.problem, made), True
+                    standing = self._standing(best)
+        return best
+
+    def singly(self, begun: dict[int, int]) -> dict[int, int]:
+        """Every class by itself: what others read anyway is cheaper than its tree made it look."""
+        problem = self.problem
+        best, cost = begun, _total(problem, begun)
+        standing = self._standing(best)
+        for group in sorted(begun):
+            if monotonic() > self.deadline:
+                return best
+            for number in problem.members[group]:
+                if group not in best:
+                    break
+                if standing.change({group: number}) < -cost * GAIN and (
+                    made := self._cheaper(standing, {group: number}, cost)
+                ):
+                    best, cost = made, _total(problem, made)
                     standing = self._standing(best)
         return best
 
@@ -104,10 +125,12 @@ class _Climb:
         turns = self.offers.turns(shared, standing.best)
         return standing.change(turns) if turns else 0.0
 
-    def _cheaper(self, standing: _Standing, shared: int, cost: float) -> dict[int, int] | None:
-        """The choice after the move, where it is one and costs less."""
-        best = standing.best
-        made = _resolved(self.problem, best, self.offers.turns(shared, best), self.trees)
+    def _turned(self, standing: _Standing, shared: int, cost: float) -> dict[int, int] | None:
+        return self._cheaper(standing, self.offers.turns(shared, standing.best), cost)
+
+    def _cheaper(self, standing: _Standing, turns: Mapping[int, int], cost: float) -> dict[int, int] | None:
+        """The choice after the turns, where it is one and costs less."""
+        made = _resolved(self.problem, standing.best, turns, self.trees)
         return made if made is not None and _total(self.problem, made) < cost * (1 - GAIN) else None
 
 

@@ -215,6 +215,7 @@ class _Run:
                 below[key] = table.having(pattern.root, reach[pattern.depth - 1])
             if below[key] and (matches := table.search(graph, pattern, below[key])):
                 singles.append((family, matches))
+        singles.sort(key=lambda found: len(found[1]))  # what matches most is what a limit cuts
         for family, matches in singles:
             self._sift(family, matches)
         waiting = [(entry, joined(graph, entry, lists, self.merged)) for entry, lists in joint]
