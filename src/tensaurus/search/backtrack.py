@@ -41,6 +41,7 @@ class Backtrack:
     steps       programs to take from the queue at most
     deadline    monotonic time at which to stop, None for none
     keep        how many programs to return: the best, and the bests before it
+    patience    steps without a new best program that end it
     """
 
     rewriter: Rewriter
@@ -49,6 +50,7 @@ class Backtrack:
     steps: int = 100
     deadline: float | None = None
     keep: int = 3
+    patience: int = PATIENCE
     watch: Callable[[int, float], None] = lambda steps, best: None
     _seen: set[tuple[Node, ...]] = field(default_factory=set)
 
@@ -70,7 +72,7 @@ class Backtrack:
             outcome.candidates = [first]
             heapq.heappush(wide, (first.cost, next(tick), first))
             while wide or narrow:
-                if outcome.steps - improved >= PATIENCE:
+                if outcome.steps - improved >= self.patience:
                     outcome.ended_by = "patience"
                     break
                 if outcome.steps >= self.steps:
