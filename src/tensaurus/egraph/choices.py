@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, TypeAlias
 
+from tensaurus.egraph.collector import collector_resting
 from tensaurus.egraph.egraph import ABSENT, EGraph
 from tensaurus.egraph.extract import Choice, Problem, greedy
 from tensaurus.egraph.pattern import Match, Pattern
@@ -42,6 +43,7 @@ class Choices:
     kept      bytes of the constants
     """
 
+    @collector_resting()
     def __init__(
         self, graph: EGraph, roots: Sequence[int], fusions: Sequence[Pattern] = (), before: float = inf
     ):
@@ -51,56 +53,68 @@ class Choices:
         self.pieces: list[Piece] = []
         self.kept: list[int] = []
         self._numbers: dict[int, int] = {}  # of each class, its number in the problem
+        self._codes: dict[int, int] = {}  # of each class, what its types are
         self._members: list[list[int]] = []
         self._children: list[tuple[int, ...]] = []
         self._groups: list[int] = []
         self._what: list[int | _Fused] = []  # of each choice
         self._known: dict[Any, int] = {}
-        self._constants = _ahead_of_time(graph)
-        fused = self._fused(fusions)
+        self._constants: dict[int, int] = {}  # of each class that is computed ahead of time, how
         self._todo: list[int] = []
         self._roots = [self._number(graph.find(root)) for root in roots]
         while self._todo:
             group = self._todo.pop()
             if graph.facts[group].static:
                 self._keep(group)
-                continue
-            for node in graph.live(group):
-                if node not in graph.filtered and node < before:
-                    self._add(group, node, graph.args[node])
-            for pattern, match in fused.get(group, ()):
-                terms = pattern.bind(graph.born, match)
-                self._add(group, _Fused(pattern, match), tuple(map(graph.find, terms)))
-
-    def _fused(self, fusions: Sequence[Pattern]) -> dict[int, list[tuple[Pattern, Match]]]:
-        """Matches of the fusions by the class of their root; what lies inside computes at run time."""
-        found: dict[int, list[tuple[Pattern, Match]]] = {}
-        if not fusions:
-            return found
-        graph, table = self.graph, Table()
-        table.update(graph, graph.classes)
-        for pattern in fusions:
-            for match in table.search(graph, pattern):
-                groups = [graph.find(number) for number in match]
-                static = any(graph.facts[group].static for group in groups)
-                if not static and graph.filtered.isdisjoint(match) and max(match) < self._before:
-                    found.setdefault(groups[0], []).append((pattern, match))
-        return found
+            else:
+                self._compute(group)
+        if fusions:
+            self._fuse(fusions)
 
     def _number(self, group: int) -> int:
-        if group not in self._numbers:
-            self._numbers[group] = len(self._members)
+        number = self._numbers.get(group)
+        if number is None:
+            number = self._numbers[group] = len(self._members)
+            self._codes[group] = self.graph.facts[group].code
             self._members.append([])
             self._todo.append(group)
-        return self._numbers[group]
+        return number
 
-    def _add(self, group: int, what: int | _Fused, classes: Sequence[int]) -> None:
-        reads = tuple(dict.fromkeys(self._number(read) for read in classes if read != ABSENT))
-        if self._numbers[group] not in reads:
-            self._append(group, what, reads, self._key(what, classes))
+    def _compute(self, group: int) -> None:
+        """The e-nodes of a class, of those that cost and read the same the oldest."""
+        graph, numbers, known, codes = self.graph, self._numbers, self._known, self._codes
+        filtered, before, heads, own = graph.filtered, self._before, graph.heads, numbers[group]
+        seen: dict[Any, int] = {}
+        for node in graph.live(group):
+            if node in filtered or node >= before:
+                continue
+            classes = graph.args[node]
+            if group in classes:
+                continue
+            for read in classes:
+                if read not in numbers and read != ABSENT:
+                    self._number(read)
+            reads = [numbers[read] for read in classes if read != ABSENT]
+            if len(reads) > 1:
+                reads = sorted(set(reads))
+            head = heads[node]
+            if isinstance(head.op, Op):
+                told = (head, *[-1 if read == ABSENT else codes[read] for read in classes])
+                if len(reads) < len(classes):
+                    told += (_twice(classes),)
+                key = known.get(told)
+                if key is None:
+                    key = known[told] = len(self.pieces)
+                    self.pieces.append(self._piece(node))
+            else:
+                key = -1
+            alike = seen.setdefault((key, head if key < 0 else None, *reads), len(self._what))
+            if alike == len(self._what):
+                self._append(own, node, tuple(reads), key)
+            elif node < self._what[alike]:  # type: ignore[operator]
+                self._what[alike] = node
 
-    def _append(self, group: int, what: int | _Fused, reads: tuple[int, ...], key: int) -> None:
-        number = self._numbers[group]
+    def _append(self, number: int, what: int | _Fused, reads: tuple[int, ...], key: int) -> None:
         self._members[number].append(len(self._what))
         self._what.append(what)
         self._groups.append(number)
@@ -110,21 +124,30 @@ class Choices:
     def _keep(self, group: int) -> None:
         kinds = self.graph.facts[group].types
         self.kept.append(sum(bytes_of(kind) for kind in kinds if isinstance(kind, TensorType)))
-        self._append(group, self._constants[group], (), -1 - len(self.kept))
+        self._append(self._numbers[group], min(self.graph.live(group)), (), -1 - len(self.kept))
 
-    def _key(self, what: int | _Fused, classes: Sequence[int]) -> int:
-        graph = self.graph
-        operators = (what,) if isinstance(what, int) else what.match
-        heads = tuple([graph.heads[number] for number in operators])
-        if isinstance(what, int) and not isinstance(heads[0].op, Op):
-            return -1
-        codes = tuple([-1 if c == ABSENT else graph.facts[c].code for c in classes])
-        twice = tuple([classes.index(c) for c in classes]) if len(set(classes)) < len(classes) else ()
-        key = (None if isinstance(what, int) else what.pattern, heads, codes, twice)
-        if key not in self._known:
-            self._known[key] = len(self.pieces)
+    def _fuse(self, fusions: Sequence[Pattern]) -> None:
+        """What matches the fusions; all that lies inside computes at run time."""
+        graph, numbers, find = self.graph, self._numbers, self.graph.find
+        table = Table()
+        table.update(graph, [group for group in numbers if not graph.facts[group].static])
+        for pattern in fusions:
+            for match in table.search(graph, pattern):
+                if graph.filtered.isdisjoint(match) and max(match) < self._before:
+                    classes = tuple([find(term) for term in pattern.bind(graph.born, match)])
+                    own, reads = numbers[find(match[0])], [numbers[group] for group in classes]
+                    if own not in reads:
+                        what = _Fused(pattern, match)
+                        self._append(own, what, tuple(dict.fromkeys(reads)), self._fused_key(what, classes))
+
+    def _fused_key(self, what: _Fused, classes: tuple[int, ...]) -> int:
+        heads = [self.graph.heads[number] for number in what.match]
+        told = (what.pattern, *heads, *[self._codes[group] for group in classes], _twice(classes))
+        key = self._known.get(told)
+        if key is None:
+            key = self._known[told] = len(self.pieces)
             self.pieces.append(self._piece(what))
-        return self._known[key]
+        return key
 
     def _piece(self, what: int | _Fused) -> Piece:
         graph = self.graph
@@ -177,29 +200,36 @@ class Choices:
         order = self.problem([0.0] * len(self.pieces)).order(choice)
         if order is None:
             raise ValueError("the choice is cyclic or incomplete")
-        graph = self.graph
+        graph, find = self.graph, self.graph.find
+        chosen = [self._what[choice[number]] for number in order]
+        terms = [
+            what.pattern.bind(graph.born, what.match) if isinstance(what, _Fused) else graph.args[what]
+            for what in chosen
+        ]
+        wanted = {find(term) for read in terms for term in read if term != ABSENT}
+        wanted |= {find(what) for what in chosen if isinstance(what, int)}
+        self._plan_constants([group for group in wanted if graph.facts[group].static])
+        constants: dict[int, Node] = {}
         built: dict[int, Node] = {}
 
         def node_of(group: int) -> Node:
             found = built.get(self._numbers.get(group, -1))
-            return self._constant(group) if found is None else found
+            return self._constant(group, constants) if found is None else found
 
-        for number in order:
-            what = self._what[choice[number]]
-            if isinstance(what, _Fused):
-                terms = what.pattern.bind(graph.born, what.match)
-                built[number] = what.pattern.over(graph, what.match, [node_of(graph.find(t)) for t in terms])
-            elif graph.facts[graph.find(what)].static:
-                built[number] = self._constant(graph.find(what))
+        for number, what, reads in zip(order, chosen, terms, strict=True):
+            if isinstance(what, int) and graph.facts[find(what)].static:
+                built[number] = self._constant(find(what), constants)
+                continue
+            read = [None if term == ABSENT else node_of(find(term)) for term in reads]
+            if isinstance(what, int):
+                built[number] = graph.heads[what].build(read)
             else:
-                args = [None if a == ABSENT else node_of(a) for a in graph.args[what]]
-                built[number] = graph.heads[what].build(args)
+                built[number] = what.pattern.over(graph, what.match, read)  # type: ignore[arg-type]
         return built
 
-    def _constant(self, group: int) -> Node:
+    def _constant(self, group: int, built: dict[int, Node]) -> Node:
         """The program of a class that depends on constants alone."""
         graph = self.graph
-        built: dict[int, Node] = {}
         stack = [group]
         while stack:
             top = stack[-1]
@@ -214,25 +244,39 @@ class Choices:
             stack.pop()
         return built[group]
 
+    def _plan_constants(self, wanted: Sequence[int]) -> None:
+        """An e-node for each of the classes that depend on constants alone; together they have no cycle.
 
-def _ahead_of_time(graph: EGraph) -> dict[int, int]:
-    """An e-node for each class that depends on constants alone; together they have no cycle.
-
-    The smallest programs: what rounds least is what computes least.
-    """
-    groups = [group for group in graph.classes if graph.facts[group].static]
-    numbers = {group: number for number, group in enumerate(groups)}
-    members: list[list[int]] = [[] for _ in groups]
-    children: list[tuple[int, ...]] = []
-    owners: list[int] = []
-    nodes: list[int] = []
-    for group in groups:
-        for node in graph.live(group):
+        The smallest programs: what rounds least is what computes least.  Of equals the oldest e-node, so that
+        a class's program does not depend on what else is wanted.
+        """
+        graph = self.graph
+        below = [group for group in wanted if group not in self._constants]
+        numbers = {group: number for number, group in enumerate(below)}
+        choices: list[tuple[int, int]] = []  # e-node, class
+        for group in below:  # grows meanwhile
+            for node in graph.live(group):
+                choices.append((node, group))
+                for read in graph.args[node]:
+                    if read != ABSENT and read not in numbers and graph.facts[read].static:
+                        numbers[read] = len(below)
+                        below.append(read)
+        choices.sort()
+        members: list[list[int]] = [[] for _ in below]
+        children: list[tuple[int, ...]] = []
+        owners: list[int] = []
+        nodes: list[int] = []
+        for node, group in choices:
             reads = {read for read in graph.args[node] if read != ABSENT}
             if group not in reads and reads <= numbers.keys():
                 members[numbers[group]].append(len(nodes))
                 nodes.append(node)
                 owners.append(numbers[group])
                 children.append(tuple(numbers[read] for read in reads))
-    chosen = greedy(Problem([1.0] * len(nodes), children, owners, members, ()))
-    return {groups[number]: nodes[node] for number, node in chosen.items()}
+        chosen = greedy(Problem([1.0] * len(nodes), children, owners, members, ()))
+        self._constants.update((below[number], nodes[node]) for number, node in chosen.items())
+
+
+def _twice(classes: Sequence[int]) -> tuple[int, ...]:
+    """Which arguments are one tensor; empty where none are."""
+    return tuple([classes.index(c) for c in classes]) if len(set(classes)) < len(classes) else ()

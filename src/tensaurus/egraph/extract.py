@@ -80,21 +80,22 @@ def greedy(problem: Problem) -> dict[int, int]:
 
     Trees are found cheapest first, so no choice is ever cyclic, zero costs included.
     """
+    groups = problem.groups
     left = [len(children) for children in problem.children]
     readers: list[list[int]] = [[] for _ in problem.members]
     best: dict[int, int] = {}
     totals = list(problem.costs)
-    queue: list[tuple[float, int]] = []
-    for members in problem.members:
-        for number in members:
-            for child in problem.children[number]:
-                readers[child].append(number)
-            if not left[number]:
-                queue.append((totals[number], number))
-    queue.sort()
+    leader: dict[int, tuple[float, int]] = {}  # of each class, the cheapest that is known to have a tree
+    for number, children in enumerate(problem.children):
+        for child in children:
+            readers[child].append(number)
+        if not children:
+            entry = totals[number], number
+            leader[groups[number]] = min(entry, leader.get(groups[number], entry))
+    queue = sorted(leader.values())
     while queue:
         total, number = heappop(queue)
-        group = problem.groups[number]
+        group = groups[number]
         if group in best:
             continue
         best[group] = number
@@ -102,7 +103,13 @@ def greedy(problem: Problem) -> dict[int, int]:
             left[reader] -= 1
             totals[reader] += total
             if not left[reader]:
-                heappush(queue, (totals[reader], reader))
+                above = groups[reader]
+                if above not in best:
+                    entry = totals[reader], reader
+                    known = leader.get(above)
+                    if known is None or entry < known:
+                        leader[above] = entry
+                        heappush(queue, entry)
     return best
 
 
