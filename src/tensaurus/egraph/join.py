@@ -7,7 +7,8 @@ matches there are many, of such sorts few: which go together is found out once, 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 from tensaurus.egraph.egraph import EGraph
@@ -21,12 +22,16 @@ Span: TypeAlias = tuple[int, int]  # the oldest and the youngest root that an e-
 
 
 class Joined(NamedTuple):
-    """A match for each root; the terms and the classes of the entry's variables; what to insert."""
+    """A match for each root; the terms and the classes of the entry's variables; what to insert.
+
+    `span` are the oldest and the youngest root that they merge.
+    """
 
     matches: tuple[Match, ...]
     terms: tuple[int, ...]
     classes: tuple[int, ...]
     plan: Plan
+    span: Span
 
 
 class _Row(NamedTuple):
@@ -38,6 +43,13 @@ class _Row(NamedTuple):
     first: int
     last: int
     sort: int
+
+
+class _Alike(NamedTuple):
+    """Rows of one sort, by their first roots' age."""
+
+    firsts: list[int]
+    rows: list[_Row]
 
 
 def joined(
@@ -59,65 +71,74 @@ class _Join:
     ):
         self.graph, self.entry, self.merged = graph, entry, merged
         self.found = found
-        self._buckets: dict[Any, dict[tuple[int, ...], dict[int, list[_Row]]]] = {}
+        self._buckets: dict[Any, dict[tuple[int, ...], dict[int, _Alike]]] = {}
         self._rows: dict[int, list[_Row]] = {}
-        self._sorts: dict[Any, int] = {}
-        self._plans: dict[tuple[int, ...], Plan | None] = {}
+        self._fitting: dict[Any, list[tuple[_Alike, Plan]]] = {}
 
     def extend(self, chosen: tuple[_Row, ...], bound: dict[int, int]) -> Iterator[Joined]:
         """All that begins with these; `bound` are the classes of the variables."""
-        entry, place = self.entry, len(chosen)
-        slots = entry.slots[place]
+        place = len(chosen)
+        slots = self.entry.slots[place]
+        if not place:
+            for row in self._of(0):
+                yield from self.extend((row,), dict(zip(slots, row.classes, strict=True)))
+            return
         shared = tuple([k for k, slot in enumerate(slots) if slot in bound])
-        fresh = [k for k, slot in enumerate(slots) if slot not in bound]
-        complete = place == len(entry.patterns) - 1
-        once, roots = entry.rewrite.once, [row.match[0] for row in chosen]
-        after = max((row.last for row in chosen), default=-1)
         agreed = tuple([bound[slots[k]] for k in shared])
-        for rows in self._by(place, shared).get(agreed, {}).values():
-            if complete and (plan := self._plan((*chosen, rows[0]))) is None:
-                continue
-            if once:
-                rows = rows[bisect_right(rows, after, key=_first) :]
-            for row in rows:
-                if not once and row.match[0] in roots:
-                    continue
-                if not complete:
-                    yield from self.extend((*chosen, row), bound | dict(zip(slots, row.classes, strict=True)))
-                    continue
-                terms, classes = self._together((*chosen, row), fresh)
-                assert plan is not None
-                yield Joined((*[r.match for r in chosen], row.match), terms, classes, plan)
+        if place < len(self.entry.patterns) - 1:
+            for alike in self._by(place, shared).get(agreed, {}).values():
+                for row in self._after(chosen, alike):
+                    now = bound | dict(zip(slots, row.classes, strict=True))
+                    yield from self.extend((*chosen, row), now)
+            return
+        fresh = [k for k, slot in enumerate(slots) if slot not in bound]
+        matches = tuple([row.match for row in chosen])
+        terms = self._together(chosen, [row.terms for row in chosen])
+        classes = self._together(chosen, [row.classes for row in chosen])
+        first, last = min([row.first for row in chosen]), max([row.last for row in chosen])
+        for alike, plan in self._plans(chosen, shared, agreed):
+            for row in self._after(chosen, alike):
+                yield Joined(
+                    (*matches, row.match),
+                    (*terms, *[row.terms[k] for k in fresh]),
+                    (*classes, *[row.classes[k] for k in fresh]),
+                    plan,
+                    (min(first, row.first), max(last, row.last)),
+                )
 
-    def _together(
-        self, rows: Sequence[_Row], fresh: Sequence[int]
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Terms and classes of the variables; where roots share one, the first root's."""
-        if len(rows) == 2:  # the slots count variables in the order in which the roots name them
-            one, two = rows
-            terms = (*one.terms, *[two.terms[k] for k in fresh])
-            return terms, (*one.classes, *[two.classes[k] for k in fresh])
-        found: dict[int, tuple[int, int]] = {}
-        for row, slots in zip(rows, self.entry.slots, strict=True):
-            for slot, term, group in zip(slots, row.terms, row.classes, strict=True):
-                found.setdefault(slot, (term, group))
-        pairs = [found[slot] for slot in range(len(found))]
-        return tuple([term for term, _ in pairs]), tuple([group for _, group in pairs])
+    def _after(self, chosen: Sequence[_Row], alike: _Alike) -> Iterable[_Row]:
+        """Those that may follow."""
+        if self.entry.rewrite.once:
+            begin = bisect_right(alike.firsts, max([row.last for row in chosen]))
+            return islice(alike.rows, begin, None) if begin < len(alike.rows) else ()
+        roots = [row.match[0] for row in chosen]
+        return [row for row in alike.rows if row.match[0] not in roots]
 
-    def _by(self, place: int, shared: tuple[int, ...]) -> dict[tuple[int, ...], dict[int, list[_Row]]]:
-        """The matches of a root by the classes of shared variables and by sort, the oldest first."""
+    def _together(self, rows: Sequence[_Row], parts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        """What each has for its variables, by slot; where roots share a variable, the first one's."""
+        if len(rows) == 1:  # slots are numbered as the roots name them
+            return parts[0]
+        found: dict[int, int] = {}
+        for slots, part in zip(self.entry.slots, parts, strict=False):
+            for slot, value in zip(slots, part, strict=True):
+                found.setdefault(slot, value)
+        return tuple([found[slot] for slot in range(len(found))])
+
+    def _by(self, place: int, shared: tuple[int, ...]) -> dict[tuple[int, ...], dict[int, _Alike]]:
+        """The matches of a root by the classes of shared variables and by sort."""
         buckets = self._buckets.get((place, shared))
         if buckets is None:
             buckets = self._buckets[place, shared] = {}
-            # the first root's are in the order of their classes, and everything follows the empty choice
-            for row in sorted(self._of(place), key=_first) if place else self._of(place):
+            for row in sorted(self._of(place), key=lambda row: row.first):
                 agreed = tuple([row.classes[k] for k in shared])
-                buckets.setdefault(agreed, {}).setdefault(row.sort if place else 0, []).append(row)
+                alike = buckets.setdefault(agreed, {}).setdefault(row.sort, _Alike([], []))
+                alike.firsts.append(row.first)
+                alike.rows.append(row)
         return buckets
 
     def _of(self, place: int) -> list[_Row]:
         if place not in self._rows:
-            graph, merged, sorts = self.graph, self.merged, self._sorts
+            graph, merged, sorts = self.graph, self.merged, self.entry.sorts
             find, facts, heads = graph.find, graph.facts, graph.heads
             bind, asks = self.entry.patterns[place].bind, self.entry.rewrite.asks_content
             rows = self._rows[place] = []
@@ -130,21 +151,28 @@ class _Join:
                 rows.append(_Row(match, terms, classes, *merged.get(root, (root, root)), sort))
         return self._rows[place]
 
+    def _plans(
+        self, chosen: Sequence[_Row], shared: tuple[int, ...], agreed: tuple[int, ...]
+    ) -> list[tuple[_Alike, Plan]]:
+        """What fits to these as the last root, and what to insert then."""
+        sorts, plans = tuple([row.sort for row in chosen]), self.entry.plans
+        key = agreed, sorts
+        found = self._fitting.get(key)
+        if found is None:
+            found = self._fitting[key] = []
+            for sort, alike in self._by(len(chosen), shared).get(agreed, {}).items():
+                all_sorts = (*sorts, sort)
+                if all_sorts not in plans:
+                    plans[all_sorts] = self._plan((*chosen, alike.rows[0]))
+                if (plan := plans[all_sorts]) is not None:
+                    found.append((alike, plan))
+        return found
+
     def _plan(self, rows: Sequence[_Row]) -> Plan | None:
         """For matches of these sorts; None where the rule does not apply."""
-        key = tuple([row.sort for row in rows])
-        if key not in self._plans:
-            graph, entry = self.graph, self.entry
-            known = dict(zip(entry.slots[0], rows[0].classes, strict=True))
-            for slots, row in zip(entry.slots[1:], rows[1:], strict=True):
-                for slot, group in zip(slots, row.classes, strict=True):
-                    known.setdefault(slot, group)
-            heads = [graph.heads[number] for row in rows for number in row.match]
-            facts = [graph.facts[graph.find(known[slot])] for slot in range(len(known))]
-            roots = [graph.facts[graph.find(row.match[0])] for row in rows]
-            self._plans[key] = entry.plan(graph, heads, facts, roots)
-        return self._plans[key]
-
-
-def _first(row: _Row) -> int:
-    return row.first
+        graph = self.graph
+        heads = [graph.heads[number] for row in rows for number in row.match]
+        classes = self._together(rows, [row.classes for row in rows])
+        facts = [graph.facts[graph.find(group)] for group in classes]
+        roots = [graph.facts[graph.find(row.match[0])] for row in rows]
+        return self.entry.plan(graph, heads, facts, roots)

@@ -23,7 +23,8 @@ class Entry:
 
     def __init__(self, rewrite: Rewrite, patterns: Sequence[Pattern], own: Sequence[Pattern]):
         self.rewrite, self.patterns = rewrite, patterns
-        self.plans: dict[Any, Plan | None] = {}  # for heads and what is known of the variables
+        self.sorts: dict[Any, int] = {}  # of matches of several roots: of their heads and variables' types
+        self.plans: dict[tuple[int, ...], Plan | None] = {}  # by the sorts of all roots
         self.names = tuple(dict.fromkeys(name for pattern in own for name in pattern.variables))
         self.slots = [[self.names.index(name) for name in pattern.variables] for pattern in own]
         self.operators = [pattern.operators for pattern in own]
@@ -32,11 +33,7 @@ class Entry:
         self, graph: EGraph, heads: Sequence[Head], facts: Sequence[Fact], roots: Sequence[Fact]
     ) -> Plan | None:
         """What it inserts where these were matched; None where it does not apply."""
-        asks = self.rewrite.asks_content
-        key = (*heads, *[fact.content if asks else fact.code for fact in facts])
-        if key not in self.plans:
-            self.plans[key] = self.rewrite.plan(graph, heads, facts, roots, self.names, self.operators)
-        return self.plans[key]
+        return self.rewrite.plan(graph, heads, facts, roots, self.names, self.operators)
 
 
 class Family:

@@ -307,8 +307,9 @@ class _Run:
     def _apply(self, entry: Entry, found: Joined) -> None:
         """Insert what a rule of several roots makes of a match; raises _Stop."""
         graph, find = self.graph, self.graph.find
-        matches, terms, classes, plan = found
-        if matches in self.joined[entry]:
+        matches, terms, classes, plan, span = found
+        joined = self.joined[entry]
+        if matches in joined:
             return
         roots = [match[0] for match in matches]
         if self.cycles is not None:
@@ -321,10 +322,10 @@ class _Run:
         newest = len(graph.heads)
         made = self._insert(plan, terms, classes)
         if entry.rewrite.once:
-            spans = [self.merged.get(root, (root, root)) for root in roots]
-            span = min(first for first, _ in spans), max(last for _, last in spans)
-            self.merged.update((number, span) for number in made if number >= newest)
-        self.joined[entry].add(matches)
+            for number in made:
+                if number >= newest:
+                    self.merged[number] = span
+        joined.add(matches)
         news = [terms[place] if place >= 0 else made[~place] for place in plan.roots]
         pairs = [(root, new) for root, new in zip(roots, news, strict=True) if find(root) != find(new)]
         if pairs:
