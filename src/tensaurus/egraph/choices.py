@@ -17,7 +17,7 @@ from tensaurus.egraph.extract import Choice, Problem, greedy
 from tensaurus.egraph.pattern import Match, Pattern
 from tensaurus.egraph.table import Table
 from tensaurus.graph.census import bytes_of
-from tensaurus.graph.node import Node
+from tensaurus.graph.node import Node, Type
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType
@@ -59,15 +59,11 @@ class Choices:
         self._groups: list[int] = []
         self._what: list[int | _Fused] = []  # of each choice
         self._known: dict[Any, int] = {}
+        self._bytes: dict[tuple[Type, ...], int] = {}
         self._constants: dict[int, int] = {}  # of each class that is computed ahead of time, how
         self._todo: list[int] = []
         self._roots = [self._number(graph.find(root)) for root in roots]
-        while self._todo:
-            group = self._todo.pop()
-            if graph.facts[group].static:
-                self._keep(group)
-            else:
-                self._compute(group)
+        self._walk()
         if fusions:
             self._fuse(fusions)
 
@@ -80,39 +76,50 @@ class Choices:
             self._todo.append(group)
         return number
 
-    def _compute(self, group: int) -> None:
-        """The e-nodes of a class, of those that cost and read the same the oldest."""
-        graph, numbers, known, codes = self.graph, self._numbers, self._known, self._codes
-        filtered, before, heads, own = graph.filtered, self._before, graph.heads, numbers[group]
-        seen: dict[Any, int] = {}
-        for node in graph.live(group):
-            if node in filtered or node >= before:
+    def _walk(self) -> None:
+        """The e-nodes of every class, of those that cost and read the same the oldest."""
+        graph, numbers, known, codes, todo = self.graph, self._numbers, self._known, self._codes, self._todo
+        filtered, before, heads, args = graph.filtered, self._before, graph.heads, graph.args
+        append, what = self._append, self._what
+        while todo:
+            group = todo.pop()
+            if graph.facts[group].static:
+                self._keep(group)
                 continue
-            classes = graph.args[node]
-            if group in classes:
-                continue
-            for read in classes:
-                if read not in numbers and read != ABSENT:
-                    self._number(read)
-            reads = [numbers[read] for read in classes if read != ABSENT]
-            if len(reads) > 1:
-                reads = sorted(set(reads))
-            head = heads[node]
-            if isinstance(head.op, Op):
-                told = (head, *[-1 if read == ABSENT else codes[read] for read in classes])
-                if len(reads) < len(classes):
-                    told += (_twice(classes),)
-                key = known.get(told)
-                if key is None:
-                    key = known[told] = len(self.pieces)
-                    self.pieces.append(self._piece(node))
-            else:
-                key = -1
-            alike = seen.setdefault((key, head if key < 0 else None, *reads), len(self._what))
-            if alike == len(self._what):
-                self._append(own, node, tuple(reads), key)
-            elif node < self._what[alike]:  # type: ignore[operator]
-                self._what[alike] = node
+            own, live = numbers[group], graph.live(group)
+            seen: dict[Any, int] = {}
+            for node in live:
+                if node in filtered or node >= before:
+                    continue
+                classes = args[node]
+                if group in classes:
+                    continue
+                reads = []
+                for read in classes:
+                    if read != ABSENT:
+                        number = numbers.get(read)
+                        reads.append(self._number(read) if number is None else number)
+                if len(reads) > 1:
+                    reads = sorted(set(reads))
+                head = heads[node]
+                if isinstance(head.op, Op):
+                    told = (head, *[-1 if read == ABSENT else codes[read] for read in classes])
+                    if len(reads) < len(classes):
+                        told += (_twice(classes),)
+                    found = known.get(told)
+                    if found is None:
+                        found = known[told] = len(self.pieces)
+                        self.pieces.append(self._piece(node))
+                    key = found
+                else:
+                    key = -1
+                if len(live) > 1:
+                    alike = seen.setdefault((key, head if key < 0 else None, *reads), len(what))
+                    if alike < len(what):
+                        if node < what[alike]:  # type: ignore[operator]
+                            what[alike] = node
+                        continue
+                append(own, node, tuple(reads), key)
 
     def _append(self, number: int, what: int | _Fused, reads: tuple[int, ...], key: int) -> None:
         self._members[number].append(len(self._what))
@@ -122,8 +129,12 @@ class Choices:
         self.keys.append(key)
 
     def _keep(self, group: int) -> None:
-        kinds = self.graph.facts[group].types
-        self.kept.append(sum(bytes_of(kind) for kind in kinds if isinstance(kind, TensorType)))
+        fact = self.graph.facts[group]
+        size = self._bytes.get(fact.types)
+        if size is None:
+            size = sum(bytes_of(kind) for kind in fact.types if isinstance(kind, TensorType))
+            self._bytes[fact.types] = size
+        self.kept.append(size)
         self._append(self._numbers[group], min(self.graph.live(group)), (), -1 - len(self.kept))
 
     def _fuse(self, fusions: Sequence[Pattern]) -> None:

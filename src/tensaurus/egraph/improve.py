@@ -53,6 +53,7 @@ class _Climb:
 
     def __post_init__(self) -> None:
         self.offers = _Offers(self.problem)
+        self._first: _Standing | None = None
 
     def steeply(self, begun: dict[int, int], age: int) -> dict[int, int]:
         """The move that gains most first, of equals that to the oldest class (age 1) or the youngest (-1)."""
@@ -100,30 +101,55 @@ class _Climb:
 
     def singly(self, begun: dict[int, int]) -> dict[int, int]:
         """Every class by itself: what others read anyway is cheaper than its tree made it look."""
-        problem = self.problem
+        problem, costs, children = self.problem, self.problem.costs, self.problem.children
         best, cost = begun, _total(problem, begun)
-        standing = self._standing(best)
+        standing, comes = self._standing(best), self._comes(best)
         for group in sorted(begun):
+            if group not in best:
+                continue
             if monotonic() > self.deadline:
                 return best
+            goes = standing.change({group: -1}) + cost * GAIN
             for number in problem.members[group]:
-                if group not in best:
-                    break
+                least = max([comes.get(child, inf) for child in children[number]], default=0.0)
+                if costs[number] + least + goes >= 0:
+                    continue
                 if standing.change({group: number}) < -cost * GAIN and (
                     made := self._cheaper(standing, {group: number}, cost)
                 ):
                     best, cost = made, _total(problem, made)
-                    standing = self._standing(best)
+                    standing, comes = self._standing(best), self._comes(best)
+                    if group not in best:
+                        break
+                    goes = standing.change({group: -1}) + cost * GAIN
         return best
 
+    def _comes(self, best: Choice) -> dict[int, float]:
+        """Of each class, what it costs at least to have it: one path of its tree, down to what is in use."""
+        costs, children = self.problem.costs, self.problem.children
+        comes: dict[int, float] = {}
+        for group, number in self.trees.items():  # children first
+            if group in best:
+                comes[group] = 0.0
+            else:
+                comes[group] = costs[number] + max([comes[child] for child in children[number]], default=0.0)
+        return comes
+
     def _standing(self, best: Choice) -> _Standing:
+        if self._first is not None and self._first.best is best:  # every climb begins there
+            return self._first
         self.offers.admit(best)
-        return _Standing(self.problem, best, self.trees)
+        standing = _Standing(self.problem, best, self.trees)
+        self._first = self._first or standing
+        return standing
 
     def _change(self, standing: _Standing, shared: int) -> float:
         """What the move to a class changes of the cost; 0 where it turns nothing."""
-        turns = self.offers.turns(shared, standing.best)
-        return standing.change(turns) if turns else 0.0
+        found = standing.changes.get(shared)
+        if found is None:
+            turns = self.offers.turns(shared, standing.best)
+            found = standing.changes[shared] = standing.change(turns) if turns else 0.0
+        return found
 
     def _turned(self, standing: _Standing, shared: int, cost: float) -> dict[int, int] | None:
         return self._cheaper(standing, self.offers.turns(shared, standing.best), cost)
@@ -181,6 +207,7 @@ class _Standing:
 
     def __init__(self, problem: Problem, best: Choice, trees: Choice):
         self.problem, self.best, self.trees = problem, best, trees
+        self.changes: dict[int, float] = {}  # by the class that is turned to
         self.reads = Counter(problem.roots)
         for number in best.values():
             self.reads.update(problem.children[number])
@@ -188,7 +215,8 @@ class _Standing:
     def change(self, turns: Mapping[int, int]) -> float:
         """What the turns change of its cost, unless they close a cycle; infinite where there is no program.
 
-        Reads are counted: what is read first comes in by its cheapest tree, what is read no more goes.
+        Reads are counted: what is read first comes in by its cheapest tree, what is read no more goes. A turn
+        to -1 is one to nothing.
         """
         costs, children, best, trees = self.problem.costs, self.problem.children, self.best, self.trees
         now: dict[int, int] = {}  # reads of what was touched
@@ -199,10 +227,12 @@ class _Standing:
         for group, number in turns.items():
             old = best[group]
             if old != number:
-                current[group] = number
-                change += costs[number] - costs[old]
-                read += children[number]
+                change -= costs[old]
                 release += children[old]
+                if number >= 0:
+                    current[group] = number
+                    change += costs[number]
+                    read += children[number]
         reads = self.reads
         while read:
             child = read.pop()
