@@ -86,12 +86,13 @@ def greedy(problem: Problem) -> dict[int, int]:
     best: dict[int, int] = {}
     totals = list(problem.costs)
     leader: dict[int, tuple[float, int]] = {}  # of each class, the cheapest that is known to have a tree
-    for number, children in enumerate(problem.children):
-        for child in children:
-            readers[child].append(number)
-        if not children:
-            entry = totals[number], number
-            leader[groups[number]] = min(entry, leader.get(groups[number], entry))
+    for group, members in enumerate(problem.members):  # a problem that shrinks drops choices there alone
+        for number in members:
+            for child in problem.children[number]:
+                readers[child].append(number)
+            if not left[number]:
+                entry = totals[number], number
+                leader[group] = min(entry, leader.get(group, entry))
     queue = sorted(leader.values())
     while queue:
         total, number = heappop(queue)
