@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 from math import inf, isclose
 from pathlib import Path
@@ -23,7 +24,7 @@ from tensaurus.egraph.cpsat import CpSat
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.exact import Extraction, solve
 from tensaurus.egraph.extract import Problem, dag_cost, greedy, greedy_dag, needed, problem_of, tree_costs
-from tensaurus.egraph.formulation import Cycles, formulate, heights, supports
+from tensaurus.egraph.formulation import Cycles, exclusions, formulate, heights, supports
 from tensaurus.egraph.highs import Highs
 from tensaurus.egraph.relaxation import relax
 from tensaurus.egraph.saturate import Limits, Ruleset, saturate
@@ -223,7 +224,7 @@ def test_rows_hold_for_all_programs(problem: Problem) -> None:
             assert cost >= found.cost or taken.isdisjoint(found.dear)
             for group, numbers in found.supports:
                 assert group not in program or taken.intersection(numbers)
-            for factors, groups, at_least in found.covers:
+            for factors, groups, at_least in [*found.covers, *exclusions(form.problem)]:
                 total = sum(factor for number, factor in factors.items() if number in taken)
                 assert total + sum(group not in program for group in groups) >= at_least
     best = least(problem)
@@ -232,6 +233,17 @@ def test_rows_hold_for_all_programs(problem: Problem) -> None:
     form.covers += found.covers
     answer = CpSat(1, 0).solve(form, start, dag_cost(form.problem, start), 60)
     assert answer.choice is not None and isclose(dag_cost(form.problem, answer.choice), best)
+
+
+def test_a_tenth_of_each_does_not_pay_for_all() -> None:
+    """Each of ten classes needs 11, by ten ways of which the linear program takes a tenth at a time."""
+    rows: list[list[tuple[float, set[int]]]] = [[(0.0, {1})], [(0.0, {g}) for g in range(2, 11)]]
+    rows += [[(0.0, {11}), (1.0, set())] for _ in range(2, 11)] + [[(1.0, set())]]
+    problem = made(rows)
+    form = formulate(problem, "components")
+    start = needed(problem, greedy(problem))
+    found = relax(form, start, dag_cost(problem, start), NEVER)
+    assert isclose(found.bound, 1.0, rel_tol=1e-9) and found.supports
 
 
 @pytest.mark.parametrize("solver", ["cp-sat", "highs"])
@@ -335,6 +347,13 @@ def test_a_merge_is_not_made_of_what_it_makes() -> None:
         ]
     )
     check(other, solve(other), 9)
+
+
+def test_a_dropped_choice_is_no_tree() -> None:
+    """Shrinking drops choices from their classes' members, and asks for trees again."""
+    problem = made([[(0.1, {1})], [(5.0, set()), (0.0, set())]])
+    dropped = replace(problem, members=[[0], [1]])
+    assert greedy(dropped) == {1: 1, 0: 0} and tree_costs(dropped) == [5.1, 5.0]
 
 
 def test_components() -> None:

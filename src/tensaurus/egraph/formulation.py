@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 from tensaurus.egraph.extract import Choice, Problem
-from tensaurus.egraph.shrink import components
+from tensaurus.egraph.shrink import components, needs_of
 
 __all__ = [
     "Answer",
@@ -20,6 +20,7 @@ __all__ = [
     "Cycles",
     "Formulation",
     "Support",
+    "exclusions",
     "formulate",
     "heights",
     "support",
@@ -125,6 +126,41 @@ def supports(problem: Problem, choice: Choice) -> Iterator[Support]:
         outer = support(problem, loop)
         for group in loop:
             yield Support(group, outer)
+
+
+def exclusions(problem: Problem) -> Iterator[Cover]:
+    """Rows for two classes on a cycle, choices of each of which always need the other.
+
+    The sum of x of such choices of the one is at most that of the other's choices that do not need it back.
+    """
+    groups = range(len(problem.members))
+    needs = needs_of(problem.children, problem.members, groups)
+    for part in components(problem):
+        inside = sum(1 << group for group in part) if len(part) > 1 else 0
+        below: dict[int, int] = {}
+        above = dict.fromkeys(part, 0)  # of each class, those with a choice that needs it
+        for group in part if inside else ():
+            for number in problem.members[group]:
+                below[number] = 0
+                for child in problem.children[number]:
+                    below[number] |= needs[child] & inside
+                for other in _bits(below[number]):
+                    above[other] |= 1 << group
+        for group in part if inside else ():
+            found: dict[int, list[int]] = defaultdict(list)
+            for number in problem.members[group]:
+                for other in _bits(below[number] & above[group]):
+                    found[other].append(number)
+            for other, numbers in found.items():
+                free = [number for number in problem.members[other] if not below[number] >> group & 1]
+                yield Cover(dict.fromkeys(free, 1) | dict.fromkeys(numbers, -1), [], 0)
+
+
+def _bits(whole: int) -> Iterator[int]:
+    while whole:
+        low = whole & -whole
+        yield low.bit_length() - 1
+        whole ^= low
 
 
 def _loops(problem: Problem, choice: Choice) -> Iterator[Sequence[int]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from tensaurus.egraph.covers import Covers
 from tensaurus.egraph.extract import Choice, Problem, dag_cost, greedy, needed
-from tensaurus.egraph.formulation import Cover, Formulation, Support, support
+from tensaurus.egraph.formulation import Cover, Formulation, Support, exclusions, support
 from tensaurus.egraph.shrink import components
 
 __all__ = ["Relaxed", "relax"]
@@ -27,8 +27,8 @@ STEPS = 40  # by so many classes at most
 WAYS = 4  # ways out that are looked at in each step
 ROWS = 4  # of each set: for the classes that take most
 TINY = 1e-9  # what counts as not taken
-PATIENCE = 0.3  # of the time, in which some of the gap between bound and cost must be closed...
-PROGRESS = 0.01  # ...this part
+PATIENCE = 10  # rounds in which some of the gap between bound and cost must be closed...
+PROGRESS = 0.1  # ...this part
 SLACK = 1e-6  # what a row that holds up a solution may have left
 
 
@@ -56,11 +56,10 @@ def relax(form: Formulation, start: Choice, cost: float, deadline: float) -> Rel
     problem = form.problem
     linear = _Linear(form, 2 * cost, 10 - frexp(cost)[1])
     inner = {group for part in components(problem) if len(part) > 1 for group in part}
-    covers = Covers(problem)
+    covers, detours = Covers(problem), list(exclusions(problem))
     best, bound, rounds = dict(start), 0.0, 0
     least = [0.0] * len(problem.costs)  # of programs that take the choice
-    mark, since = 0.0, monotonic()
-    patience = PATIENCE * (deadline - since)
+    mark, since = 0.0, 0
     while linear.solve(deadline - monotonic()):
         rounds += 1
         found, with_each = linear.bounds()
@@ -72,12 +71,15 @@ def relax(form: Formulation, start: Choice, cost: float, deadline: float) -> Rel
             best, cost = needed(problem, rounded), price
         if bound >= cost * (1 - CLOSED):
             break
-        fresh: list[Support | Cover] = [*_broken(problem, x, y, inner), *covers.broken(x, y)]
+        fresh: list[Support | Cover] = [
+            row for row in detours if sum(factor * x[n] for n, factor in row.factors.items()) < -VIOLATION
+        ]
+        fresh += [*_broken(problem, x, y, inner), *covers.broken(x, y)]
         if not fresh or monotonic() > deadline:
             break
         if bound - mark > PROGRESS * (cost - bound):
-            mark, since = bound, monotonic()
-        elif monotonic() - since > patience:
+            mark, since = bound, rounds
+        elif rounds - since >= PATIENCE:
             break
         for row in fresh:
             linear.require(row)
@@ -241,19 +243,24 @@ def _sets(
 ) -> Iterator[frozenset[int]]:
     """Sets of classes grown from one that takes more than leaves them.
 
-    To find the best set is hard, as a choice is out only if all that it reads is.  The set grows by a class
-    that one of the largest ways out reads, the one that hides most and opens least.
+    A set need not have a cycle: ten classes of each of which a tenth is taken may all read one of which a
+    tenth is taken.  To find the best set is hard, as a choice is out only if all that it reads is.  The set
+    grows by a class that one of the largest ways out reads, the one that hides most and opens least.
     """
-    for start in sorted(inner, key=lambda group: (-y[group], group)):
-        if y[start] < WORTH:
-            return
+    roots = inner.symmetric_difference(problem.roots) & set(problem.roots)
+    starts = [
+        group
+        for group, part in enumerate(y)
+        if part >= WORTH and any(TINY < x[number] < part - VIOLATION for number in problem.members[group])
+    ]
+    for start in sorted(starts, key=lambda group: (-y[group], group)):
         inside, least, best = {start}, y[start] - VIOLATION, frozenset[int]()
         outer = {number for number in problem.members[start] if x[number] > TINY}
+        reads = {n: [c for c in problem.children[n] if c not in roots] for n in outer}
         for _ in range(STEPS):
-            ways = sorted(outer, key=lambda number: (-x[number], number))[:WAYS]
-            reads = {c for n in ways for c in problem.children[n] if c in inner and c not in inside}
+            ways = sorted((n for n in outer if reads[n]), key=lambda number: (-x[number], number))[:WAYS]
             rated = []
-            for child in reads:
+            for child in {c for n in ways for c in reads[n]}:
                 larger = {*inside, child}
                 opened = [
                     n
@@ -268,6 +275,7 @@ def _sets(
             inside.add(child)
             outer.difference_update(hidden)
             outer.update(opened)
+            reads |= {n: [c for c in problem.children[n] if c not in roots] for n in opened}
             leaving = sum(x[number] for number in outer)
             if leaving < least:
                 least, best = leaving, frozenset(inside)

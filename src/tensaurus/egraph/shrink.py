@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tensaurus.egraph.extract import Choice, Problem, greedy, needed, tree_costs
 
-__all__ = ["Shrunk", "components", "shrink", "unshrunk"]
+__all__ = ["Shrunk", "components", "needs_of", "shrink", "unshrunk"]
 
 WIDTH = 4  # an inlined class may add so many reads
 BEST = 8  # of the choices kept of a class, so many are tried as substitutes of another
@@ -192,7 +192,7 @@ class _Work:
 
         Such a read costs nothing and lies on no cycle.
         """
-        needs = _needs(self.children, self.members, self.reached)
+        needs = needs_of(self.children, self.members, self.reached)
         forced = 0
         for root in self.roots:
             forced |= needs[root]
@@ -208,7 +208,7 @@ class _Work:
 
     def drop(self) -> bool:
         """Drop choices that cannot be used without a cycle, or that another one of their class beats."""
-        needs = _needs(self.children, self.members, self.reached)
+        needs = needs_of(self.children, self.members, self.reached)
         part = {g: k for k, p in enumerate(components(self._problem(), self.reached)) for g in p}
         totals = tree_costs(self._problem())
         gone = set(self._self_dependent(needs))
@@ -326,7 +326,7 @@ class _Work:
         return Shrunk(smaller, self.whole, choices, self.reached, self.given, self.paid)
 
 
-def _needs(
+def needs_of(
     children: Sequence[Iterable[int]], members: Sequence[Sequence[int]], reached: Sequence[int]
 ) -> dict[int, int]:
     """Of each class, those that all of its programs use: itself, and what every choice needs.
