@@ -26,15 +26,19 @@ from small_programs import (
     whole_library,
 )
 
+from tensaurus.egraph.check import check
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.cycles import Efficient, Vanilla, filter_cycles
-from tensaurus.egraph.egraph import ABSENT, EGraph, Equation
+from tensaurus.egraph.egraph import ABSENT, EGraph, Equation, typed
 from tensaurus.egraph.extract import Problem, dag_cost, greedy, greedy_dag, needed
 from tensaurus.egraph.proof import Proof, prove
 from tensaurus.egraph.saturate import Limits, Ruleset, saturate
+from tensaurus.equivalence.chain import refutation
 from tensaurus.equivalence.field_check import check_field
+from tensaurus.errors import NotEqualError
 from tensaurus.graph.node import Node
 from tensaurus.graph.program import Program
+from tensaurus.ops import TensorType
 from tensaurus.rules.match import Matcher
 
 
@@ -206,8 +210,8 @@ def test_everything_that_is_equal_is_equal(name: str, filter_name: str) -> None:
     for cost in (lambda n: 1.0, lambda n: float(len(n.args) % 3), lambda n: -1.0 + 2.0 * len(n.op.__str__())):
         found = depth_of_use(graph, whole, roots, lambda n, c=cost: max(0.0, c(n)))
         assert found.inputs == whole.inputs and [k for k, _ in found.outputs] == [k for k, _ in whole.outputs]
-        check = check_field(whole, found)
-        assert check.passed, check
+        compared = check_field(whole, found)
+        assert compared.passed, compared
         for (_, new), root in zip(found.outputs, roots, strict=True):
             proof = prove(graph, root, new)
             assert proof.left is graph.term(root) and proof.right is new
@@ -264,3 +268,27 @@ def test_sharing_counts_once() -> None:
     assert dag_cost(problem, greedy(problem)) == 12
     assert brute_force(problem) == 7
     assert dag_cost(problem, greedy_dag(problem)) <= 12
+
+
+# CHECK=1
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_union_of_the_library_holds(name: str) -> None:
+    graph, _ = graph_of(small(PROGRAMS[name]))
+    found = saturate(graph, whole_library(), Limits(nodes=400, rounds=3), refutation=refutation)
+    assert found.applied
+
+
+def test_a_wrong_rule_is_named_with_its_match() -> None:
+    laws = Ruleset(rules("Add(x, y) => Add(y, x)", "Sub(x, y) => Sub(y, x)"))
+    graph, _ = graph_of(program(node("Sub", node("Add", X, Y), Z)))
+    with pytest.raises(NotEqualError, match=r"rule r1: Sub\(Add\(x, y\), z\) is not Sub\(z, Add\(x, y\)\): "):
+        saturate(graph, laws, refutation=refutation)
+
+
+def test_an_e_node_of_another_type_is_found() -> None:
+    graph, (root,) = graph_of(program(node("Relu", X)))
+    graph.add(graph.heads[root], [root], typed((TensorType("float32", (7,)),)))
+    with pytest.raises(NotEqualError, match=r"e-node 2, .*Relu.*, is .*, its class "):
+        check(graph, refutation)

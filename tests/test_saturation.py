@@ -635,7 +635,7 @@ def test_an_interrupted_measurement_keeps_the_program() -> None:
 
 
 def test_an_interrupt_during_the_exploration_keeps_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*args: object) -> None:
+    def interrupted(*args: object, **_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("tensaurus.search.saturation.saturate", interrupted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -22,7 +23,7 @@ from tensaurus.cost.measure import Stopwatch, choose
 from tensaurus.cost.observe import Observation, Observer
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.whole import model_times
-from tensaurus.equivalence.chain import check_rewrites
+from tensaurus.equivalence.chain import check_rewrites, refutation
 from tensaurus.equivalence.field_check import FieldCheck
 from tensaurus.equivalence.inputs import require_ranges
 from tensaurus.equivalence.interface import required_inputs
@@ -166,7 +167,8 @@ def optimize(
         def observe(found: Program) -> Observation | None:
             return None if found.frame is not program.frame else observer(found)
 
-        strategy = STRATEGIES[search](rules, Runtime(costs, fused, observe))
+        checked = refutation if os.environ.get("CHECK") == "1" else None
+        strategy = STRATEGIES[search](rules, Runtime(costs, fused, observe, checked))
         hunt = Hunt(strategy, costs, effort, told)
         outcome, bodies = hunt.run(program)
         stopwatch.close()

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Protocol, TypeAlias
 
+from tensaurus.egraph.check import Refutation, check
 from tensaurus.egraph.collector import collector_resting
 from tensaurus.egraph.egraph import EGraph, Equation, Kind
 from tensaurus.egraph.join import Joined, joined
@@ -109,16 +110,20 @@ def saturate(
     *,
     cycles: Filter | None = None,
     watch: Callable[[int, int], None] = lambda rounds, nodes: None,
+    refutation: Refutation | None = None,
 ) -> Exploration:
     """Apply the rules until nothing is new or a limit is met; nothing is inserted past the limit of e-nodes.
 
     The e-graph must be rebuilt, and is afterwards.  `watch` is told of the rounds done and of the e-nodes.
+    With a `refutation` everything is checked in the end, see `check`.
     """
     start = monotonic()
     run = _Run(graph, ruleset, limits, cycles)
     with collector_resting():
         run.explore(watch)
     run.report.seconds = monotonic() - start
+    if refutation is not None:
+        check(graph, refutation)
     return run.report
 
 

@@ -20,6 +20,7 @@ from tensaurus.algebra.field import Reals
 from tensaurus.backends import BackendError
 from tensaurus.backends.reference import evaluate_all
 from tensaurus.cost.operators import operations
+from tensaurus.egraph.egraph import Equation
 from tensaurus.equivalence.field_check import FieldCheck, check_field
 from tensaurus.graph.node import Node, again, source
 from tensaurus.graph.program import Program
@@ -117,8 +118,7 @@ def _check_run(run: Sequence[Candidate], tally: Tally, seed: int) -> FieldCheck 
             return None
     for application in applied:
         exact = _exact(application.rule)
-        pieces = _cut(application)
-        check = check_field(*pieces, seed=seed) if exact else _check_reals(*pieces, seed)
+        check = _check_alone(application, seed)
         if not check.passed:
             reason = f"rewrite {application.rule.name}: {check.detail}"
             return FieldCheck(False, 1, check.degree, 1.0, reason)
@@ -128,6 +128,20 @@ def _check_run(run: Sequence[Candidate], tally: Tally, seed: int) -> FieldCheck 
         elif not exact:
             tally.ordered += 1
     return None
+
+
+def _check_alone(application: Application, seed: int) -> FieldCheck:
+    pieces = _cut(application)
+    return check_field(*pieces, seed=seed) if _exact(application.rule) else _check_reals(*pieces, seed)
+
+
+def refutation(equation: Equation) -> str | None:
+    """Why the instance of a rule does not hold; None where it does, as far as its replay tells."""
+    try:
+        check = _check_alone(Application(equation.reason, equation.left, equation.right), 0)
+    except AssertionError as error:
+        return str(error)
+    return None if check.passed else check.detail
 
 
 def _closed(program: Program) -> Program:

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Protocol, TypeAlias
 
 from tensaurus.cost.observe import Observation
+from tensaurus.egraph.check import Refutation
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.extract import Choice, Problem
@@ -70,6 +71,7 @@ class Saturation:
     steps       extractions at most
     deadline    monotonic time at which to stop, None for none
     keep        how many programs to return beside the original
+    refutation  checks every union of the exploration where it is given
     """
 
     ruleset: Ruleset
@@ -83,6 +85,7 @@ class Saturation:
     deadline: float | None = None
     keep: int = 3
     watch: Callable[[int, float], None] = lambda steps, best: None
+    refutation: Refutation | None = None
 
     def run(self, program: Program) -> Outcome:
         """The best programs found; an interrupt ends the search and keeps them."""
@@ -190,7 +193,8 @@ class _Hunt:
     def explore(self) -> None:
         """Fill the e-graph."""
         self.graph.rebuild()
-        found = saturate(self.graph, self.told.ruleset, self.told.limits)
+        told = self.told
+        found = saturate(self.graph, told.ruleset, told.limits, refutation=told.refutation)
         self.ended_by = found.ended_by
         self.explored = found
 

@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 
 from tensaurus.cost.observe import Observation
 from tensaurus.cost.operators import OperatorCosts
+from tensaurus.egraph.check import Refutation
 from tensaurus.egraph.exact import solve
 from tensaurus.egraph.extract import Choice, Problem, dag_cost
 from tensaurus.egraph.improve import quick
@@ -60,11 +61,13 @@ class Runtime:
     costs    of operators and of pieces, measured when they are asked for
     fused    the pieces of a program that it fuses
     observe  runs a whole program and tells where its time goes, None where it cannot
+    refutation  of a rule's instance, where every union is to be checked
     """
 
     costs: OperatorCosts
     fused: Callable[[Program], Iterable[Piece]] = lambda program: ()
     observe: Callable[[Program], Observation | None] = lambda program: None
+    refutation: Refutation | None = None
 
 
 class Strategy(Protocol):
@@ -95,6 +98,7 @@ class Saturating:
             effort.memory,
             deadline=effort.deadline,
             watch=watch,
+            refutation=self._runtime.refutation,
         )
         if effort.steps is not None:
             search.steps = effort.steps

@@ -1,0 +1,48 @@
+"""Everything that an e-graph holds, checked again: for `CHECK=1`, slow, and for whoever writes rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from tensaurus.egraph.egraph import EGraph, Equation
+from tensaurus.errors import NotEqualError
+from tensaurus.graph.node import CONSTANT, INPUT, Node
+from tensaurus.graph.text import show_type
+from tensaurus.ops import Untypable
+
+__all__ = ["Refutation", "check"]
+
+Refutation: TypeAlias = Callable[[Equation], str | None]  # why an equation does not hold, None where it does
+
+
+def check(graph: EGraph, refutation: Refutation) -> None:
+    """Type every e-node again from its operator's declaration, and replay every union's evidence.
+
+    Raises NotEqualError for the first that is wrong: it names the rule and shows both sides.
+    """
+    for number, head in enumerate(graph.heads):
+        known = graph.facts[graph.find(number)].types
+        try:
+            types = graph.term(number).types
+        except Untypable as error:
+            raise NotEqualError(f"e-node {number}, {head}, does not type: {error}") from error
+        if types != known:
+            raise NotEqualError(f"e-node {number}, {head}, is {types}, its class {known}")
+    for source in graph.sources:
+        for equation in source.evidence(graph)[0]:
+            if (reason := refutation(equation)) is not None:
+                left, right = (", ".join(map(_said, side)) for side in (equation.left, equation.right))
+                raise NotEqualError(f"rule {equation.reason}: {left} is not {right}: {reason}")
+
+
+def _said(node: Node | None, depth: int = 4) -> str:
+    """The program as a reader of rules would write it, what lies deep left out."""
+    if node is None:
+        return "None"
+    if node.op is INPUT:
+        return str(node.attribute("name"))
+    if node.op is CONSTANT or not depth:
+        return ", ".join(map(show_type, node.types))
+    attrs = [f"{name}={value!r}" for name, value in node.attrs]
+    return f"{node.op}({', '.join([*(_said(arg, depth - 1) for arg in node.args), *attrs])})"
