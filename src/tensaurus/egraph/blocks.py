@@ -37,8 +37,9 @@ class Block:
 def blocks(problem: Problem) -> list[Block]:
     """The parts that share no class, the smallest first.  Roots must be all that every program needs."""
     found: dict[Any, Block] = {}
-    for groups in _connected(problem):
-        order = _canonical(problem, groups)
+    parts = _connected(problem)
+    for groups in parts:
+        order = _canonical(problem, groups) if len(parts) > 1 else groups
         place = {group: k for k, group in enumerate(order)}
         rows = []
         for group in order:

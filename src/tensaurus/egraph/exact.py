@@ -99,7 +99,7 @@ class _Whole:
         cls, problem: Problem, start: Choice | None, cycles: Cycles, shrunk: bool, deadline: float
     ) -> _Whole:
         """Raises ValueError where the roots have no program."""
-        smaller = shrink(problem) if shrunk else unshrunk(problem)
+        smaller = shrink(problem, (monotonic() + deadline) / 2) if shrunk else unshrunk(problem)
         left = smaller.problem
         places = [[list(range(len(left.costs)))], [list(range(len(left.members)))]]
         found = blocks(left) if shrunk else [Block(left, *places)]

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import inf
+from time import monotonic
 
 from tensaurus.egraph.extract import Choice, Problem, greedy, needed, tree_costs
 
@@ -43,18 +46,18 @@ class Shrunk:
         }
 
 
-def shrink(problem: Problem) -> Shrunk:
+def shrink(problem: Problem, deadline: float = inf) -> Shrunk:
     """Without what some cheapest program does not use, and what is decided; see _Work's methods.
 
+    What is found after the deadline (of `time.monotonic`) stays.
     Raises ValueError where the roots have no program.
     """
     work = _Work(problem)
     work.usable(_trees(problem))
-    while True:
-        while work.settle() or work.inline():
-            pass
-        if not (work.detach() or work.drop()):
-            return work.numbered()
+    steps = (work.settle, work.inline, work.detach, partial(work.drop, deadline))
+    while monotonic() < deadline and any(step() for step in steps):
+        pass
+    return work.numbered()
 
 
 def unshrunk(problem: Problem) -> Shrunk:
@@ -206,13 +209,13 @@ class _Work:
                 changed |= bool(idle)
         return changed
 
-    def drop(self) -> bool:
+    def drop(self, deadline: float = inf) -> bool:
         """Drop choices that cannot be used without a cycle, or that another one of their class beats."""
         needs = needs_of(self.children, self.members, self.reached)
         part = {g: k for k, p in enumerate(components(self._problem(), self.reached)) for g in p}
         totals = tree_costs(self._problem())
-        gone = set(self._self_dependent(needs))
-        gone |= set(self._beaten(needs, part, totals, gone))
+        gone = set(_until(deadline, self._self_dependent(needs)))
+        gone |= set(_until(deadline, self._beaten(needs, part, totals, gone)))
         if not gone:
             return False
         for group in self.reached:
@@ -362,6 +365,13 @@ def needs_of(
                 later += sorted(fresh)
         queue = later
     return needs
+
+
+def _until(deadline: float, found: Iterable[int]) -> Iterator[int]:
+    for each in found:
+        if monotonic() > deadline:
+            return
+        yield each
 
 
 def components(problem: Problem, among: Iterable[int] | None = None) -> list[list[int]]:
