@@ -185,6 +185,7 @@ class _Hunt:
         self.explored = Exploration()
         self.byte = 0.0
         self.memory = inf  # bytes of constants, at most
+        self.known: list[bool] = []  # of the pieces of the last choices, whether they were measured
         self.seen = Neighbourhoods()
         self.found: dict[tuple[Node, ...], _Found] = {}
         self.patterns: list[Pattern] = []
@@ -244,6 +245,7 @@ class _Hunt:
     def _cheapest(self, choices: Choices) -> _Extracted | None:
         """The cheapest program by measured costs; None where the limits end the search before."""
         alone, sure = self.ledger.read(choices.pieces)
+        self.known = sure
         seen = self.seen.places
         placed = {n: seen[place] for n in range(len(choices.keys)) if (place := choices.place(n)) in seen}
         costs = self.seen.elsewhere(choices.pieces, alone)
@@ -293,9 +295,10 @@ class _Hunt:
 
     @property
     def detail(self) -> str:
-        """How large the e-graph became."""
-        graph, rounds = self.graph, self.explored.rounds
-        return f"{len(graph)} e-nodes in {len(graph.members)} classes after {rounds} rounds"
+        """How large the e-graph became, and how many of its operators had to be measured."""
+        graph, rounds, known = self.graph, self.explored.rounds, self.known
+        size = f"{len(graph)} e-nodes in {len(graph.members)} classes after {rounds} rounds"
+        return f"{size}, {sum(known)} of {len(known)} operators measured" if known else size
 
     def _late(self) -> bool:
         if self.steps >= self.told.steps:
