@@ -41,7 +41,8 @@ class Pattern:
 
     root: Kind
     kinds: tuple[Kind, ...]  # of its operators, each once; the root's first
-    search: Callable[[Sequence[int], Sequence[Rows], Any, Any, list[Match]], None]  # of classes
+    below: tuple[tuple[int, Kind], ...]  # arguments of the root that are operators
+    search: Callable[[Sequence[int], Sequence[Rows], Any, Any, list[Match]], None]  # of e-nodes of its kind
     bind: Callable[[Born, Match], tuple[int, ...]]  # the term that each variable stands for
     variables: tuple[str, ...]
     places: tuple[tuple[Place, ...], ...]
@@ -208,21 +209,24 @@ def compiled(term: Term, guards: Mapping[str, Guard] | None = None) -> Pattern:
     writer = _Writer(guards or {})
     root = kind_of(term)
     assert isinstance(term, Apply | Item)
-    writer.depth += 1
-    writer.operator(term, f"{writer.rows(term)}[root]")
+    writer.rows(term)
+    writer.operator(term, "nodes")
     found = ", ".join(f"n{number}" for number in range(len(writer.operators)))
     writer.say(f"out.append(({found},))")
     firsts = [spots[0] for spots in writer.places.values()]
     terms = "".join(f"born[match[{first.operator}]][{first.argument}], " for first in firsts)
-    source = "def search(groups, rows, args, facts, out):\n"
+    source = "def search(nodes, rows, args, facts, out):\n"
     source += f"    {' '.join(f'rows{k},' for k in range(len(writer.kinds)))} = rows\n"
-    source += "    for root in groups:\n" + "\n".join(writer.lines)
+    source += "\n".join(writer.lines)
     source += f"\ndef bind(born, match):\n    return ({terms})"
     scope: dict[str, Any] = dict(writer.constants)
     exec(compile(source, f"<pattern {root}>", "exec"), scope)  # written above from the rule's operators alone
     return Pattern(
         root=root,
         kinds=tuple(writer.kinds),
+        below=tuple(
+            (at.argument, kind_of(writer.operators[number])) for at, number in writer.inner if not at.operator
+        ),
         search=scope["search"],
         bind=scope["bind"],
         variables=tuple(writer.places),

@@ -22,7 +22,7 @@ from tensaurus.egraph.join import Joined, joined
 from tensaurus.egraph.pattern import Match
 from tensaurus.egraph.rewrite import Plan
 from tensaurus.egraph.ruleset import Entry, Family, Ruleset
-from tensaurus.egraph.table import Table
+from tensaurus.egraph.table import Candidates, Table
 from tensaurus.rules.match import Binding, build
 
 __all__ = ["Entry", "Exploration", "Filter", "Limits", "Matched", "Ruleset", "saturate"]
@@ -209,16 +209,16 @@ class _Run:
             found = {pattern: table.search(graph, pattern) for pattern in wanted}
             joint = [(entry, [found[pattern] for pattern in entry.patterns]) for entry in ruleset.several]
         reach = [changed]  # classes from which what changed is so many steps below
-        below: dict[tuple[Kind, int], list[int]] = {}  # those of a kind
+        roots: dict[tuple[Kind, int], Candidates] = {}  # their e-nodes of a kind
         singles: list[tuple[Family, list[Match]]] = []
         for family in ruleset.single:
             pattern = family.pattern
             while len(reach) < pattern.depth:
                 reach.append(self._above(reach[-1]))
             key = pattern.root, pattern.depth
-            if key not in below:
-                below[key] = table.having(pattern.root, reach[pattern.depth - 1])
-            if below[key] and (matches := table.search(graph, pattern, below[key])):
+            if key not in roots:
+                roots[key] = table.having(graph, pattern.root, reach[pattern.depth - 1])
+            if matches := table.search(graph, pattern, roots[key]):
                 singles.append((family, matches))
         singles.sort(key=lambda found: len(found[1]))  # what matches most is what a limit cuts
         for family, matches in singles:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from tensaurus.egraph.egraph import EGraph, Head, Kind, kind
 from tensaurus.egraph.pattern import Match, Pattern
 from tensaurus.graph.node import ITEM
 
-__all__ = ["Table"]
+__all__ = ["Candidates", "Table"]
 
 
 @dataclass
@@ -19,6 +19,8 @@ class Table:
 
     rows: dict[Kind, dict[int, list[int]]] = field(default_factory=lambda: defaultdict(dict))
     _kinds: dict[tuple[Head, int], Kind] = field(default_factory=dict)
+    _kinds_of: dict[int, list[Kind]] = field(default_factory=dict)  # of each class
+    _every: dict[Kind, Candidates] = field(default_factory=dict)
 
     def update(self, graph: EGraph, changed: Iterable[int]) -> None:
         """Bring the rows of classes up to date; the e-graph must be rebuilt."""
@@ -42,17 +44,55 @@ class Table:
                     row[found] = [number]
             for found, numbers in row.items():
                 self.rows[found][group] = numbers
+            self._kinds_of[group] = list(row)
+        self._every.clear()
 
-    def having(self, wanted: Kind, among: Set[int] | None = None) -> list[int]:
-        """The classes that have e-nodes of a kind, of some classes or of all, in order."""
+    def having(self, graph: EGraph, wanted: Kind, among: Set[int] | None = None) -> Candidates:
+        """The e-nodes of a kind, those of some classes or all, class by class."""
         rows = self.rows.get(wanted, {})
-        return sorted(rows if among is None else rows.keys() & among)
+        groups = sorted(rows if among is None else rows.keys() & among)
+        nodes = [number for group in groups for number in rows[group]]
+        return Candidates(nodes, graph.args, self._kinds_of)
 
-    def search(self, graph: EGraph, pattern: Pattern, groups: Sequence[int] | None = None) -> list[Match]:
-        """Where the pattern matches, its root in these classes, which have its kind, or in any."""
+    def search(self, graph: EGraph, pattern: Pattern, among: Candidates | None = None) -> list[Match]:
+        """Where the pattern matches, its root one of these e-nodes of its kind, or any."""
         rows = [self.rows.get(wanted, {}) for wanted in pattern.kinds]
         found: list[Match] = []
         if all(rows):
-            among = self.having(pattern.root) if groups is None else groups
-            pattern.search(among, rows, graph.args, graph.facts, found)
+            if among is None:
+                among = self._every.get(pattern.root)
+                if among is None:
+                    among = self._every[pattern.root] = self.having(graph, pattern.root)
+            pattern.search(among.over(pattern.below), rows, graph.args, graph.facts, found)
         return found
+
+
+class Candidates:
+    """E-nodes of one kind that patterns may begin with, by what their arguments' classes have."""
+
+    def __init__(self, nodes: list[int], args: Sequence[tuple[int, ...]], kinds: Mapping[int, list[Kind]]):
+        self.nodes, self._args, self._kinds = nodes, args, kinds
+        self._by: dict[tuple[int, Kind], list[int]] | None = None
+
+    def over(self, below: Sequence[tuple[int, Kind]]) -> list[int]:
+        """Those that read e-nodes of a kind at a place, by the rarest of the pairs."""
+        if not below:
+            return self.nodes
+        if self._by is None:
+            self._by = self._sorted()
+        return min((self._by.get(pair, []) for pair in below), key=len)
+
+    def _sorted(self) -> dict[tuple[int, Kind], list[int]]:
+        args, kinds = self._args, self._kinds
+        places: list[dict[Kind, list[int]]] = []
+        for number in self.nodes:
+            read = args[number]
+            while len(places) < len(read):
+                places.append({})
+            for found, group in zip(places, read, strict=False):
+                for below in kinds.get(group, ()):
+                    if below in found:
+                        found[below].append(number)
+                    else:
+                        found[below] = [number]
+        return {(place, below): nodes for place, by in enumerate(places) for below, nodes in by.items()}
