@@ -1,8 +1,9 @@
 """Exact extraction: the cheapest program of an e-graph, cycles and all, and a proof that none is cheaper.
 
 The problem is shrunk, and what is left falls into parts that share nothing.  Of each part the linear
-relaxation with rows for cycles gives a bound, and often the cheapest program; otherwise CP-SAT or HiGHS
-finishes it.  No cycle needs to be filtered during exploration, as in TENSAT (section 5.2).
+relaxation with rows for cycles and covers gives a bound, and often the cheapest program.  What the bound
+shows to be too dear is dropped, and what is left is a problem again; otherwise CP-SAT or HiGHS finishes it.
+No cycle needs to be filtered during exploration, as in TENSAT (section 5.2).
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class _Whole:
         left = smaller.problem
         places = [[list(range(len(left.costs)))], [list(range(len(left.members)))]]
         found = blocks(left) if shrunk else [Block(left, *places)]
-        first = None if start is None else smaller.adopted(start)
+        first = smaller.adopted(improved(problem, greedy(problem), deadline) if start is None else start)
         return cls(smaller, [_Part.of(block, first, cycles, deadline) for block in found])
 
     def improve(self, search: _Search, deadline: float) -> None:
@@ -146,10 +147,14 @@ class _Part:
     limit: float = inf
 
     @classmethod
-    def of(cls, block: Block, start: Choice | None, cycles: Cycles, deadline: float) -> _Part:
-        """With the better of the cheapest trees and of what a start takes in the part's occurrences."""
+    def of(cls, block: Block, start: Choice, cycles: Cycles, deadline: float) -> _Part:
+        """With the better of the cheapest trees and of what a start takes in the part's occurrences.
+
+        Shrinking may have dropped some of that: cheapest trees take its place.
+        """
         problem = block.problem
-        found = [greedy(problem), *(block.adopted(start) if start is not None else ())]
+        starts = block.adopted(start)
+        found = [greedy(problem), *starts, *(_repaired(problem, choice) for choice in starts)]
         best = min(found, key=lambda choice: dag_cost(problem, choice))
         best = improved(problem, best, deadline)
         return cls(block, formulate(problem, cycles), needed(problem, best), dag_cost(problem, best))
