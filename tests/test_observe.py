@@ -103,11 +103,11 @@ def test_nothing_seen_changes_nothing() -> None:
     assert Neighbourhoods().elsewhere([Piece.of(node("Relu", X))], [3.0]) == [3.0]
 
 
-def test_the_last_look_at_a_place_counts() -> None:
+def test_the_mean_of_all_looks_at_a_place_counts() -> None:
     known, part = Neighbourhoods(), placed(0, "Relu", 1.0)
     for seconds in (4.0, 2.0):
         known.note(Observation(seconds, ((part.nodes, seconds),)), [part])
-    assert known.places == {(0,): 2.0}
+    assert known.places == {(0,): 3.0}
     assert known.elsewhere([part.piece], [1.0]) == [3.0]  # of its like, their mean
 
 

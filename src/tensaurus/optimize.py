@@ -91,7 +91,7 @@ def optimize(
     steps: int | None = None,
     search: str = "both",
     alpha: float = 1.05,
-    nodes: int = 20_000,
+    nodes: int = 50_000,
     multi: int = 3,
     max_memory: float | None = None,
     seed: int = 0,

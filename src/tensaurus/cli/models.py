@@ -51,7 +51,7 @@ def optimize(
             metavar="FACTOR", min=1, help="Backtracking: keep candidates up to this many times the best cost."
         ),
     ] = 1.05,
-    nodes: Annotated[int, typer.Option(metavar="N", min=1, help="Saturation: e-nodes at most.")] = 20_000,
+    nodes: Annotated[int, typer.Option(metavar="N", min=1, help="Saturation: e-nodes at most.")] = 50_000,
     k_multi: Annotated[
         int, typer.Option(metavar="N", min=0, help="Saturation: rounds with rules of several roots.")
     ] = 3,

@@ -36,19 +36,20 @@ class Placed:
 class Neighbourhoods:
     """What was observed so far.
 
-    places  seconds of the choices that were seen, each time
+    places  seconds of the choices that were seen, the mean over the programs that they were seen in
     rest    seconds that are no choice's: of opaque nodes, in the last program that was seen
     """
 
     places: dict[Hashable, float] = field(default_factory=dict)
     rest: float = 0.0
+    _times: dict[Hashable, int] = field(default_factory=dict)  # how often each place was seen
     _likes: dict[str, list[float]] = field(default_factory=dict)  # seconds, by the text of a piece
     _shares: dict[str, list[float]] = field(default_factory=dict)  # log of seconds over those alone, by name
 
     def note(self, seen: Observation, parts: Sequence[Placed]) -> None:
         """A kernel of several choices is shared out by what they cost alone; one without a kernel took none.
 
-        What was seen before at the same place is forgotten: it had other neighbours.
+        A choice that is seen in several programs had other neighbours in each: its mean counts.
         """
         owners: dict[Node, list[int]] = {}
         for number, part in enumerate(parts):
@@ -65,7 +66,8 @@ class Neighbourhoods:
             for number in sharing:
                 taken[number] += seconds * max(parts[number].alone, LEAST) / whole
         for part, seconds in zip(parts, taken, strict=True):
-            self.places[part.place] = seconds
+            times = self._times[part.place] = self._times.get(part.place, 0) + 1
+            self.places[part.place] = self.places.get(part.place, 0.0) * (times - 1) / times + seconds / times
             self._likes.setdefault(part.piece.text, []).append(seconds)
             if seconds > 0 and part.alone > 0:
                 self._shares.setdefault(part.piece.label, []).append(log(seconds / part.alone))

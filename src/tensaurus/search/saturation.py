@@ -188,6 +188,7 @@ class _Hunt:
         self.known: list[bool] = []  # of the pieces of the last choices, whether they were measured
         self.seen = Neighbourhoods()
         self.found: dict[tuple[Node, ...], _Found] = {}
+        self.original: _Found | None = None  # what is computed twice is written once in it
         self.patterns: list[Pattern] = []
         self.pieces: list[Piece] = []  # that the patterns are of
 
@@ -206,6 +207,7 @@ class _Hunt:
         if best is None:
             return
         self.memory = max(self.told.memory, best.choices.memory(best.choice))
+        self.original = best.entry
         looked = self._look(best)
         while (best := self._settled()) is not None:
             if not looked or best.entry.measured is not None or not self._look(best):
@@ -318,7 +320,8 @@ class _Hunt:
 
     def candidates(self) -> list[Candidate]:
         """The cheapest programs, each with the rewrites that its proof is made of; the original if none."""
-        original = self.found.pop(self.program.roots, _Found(self.program, inf))
+        self.found.pop(self.program.roots, None)
+        original = self.original or _Found(self.program, inf)
         first = Candidate(self.program, original.cost, measured=original.measured)
         ranked = sorted(self.found.values(), key=lambda found: found.seconds)[: self.told.keep]
         made = [

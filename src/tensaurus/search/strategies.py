@@ -29,6 +29,7 @@ __all__ = ["STRATEGIES", "Effort", "Runtime", "Strategy"]
 Watch: TypeAlias = Callable[[int, float], None]
 
 SATURATION, BACKTRACKING = "saturation", "backtracking"
+MOST = 0.75  # of the time of both, saturation's
 BACKTRACKS = 400  # steps of it at most where the caller sets no limit on them
 PROVABLE = 10_000  # choices; of more than that a proof takes minutes
 PROOF = 10.0  # seconds that the proof of one optimum may take
@@ -49,7 +50,7 @@ class Effort:
     steps: int | None = None
     deadline: float | None = None
     alpha: float = 1.05
-    nodes: int = 20_000
+    nodes: int = 50_000
     multi: int = 3
     memory: float = inf
 
@@ -119,10 +120,9 @@ class Backtracking:
 
 
 class Both:
-    """Saturation within half of the time, then backtracking; the best programs of both.
+    """Saturation within most of the time, then backtracking; the best programs of both.
 
-    Sums of operators' times misjudge what neighbours do to each other, by more than programs differ in: two
-    searches that err differently leave more to measure end to end.
+    Two searches that err differently leave more to measure end to end.
     """
 
     def __init__(self, rules: Sequence[Rule], runtime: Runtime):
@@ -130,10 +130,10 @@ class Both:
         self._second = Backtracking(rules, runtime)
 
     def search(self, program: Program, effort: Effort, watch: Watch) -> Outcome:
-        half = effort
+        now, most = monotonic(), effort
         if effort.deadline is not None:
-            half = replace(effort, deadline=(monotonic() + effort.deadline) / 2)
-        first = self._first.search(program, half, watch)
+            most = replace(effort, deadline=now + MOST * (effort.deadline - now))
+        first = self._first.search(program, most, watch)
         if first.ended_by == "interrupt":
             return first
         second = self._second.search(program, effort, watch)
