@@ -49,7 +49,7 @@ def extract(
     method: Annotated[
         Method, typer.Option(help="exact: the cheapest program, each class paid for once.")
     ] = Method.exact,
-    solver: Annotated[SolverName, typer.Option(help="What solves the integer programs.")] = SolverName.cp_sat,
+    solver: Annotated[SolverName, typer.Option(help="What solves the integer programs.")] = SolverName.both,
     cycles: Annotated[
         CyclesName,
         typer.Option(
