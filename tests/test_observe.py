@@ -105,9 +105,11 @@ def test_nothing_seen_changes_nothing() -> None:
 
 def test_the_mean_of_all_looks_at_a_place_counts() -> None:
     known, part = Neighbourhoods(), placed(0, "Relu", 1.0)
+    other = placed(1, "Exp", 1.0)
     for seconds in (4.0, 2.0):
-        known.note(Observation(seconds, ((part.nodes, seconds),)), [part])
-    assert known.places == {(0,): 3.0}
+        kernels = ((part.nodes, seconds), (other.nodes, 8.0))
+        known.note(Observation(seconds + 8.0, kernels), [part, other])
+    assert known.places == {(0,): 3.0, (1,): 8.0}
     assert known.elsewhere([part.piece], [1.0]) == [3.0]  # of its like, their mean
 
 
@@ -127,6 +129,21 @@ def test_the_nodes_of_choices_are_those_of_the_program() -> None:
     assert any(len(found) == 2 for found in computed.values())
     places = [choices.place(number) for number in range(len(choices.keys))]
     assert len(set(places)) == len(places)
+
+
+def test_what_slows_everything_down_is_the_constants_price() -> None:
+    known, part = Neighbourhoods(), placed(0, "Relu", 1.0)
+    other = placed(1, "Exp", 1.0)
+
+    def note(relu: float, exp: float, kept: int) -> None:
+        known.note(Observation(relu + exp, ((part.nodes, relu), (other.nodes, exp))), [part, other], kept)
+
+    known.note(Observation(2.0, ((part.nodes, 2.0),)), [part], 100)
+    note(6.0, 9.0, 110)  # Relu takes three times what it took: so does Exp, then
+    assert known.places == {(0,): 2.0, (1,): 3.0}
+    assert isclose(known.byte, (15.0 - 5.0) / 10)
+    note(1.0, 1.5, 90)  # a calmer machine
+    assert known.places == {(0,): 2.0, (1,): 3.0} and isclose(known.byte, 1.0)
 
 
 class Misleading:

@@ -31,7 +31,7 @@ BYTES = 5.0e9
 UNCACHED = 1 << 26  # bytes of weights that come from memory in every run
 SMALL = 1 << 12  # bytes of weights below which an operator is measured as one without
 HOT = 1 << 19  # bytes that an operator finds in the cache, as those before it wrote them
-COPIES = 32  # of an operator that are measured together, at most
+COPIES = 64  # of an operator that are measured together, at most
 LONG = 5e-3  # seconds of them, about
 UNKNOWN = 64  # what a size that is not known counts as
 

@@ -3,10 +3,15 @@
 A choice of an e-graph stands at a place: it reads certain classes, and is read by others.  Where it was seen
 there, its cost is what it took there; else what its like took (the same operators on the same types); else
 what it costs alone, by as much dearer or cheaper as others of its operators were.
+
+A program whose constants no longer fit in the cache slows everything down.  What all operators of a look have
+in common is therefore no choice's: the pace, by which those that the first program has too are slower than
+there.  It makes a price of each byte that is kept beyond the first program's.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import exp, log
@@ -19,6 +24,7 @@ from tensaurus.graph.piece import Piece
 __all__ = ["Neighbourhoods", "Placed"]
 
 LEAST = 1e-9  # seconds: no operator counts less when a kernel's time is shared out
+COMMON = 0.1  # of a program's time, at least, is that of what the first program has too, to tell a pace
 FEW = 0.25  # of the share that is known of all operators, in that of one
 
 
@@ -38,16 +44,22 @@ class Neighbourhoods:
 
     places  seconds of the choices that were seen, the mean over the programs that they were seen in
     rest    seconds that are no choice's: of opaque nodes, in the last program that was seen
+    byte    seconds of each byte of constants
     """
 
     places: dict[Hashable, float] = field(default_factory=dict)
     rest: float = 0.0
+    byte: float = 0.0
+    _first: dict[str, float] = field(default_factory=dict)  # seconds in the first program, by text
+    _kept: int = 0  # bytes, by the first program
     _times: dict[Hashable, int] = field(default_factory=dict)  # how often each place was seen
     _likes: dict[str, list[float]] = field(default_factory=dict)  # seconds, by the text of a piece
     _shares: dict[str, list[float]] = field(default_factory=dict)  # log of seconds over those alone, by name
 
-    def note(self, seen: Observation, parts: Sequence[Placed]) -> None:
-        """A kernel of several choices is shared out by what they cost alone; one without a kernel took none.
+    def note(self, seen: Observation, parts: Sequence[Placed], kept: int = 0) -> None:
+        """What was seen of a program that keeps so many bytes of constants.
+
+        A kernel of several choices is shared out by what they cost alone; one without a kernel took none.
 
         A choice that is seen in several programs had other neighbours in each: its mean counts.
         """
@@ -65,12 +77,40 @@ class Neighbourhoods:
             whole = sum(max(parts[number].alone, LEAST) for number in sharing)
             for number in sharing:
                 taken[number] += seconds * max(parts[number].alone, LEAST) / whole
-        for part, seconds in zip(parts, taken, strict=True):
+        pace = self._pace(parts, taken, kept)
+        for part, slowed in zip(parts, taken, strict=True):
+            seconds = slowed / pace
             times = self._times[part.place] = self._times.get(part.place, 0) + 1
             self.places[part.place] = self.places.get(part.place, 0.0) * (times - 1) / times + seconds / times
             self._likes.setdefault(part.piece.text, []).append(seconds)
             if seconds > 0 and part.alone > 0:
                 self._shares.setdefault(part.piece.label, []).append(log(seconds / part.alone))
+
+    def _pace(self, parts: Sequence[Placed], taken: Sequence[float], kept: int) -> float:
+        """How much slower than the first program it runs: the median over the time of what both have."""
+        if not self._first:
+            counts = Counter(part.piece.text for part in parts)
+            for part, seconds in zip(parts, taken, strict=True):
+                text = part.piece.text
+                self._first[text] = self._first.get(text, 0.0) + seconds / counts[text]
+            self._kept = kept
+            return 1.0
+        both = [
+            (seconds / first, first)
+            for part, seconds in zip(parts, taken, strict=True)
+            if (first := self._first.get(part.piece.text, 0.0)) > 0 and seconds > 0
+        ]
+        common = sum(first for _, first in both)
+        if common < COMMON * sum(taken):
+            return 1.0
+        passed, pace = 0.0, 1.0
+        for ratio, first in sorted(both):
+            passed, pace = passed + first, ratio
+            if 2 * passed >= common:
+                break
+        if pace > 1 and kept > self._kept:
+            self.byte = max(self.byte, (1 - 1 / pace) * sum(taken) / (kept - self._kept))
+        return pace
 
     def elsewhere(self, pieces: Iterable[Piece], alone: Iterable[float]) -> list[float]:
         """Of each piece, what it costs where it was not seen."""

@@ -37,7 +37,7 @@ STEPS = 400  # extractions at most
 FLATTERY = 0.7  # of what the luckiest operator of its kind would make of its estimate
 SHARE = 0.25  # of the time that is left, for one extraction
 PATIENCE = 30.0  # seconds of one extraction where there is no deadline
-LOOKS = 8  # programs run as a whole, at most
+LOOKS = 16  # programs run as a whole, at most
 GAIN = 5e-4  # a new best program is cheaper by at least this share: measurements are no finer
 DEARER = 4.0  # by how much a byte's price grows until a program keeps few enough
 TOO_DEAR = 1e3  # a price of bytes is at most this times what computing costs, and at least its inverse
@@ -184,7 +184,8 @@ class _Hunt:
         self.steps = 0
         self.explored = Exploration()
         self.byte = 0.0
-        self.memory = inf  # bytes of constants, at most
+        self.kept = 0  # bytes of constants, by the program as it is
+        self.memory = inf  # and at most
         self.known: list[bool] = []  # of the pieces of the last choices, whether they were measured
         self.seen = Neighbourhoods()
         self.found: dict[tuple[Node, ...], _Found] = {}
@@ -206,7 +207,8 @@ class _Hunt:
         best = self._cheapest(Choices(self.graph, self.roots, self.patterns, before=self.own))
         if best is None:
             return
-        self.memory = max(self.told.memory, best.choices.memory(best.choice))
+        self.kept = best.choices.memory(best.choice)
+        self.memory = max(self.told.memory, self.kept)
         self.original = best.entry
         looked = self._look(best)
         while (best := self._settled()) is not None:
@@ -238,7 +240,7 @@ class _Hunt:
             Placed(choices.place(number), choices.pieces[key], best.alone[key], nodes[number])
             for number, key in ((number, choices.keys[number]) for number in nodes)
         ]
-        self.seen.note(seen, parts)
+        self.seen.note(seen, parts, choices.memory(best.choice))
         best.entry.measured = seen.seconds
         # what was expected of the others was expected before this was seen
         self.found = {root: found for root, found in self.found.items() if found.measured is not None}
@@ -256,7 +258,7 @@ class _Hunt:
             while True:
                 if self._late():
                     return None
-                problem = choices.problem(costs, self.byte)
+                problem = choices.problem(costs, self.byte + self.seen.byte)
                 if placed:
                     problem = replace(
                         problem, costs=[placed.get(n, cost) for n, cost in enumerate(problem.costs)]
@@ -273,7 +275,8 @@ class _Hunt:
                     costs = self.seen.elsewhere(choices.pieces, alone)
                 kept = choices.memory(choice)
                 fits = kept <= self.memory
-                cost = self.seen.rest + sum(placed.get(n, costs[choices.keys[n]]) for n in numbers)
+                cost = sum(placed.get(n, costs[choices.keys[n]]) for n in numbers)
+                cost += self.seen.rest + self.seen.byte * max(0, kept - self.kept)
                 if fits and (not unsure or cost < (1 - GAIN) * self._best()):
                     entry = self._keep(choices.program(self.program, choice), cost)
                     found = _Extracted(entry, choices, choice, alone)
