@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import gc
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -173,6 +174,7 @@ def optimize(
         outcome, bodies = hunt.run(program)
         stopwatch.close()
         observer.close()
+        gc.collect()  # e-graphs and proofs refer to themselves, and hold weights
         seconds = monotonic() - start
         told.phase("measuring the best programs")
         found = [c for c in outcome.candidates if c.step is not None or bodies]
