@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import gc
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack

@@ -37,7 +37,7 @@ STEPS = 400  # extractions at most
 FLATTERY = 0.7  # of what the luckiest operator of its kind would make of its estimate
 SHARE = 0.25  # of the time that is left, for one extraction
 PATIENCE = 30.0  # seconds of one extraction where there is no deadline
-LOOKS = 16  # programs run as a whole, at most
+LOOKS, FIRST = 12, 4  # programs run as a whole, at most, and those before that keep no more constants
 GAIN = 5e-4  # a new best program is cheaper by at least this share: measurements are no finer
 DEARER = 4.0  # by how much a byte's price grows until a program keeps few enough
 TOO_DEAR = 1e3  # a price of bytes is at most this times what computing costs, and at least its inverse
@@ -208,14 +208,18 @@ class _Hunt:
         if best is None:
             return
         self.kept = best.choices.memory(best.choice)
-        self.memory = max(self.told.memory, self.kept)
         self.original = best.entry
-        looked = self._look(best)
-        while (best := self._settled()) is not None:
-            if not looked or best.entry.measured is not None or not self._look(best):
-                return
-            if sum(found.measured is not None for found in self.found.values()) > LOOKS:
-                return
+        if not self._look(best):
+            self.memory = max(self.told.memory, self.kept)
+            self._settled()
+            return
+        # what keeps more constants may slow everything down: what can be gained without is seen first
+        for memory, looks in ((self.kept, FIRST), (max(self.told.memory, self.kept), LOOKS)):
+            self.memory, self.byte = memory, 0.0
+            for _ in range(looks):
+                best = self._settled()
+                if best is None or best.entry.measured is not None or not self._look(best):
+                    break
 
     def _settled(self) -> _Extracted | None:
         """The cheapest program, when its fusions are known."""
