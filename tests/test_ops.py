@@ -337,3 +337,13 @@ def test_symbolic_static_input() -> None:
     assert args == ("x",) and expand.canonical(kinds, found) == attrs
     with pytest.raises(NotInOpset):
         node_proto(expand, kinds, attrs, ["x"], ["y"], 14)
+
+
+def test_what_does_not_type_is_remembered_without_its_callers() -> None:
+    """A traceback would keep every frame above it alive, and with them models and e-graphs."""
+    op, kinds = registry["MatMul"], (TensorType("float32", (2, 3)), TensorType("float32", (4, 5)))
+    for _ in range(2):
+        with pytest.raises(Untypable):
+            op.scopes(kinds, ())
+    kept = [found for found in op._scopes.values() if isinstance(found, Untypable)]
+    assert kept and all(found.__traceback__ is None and found.__context__ is None for found in kept)

@@ -165,7 +165,7 @@ class Op:
                 result = self.declare(*self.tensors(types), **dict(attrs))
                 found = result if isinstance(result, tuple) else (result,)
             except Untypable as error:
-                found = error
+                found = Untypable(*error.args)  # a traceback would keep the caller's whole stack alive
             if len(self._scopes) > 4096:
                 self._scopes.clear()
             self._scopes[key] = found
