@@ -177,9 +177,7 @@ def _computed(model: onnx.ModelProto, named: Mapping[str, Node]) -> dict[str, se
     return found
 
 
-def _filled(
-    kernels: _Kernels, seconds: float
-) -> _Kernels:
+def _filled(kernels: _Kernels, seconds: float) -> _Kernels:
     """The kernels' times made to add up to those of a run without the profiler."""
     spent = sum(taken for _, taken in kernels)
     if spent > seconds:  # the profiler's own time

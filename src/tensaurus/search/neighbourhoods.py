@@ -44,7 +44,7 @@ class Neighbourhoods:
 
     places  seconds of the choices that were seen, the mean over the programs that they were seen in
     rest    seconds that are no choice's: of opaque nodes, in the last program that was seen
-    byte    seconds of each byte of constants
+    byte    seconds of each byte of constants beyond the first program's
     """
 
     places: dict[Hashable, float] = field(default_factory=dict)
@@ -60,7 +60,6 @@ class Neighbourhoods:
         """What was seen of a program that keeps so many bytes of constants.
 
         A kernel of several choices is shared out by what they cost alone; one without a kernel took none.
-
         A choice that is seen in several programs had other neighbours in each: its mean counts.
         """
         owners: dict[Node, list[int]] = {}
