@@ -69,7 +69,8 @@ def explored(
     roots = [graph.adopt(out) for _, out in program.outputs]
     graph.rebuild()
     make = FILTERS[kind]
-    return graph, roots, saturate(graph, ruleset, limits, cycles=make() if make else None)
+    cycles = make() if make else None
+    return graph, roots, saturate(graph, ruleset, limits, cycles=cycles, nested=cycles is None)
 
 
 def memory_now() -> float:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.extract import Problem, dag_cost
 from tensaurus.egraph.saturate import Ruleset
-from tensaurus.graph.node import Node, apply, source
+from tensaurus.graph.node import INPUT, Node, apply, source
 from tensaurus.graph.onnx_import import import_model
-from tensaurus.graph.program import Program
+from tensaurus.graph.program import Program, topological
 from tensaurus.ops import TensorType, registry
 from tensaurus.rules.rule import Rule, library, parse_rule
 from tensaurus.zoo.builder import Builder, Value
@@ -38,7 +38,8 @@ X, Y, Z = (source(name, TensorType("float32", (4, 4))) for name in "xyz")
 
 
 def program(*outputs: Node) -> Program:
-    return Program((X, Y, Z), tuple((f"o{k}", out) for k, out in enumerate(outputs)))
+    others = dict.fromkeys(n for n in topological(outputs) if n.op is INPUT and n not in (X, Y, Z))
+    return Program((X, Y, Z, *others), tuple((f"o{k}", out) for k, out in enumerate(outputs)))
 
 
 def model(make: Callable[[Builder], Value | Sequence[Value]]) -> onnx.ModelProto:

@@ -1,19 +1,21 @@
 """What can be extracted from an e-graph: its e-nodes, and chains of them that a runtime fuses.
 
 What depends on constants alone is computed ahead of time, whatever it takes: of such a class one program is
-chosen beforehand, and its cost is that of keeping its elements.
+chosen beforehand, and its cost is that of keeping its elements: once for each kind of kernel that reads them,
+as runtimes keep constants the way that the kernel wants them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 from typing import Any, TypeAlias
 
 from tensaurus.egraph.collector import collector_resting
 from tensaurus.egraph.egraph import ABSENT, EGraph
-from tensaurus.egraph.extract import Choice, Problem, greedy
+from tensaurus.egraph.extract import Choice, Problem, greedy, needed
 from tensaurus.egraph.pattern import Match, Pattern
 from tensaurus.egraph.table import Table
 from tensaurus.graph.census import bytes_of
@@ -25,6 +27,8 @@ from tensaurus.ops import Op, TensorType
 __all__ = ["Choices", "Place"]
 
 Place: TypeAlias = tuple[int, ...]
+
+SMALL = 1 << 16  # bytes of a constant of which copies do not count
 
 
 @dataclass(frozen=True)
@@ -38,9 +42,11 @@ class _Fused:
 class Choices:
     """The choices of each class below the roots; choices of one key cost the same.
 
-    keys      of each choice, its place in `pieces`; -1 where it is free, -2 - k where it is kept constant k
+    keys      of each choice, its place in `pieces`; -1 where it computes nothing
     pieces    of each key, one that has it: what to measure
-    kept      bytes of the constants
+    kept      of each choice, the bytes of the constant that it is
+    packed    of each choice, the bytes that kernels read where they need it: of a constant that several kinds
+              of kernels read, a choice for each kind stands between them and it
     """
 
     @collector_resting()
@@ -52,12 +58,13 @@ class Choices:
         self.keys: list[int] = []
         self.pieces: list[Piece] = []
         self.kept: list[int] = []
+        self.packed: list[int] = []
         self._numbers: dict[int, int] = {}  # of each class, its number in the problem
         self._codes: dict[int, int] = {}  # of each class, what its types are
         self._members: list[list[int]] = []
         self._children: list[tuple[int, ...]] = []
         self._groups: list[int] = []
-        self._what: list[int | _Fused] = []  # of each choice
+        self._what: list[int | _Fused | None] = []  # of each choice; None: a copy of what it reads
         self._known: dict[Any, int] = {}
         self._bytes: dict[tuple[Type, ...], int] = {}
         self._constants: dict[int, int] = {}  # of each class that is computed ahead of time, how
@@ -66,6 +73,7 @@ class Choices:
         self._walk()
         if fusions:
             self._fuse(fusions)
+        self._pack()
 
     def _number(self, group: int) -> int:
         number = self._numbers.get(group)
@@ -121,12 +129,16 @@ class Choices:
                         continue
                 append(own, node, tuple(reads), key)
 
-    def _append(self, number: int, what: int | _Fused, reads: tuple[int, ...], key: int) -> None:
+    def _append(
+        self, number: int, what: int | _Fused | None, reads: tuple[int, ...], key: int, kept: int = 0
+    ) -> None:
         self._members[number].append(len(self._what))
         self._what.append(what)
         self._groups.append(number)
         self._children.append(reads)
         self.keys.append(key)
+        self.kept.append(kept)
+        self.packed.append(kept)
 
     def _keep(self, group: int) -> None:
         fact = self.graph.facts[group]
@@ -134,8 +146,7 @@ class Choices:
         if size is None:
             size = sum(bytes_of(kind) for kind in fact.types if isinstance(kind, TensorType))
             self._bytes[fact.types] = size
-        self.kept.append(size)
-        self._append(self._numbers[group], min(self.graph.live(group)), (), -1 - len(self.kept))
+        self._append(self._numbers[group], min(self.graph.live(group)), (), -1, size)
 
     def _fuse(self, fusions: Sequence[Pattern]) -> None:
         """What matches the fusions; all that lies inside computes at run time."""
@@ -150,6 +161,29 @@ class Choices:
                     if own not in reads:
                         what = _Fused(pattern, match)
                         self._append(own, what, tuple(dict.fromkeys(reads)), self._fused_key(what, classes))
+
+    def _pack(self) -> None:
+        """Copies of the constants that several kinds of kernels read."""
+        large = {group for group, size in zip(self._groups, self.kept, strict=True) if size >= SMALL}
+        readers: dict[int, dict[str, list[int]]] = {}
+        for number, reads in enumerate(self._children):
+            for read in reads:
+                if read in large:
+                    kind = self.pieces[self.keys[number]].label if self.keys[number] >= 0 else ""
+                    readers.setdefault(read, {}).setdefault(kind, []).append(number)
+        for group, kinds in readers.items():
+            if len(kinds) == 1:
+                continue
+            (constant,) = self._members[group]
+            self.packed[constant] = 0
+            for numbers in kinds.values():
+                copy = len(self._members)
+                self._members.append([])
+                self._append(copy, None, (group,), -1)
+                self.packed[-1] = self.kept[constant]
+                for number in numbers:
+                    reads = self._children[number]
+                    self._children[number] = tuple(copy if read == group else read for read in reads)
 
     def _fused_key(self, what: _Fused, classes: tuple[int, ...]) -> int:
         heads = [self.graph.heads[number] for number in what.match]
@@ -169,10 +203,9 @@ class Choices:
         return Piece(root, tuple(dict.fromkeys(graph.term(term) for term in terms)))
 
     def problem(self, costs: Sequence[float], byte: float = 0.0) -> Problem:
-        """With seconds of each key, and what a byte that is kept counts."""
-        prices = [
-            costs[key] if key >= 0 else 0.0 if key == -1 else byte * self.kept[-2 - key] for key in self.keys
-        ]
+        """With seconds of each key, and what a byte that kernels read of constants counts."""
+        keyed = zip(self.keys, self.packed, strict=True)
+        prices = [costs[key] if key >= 0 else byte * packed for key, packed in keyed]
         return Problem(prices, self._children, self._groups, self._members, self._roots)
 
     def used(self, choice: Choice) -> list[int]:
@@ -181,12 +214,32 @@ class Choices:
 
     def memory(self, choice: Choice) -> int:
         """Bytes of the constants that a choice keeps."""
-        return sum(self.kept[-2 - key] for number in choice.values() if (key := self.keys[number]) < -1)
+        return sum(self.kept[number] for number in choice.values())
+
+    def footprint(self, choice: Choice) -> int:
+        """Bytes of constants that its kernels read, a copy for each kind of kernel."""
+        return sum(self.packed[number] for number in choice.values())
 
     def place(self, number: int) -> Place:
-        """The e-nodes that a choice is made of, the same in every extraction from the e-graph."""
+        """The e-nodes that a choice is made of, the same in every extraction from the e-graph.
+
+        Empty of a copy of a constant.
+        """
         what = self._what[number]
-        return (what,) if isinstance(what, int) else what.match
+        return () if what is None else (what,) if isinstance(what, int) else what.match
+
+    def at(self, places: Iterable[Place]) -> dict[int, int]:
+        """The choice whose choices have these places; empty where they are not all here."""
+        found = {group: members[0] for group, members in enumerate(self._members) if len(members) == 1}
+        for place in places:
+            number = self._numbered.get(place)
+            if number is not None:
+                found[self._groups[number]] = number
+        return needed(self.problem([0.0] * len(self.pieces)), found)
+
+    @cached_property
+    def _numbered(self) -> dict[Place, int]:
+        return {self.place(number): number for number in range(len(self._what))}
 
     def program(self, original: Program, choice: Choice) -> Program:
         """The program that the choice stands for, with the original's inputs, names and outputs.
@@ -214,7 +267,11 @@ class Choices:
         graph, find = self.graph, self.graph.find
         chosen = [self._what[choice[number]] for number in order]
         terms = [
-            what.pattern.bind(graph.born, what.match) if isinstance(what, _Fused) else graph.args[what]
+            graph.args[what]
+            if isinstance(what, int)
+            else what.pattern.bind(graph.born, what.match)
+            if what is not None
+            else ()
             for what in chosen
         ]
         wanted = {find(term) for read in terms for term in read if term != ABSENT}
@@ -234,6 +291,9 @@ class Choices:
             read = [None if term == ABSENT else node_of(find(term)) for term in reads]
             if isinstance(what, int):
                 built[number] = graph.heads[what].build(read)
+            elif what is None:
+                (constant,) = self._children[choice[number]]
+                built[number] = built[constant]
             else:
                 built[number] = what.pattern.over(graph, what.match, read)  # type: ignore[arg-type]
         return built

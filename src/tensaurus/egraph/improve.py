@@ -29,13 +29,7 @@ def improved(
 
     `deadline` is of `time.monotonic`; `trees` are the cheapest ones, where they are known.
     """
-    begun = needed(problem, choice)
-    climb = _Climb(problem, greedy(problem) if trees is None else trees, deadline)
-    found = [climb.steeply(begun, 1), climb.steeply(begun, -1), climb.anyhow(begun)]
-    best = min(found, key=lambda better: _total(problem, better))
-    while (alone := climb.singly(best)) is not best:
-        best = climb.anyhow(alone)
-    return best
+    return _Climb(problem, greedy(problem) if trees is None else trees, deadline).fully(choice)
 
 
 @dataclass
@@ -54,6 +48,15 @@ class _Climb:
     def __post_init__(self) -> None:
         self.offers = _Offers(self.problem)
         self._first: _Standing | None = None
+
+    def fully(self, choice: Choice) -> dict[int, int]:
+        """Every way up from a choice, until no move gains."""
+        begun = needed(self.problem, choice)
+        found = [self.steeply(begun, 1), self.steeply(begun, -1), self.anyhow(begun)]
+        best = min(found, key=lambda better: _total(self.problem, better))
+        while (alone := self.singly(best)) is not best:
+            best = self.anyhow(alone)
+        return best
 
     def steeply(self, begun: dict[int, int], age: int) -> dict[int, int]:
         """The move that gains most first, of equals that to the oldest class (age 1) or the youngest (-1)."""
@@ -299,11 +302,9 @@ def _total(problem: Problem, choice: Choice) -> float:
 def quick(problem: Problem, start: Choice | None = None, deadline: float = inf) -> dict[int, int]:
     """A good choice in a second or so, no proof: the cheapest trees, then moves.
 
-    `start` is a choice to beat, if it has no cycle and is complete.  Trees that count what is shared once
-    (`greedy_dag`) take longer, and end no better after the moves.
+    `start` is a choice to beat, if it has no cycle and is complete: moves are made from it too.  Trees that
+    count what is shared once (`greedy_dag`) take longer, and end no better after the moves.
     """
-    trees = greedy(problem)
-    best = improved(problem, trees, deadline, trees)
-    if start is not None and dag_cost(problem, start) < dag_cost(problem, best):
-        return dict(start)
-    return best
+    climb = _Climb(problem, greedy(problem), deadline)
+    begun = [climb.trees] if start is None or not problem.order(start) else [climb.trees, start]
+    return min(map(climb.fully, begun), key=lambda choice: dag_cost(problem, choice))

@@ -2,6 +2,10 @@
 
 Whether a rule applies depends on the heads that were matched and on what is known of the variables.  Of
 matches there are many, of such sorts few: which go together is found out once, and no others are joined.
+
+A merge of what depends on each other would need itself: two steps of a recurrence have no product in common.
+What depends on what is told by the programs that the roots were inserted as, as in TENSAT's filter of cycles
+(section 5.2); a merge that another program of a root would allow is missed.
 """
 
 from __future__ import annotations
@@ -11,38 +15,83 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
-from tensaurus.egraph.egraph import EGraph
+from tensaurus.egraph.egraph import ABSENT, EGraph
 from tensaurus.egraph.pattern import Match
 from tensaurus.egraph.rewrite import Plan
 from tensaurus.egraph.ruleset import Entry
 
-__all__ = ["Joined", "joined"]
+__all__ = ["Joined", "Needs", "joined"]
 
-Span: TypeAlias = tuple[int, int]  # the oldest and the youngest root that an e-node has merged
+Merged: TypeAlias = tuple[int, ...]  # the roots that an e-node has merged, by age
 
 
 class Joined(NamedTuple):
     """A match for each root; the terms and the classes of the entry's variables; what to insert.
 
-    `span` are the oldest and the youngest root that they merge.
+    `roots` are those that they merge, themselves merges of several or not.
     """
 
     matches: tuple[Match, ...]
     terms: tuple[int, ...]
     classes: tuple[int, ...]
     plan: Plan
-    span: Span
+    roots: Merged
+
+
+class Needs:
+    """Of each root that may be merged, those that its program needs: bits of a number."""
+
+    def __init__(self, graph: EGraph, roots: Iterable[int]):
+        find = graph.find
+        self._find = find
+        self._bits = {group: 1 << place for place, group in enumerate(dict.fromkeys(map(find, roots)))}
+        self._below = below = list[int]()
+        bits = self._bits
+        for args in graph.born:
+            needed = 0
+            for arg in args:
+                if arg != ABSENT:
+                    needed |= below[arg] | bits.get(find(arg), 0)
+            below.append(needed)
+
+    def own(self, roots: Merged) -> int:
+        """The roots themselves."""
+        found = 0
+        for root in roots:
+            found |= self._bits.get(self._find(root), 0)
+        return found
+
+    def below(self, roots: Merged) -> int:
+        """What they need."""
+        found = 0
+        for root in roots:
+            found |= self._below[root]
+        return found
 
 
 class _Row(NamedTuple):
-    """A match of one root; `sort` is a number for its heads and what is known of its variables."""
+    """A match of one root; `sort` is a number for its heads and what is known of its variables.
+
+    `roots` are those that it has merged, else itself; `own` and `below` their bits and what they need.
+    """
 
     match: Match
     terms: tuple[int, ...]
     classes: tuple[int, ...]
-    first: int
-    last: int
+    roots: Merged
+    own: int
+    below: int
     sort: int
+
+    @property
+    def first(self) -> int:
+        """The oldest root."""
+        return self.roots[0]
+
+    @property
+    def last(self) -> int:
+        """The youngest one."""
+        return self.roots[-1]
 
 
 class _Alike(NamedTuple):
@@ -53,23 +102,33 @@ class _Alike(NamedTuple):
 
 
 def joined(
-    graph: EGraph, entry: Entry, found: Sequence[Sequence[Match]], merged: Mapping[int, Span]
+    graph: EGraph,
+    entry: Entry,
+    found: Sequence[Sequence[Match]],
+    merged: Mapping[int, Merged],
+    needs: Needs,
 ) -> Iterator[Joined]:
     """All that a rule applies to, in the order of the first root's matches.
 
     A rule that says the same of its roots in any order (`once`) is tried in one, that of their age; and what
-    it has `merged` it merges only with what came wholly before or after: never anything twice.
+    it has `merged` it merges only with what came wholly before or after, and needs nothing of it: never
+    anything twice.
     """
-    return _Join(graph, entry, found, merged).extend((), {})
+    return _Join(graph, entry, found, merged, needs).extend((), {})
 
 
 class _Join:
     """The matches of an entry's roots, by what they share and by sort."""
 
     def __init__(
-        self, graph: EGraph, entry: Entry, found: Sequence[Sequence[Match]], merged: Mapping[int, Span]
+        self,
+        graph: EGraph,
+        entry: Entry,
+        found: Sequence[Sequence[Match]],
+        merged: Mapping[int, Merged],
+        needs: Needs,
     ):
-        self.graph, self.entry, self.merged = graph, entry, merged
+        self.graph, self.entry, self.merged, self.needs = graph, entry, merged, needs
         self.found = found
         self._buckets: dict[Any, dict[tuple[int, ...], dict[int, _Alike]]] = {}
         self._rows: dict[int, list[_Row]] = {}
@@ -95,7 +154,7 @@ class _Join:
         matches = tuple([row.match for row in chosen])
         terms = self._together(chosen, [row.terms for row in chosen])
         classes = self._together(chosen, [row.classes for row in chosen])
-        first, last = min([row.first for row in chosen]), max([row.last for row in chosen])
+        roots = tuple([root for row in chosen for root in row.roots])
         for alike, plan in self._plans(chosen, shared, agreed):
             for row in self._after(chosen, alike):
                 yield Joined(
@@ -103,14 +162,20 @@ class _Join:
                     (*terms, *[row.terms[k] for k in fresh]),
                     (*classes, *[row.classes[k] for k in fresh]),
                     plan,
-                    (min(first, row.first), max(last, row.last)),
+                    (*roots, *row.roots),
                 )
 
     def _after(self, chosen: Sequence[_Row], alike: _Alike) -> Iterable[_Row]:
         """Those that may follow."""
         if self.entry.rewrite.once:
             begin = bisect_right(alike.firsts, max([row.last for row in chosen]))
-            return islice(alike.rows, begin, None) if begin < len(alike.rows) else ()
+            if begin == len(alike.rows):
+                return ()
+            own = below = 0
+            for row in chosen:
+                own, below = own | row.own, below | row.below
+            later = islice(alike.rows, begin, None)
+            return [row for row in later if not (row.below & own or row.own & below)]
         roots = [row.match[0] for row in chosen]
         return [row for row in alike.rows if row.match[0] not in roots]
 
@@ -138,7 +203,7 @@ class _Join:
 
     def _of(self, place: int) -> list[_Row]:
         if place not in self._rows:
-            graph, merged, sorts = self.graph, self.merged, self.entry.sorts
+            graph, merged, needs, sorts = self.graph, self.merged, self.needs, self.entry.sorts
             find, facts, heads = graph.find, graph.facts, graph.heads
             bind, asks = self.entry.patterns[place].bind, self.entry.rewrite.asks_content
             rows = self._rows[place] = []
@@ -147,8 +212,8 @@ class _Join:
                 classes = tuple([find(term) for term in terms])
                 known = [facts[group].content if asks else facts[group].code for group in classes]
                 sort = sorts.setdefault((*[heads[number] for number in match], *known), len(sorts))
-                root = match[0]
-                rows.append(_Row(match, terms, classes, *merged.get(root, (root, root)), sort))
+                roots = merged.get(match[0], match[:1])
+                rows.append(_Row(match, terms, classes, roots, needs.own(roots), needs.below(roots), sort))
         return self._rows[place]
 
     def _plans(

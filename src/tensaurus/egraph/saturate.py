@@ -18,7 +18,8 @@ from typing import Any, Protocol, TypeAlias
 from tensaurus.egraph.check import Refutation, check
 from tensaurus.egraph.collector import collector_resting
 from tensaurus.egraph.egraph import EGraph, Equation, Kind
-from tensaurus.egraph.join import Joined, joined
+from tensaurus.egraph.join import Joined, Needs, joined
+from tensaurus.egraph.nesting import nest
 from tensaurus.egraph.pattern import Match
 from tensaurus.egraph.rewrite import Plan
 from tensaurus.egraph.ruleset import Entry, Family, Ruleset
@@ -26,6 +27,9 @@ from tensaurus.egraph.table import Candidates, Table
 from tensaurus.rules.match import Binding, build
 
 __all__ = ["Entry", "Exploration", "Filter", "Limits", "Matched", "Ruleset", "saturate"]
+
+
+NESTED = 0.1  # of the room, for calls inside calls alone
 
 
 @dataclass(frozen=True)
@@ -109,16 +113,19 @@ def saturate(
     limits: Limits = Limits(),
     *,
     cycles: Filter | None = None,
+    nested: bool = False,
     watch: Callable[[int, int], None] = lambda rounds, nodes: None,
     refutation: Refutation | None = None,
 ) -> Exploration:
     """Apply the rules until nothing is new or a limit is met; nothing is inserted past the limit of e-nodes.
 
     The e-graph must be rebuilt, and is afterwards.  `watch` is told of the rounds done and of the e-nodes.
+    With `nested`, calls inside calls enter as one call after every round with multi-patterns, which are what
+    makes them (see `nesting`): so one merge of three is all that the merges of two, in any order, amount to.
     With a `refutation` everything is checked in the end, see `check`.
     """
     start = monotonic()
-    run = _Run(graph, ruleset, limits, cycles)
+    run = _Run(graph, ruleset, limits, cycles, nested)
     with collector_resting():
         run.explore(watch)
     run.report.seconds = monotonic() - start
@@ -138,17 +145,21 @@ class _Full(_Stop):
 class _Run:
     """One exploration."""
 
-    def __init__(self, graph: EGraph, ruleset: Ruleset, limits: Limits, cycles: Filter | None):
+    def __init__(
+        self, graph: EGraph, ruleset: Ruleset, limits: Limits, cycles: Filter | None, nested: bool
+    ):
         self.graph, self.ruleset, self.limits, self.cycles = graph, ruleset, limits, cycles
+        self.nested = nested
         self.table = Table()
-        self.room = limits.nodes  # e-nodes at most
+        self.most = limits.nodes - (int(NESTED * limits.nodes) if nested else 0)
+        self.room = self.most  # e-nodes at most
         self.report = Exploration()
         self.tried: dict[Family, set[Match]] = defaultdict(set)  # matches of earlier rounds
         self.refused: dict[Family, list[Match]] = defaultdict(list)  # those that not every entry took
         self.joined: dict[Entry, set[tuple[Match, ...]]] = defaultdict(set)  # those of several roots
         self.equal: list[tuple[list[tuple[int, int]], _Made]] = []  # to be merged when the round is over
         self.learnt = 0
-        self.merged: dict[int, tuple[int, int]] = {}  # the oldest and the youngest root of each
+        self.merged: dict[int, tuple[int, ...]] = {}  # the roots that each has merged
 
     def explore(self, watch: Callable[[int, int], None]) -> None:
         """Rules of one root first, within half of the room; then those of several, and what follows."""
@@ -160,7 +171,7 @@ class _Run:
                 self.room = limits.nodes // 2
                 with suppress(_Full):
                     self._rounds(limits.rounds - multi, watch)
-                self.room = limits.nodes
+                self.room = self.most
                 for _ in range(multi):
                     self._rounds(1, watch, multi=True)
             self._rounds(limits.rounds - report.rounds, watch)
@@ -186,6 +197,8 @@ class _Run:
             finally:
                 self._merge()
                 graph.rebuild()
+                if multi and self.nested:
+                    nest(graph, self.limits.nodes)
                 graph.changed = {graph.find(group) for group in graph.changed}
                 if self.cycles is not None:
                     self.cycles.end(graph)
@@ -223,7 +236,10 @@ class _Run:
         singles.sort(key=lambda found: len(found[1]))  # what matches most is what a limit cuts
         for family, matches in singles:
             self._sift(family, matches)
-        waiting = [(entry, joined(graph, entry, lists, self.merged)) for entry, lists in joint]
+        merged = self.merged
+        singly = [match[:1] for _, lists in joint for matches in lists for match in matches]
+        needs = Needs(graph, [root for (match,) in singly for root in merged.get(match, (match,))])
+        waiting = [(entry, joined(graph, entry, lists, merged, needs)) for entry, lists in joint]
         while waiting:  # in turns: before a limit is met, every rule has had its share
             left = []
             for entry, rest in waiting:
@@ -312,7 +328,7 @@ class _Run:
     def _apply(self, entry: Entry, found: Joined) -> None:
         """Insert what a rule of several roots makes of a match; raises _Stop."""
         graph, find = self.graph, self.graph.find
-        matches, terms, classes, plan, span = found
+        matches, terms, classes, plan, merged = found
         joined = self.joined[entry]
         if matches in joined:
             return
@@ -329,7 +345,7 @@ class _Run:
         if entry.rewrite.once:
             for number in made:
                 if number >= newest:
-                    self.merged[number] = span
+                    self.merged[number] = merged
         joined.add(matches)
         news = [terms[place] if place >= 0 else made[~place] for place in plan.roots]
         pairs = [(root, new) for root, new in zip(roots, news, strict=True) if find(root) != find(new)]

@@ -76,6 +76,8 @@ class Op:
     formerly    {parameter: the name of its attribute before it moved}, where that differs
     outputs     {version: how many of the declared outputs older versions have}
     normal      brings attributes to one form, given the input types (fills defaults, drops redundant ones)
+    nested      attributes of the one call that a call on an output of another is, from those of the other,
+                the output's place, and those of the call on it
     examples    texts of inputs and attributes that tests run
     """
 
@@ -89,6 +91,7 @@ class Op:
     formerly: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[int, int] = field(default_factory=dict)
     normal: Callable[..., dict[str, Any]] | None = None
+    nested: Callable[[dict[str, Any], int, dict[str, Any]], dict[str, Any]] | None = None
     examples: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -78,11 +78,20 @@ def _split_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, A
     return {"axis": axis, "split": sizes, "num_outputs": None}
 
 
+def _split_of_split(outer: dict[str, Any], index: int, inner: dict[str, Any]) -> dict[str, Any]:
+    """The part's parts in its place; of equal symbolic ones nothing is said."""
+    if outer["axis"] != inner["axis"] or outer["split"] is None or inner["split"] is None:
+        raise Untypable("parts along two axes")
+    split = outer["split"]
+    return {"axis": outer["axis"], "split": (*split[:index], *inner["split"], *split[index + 1 :])}
+
+
 @op(
     "Split",
     since=2,
     moved={"split": 13},
     normal=_split_form,
+    nested=_split_of_split,
     examples=[
         "f32[6,2] split=(2,1,3)",
         "f32[2,6,2] axis=1 num_outputs=3",

@@ -6,7 +6,7 @@ what it costs alone, by as much dearer or cheaper as others of its operators wer
 
 A program whose constants no longer fit in the cache slows everything down.  What all operators of a look have
 in common is therefore no choice's: the pace, by which those that the first program has too are slower than
-there.  It makes a price of each byte that is kept beyond the first program's.
+there.  It makes a price of each byte that kernels read of constants beyond the first program's.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ class Neighbourhoods:
 
     places  seconds of the choices that were seen, the mean over the programs that they were seen in
     rest    seconds that are no choice's: of opaque nodes, in the last program that was seen
-    byte    seconds of each byte of constants beyond the first program's
+    byte    seconds of each byte that kernels read of constants, beyond the first program's
     """
 
     places: dict[Hashable, float] = field(default_factory=dict)
     rest: float = 0.0
     byte: float = 0.0
     _first: dict[str, float] = field(default_factory=dict)  # seconds in the first program, by text
-    _kept: int = 0  # bytes, by the first program
+    _footprint: int = 0  # bytes, of the first program
     _times: dict[Hashable, int] = field(default_factory=dict)  # how often each place was seen
     _likes: dict[str, list[float]] = field(default_factory=dict)  # seconds, by the text of a piece
     _shares: dict[str, list[float]] = field(default_factory=dict)  # log of seconds over those alone, by name
 
-    def note(self, seen: Observation, parts: Sequence[Placed], kept: int = 0) -> None:
-        """What was seen of a program that keeps so many bytes of constants.
+    def note(self, seen: Observation, parts: Sequence[Placed], footprint: int = 0) -> None:
+        """What was seen of a program whose kernels read so many bytes of constants.
 
         A kernel of several choices is shared out by what they cost alone; one without a kernel took none.
         A choice that is seen in several programs had other neighbours in each: its mean counts.
@@ -76,7 +76,7 @@ class Neighbourhoods:
             whole = sum(max(parts[number].alone, LEAST) for number in sharing)
             for number in sharing:
                 taken[number] += seconds * max(parts[number].alone, LEAST) / whole
-        pace = self._pace(parts, taken, kept)
+        pace = self._pace(parts, taken, footprint)
         for part, slowed in zip(parts, taken, strict=True):
             seconds = slowed / pace
             times = self._times[part.place] = self._times.get(part.place, 0) + 1
@@ -85,14 +85,14 @@ class Neighbourhoods:
             if seconds > 0 and part.alone > 0:
                 self._shares.setdefault(part.piece.label, []).append(log(seconds / part.alone))
 
-    def _pace(self, parts: Sequence[Placed], taken: Sequence[float], kept: int) -> float:
+    def _pace(self, parts: Sequence[Placed], taken: Sequence[float], footprint: int) -> float:
         """How much slower than the first program it runs: the median over the time of what both have."""
         if not self._first:
             counts = Counter(part.piece.text for part in parts)
             for part, seconds in zip(parts, taken, strict=True):
                 text = part.piece.text
                 self._first[text] = self._first.get(text, 0.0) + seconds / counts[text]
-            self._kept = kept
+            self._footprint = footprint
             return 1.0
         both = [
             (seconds / first, first)
@@ -107,8 +107,8 @@ class Neighbourhoods:
             passed, pace = passed + first, ratio
             if 2 * passed >= common:
                 break
-        if pace > 1 and kept > self._kept:
-            self.byte = max(self.byte, (1 - 1 / pace) * sum(taken) / (kept - self._kept))
+        if pace > 1 and footprint > self._footprint:
+            self.byte = max(self.byte, (1 - 1 / pace) * sum(taken) / (footprint - self._footprint))
         return pace
 
     def elsewhere(self, pieces: Iterable[Piece], alone: Iterable[float]) -> list[float]:

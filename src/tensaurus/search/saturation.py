@@ -16,9 +16,9 @@ from typing import Protocol, TypeAlias
 
 from tensaurus.cost.observe import Observation
 from tensaurus.egraph.check import Refutation
-from tensaurus.egraph.choices import Choices
+from tensaurus.egraph.choices import Choices, Place
 from tensaurus.egraph.egraph import EGraph
-from tensaurus.egraph.extract import Choice, Problem
+from tensaurus.egraph.extract import Choice, Problem, dag_cost
 from tensaurus.egraph.fusion import fusions
 from tensaurus.egraph.pattern import Pattern
 from tensaurus.egraph.proof import prove
@@ -37,7 +37,7 @@ STEPS = 400  # extractions at most
 FLATTERY = 0.7  # of what the luckiest operator of its kind would make of its estimate
 SHARE = 0.25  # of the time that is left, for one extraction
 PATIENCE = 30.0  # seconds of one extraction where there is no deadline
-LOOKS, FIRST = 12, 4  # programs run as a whole, at most, and those before that keep no more constants
+LOOKS, FIRST = 12, 4  # programs run as a whole, at most, and those before that read no more constants
 GAIN = 5e-4  # a new best program is cheaper by at least this share: measurements are no finer
 DEARER = 4.0  # by how much a byte's price grows until a program keeps few enough
 TOO_DEAR = 1e3  # a price of bytes is at most this times what computing costs, and at least its inverse
@@ -152,6 +152,7 @@ class _Found:
     """A program with the seconds that were expected of it, and those that it took, if it was run."""
 
     program: Program
+    places: tuple[Place, ...]  # of the choices that it is made of
     cost: float
     measured: float | None = None
 
@@ -185,7 +186,8 @@ class _Hunt:
         self.explored = Exploration()
         self.byte = 0.0
         self.kept = 0  # bytes of constants, by the program as it is
-        self.memory = inf  # and at most
+        self.footprint = 0  # bytes of constants that its kernels read
+        self.most = inf  # of them
         self.known: list[bool] = []  # of the pieces of the last choices, whether they were measured
         self.seen = Neighbourhoods()
         self.found: dict[tuple[Node, ...], _Found] = {}
@@ -197,7 +199,7 @@ class _Hunt:
         """Fill the e-graph."""
         self.graph.rebuild()
         told = self.told
-        found = saturate(self.graph, told.ruleset, told.limits, refutation=told.refutation)
+        found = saturate(self.graph, told.ruleset, told.limits, nested=True, refutation=told.refutation)
         self.ended_by = found.ended_by
         self.explored = found
 
@@ -208,14 +210,14 @@ class _Hunt:
         if best is None:
             return
         self.kept = best.choices.memory(best.choice)
+        self.footprint = best.choices.footprint(best.choice)
         self.original = best.entry
         if not self._look(best):
-            self.memory = max(self.told.memory, self.kept)
             self._settled()
             return
-        # what keeps more constants may slow everything down: what can be gained without is seen first
-        for memory, looks in ((self.kept, FIRST), (max(self.told.memory, self.kept), LOOKS)):
-            self.memory, self.byte = memory, 0.0
+        # what reads more constants may slow everything down: what can be gained without is seen first
+        for most, looks in ((self.footprint, FIRST), (inf, LOOKS)):
+            self.most, self.byte = most, 0.0
             for _ in range(looks):
                 best = self._settled()
                 if best is None or best.entry.measured is not None or not self._look(best):
@@ -244,7 +246,7 @@ class _Hunt:
             Placed(choices.place(number), choices.pieces[key], best.alone[key], nodes[number])
             for number, key in ((number, choices.keys[number]) for number in nodes)
         ]
-        self.seen.note(seen, parts, choices.memory(best.choice))
+        self.seen.note(seen, parts, choices.footprint(best.choice))
         best.entry.measured = seen.seconds
         # what was expected of the others was expected before this was seen
         self.found = {root: found for root, found in self.found.items() if found.measured is not None}
@@ -257,7 +259,8 @@ class _Hunt:
         seen = self.seen.places
         placed = {n: seen[place] for n in range(len(choices.keys)) if (place := choices.place(n)) in seen}
         costs = self.seen.elsewhere(choices.pieces, alone)
-        found, choice = None, None
+        starts: list[Choice] = [known for entry in self._entries() if (known := choices.at(entry.places))]
+        found: _Extracted | None = None
         for extract in self.told.extractors:
             while True:
                 if self._late():
@@ -267,7 +270,10 @@ class _Hunt:
                     problem = replace(
                         problem, costs=[placed.get(n, cost) for n, cost in enumerate(problem.costs)]
                     )
-                choice = extract(problem, self._patience(), choice)
+                totals = [dag_cost(problem, known) for known in starts]
+                start = starts[totals.index(min(totals))] if totals else None
+                choice = extract(problem, self._patience(), start)
+                starts.append(choice)
                 self.steps += 1
                 numbers = [number for number in choice.values() if choices.keys[number] >= 0]
                 unsure = [key for key in dict.fromkeys(choices.keys[n] for n in numbers) if not sure[key]]
@@ -277,26 +283,31 @@ class _Hunt:
                     alone[key], sure[key] = self.ledger.measure(choices.pieces[key]), True
                 if unsure:
                     costs = self.seen.elsewhere(choices.pieces, alone)
-                kept = choices.memory(choice)
-                fits = kept <= self.memory
+                footprint = choices.footprint(choice)
+                fits = footprint <= self.most and choices.memory(choice) <= max(self.told.memory, self.kept)
                 cost = sum(placed.get(n, costs[choices.keys[n]]) for n in numbers)
-                cost += self.seen.rest + self.seen.byte * max(0, kept - self.kept)
+                cost += self.seen.rest + self.seen.byte * max(0, footprint - self.footprint)
                 if fits and (not unsure or cost < (1 - GAIN) * self._best()):
-                    entry = self._keep(choices.program(self.program, choice), cost)
+                    places = tuple(choices.place(number) for number in choice.values())
+                    entry = self._keep(_Found(choices.program(self.program, choice), places, cost))
                     found = _Extracted(entry, choices, choice, alone)
                 self.told.watch(self.steps, self._best())
                 if fits and not unsure:
                     break
                 if not fits:
-                    if self.byte * kept > TOO_DEAR * cost:
+                    if self.byte * footprint > TOO_DEAR * cost:
                         return None
-                    self.byte = max(DEARER * self.byte, cost / TOO_DEAR / kept)
+                    self.byte = max(DEARER * self.byte, cost / TOO_DEAR / footprint)
         return found
 
-    def _keep(self, program: Program, cost: float) -> _Found:
-        entry = self.found.setdefault(program.roots, _Found(program, cost))
-        if entry.measured is None:
-            entry.cost = min(entry.cost, cost)
+    def _entries(self) -> list[_Found]:
+        """The programs that are known, the original's first."""
+        return [*([] if self.original is None else [self.original]), *self.found.values()]
+
+    def _keep(self, new: _Found) -> _Found:
+        entry = self.found.setdefault(new.program.roots, new)
+        if entry.measured is None and new.cost < entry.cost:
+            entry.cost, entry.places = new.cost, new.places
         return entry
 
     def _best(self) -> float:
@@ -328,7 +339,7 @@ class _Hunt:
     def candidates(self) -> list[Candidate]:
         """The cheapest programs, each with the rewrites that its proof is made of; the original if none."""
         self.found.pop(self.program.roots, None)
-        original = self.original or _Found(self.program, inf)
+        original = self.original or _Found(self.program, (), inf)
         first = Candidate(self.program, original.cost, measured=original.measured)
         ranked = sorted(self.found.values(), key=lambda found: found.seconds)[: self.told.keep]
         made = [

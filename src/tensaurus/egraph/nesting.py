@@ -1,0 +1,256 @@
+"""Calls inside calls of one operator enter the e-graph as one call: see `rules/nesting`.
+
+Merges of many tensors are found as merges of two, whose chains of Concat and Split would each cost a kernel
+for every link: what is extracted is to know the one kernel that they are.  And as every order of merging two
+amounts to the same one call, congruence makes them one.
+
+A call takes in all that is nested in it, of several ways the finest: between it and the one call lie many
+that take in a part, and nobody needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+from tensaurus.egraph.egraph import ABSENT, EGraph, Equation, Source, operator_head, typed
+from tensaurus.graph.node import ITEM, Node, item
+from tensaurus.ops import Op, TensorType
+from tensaurus.ops.declare import Attributes
+from tensaurus.rules.nesting import calling, joins, nesting_rule, parted
+
+__all__ = ["nest"]
+
+
+def nest(graph: EGraph, limit: int) -> int:
+    """Insert one call for each call that has others inside, within so many e-nodes; how many it found.
+
+    The e-graph must be rebuilt, and is afterwards.
+    """
+    known: set[tuple[int, ...]] = set()
+    while fresh := [call for call in _Nests(graph).calls() if call.numbers not in known]:
+        known.update(call.numbers for call in fresh)
+        equal: list[tuple[int, int, Source]] = []
+        for call in fresh:
+            if len(graph) + call.size <= limit:
+                equal += call.insert(graph)
+        for left, right, source in equal:
+            graph.union(left, right, source)
+        graph.rebuild()
+    return len(known)
+
+
+class _Nests:
+    """What is nested in each call of an e-graph."""
+
+    def __init__(self, graph: EGraph):
+        self.graph = graph
+        self._joins: dict[int, _Joined | None] = {}  # of each e-node; None while it is looked at
+        self._parts: dict[int, _Parted | None] = {}
+
+    def calls(self) -> Iterator[_Joined | _Parted]:
+        """Those that have others inside."""
+        graph = self.graph
+        for group in list(graph.classes):
+            for number in graph.live(group):
+                op = graph.heads[number].op
+                if not isinstance(op, Op) or number in graph.filtered:
+                    continue
+                call = self._join(number) if joins(op) else self._part(number) if op.nested else None
+                if call is not None and len(call.numbers) > 1:
+                    yield call
+
+    def _join(self, number: int) -> _Joined | None:
+        """A variadic call, with those that it reads; None where it would be inside itself."""
+        if number in self._joins:
+            return self._joins[number]
+        self._joins[number] = None
+        graph, head, args = self.graph, self.graph.heads[number], self.graph.args[number]
+        inside: list[_Joined | None] = []
+        for group in args:
+            alike = (other for other in graph.live(group) if graph.heads[other] is head)
+            found = [call for other in alike if (call := self._join(other)) is not None]
+            inside.append(max(found, key=lambda call: (call.count, -call.number), default=None))
+        call = self._joins[number] = _Joined(number, tuple(inside))
+        return call
+
+    def _part(self, number: int) -> _Parted | None:
+        """A call of several outputs, with those that read them; None where it would be inside itself."""
+        if number in self._parts:
+            return self._parts[number]
+        self._parts[number] = None
+        graph, head, args = self.graph, self.graph.heads[number], self.graph.args[number]
+        op, attrs, kinds = head.op, head.attrs, _types(graph, args)
+        if not isinstance(op, Op) or len(kinds) != 1 or len(op.types(kinds, attrs)) != head.outputs:
+            return None
+        inside: list[tuple[int, _Parted] | None] = [None] * head.outputs
+        for place in reversed(range(head.outputs)):
+            part = graph.peek(operator_head(ITEM, (("index", place),), 1), (number,))
+            if part is None:
+                continue
+            readers = sorted({n for n in graph.readers[graph.find(part)] if graph.alive[n]})
+            calls = (self._part(other) for other in readers if graph.heads[other].op is op)
+            found = [call for call in calls if call is not None]
+            best = max(found, key=lambda call: (call.size, -call.number), default=None)
+            if best is not None and (flat := parted(op, kinds[0], attrs, place, best.attrs)) is not None:
+                inside[place], attrs = (part, best), flat
+        call = self._parts[number] = _Parted(number, tuple(inside), attrs)
+        return call
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """A variadic call, with the calls inside it, by argument."""
+
+    number: int
+    inside: tuple[_Joined | None, ...]
+
+    @cached_property
+    def numbers(self) -> tuple[int, ...]:
+        """The e-nodes of the calls."""
+        return (self.number, *(n for call in self.inside if call is not None for n in call.numbers))
+
+    @cached_property
+    def count(self) -> int:
+        """Arguments of the one call."""
+        return sum(1 if call is None else call.count for call in self.inside)
+
+    @property
+    def size(self) -> int:
+        """E-nodes that the one call takes."""
+        return 1
+
+    def insert(self, graph: EGraph) -> list[tuple[int, int, Source]]:
+        """The one call, and what it is equal to."""
+        facts = typed(graph.facts[graph.find(self.number)].types)
+        return [(self.number, graph.add(graph.heads[self.number], self._args(graph), facts), self)]
+
+    def _args(self, graph: EGraph) -> tuple[int, ...]:
+        """The one call's arguments."""
+        told = zip(graph.born[self.number], self.inside, strict=True)
+        return tuple(arg for own, call in told for arg in ((own,) if call is None else call._args(graph)))
+
+    def _nested(self, graph: EGraph) -> Node:
+        """The calls as they are nested."""
+        told = zip(graph.born[self.number], self.inside, strict=True)
+        args = [graph.term(own) if call is None else call._nested(graph) for own, call in told]
+        return graph.heads[self.number].build(args)
+
+    def _needs(self, graph: EGraph) -> Iterator[tuple[int, int]]:
+        for own, call in zip(graph.born[self.number], self.inside, strict=True):
+            if call is not None:
+                yield own, call.number
+                yield from call._needs(graph)
+
+    def evidence(self, graph: EGraph) -> tuple[list[Equation], list[tuple[int, int]]]:
+        """The calls are the one."""
+        head, args = graph.heads[self.number], self._args(graph)
+        names = [f"x{place}" for place in range(len(args))]
+        left = iter(names)
+
+        def said(call: _Joined) -> str:
+            parts = [next(left) if inner is None else said(inner) for inner in call.inside]
+            return calling(head.op, parts, head.attrs)
+
+        leaves = [graph.term(arg) for arg in args]
+        nested, flat = self._nested(graph), head.build(leaves)
+        one = calling(head.op, names, head.attrs)
+        rule = nesting_rule(f"nested-{str(head.op).lower()}", (said(self), nested), (one, flat), leaves)
+        return [Equation(rule, (nested,), (flat,))], _apart(self._needs(graph))
+
+
+class _Link(NamedTuple):
+    """A call, the place of one of its outputs, and its e-node where another call reads it, else -1."""
+
+    number: int
+    place: int
+    part: int
+
+
+@dataclass(frozen=True)
+class _Parted:
+    """A call of several outputs, with those inside, (output, call on it); the one call's attributes."""
+
+    number: int
+    inside: tuple[tuple[int, _Parted] | None, ...]
+    attrs: Attributes
+
+    @cached_property
+    def numbers(self) -> tuple[int, ...]:
+        """The e-nodes of the calls."""
+        return (self.number, *(n for found in self.inside if found is not None for n in found[1].numbers))
+
+    @cached_property
+    def leaves(self) -> tuple[tuple[_Link, ...], ...]:
+        """Of each output of the one call, the way to it."""
+        return tuple(
+            (_Link(self.number, place, -1 if found is None else found[0]), *below)
+            for place, found in enumerate(self.inside)
+            for below in (((),) if found is None else found[1].leaves)
+        )
+
+    @property
+    def size(self) -> int:
+        """E-nodes that the one call takes at most."""
+        return 1 + len(self.leaves)
+
+    def insert(self, graph: EGraph) -> list[tuple[int, int, Source]]:
+        """The one call, and what its outputs are equal to."""
+        op = graph.heads[self.number].op
+        types = tuple(
+            graph.facts[graph.find(leaf[-1].number)].types[leaf[-1].place] for leaf in self.leaves
+        )
+        head = operator_head(op, self.attrs, len(types))
+        flat = graph.add(head, graph.born[self.number], typed(types))
+        equal: list[tuple[int, int, Source]] = []
+        for place, (leaf, kind) in enumerate(zip(self.leaves, types, strict=True)):
+            number, output, _ = leaf[-1]
+            old = graph.peek(operator_head(ITEM, (("index", output),), 1), (number,))
+            if old is not None:
+                new = graph.add(operator_head(ITEM, (("index", place),), 1), (flat,), typed((kind,)))
+                equal.append((old, new, _Part(leaf, old, flat, place)))
+        return equal
+
+
+@dataclass(frozen=True)
+class _Part:
+    """An output of nested calls, and which of the one call it is.
+
+    An equation of its own for every output: nobody may read the others.
+    """
+
+    leaf: tuple[_Link, ...]
+    old: int  # the e-node of the nested output
+    flat: int  # the one call
+    place: int
+
+    def evidence(self, graph: EGraph) -> tuple[list[Equation], list[tuple[int, int]]]:
+        """The output is that of the one call."""
+        heads, born = graph.heads, graph.born
+        op = heads[self.flat].op
+        leaf = node = graph.term(born[self.leaf[0].number][0])
+        said = "x"
+        needs = [(born[self.old][0], self.leaf[-1].number)]
+        for link in self.leaf:
+            node = item(heads[link.number].build([node]), link.place)
+            said = f"{calling(op, [said], heads[link.number].attrs)}[{link.place}]"
+        for above, below in pairwise(self.leaf):
+            needs += [(born[below.number][0], above.part), (born[above.part][0], above.number)]
+        one = f"{calling(op, ['x'], heads[self.flat].attrs)}[{self.place}]"
+        flat = item(graph.term(self.flat), self.place)
+        kind = "nested" if len(self.leaf) > 1 else "beside-nested"
+        rule = nesting_rule(f"{kind}-{str(op).lower()}", (said, node), (one, flat), [leaf])
+        return [Equation(rule, (node,), (flat,))], _apart(needs)
+
+
+def _types(graph: EGraph, groups: Sequence[int]) -> tuple[TensorType, ...]:
+    """Of tensors."""
+    kinds = [graph.facts[group].types[0] for group in groups if group != ABSENT]
+    return tuple(kind for kind in kinds if isinstance(kind, TensorType))
+
+
+def _apart(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    return [(a, b) for a, b in pairs if a != b]

@@ -1,0 +1,96 @@
+"""Calls inside calls of one operator that are one call.
+
+    Concat(Concat(x, y), z) = Concat(x, y, z)
+    Split(Split(x, (1, 4))[1], (1, 3))[0] = Split(x, (1, 1, 3))[1]
+
+Of a variadic operator its expression tells whether that is so; one with several outputs declares the one
+call's attributes (`nested`).  Each use is a rule of its own, for the sizes at hand, with the canonical form
+of both sides as its proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+from tensaurus.algebra.expr import Scope, Tensor, replace_tensors
+from tensaurus.algebra.simplify import canonical
+from tensaurus.graph.node import ITEM, Node, apply, source
+from tensaurus.ops import Op, TensorType, Untypable
+from tensaurus.ops.declare import Attributes
+from tensaurus.ops.examples import parse
+from tensaurus.rules.rule import Rule, parse_rule
+
+__all__ = ["calling", "joins", "nesting_rule", "parted"]
+
+
+@cache
+def joins(op: Op) -> bool:
+    """Whether a call of a variadic operator that another call reads may give way to its arguments.
+
+    As far as its examples of several arguments show.
+    """
+    if not op.variadic:
+        return False
+    shown: list[bool] = []
+    for text in op.examples:
+        example = parse(text)
+        kinds = [kind for kind in example.types if kind is not None]
+        leaves = [source(f"x{place}", kind) for place, kind in enumerate([*kinds, *kinds[:2]])]
+        if len(kinds) < 2:
+            continue
+        try:
+            first, last = (apply(op, some, example.attrs) for some in (leaves[:2], leaves[2:]))
+            flat = apply(op, leaves, example.attrs)
+            for args in ([first, *leaves[2:]], [*leaves[:2], last]):
+                shown.append(_same(apply(op, args, example.attrs), flat, leaves))
+        except Untypable:
+            continue
+    return bool(shown) and all(shown)
+
+
+@cache
+def parted(op: Op, kind: TensorType, outer: Attributes, index: int, inner: Attributes) -> Attributes | None:
+    """Attributes of one call in place of a call on output `index` of another; None where there is none.
+
+    The parts of that output take its place among the others.
+    """
+    if op.nested is None:
+        return None
+    try:
+        attrs = op.canonical((kind,), op.nested(dict(outer), index, dict(inner)))
+        before, whole = op.types((kind,), outer), op.types((kind,), attrs)
+        parts = op.types((before[index],), inner)
+    except Untypable:
+        return None
+    return attrs if (*before[:index], *parts, *before[index + 1 :]) == whole else None
+
+
+def nesting_rule(kind: str, left: tuple[str, Node], right: tuple[str, Node], leaves: Sequence[Node]) -> Rule:
+    """The rule that says that two calls on these leaves are equal, each as text and as node."""
+    shown = _same(left[1], right[1], leaves)
+    evidence = "proved(canonical form, at these sizes)" if shown else "tested(gf, where it is used)"
+    (rule,) = parse_rule(f"{kind} [any]: {left[0]} => {right[0]} | {evidence}")
+    return rule
+
+
+def calling(op: object, args: Sequence[str], attrs: Attributes) -> str:
+    """A call as rules write it."""
+    return f"{op}({', '.join([*args, *(f'{name}={value!r}' for name, value in attrs if value is not None)])})"
+
+
+def _same(left: Node, right: Node, leaves: Sequence[Node]) -> bool:
+    """Whether both compute the same of the leaves, as their canonical forms show."""
+    tensors = {leaf: Tensor(f"x{k}", leaf.tensor.shape, leaf.tensor.dtype) for k, leaf in enumerate(leaves)}
+    return canonical(_scope(left, tensors)) == canonical(_scope(right, tensors))
+
+
+def _scope(node: Node, leaves: Mapping[Node, Tensor]) -> Scope:
+    """The expression of a node over the leaves."""
+    call, place = (node.args[0], node.attribute("index")) if node.op is ITEM else (node, 0)
+    assert call is not None and isinstance(call.op, Op)
+    args = [arg for arg in call.args if arg is not None]
+    kinds = tuple(None if arg is None else arg.tensor for arg in call.args)
+    formal = [tensor for tensor in call.op.tensors(kinds) if tensor is not None]
+    sources = [leaves[arg] if arg in leaves else _scope(arg, leaves) for arg in args]
+    return replace_tensors(call.op.scopes(kinds, call.attrs)[place], dict(zip(formal, sources, strict=True)))
