@@ -32,7 +32,7 @@ UNCACHED = 1 << 26  # bytes of weights that come from memory in every run
 SMALL = 1 << 12  # bytes of weights below which an operator is measured as one without
 HOT = 1 << 19  # bytes that an operator finds in the cache, as those before it wrote them
 COPIES = 64  # of an operator that are measured together, at most
-LONG = 5e-3  # seconds of them, about
+LONG = 5e-3  # seconds of their arithmetic, about
 UNKNOWN = 64  # what a size that is not known counts as
 
 
@@ -132,12 +132,13 @@ def _copies(piece: Piece, weights: int) -> int:
     """How many to run together so that one costs what it does in its program.
 
     A program reads all its weights between two uses of one, so that they come from where that many fit; and
-    it is called once for many operators, not for each.
+    it is called once for many operators, not for each.  What computes long needs no company: its weights are
+    the least of it.
     """
     own = 4 * sum(_elements(leaf) for leaf in piece.leaves if leaf.static)
     passed = 4 * sum(_elements(node) for node in (*piece.leaves, piece.root) if not node.static)
     wanted = weights // own if own >= SMALL else HOT // max(1, passed)
-    return max(1, min(wanted, COPIES, int(LONG / max(estimate(piece), 1e-9))))
+    return max(1, min(wanted, COPIES, int(LONG / max(_arithmetic(piece), 1e-9))))
 
 
 def _elements(node: Node) -> int:
@@ -148,7 +149,12 @@ def estimate(piece: Piece) -> float:
     """The roofline, in seconds: the larger of arithmetic and traffic."""
     kinds = [kind for node in (*piece.leaves, piece.root) for kind in node.types]
     moved = 4 * sum(elements_of(kind) for kind in kinds if isinstance(kind, TensorType))
-    return max(sum(map(operations, piece.inner)) / FLOPS, moved / BYTES)
+    return max(_arithmetic(piece), moved / BYTES)
+
+
+def _arithmetic(piece: Piece) -> float:
+    """Seconds that its operations take."""
+    return sum(map(operations, piece.inner)) / FLOPS
 
 
 def operations(node: Node, unknown: int = UNKNOWN) -> int:
