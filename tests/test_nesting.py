@@ -141,6 +141,16 @@ def test_declared_attributes_of_one_call_are_those_of_its_parts(name: str) -> No
     assert shown
 
 
+def test_hundreds_of_calls_are_one() -> None:
+    leaves = [matrix(f"x{k}") for k in range(300)]
+    tall = leaves[0]
+    for leaf in leaves[1:]:
+        tall = node("Concat", tall, leaf, axis=0)
+    graph, (root,) = graph_of(program(tall))
+    nest(graph, 10_000)
+    assert graph.find(graph.adopt(node("Concat", *leaves, axis=0))) == graph.find(root)
+
+
 def test_nothing_is_inserted_past_the_limit() -> None:
     x, y, z = (matrix(n) for n in "xyz")
     whole = program(node("Concat", node("Concat", x, y, axis=0), z, axis=0))

@@ -327,6 +327,21 @@ def test_what_openvino_fuses_are_pieces() -> None:
         assert sorted(found, key=sorted) == wanted
 
 
+def test_a_piece_may_be_as_large_as_loops_go() -> None:
+    def chain(length: int) -> Piece:
+        top = X
+        for _ in range(length):
+            top = node("Relu", top)
+        return Piece(top, (X,))
+
+    assert len(fusions([chain(20)])) == 1
+    assert fusions([chain(21)]) == []
+    shared = X
+    for _ in range(6):
+        shared = node("Mul", shared, shared)
+    assert fusions([Piece(shared, (X,))]) == []  # six operators, but a tree of 63
+
+
 def test_sizes_and_attributes_of_a_fusion_may_be_any() -> None:
     def other(b: Builder) -> Value:
         return b.relu(b.conv(b.input("x", 2, 4, 9, 9), "c", 12, 5, stride=2))

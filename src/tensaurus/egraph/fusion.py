@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import count
 
-from tensaurus.egraph.pattern import Pattern, compiled, shape
+from tensaurus.egraph.pattern import LOOPS, Pattern, compiled, loops, shape
 from tensaurus.graph.node import ITEM, Node
 from tensaurus.graph.piece import Piece
 from tensaurus.ops import Op
@@ -21,11 +21,15 @@ __all__ = ["fusions"]
 
 
 def fusions(pieces: Iterable[Piece]) -> list[Pattern]:
-    """The pieces' patterns, each once; attributes and sizes may be any, as each instance is measured."""
+    """The pieces' patterns, each once; attributes and sizes may be any, as each instance is measured.
+
+    A piece that is too large for a pattern has none: a pattern is a tree, and repeats what the piece shares.
+    """
     found: dict[object, Term] = {}
     for piece in pieces:
         term = _term(piece)
-        found.setdefault(shape(term, {}), term)
+        if loops(term) <= LOOPS:
+            found.setdefault(shape(term, {}), term)
     return [compiled(term) for term in found.values()]
 
 

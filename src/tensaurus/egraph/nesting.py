@@ -24,6 +24,8 @@ from tensaurus.rules.nesting import calling, joins, nesting_rule, parted
 
 __all__ = ["nest"]
 
+DEEPEST = 50  # calls inside each other that are taken in at once; what is left is taken in next
+
 
 def nest(graph: EGraph, limit: int) -> int:
     """Insert one call for each call that has others inside, within so many e-nodes; how many it found.
@@ -63,24 +65,24 @@ class _Nests:
                 if call is not None and len(call.numbers) > 1:
                     yield call
 
-    def _join(self, number: int) -> _Joined | None:
-        """A variadic call, with those that it reads; None where it would be inside itself."""
-        if number in self._joins:
-            return self._joins[number]
+    def _join(self, number: int, depth: int = 0) -> _Joined | None:
+        """A variadic call, with those that it reads; None where it would be inside itself, or is too deep."""
+        if number in self._joins or depth > DEEPEST:
+            return self._joins.get(number)
         self._joins[number] = None
         graph, head, args = self.graph, self.graph.heads[number], self.graph.args[number]
         inside: list[_Joined | None] = []
         for group in args:
             alike = (other for other in graph.live(group) if graph.heads[other] is head)
-            found = [call for other in alike if (call := self._join(other)) is not None]
+            found = [call for other in alike if (call := self._join(other, depth + 1)) is not None]
             inside.append(max(found, key=lambda call: (call.count, -call.number), default=None))
         call = self._joins[number] = _Joined(number, tuple(inside))
         return call
 
-    def _part(self, number: int) -> _Parted | None:
+    def _part(self, number: int, depth: int = 0) -> _Parted | None:
         """A call of several outputs, with those that read them; None where it would be inside itself."""
-        if number in self._parts:
-            return self._parts[number]
+        if number in self._parts or depth > DEEPEST:
+            return self._parts.get(number)
         self._parts[number] = None
         graph, head, args = self.graph, self.graph.heads[number], self.graph.args[number]
         op, attrs, kinds = head.op, head.attrs, _types(graph, args)
@@ -92,7 +94,7 @@ class _Nests:
             if part is None:
                 continue
             readers = sorted({n for n in graph.readers[graph.find(part)] if graph.alive[n]})
-            calls = (self._part(other) for other in readers if graph.heads[other].op is op)
+            calls = (self._part(other, depth + 1) for other in readers if graph.heads[other].op is op)
             found = [call for call in calls if call is not None]
             best = max(found, key=lambda call: (call.size, -call.number), default=None)
             if best is not None and (flat := parted(op, kinds[0], attrs, place, best.attrs)) is not None:

@@ -15,7 +15,9 @@ from tensaurus.egraph.egraph import ABSENT, EGraph, Kind, interned, kind
 from tensaurus.graph.node import ITEM, Node
 from tensaurus.rules.term import Apply, Item, Literal, Term, Variable
 
-__all__ = ["Guard", "Match", "Pattern", "Rows", "Sift", "compiled", "shape", "sift"]
+__all__ = ["LOOPS", "Guard", "Match", "Pattern", "Rows", "Sift", "compiled", "loops", "shape", "sift"]
+
+LOOPS = 20  # Python has no more in each other
 
 Match = tuple[int, ...]  # the e-nodes that a pattern's operators matched, outermost first
 Born = Sequence[tuple[int, ...]]  # of each e-node, its arguments as it was inserted
@@ -188,6 +190,16 @@ def depth(term: Term | None) -> int:
     return 0
 
 
+def loops(term: Term | None) -> int:
+    """How many operators and outputs a pattern has, what it repeats counted each time."""
+    match term:
+        case Apply(_, args, _, _):
+            return 1 + sum(map(loops, args))
+        case Item(inner, _):
+            return 1 + loops(inner)
+    return 0
+
+
 def shape(term: Term | None, names: dict[str, int]) -> Any:
     """The pattern up to the names of its variables, attributes aside: equal shapes share one search."""
     match term:
@@ -205,7 +217,7 @@ def shape(term: Term | None, names: dict[str, int]) -> Any:
 
 
 def compiled(term: Term, guards: Mapping[str, Guard] | None = None) -> Pattern:
-    """The pattern of one root; `guards` of its variables by name."""
+    """The pattern of one root, of at most LOOPS loops; `guards` of its variables by name."""
     writer = _Writer(guards or {})
     root = kind_of(term)
     assert isinstance(term, Apply | Item)
