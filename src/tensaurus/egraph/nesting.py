@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
 from tensaurus.egraph.egraph import ABSENT, EGraph, Equation, Source, operator_head, typed
 from tensaurus.graph.node import ITEM, Node, item
-from tensaurus.ops import Op, TensorType
+from tensaurus.ops import Op, TensorType, registry
 from tensaurus.ops.declare import Attributes
 from tensaurus.rules.nesting import calling, joins, nesting_rule, parted
 
@@ -45,6 +45,13 @@ def nest(graph: EGraph, limit: int) -> int:
     return len(known)
 
 
+@cache
+def _kinds() -> dict[object, bool]:
+    """The operators that nest: true where in an argument, false where in an output."""
+    ops = registry.values()
+    return {op: op.nested is None for op in ops if op.nested is not None or joins(op)}
+
+
 class _Nests:
     """What is nested in each call of an e-graph."""
 
@@ -56,12 +63,19 @@ class _Nests:
     def calls(self) -> Iterator[_Joined | _Parted]:
         """Those that have others inside."""
         graph = self.graph
-        for group in list(graph.classes):
-            for number in graph.live(group):
-                op = graph.heads[number].op
-                if not isinstance(op, Op) or number in graph.filtered:
-                    continue
-                call = self._join(number) if joins(op) else self._part(number) if op.nested else None
+        kept = (n for n, alive in enumerate(graph.alive) if alive and n not in graph.filtered)
+        kinds = _kinds()
+        found = [(n, kinds[op]) for n in kept if (op := graph.heads[n].op) in kinds]
+        read = {
+            graph.args[part][0]
+            for number, joining in found
+            if not joining
+            for part in graph.live(graph.args[number][0])
+            if graph.heads[part].op is ITEM
+        }  # classes of which a call reads an output
+        for number, joining in found:
+            if joining or graph.find(number) in read:
+                call = self._join(number) if joining else self._part(number)
                 if call is not None and len(call.numbers) > 1:
                     yield call
 
