@@ -145,12 +145,16 @@ class Row:
 
 
 def mean(rows: Sequence[Row]) -> None:
-    """Geometric means of the ratios."""
+    """Arithmetic and geometric means of the ratios."""
     if rows:
-        columns = zip(*(row.ratios for row in rows), strict=True)
-        total, best, cost, gain = (exp(fmean(log(max(r, 1e-9)) for r in column)) for column in columns)
-        numbers = (f"{total:.1f}", f"{best:.1f}", f"{cost:.4f}", f"{gain:.4f}")
-        line(f"geometric mean of {len(rows)}", *[""] * 6, *numbers, "")
+        columns = list(zip(*(row.ratios for row in rows), strict=True))
+        for name, value in (
+            ("mean", fmean),
+            ("geometric mean", lambda column: exp(fmean(log(max(r, 1e-9)) for r in column))),
+        ):
+            total, best, cost, gain = map(value, columns)
+            numbers = (f"{total:.1f}", f"{best:.1f}", f"{cost:.4f}", f"{gain:.4f}")
+            line(f"{name} of {len(rows)}", *[""] * 6, *numbers, "")
 
 
 def main() -> None:
