@@ -141,6 +141,18 @@ def test_declared_attributes_of_one_call_are_those_of_its_parts(name: str) -> No
     assert shown
 
 
+def test_what_is_not_proved_is_replayed() -> None:
+    """A call on one argument, one element long: the canonical forms differ, and the rule says so."""
+    x, y = (source(name, TensorType("float32", (rows, 3, 4))) for name, rows in (("x", 2), ("y", 1)))
+    whole = program(node("Concat", x, node("Concat", y, axis=0), axis=0))
+    graph, (root,) = graph_of(whole)
+    nest(graph, 100)
+    assert graph.find(graph.adopt(node("Concat", x, y, axis=0))) == graph.find(root)
+    (made,) = graph.sources
+    (equation,), _ = made.evidence(graph)
+    assert equation.reason.evidence.kind == "tested" and refutation(equation) is None
+
+
 def test_hundreds_of_calls_are_one() -> None:
     leaves = [matrix(f"x{k}") for k in range(300)]
     tall = leaves[0]

@@ -10,6 +10,7 @@ from tensaurus.errors import NotEqualError
 from tensaurus.graph.node import CONSTANT, INPUT, Node
 from tensaurus.graph.text import show_type
 from tensaurus.ops import Untypable
+from tensaurus.rules.nesting import calling
 
 __all__ = ["Refutation", "check"]
 
@@ -44,5 +45,4 @@ def _said(node: Node | None, depth: int = 4) -> str:
         return str(node.attribute("name"))
     if node.op is CONSTANT or not depth:
         return ", ".join(map(show_type, node.types))
-    attrs = [f"{name}={value!r}" for name, value in node.attrs]
-    return f"{node.op}({', '.join([*(_said(arg, depth - 1) for arg in node.args), *attrs])})"
+    return calling(node.op, [_said(arg, depth - 1) for arg in node.args], node.attrs)

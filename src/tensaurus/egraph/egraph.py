@@ -30,6 +30,7 @@ __all__ = [
     "interned",
     "kind",
     "operator_head",
+    "output_head",
     "typed",
 ]
 
@@ -132,6 +133,11 @@ def operator_head(op: Op | Leaf, attrs: Attributes, outputs: int) -> Head:
     if head is None:
         head = _operators[key] = Head(op, attrs, outputs)
     return head
+
+
+def output_head(place: int) -> Head:
+    """The head of one output of a call of several."""
+    return operator_head(ITEM, (("index", place),), 1)
 
 
 def interned(value: Fraction) -> Fraction:

@@ -16,7 +16,7 @@ from functools import cache, cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-from tensaurus.egraph.egraph import ABSENT, EGraph, Equation, Source, operator_head, typed
+from tensaurus.egraph.egraph import ABSENT, EGraph, Equation, Source, operator_head, output_head, typed
 from tensaurus.graph.node import ITEM, Node, item
 from tensaurus.ops import Op, TensorType, registry
 from tensaurus.ops.declare import Attributes
@@ -57,8 +57,7 @@ class _Nests:
 
     def __init__(self, graph: EGraph):
         self.graph = graph
-        self._joins: dict[int, _Joined | None] = {}  # of each e-node; None while it is looked at
-        self._parts: dict[int, _Parted | None] = {}
+        self._known: dict[int, _Joined | _Parted | None] = {}  # of each e-node; None while it is looked at
 
     def calls(self) -> Iterator[_Joined | _Parted]:
         """Those that have others inside."""
@@ -75,46 +74,46 @@ class _Nests:
         }  # classes of which a call reads an output
         for number, joining in found:
             if joining or graph.find(number) in read:
-                call = self._join(number) if joining else self._part(number)
+                call = self._call(number)
                 if call is not None and len(call.numbers) > 1:
                     yield call
 
-    def _join(self, number: int, depth: int = 0) -> _Joined | None:
-        """A variadic call, with those that it reads; None where it would be inside itself, or is too deep."""
-        if number in self._joins or depth > DEEPEST:
-            return self._joins.get(number)
-        self._joins[number] = None
+    def _call(self, number: int, depth: int = 0) -> _Joined | _Parted | None:
+        """A call with those inside it; None where it would be inside itself, or is too deep."""
+        if number not in self._known and depth <= DEEPEST:
+            self._known[number] = None
+            take = self._join if _kinds()[self.graph.heads[number].op] else self._part
+            self._known[number] = take(number, depth + 1)
+        return self._known.get(number)
+
+    def _join(self, number: int, depth: int) -> _Joined:
+        """A variadic call, with those that it reads."""
         graph, head, args = self.graph, self.graph.heads[number], self.graph.args[number]
         inside: list[_Joined | None] = []
         for group in args:
             alike = (other for other in graph.live(group) if graph.heads[other] is head)
-            found = [call for other in alike if (call := self._join(other, depth + 1)) is not None]
+            found = [call for other in alike if isinstance(call := self._call(other, depth), _Joined)]
             inside.append(max(found, key=lambda call: (call.count, -call.number), default=None))
-        call = self._joins[number] = _Joined(number, tuple(inside))
-        return call
+        return _Joined(number, tuple(inside))
 
-    def _part(self, number: int, depth: int = 0) -> _Parted | None:
-        """A call of several outputs, with those that read them; None where it would be inside itself."""
-        if number in self._parts or depth > DEEPEST:
-            return self._parts.get(number)
-        self._parts[number] = None
+    def _part(self, number: int, depth: int) -> _Parted | None:
+        """A call of several outputs, with those that read them; None where not all of those are wanted."""
         graph, head, args = self.graph, self.graph.heads[number], self.graph.args[number]
         op, attrs, kinds = head.op, head.attrs, _types(graph, args)
         if not isinstance(op, Op) or len(kinds) != 1 or len(op.types(kinds, attrs)) != head.outputs:
             return None
         inside: list[tuple[int, _Parted] | None] = [None] * head.outputs
         for place in reversed(range(head.outputs)):
-            part = graph.peek(operator_head(ITEM, (("index", place),), 1), (number,))
+            part = graph.peek(output_head(place), (number,))
             if part is None:
                 continue
             readers = sorted({n for n in graph.readers[graph.find(part)] if graph.alive[n]})
-            calls = (self._part(other, depth + 1) for other in readers if graph.heads[other].op is op)
-            found = [call for call in calls if call is not None]
+            alike = (other for other in readers if graph.heads[other].op is op)
+            found = [call for other in alike if isinstance(call := self._call(other, depth), _Parted)]
             best = max(found, key=lambda call: (call.size, -call.number), default=None)
             if best is not None and (flat := parted(op, kinds[0], attrs, place, best.attrs)) is not None:
                 inside[place], attrs = (part, best), flat
-        call = self._parts[number] = _Parted(number, tuple(inside), attrs)
-        return call
+        return _Parted(number, tuple(inside), attrs)
 
 
 @dataclass(frozen=True)
@@ -224,9 +223,9 @@ class _Parted:
         equal: list[tuple[int, int, Source]] = []
         for place, (leaf, kind) in enumerate(zip(self.leaves, types, strict=True)):
             number, output, _ = leaf[-1]
-            old = graph.peek(operator_head(ITEM, (("index", output),), 1), (number,))
+            old = graph.peek(output_head(output), (number,))
             if old is not None:
-                new = graph.add(operator_head(ITEM, (("index", place),), 1), (flat,), typed((kind,)))
+                new = graph.add(output_head(place), (flat,), typed((kind,)))
                 equal.append((old, new, _Part(leaf, old, flat, place)))
         return equal
 

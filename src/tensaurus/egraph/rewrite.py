@@ -14,9 +14,9 @@ from functools import cache
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
-from tensaurus.egraph.egraph import ABSENT, EGraph, Fact, Head, operator_head, typed
+from tensaurus.egraph.egraph import ABSENT, EGraph, Fact, Head, operator_head, output_head, typed
 from tensaurus.egraph.guard import ASKS_CONTENT, Known, calls
-from tensaurus.graph.node import ITEM, Node, Type
+from tensaurus.graph.node import Node, Type
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.rules.match import FLOATS, literal, orders
 from tensaurus.rules.rule import Rule
@@ -273,8 +273,7 @@ class _Writer:
                     raise Untypable(f"{inner.op} has {len(types)} outputs")
                 if len(types) == 1:
                     return ref, types
-                head = operator_head(ITEM, (("index", index),), 1)
-                return self._step(Step(head, (ref,), typed((types[index],)), None))
+                return self._step(Step(output_head(index), (ref,), typed((types[index],)), None))
             case Apply(op, args, attrs, rest):
                 found = [None if arg is None else self.write(arg) for arg in args]
                 while found and found[-1] is None:

@@ -236,9 +236,14 @@ class _Run:
         singles.sort(key=lambda found: len(found[1]))  # what matches most is what a limit cuts
         for family, matches in singles:
             self._sift(family, matches)
-        merged = self.merged
-        singly = [match[:1] for _, lists in joint for matches in lists for match in matches]
-        needs = Needs(graph, [root for (match,) in singly for root in merged.get(match, (match,))])
+        if joint:
+            self._together(joint)
+
+    def _together(self, joint: Sequence[tuple[Entry, list[list[Match]]]]) -> None:
+        """Apply the rules of several roots to the matches of each; raises _Stop."""
+        graph, merged = self.graph, self.merged
+        tops = {match[0] for _, lists in joint for matches in lists for match in matches}
+        needs = Needs(graph, [root for top in sorted(tops) for root in merged.get(top, (top,))])
         waiting = [(entry, joined(graph, entry, lists, merged, needs)) for entry, lists in joint]
         while waiting:  # in turns: before a limit is met, every rule has had its share
             left = []
