@@ -247,3 +247,27 @@ def test_openvino_sends_no_telemetry(tmp_path: Path) -> None:
     )
     assert done.stdout == "[]\n", done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_declares_another_rank_than_it_computes_runs_as_often_as_one_likes() -> None:
+    """Runtimes allow it once for an output of a given rank; they allow it always for a fresh one."""
+    graph = helper.make_graph(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        "g",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3]),
+            helper.make_tensor_value_info("shape", TensorProto.INT64, ["n"]),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["a", "b"])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    feeds = {"x": np.ones((2, 3), np.float32), "shape": np.array([1, 2, 3])}
+    session = backends.find("onnxruntime").compile(model.SerializeToString(), threads=1)
+    (once,) = session.run(None, feeds)
+    call = session.bind(feeds)  # type: ignore[attr-defined]
+    for _ in range(3):
+        call()
+    assert once.shape == (1, 2, 3)
+    feeds["shape"] = np.array([7])
+    with pytest.raises(BackendError):
+        session.bind(feeds)()  # type: ignore[attr-defined]

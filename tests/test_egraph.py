@@ -36,7 +36,7 @@ from tensaurus.egraph.saturate import Limits, Ruleset, saturate
 from tensaurus.equivalence.chain import refutation
 from tensaurus.equivalence.field_check import check_field
 from tensaurus.errors import NotEqualError
-from tensaurus.graph.node import Node
+from tensaurus.graph.node import Node, opaque
 from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType
 from tensaurus.rules.match import Matcher
@@ -143,6 +143,26 @@ def test_congruence_of_random_unions(pairs: list[tuple[int, int]], seed: int) ->
 
 
 # Exploration
+
+
+def test_a_node_with_effects_is_itself_over_equal_arguments() -> None:
+    """It is equal to no other, and still what it was where its arguments are rewritten."""
+    (law,) = rules("Add(x, y) => Add(y, x)")
+
+    class Given:
+        def evidence(self, graph: EGraph) -> tuple[list[Equation], list[tuple[int, int]]]:
+            return [Equation(law, (node("Add", X, Y),), (node("Add", Y, X),))], []
+
+    random, other = (opaque("random", (node("Add", X, Y),), (X.tensor,), effects=True) for _ in range(2))
+    assert random is not other
+    again = opaque("random", (node("Add", Y, X),), (X.tensor,), identity=random.identity)
+    graph, (number, second, _) = graph_of(program(random, other, again))
+    assert graph.find(number) != graph.find(second)
+    graph.union(graph.adopt(node("Add", X, Y)), graph.adopt(node("Add", Y, X)), Given())
+    graph.rebuild()
+    assert prove(graph, number, again).holds()
+    assert graph.find(number) != graph.find(second)
+    assert not Proof(random, other, prove(graph, number, again).equations).holds()
 
 
 def test_a_law_and_its_proof() -> None:

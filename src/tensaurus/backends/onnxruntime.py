@@ -47,17 +47,35 @@ class _Session:
             binding = self.inner.io_binding()
             for name, value in values.items():
                 binding.bind_ortvalue_input(name, value)
-            for output in self.inner.get_outputs():
-                binding.bind_output(output.name, "cpu")
+            outputs = [output.name for output in self.inner.get_outputs()]
         except Exception as error:
             raise BackendError(f"onnxruntime: {said(error)}") from error
+        keeps = True  # what a run leaves in the outputs' memory, the next writes over
+
+        def bound() -> None:
+            binding.clear_binding_outputs()
+            for name in outputs:
+                binding.bind_output(name, "cpu")
 
         def call(keep: object = (arrays, values)) -> None:
+            nonlocal keeps
             try:
+                if keeps:
+                    try:
+                        return self.inner.run_with_iobinding(binding)
+                    except Exception:
+                        # of an output that it finds there the runtime wants the rank that the model declares,
+                        # of one that it allocates it does not
+                        keeps = False
+                bound()
                 self.inner.run_with_iobinding(binding)
             except Exception as error:
                 raise BackendError(f"onnxruntime: {said(error)}") from error
 
+        try:
+            bound()
+        except Exception as error:
+            raise BackendError(f"onnxruntime: {said(error)}") from error
         return call
 
 

@@ -69,6 +69,7 @@ class Choices:
         self._bytes: dict[tuple[Type, ...], int] = {}
         self._constants: dict[int, int] = {}  # of each class that is computed ahead of time, how
         self._todo: list[int] = []
+        self._looping: set[int] = set()  # e-nodes that read their own class: no program goes through them
         self._roots = [self._number(graph.find(root)) for root in roots]
         self._walk()
         if fusions:
@@ -101,6 +102,7 @@ class Choices:
                     continue
                 classes = args[node]
                 if group in classes:
+                    self._looping.add(node)
                     continue
                 reads = []
                 for read in classes:
@@ -155,7 +157,11 @@ class Choices:
         table.update(graph, [group for group in numbers if not graph.facts[group].static])
         for pattern in fusions:
             for match in table.search(graph, pattern):
-                if graph.filtered.isdisjoint(match) and max(match) < self._before:
+                if (
+                    graph.filtered.isdisjoint(match)
+                    and self._looping.isdisjoint(match)
+                    and max(match) < self._before
+                ):
                     classes = tuple([find(term) for term in pattern.bind(graph.born, match)])
                     own, reads = numbers[find(match[0])], [numbers[group] for group in classes]
                     if own not in reads:

@@ -88,8 +88,9 @@ class _Closure:
         return node
 
     def _signature(self, node: Node) -> Any:
-        if node.op in (INPUT, CONSTANT) or (node.op is OPAQUE and node.identity is not None):
+        if node.op in (INPUT, CONSTANT):
             return node
+        # a node with effects has its identity among its attributes: over equal arguments it is the same one
         name = node.op if node.op in (ITEM, OPAQUE) else node.op.name
         args = tuple(None if arg is None else self._find(arg) for arg in node.args)
         return (name, args, node.attrs, len(node.types))

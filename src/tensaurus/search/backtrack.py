@@ -55,8 +55,16 @@ class Backtrack:
     _seen: set[tuple[Node, ...]] = field(default_factory=set)
 
     def total(self, program: Program) -> float:
-        """The sum of the costs of the nodes that compute at run time."""
-        return sum(self.cost(node) for node in program.active)
+        """The sum of the costs of the nodes that compute at run time; infinite after the deadline.
+
+        An operator that nobody has measured is measured for it.
+        """
+        total = 0.0
+        for node in program.active:
+            if self._late():
+                return inf
+            total += self.cost(node)
+        return total
 
     def run(self, program: Program) -> Outcome:
         """The best programs found; an interrupt ends the search and keeps them."""
@@ -70,7 +78,10 @@ class Backtrack:
         try:
             first = Candidate(program, self.total(program))  # measures every operator: long, the first time
             outcome.candidates = [first]
-            heapq.heappush(wide, (first.cost, next(tick), first))
+            if first.cost < inf:
+                heapq.heappush(wide, (first.cost, next(tick), first))
+            else:
+                outcome.ended_by = "time"
             while wide or narrow:
                 if outcome.steps - improved >= self.patience:
                     outcome.ended_by = "patience"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tensaurus.graph.node import Node
 from tensaurus.graph.program import Program
@@ -38,6 +38,7 @@ class Candidate:
     cost      as it was expected
     measured  as it took when it was run as a whole, if it was
     by        names of the searches that found it
+    sure      whether the cost rests on measurements, not on estimates
     """
 
     program: Program
@@ -45,6 +46,7 @@ class Candidate:
     step: Step | None = None
     measured: float | None = None
     by: frozenset[str] = frozenset()
+    sure: bool = True
 
     @property
     def seconds(self) -> float:
@@ -63,7 +65,10 @@ class Candidate:
 
 @dataclass
 class Outcome:
-    """best first; `ended_by` is a word that `report.summary` spells out, `detail` more than that."""
+    """best first; `ended_by` is a word that `report.summary` spells out, `detail` more than that.
+
+    `notes` are lines on what went wrong.
+    """
 
     candidates: list[Candidate]
     ended_by: str = "exhausted"
@@ -71,6 +76,7 @@ class Outcome:
     programs: int = 0
     seconds: float = 0.0
     detail: str = ""
+    notes: list[str] = field(default_factory=list)
 
     @property
     def best(self) -> Candidate:

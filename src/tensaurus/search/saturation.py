@@ -4,6 +4,9 @@ Operators are measured when they matter: extraction goes by estimates that flatt
 what the cheapest program uses is measured, and it is extracted again, until its cost rests on measurements.
 That program is then run as a whole, its operators cost what they took there, and it is extracted again, until
 the cheapest program is one that was run.
+
+Before anything is measured, the program that is cheapest by estimates alone is extracted: what is folded,
+fused or removed there is tried however little time there is.
 """
 
 from __future__ import annotations
@@ -90,15 +93,25 @@ class Saturation:
     def run(self, program: Program) -> Outcome:
         """The best programs found; an interrupt ends the search and keeps them."""
         start = monotonic()
-        hunt = _Hunt(self, program)
+        outcome = Outcome([Candidate(program, inf)])
+        hunt: _Hunt | None = None
         try:
-            hunt.explore()
-            hunt.settle()
+            try:
+                hunt = _Hunt(self, program)
+                hunt.explore()
+                hunt.estimate()
+                hunt.settle()
+            except KeyboardInterrupt:
+                outcome.ended_by = "interrupt"
+            if hunt is not None:
+                ended_by = outcome.ended_by if outcome.ended_by == "interrupt" else hunt.ended_by
+                outcome = Outcome(
+                    hunt.candidates(), ended_by, hunt.steps, len(hunt.found), 0.0, hunt.detail, hunt.notes
+                )
         except KeyboardInterrupt:
-            hunt.ended_by = "interrupt"
-        candidates = hunt.candidates()
-        seconds = monotonic() - start
-        return Outcome(candidates, hunt.ended_by, hunt.steps, len(hunt.found), seconds, hunt.detail)
+            outcome.ended_by = "interrupt"
+        outcome.seconds = monotonic() - start
+        return outcome
 
 
 @dataclass
@@ -140,10 +153,9 @@ class _Ledger:
 
     def _flattered(self, piece: Piece) -> float:
         name, estimate = piece.label, self.prices.estimate(piece)
-        if estimate > self.largest.get(name, 0.0):
-            luck = min(self.luck.values(), default=1.0)
-        else:
-            luck = self.luck[name]
+        luck = min(self.luck.values(), default=1.0)
+        if estimate <= self.largest.get(name, 0.0):  # of what has no elements the estimate may be 0
+            luck = self.luck.get(name, luck)
         return FLATTERY * luck * estimate
 
 
@@ -194,6 +206,8 @@ class _Hunt:
         self.original: _Found | None = None  # what is computed twice is written once in it
         self.patterns: list[Pattern] = []
         self.pieces: list[Piece] = []  # that the patterns are of
+        self.estimated: tuple[Program, list[float]] | None = None  # the cheapest, and what it and the original cost so
+        self.notes: list[str] = []
 
     def explore(self) -> None:
         """Fill the e-graph."""
@@ -202,6 +216,19 @@ class _Hunt:
         found = saturate(self.graph, told.ruleset, told.limits, nested=True, refutation=told.refutation)
         self.ended_by = found.ended_by
         self.explored = found
+
+    def estimate(self) -> None:
+        """Extract the cheapest program by estimates alone."""
+        totals: list[float] = []
+        for before in (self.own, inf):
+            choices = Choices(self.graph, self.roots, before=before)
+            costs = [self.told.prices.estimate(piece) for piece in choices.pieces]
+            choice = self.told.extractors[0](choices.problem(costs), self._patience(), None)
+            totals.insert(0, sum(costs[key] for key in choices.used(choice)))
+            if before == self.own:
+                most = max(self.told.memory, choices.memory(choice))
+            elif choices.memory(choice) <= most:
+                self.estimated = choices.program(self.program, choice), totals
 
     def settle(self) -> None:
         """Extract, measure and run until the cheapest program is one that was run."""
@@ -337,23 +364,40 @@ class _Hunt:
         return PATIENCE if deadline is None else max(0.5, SHARE * (deadline - monotonic()))
 
     def candidates(self) -> list[Candidate]:
-        """The cheapest programs, each with the rewrites that its proof is made of; the original if none."""
+        """The cheapest programs, each with the rewrites that its proof is made of, and the original.
+
+        Behind them, unless nothing was measured, the cheapest by estimates.
+        """
         self.found.pop(self.program.roots, None)
         original = self.original or _Found(self.program, (), inf)
         first = Candidate(self.program, original.cost, measured=original.measured)
         ranked = sorted(self.found.values(), key=lambda found: found.seconds)[: self.told.keep]
-        made = [
-            Candidate(found.program, found.cost, self._step(found.program, first), found.measured)
-            for found in ranked
-        ]
-        return sorted([*made, first], key=lambda candidate: candidate.seconds)
+        made = [first]
+        for found in ranked:
+            if (step := self._step(found.program, first)) is not None:
+                made.append(Candidate(found.program, found.cost, step, found.measured))
+        made.sort(key=lambda candidate: candidate.seconds)
+        if self.estimated is None:
+            return made
+        program, (cost, before) = self.estimated
+        if any(program.roots == candidate.program.roots for candidate in made):
+            return made
+        if (step := self._step(program, first)) is not None:
+            unknown = first.seconds == inf
+            cost = cost if unknown or not before else cost / before * first.seconds
+            made.insert(0 if unknown else len(made), Candidate(program, cost, step, sure=False))
+        return made
 
-    def _step(self, program: Program, first: Candidate) -> Step:
+    def _step(self, program: Program, first: Candidate) -> Step | None:
+        """The rewrites that lead to a program; None, and a note, where they do not."""
         applied: dict[Application, None] = {}
         for root, node in zip(self.roots, program.roots, strict=True):
             proof = prove(self.graph, root, node)
             if not proof.holds():
-                raise AssertionError("the chain of rewrites does not lead from the original to the result")
+                self.notes.append(
+                    f"a program of the e-graph was dropped: its {len(proof.equations)} rewrites do not prove it"
+                )
+                return None
             for equation in proof.equations:
                 applied[Application(equation.reason, equation.left, equation.right)] = None
         return Step(tuple(applied), first)
