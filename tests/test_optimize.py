@@ -194,7 +194,7 @@ def test_a_wrong_rule_never_reaches_a_result(
     monkeypatch.setattr(loop, "library", lambda: [rule])
     monkeypatch.setattr(OperatorCosts, "__call__", lambda self, node: 1.0 if node in KNOWN else 0.0)
     monkeypatch.setattr(OperatorCosts, "known", lambda self, piece: float(piece.root in KNOWN))
-    monkeypatch.setattr(loop, "fused_pieces", lambda model, backend: [])
+    monkeypatch.setattr(loop.Observer, "fused", lambda self, found: [])
     model = affine_model()
     KNOWN.clear()
     KNOWN.update(loop.import_model(model).nodes)

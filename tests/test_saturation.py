@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import ModelProto
 from small_programs import (
     PROGRAMS,
     X,
@@ -72,6 +73,13 @@ class Given:
 
 def extract(problem: Problem, seconds: float, start: Choice | None) -> dict[int, int]:
     return quick(problem, start)
+
+
+def fused_by(proto: ModelProto, name: str) -> list[Piece]:
+    """What the backend of that name fuses."""
+    backend = backends.find(name)
+    kernels = backend.kernels(proto.SerializeToString()) if isinstance(backend, backends.Fusing) else []
+    return fused_pieces(proto, kernels)
 
 
 def operators(whole: Program) -> Counter[str]:
@@ -139,7 +147,7 @@ def test_a_choice_is_a_program(name: str, filtered: bool) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_choice_with_fusions_is_a_program(name: str) -> None:
     found = explored(name)
-    pieces = fused_pieces(model(PROGRAMS[name]), "onnxruntime")
+    pieces = fused_by(model(PROGRAMS[name]), "onnxruntime")
     assert pieces
     choices = Choices(found.graph, found.roots, fusions(pieces))
     assert {piece.text for piece in pieces} <= {piece.text for piece in choices.pieces}
@@ -304,7 +312,7 @@ FUSED = {
 @pytest.mark.parametrize("make", FUSED, ids=lambda make: make.__name__)
 def test_what_onnxruntime_fuses_is_one_piece(make: Callable[[Builder], Value]) -> None:
     whole = small(make)
-    (piece,) = (p for p in fused_pieces(model(make), "onnxruntime") if p.root is whole.outputs[0][1])
+    (piece,) = (p for p in fused_by(model(make), "onnxruntime") if p.root is whole.outputs[0][1])
     assert Counter(str(n.op) for n in piece.inner if isinstance(n.op, Op)) == FUSED[make]
     # and wherever it occurs in an e-graph
     graph, roots = graph_of(whole)
@@ -318,11 +326,11 @@ def test_a_result_that_others_read_is_not_fused_away() -> None:
         y = b.conv(b.input("x", 1, 8, 6, 6), "c", 8, 3, padding=1)
         return [b.relu(y), b.node("Sigmoid", y)]
 
-    assert fused_pieces(model(both), "onnxruntime") == []
+    assert fused_by(model(both), "onnxruntime") == []
 
 
 def test_a_runtime_that_does_not_tell_fuses_nothing() -> None:
-    assert fused_pieces(model(conv_relu), "reference") == []
+    assert fused_by(model(conv_relu), "reference") == []
 
 
 @pytest.mark.skipif("openvino" not in backends.installed(), reason="openvino is not installed")
@@ -332,7 +340,7 @@ def test_what_openvino_fuses_are_pieces() -> None:
         (conv_relu, [{"Conv", "Relu"}]),
         (conv_add_relu, [{"Add", "Relu"}, {"BatchNormalization", "Conv"}, {"Conv", "Relu"}]),
     ):
-        pieces = fused_pieces(model(make), "openvino")
+        pieces = fused_by(model(make), "openvino")
         found = [{str(n.op) for n in piece.inner} for piece in pieces]
         assert sorted(found, key=sorted) == wanted
 
@@ -589,7 +597,7 @@ def test_fusions_of_the_runtime_are_priced_as_one() -> None:
     whole = small(gates)
 
     def fused(made: Program) -> list[Piece]:
-        return fused_pieces(export_model(made), "onnxruntime")
+        return fused_by(export_model(made), "onnxruntime")
 
     @dataclass
     class PerKernel(Made):

@@ -18,12 +18,12 @@ from onnx.inliner import inline_local_functions
 
 from tensaurus import backends
 from tensaurus.cost.database import Database
-from tensaurus.cost.kernels import fused_pieces
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.measure import Stopwatch, choose
 from tensaurus.cost.observe import Observation, Observer
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.whole import model_times
+from tensaurus.cost.worker import RUN_LIMIT
 from tensaurus.equivalence.chain import check_rewrites, refutation
 from tensaurus.equivalence.field_check import FieldCheck
 from tensaurus.equivalence.inputs import require_ranges
@@ -95,6 +95,7 @@ def optimize(
     nodes: int = 50_000,
     multi: int = 3,
     max_memory: float | None = None,
+    run_limit: float = RUN_LIMIT,
     seed: int = 0,
     database: Path | None = None,
     progress: Progress | None = None,
@@ -108,6 +109,7 @@ def optimize(
     search      both, saturation, or backtracking (`alpha`: how much worse than the best a program may be)
     nodes       e-nodes of the saturation at most; `multi`: its rounds with rules of several roots
     max_memory  bytes of constants that the result may keep; twice the model's where None
+    run_limit   seconds that one run of the model may take
     database    the file of measurements; the default one where None
 
     An interrupt ends the search; the best program so far is still checked and returned.
@@ -137,7 +139,9 @@ def optimize(
             reason = f"input {strange[0]} is not a tensor, no values can be made up for it"
             told.note(f"{reason}: the model stays as it is")
             return _unchanged(original, program, name, first, machine, reason)
-        feeds, words = sample_feeds(original, shapes or {}, seed, source, first, machine.threads, ranges)
+        feeds, words = sample_feeds(
+            original, shapes or {}, seed, source, first, machine.threads, ranges, run_limit
+        )
         if words:
             told.note(f"no sizes were given for every input; timed with {words}")
         if backend == "auto":
@@ -163,7 +167,7 @@ def optimize(
         def fused(found: Program) -> list[Piece]:
             if found.frame is not program.frame:  # the body of an If is no model of its own
                 return []
-            return fused_pieces(export_model(found, expand=expand), backend)
+            return observer.fused(found)
 
         def observe(found: Program) -> Observation | None:
             return None if found.frame is not program.frame else observer(found)
@@ -199,6 +203,7 @@ def optimize(
                 backend=backend,
                 threads=machine.threads,
                 field=replay,
+                limit=run_limit,
             )
             if replay.passed and verdict.passed:
                 choice = Choice(models[place], taken, verdict, applied, replay)
@@ -302,6 +307,8 @@ class Hunt:
         if outcome.ended_by == "interrupt":
             self.interrupted = True
             self.told.note("interrupted: the best so far is measured and checked; Ctrl-C again gives up")
+        for note in dict.fromkeys(outcome.notes):
+            self.told.note(note)
         return outcome
 
 

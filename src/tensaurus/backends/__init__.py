@@ -11,14 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from numpy.typing import NDArray
 
 from tensaurus.errors import TensaurusError
-
-if TYPE_CHECKING:  # workers need no more than their runtime
-    import onnx
 
 __all__ = [
     "Array",
@@ -109,7 +106,7 @@ class Backend(Protocol):
 class Fusing(Protocol):
     """A backend that can tell which nodes of a model it runs as one."""
 
-    def kernels(self, model: onnx.ModelProto) -> list[frozenset[str]]:
+    def kernels(self, model: bytes | Path) -> list[frozenset[str]]:
         """Of each of the runtime's own kernels, the tensors of the model that it computes, inner ones too.
 
         Read from the graph that the runtime has optimized; kernels that cannot be traced are left out.

@@ -62,7 +62,8 @@ class _Session:
             try:
                 if keeps:
                     try:
-                        return self.inner.run_with_iobinding(binding)
+                        self.inner.run_with_iobinding(binding)
+                        return
                     except Exception:
                         # of an output that it finds there the runtime wants the rank that the model declares,
                         # of one that it allocates it does not
@@ -97,9 +98,12 @@ class _OnnxRuntime:
         """A session on `threads` threads that runs one node after the other."""
         return _Session(_opened(model, _options(threads)))
 
-    def kernels(self, model: onnx.ModelProto) -> list[frozenset[str]]:
+    def kernels(self, model: bytes | Path) -> list[frozenset[str]]:
         """Of the graph that runs; it renames tensors in blocked layouts, which the graph before explains."""
-        return [kernel.tensors for kernel in _kernels(model) if kernel.tensors]
+        import onnx
+
+        proto = onnx.load(model) if isinstance(model, Path) else onnx.load_from_string(model)
+        return [kernel.tensors for kernel in _kernels(proto) if kernel.tensors]
 
     def profile(
         self, model: bytes | Path, feeds: Mapping[str, Array], *, threads: int, seconds: float

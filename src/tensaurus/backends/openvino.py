@@ -132,13 +132,12 @@ class OpenVino:
         """A session of one stream on `threads` threads."""
         return _Session(self._compiled(model, threads))
 
-    def kernels(self, model: onnx.ModelProto) -> list[frozenset[str]]:
+    def kernels(self, model: bytes | Path) -> list[frozenset[str]]:
         """By the layers that openvino says each of its own was made of."""
-        try:
-            source = model.SerializeToString()
-        except Exception as error:  # larger than a message may be
-            raise BackendError(f"openvino: {said(error)}") from error
-        found = _kernels(self._compiled(source, 1), model)
+        import onnx
+
+        proto = onnx.load(model) if isinstance(model, Path) else onnx.load_from_string(model)
+        found = _kernels(self._compiled(model, 1), proto)
         return [kernel.tensors for kernel in found if kernel.tensors]
 
     def profile(

@@ -12,6 +12,7 @@ from tensaurus.cli.options import (
     DatabaseFile,
     Model,
     Ranges,
+    RunLimit,
     Seed,
     Shapes,
     Threads,
@@ -59,6 +60,7 @@ def optimize(
         float | None,
         typer.Option(metavar="MB", min=0, help="Constants the result may keep; default: twice the model's."),
     ] = None,
+    run_limit: RunLimit = 60.0,
     seed: Seed = 0,
     database: DatabaseFile = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
@@ -92,6 +94,7 @@ def optimize(
             nodes=nodes,
             multi=k_multi,
             max_memory=None if max_memory is None else max_memory * 1e6,
+            run_limit=run_limit,
             seed=seed,
             database=database,
             progress=progress,
@@ -118,6 +121,7 @@ def verify(
         str, typer.Option(metavar="NAME", help="What runs them: onnxruntime or openvino.")
     ] = "onnxruntime",
     threads: Threads = None,
+    run_limit: RunLimit = 60.0,
     seed: Seed = 0,
 ) -> None:
     """Do two models compute the same function?
@@ -138,7 +142,14 @@ def verify(
     with progress_on(console_on(stderr=True), quiet=False) as progress:
         progress.phase("comparing them")
         equality = compare_models(
-            a, b, shapes=shapes, ranges=ranges, seed=seed, backend=backend, threads=threads
+            a,
+            b,
+            shapes=shapes,
+            ranges=ranges,
+            seed=seed,
+            backend=backend,
+            threads=threads,
+            limit=run_limit,
         )
     show(equality.render(), soft_wrap=True)
     if not equality.passed:

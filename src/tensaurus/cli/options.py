@@ -33,6 +33,9 @@ Threads = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, max=1024, help="Computing threads; default: one per core."),
 ]
+RunLimit = Annotated[
+    float, typer.Option(metavar="SECONDS", min=0.001, help="Time that one run of the model may take.")
+]
 Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Seed of every random choice.")]
 DatabaseFile = Annotated[
     Path | None, typer.Option("--db", metavar="FILE", help="The database of measured times.")

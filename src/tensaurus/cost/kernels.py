@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import onnx
 
-from tensaurus import backends
-from tensaurus.backends import BackendError, Fusing
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node
 from tensaurus.graph.onnx_import import import_model
@@ -19,18 +17,14 @@ __all__ = ["fused_pieces"]
 MOST = 12  # operators of one kernel; more than that were not traced, but missed an end
 
 
-def fused_pieces(model: onnx.ModelProto, backend: str) -> list[Piece]:
-    """Pieces of several operators that the backend runs as one kernel; none where it cannot tell.
+def fused_pieces(model: onnx.ModelProto, kernels: Iterable[frozenset[str]]) -> list[Piece]:
+    """Pieces of several operators that a runtime runs as one kernel, by the tensors that each computes.
 
     They are pieces of the model as it is written, with its constants folded.
     """
-    found = backends.find(backend)
-    if not isinstance(found, Fusing):
-        return []
     try:
-        kernels = found.kernels(model)
         program = import_model(model, {}, "the model")
-    except (BackendError, TensaurusError):
+    except TensaurusError:
         return []
     nodes = {name: node for node, name in program.names.items()}
     return [piece for names in kernels if (piece := _piece(names, nodes)) is not None]

@@ -19,6 +19,7 @@ import onnx
 
 from tensaurus.backends import Array
 from tensaurus.cost.database import Database, Measurement
+from tensaurus.cost.kernels import fused_pieces
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.measure import in_turns, ratio, warm_up
 from tensaurus.cost.whole import digest
@@ -27,6 +28,7 @@ from tensaurus.errors import TensaurusError
 from tensaurus.graph.model_file import packed
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node
 from tensaurus.graph.onnx_export import Expand, export_model
+from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 
 __all__ = ["Observation", "Observer"]
@@ -91,6 +93,14 @@ class Observer:
         )
         return Observation(sum(spent for _, spent in kernels), tuple(found))
 
+    def fused(self, program: Program) -> list[Piece]:
+        """What the backend runs as one kernel; nothing where it cannot tell."""
+        exported = export_model(program, expand=self._expand)
+        try:
+            return fused_pieces(exported, self._running().kernels(packed(exported, self._folder)))
+        except TensaurusError:
+            return []
+
     def _text(self, model: bytes | Path) -> str:
         sizes = " ".join(f"{name}:{list(array.shape)}" for name, array in self._feeds.items())
         return f"within model {digest(model)} on {sizes}: "
@@ -104,9 +114,7 @@ class Observer:
 
     def _profiled(self, model: bytes | Path) -> _Kernels:
         self.runs += 1
-        if self._worker is None or not self._worker.alive:
-            self._worker = self._started()
-        worker = self._worker
+        worker = self._running()
         warm_up(worker, model, self._feeds, SHORTEST)
         turn = min(LONGEST, max(SHORTEST, RUNS * median(worker.time(SHORTEST).samples)))
         seconds = self._seconds(model, worker, turn)
@@ -122,6 +130,11 @@ class Observer:
             for place, (names, spent) in enumerate(kernels)
         )
         return kernels
+
+    def _running(self) -> Worker:
+        if self._worker is None or not self._worker.alive:
+            self._worker = self._started()
+        return self._worker
 
     def _started(self) -> Worker:
         return self._workers.enter_context(Worker(self._backend, threads=self._machine.threads))

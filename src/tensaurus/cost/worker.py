@@ -6,38 +6,29 @@ in its own process, and a process that has answered is stopped (SIGSTOP) until i
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import os
-import signal
-import subprocess
-import sys
 import time
-import weakref
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
-from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryFile
-from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 from tensaurus import backends
-from tensaurus.backends import Array, Bindable, Profiling, Session
+from tensaurus.backends import Array, Bindable, Fusing, Profiling, Session
+from tensaurus.child import Child, ChildError
 from tensaurus.cost.machine import allowed_cores, busy_seconds, waited_seconds
-from tensaurus.errors import TensaurusError
 
-__all__ = ["DISTURBED", "Round", "Worker", "WorkerError"]
+__all__ = ["DISTURBED", "RUN_LIMIT", "Round", "Worker", "WorkerError", "tried"]
 
 DISTURBED = 0.1  # a larger disturbance means that a timing is repeated
 REPEATS = 2  # so many times at most
+RUN_LIMIT = 60.0  # seconds that a run of a model whose behaviour nobody knows may take
+MORE_TIME = "--run-limit gives a run more time, smaller sizes by --shape make it shorter."
+LOADING = 2.0e7  # bytes of a model that are compiled in a second, at least
 
 
-class WorkerError(TensaurusError):
+class WorkerError(ChildError):
     """A worker refused, died or did not answer in time; one line."""
 
 
@@ -51,55 +42,46 @@ class Round:
     )
 
 
-class Worker:
+class Worker(Child):
     """One process with one backend. Used by one thread at a time; `close` it or use it in a `with`.
 
     It cannot outlive this process, and holds at most one session.
     """
 
-    def __init__(self, backend: str, *, threads: int, timeout: float = 300.0) -> None:
-        """Start it; `timeout` is in seconds, for each answer."""
+    error = WorkerError
+    resting = True
+
+    def __init__(
+        self, backend: str, *, threads: int, timeout: float = 300.0, remedy: str | None = None
+    ) -> None:
+        """Start it; `timeout` is in seconds, for each answer; `remedy` is what helps where that is short."""
         self.backend = backend
-        self.timeout = timeout
-        here, there = Pipe()
-        self._connection = here
-        self._errors: IO[bytes] = TemporaryFile()  # noqa: SIM115 (closed with the worker)
-        try:
-            starting = _nursery(os.getpid()).submit(_start, backend, threads, there, self._errors)
-            self._process = starting.result()
-        except BaseException:
-            here.close()
-            self._errors.close()
-            raise
-        finally:
-            there.close()
-        self.close = weakref.finalize(self, _end, os.getpid(), self._process, here, self._errors)
-
-    @property
-    def alive(self) -> bool:
-        """Whether it can still be asked."""
-        return self.close.alive and self._process.poll() is None
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        super().__init__(
+            backend,
+            f"{__name__}:Desk",
+            backend,
+            threads,
+            timeout=timeout,
+            environment={"OPENBLAS_NUM_THREADS": str(threads)},
+            remedy=remedy,
+        )
 
     def compile(self, model: bytes | Path) -> float:
         """Replace the session; returns the seconds that it took."""
-        return float(self._ask("compile", model))
+        return float(self.ask("compile", model))
 
     def feed(self, feeds: Mapping[str, Array]) -> None:
         """Set the inputs, by name, of every run that follows."""
-        self._ask("feed", dict(feeds))
+        self.ask("feed", dict(feeds))
 
     def run(self) -> list[Array]:
         """All outputs, in the model's order."""
-        outputs: list[Array] = self._ask("run")
+        outputs: list[Array] = self.ask("run")
         return outputs
 
     def time(self, seconds: float) -> Round:
         """Run for about `seconds`, once at least."""
-        samples, disturbance = self._ask("time", seconds, patience=seconds)
+        samples, disturbance = self.ask("time", seconds, patience=seconds)
         return Round(samples, disturbance)
 
     def measure(
@@ -110,7 +92,7 @@ class Worker:
         It is compiled, warmed up, run for `seconds` and `runs` times at least (three runs are enough after
         5 * `seconds`), again where it was disturbed, and dropped.
         """
-        middle, disturbed = self._ask("measure", model, dict(feeds), seconds, runs, patience=seconds)
+        middle, disturbed = self.ask("measure", model, dict(feeds), seconds, runs, patience=seconds)
         return middle, disturbed
 
     def profile(
@@ -121,106 +103,35 @@ class Worker:
         Drops the session.
         """
         found: list[tuple[frozenset[str], float]] | None
-        found = self._ask("profile", model, dict(feeds), seconds, patience=seconds)
+        found = self.ask("profile", model, dict(feeds), seconds, patience=seconds)
         return found
 
-    def _ask(self, verb: str, *arguments: object, patience: float = 0.0) -> Any:
-        if not self.close.alive:
-            raise WorkerError(f"{self.backend}: the worker is closed")
-        try:
-            self._process.send_signal(signal.SIGCONT)
-            self._connection.send((verb, *arguments))
-            if not self._connection.poll(self.timeout + patience):
-                self.close()
-                raise WorkerError(f"{self.backend}: no answer within {self.timeout + patience:g} s")
-            fine, value = self._connection.recv()
-            self._process.send_signal(signal.SIGSTOP)
-        except (EOFError, OSError):
-            raise WorkerError(f"{self.backend}: {self._last_words()}") from None
-        except BaseException:  # an answer may be on its way: it must not be taken for the next one
-            self.close()
-            raise
-        if not fine:
-            raise WorkerError(str(value))
-        return value
+    def kernels(self, model: bytes | Path) -> list[frozenset[str]]:
+        """What the runtime makes of a model (`backends.Fusing`); nothing where the backend cannot tell.
 
-    def _last_words(self) -> str:
-        """Why it died; closes it."""
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(1)
-        status = self._process.poll()
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").split("\n")
-        last = next((line for line in reversed(lines) if line.strip()), "")
-        self.close()
-        if status is not None and status < 0:
-            cause = f"the worker was killed by {signal.Signals(-status).name}"
-        else:
-            cause = f"the worker ended with status {status}"
-        return f"{cause}: {last}" if last else cause
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        Drops the session.
+        """
+        found: list[frozenset[str]] = self.ask("kernels", model)
+        return found
 
 
-@cache
-def _nursery(pid: int) -> ThreadPoolExecutor:
-    """The thread that starts workers: PR_SET_PDEATHSIG fires when the *thread* that forked ends, so one that
-    lives as long as the process forks them all. A forked process (another pid) needs its own."""
-    return ThreadPoolExecutor(1, f"workers-of-{pid}")
+def tried(model: bytes | Path, backend: str, *, threads: int, limit: float) -> Worker:
+    """A worker that has compiled a model whose behaviour nobody knows; a run may take `limit` seconds.
+
+    Raises WorkerError.
+    """
+    size = len(model) if isinstance(model, bytes) else model.stat().st_size
+    worker = Worker(backend, threads=threads, timeout=limit + size // LOADING, remedy=MORE_TIME)
+    try:
+        worker.compile(model)
+    except BaseException:
+        worker.close()
+        raise
+    worker.timeout = limit
+    return worker
 
 
-def _start(backend: str, threads: int, connection: Connection, errors: IO[bytes]) -> subprocess.Popen[bytes]:
-    descriptor = connection.fileno()
-    command = f"from tensaurus.cost.worker import serve; serve({descriptor}, {backend!r}, {threads})"
-    return subprocess.Popen(
-        [sys.executable, "-P", "-c", command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=errors,
-        pass_fds=[descriptor],
-        process_group=0,  # Ctrl-C reaches the parent alone, which closes its workers
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-            "OPENBLAS_NUM_THREADS": str(threads),
-        },
-    )
-
-
-def _end(owner: int, process: subprocess.Popen[bytes], connection: Connection, errors: IO[bytes]) -> None:
-    connection.close()
-    errors.close()
-    if owner == os.getpid():  # not in a copy of the parent that was forked
-        process.kill()
-        process.wait()
-
-
-def serve(descriptor: int, backend: str, threads: int) -> None:
-    """The child's side: answer (verb, *arguments) with (True, value) or (False, one line) until the end."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG, Linux
-    connection = Connection(descriptor)
-    desk = _Desk(backend, threads)
-    while True:
-        try:
-            verb, *arguments = connection.recv()
-        except EOFError:
-            return
-        try:
-            answer = (True, getattr(desk, verb)(*arguments))
-        except Exception as error:
-            answer = (False, str(error) or type(error).__name__)
-        del arguments
-        connection.send(answer)
-
-
-class _Desk:
+class Desk:
     """The verbs that the child understands."""
 
     def __init__(self, backend: str, threads: int) -> None:
@@ -281,6 +192,11 @@ class _Desk:
         if not isinstance(backend, Profiling):
             return None
         return backend.profile(model, feeds, threads=self._threads, seconds=seconds)
+
+    def kernels(self, model: bytes | Path) -> list[frozenset[str]]:
+        self._drop()
+        backend = backends.find(self._backend)
+        return backend.kernels(model) if isinstance(backend, Fusing) else []
 
     def _samples(self, seconds: float, runs: int) -> tuple[tuple[float, ...], float]:
         """Seconds of each run, for `seconds` and `runs` times; three are enough after 5 * `seconds`.

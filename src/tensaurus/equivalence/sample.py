@@ -8,7 +8,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 from tensaurus.backends import Array
-from tensaurus.cost.worker import Worker, WorkerError
+from tensaurus.cost.worker import RUN_LIMIT, WorkerError, tried
 from tensaurus.equivalence.inputs import assignments, feed
 from tensaurus.errors import TensaurusError
 
@@ -21,18 +21,19 @@ def sample_feeds(
     backend: str,
     threads: int,
     ranges: Mapping[str, tuple[int, int]] | None = None,
+    limit: float = RUN_LIMIT,
 ) -> tuple[dict[str, Array], str]:
     """Random inputs on which the model runs, and in words the sizes made up for them ("" where none were).
 
-    `packed` is the model as the backend takes it.
+    `packed` is the model as the backend takes it; a run may take `limit` seconds.
     Raises TensaurusError where no values can be made up, or the model runs on none of them.
     """
     refusal = ""
-    with Worker(backend, threads=threads) as worker:
-        try:
-            worker.compile(packed)
-        except WorkerError as error:
-            raise TensaurusError(f"{backend} does not run it: {error}") from error
+    try:
+        trial = tried(packed, backend, threads=threads, limit=limit)
+    except WorkerError as error:
+        raise TensaurusError(f"{backend} does not run it: {error}") from error
+    with trial as worker:
         for sizes, words in assignments(model, shapes):
             arrays = dict(feed(model, sizes, "random", seed, ranges).arrays)
             try:

@@ -12,7 +12,7 @@ import onnx
 from onnx import ModelProto
 
 from tensaurus.backends.reference import Session
-from tensaurus.cost.worker import Worker, WorkerError
+from tensaurus.cost.worker import RUN_LIMIT, Worker, WorkerError, tried
 from tensaurus.equivalence.inputs import Feed, Shape, assignments, feed
 from tensaurus.equivalence.judge import Finding, Original
 from tensaurus.equivalence.neighbours import moved_feed, neighbour
@@ -88,7 +88,10 @@ class Trial:
         backend: str,
         threads: int,
         ranges: Mapping[str, tuple[int, int]],
+        limit: float = RUN_LIMIT,
     ):
+        """A run may take `limit` seconds."""
+        self.limit = limit
         self.original, self.seed, self.ranges = original, seed, ranges
         self.backend, self.threads = backend, threads
         self.names = [output.name for output in original.proto.graph.output]
@@ -96,7 +99,11 @@ class Trial:
         self.rows: list[_Row] = []
         self.random: set[str] = set()
         self._session: tuple[Mapping[str, Shape], Session] | None = None
-        with Worker(backend, threads=threads) as worker:
+        try:
+            worker = tried(original.source, backend, threads=threads, limit=limit)
+        except WorkerError as error:
+            raise TensaurusError(f"the original does not run: {error}") from error
+        with worker:
             self._run_original(worker, shapes, kinds)
             self._run_neighbours(worker)
         self._run_exact()
@@ -107,8 +114,7 @@ class Trial:
     def judge(self, candidate: Model) -> list[Sight]:
         """Every output on every input.  Raises WorkerError where the candidate does not run."""
         found: list[Sight] = []
-        with Worker(self.backend, threads=self.threads) as worker:
-            worker.compile(candidate.source)
+        with tried(candidate.source, self.backend, threads=self.threads, limit=self.limit) as worker:
             for row in self.rows:
                 results = _run(worker, row.feed.arrays)
                 if len(results) != len(self.names):
@@ -144,7 +150,6 @@ class Trial:
         first: WorkerError | None = None
         guessed: list[str] = []
         try:
-            worker.compile(self.original.source)
             for shapes, words in assignments(self.original.proto, given):
                 before = len(self.rows)
                 for kind in kinds if not self.rows else kinds[:1]:

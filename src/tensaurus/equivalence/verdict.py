@@ -11,7 +11,7 @@ from onnx import ModelProto
 from rich.text import Text
 
 from tensaurus.cost.machine import default_threads
-from tensaurus.cost.worker import WorkerError
+from tensaurus.cost.worker import RUN_LIMIT, WorkerError
 from tensaurus.equivalence.field_check import FieldCheck
 from tensaurus.equivalence.inputs import KINDS
 from tensaurus.equivalence.interface import same_interface
@@ -66,11 +66,13 @@ def verify(
     ranges: Mapping[str, tuple[int, int]] | None = None,
     kinds: Sequence[str] = KINDS,
     field: FieldCheck | None = None,
+    limit: float = RUN_LIMIT,
 ) -> Verdict:
     """Compare candidate b with original a.
 
     `shapes` fixes sizes of inputs; `ranges` are the values of integer inputs (both ends included; else
-    0..1); `kinds` are inputs to try, of `inputs.KINDS`; `field` is a check made before, for the record.
+    0..1); `kinds` are inputs to try, of `inputs.KINDS`; `field` is a check made before, for the record; a run
+    may take `limit` seconds.
     Raises TensaurusError where a file is no model, or the original does not run.
     """
     with TemporaryDirectory() as folder:
@@ -87,6 +89,7 @@ def verify(
                 backend=backend,
                 threads=threads or default_threads(),
                 ranges=ranges or {},
+                limit=limit,
             )
         try:
             sights = trial.judge(candidate)

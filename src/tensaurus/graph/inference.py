@@ -17,6 +17,7 @@ from tensaurus.algebra.size import Size, Symbol, polynomial
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.frame import bodies_of, graphs_in
 from tensaurus.graph.node import OtherType, Type
+from tensaurus.graph.shape_inference import infer_shapes
 from tensaurus.ops import TensorType
 from tensaurus.ops.leaf_form import ONNX_DOMAINS
 from tensaurus.ops.onnx_form import dtype_code, dtype_name
@@ -89,10 +90,7 @@ class Types:
         stated = [{v.name: v.type for v in graph.value_info} for graph in graphs_in(light.graph)]
         for graph in graphs_in(light.graph):
             del graph.value_info[:]  # a stated type must not overrule an inferred one
-        try:
-            inferred = onnx.shape_inference.infer_shapes(light, data_prop=True)
-        except Exception:  # inference is advice; what it cannot type stays untyped
-            inferred = light
+        inferred = infer_shapes(light)
         self.infos: list[dict[str, TypeProto]] = []
         for names, graph in zip(stated, graphs_in(inferred.graph), strict=True):
             for value in (*graph.input, *graph.output, *graph.value_info):

@@ -206,7 +206,8 @@ class _Hunt:
         self.original: _Found | None = None  # what is computed twice is written once in it
         self.patterns: list[Pattern] = []
         self.pieces: list[Piece] = []  # that the patterns are of
-        self.estimated: tuple[Program, list[float]] | None = None  # the cheapest, and what it and the original cost so
+        # by estimates: the cheapest program, what it costs and what the original does
+        self.estimated: tuple[Program, list[float]] | None = None
         self.notes: list[str] = []
 
     def explore(self) -> None:
@@ -394,9 +395,8 @@ class _Hunt:
         for root, node in zip(self.roots, program.roots, strict=True):
             proof = prove(self.graph, root, node)
             if not proof.holds():
-                self.notes.append(
-                    f"a program of the e-graph was dropped: its {len(proof.equations)} rewrites do not prove it"
-                )
+                count = len(proof.equations)
+                self.notes.append(f"a program was dropped, as its {count} rewrites do not prove it")
                 return None
             for equation in proof.equations:
                 applied[Application(equation.reason, equation.left, equation.right)] = None

@@ -150,6 +150,7 @@ class Both:
             steps=first.steps + second.steps,
             programs=first.programs + second.programs,
             seconds=first.seconds + second.seconds,
+            notes=[*first.notes, *second.notes],
         )
 
 

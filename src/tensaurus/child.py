@@ -1,0 +1,211 @@
+"""A process of its own for what may crash, hang, or take more memory than there is.
+
+It answers calls of one object's methods, one after the other, cannot outlive the process that started it, and
+is ended when an answer takes too long.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import subprocess
+import sys
+import weakref
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from tempfile import TemporaryFile
+from types import TracebackType
+from typing import IO, Any, ClassVar, Self
+
+from tensaurus.errors import TensaurusError
+
+__all__ = ["Child", "ChildError", "available_memory"]
+
+RESERVE = 0.05  # of the memory that is available, a child leaves to others
+
+
+class ChildError(TensaurusError):
+    """A child refused, died or did not answer in time; one line."""
+
+
+class Child:
+    """One process with one object. Used by one thread at a time; `close` it or use it in a `with`."""
+
+    error: ClassVar[type[ChildError]] = ChildError  # what is raised
+    resting: ClassVar[bool] = False  # whether it is stopped (SIGSTOP) while nobody waits for it
+
+    def __init__(
+        self,
+        name: str,
+        factory: str,
+        *arguments: str | int,
+        timeout: float,
+        memory: int | None = None,
+        environment: Mapping[str, str] | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        """Start it.
+
+        name         for messages
+        factory      MODULE:CALLABLE, called there with `arguments`, makes the object that answers
+        timeout      seconds, for each answer
+        memory       bytes that it may allocate; nearly all that is available now where None
+        environment  variables that differ from this process's
+        remedy       what helps where an answer takes too long
+        """
+        self.name, self.timeout, self.remedy = name, timeout, remedy
+        limit = int((1 - RESERVE) * available_memory()) if memory is None else memory
+        command = (
+            "from tensaurus.child import serve; "
+            f"serve({{}}, {limit}, {factory!r}, {', '.join(map(repr, arguments))})"
+        )
+        here, there = Pipe()
+        self._connection = here
+        self._errors: IO[bytes] = TemporaryFile()  # noqa: SIM115 (closed with the child)
+        try:
+            starting = _nursery(os.getpid()).submit(_start, command, there, self._errors, environment or {})
+            self._process = starting.result()
+        except BaseException:
+            here.close()
+            self._errors.close()
+            raise
+        finally:
+            there.close()
+        self.close = weakref.finalize(self, _end, os.getpid(), self._process, here, self._errors)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still be asked."""
+        return self.close.alive and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, verb: str, *arguments: object, patience: float = 0.0) -> Any:
+        """What the object's method of that name returns; `patience` seconds are added to the time-out.
+
+        Raises what `error` says where the method raised, the process died or did not answer in time; after
+        the latter two, and after an interrupt, it is closed.
+        """
+        if not self.close.alive:
+            raise self.error(f"{self.name}: the worker is closed")
+        try:
+            if self.resting:
+                self._process.send_signal(signal.SIGCONT)
+            self._connection.send((verb, *arguments))
+            if not self._connection.poll(self.timeout + patience):
+                self.close()
+                late = f"{self.name}: no answer within {self.timeout + patience:g} s"
+                raise self.error(late, remedy=self.remedy)
+            fine, value = self._connection.recv()
+            if self.resting:
+                self._process.send_signal(signal.SIGSTOP)
+        except (EOFError, OSError):
+            raise self.error(f"{self.name}: {self._last_words()}") from None
+        except BaseException:  # an answer may be on its way: it must not be taken for the next one
+            self.close()
+            raise
+        if not fine:
+            raise self.error(str(value))
+        return value
+
+    def _last_words(self) -> str:
+        """Why it died; closes it."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1)
+        status = self._process.poll()
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), "")
+        self.close()
+        if status is not None and status < 0:
+            cause = f"the worker was killed by {signal.Signals(-status).name}"
+        else:
+            cause = f"the worker ended with status {status}"
+        return f"{cause}: {last}" if last else cause
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@cache
+def _nursery(pid: int) -> ThreadPoolExecutor:
+    """The thread that starts children: PR_SET_PDEATHSIG fires when the *thread* that forked ends, so one that
+    lives as long as the process forks them all. A forked process (another pid) needs its own."""
+    return ThreadPoolExecutor(1, f"children-of-{pid}")
+
+
+def _start(
+    command: str, connection: Connection, errors: IO[bytes], environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    descriptor = connection.fileno()
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", command.format(descriptor)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+        pass_fds=[descriptor],
+        process_group=0,  # Ctrl-C reaches the parent alone, which closes its children
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+            **environment,
+        },
+    )
+
+
+def _end(owner: int, process: subprocess.Popen[bytes], connection: Connection, errors: IO[bytes]) -> None:
+    connection.close()
+    errors.close()
+    if owner == os.getpid():  # not in a copy of the parent that was forked
+        process.kill()
+        process.wait()
+
+
+def serve(descriptor: int, memory: int, factory: str, *arguments: Any) -> None:
+    """The child's side: answer (verb, *arguments) with (True, value) or (False, one line) until the end."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG, Linux
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    connection = Connection(descriptor)
+    module, _, name = factory.partition(":")
+    desk = getattr(import_module(module), name)(*arguments)
+    while True:
+        try:
+            verb, *given = connection.recv()
+        except EOFError:
+            return
+        try:
+            answer = (True, getattr(desk, verb)(*given))
+        except MemoryError:
+            answer = (False, "there is not enough memory")
+        except Exception as error:
+            answer = (False, str(error) or type(error).__name__)
+        del given
+        connection.send(answer)
+
+
+def available_memory() -> int:
+    """Bytes that can be allocated without swapping; within a container, of its share."""
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    with suppress(OSError, ValueError):
+        most = int(Path("/sys/fs/cgroup/memory.max").read_text())
+        free = min(free, max(0, most - int(Path("/sys/fs/cgroup/memory.current").read_text())))
+    return free
