@@ -16,8 +16,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A room imports only from rooms on lower floors, and from itself.
 FLOORS = (
-    ("errors", "_version"),
-    ("files",),
+    ("errors", "signals", "_version"),
+    ("files", "scratch"),
     ("algebra",),
     ("ops", "codegen"),
     ("graph",),

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from math import nan
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
@@ -31,6 +30,7 @@ from tensaurus.graph.onnx_import import import_model
 from tensaurus.optimize import optimize
 from tensaurus.report.progress import NoProgress, Progress
 from tensaurus.report.records import Record, Setting
+from tensaurus.scratch import temporary
 from tensaurus.zoo.selection import Subject
 
 __all__ = ["Contest", "setting_here"]
@@ -114,7 +114,7 @@ class Contest:
             model = subject.load()
             program = import_model(model, subject.shapes, subject.name)
             require_ranges(model, subject.ranges)
-            folder = Path(stack.enter_context(TemporaryDirectory()))
+            folder = stack.enter_context(temporary())
             source = packed(model, folder)
             feeds, words = sample_feeds(
                 model, subject.shapes, self.seed, source, self.peers[0], threads, subject.ranges

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from math import inf, nan
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import monotonic
 
 import onnx
@@ -42,6 +41,7 @@ from tensaurus.report.progress import NoProgress, Progress
 from tensaurus.report.summary import METADATA_KEY, Equality, Rewrite, Summary
 from tensaurus.rules.match import expander
 from tensaurus.rules.rule import Rule, library
+from tensaurus.scratch import temporary
 from tensaurus.search.bodies import search_bodies
 from tensaurus.search.candidate import Candidate, Outcome
 from tensaurus.search.strategies import STRATEGIES, Effort, Runtime, Strategy
@@ -131,7 +131,7 @@ def optimize(
         require_ranges(original, ranges or {})
         told.phase("trying it")
         first = "onnxruntime" if backend == "auto" else backend
-        folder = Path(stack.enter_context(TemporaryDirectory()))
+        folder = stack.enter_context(temporary())
         source = packed(original, folder)
         if strange := [v.name for v in required_inputs(original) if not v.type.HasField("tensor_type")]:
             reason = f"input {strange[0]} is not a tensor, no values can be made up for it"

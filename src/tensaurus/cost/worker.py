@@ -15,14 +15,13 @@ import sys
 import time
 import weakref
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryFile
 from types import TracebackType
 from typing import IO, Any
 
@@ -30,6 +29,8 @@ from tensaurus import backends
 from tensaurus.backends import Array, Bindable, Profiling, Session
 from tensaurus.cost.machine import allowed_cores, busy_seconds, waited_seconds
 from tensaurus.errors import TensaurusError
+from tensaurus.scratch import environment, spool
+from tensaurus.signals import adopt, disown
 
 __all__ = ["DISTURBED", "Round", "Worker", "WorkerError"]
 
@@ -63,16 +64,13 @@ class Worker:
         self.timeout = timeout
         here, there = Pipe()
         self._connection = here
-        self._errors: IO[bytes] = TemporaryFile()  # noqa: SIM115 (closed with the worker)
+        self._errors = spool()
+        starting = _nursery(os.getpid()).submit(_start, backend, threads, there, self._errors)
         try:
-            starting = _nursery(os.getpid()).submit(_start, backend, threads, there, self._errors)
             self._process = starting.result()
-        except BaseException:
-            here.close()
-            self._errors.close()
+        except BaseException:  # an interrupt does not end the other thread, which will have started it
+            starting.add_done_callback(partial(_discard, os.getpid(), here, self._errors))
             raise
-        finally:
-            there.close()
         self.close = weakref.finalize(self, _end, os.getpid(), self._process, here, self._errors)
 
     @property
@@ -168,6 +166,17 @@ class Worker:
         self.close()
 
 
+def _discard(
+    owner: int, here: Connection, errors: IO[bytes], starting: Future[subprocess.Popen[bytes]]
+) -> None:
+    """End a worker that nobody waits for."""
+    if starting.exception() is None:
+        _end(owner, starting.result(), here, errors)
+    else:
+        here.close()
+        errors.close()
+
+
 @cache
 def _nursery(pid: int) -> ThreadPoolExecutor:
     """The thread that starts workers: PR_SET_PDEATHSIG fires when the *thread* that forked ends, so one that
@@ -178,19 +187,22 @@ def _nursery(pid: int) -> ThreadPoolExecutor:
 def _start(backend: str, threads: int, connection: Connection, errors: IO[bytes]) -> subprocess.Popen[bytes]:
     descriptor = connection.fileno()
     command = f"from tensaurus.cost.worker import serve; serve({descriptor}, {backend!r}, {threads})"
-    return subprocess.Popen(
-        [sys.executable, "-P", "-c", command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=errors,
-        pass_fds=[descriptor],
-        process_group=0,  # Ctrl-C reaches the parent alone, which closes its workers
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-            "OPENBLAS_NUM_THREADS": str(threads),
-        },
-    )
+    with connection:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            pass_fds=[descriptor],
+            process_group=0,  # Ctrl-C reaches the parent alone, which closes its workers
+            env={
+                **environment(),
+                "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+                "OPENBLAS_NUM_THREADS": str(threads),
+            },
+        )
+    adopt(process.pid)
+    return process
 
 
 def _end(owner: int, process: subprocess.Popen[bytes], connection: Connection, errors: IO[bytes]) -> None:
@@ -198,6 +210,7 @@ def _end(owner: int, process: subprocess.Popen[bytes], connection: Connection, e
     errors.close()
     if owner == os.getpid():  # not in a copy of the parent that was forked
         process.kill()
+        disown(process.pid)
         process.wait()
 
 

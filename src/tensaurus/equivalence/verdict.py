@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from onnx import ModelProto
 from rich.text import Text
@@ -18,6 +17,7 @@ from tensaurus.equivalence.interface import same_interface
 from tensaurus.equivalence.trial import Model, Trial
 from tensaurus.errors import naming
 from tensaurus.report.summary import Equality
+from tensaurus.scratch import temporary
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,9 @@ def verify(
     0..1); `kinds` are inputs to try, of `inputs.KINDS`; `field` is a check made before, for the record.
     Raises TensaurusError where a file is no model, or the original does not run.
     """
-    with TemporaryDirectory() as folder:
-        original = Model.read(a, shapes or {}, Path(folder) / "a.onnx")
-        candidate = Model.read(b, shapes or {}, Path(folder) / "b.onnx")
+    with temporary() as folder:
+        original = Model.read(a, shapes or {}, folder / "a.onnx")
+        candidate = Model.read(b, shapes or {}, folder / "b.onnx")
         if differences := same_interface(original.proto, candidate.proto):
             return Verdict(False, detail="; ".join(differences), field=field)
         with naming(original.name):
