@@ -126,11 +126,11 @@ def test_children_leave_their_files_in_the_folder() -> None:
 
 
 def test_temporary_files_have_one_place() -> None:
-    """No other module makes any."""
+    """No other module makes any; what a fault leaves is to stay."""
     found = [
         f"{path.relative_to(PACKAGE)}: {ast.unparse(node)}"
         for path in PACKAGE.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Import | ast.ImportFrom) and "tempfile" in ast.unparse(node)
     ]
-    assert found == ["scratch.py: import tempfile"]
+    assert sorted(found) == ["report/failure.py: import tempfile", "scratch.py: import tempfile"]

@@ -15,7 +15,7 @@ from time import monotonic
 import onnx
 from onnx.inliner import inline_local_functions
 
-from tensaurus import backends
+from tensaurus import backends, signals
 from tensaurus.cost.database import Database
 from tensaurus.cost.kernels import fused_pieces
 from tensaurus.cost.machine import Machine
@@ -149,6 +149,7 @@ def optimize(
             records, stopwatch, backend, machine, program.frame.opset, expand, weights=weights
         )
         observer = stack.enter_context(Observer(feeds, backend, machine, records, folder, expand))
+        stack.enter_context(signals.keeping())
         told.phase("searching")
         start = monotonic()
         effort = Effort(
@@ -189,7 +190,7 @@ def optimize(
         for taken, place in sorted((t, k) for k, t in enumerate(times) if t < (1 - MARGIN) * base):
             told.phase("checking that it is equal")
             applied = [*bodies, found[place]]
-            replay = check_rewrites(applied, seed)
+            replay = check_rewrites(applied, seed, told.stage)
             verdict = verify(
                 original,
                 models[place],
@@ -199,6 +200,7 @@ def optimize(
                 backend=backend,
                 threads=machine.threads,
                 field=replay,
+                stage=told.stage,
             )
             if replay.passed and verdict.passed:
                 choice = Choice(models[place], taken, verdict, applied, replay)
@@ -301,7 +303,8 @@ class Hunt:
         outcome = self.strategy.search(program, self.effort, watch)
         if outcome.ended_by == "interrupt":
             self.interrupted = True
-            self.told.note("interrupted: the best so far is measured and checked; Ctrl-C again gives up")
+            if not signals.announced():
+                self.told.note(signals.INTERRUPTED)
         return outcome
 
 

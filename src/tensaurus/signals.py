@@ -29,6 +29,7 @@ __all__ = [
     "disown",
     "install",
     "keeping",
+    "keeping_nothing",
     "not_at_end",
 ]
 
@@ -44,6 +45,7 @@ class _State:
         self.installed = 0  # the process that ends by a signal
         self.words = "interrupted"  # where an interrupt ends the process
         self.depth = 0  # of `keeping`
+        self.none = False  # no work is worth keeping
         self.armed = False  # the first interrupt is kept
         self.asked = False  # it came
         self.inside = False  # an interruptible part, in which...
@@ -145,9 +147,9 @@ def keeping(*, armed: bool = True, words: str | None = None) -> Iterator[None]:
     """Within it the first interrupt ends the search alone, a second one gives up.
 
     Not `armed`: from the first such block within it on, until this one ends; `words` are said where an
-    interrupt ends the process before.  In threads beside the main one it does nothing.
+    interrupt ends the process.  In threads beside the main one it does nothing.
     """
-    if not _main():
+    if not _main() or _state.none:
         yield
         return
     mine = not _state.installed and signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -168,6 +170,16 @@ def keeping(*, armed: bool = True, words: str | None = None) -> Iterator[None]:
         _state.words = before
         if not _state.depth:
             _state.armed = _state.asked = _state.gave_up = False
+
+
+@contextmanager
+def keeping_nothing() -> Iterator[None]:
+    """Within it every interrupt gives up: work is a part of something that is worth nothing without the rest."""
+    before, _state.none = _state.none, True
+    try:
+        yield
+    finally:
+        _state.none = before
 
 
 class Interruptible:

@@ -14,7 +14,7 @@ from tensaurus.cost.worker import WorkerError
 from tensaurus.equivalence.field_check import FieldCheck
 from tensaurus.equivalence.inputs import KINDS
 from tensaurus.equivalence.interface import same_interface
-from tensaurus.equivalence.trial import Model, Trial
+from tensaurus.equivalence.trial import Model, Stage, Trial, silent
 from tensaurus.errors import naming
 from tensaurus.report.summary import Equality
 from tensaurus.scratch import temporary
@@ -66,11 +66,13 @@ def verify(
     ranges: Mapping[str, tuple[int, int]] | None = None,
     kinds: Sequence[str] = KINDS,
     field: FieldCheck | None = None,
+    stage: Stage = silent,
 ) -> Verdict:
     """Compare candidate b with original a.
 
     `shapes` fixes sizes of inputs; `ranges` are the values of integer inputs (both ends included; else
-    0..1); `kinds` are inputs to try, of `inputs.KINDS`; `field` is a check made before, for the record.
+    0..1); `kinds` are inputs to try, of `inputs.KINDS`; `field` is a check made before, for the record;
+    `stage` is told what is being done.
     Raises TensaurusError where a file is no model, or the original does not run.
     """
     with temporary() as folder:
@@ -87,6 +89,7 @@ def verify(
                 backend=backend,
                 threads=threads or default_threads(),
                 ranges=ranges or {},
+                stage=stage,
             )
         try:
             sights = trial.judge(candidate)

@@ -28,6 +28,7 @@ from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 from tensaurus.search.candidate import Application, Candidate, Outcome, Step
 from tensaurus.search.neighbourhoods import Neighbourhoods, Placed
+from tensaurus.signals import Interruptible
 
 __all__ = ["Prices", "Saturation"]
 
@@ -92,8 +93,9 @@ class Saturation:
         start = monotonic()
         hunt = _Hunt(self, program)
         try:
-            hunt.explore()
-            hunt.settle()
+            with Interruptible():
+                hunt.explore()
+                hunt.settle()
         except KeyboardInterrupt:
             hunt.ended_by = "interrupt"
         candidates = hunt.candidates()
