@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tensaurus import files
 from tensaurus.errors import NotEqualError, TensaurusError, naming
 from tensaurus.files import cache_folder, replacing, require_writable
 
@@ -15,7 +20,6 @@ def test_replacing_renames_on_success(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
     with replacing(path) as beside:
-        assert beside.parent == tmp_path
         beside.write_text("new")
         assert path.read_text() == "old"
     assert path.read_text() == "new"
@@ -105,3 +109,85 @@ def test_errors_cross_process_borders() -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is NotEqualError
     assert str(copy) == str(error)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tensaurus import files
+if sys.argv[2] == "named":
+    files._unnamed = lambda folder: None
+with files.replacing(sys.argv[1]) as beside:
+    beside.write_text("half of the n")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def killed(path: Path, way: str) -> None:
+    """A process that is killed while it writes."""
+    source = Path(files.__file__).parents[1]
+    command = [sys.executable, "-c", KILLED, str(path), way]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(source)})
+    assert done.returncode == -signal.SIGKILL
+
+
+def test_what_is_killed_while_it_writes_leaves_nothing(tmp_path: Path) -> None:
+    made = files._unnamed(tmp_path)
+    if made is None:
+        pytest.skip("files without names are not here")
+    os.close(made)
+    path = tmp_path / "file"
+    path.write_text("old")
+    killed(path, "unnamed")
+    assert [(p, p.read_text()) for p in tmp_path.iterdir()] == [(path, "old")]
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_that_writes(tmp_path: Path) -> None:
+    path, other = tmp_path / "file", tmp_path / "other"
+    killed(path, "named")
+    (left,) = tmp_path.iterdir()
+    assert left.read_text() == "half of the n"
+    with replacing(other) as beside:
+        beside.write_text("new")
+    assert left.exists(), "it lies beside another file"
+    with replacing(path) as beside:
+        beside.write_text("new")
+    assert sorted(tmp_path.iterdir()) == [path, other]
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_two_write_one_file_at_once(named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if named:
+        monkeypatch.setattr(files, "_unnamed", lambda folder: None)
+    path = tmp_path / "file"
+    with replacing(path) as first:
+        first.write_text("first")
+        with replacing(path) as second:
+            second.write_text("second")
+        assert path.read_text() == "second"
+    assert [(p, p.read_text()) for p in tmp_path.iterdir()] == [(path, "first")]
+
+
+def test_a_named_file_that_is_taken_for_stale_before_it_is_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = files._lock, []
+
+    def lock(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 1:
+            files._remove_stale(tmp_path / "file")
+        real(descriptor)
+
+    monkeypatch.setattr(files, "_unnamed", lambda folder: None)
+    monkeypatch.setattr(files, "_lock", lock)
+    with replacing(tmp_path / "file") as beside:
+        beside.write_text("new")
+    assert len(calls) == 2 and (tmp_path / "file").read_text() == "new"
+
+
+def test_an_outputs_mode_is_that_of_a_new_file(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    with replacing(tmp_path / "file") as beside:
+        beside.write_text("new")
+    assert (tmp_path / "file").stat().st_mode == (tmp_path / "plain").stat().st_mode

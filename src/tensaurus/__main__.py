@@ -1,9 +1,12 @@
-"""python -m tensaurus, and the console script: an interrupt during the imports is one line, too."""
+"""python -m tensaurus, and the console script: what goes wrong during the imports is one line, too."""
 
 import sys
 
+from tensaurus import signals
+
 
 def main() -> None:
+    signals.install()
     try:
         from tensaurus.cli import main as run
 
@@ -11,6 +14,14 @@ def main() -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+    except Exception as error:
+        from tensaurus.report.failure import failure
+
+        found = failure(error)
+        print(f"error: {found.line}", file=sys.stderr)
+        sys.exit(found.status)
+    finally:
+        signals.close()
 
 
 if __name__ == "__main__":

@@ -14,17 +14,19 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from tempfile import TemporaryFile
 from types import TracebackType
 from typing import IO, Any, ClassVar, Self
 
 from tensaurus.errors import TensaurusError
+from tensaurus.scratch import environment as inherited
+from tensaurus.scratch import spool
+from tensaurus.signals import adopt, disown
 
 __all__ = ["Child", "ChildError", "available_memory"]
 
@@ -68,16 +70,13 @@ class Child:
         )
         here, there = Pipe()
         self._connection = here
-        self._errors: IO[bytes] = TemporaryFile()  # noqa: SIM115 (closed with the child)
+        self._errors = spool()
+        starting = _nursery(os.getpid()).submit(_start, command, there, self._errors, environment or {})
         try:
-            starting = _nursery(os.getpid()).submit(_start, command, there, self._errors, environment or {})
             self._process = starting.result()
-        except BaseException:
-            here.close()
-            self._errors.close()
+        except BaseException:  # an interrupt does not end the other thread, which will have started it
+            starting.add_done_callback(partial(_discard, os.getpid(), here, self._errors))
             raise
-        finally:
-            there.close()
         self.close = weakref.finalize(self, _end, os.getpid(), self._process, here, self._errors)
 
     @property
@@ -148,23 +147,37 @@ def _nursery(pid: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, f"children-of-{pid}")
 
 
+def _discard(
+    owner: int, here: Connection, errors: IO[bytes], starting: Future[subprocess.Popen[bytes]]
+) -> None:
+    """End a child that nobody waits for."""
+    if starting.exception() is None:
+        _end(owner, starting.result(), here, errors)
+    else:
+        here.close()
+        errors.close()
+
+
 def _start(
     command: str, connection: Connection, errors: IO[bytes], environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    descriptor = connection.fileno()
-    return subprocess.Popen(
-        [sys.executable, "-P", "-c", command.format(descriptor)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=errors,
-        pass_fds=[descriptor],
-        process_group=0,  # Ctrl-C reaches the parent alone, which closes its children
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-            **environment,
-        },
-    )
+    with connection:
+        descriptor = connection.fileno()
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", command.format(descriptor)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            pass_fds=[descriptor],
+            process_group=0,  # Ctrl-C reaches the parent alone, which closes its children
+            env={
+                **inherited(),
+                "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+                **environment,
+            },
+        )
+    adopt(process.pid)
+    return process
 
 
 def _end(owner: int, process: subprocess.Popen[bytes], connection: Connection, errors: IO[bytes]) -> None:
@@ -172,6 +185,7 @@ def _end(owner: int, process: subprocess.Popen[bytes], connection: Connection, e
     errors.close()
     if owner == os.getpid():  # not in a copy of the parent that was forked
         process.kill()
+        disown(process.pid)
         process.wait()
 
 

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from math import nan
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
@@ -31,6 +30,8 @@ from tensaurus.graph.onnx_import import import_model
 from tensaurus.optimize import optimize
 from tensaurus.report.progress import NoProgress, Progress
 from tensaurus.report.records import Record, Setting
+from tensaurus.scratch import temporary
+from tensaurus.signals import keeping_nothing
 from tensaurus.zoo.selection import Subject
 
 __all__ = ["Contest", "setting_here"]
@@ -114,7 +115,7 @@ class Contest:
             model = subject.load()
             program = import_model(model, subject.shapes, subject.name)
             require_ranges(model, subject.ranges)
-            folder = Path(stack.enter_context(TemporaryDirectory()))
+            folder = stack.enter_context(temporary())
             source = packed(model, folder)
             feeds, words = sample_feeds(
                 model, subject.shapes, self.seed, source, self.peers[0], threads, subject.ranges
@@ -133,20 +134,23 @@ class Contest:
         name = f"tensaurus on {backend}"
         self.progress.note(f"{subject.name}: optimizing for {backend}")
         try:
-            result = optimize(
-                model,
-                shapes=subject.shapes,
-                ranges=subject.ranges,
-                backend=backend,
-                threads=self.setting.threads,
-                time_limit=self.time_limit,
-                steps=self.steps,
-                seed=self.seed,
-                database=self.database,
-                progress=self.progress,
-            )
+            with keeping_nothing():
+                result = optimize(
+                    model,
+                    shapes=subject.shapes,
+                    ranges=subject.ranges,
+                    backend=backend,
+                    threads=self.setting.threads,
+                    time_limit=self.time_limit,
+                    steps=self.steps,
+                    seed=self.seed,
+                    database=self.database,
+                    progress=self.progress,
+                )
         except TensaurusError as error:
             return _Entrant(name, backend, source, True, str(error))
+        if result.summary.ended_by == "interrupt":  # what it would have found is not known
+            raise KeyboardInterrupt
         if not result.rewrites:
             return _Entrant(name, backend, source, True, "unchanged")
         kept = folder / backend

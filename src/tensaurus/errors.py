@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -40,11 +40,27 @@ class NotEqualError(TensaurusError):
     exit_code: ClassVar[int] = 1
 
 
+def note(error: BaseException, *, file: object = None, phase: str | None = None) -> None:
+    """The error came up while this file was worked on, in this phase; what was noted before it stays."""
+    with suppress(AttributeError):  # an exception that takes no attributes
+        for name, value in (("_tensaurus_file", file), ("_tensaurus_phase", phase)):
+            if value and not hasattr(error, name):
+                setattr(error, name, str(value))
+
+
+def circumstances(error: BaseException) -> tuple[str | None, str | None]:
+    """The file and the phase that were noted."""
+    return getattr(error, "_tensaurus_file", None), getattr(error, "_tensaurus_phase", None)
+
+
 @contextmanager
 def naming(file: str | Path) -> Iterator[None]:
-    """Errors from within that name no file name this one."""
+    """Errors from within that name no file name this one; of those that are not ours it is noted."""
     try:
         yield
     except TensaurusError as error:
         error.file = file if error.file is None else error.file
+        raise
+    except Exception as error:
+        note(error, file=file)
         raise

@@ -10,13 +10,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from math import inf, nan
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import monotonic
 
 import onnx
 from onnx.inliner import inline_local_functions
 
-from tensaurus import backends
+from tensaurus import backends, signals
 from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.measure import Stopwatch, choose
@@ -42,6 +41,7 @@ from tensaurus.report.progress import NoProgress, Progress
 from tensaurus.report.summary import METADATA_KEY, Equality, Rewrite, Summary
 from tensaurus.rules.match import expander
 from tensaurus.rules.rule import Rule, library
+from tensaurus.scratch import temporary
 from tensaurus.search.bodies import search_bodies
 from tensaurus.search.candidate import Candidate, Outcome
 from tensaurus.search.strategies import STRATEGIES, Effort, Runtime, Strategy
@@ -133,7 +133,7 @@ def optimize(
         require_ranges(original, ranges or {})
         told.phase("trying it")
         first = "onnxruntime" if backend == "auto" else backend
-        folder = Path(stack.enter_context(TemporaryDirectory()))
+        folder = stack.enter_context(temporary())
         source = packed(original, folder)
         if strange := [v.name for v in required_inputs(original) if not v.type.HasField("tensor_type")]:
             reason = f"input {strange[0]} is not a tensor, no values can be made up for it"
@@ -153,6 +153,7 @@ def optimize(
             records, stopwatch, backend, machine, program.frame.opset, expand, weights=weights
         )
         observer = stack.enter_context(Observer(feeds, backend, machine, records, folder, expand))
+        stack.enter_context(signals.keeping())
         told.phase("searching")
         start = monotonic()
         effort = Effort(
@@ -193,7 +194,7 @@ def optimize(
         for taken, place in sorted((t, k) for k, t in enumerate(times) if t < (1 - MARGIN) * base):
             told.phase("checking that it is equal")
             applied = [*bodies, found[place]]
-            replay = check_rewrites(applied, seed)
+            replay = check_rewrites(applied, seed, told.stage)
             verdict = verify(
                 original,
                 models[place],
@@ -204,6 +205,7 @@ def optimize(
                 threads=machine.threads,
                 field=replay,
                 limit=run_limit,
+                stage=told.stage,
             )
             if replay.passed and verdict.passed:
                 choice = Choice(models[place], taken, verdict, applied, replay)
@@ -306,7 +308,8 @@ class Hunt:
         outcome = self.strategy.search(program, self.effort, watch)
         if outcome.ended_by == "interrupt":
             self.interrupted = True
-            self.told.note("interrupted: the best so far is measured and checked; Ctrl-C again gives up")
+            if not signals.announced():
+                self.told.note(signals.INTERRUPTED)
         for note in dict.fromkeys(outcome.notes):
             self.told.note(note)
         return outcome

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from tensaurus.backends import Array, BackendError, said
 from tensaurus.backends._kernels import Kernel, charged, per_run, traced
+from tensaurus.scratch import temporary
 
 if TYPE_CHECKING:
     import onnx
@@ -115,8 +115,8 @@ class _OnnxRuntime:
         kernels = _kernels(proto)
         options = _options(threads)
         options.enable_profiling = True
-        with TemporaryDirectory() as folder:
-            options.profile_file_prefix = str(Path(folder) / "profile")
+        with temporary() as folder:
+            options.profile_file_prefix = str(folder / "profile")
             session = _opened(model, options)
             call = _Session(session).bind(feeds)
             runs, start = 0, perf_counter()
@@ -205,8 +205,8 @@ def _optimized(model: onnx.ModelProto, level: Any) -> Sequence[onnx.NodeProto]:
     options = _options(1)
     options.graph_optimization_level = level
     options.log_severity_level = 4
-    with TemporaryDirectory() as folder:
-        options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
+    with temporary() as folder:
+        options.optimized_model_filepath = str(folder / "optimized.onnx")
         try:
             source = model.SerializeToString()
         except Exception as error:  # larger than a message may be

@@ -1,6 +1,7 @@
 """The application: what goes wrong is one line.
 
-Exit status: 0 done, 1 not equal or a failed check, 2 bad usage or input, 130 interrupted.
+Exit status: 0 done, 1 not equal or a failed check, 2 bad usage or input, or too little memory or disk, 70 a
+fault of ours, 129 hung up, 130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import warnings
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from tensaurus._version import __version__
-from tensaurus.errors import TensaurusError
+from tensaurus.errors import note
+from tensaurus.report.failure import failure
 
 
 class _OneLineErrors(TyperGroup):
@@ -22,18 +24,61 @@ class _OneLineErrors(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except TensaurusError as error:
-            typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(error.exit_code) from error
-        except BrokenPipeError:  # the reader of our output has gone
+        except (typer.Exit, typer.Abort, BrokenPipeError):  # the last: the reader of our output has gone
             raise
-        except (MemoryError, OSError) as error:  # of the machine: no memory, no disk, no process
-            lead = "there is not enough memory: " if isinstance(error, MemoryError) else ""
-            typer.echo(f"error: {lead}{' '.join(str(error).split())}".removesuffix(": "), err=True)
-            raise typer.Exit(2) from error
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
             raise typer.Exit(130) from None
+        except Exception as error:
+            if _is_usage(error):
+                raise
+            found = failure(error)
+            typer.echo(f"error: {found.line}", err=True)
+            raise typer.Exit(found.status) from error
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        if not options.get("standalone_mode", True):
+            return super().main(*args, **options)
+        try:
+            status = super().main(*args, **{**options, "standalone_mode": False})
+        except typer.Abort:
+            typer.echo("aborted", err=True)
+            sys.exit(1)
+        except Exception as error:
+            if not _is_usage(error):
+                raise
+            _say_usage(error)
+            sys.exit(2)
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+class Command(TyperCommand):
+    """A command; of what goes wrong in it its arguments and its name are noted."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            given = [ctx.params.get(p.name) for p in self.params if p.param_type_name == "argument"]
+            words = [str(word) for v in given if v for word in (v if isinstance(v, list | tuple) else [v])]
+            note(error, file=", ".join(words), phase=f"running `{ctx.command_path}`")
+            raise
+
+
+def _is_usage(error: Any) -> bool:
+    """Whether it is one of the parser's; they come from click, or from typer's copy of it."""
+    return hasattr(error, "format_message") and hasattr(error, "exit_code")
+
+
+def _say_usage(error: Any) -> None:
+    message = str(error.format_message())
+    ctx = getattr(error, "ctx", None)
+    if message.startswith("Usage:"):  # of a command without arguments: its help
+        typer.echo(message, err=True)
+        return
+    reason = " ".join(message.split()).removesuffix(".")
+    command = "tensaurus" if ctx is None else ctx.command_path
+    typer.echo(f"error: {reason}{'' if reason.endswith('?') else '.'} See: {command} --help", err=True)
 
 
 app = typer.Typer(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tensaurus.cli.app import app
+from tensaurus.cli.app import Command, app
 from tensaurus.cli.options import (
     DatabaseFile,
     Ranges,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tensaurus.report.records import Record
 
 
-@app.command()
+@app.command(cls=Command)
 def bench(
     models: Annotated[
         list[str] | None,
@@ -45,9 +45,7 @@ def bench(
     ] = None,
     ours: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME,...", help="What to optimize for; default: every peer that can be."
-        ),
+        typer.Option(metavar="NAME,...", help="What to optimize for; default: every peer that can be."),
     ] = None,
     against: Annotated[
         list[Path] | None,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tensaurus.cli.app import app
+from tensaurus.cli.app import Command, app
 from tensaurus.cli.options import Seed
 from tensaurus.errors import TensaurusError
 from tensaurus.files import require_writable
@@ -40,7 +40,7 @@ class CyclesName(StrEnum):
     none = "none"
 
 
-@app.command()
+@app.command(cls=Command)
 def extract(
     file: Annotated[
         Path,

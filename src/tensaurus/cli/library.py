@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tensaurus.cli.app import app
+from tensaurus.cli.app import Command, app
 from tensaurus.cli.options import DatabaseFile, Seed
 from tensaurus.errors import NotEqualError, TensaurusError
 from tensaurus.files import replacing, require_writable
@@ -23,7 +23,7 @@ app.add_typer(db, name="db")
 app.add_typer(zoo, name="zoo")
 
 
-@rules.command("verify")
+@rules.command("verify", cls=Command)
 def rules_verify(
     file: Annotated[
         Path | None,
@@ -68,7 +68,7 @@ def rules_verify(
             beside.write_text(text, encoding="utf-8")
 
 
-@db.command("path")
+@db.command("path", cls=Command)
 def db_path(database: DatabaseFile = None) -> None:
     """Print where the database is."""
     from tensaurus.cost.database import default_path
@@ -76,14 +76,14 @@ def db_path(database: DatabaseFile = None) -> None:
     typer.echo(database or default_path())
 
 
-@db.command("count")
+@db.command("count", cls=Command)
 def db_count(database: DatabaseFile = None) -> None:
     """Print how many measurements there are."""
     with _open(database) as measurements:
         typer.echo(measurements.count())
 
 
-@db.command("list")
+@db.command("list", cls=Command)
 def db_list(database: DatabaseFile = None) -> None:
     """Print every measurement.
 
@@ -95,7 +95,7 @@ def db_list(database: DatabaseFile = None) -> None:
             typer.echo("\t".join([f"{row.seconds * 1e3:.6g}", *(" ".join(word.split()) for word in words)]))
 
 
-@db.command("clear")
+@db.command("clear", cls=Command)
 def db_clear(
     database: DatabaseFile = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -109,7 +109,7 @@ def db_clear(
         typer.echo(f"forgot {count} measurements")
 
 
-@zoo.command("list")
+@zoo.command("list", cls=Command)
 def zoo_list() -> None:
     """Print the names of models to try, one a line.
 
@@ -129,7 +129,7 @@ def zoo_list() -> None:
         typer.echo("  ".join([f"{entry.name:23}", f"{source:26}", *shapes]).rstrip())
 
 
-@zoo.command("build")
+@zoo.command("build", cls=Command)
 def zoo_build(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="As `tensaurus zoo list` prints it.", show_default=False)
@@ -152,7 +152,7 @@ def zoo_build(
     typer.echo(f"wrote {output}")
 
 
-@zoo.command("fetch")
+@zoo.command("fetch", cls=Command)
 def zoo_fetch(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="As `tensaurus zoo list` prints it.", show_default=False)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tensaurus.cli.app import app
+from tensaurus.cli.app import Command, app
 from tensaurus.cli.options import (
     DatabaseFile,
     Model,
@@ -24,9 +24,10 @@ from tensaurus.cli.options import (
 )
 from tensaurus.errors import NotEqualError, naming
 from tensaurus.files import replacing, require_writable
+from tensaurus.signals import commit, keeping
 
 
-@app.command()
+@app.command(cls=Command)
 def optimize(
     model: Model,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where the result goes.")],
@@ -70,39 +71,41 @@ def optimize(
 ) -> None:
     """Make MODEL faster.
 
-    Ctrl-C ends the search and keeps the best verified result so far.
+    Ctrl-C ends the search, and the best result so far is checked and written; a second one gives up.
     """
     shapes, ranges = parse_shapes(shape or ()), parse_ranges(range_ or ())
     require_distinct({"MODEL": model, "--output": output, "--json": json, "--db": database})
     for path in (output, json):
         if path is not None:
             require_writable(path)
-    from tensaurus.optimize import optimize as run
-    from tensaurus.report.progress import progress_on
+    with keeping(armed=False, words="interrupted: nothing was written"):
+        from tensaurus.optimize import optimize as run
+        from tensaurus.report.progress import progress_on
 
-    with progress_on(console_on(stderr=True), quiet=quiet) as progress:
-        result = run(
-            model,
-            shapes=shapes,
-            ranges=ranges,
-            backend=backend,
-            threads=threads,
-            time_limit=time_limit,
-            steps=steps,
-            search=search,
-            alpha=alpha,
-            nodes=nodes,
-            multi=k_multi,
-            max_memory=None if max_memory is None else max_memory * 1e6,
-            run_limit=run_limit,
-            seed=seed,
-            database=database,
-            progress=progress,
-        )
-    if not result.summary.equivalence.passed:
-        verdict = result.summary.equivalence.render().plain
-        raise NotEqualError(f"no result was written: {verdict}", file=model)
-    result.save(output)
+        with progress_on(console_on(stderr=True), quiet=quiet) as progress:
+            result = run(
+                model,
+                shapes=shapes,
+                ranges=ranges,
+                backend=backend,
+                threads=threads,
+                time_limit=time_limit,
+                steps=steps,
+                search=search,
+                alpha=alpha,
+                nodes=nodes,
+                multi=k_multi,
+                max_memory=None if max_memory is None else max_memory * 1e6,
+                run_limit=run_limit,
+                seed=seed,
+                database=database,
+                progress=progress,
+            )
+        if not result.summary.equivalence.passed:
+            verdict = result.summary.equivalence.render().plain
+            raise NotEqualError(f"no result was written: {verdict}", file=model)
+        commit()
+        result.save(output)
     if json is not None:
         with replacing(json) as beside:
             beside.write_text(result.summary.to_json() + "\n", encoding="utf-8")
@@ -111,7 +114,7 @@ def optimize(
         typer.echo(f"\nwrote {output}")
 
 
-@app.command()
+@app.command(cls=Command)
 def verify(
     a: Annotated[Path, typer.Argument(metavar="A", help="An ONNX file.", show_default=False)],
     b: Annotated[Path, typer.Argument(metavar="B", help="Another one.", show_default=False)],
@@ -150,13 +153,14 @@ def verify(
             backend=backend,
             threads=threads,
             limit=run_limit,
+            stage=progress.stage,
         )
     show(equality.render(), soft_wrap=True)
     if not equality.passed:
         raise typer.Exit(NotEqualError.exit_code)
 
 
-@app.command()
+@app.command(cls=Command)
 def explain(file: Model) -> None:
     """What changed in a model, why it is right, what it gained."""
     from tensaurus.report.explain import explain as tell

@@ -23,6 +23,8 @@ class CpSat:
         self._solver: Any = cp_model.CpSolver()
         self._solver.parameters.num_workers = workers
         self._solver.parameters.random_seed = seed
+        # It would take Ctrl-C for itself, and leave the process without any handler of it.
+        self._solver.parameters.catch_sigint_signal = False
         # The rows for cycles are worth most in the linear relaxation, and by default clauses stay out of it.
         self._solver.parameters.linearization_level = 2
 

@@ -15,6 +15,8 @@ from typing import Any
 
 from tensaurus.egraph.extract import Choice
 from tensaurus.egraph.formulation import Answer, Formulation, heights
+from tensaurus.scratch import environment
+from tensaurus.signals import adopt, disown
 
 __all__ = ["Highs"]
 
@@ -29,12 +31,18 @@ class Highs:
         self._seed = seed
         # -P: the modules beside the program must not be found under their bare names
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-P", str(PROGRAM)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment(),
+            process_group=0,  # Ctrl-C reaches the parent alone, which ends it
         )
+        adopt(self._process.pid)
 
     def stop(self) -> None:
         """End the search."""
         self._process.kill()
+        disown(self._process.pid)
 
     def solve(self, form: Formulation, start: Choice, cost: float, seconds: float) -> Answer:
         """The best choice and the bound within the time; `start` is one without a cycle, and its cost."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
+import signal
 import sys
+from contextlib import suppress
 from typing import Any
 
 
@@ -50,6 +53,8 @@ def solve(task: dict[str, Any]) -> tuple[float, list[float] | None, bool]:
 
 
 if __name__ == "__main__":
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG, Linux: its parent may be killed
     # What libraries print must not mix with the answer.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

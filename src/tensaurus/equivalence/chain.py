@@ -10,7 +10,7 @@ the error add up along the chain.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
 
@@ -22,6 +22,7 @@ from tensaurus.backends.reference import evaluate_all
 from tensaurus.cost.operators import operations
 from tensaurus.egraph.egraph import Equation
 from tensaurus.equivalence.field_check import FieldCheck, check_field
+from tensaurus.equivalence.trial import Stage, silent
 from tensaurus.graph.node import Node, again, source
 from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType, Untypable
@@ -64,14 +65,23 @@ class Tally:
         return FieldCheck(True, compared, self.degree, min(1.0, self.bound), f"rewrites: {detail or 'none'}")
 
 
-def check_rewrites(candidates: Sequence[Candidate], seed: int = 0) -> FieldCheck:
-    """Every application of a rule along the candidates' chains; `trials` counts those with an error bound."""
+def check_rewrites(candidates: Sequence[Candidate], seed: int = 0, stage: Stage = silent) -> FieldCheck:
+    """Every application of a rule along the candidates' chains; `trials` counts those with an error bound.
+
+    `stage` is told which one is being replayed.
+    """
     tally = Tally()
-    for candidate in candidates:
-        for run in _runs(candidate):
-            failure = _check_run(run, tally, seed)
-            if failure is not None:
-                return failure
+    runs = [run for candidate in candidates for run in _runs(candidate)]
+    count, total = 0, sum(1 for run in runs for _ in _applied(run))
+
+    def began(applied: int) -> None:
+        stage("rewrite", count + applied, total)
+
+    for run in runs:
+        failure = _check_run(run, tally, seed, began)
+        count += sum(1 for _ in _applied(run))
+        if failure is not None:
+            return failure
     return tally.found
 
 
@@ -101,14 +111,17 @@ def _exact(rule: Rule) -> bool:
     return rule.evidence is not None and rule.evidence.by in FIELD_EVIDENCE
 
 
-def _check_run(run: Sequence[Candidate], tally: Tally, seed: int) -> FieldCheck | None:
-    """None where the run is right, else the check that failed."""
+def _check_run(
+    run: Sequence[Candidate], tally: Tally, seed: int, began: Callable[[int], None]
+) -> FieldCheck | None:
+    """None where the run is right, else the check that failed; `began` is told the rewrite's number in it."""
     first = run[0].step
     assert first is not None
     applied = list(_applied(run))
     before, after = _closed(first.before.program), _closed(run[-1].program)
     exact = all(_exact(application.rule) for application in applied)
     if exact and _operations(before) + _operations(after) <= AFFORDABLE:
+        began(len(applied))
         check = check_field(before, after, seed=seed)
         if not check.passed:
             return check
@@ -116,7 +129,8 @@ def _check_run(run: Sequence[Candidate], tally: Tally, seed: int) -> FieldCheck 
             tally.add(check)
             tally.whole += len(applied)
             return None
-    for application in applied:
+    for number, application in enumerate(applied, 1):
+        began(number)
         exact = _exact(application.rule)
         check = _check_alone(application, seed)
         if not check.passed:

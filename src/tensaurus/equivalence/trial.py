@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -22,6 +22,13 @@ NEIGHBOURS = 4  # on the runtime
 EXACT = ("random", "blocks")  # inputs on which the candidate runs in float64 too
 EXACT_NEIGHBOURS = 2
 LARGE = 2**31 - 2**20  # bytes that a model may have to be sent to a runtime without a file
+
+
+Stage: TypeAlias = Callable[[str, int, int], None]  # what begins, and which of how many
+
+
+def silent(name: str, done: int, total: int) -> None:
+    """Nobody is told."""
 
 
 @dataclass
@@ -89,11 +96,12 @@ class Trial:
         threads: int,
         ranges: Mapping[str, tuple[int, int]],
         limit: float = RUN_LIMIT,
+        stage: Stage = silent,
     ):
         """A run may take `limit` seconds."""
         self.limit = limit
         self.original, self.seed, self.ranges = original, seed, ranges
-        self.backend, self.threads = backend, threads
+        self.backend, self.threads, self.stage = backend, threads, stage
         self.names = [output.name for output in original.proto.graph.output]
         self.notes: list[str] = []
         self.rows: list[_Row] = []
@@ -115,19 +123,21 @@ class Trial:
         """Every output on every input.  Raises WorkerError where the candidate does not run."""
         found: list[Sight] = []
         with tried(candidate.source, self.backend, threads=self.threads, limit=self.limit) as worker:
-            for row in self.rows:
+            for number, row in enumerate(self.rows, 1):
+                self.stage("result, input", number, len(self.rows))
                 results = _run(worker, row.feed.arrays)
                 if len(results) != len(self.names):
                     raise WorkerError(f"it has {len(results)} outputs, not {len(self.names)}")
                 found += self._judged(row, row.results, results, exact=False)
-        for row in self.rows:
-            if row.exact:
-                try:
-                    results = _float64(candidate.proto, row.shapes).run(None, row.feed.arrays)
-                except TensaurusError as error:
-                    self._note(f"not compared in float64: {error}")
-                    break
-                found += self._judged(row, row.exact, results, exact=True)
+        exact = [row for row in self.rows if row.exact]
+        for number, row in enumerate(exact, 1):
+            self.stage("result in float64, input", number, len(exact))
+            try:
+                results = _float64(candidate.proto, row.shapes).run(None, row.feed.arrays)
+            except TensaurusError as error:
+                self._note(f"not compared in float64: {error}")
+                break
+            found += self._judged(row, row.exact, results, exact=True)
         return found
 
     def _judged(
@@ -152,7 +162,9 @@ class Trial:
         try:
             for shapes, words in assignments(self.original.proto, given):
                 before = len(self.rows)
-                for kind in kinds if not self.rows else kinds[:1]:
+                wanted = kinds if not self.rows else kinds[:1]
+                for place, kind in enumerate(wanted, 1):
+                    self.stage("original and its float64 reference, input", place, len(wanted))
                     item = feed(self.original.proto, shapes, kind, self.seed, self.ranges)
                     try:
                         results = _run(worker, item.arrays)
@@ -194,6 +206,7 @@ class Trial:
             self._note("too large for neighbours: the original's own errors alone are the measure")
             return
         for number in range(NEIGHBOURS):
+            self.stage("model one rounding away", number + 1, NEIGHBOURS)
             seed = self.seed * 1_000_003 + number
             try:
                 worker.compile(neighbour(self.original.proto, seed).SerializeToString())
@@ -219,6 +232,7 @@ class Trial:
         if not rows or self.original.proto.ByteSize() > LARGE // 2:
             return
         for number in range(EXACT_NEIGHBOURS):
+            self.stage("model one rounding away in float64", number + 1, EXACT_NEIGHBOURS)
             seed = self.seed * 1_000_003 + NEIGHBOURS + number
             session = _float64(neighbour(self.original.proto, seed), rows[0].shapes)
             for row in rows:

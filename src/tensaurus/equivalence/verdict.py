@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from onnx import ModelProto
 from rich.text import Text
@@ -15,9 +14,10 @@ from tensaurus.cost.worker import RUN_LIMIT, WorkerError
 from tensaurus.equivalence.field_check import FieldCheck
 from tensaurus.equivalence.inputs import KINDS
 from tensaurus.equivalence.interface import same_interface
-from tensaurus.equivalence.trial import Model, Trial
+from tensaurus.equivalence.trial import Model, Stage, Trial, silent
 from tensaurus.errors import naming
 from tensaurus.report.summary import Equality
+from tensaurus.scratch import temporary
 
 
 @dataclass(frozen=True)
@@ -67,17 +67,18 @@ def verify(
     kinds: Sequence[str] = KINDS,
     field: FieldCheck | None = None,
     limit: float = RUN_LIMIT,
+    stage: Stage = silent,
 ) -> Verdict:
     """Compare candidate b with original a.
 
     `shapes` fixes sizes of inputs; `ranges` are the values of integer inputs (both ends included; else
     0..1); `kinds` are inputs to try, of `inputs.KINDS`; `field` is a check made before, for the record; a run
-    may take `limit` seconds.
+    may take `limit` seconds; `stage` is told what is being done.
     Raises TensaurusError where a file is no model, or the original does not run.
     """
-    with TemporaryDirectory() as folder:
-        original = Model.read(a, shapes or {}, Path(folder) / "a.onnx")
-        candidate = Model.read(b, shapes or {}, Path(folder) / "b.onnx")
+    with temporary() as folder:
+        original = Model.read(a, shapes or {}, folder / "a.onnx")
+        candidate = Model.read(b, shapes or {}, folder / "b.onnx")
         if differences := same_interface(original.proto, candidate.proto):
             return Verdict(False, detail="; ".join(differences), field=field)
         with naming(original.name):
@@ -90,6 +91,7 @@ def verify(
                 threads=threads or default_threads(),
                 ranges=ranges or {},
                 limit=limit,
+                stage=stage,
             )
         try:
             sights = trial.judge(candidate)

@@ -11,12 +11,17 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
+from tensaurus.errors import note
+
 
 class Progress(Protocol):
     """What the optimizer reports to. Times are in milliseconds and seconds, as the names say."""
 
     def phase(self, name: str) -> None:
         """A new phase begins; done, best and time left start anew."""
+
+    def stage(self, name: str, done: int, total: int) -> None:
+        """Within the phase this one of so many things of a kind has begun, as (the rewrite, 3, 12)."""
 
     def step(self, done: int, total: int | None, best_ms: float | None, seconds_left: float | None) -> None:
         """The phase has done this many of total steps; best_ms is the best model's expected time so far."""
@@ -26,9 +31,14 @@ class Progress(Protocol):
 
 
 class NoProgress:
-    """Says nothing."""
+    """Says nothing, but of an error that leaves it the phase is noted."""
+
+    _phase = ""
 
     def phase(self, name: str) -> None:
+        self._phase = name
+
+    def stage(self, name: str, done: int, total: int) -> None:
         pass
 
     def step(self, done: int, total: int | None, best_ms: float | None, seconds_left: float | None) -> None:
@@ -43,7 +53,8 @@ class NoProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        pass
+        if error is not None and self._phase:
+            note(error, phase=self._phase)
 
 
 class PlainProgress(NoProgress):
@@ -52,13 +63,16 @@ class PlainProgress(NoProgress):
     def __init__(self, console: Console, every_seconds: float = 10.0) -> None:
         self._console = console
         self._every = every_seconds
-        self._phase = ""
         self._best: float | None = None
         self._printed = time.monotonic()
 
     def phase(self, name: str) -> None:
         self._phase, self._best = name, None
         self._print(name)
+
+    def stage(self, name: str, done: int, total: int) -> None:
+        if time.monotonic() - self._printed >= self._every:
+            self._print(f"{self._phase}: {name} {done} of {total}")
 
     def step(self, done: int, total: int | None, best_ms: float | None, seconds_left: float | None) -> None:
         better = best_ms is not None and (self._best is None or best_ms < 0.99 * self._best)
@@ -93,6 +107,9 @@ class TerminalProgress(NoProgress):
         self._status = describe(done, total, best_ms, seconds_left)
         self._outcome = describe(done, total, best_ms, None)
 
+    def stage(self, name: str, done: int, total: int) -> None:
+        self._status = f"{name} {done} of {total}"
+
     def note(self, text: str) -> None:
         self._console.print(f"  {escape(text)}", highlight=False)
 
@@ -103,6 +120,7 @@ class TerminalProgress(NoProgress):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        super().__exit__(kind, error, trace)
         if kind is None:
             self._finish_phase()
         self._live.stop()

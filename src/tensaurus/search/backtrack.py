@@ -21,6 +21,7 @@ from tensaurus.graph.program import Program
 from tensaurus.rules.match import Rewriter
 from tensaurus.rules.rule import Rule
 from tensaurus.search.candidate import Application, Candidate, Outcome, Step
+from tensaurus.signals import Interruptible
 
 Cost: TypeAlias = Callable[[Node], float]  # seconds of one node
 Change: TypeAlias = tuple[tuple[Node, ...], tuple[Node, ...]]  # roots before and after
@@ -70,48 +71,53 @@ class Backtrack:
         """The best programs found; an interrupt ends the search and keeps them."""
         start = monotonic()
         outcome = Outcome([Candidate(program, inf)], programs=1)
+        try:
+            with Interruptible():
+                self._walk(program, outcome)
+        except KeyboardInterrupt:
+            outcome.ended_by = "interrupt"
+        outcome.seconds = monotonic() - start
+        return outcome
+
+    def _walk(self, program: Program, outcome: Outcome) -> None:
+        """Fill the outcome."""
         tick = itertools.count()
         wide: list[tuple[float, int, Candidate]] = []
         narrow: list[tuple[float, int, Candidate]] = []
         self._seen = {program.roots}
         improved = 0
-        try:
-            first = Candidate(program, self.total(program))  # measures every operator: long, the first time
-            outcome.candidates = [first]
-            if first.cost < inf:
-                heapq.heappush(wide, (first.cost, next(tick), first))
-            else:
+        first = Candidate(program, self.total(program))  # measures every operator: long, the first time
+        outcome.candidates = [first]
+        if first.cost < inf:
+            heapq.heappush(wide, (first.cost, next(tick), first))
+        else:
+            outcome.ended_by = "time"
+        while wide or narrow:
+            if outcome.steps - improved >= self.patience:
+                outcome.ended_by = "patience"
+                break
+            if outcome.steps >= self.steps:
+                outcome.ended_by = "steps"
+                break
+            if self._late():
                 outcome.ended_by = "time"
-            while wide or narrow:
-                if outcome.steps - improved >= self.patience:
-                    outcome.ended_by = "patience"
-                    break
-                if outcome.steps >= self.steps:
-                    outcome.ended_by = "steps"
-                    break
+                break
+            passes = bool(wide)
+            cost, _, current = heapq.heappop(wide if passes else narrow)
+            if cost >= self.alpha * outcome.best.cost and current is not outcome.best:
+                continue
+            outcome.steps += 1
+            if passes:
+                heapq.heappush(narrow, (cost, next(tick), current))
+            for child in self.passes(current) if passes else self.places(current):
+                outcome.programs += 1
+                if self._keep(outcome, child):
+                    improved = outcome.steps
+                if child.cost < self.alpha * outcome.best.cost:
+                    heapq.heappush(wide, (child.cost, next(tick), child))
                 if self._late():
-                    outcome.ended_by = "time"
                     break
-                passes = bool(wide)
-                cost, _, current = heapq.heappop(wide if passes else narrow)
-                if cost >= self.alpha * outcome.best.cost and current is not outcome.best:
-                    continue
-                outcome.steps += 1
-                if passes:
-                    heapq.heappush(narrow, (cost, next(tick), current))
-                for child in self.passes(current) if passes else self.places(current):
-                    outcome.programs += 1
-                    if self._keep(outcome, child):
-                        improved = outcome.steps
-                    if child.cost < self.alpha * outcome.best.cost:
-                        heapq.heappush(wide, (child.cost, next(tick), child))
-                    if self._late():
-                        break
-                self.watch(outcome.steps, outcome.best.cost)
-        except KeyboardInterrupt:
-            outcome.ended_by = "interrupt"
-        outcome.seconds = monotonic() - start
-        return outcome
+            self.watch(outcome.steps, outcome.best.cost)
 
     def _late(self) -> bool:
         return self.deadline is not None and monotonic() >= self.deadline

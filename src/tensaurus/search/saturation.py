@@ -31,6 +31,7 @@ from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 from tensaurus.search.candidate import Application, Candidate, Outcome, Step
 from tensaurus.search.neighbourhoods import Neighbourhoods, Placed
+from tensaurus.signals import Interruptible
 
 __all__ = ["Prices", "Saturation"]
 
@@ -97,10 +98,11 @@ class Saturation:
         hunt: _Hunt | None = None
         try:
             try:
-                hunt = _Hunt(self, program)
-                hunt.explore()
-                hunt.estimate()
-                hunt.settle()
+                with Interruptible():
+                    hunt = _Hunt(self, program)
+                    hunt.explore()
+                    hunt.estimate()
+                    hunt.settle()
             except KeyboardInterrupt:
                 outcome.ended_by = "interrupt"
             if hunt is not None:

