@@ -11,11 +11,11 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
-from tensaurus.backends.reference import Session
 from tensaurus.cost.worker import RUN_LIMIT, Worker, WorkerError, tried
 from tensaurus.equivalence.inputs import Feed, Shape, assignments, feed
 from tensaurus.equivalence.judge import Finding, Original
 from tensaurus.equivalence.neighbours import moved_feed, neighbour
+from tensaurus.equivalence.reference import Reference
 from tensaurus.errors import TensaurusError
 
 NEIGHBOURS = 4  # on the runtime
@@ -106,7 +106,7 @@ class Trial:
         self.notes: list[str] = []
         self.rows: list[_Row] = []
         self.random: set[str] = set()
-        self._session: tuple[Mapping[str, Shape], Session] | None = None
+        self._reference = Reference(threads, limit)
         try:
             worker = tried(original.source, backend, threads=threads, limit=limit)
         except WorkerError as error:
@@ -116,6 +116,12 @@ class Trial:
             self._run_neighbours(worker)
         self._run_exact()
         self._note_constants()
+
+    def __enter__(self) -> Trial:
+        return self
+
+    def __exit__(self, *given: object) -> None:
+        self._reference.__exit__(*given)
 
     # -------------------------------------------------------------------------------------- a candidate
 
@@ -133,7 +139,7 @@ class Trial:
         for number, row in enumerate(exact, 1):
             self.stage("result in float64, input", number, len(exact))
             try:
-                results = _float64(candidate.proto, row.shapes).run(None, row.feed.arrays)
+                results = self._reference.run(candidate.source, row.feed.arrays, row.shapes)
             except TensaurusError as error:
                 self._note(f"not compared in float64: {error}")
                 break
@@ -193,9 +199,7 @@ class Trial:
 
     def _referred(self, item: Feed, shapes: Mapping[str, Shape], results: Sequence[Any]) -> list[Original]:
         try:
-            if self._session is None or self._session[0] != shapes:
-                self._session = shapes, _float64(self.original.proto, shapes)
-            exact = self._session[1].run(None, item.arrays)
+            exact = self._reference.run(self.original.source, item.arrays, shapes)
         except TensaurusError as error:
             self._note(f"there is no float64 reference, the original's own results stand in: {error}")
             exact = list(results)
@@ -234,11 +238,15 @@ class Trial:
         for number in range(EXACT_NEIGHBOURS):
             self.stage("model one rounding away in float64", number + 1, EXACT_NEIGHBOURS)
             seed = self.seed * 1_000_003 + NEIGHBOURS + number
-            session = _float64(neighbour(self.original.proto, seed), rows[0].shapes)
+            beside = neighbour(self.original.proto, seed).SerializeToString()
             for row in rows:
-                for original, result in zip(
-                    row.exact, session.run(None, moved_feed(row.feed.arrays, seed)), strict=True
-                ):
+                moved = moved_feed(row.feed.arrays, seed)
+                try:
+                    results = self._reference.run(beside, moved, rows[0].shapes)
+                except TensaurusError as error:
+                    self._note(f"not compared with a neighbour in float64: {error}")
+                    return
+                for original, result in zip(row.exact, results, strict=True):
                     original.add(result)
 
     # -------------------------------------------------------------------------------------------- notes
@@ -261,12 +269,6 @@ class Trial:
             one, other = (row.results[place].own for row in rows)
             if name not in self.random and _identical(one, other):
                 self._note(f"output {name} is the same on two random inputs: it shows little")
-
-
-def _float64(model: ModelProto, shapes: Mapping[str, Shape]) -> Session:
-    from tensaurus.graph.onnx_import import import_model
-
-    return Session(import_model(model, shapes))
 
 
 def _unit(elem_type: int) -> np.dtype[Any] | None:

@@ -82,7 +82,7 @@ def verify(
         if differences := same_interface(original.proto, candidate.proto):
             return Verdict(False, detail="; ".join(differences), field=field)
         with naming(original.name):
-            trial = Trial(
+            started = Trial(
                 original,
                 shapes or {},
                 kinds,
@@ -93,12 +93,13 @@ def verify(
                 limit=limit,
                 stage=stage,
             )
-        try:
-            sights = trial.judge(candidate)
-        except WorkerError as error:
-            inputs = tuple(row.feed.kind for row in trial.rows)
-            detail = f"{candidate.name} does not run: {error}"
-            return Verdict(False, inputs=inputs, detail=detail, field=field, notes=tuple(trial.notes))
+        with started as trial:
+            try:
+                sights = trial.judge(candidate)
+            except WorkerError as error:
+                inputs = tuple(row.feed.kind for row in trial.rows)
+                detail = f"{candidate.name} does not run: {error}"
+                return Verdict(False, inputs=inputs, detail=detail, field=field, notes=tuple(trial.notes))
     plausible = [s.finding for s in sights if s.feed.plausible and not s.exact]
     max_abs, max_rel, own_abs, own_rel = (
         max((getattr(finding, key) for finding in plausible), default=float("nan"))

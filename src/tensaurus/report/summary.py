@@ -133,7 +133,7 @@ class Summary:
             measured = f"{self.measurements} measurement" + ("s" if self.measurements != 1 else "")
             size = f", {self.searched}" if self.searched else ""
             lines.add_row("search", f"{self.search_seconds:.1f} s, {measured}{size}{ended}")
-        if not math.isnan(self.predicted_ms):
+        if math.isfinite(self.predicted_ms):  # infinite where there was no time to measure the operators
             original = f"{self.original_predicted_ms:.3f} ms → " if self.rewrites else ""
             lines.add_row("predicted", f"{original}{self.predicted_ms:.3f} ms from its operators")
         if len(self.found_ms) > 1:
@@ -144,7 +144,9 @@ class Summary:
         for flag in self.unlock:
             lines.add_row("unlock", Text.assemble((flag, "bold"), " would let more of it be optimized"))
         if not self.rewrites:
-            return Group(lines, Text("no rewrite was kept: the model is unchanged", style="dim"))
+            cut = self.ended_by == "time"
+            more = ". The time limit cut the search: a longer one may find more" if cut else ""
+            return Group(lines, Text(f"no rewrite was kept: the model is unchanged{more}", style="dim"))
         return Group(lines, Text(), self._rewrite_table())
 
     def _gain(self) -> Text:

@@ -238,6 +238,12 @@ class _Hunt:
         self._learn_fusions(self.program)
         best = self._cheapest(Choices(self.graph, self.roots, self.patterns, before=self.own))
         if best is None:
+            if self.ended_by == "time":
+                known = f"{sum(self.known)} of the model's {len(self.known)} kinds of operators"
+                self.notes.append(
+                    f"there was time to measure {known}: only what estimates favour is tried."
+                    " A longer --time-limit helps, and so does another run: measurements are kept"
+                )
             return
         self.kept = best.choices.memory(best.choice)
         self.footprint = best.choices.footprint(best.choice)
