@@ -120,12 +120,12 @@ class Bench:
         process = self._start(database, out)
         self._await_handlers(process)
         while process.poll() is None and PHASES.index(self._phase()) < PHASES.index(phase):
-            time.sleep(0.001)
+            time.sleep(0.003)
         end = time.monotonic() + share * self.length.get((warm, phase), 0.0)
         children: set[int] = set()
         while process.poll() is None and time.monotonic() < end:
             children |= descendants(process.pid)
-            time.sleep(0.001)
+            time.sleep(min(0.02, max(0.0, end - time.monotonic())))
         children |= descendants(process.pid)
         met = self._phase()
         process.send_signal(kind)
