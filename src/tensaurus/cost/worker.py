@@ -14,14 +14,15 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from statistics import median
+from threading import Lock
 from types import TracebackType
 from typing import IO, Any
 
@@ -65,11 +66,12 @@ class Worker:
         here, there = Pipe()
         self._connection = here
         self._errors = spool()
-        starting = _nursery(os.getpid()).submit(_start, backend, threads, there, self._errors)
+        order = _Order(here, self._errors)
         try:
-            self._process = starting.result()
-        except BaseException:  # an interrupt does not end the other thread, which will have started it
-            starting.add_done_callback(partial(_discard, os.getpid(), here, self._errors))
+            job = partial(_start, backend, threads, there, self._errors)
+            self._process = _nursery(os.getpid()).submit(order.fill, job).result()
+        except BaseException:
+            order.cancel()
             raise
         self.close = weakref.finalize(self, _end, os.getpid(), self._process, here, self._errors)
 
@@ -166,15 +168,34 @@ class Worker:
         self.close()
 
 
-def _discard(
-    owner: int, here: Connection, errors: IO[bytes], starting: Future[subprocess.Popen[bytes]]
-) -> None:
-    """End a worker that nobody waits for."""
-    if starting.exception() is None:
-        _end(owner, starting.result(), here, errors)
-    else:
-        here.close()
-        errors.close()
+@dataclass
+class _Order:
+    """A worker to be started by another thread; an interrupt of the one that waits does not end that."""
+
+    connection: Connection
+    errors: IO[bytes]
+    lock: Lock = field(default_factory=Lock)
+    process: subprocess.Popen[bytes] | None = None
+    cancelled: bool = False
+
+    def fill(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        """Start it, and end it where nobody waits any more."""
+        process = start()
+        with self.lock:
+            self.process = process
+            cancelled = self.cancelled
+        if cancelled:
+            _end(os.getpid(), process, self.connection, self.errors)
+        return process
+
+    def cancel(self) -> None:
+        """End it, now or when it has started."""
+        with self.lock:
+            self.cancelled = True
+            process = self.process
+        self.connection.close()
+        if process is not None:
+            _end(os.getpid(), process, self.connection, self.errors)
 
 
 @cache
