@@ -261,10 +261,8 @@ def table(runs: Sequence[Run]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def signalled(folder: Path, kind: signal.Signals, runs: int, seed: int) -> Iterator[Run]:
-    """So many runs with the signal, at random moments of all phases; the folder is empty."""
-    bench = Bench(folder, random.Random(seed))
-    bench.prepare()
+def signalled(bench: Bench, kind: signal.Signals, runs: int) -> Iterator[Run]:
+    """So many runs with the signal, at random moments of all phases."""
     first = bench.spare.randrange(len(PHASES))
     for number in range(first, first + runs):
         phase = PHASES[number % len(PHASES)]
@@ -281,7 +279,9 @@ def main() -> None:
     def tried(kind: signal.Signals) -> list[Run]:
         found = []
         with tempfile.TemporaryDirectory() as folder:
-            for run in signalled(Path(folder), kind, options.runs, options.seed + kind):
+            bench = Bench(Path(folder), random.Random(options.seed + kind))
+            bench.prepare()
+            for run in signalled(bench, kind, options.runs):
                 found.append(run)
                 wrong = f"{'; '.join(run.wrong)} {run.said}" if run.wrong else ""
                 print(f"{kind.name} warm={run.warm} {run.phase}: {run.status} {wrong}", flush=True)

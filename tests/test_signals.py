@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from random import Random
 from types import ModuleType
 
 import pytest
@@ -285,10 +286,9 @@ def bench() -> ModuleType:
 
 @pytest.mark.measured
 def test_signals_at_random_moments(bench: ModuleType, tmp_path: Path) -> None:
-    runs = []
-    for kind in bench.SIGNALS:
-        (tmp_path / kind.name).mkdir()
-        runs += bench.signalled(tmp_path / kind.name, kind, 3, seed=kind)
+    made = bench.Bench(tmp_path, Random(1))
+    made.prepare()
+    runs = [run for kind in bench.SIGNALS for run in bench.signalled(made, kind, 3)]
     assert Counter(run.signal for run in runs) == dict.fromkeys(bench.SIGNALS, 3)
     assert [(run.signal, run.phase, run.wrong, run.said) for run in runs if run.wrong] == []
     assert bench.table(runs).count("\n| SIG") >= 3
