@@ -20,6 +20,7 @@ from onnx import numpy_helper
 from typer.testing import CliRunner, Result
 
 import tensaurus
+from tensaurus import signals
 from tensaurus.cli import app
 from tensaurus.cli.options import parse_shapes
 from tensaurus.cost.database import Database
@@ -438,12 +439,15 @@ def test_ctrl_c_keeps_the_best_so_far(pretrained: Callable[[str], Path], tmp_pat
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     ) as process:
         assert process.stderr is not None
-        heard = process.stderr.readline()  # its first phase has begun
-        time.sleep(3)
+        heard = ""
+        while not heard.endswith("searching\n"):
+            heard += process.stderr.readline()
+        time.sleep(1)
         process.send_signal(signal.SIGINT)
         said, more = process.communicate(timeout=240)
     assert process.returncode == 0, heard + more
     assert "Traceback" not in more
+    assert [line for line in more.splitlines() if "interrupted" in line] == [signals.INTERRUPTED]
     assert out.is_file()
     assert str(out) in said
     assert time.monotonic() - started < 240

@@ -76,6 +76,26 @@ def test_put_many_is_all_or_nothing(tmp_path: Path) -> None:
         assert database.count() == 1
 
 
+def test_an_interrupt_at_the_beginning_of_a_transaction(tmp_path: Path) -> None:
+    """No transaction stays open, in which the next one could not begin."""
+    with Database(tmp_path / "m.sqlite") as database:
+        real = database._connection
+
+        class Interrupted:
+            def execute(self, statement: str) -> object:
+                made = real.execute(statement)
+                if statement.startswith("BEGIN"):
+                    raise KeyboardInterrupt
+                return made
+
+        database._connection = Interrupted()  # type: ignore[assignment]
+        with pytest.raises(KeyboardInterrupt):
+            database.put(A)
+        database._connection = real
+        database.put(A)
+        assert database.count() == 1
+
+
 def test_two_processes_write_at_once(tmp_path: Path) -> None:
     path = tmp_path / "m.sqlite"
     code = """

@@ -193,6 +193,23 @@ def test_a_right_edit_passes(name: str) -> None:
     assert verdict.notes == ()
 
 
+def test_the_stages_of_a_check_are_told() -> None:
+    said: list[tuple[str, int, int]] = []
+    verdict = verify(net(), folded(), kinds=FEW, threads=1, stage=lambda *what: said.append(what))
+    assert verdict.passed
+    kinds = list(dict.fromkeys(name for name, _, _ in said))
+    assert [name.split(",")[0] for name in kinds] == [
+        "original and its float64 reference",
+        "model one rounding away",
+        "model one rounding away in float64",
+        "result",
+        "result in float64",
+    ]
+    for kind in kinds:
+        counts = [(done, total) for name, done, total in said if name == kind]
+        assert counts == [(k, len(counts)) for k in range(1, len(counts) + 1)]
+
+
 def test_other_kernels_pass() -> None:
     pytest.importorskip("openvino")
     assert verify(net(), folded(), backend="openvino", threads=1).passed

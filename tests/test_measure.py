@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from _thread import interrupt_main
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from tensaurus import backends
+from tensaurus import backends, child, signals
 from tensaurus.cost.machine import Machine, busy_seconds, default_threads
 from tensaurus.cost.measure import Contender, Stopwatch, Timing, choose, compare, ratio
 from tensaurus.cost.worker import Worker, WorkerError
@@ -272,6 +273,36 @@ def test_no_worker_outlives_its_parent(ending: signal.Signals, tmp_path: Path) -
     assert soon(lambda: gone(resting) and gone(working))
     if ending == signal.SIGINT:
         assert errors.rstrip().endswith("KeyboardInterrupt")
+
+
+def test_an_interrupt_while_a_worker_starts_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is started by another thread, which the interrupt does not end."""
+    real = child._start
+    started: list[int] = []
+
+    def start(*arguments: Any) -> Any:
+        interrupt_main()
+        time.sleep(0.2)
+        process = real(*arguments)
+        started.append(process.pid)
+        return process
+
+    monkeypatch.setattr(child, "_start", start)
+    with pytest.raises(KeyboardInterrupt):
+        Worker("onnxruntime", threads=1)
+    assert soon(lambda: bool(started)) and soon(lambda: gone(started[0]))
+    assert started[0] not in signals._state.children
+
+
+def test_an_interrupt_while_a_worker_is_asked_ends_it() -> None:
+    with Worker("onnxruntime", threads=1) as worker:
+        worker.compile(ONE)
+        worker.feed({"x": np.zeros((128, 128), np.float32)})
+        timer = threading.Timer(0.3, interrupt_main)
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            worker.time(60)
+        assert soon(lambda: gone(worker.pid)) and not worker.alive
 
 
 def test_a_worker_outlives_the_thread_that_made_it() -> None:

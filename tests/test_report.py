@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from tensaurus.errors import TensaurusError
+from tensaurus.errors import TensaurusError, circumstances
 from tensaurus.report.explain import explain
 from tensaurus.report.progress import NoProgress, PlainProgress, TerminalProgress, describe, progress_on
 from tensaurus.report.summary import METADATA_KEY, Equality, Rewrite, Summary, tally
@@ -209,6 +209,32 @@ def test_plain_progress_shows_life_after_a_while() -> None:
     report(PlainProgress(console, every_seconds=0))
     assert isinstance(console.file, io.StringIO)
     assert "verify: 7" in console.file.getvalue().splitlines()
+
+
+def test_stages_are_shown_after_a_while_and_live() -> None:
+    piped, live = (Console(file=io.StringIO(), width=80, force_terminal=live) for live in (False, True))
+    shown = {PlainProgress(piped): 0, PlainProgress(piped, every_seconds=0): 1, TerminalProgress(live): 0}
+    for progress, lines in shown.items():
+        assert isinstance(piped.file, io.StringIO)
+        before = piped.file.getvalue().count("checking: rewrite 3 of 12")
+        with progress:
+            progress.phase("checking")
+            progress.stage("rewrite", 3, 12)
+            if isinstance(progress, TerminalProgress):
+                assert "checking  rewrite 3 of 12" in progress._line().plain
+        assert piped.file.getvalue().count("checking: rewrite 3 of 12") == before + lines
+    NoProgress().stage("rewrite", 3, 12)
+
+
+@pytest.mark.parametrize("kind", [NoProgress, PlainProgress, TerminalProgress])
+def test_an_error_that_leaves_a_display_has_its_phase(kind: type[NoProgress]) -> None:
+    console = Console(file=io.StringIO())
+    progress = kind() if kind is NoProgress else kind(console)  # type: ignore[call-arg]
+    with pytest.raises(KeyError) as caught, progress:
+        progress.phase("reading")
+        progress.phase("searching")
+        raise KeyError
+    assert circumstances(caught.value) == (None, "searching")
 
 
 def test_terminal_progress_is_live() -> None:

@@ -575,8 +575,11 @@ def test_rewrites_of_every_candidate_replay(name: str) -> None:
         assert [c.program for c in candidate.chain][0] is whole
         if candidate.step is not None:
             assert candidate.step.applied
-            replay = check_rewrites([candidate])
+            said: list[tuple[str, int, int]] = []
+            replay = check_rewrites([candidate], stage=lambda *what, to=said: to.append(what))  # type: ignore[misc]
             assert replay.passed, replay.detail
+            count = len(candidate.step.applied)
+            assert said[-1] == ("rewrite", count, count) and said == sorted(said)
             check = check_field(whole, candidate.program)
             assert check.passed, check.detail
 

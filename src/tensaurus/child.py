@@ -13,13 +13,15 @@ import signal
 import subprocess
 import sys
 import weakref
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import import_module
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import IO, Any, ClassVar, Self
 
@@ -71,11 +73,12 @@ class Child:
         here, there = Pipe()
         self._connection = here
         self._errors = spool()
-        starting = _nursery(os.getpid()).submit(_start, command, there, self._errors, environment or {})
+        order = _Order(here, self._errors)
         try:
-            self._process = starting.result()
-        except BaseException:  # an interrupt does not end the other thread, which will have started it
-            starting.add_done_callback(partial(_discard, os.getpid(), here, self._errors))
+            job = partial(_start, command, there, self._errors, environment or {})
+            self._process = _nursery(os.getpid()).submit(order.fill, job).result()
+        except BaseException:
+            order.cancel()
             raise
         self.close = weakref.finalize(self, _end, os.getpid(), self._process, here, self._errors)
 
@@ -140,22 +143,41 @@ class Child:
         self.close()
 
 
+@dataclass
+class _Order:
+    """A child to be started by another thread; an interrupt of the one that waits does not end that."""
+
+    connection: Connection
+    errors: IO[bytes]
+    lock: Lock = field(default_factory=Lock)
+    process: subprocess.Popen[bytes] | None = None
+    cancelled: bool = False
+
+    def fill(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        """Start it, and end it where nobody waits any more."""
+        process = start()
+        with self.lock:
+            self.process = process
+            cancelled = self.cancelled
+        if cancelled:
+            _end(os.getpid(), process, self.connection, self.errors)
+        return process
+
+    def cancel(self) -> None:
+        """End it, now or when it has started."""
+        with self.lock:
+            self.cancelled = True
+            process = self.process
+        self.connection.close()
+        if process is not None:
+            _end(os.getpid(), process, self.connection, self.errors)
+
+
 @cache
 def _nursery(pid: int) -> ThreadPoolExecutor:
     """The thread that starts children: PR_SET_PDEATHSIG fires when the *thread* that forked ends, so one that
     lives as long as the process forks them all. A forked process (another pid) needs its own."""
     return ThreadPoolExecutor(1, f"children-of-{pid}")
-
-
-def _discard(
-    owner: int, here: Connection, errors: IO[bytes], starting: Future[subprocess.Popen[bytes]]
-) -> None:
-    """End a child that nobody waits for."""
-    if starting.exception() is None:
-        _end(owner, starting.result(), here, errors)
-    else:
-        here.close()
-        errors.close()
 
 
 def _start(

@@ -174,7 +174,7 @@ def keeping(*, armed: bool = True, words: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def keeping_nothing() -> Iterator[None]:
-    """Within it every interrupt gives up: a part of the work is worth nothing without the rest."""
+    """Within it every interrupt gives up: a part of work that is worth nothing without the rest."""
     before, _state.none = _state.none, True
     try:
         yield

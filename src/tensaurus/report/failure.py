@@ -49,7 +49,7 @@ def failure(error: Exception) -> Failure:
         reason, remedy = f"there is not enough memory{during}{detail}", REMEDIES[errno.ENOMEM]
     elif isinstance(error, OSError):
         about = f": {error.filename}" if error.filename is not None else ""
-        reason = f"{error.strerror or error or type(error).__name__}{about}{during}"
+        reason = f"{error.strerror or str(error) or type(error).__name__}{about}{during}"
         remedy = REMEDIES.get(error.errno or 0, "")
     else:
         kept = _keep(error, file, phase)
