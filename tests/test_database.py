@@ -269,6 +269,14 @@ def test_a_file_deleted_or_replaced_while_it_is_open(tmp_path: Path, replaced: b
             assert other.get(*key(A)) == A
 
 
+def test_a_garbled_declaration_is_damage(tmp_path: Path) -> None:
+    path = stored(tmp_path / "m.sqlite")
+    overwrite(path, path.read_bytes().index(b"NOT NULL"), b"'\x98\n\xf0")  # SQLite quotes it when it complains
+    with pytest.warns(UserWarning, match="damaged-1") as warned, Database(path) as database:
+        database.put(A)
+    assert "\n" not in str(warned[0].message)
+
+
 def test_a_file_whose_making_was_interrupted(tmp_path: Path) -> None:
     path = stored(tmp_path / "m.sqlite")
     connection = sqlite3.connect(path)

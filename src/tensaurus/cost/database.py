@@ -34,6 +34,8 @@ TABLE = (
 )
 INSERT = "REPLACE INTO measurements VALUES (?, ?, ?, ?, ?)"
 
+UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)  # the latter: a complaint that quotes the damage
+
 T = TypeVar("T")
 
 
@@ -156,7 +158,7 @@ class Database:
                 self._connection = self._open()
             try:
                 return action()
-            except sqlite3.DatabaseError as error:
+            except UNREADABLE as error:
                 if not _damaged(error):
                     raise
                 self._connection.close()
@@ -167,15 +169,15 @@ class Database:
     def _complaints(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, sqlite3.Error) as error:
-            reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
+            reason = isinstance(error, OSError) and error.strerror or _line(error)
             raise DatabaseError(
                 f"the measurement database cannot be used: {reason}",
                 file=self.path,
                 remedy=REMEDY,
             ) from error
 
-    def _open(self, damage: sqlite3.DatabaseError | None = None) -> sqlite3.Connection:
+    def _open(self, damage: Exception | None = None) -> sqlite3.Connection:
         """A connection to the file, or to a new one where it is damaged; one process at a time does this.
 
         `damage` was met in the file that was open so far; another process may have replaced that since.
@@ -188,7 +190,7 @@ class Database:
             if damage is None or self._identity != _identity(self.path):
                 try:
                     return self._connect()
-                except sqlite3.DatabaseError as error:
+                except UNREADABLE as error:
                     if not _damaged(error):
                         raise
                     damage = error
@@ -196,7 +198,7 @@ class Database:
         finally:
             os.close(folder)
 
-    def _begin_anew(self, damage: sqlite3.DatabaseError) -> sqlite3.Connection:
+    def _begin_anew(self, damage: Exception) -> sqlite3.Connection:
         """A connection to a new file with what can be read of the damaged one, which is renamed."""
         aside = self._set_aside()
         connection = self._connect()
@@ -209,7 +211,7 @@ class Database:
             raise
         kept = f" with {len(saved)} measurements that could be read" if saved else ""
         renamed = f"renamed to {aside.name}, and a new file started{kept}"
-        self._warn(f"{self.path} is damaged ({damage}): {renamed}")
+        self._warn(f"{self.path} is damaged ({_line(damage)}): {renamed}")
         return connection
 
     def _connect(self) -> sqlite3.Connection:
@@ -249,7 +251,7 @@ class Database:
         found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         connection.execute("PRAGMA ignore_check_constraints = OFF")
         if found != "ok":
-            error = sqlite3.DatabaseError(" ".join(str(found).split()))
+            error = sqlite3.DatabaseError(found)
             error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
             raise error
         if connection.execute(f"SELECT 1 FROM measurements WHERE NOT ({SOUND}) LIMIT 1").fetchone():
@@ -298,8 +300,14 @@ def _count(rows: int) -> str:
     return "1 row" if rows == 1 else f"{rows} rows"
 
 
-def _damaged(error: sqlite3.DatabaseError) -> bool:
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _damaged(error: Exception) -> bool:
     """Whether the file itself is broken, rather than locked, absent or not writable."""
+    if isinstance(error, UnicodeDecodeError):
+        return True
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 

@@ -25,7 +25,7 @@ def text(raw: bytes) -> str | None:
 def readable_rows(path: Path) -> list[Row]:
     """The rows before the first damage and behind the last; the file stays as it is."""
     found: dict[Row, Row] = {}
-    with suppress(sqlite3.Error, OSError), TemporaryDirectory() as folder:
+    with suppress(sqlite3.Error, UnicodeDecodeError, OSError), TemporaryDirectory() as folder:
         copy = Path(folder) / "copy.sqlite"
         for suffix in ("", "-wal"):
             with suppress(FileNotFoundError):
@@ -54,7 +54,7 @@ def _read(connection: sqlite3.Connection, order: str, found: dict[Row, Row]) -> 
     """
     last: Row | None = None
     columns = ", ".join(f"{name}{order}" for name in KEY)
-    with suppress(sqlite3.Error):
+    with suppress(sqlite3.Error, UnicodeDecodeError, MemoryError):  # sizes may be garbled, too
         for row in connection.execute(f"SELECT * FROM measurements ORDER BY {columns}"):
             *key, seconds = row
             if not seconds or not all(isinstance(part, str) and "\0" not in part for part in key):
