@@ -271,7 +271,7 @@ def test_a_file_deleted_or_replaced_while_it_is_open(tmp_path: Path, replaced: b
 
 def test_a_garbled_declaration_is_damage(tmp_path: Path) -> None:
     path = stored(tmp_path / "m.sqlite")
-    overwrite(path, path.read_bytes().index(b"NOT NULL"), b"'\x98\n\xf0")  # SQLite quotes it when it complains
+    overwrite(path, path.read_bytes().index(b"NOT NULL"), b"'\x98\n\xf0")  # SQLite quotes it
     with pytest.warns(UserWarning, match="damaged-1") as warned, Database(path) as database:
         database.put(A)
     assert "\n" not in str(warned[0].message)
