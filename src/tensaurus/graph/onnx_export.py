@@ -60,7 +60,9 @@ def export_model(program: Program, *, folded: bool = True, expand: Expand | None
     model.ir_version = max(model.ir_version, 4)
     own = any(node.domain in ONNX_DOMAINS for node in graph.node)
     if own and not any(entry.domain in ONNX_DOMAINS for entry in model.opset_import):
-        model.opset_import.add(domain="", version=COPY_OPSET)
+        # one that imports nothing, which IR versions before 3 cannot, is of the first opset
+        version = COPY_OPSET if model.opset_import else frame.opset
+        model.opset_import.add(domain="", version=version)
     return model
 
 
