@@ -14,6 +14,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnxruntime.datasets import get_example
 
 from tensaurus.errors import TensaurusError
+from tensaurus.graph import onnx_export
 from tensaurus.graph.model_file import load_model
 from tensaurus.graph.onnx_export import export_model
 from tensaurus.graph.onnx_import import import_model
@@ -157,3 +158,19 @@ def test_a_model_before_opsets_is_written_as_of_the_first() -> None:
     model = helper.make_model(graph, ir_version=2)
     del model.opset_import[:]
     assert [entry.version for entry in export_model(import_model(model)).opset_import] == [1]
+
+
+def test_a_thousand_alike_are_tried_in_their_opset_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    written = onnx_export._node_proto
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return written(*arguments)
+
+    monkeypatch.setattr(onnx_export, "_node_proto", counted)
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("v0", "v1000")]
+    nodes = [helper.make_node("Relu" if k % 2 else "Tanh", [f"v{k}"], [f"v{k + 1}"]) for k in range(1000)]
+    model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:]), ir_version=8)
+    assert len(export_model(import_model(model)).graph.node) == 1000
+    assert len(calls) == 1002

@@ -45,10 +45,10 @@ def load_model(path: str | Path) -> ModelProto:
     if not all(isinstance(text, str) for text in _texts(model)):
         raise TensaurusError("has names that are not UTF-8", file=path)
     external = _load_external(model, file)
-    sort_nodes(model.graph)
     try:
         _check(str(file) if external else raw, file)
     except TensaurusError:  # of its form alone?
+        sort_nodes(model.graph)
         check_model(in_form(model), file)
     return model
 
