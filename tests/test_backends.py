@@ -77,6 +77,26 @@ def test_a_profile_charges_every_tensor(name: str) -> None:
     assert sorted(map(sorted, backend.kernels(CONVOLUTION))) == [["c", "r"], ["y"]]
 
 
+@pytest.mark.skipif("onnxruntime" not in RUNTIMES, reason="onnxruntime is absent")
+def test_what_renames_nothing_is_optimized_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensaurus.backends import onnxruntime
+
+    levels = []
+    optimized = onnxruntime._optimized
+
+    def counted(proto: Any, level: Any) -> Any:
+        levels.append(level)
+        return optimized(proto, level)
+
+    monkeypatch.setattr(onnxruntime, "_optimized", counted)
+    product = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Relu", ["p"], ["y"])]
+    raw = model(product, [info("x", [2, 3])], [info("y", [2, 4])], {"w": floats(3, 4)})
+    found = onnxruntime.BACKEND.kernels(raw)
+    assert sorted(map(sorted, found)) == [["p"], ["y"]] and len(levels) == 1
+    onnxruntime.BACKEND.kernels(CONVOLUTION)
+    assert len(levels) == 3  # blocked layouts are explained by the graph before
+
+
 def test_conversions_are_charged_to_those_who_ask_for_them() -> None:
     one, two, none = frozenset({"a"}), frozenset({"b", "c"}), frozenset[str]()
     kernels = [

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
+from dataclasses import astuple, fields
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
@@ -145,15 +149,37 @@ def test_not_a_database_is_set_aside(tmp_path: Path) -> None:
         assert (tmp_path / f"m.sqlite.damaged-{number}").read_text().startswith("this is not")
 
 
-def test_damage_inside_is_set_aside(tmp_path: Path) -> None:
-    path = tmp_path / "m.sqlite"
+def many(count: int = 500) -> list[Measurement]:
+    return [Measurement(f"{i} " + "x" * 100, "b", "d", "", i + 1.0) for i in range(count)]
+
+
+def stored(path: Path, count: int = 500) -> Path:
+    """A new file with many measurements."""
     with Database(path) as database:
-        database.put_many(Measurement(f"{i} " + "x" * 100, "b", "d", "", i) for i in range(500))
-    content = bytearray(path.read_bytes())
-    for page in range(1, len(content) // 4096):
-        content[page * 4096 : page * 4096 + 64] = b"\xff" * 64
-    path.write_bytes(content)
+        database.put_many(many(count))
+    return path
+
+
+def overwrite(path: Path, at: int, content: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(content)
+
+
+def test_damage_inside_is_set_aside_when_the_file_is_opened(tmp_path: Path) -> None:
+    path = stored(tmp_path / "m.sqlite")
+    for page in range(1, path.stat().st_size // 4096):
+        overwrite(path, page * 4096, b"\xff" * 64)
+    with pytest.warns(UserWarning, match="damaged-1") as warned, Database(path) as database:
+        assert database.all() == []
+    assert len(warned) == 1
+
+
+def test_damage_while_open_is_set_aside_once(tmp_path: Path) -> None:
+    path = stored(tmp_path / "m.sqlite", 40_000)  # more than SQLite keeps in memory
     with Database(path) as database, Database(path) as other:
+        for page in range(1, path.stat().st_size // 4096):
+            overwrite(path, page * 4096, b"\xff" * 64)
         with pytest.warns(UserWarning, match="damaged-1"):
             assert database.all() == []
         database.put(A)
@@ -161,14 +187,123 @@ def test_damage_inside_is_set_aside(tmp_path: Path) -> None:
     assert (tmp_path / "m.sqlite.damaged-1").exists() and not (tmp_path / "m.sqlite.damaged-2").exists()
 
 
-def test_truncated_file_is_set_aside(tmp_path: Path) -> None:
-    path = tmp_path / "m.sqlite"
-    with Database(path) as database:
-        database.put_many(Measurement(f"{i} " + "x" * 100, "b", "d", "", i) for i in range(500))
-    path.write_bytes(path.read_bytes()[:9000])
-    with pytest.warns(UserWarning, match="damaged-1"), Database(path) as database:
+@pytest.mark.parametrize("page", range(12))
+@pytest.mark.parametrize("inside", (0, 808))
+def test_a_file_cut_anywhere_keeps_what_can_be_read(tmp_path: Path, page: int, inside: int) -> None:
+    path = stored(tmp_path / "m.sqlite")
+    path.write_bytes(path.read_bytes()[: max(100, page * 4096 + inside)])
+    with pytest.warns(UserWarning, match="damaged-1") as warned, Database(path) as database:
+        left = database.all()
+        assert set(left) <= set(many()) and (page < 8 or left)
         database.put(A)
+        assert database.get(*key(A)) == A
+    assert len(warned) == 1 and (not left or f"with {len(left)} measurements" in str(warned[0].message))
+
+
+def test_what_lies_around_the_damage_is_kept(tmp_path: Path) -> None:
+    path = stored(tmp_path / "m.sqlite")
+    overwrite(path, path.stat().st_size // 4096 // 2 * 4096, b"\xff" * 64)
+    with pytest.warns(UserWarning, match="damaged-1"), Database(path) as database:
+        assert 400 < database.count() < 500 and set(database.all()) <= set(many())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_garbled_files_are_one_line_or_work(data: st.DataObject) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "m.sqlite"
+        connection = sqlite3.connect(path)
+        with Database(path) as writer:
+            writer.put_many(many(150))
+            connection.execute("SELECT * FROM measurements").fetchone()  # keeps the journal beside it
+        files = {suffix: Path(f"{path}{suffix}").read_bytes() for suffix in ("", "-wal", "-shm")}
+        connection.close()
+        garbled = data.draw(st.sampled_from(sorted(files)))
+        for _ in range(data.draw(st.integers(1, 4))):
+            size = len(files[garbled])
+            at = data.draw(st.integers(0, min(size, 120)) | st.integers(0, size))
+            noise = data.draw(st.binary(min_size=1, max_size=64))
+            files[garbled] = (files[garbled][:at] + noise + files[garbled][at + len(noise) :])[:size]
+        for suffix, content in files.items():
+            Path(f"{path}{suffix}").write_bytes(content)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                with Database(path) as database:
+                    database.all()
+                    database.put(A)
+                    assert database.get(*key(A)) == A
+            except DatabaseError as error:
+                assert "\n" not in str(error)
+
+
+BAD_ROWS: list[tuple[object, ...]] = [
+    ("w", "b", "d", "", -1.0),
+    ("w", "b", "d", "1", None),
+    ("w", "b", "d", "2", "soon"),
+    (b"w", "b", "d", "3", 1.0),
+    ("w", None, "d", "4", 1.0),
+]
+
+
+def test_rows_that_cannot_be_measurements_are_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "m.sqlite"
+    connection = sqlite3.connect(path, isolation_level=None)
+    names = ", ".join(field.name for field in fields(Measurement))
+    connection.execute(f"CREATE TABLE measurements ({names})")  # as a version without constraints might
+    connection.execute("PRAGMA user_version = 1")
+    connection.executemany("INSERT INTO measurements VALUES (?, ?, ?, ?, ?)", [*BAD_ROWS, astuple(A)])
+    with pytest.warns(UserWarning, match="5 rows .* dropped") as warned, Database(path) as database:
         assert database.all() == [A]
+        assert len(warned) == 1
+        connection.executemany("INSERT INTO measurements VALUES (?, ?, ?, ?, ?)", BAD_ROWS)
+        connection.execute("INSERT INTO measurements VALUES (CAST(x'ff' AS TEXT), 'b', 'd', '', 1.0)")
+        with pytest.warns(UserWarning, match="6 rows .* ignored"):
+            assert database.all() == [A]
+        assert database.get("w", "b", "d") is None and database.beginning("w", "b", "d") == []
+    connection.close()
+    assert [p.name for p in tmp_path.iterdir()] == ["m.sqlite"]
+
+
+@pytest.mark.parametrize("row", BAD_ROWS)
+def test_a_new_file_refuses_what_is_no_measurement(tmp_path: Path, row: tuple[object, ...]) -> None:
+    Database(tmp_path / "m.sqlite").close()
+    connection = sqlite3.connect(tmp_path / "m.sqlite")
+    with pytest.raises(sqlite3.IntegrityError):
+        connection.execute("INSERT INTO measurements VALUES (?, ?, ?, ?, ?)", row)
+    connection.close()
+
+
+@pytest.mark.parametrize("replaced", (False, True))
+def test_a_file_deleted_or_replaced_while_it_is_open(tmp_path: Path, replaced: bool) -> None:
+    path = tmp_path / "new" / "m.sqlite"
+    with Database(path) as database:
+        database.put(A)
+        shutil.rmtree(path.parent)
+        if replaced:
+            with Database(path) as other:
+                other.put(B)
+        database.put(A)
+        assert set(database.all()) == ({A, B} if replaced else {A})
+        with Database(path) as other:
+            assert other.get(*key(A)) == A
+
+
+def test_a_garbled_declaration_is_damage(tmp_path: Path) -> None:
+    path = stored(tmp_path / "m.sqlite")
+    overwrite(path, path.read_bytes().index(b"NOT NULL"), b"'\x98\n\xf0")  # SQLite quotes it
+    with pytest.warns(UserWarning, match="damaged-1") as warned, Database(path) as database:
+        database.put(A)
+    assert "\n" not in str(warned[0].message)
+
+
+def test_a_file_whose_making_was_interrupted(tmp_path: Path) -> None:
+    path = stored(tmp_path / "m.sqlite")
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 0")
+    connection.close()
+    with Database(path) as database:
+        assert database.count() == 500
 
 
 def test_empty_file_is_a_new_database(tmp_path: Path) -> None:
@@ -201,7 +336,9 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
 def test_unusable_places_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
-    for path in (tmp_path / "file" / "m.sqlite", tmp_path / "folder", Path("/proc/m.sqlite")):
+    os.mkfifo(tmp_path / "pipe")
+    places = ("file/m.sqlite", "folder", "pipe")
+    for path in (*(tmp_path / place for place in places), Path("/proc/m.sqlite")):
         with pytest.raises(DatabaseError, match="cannot be used: ") as caught:
             Database(path)
         assert str(path) in str(caught.value) and "\n" not in str(caught.value)

@@ -158,10 +158,14 @@ def _kernels(model: onnx.ModelProto) -> list[Kernel]:
     import onnxruntime as ort
 
     levels = ort.GraphOptimizationLevel
-    before = {node.output[0]: node for node in _optimized(model, levels.ORT_ENABLE_EXTENDED)}
     running = _optimized(model, levels.ORT_ENABLE_ALL)
+    makers = {name: node for node in model.graph.node for name in node.output}
+    renamed = any(name and name not in makers for node in running for name in node.output)
+    # where a model has thousands of outputs, optimizing it once more takes many seconds
+    earlier = _optimized(model, levels.ORT_ENABLE_EXTENDED) if renamed else []
+    before = {node.output[0]: node for node in earlier}
     plain: dict[str, str] = {}  # the names of renamed tensors
-    for node in reversed(running):
+    for node in reversed(running if renamed else []):
         twin = before.get(node.name.removesuffix("_nchwc"))
         if node.domain == BLOCKED and node.op_type == "ReorderOutput":
             plain[node.input[0]] = node.output[0]
@@ -173,7 +177,6 @@ def _kernels(model: onnx.ModelProto) -> list[Kernel]:
         plain.update(zip(node.input, twin.input, strict=False))
         if node.domain != BLOCKED:  # those may have taken in the operator that read them
             plain.update(zip(node.output, twin.output, strict=False))
-    makers = {name: node for node in model.graph.node for name in node.output}
     inputs = {value.name for value in model.graph.input}
     found = []
     for node in running:

@@ -14,6 +14,7 @@ from onnx import ModelProto, TensorProto
 from tensaurus.errors import TensaurusError
 from tensaurus.files import replacing
 from tensaurus.graph.data import numpy_dtype, size_in_bytes
+from tensaurus.graph.form import in_form, sort_nodes
 from tensaurus.graph.frame import graphs_in, light_copy, tensors_of
 from tensaurus.ops.onnx_form import dtype_name
 
@@ -44,7 +45,11 @@ def load_model(path: str | Path) -> ModelProto:
     if not all(isinstance(text, str) for text in _texts(model)):
         raise TensaurusError("has names that are not UTF-8", file=path)
     external = _load_external(model, file)
-    _check(str(file) if external else raw, file)
+    try:
+        _check(str(file) if external else raw, file)
+    except TensaurusError:  # of its form alone?
+        sort_nodes(model.graph)
+        check_model(in_form(model), file)
     return model
 
 

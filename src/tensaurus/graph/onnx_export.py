@@ -60,7 +60,9 @@ def export_model(program: Program, *, folded: bool = True, expand: Expand | None
     model.ir_version = max(model.ir_version, 4)
     own = any(node.domain in ONNX_DOMAINS for node in graph.node)
     if own and not any(entry.domain in ONNX_DOMAINS for entry in model.opset_import):
-        model.opset_import.add(domain="", version=COPY_OPSET)
+        # one that imports nothing, which IR versions before 3 cannot, is of the first opset
+        version = COPY_OPSET if model.opset_import else frame.opset
+        model.opset_import.add(domain="", version=version)
     return model
 
 
@@ -331,10 +333,15 @@ def _node_proto(
 
 def lowered(program: Program, opset: int, expand: Expand | None) -> Program:
     """The program with every node that the opset lacks replaced by its expansion."""
+    written: set[tuple[object, ...]] = set()  # what one node of its kind shows of all
 
     def lower(node: Node, args: tuple[Node | None, ...]) -> Node:
         made = again(node, args)
         if not isinstance(made.op, Op):
+            return made
+        reads = tuple(a if a is None or a.op is CONSTANT else a.types for a in made.args)
+        kind = (made.op, made.attrs, reads, len(made.types))
+        if kind in written:
             return made
         try:
             names = [None if a is None else f"i{k}" for k, a in enumerate(made.args)]
@@ -346,6 +353,7 @@ def lowered(program: Program, opset: int, expand: Expand | None) -> Program:
                     f"{error}, and no expansion is known", node=program.names.get(node)
                 ) from error
             return _within(found, made.args, lower)
+        written.add(kind)
         return made
 
     return program.rebuilt(lower)

@@ -93,6 +93,7 @@ def implied(op: Op, opset: int) -> dict[str, Any]:
     return result
 
 
+@cache
 def formals(op: Op, opset: int) -> tuple[str, ...]:
     """The parameters that are inputs in this opset, in ONNX's order."""
     names = tuple(n for n in op.order if opset >= op.moved.get(n, 0))
@@ -133,8 +134,8 @@ def node_proto(
     """
     schema = schema_of(op, opset)
     given = dict(attrs)
-    _check_types(op, schema, types, opset)
-    _check_outputs(op, schema, output_names, opset)
+    _check_types(op, tuple(types), opset)
+    _check_outputs(op, output_names, opset)
     sources: dict[str, list[str]] = {}
     for place, name in enumerate(input_names):
         formal = op.inputs[min(place, len(op.inputs) - 1)].name
@@ -191,16 +192,27 @@ def _variadic_end(parameters: Sequence[Any]) -> bool:
     return bool(parameters) and parameters[-1].option == defs.OpSchema.FormalParameterOption.Variadic
 
 
-def _check_outputs(op: Op, schema: defs.OpSchema, names: Sequence[str], opset: int) -> None:
+@cache
+def _most_outputs(op: Op, opset: int) -> int | None:
+    """How many outputs the operator has in this opset; None where there is no end."""
+    theirs = schema_of(op, opset).outputs
+    counts = [count for version, count in op.outputs.items() if opset < version]
+    if not _variadic_end(theirs):
+        counts.append(len(theirs))
+    return min(counts, default=None)
+
+
+def _check_outputs(op: Op, names: Sequence[str], opset: int) -> None:
     """Old versions have fewer outputs, or others than the declaration's."""
-    most = len(schema.outputs) if not _variadic_end(schema.outputs) else len(names)
-    most = min(most, *(count for version, count in op.outputs.items() if opset < version), most)
-    if any(names[most:]):
+    most = _most_outputs(op, opset)
+    if most is not None and any(names[most:]):
         raise NotInOpset(f"{op.name} of opset {opset} has {most} outputs")
 
 
-def _check_types(op: Op, schema: defs.OpSchema, types: Sequence[TensorType | None], opset: int) -> None:
+@lru_cache(maxsize=4096)
+def _check_types(op: Op, types: tuple[TensorType | None, ...], opset: int) -> None:
     """Every element type must be one that the schema allows, and the same where the schema says so."""
+    schema = schema_of(op, opset)
     order = formals(op, opset)
     shared: dict[str, str] = {}
     for place, kind in enumerate(types):
@@ -356,7 +368,7 @@ def from_onnx(
     it is known; an object array may hold symbolic sizes.  Raises NotInOpset or Untypable.
     """
     schema = schema_of(op, opset)
-    _check_outputs(op, schema, node.output, opset)
+    _check_outputs(op, node.output, opset)
     attrs = implied(op, opset)
     order = formals(op, opset)
     written = {a.name: a for a in node.attribute}
