@@ -1,0 +1,101 @@
+"""Calls of a model's own functions, written out as the nodes that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import TypeAlias
+
+from onnx import FunctionProto, ModelProto, NodeProto
+from onnx.inliner import inline_local_functions
+
+from tensaurus.errors import TensaurusError, naming
+from tensaurus.graph.frame import bodies_of
+from tensaurus.ops.leaf_form import ONNX_DOMAINS
+
+MOST = 1_000_000  # nodes of a model whose calls are written out
+
+Key: TypeAlias = tuple[str, str, str]  # domain, name, overload
+
+
+def inlined(model: ModelProto, file: str | Path | None = None) -> ModelProto:
+    """The model with every call of its functions written out; itself where it has none.
+
+    Raises TensaurusError, before anything is written out, for a function that calls itself, for a call that
+    gives or takes more values than its function has, and for more than `MOST` nodes.
+    """
+    if not model.functions:
+        return model
+    with naming("the model" if file is None else file):
+        _require_finite(model)
+        try:
+            return inline_local_functions(model)
+        except Exception as error:  # whatever else onnx finds wrong with them
+            reason = " ".join(str(error).split())[:400] or type(error).__name__
+            raise TensaurusError(f"its functions cannot be written out: {reason}") from error
+
+
+def _require_finite(model: ModelProto) -> None:
+    functions = {_key(f.domain, f.name, f.overload): f for f in model.functions}
+    sizes: dict[Key, int] = {}  # nodes that a call makes
+    for key in _callees_first(functions):
+        sizes[key] = _size(functions[key].node, functions, sizes, f"in the function {_text(key)}, ")
+    total = _size(model.graph.node, functions, sizes)
+    if total > MOST:
+        number = f"{total:,}" if total < 10**15 else "more than 10^15"
+        raise TensaurusError(f"its functions written out are {number} nodes; at most {MOST:,} are taken")
+
+
+def _callees_first(functions: Mapping[Key, FunctionProto]) -> list[Key]:
+    calls = {
+        key: {callee for node in _nodes(function.node) if (callee := _callee(node)) in functions}
+        for key, function in functions.items()
+    }
+    try:
+        return list(TopologicalSorter(calls).static_order())
+    except CycleError as error:
+        raise TensaurusError(f"the function {_text(error.args[1][0])} calls itself") from error
+
+
+def _size(
+    nodes: Iterable[NodeProto],
+    functions: Mapping[Key, FunctionProto],
+    sizes: Mapping[Key, int],
+    where: str = "",
+) -> int:
+    """How many nodes these are when their calls are written out."""
+    total = 0
+    for node in _nodes(nodes):
+        callee = _callee(node)
+        if callee in functions:
+            function = functions[callee]
+            for what, given, most in (
+                ("arguments", len(node.input), len(function.input)),
+                ("outputs", len(node.output), len(function.output)),
+            ):
+                if given > most:
+                    reason = f"{where}the call of {_text(callee)} has {given} {what}, the function {most}"
+                    raise TensaurusError(reason, node=node.name or next(iter(node.output), None))
+        total += sizes.get(callee, 1)
+    return total
+
+
+def _nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """The nodes and those of all bodies in them."""
+    for node in nodes:
+        yield node
+        for body in bodies_of(node):
+            yield from _nodes(body.node)
+
+
+def _callee(node: NodeProto) -> Key:
+    return _key(node.domain, node.op_type, node.overload)
+
+
+def _key(domain: str, name: str, overload: str) -> Key:
+    return ("" if domain in ONNX_DOMAINS else domain, name, overload)
+
+
+def _text(key: Key) -> str:
+    return ".".join(filter(None, key))
