@@ -29,7 +29,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 
-from fuzz_way import Say, Walked, close, rules, run, second_opinion, strategies, walk
+from fuzz_models import seedlings
+from fuzz_way import Say, Walked, close, replayed, run, second_opinion, walk
 from mutations import KINDS, Mutant, mutant
 from servants import Fallen, Servant
 
@@ -62,17 +63,17 @@ class Lane:
 
     def __init__(self, folder: Path, seed: int, seconds: float):
         self.folder, self.seed = folder, seed
-        self.walker = Servant(_walked, folder / "walker.log", seconds, MEMORY)
+        self.walker = Servant(_served, folder / "walker.log", seconds, MEMORY)
         self.runtime = Servant(run, folder / "runtime.log", RUNTIME_SECONDS, RUNTIME_MEMORY)
-        self.judge = Servant(lambda pair, say: second_opinion(pair), folder / "judge.log", COMPARE_SECONDS, MEMORY)
+        self.judge = Servant(
+            lambda pair, say: second_opinion(pair), folder / "judge.log", COMPARE_SECONDS, MEMORY
+        )
 
     def report(self, number: int) -> Report:
         start = monotonic()
         made = mutant(self.seed, number)
         verdict, detail, phase = self._verdict(made)
-        return Report(
-            number, made.kind, made.model, made.recipe, verdict, detail, phase, monotonic() - start
-        )
+        return Report(number, made.kind, made.model, made.recipe, verdict, detail, phase, monotonic() - start)
 
     def _verdict(self, made: Mutant) -> tuple[str, str, str]:
         path = write(made, self.folder)
@@ -100,6 +101,11 @@ class Lane:
             return "runtime", f"{fallen.how}: {fallen.reason}", fallen.phase
         if isinstance(own, str):
             return "runtime", f"refuses: {own}", ""
+        try:
+            if reason := self.walker.ask(None):
+                return "fault", reason, "replay"
+        except Fallen as fallen:
+            return "fault", f"{fallen.how}: {fallen.reason}{_place(fallen.trace)}", fallen.phase
         place, expected = own
         try:
             found = self.runtime.ask((walked.result, walked.feeds[place : place + 1]))
@@ -120,7 +126,10 @@ class Lane:
             servant.close()
 
 
-def _walked(path: Path, say: Say) -> Walked:
+def _served(path: Path | None, say: Say) -> Walked | str:
+    """A mutant's way; where no path is given, the replay of the rewrites that the last one ended with."""
+    if path is None:
+        return replayed(say)
     gc.collect()
     return walk(path, say)
 
@@ -145,7 +154,12 @@ def write(made: Mutant, folder: Path) -> Path:
 
 def fuzz(seed: int, numbers: Sequence[int], lanes: int, seconds: float = SECONDS) -> Iterator[Report]:
     """Reports as they come, from so many lanes at once."""
-    strategies(), rules()  # what every process begins with
+    with TemporaryDirectory() as folder:  # what every process begins with: rules compiled, caches filled
+        for name, seedling in seedlings().items():
+            own = Mutant(0, name, "", "", seedling.model.SerializeToString(), seedling.files)
+            walked = walk(write(own, Path(folder)), lambda phase: None)
+            if walked.verdict not in ("kept", "rewritten"):
+                raise SystemExit(f"{name} itself: {walked.verdict} {walked.reason}")
     gc.collect()
     gc.freeze()
     with ExitStack() as stack:
@@ -236,6 +250,7 @@ def alone(seed: int, number: int, keep: Path | None) -> None:
         if walked.feeds:
             lane = Lane(folder, seed, SECONDS)
             try:
+                lane.walker.ask(path)
                 print(lane._compared(walked))
             finally:
                 lane.close()
@@ -258,7 +273,9 @@ def main() -> None:
         return
     start, reports = monotonic(), []
     try:
-        for report in fuzz(options.seed, range(options.first, options.first + options.mutants), options.lanes):
+        for report in fuzz(
+            options.seed, range(options.first, options.first + options.mutants), options.lanes
+        ):
             reports.append(report)
             if report.verdict == "fault":
                 print(f"{report.seconds:6.1f} s  {_fault(report)}", flush=True)

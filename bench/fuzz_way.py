@@ -15,11 +15,12 @@ import onnxruntime as ort
 from onnx import ModelProto
 from prices import Prices
 
+from tensaurus.equivalence import inputs
 from tensaurus.equivalence.chain import check_rewrites
 from tensaurus.equivalence.inputs import assignments, feed
 from tensaurus.equivalence.interface import required_inputs, same_interface
 from tensaurus.equivalence.verdict import verify
-from tensaurus.errors import TensaurusError
+from tensaurus.errors import TensaurusError, naming
 from tensaurus.graph.inlining import inlined
 from tensaurus.graph.model_file import check_model, load_model
 from tensaurus.graph.onnx_export import export_model
@@ -28,13 +29,14 @@ from tensaurus.graph.program import Program
 from tensaurus.rules.match import expander
 from tensaurus.rules.rule import Rule, library
 from tensaurus.search.bodies import search_bodies
-from tensaurus.search.candidate import Outcome
+from tensaurus.search.candidate import Candidate, Outcome
 from tensaurus.search.strategies import BACKTRACKING, SATURATION, STRATEGIES, Effort, Runtime, Strategy
 
 Say = Callable[[str], None]
 
 NODES, STEPS = 600, 3  # e-nodes, and steps of backtracking
 FEEDS = 3  # assignments of sizes that are tried
+inputs.memory_bytes = lambda: 1 << 30  # so that every machine refuses the same mutants
 
 
 @dataclass
@@ -78,7 +80,8 @@ def walk(path: Path, say: Say) -> Walked:
         say(name)
 
     try:
-        return _walk(path, phase)
+        with naming(path):  # as `optimize` does
+            return _walk(path, phase)
     except TensaurusError as error:
         line = str(error)
         if "\n" in line or not line.startswith(f"{path}: "):
@@ -108,14 +111,10 @@ def _walk(path: Path, phase: Say) -> Walked:
     phase("feed")
     strange = [v for v in required_inputs(original) if not v.type.HasField("tensor_type")]
     feeds: list[dict[str, Any]] = []
-    try:
-        for sizes, _ in [] if strange else assignments(original, {}):
-            feeds.append(dict(feed(original, sizes, "random", 0).arrays))
-            if len(feeds) == FEEDS:
-                break
-    except TensaurusError as error:  # as `optimize` says it
-        error.file = error.file or path
-        raise
+    for sizes, _ in [] if strange else assignments(original, {}):
+        feeds.append(dict(feed(original, sizes, "random", 0).arrays))
+        if len(feeds) == FEEDS:
+            break
     phase("search")
     candidates = []
     effort = Effort(steps=STEPS, nodes=NODES, multi=1)
@@ -133,14 +132,21 @@ def _walk(path: Path, phase: Say) -> Walked:
     if differences := same_interface(original, result):
         return Walked("unequal", "export", "; ".join(differences))
     changed = best.step is not None or bool(bodies)
-    if changed:
-        phase("replay")
-        replay = check_rewrites([*bodies, best], 0)
-        if not replay.passed:
-            return Walked("unequal", "replay", replay.detail)
-    return Walked(
-        "rewritten" if changed else "kept", "", "", _bytes(original), _bytes(result), feeds
-    )
+    _applied[:] = [*bodies, best] if changed else []
+    return Walked("rewritten" if changed else "kept", "", "", _bytes(original), _bytes(result), feeds)
+
+
+_applied: list[Candidate] = []  # what the last mutant's result is made by
+
+
+def replayed(say: Say) -> str:
+    """Why the last mutant's rewrites do not hold; empty where they do.  Only what a runtime runs comes here."""
+    say("replay")
+    try:
+        check = check_rewrites(_applied, 0)
+    except Exception:
+        return f"traceback: {_where()}"
+    return "" if check.passed else f"unequal: {check.detail}"
 
 
 def _bytes(model: ModelProto) -> bytes:

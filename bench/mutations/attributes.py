@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mutations.draw import NUMBERS, SIZES, Draft, mutation
 from onnx import AttributeProto, NodeProto, TensorProto, helper
+
+from mutations.draw import NUMBERS, SIZES, Draft, mutation
 
 KIND = "attributes"
 NAMES = (
@@ -26,7 +27,11 @@ def _owner(draft: Draft) -> NodeProto:
 
 def _attribute(draft: Draft, *types: Any) -> tuple[NodeProto, AttributeProto]:
     found: tuple[NodeProto, AttributeProto] = draft.one(
-        (n, a) for nodes in draft.node_lists() for n in nodes for a in n.attribute if not types or a.type in types
+        (n, a)
+        for nodes in draft.node_lists()
+        for n in nodes
+        for a in n.attribute
+        if not types or a.type in types
     )
     return found
 
@@ -90,7 +95,9 @@ def number(draft: Draft) -> str:
 @mutation(KIND)
 def text(draft: Draft) -> str:
     node, attribute = _attribute(draft, AttributeProto.STRING)
-    attribute.s = draft.one((b"", b"\xff\xfe", b"SAME_LOWER", b"LEFT", b"RIGHT", b"nearest", b"linear", b"x" * 999))
+    attribute.s = draft.one(
+        (b"", b"\xff\xfe", b"SAME_LOWER", b"LEFT", b"RIGHT", b"nearest", b"linear", b"x" * 999)
+    )
     return f"{node.op_type}.{attribute.name}"
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from mutations.draw import Draft, call, mutation
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
+
+from mutations.draw import Draft, call, mutation
 
 KIND = "control flow"
 TURNS = (0, 1, -1, 3, 1000, 10**6, 10**9, 2**31, 2**40, 2**62, -(2**63))
@@ -154,7 +155,9 @@ def deep_choice(draft: Draft) -> str:
     node = call("Identity", [read], [f"deep{depth}"])
     for k in range(depth - 1, -1, -1):
         side = helper.make_graph([node], "side", [], _typeless(f"deep{k + 1}"))
-        other = helper.make_graph([call("Identity", [read], [f"other{k}"])], "other", [], _typeless(f"other{k}"))
+        other = helper.make_graph(
+            [call("Identity", [read], [f"other{k}"])], "other", [], _typeless(f"other{k}")
+        )
         node = call("If", [name], [f"deep{k}" if k else out], then_branch=side, else_branch=other)
     draft.insert(place, node)
     return f"{depth}"

@@ -53,9 +53,7 @@ class Draft:
         """The nodes of each graph, body and function."""
         graphs = list(graphs_in(self.model.graph))
         functions = list(self.model.functions)
-        inner = [
-            body for f in functions for n in f.node for b in bodies_of(n) for body in graphs_in(b)
-        ]
+        inner = [body for f in functions for n in f.node for b in bodies_of(n) for body in graphs_in(b)]
         return [part.node for part in (*graphs, *functions, *inner) if len(part.node)]
 
     def nodes(self) -> Any:
@@ -139,7 +137,9 @@ def copied(node: NodeProto) -> NodeProto:
     return copy
 
 
-def call(operator: str, inputs: list[str], outputs: list[str], domain: str = "", **attributes: Any) -> NodeProto:
+def call(
+    operator: str, inputs: list[str], outputs: list[str], domain: str = "", **attributes: Any
+) -> NodeProto:
     return helper.make_node(operator, inputs, outputs, domain=domain, **attributes)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mutations.draw import Draft, Inapplicable, call, copied, mutation
 from onnx import FunctionProto, helper
 
+from mutations.draw import Draft, Inapplicable, call, copied, mutation
 from tensaurus.graph.frame import bodies_of
 
 KIND = "functions"
@@ -26,7 +26,9 @@ def _fresh(draft: Draft, name: str) -> str:
     return f"{name}{known}"
 
 
-def _define(draft: Draft, name: str, nodes: list[object], inputs: str = "v", outputs: str = "r") -> FunctionProto:
+def _define(
+    draft: Draft, name: str, nodes: list[object], inputs: str = "v", outputs: str = "r"
+) -> FunctionProto:
     made = helper.make_function(
         DOMAIN, _fresh(draft, name), inputs.split(), outputs.split(), nodes, _ready(draft)
     )
@@ -130,7 +132,9 @@ def removed(draft: Draft) -> str:
 @mutation(KIND)
 def arguments(draft: Draft) -> str:
     """More or fewer than the function has."""
-    made = _define(draft, "two", [call("Identity", ["v"], ["r"]), call("Identity", ["w"], ["s"])], "v w", "r s")
+    made = _define(
+        draft, "two", [call("Identity", ["v"], ["r"]), call("Identity", ["w"], ["s"])], "v w", "r s"
+    )
     more, spare = draft.one((0, 1, 2, 5)), draft.one((0, 1, 2, 5))
     _called(draft, made.name, more, spare)
     return f"{1 + more} arguments, {1 + spare} outputs"

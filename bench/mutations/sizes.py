@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from mutations.draw import SIZES, Draft, Inapplicable, mutation
 from onnx import TensorProto, TypeProto, numpy_helper
 
+from mutations.draw import SIZES, Draft, Inapplicable, mutation
 from tensaurus.graph.frame import graphs_in
 
 KIND = "sizes"
@@ -44,7 +44,9 @@ def zero(draft: Draft) -> str:
 def symbol(draft: Draft) -> str:
     value = _value(draft)
     dim = draft.one(value.type.tensor_type.shape.dim)
-    dim.dim_param = draft.one(("N", "C", "M", "", "?", "unk__3", "N+1", "2*N", "-1", "none", "N" * 300, "\n", "x"))
+    dim.dim_param = draft.one(
+        ("N", "C", "M", "", "?", "unk__3", "N+1", "2*N", "-1", "none", "N" * 300, "\n", "x")
+    )
     return f"of {value.name}: {dim.dim_param[:9]!r}"
 
 

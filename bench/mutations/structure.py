@@ -52,7 +52,9 @@ def exchange(draft: Draft) -> str:
     """Another operator on the same inputs."""
     node = draft.node()
     said = node.op_type
-    node.op_type = draft.one([*(n.op_type for nodes in draft.node_lists() for n in nodes), "Identity", "Foo", ""])
+    node.op_type = draft.one(
+        [*(n.op_type for nodes in draft.node_lists() for n in nodes), "Identity", "Foo", ""]
+    )
     if draft.random.random() < 0.3:
         del node.attribute[:]
     return f"{said} to {node.op_type}"
@@ -134,7 +136,9 @@ def same_name(draft: Draft) -> str:
 def strange_name(draft: Draft) -> str:
     """A name that no identifier is."""
     old = draft.one(draft.names())
-    new = draft.one(("", " ", "a b", "a/b:0", "outer:x", "é", "\n", "\0", "x" * 5000, "0", "none", "%s{}", '"'))
+    new = draft.one(
+        ("", " ", "a b", "a/b:0", "outer:x", "é", "\n", "\0", "x" * 5000, "0", "none", "%s{}", '"')
+    )
     graph = draft.model.graph
     for nodes in draft.node_lists():
         for node in nodes:
@@ -218,5 +222,7 @@ def doubling(draft: Draft) -> str:
     names = [node.input[which], *(f"{name}.{k}" for k in range(length))]
     node.input[which] = names[-1]
     more = {"axis": 0} if operator == "Concat" else {}
-    draft.insert(place, *(call(operator, [a, a], [b], **more) for a, b in zip(names, names[1:], strict=False)))
+    draft.insert(
+        place, *(call(operator, [a, a], [b], **more) for a, b in zip(names, names[1:], strict=False))
+    )
     return f"{length} {operator}"

@@ -3,11 +3,40 @@
 from __future__ import annotations
 
 import numpy as np
-from mutations.draw import NUMBERS, SIZES, Draft, Inapplicable, mutation
 from onnx import TensorProto, helper, numpy_helper
 
+from mutations.draw import NUMBERS, SIZES, Draft, Inapplicable, mutation
+
 KIND, HEAD = "initializers", "metadata"
-VERSIONS = (-1, 0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 17, 18, 20, 21, 22, 23, 24, 25, 99, 2**31, 2**62)
+VERSIONS = (
+    -1,
+    0,
+    1,
+    2,
+    3,
+    5,
+    6,
+    7,
+    8,
+    9,
+    10,
+    11,
+    12,
+    13,
+    14,
+    15,
+    17,
+    18,
+    20,
+    21,
+    22,
+    23,
+    24,
+    25,
+    99,
+    2**31,
+    2**62,
+)
 
 
 @mutation(KIND)
@@ -151,7 +180,17 @@ def external(draft: Draft) -> str:
         tensor.external_data.add(key="location", value="weights.bin")
     entry = draft.one(tensor.external_data)
     numbers = ("", "-1", "1e3", "99999999999999999999", "4", "0x10", "١")
-    places = ("", ".", "..", "/dev/zero", "../../etc/passwd", "model.onnx", "absent", "a\0b", "/proc/self/mem")
+    places = (
+        "",
+        ".",
+        "..",
+        "/dev/zero",
+        "../../etc/passwd",
+        "model.onnx",
+        "absent",
+        "a\0b",
+        "/proc/self/mem",
+    )
     entry.value = draft.one(places if entry.key == "location" else numbers)
     return f"{tensor.name} {entry.key} {entry.value!r}"
 
@@ -206,7 +245,10 @@ def imports(draft: Draft) -> str:
     elif way == 1:
         entries.add(domain="", version=draft.one(VERSIONS))
     elif way == 2:
-        entries.add(domain=draft.one(("ai.onnx", "ai.onnx.ml", "com.microsoft", "nowhere", "é")), version=draft.one(VERSIONS))
+        entries.add(
+            domain=draft.one(("ai.onnx", "ai.onnx.ml", "com.microsoft", "nowhere", "é")),
+            version=draft.one(VERSIONS),
+        )
     elif way == 3 and len(entries):
         entries[0].domain = draft.one(("ai.onnx", "nowhere"))
     elif len(entries):
@@ -225,14 +267,19 @@ def domains(draft: Draft) -> str:
 def properties(draft: Draft) -> str:
     key = draft.one(("tensaurus", "tensaurus", "author", "", "\n"))
     for _ in range(draft.one((1, 2, 1000))):
-        draft.model.metadata_props.add(key=key, value=draft.one(("", "{}", "[1", '{"model": 3}', "null", "x" * 10**4)))
+        draft.model.metadata_props.add(
+            key=key, value=draft.one(("", "{}", "[1", '{"model": 3}', "null", "x" * 10**4))
+        )
     return f"{key!r}"
 
 
 @mutation(HEAD)
 def texts(draft: Draft) -> str:
     model = draft.model
-    field, text = draft.one(("producer_name", "doc_string", "domain")), draft.one(("", "é" * 99, "\n", "x" * 10**6))
+    field, text = (
+        draft.one(("producer_name", "doc_string", "domain")),
+        draft.one(("", "é" * 99, "\n", "x" * 10**6)),
+    )
     setattr(draft.one((model, model.graph)) if field == "doc_string" else model, field, text)
     return field
 

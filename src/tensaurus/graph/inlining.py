@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TypeAlias
 
-from onnx import FunctionProto, ModelProto, NodeProto
+from onnx import FunctionProto, ModelProto, NodeProto, defs
 from onnx.inliner import inline_local_functions
 
 from tensaurus.errors import TensaurusError, naming
@@ -28,16 +28,53 @@ def inlined(model: ModelProto, file: str | Path | None = None) -> ModelProto:
     if not model.functions:
         return model
     with naming("the model" if file is None else file):
-        _require_finite(model)
+        functions = {_key(f.domain, f.name, f.overload): f for f in model.functions}
+        _require_own_names(functions)
+        _require_finite(model, functions)
         try:
-            return inline_local_functions(model)
+            flat = inline_local_functions(_with_defaults(model))
         except Exception as error:  # whatever else onnx finds wrong with them
             reason = " ".join(str(error).split())[:400] or type(error).__name__
             raise TensaurusError(f"its functions cannot be written out: {reason}") from error
+    _restore(flat, functions)
+    return flat
 
 
-def _require_finite(model: ModelProto) -> None:
-    functions = {_key(f.domain, f.name, f.overload): f for f in model.functions}
+def _require_own_names(functions: Mapping[Key, FunctionProto]) -> None:
+    """Runtimes disagree on what a name means that is ONNX's and a function's: ONNX leaves that to them."""
+    for key in functions:
+        domain, name, _ = key
+        if defs.has(name, domain):
+            reason = f"the function {_text(key)} has the name of an operator of ONNX"
+            raise TensaurusError(reason, remedy="Give it a domain of its own.")
+
+
+def _restore(flat: ModelProto, functions: Mapping[Key, FunctionProto]) -> None:
+    """Put back what a function calls that could not be written out, as it imports other operators."""
+    known = {_key(f.domain, f.name, f.overload) for f in flat.functions}
+    waiting = list(flat.functions)
+    while waiting:
+        for node in _nodes(waiting.pop().node):
+            callee = _callee(node)
+            if callee in functions and callee not in known:
+                known.add(callee)
+                flat.functions.append(functions[callee])
+                waiting.append(functions[callee])
+
+
+def _with_defaults(model: ModelProto) -> ModelProto:
+    """The model with every attribute that a call leaves to its function's default: onnx forgets those."""
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    defaults = {_key(f.domain, f.name, f.overload): list(f.attribute_proto) for f in copy.functions}
+    for nodes in (copy.graph.node, *(f.node for f in copy.functions)):
+        for node in _nodes(nodes):
+            given = {attribute.name for attribute in node.attribute}
+            node.attribute.extend(a for a in defaults.get(_callee(node), ()) if a.name not in given)
+    return copy
+
+
+def _require_finite(model: ModelProto, functions: Mapping[Key, FunctionProto]) -> None:
     sizes: dict[Key, int] = {}  # nodes that a call makes
     for key in _callees_first(functions):
         sizes[key] = _size(functions[key].node, functions, sizes, f"in the function {_text(key)}, ")
