@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from tensaurus.search.strategies import BACKTRACKING, SATURATION, STRATEGIES, Ef
 Say = Callable[[str], None]
 
 NODES, STEPS = 600, 3  # e-nodes, and steps of backtracking
+DEADLINE = 5.0  # seconds of the search
 FEEDS = 3  # assignments of sizes that are tried
 inputs.memory_bytes = lambda: 1 << 30  # so that every machine refuses the same mutants
 
@@ -117,7 +119,7 @@ def _walk(path: Path, phase: Say) -> Walked:
             break
     phase("search")
     candidates = []
-    effort = Effort(steps=STEPS, nodes=NODES, multi=1)
+    effort = Effort(steps=STEPS, nodes=NODES, multi=1, deadline=monotonic() + DEADLINE)
     for strategy in strategies():
 
         def search(found: Program, strategy: Strategy = strategy) -> Outcome:

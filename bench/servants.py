@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Any
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
+PATIENCE = 3  # seconds waited for one of computing: other processes may have the cores
 POLL = 0.02  # seconds between two looks at a process's memory
 BACKSTOP = 6 << 30  # bytes that a process can ask for at all
 
@@ -31,7 +32,8 @@ class Fallen(Exception):
 class Servant:
     """A forked process that answers: `work(message, phase)` in it, where `phase(name)` says what it does.
 
-    It and the processes that it starts are killed after `seconds`, or at `memory` bytes beyond what it had.
+    It and the processes that it starts are killed when they have computed for `seconds` (or waited `PATIENCE`
+    times as long), or hold `memory` bytes beyond what it had.
     """
 
     work: Callable[[Any, Callable[[str], None]], Any]
@@ -49,7 +51,8 @@ class Servant:
             self._start()
         assert self._connection is not None
         self.phase = "start"
-        allowed, until = _resident(self.pid) + self.memory + more, monotonic() + self.seconds
+        allowed, until = _resident(self.pid) + self.memory + more, monotonic() + PATIENCE * self.seconds
+        busy = _computed(self.pid) + self.seconds
         try:
             self._connection.send(message)
             while True:
@@ -59,8 +62,8 @@ class Servant:
                         self.answers += 1
                         return value
                     self.phase = value
-                elif monotonic() > until:
-                    raise self._fallen("hang", f"no answer within {self.seconds:g} s")
+                elif monotonic() > until or _computed(self.pid) > busy:
+                    raise self._fallen("hang", f"more than {self.seconds:g} s")
                 if _resident(self.pid) > allowed:
                     raise self._fallen("memory", f"more than {(self.memory + more) >> 20} MiB")
         except (EOFError, ConnectionError):
@@ -133,6 +136,17 @@ def _serve(work: Callable[[Any, Callable[[str], None]], Any], connection: Connec
         except EOFError:
             return
         connection.send((True, work(message, lambda name: connection.send((False, name)))))
+
+
+def _computed(pid: int) -> float:
+    """Seconds of the processors that a process and those that it started have taken."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return 0.0
+    own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return own + sum(_computed(int(child)) for child in children)
 
 
 def _resident(pid: int) -> int:

@@ -22,6 +22,7 @@ KINDS = ("random", "blocks", "negative", "zeros", "constant", "large", "tiny")
 PLAUSIBLE = frozenset({"random", "blocks", "negative"})
 # batch and other size where a model leaves them open, in the order of trying
 GUESSES = ((1, 32), (2, 64), (1, 48), (2, 48), (1, 16), (2, 8), (1, 4), (2, 3), (1, 1), (1, 224), (1, 512))
+RANK = 64  # of an array of numpy's
 BLOCK = 8  # noise alone leaves many detectors silent: blocks of 8 x 8 have edges and surfaces
 WORDS = ("", "a", "zwei", "trois mots ici", "42")
 
@@ -79,6 +80,8 @@ def feed(
 
 def _require_room(name: str, elem_type: int, shape: Shape) -> None:
     """Raise TensaurusError for values that the memory cannot hold, drawn as they are in eight bytes each."""
+    if len(shape) > RANK:
+        raise TensaurusError(f"input {name} has {len(shape)} dimensions, numpy's arrays at most {RANK}")
     size = size_in_bytes(dtype_name(elem_type), shape)
     if size + 8 * prod(shape) > memory_bytes():
         raise TensaurusError(

@@ -14,7 +14,7 @@ from tensaurus.errors import TensaurusError, naming
 from tensaurus.graph.frame import bodies_of
 from tensaurus.ops.leaf_form import ONNX_DOMAINS
 
-MOST = 1_000_000  # nodes of a model whose calls are written out
+MOST = 200_000  # nodes of a model whose calls are written out: onnx takes seconds for so many
 
 Key: TypeAlias = tuple[str, str, str]  # domain, name, overload
 

@@ -203,9 +203,10 @@ class _Run:
             except BackendError:
                 pass  # then as a whole
         own = [a for a in args if a is not None]
-        if self.field.name == "reals" or name in ("Shape", "Size") or not any(map(self.holds_elements, own)):
-            if name in ("Shape", "Size"):
-                args = [np.zeros(a.shape, np.float32) for a in args]
+        shaped = name in ("Shape", "Size") and all(isinstance(a, np.ndarray) for a in own)
+        if self.field.name == "reals" or shaped or not any(map(self.holds_elements, own)):
+            if shaped:
+                args = [np.zeros(a.shape, np.float32) for a in own]
             return [lifted(v, self.field) for v in run_alone(node, args, self.frame)]
         return self.unknown(node, form, args)
 
