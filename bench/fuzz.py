@@ -30,7 +30,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 
 from fuzz_models import seedlings
-from fuzz_way import Say, Walked, close, replayed, run, second_opinion, walk
+from fuzz_way import Say, Walked, close, replayed, run, same_everywhere, second_opinion, walk, walk_through
 from mutations import KINDS, Mutant, mutant
 from servants import Fallen, Servant
 
@@ -131,6 +131,7 @@ def _served(path: Path | None, say: Say) -> Walked | str:
     if path is None:
         return replayed(say)
     gc.collect()
+    same_everywhere()
     return walk(path, say)
 
 
@@ -157,9 +158,7 @@ def fuzz(seed: int, numbers: Sequence[int], lanes: int, seconds: float = SECONDS
     with TemporaryDirectory() as folder:  # what every process begins with: rules compiled, caches filled
         for name, seedling in seedlings().items():
             own = Mutant(0, name, "", "", seedling.model.SerializeToString(), seedling.files)
-            walked = walk(write(own, Path(folder)), lambda phase: None)
-            if walked.verdict not in ("kept", "rewritten"):
-                raise SystemExit(f"{name} itself: {walked.verdict} {walked.reason}")
+            walk_through(write(own, Path(folder)), lambda phase: None)
     gc.collect()
     gc.freeze()
     with ExitStack() as stack:
@@ -172,6 +171,7 @@ def fuzz(seed: int, numbers: Sequence[int], lanes: int, seconds: float = SECONDS
                 _ride(there, Path(folder), seed, numbers[lane::lanes], seconds)
             there.close()
             open_lanes[here] = pid
+        gc.unfreeze()
         while open_lanes:
             for connection in wait(list(open_lanes)):
                 assert isinstance(connection, Connection)
@@ -241,9 +241,8 @@ def alone(seed: int, number: int, keep: Path | None) -> None:
         folder = keep or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         path = write(made, folder)
-        from fuzz_way import _walk
-
-        walked = _walk(path, print)
+        same_everywhere()
+        walked = walk_through(path, print)
         print(walked.verdict, walked.reason)
         for content, name in ((walked.original, "original"), (walked.result, "result")):
             (folder / f"{name}.onnx").write_bytes(content)

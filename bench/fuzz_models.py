@@ -83,8 +83,8 @@ def _transformer() -> ModelProto:
             y = Add (r, z)
         }
         """,
-        scale=(16,), shift=(16,), wq=(16, 16), wk=(16, 16), wv=(16, 16), wo=(16, 16), w1=(16, 32), w2=(32, 16),
-        b2=(16,), root=np.float32(2), heads=np.array([0, 6, 4, 4]), whole=np.array([0, 6, 16]),
+        scale=(16,), shift=(16,), wq=(16, 16), wk=(16, 16), wv=(16, 16), wo=(16, 16), w1=(16, 32),
+        w2=(32, 16), b2=(16,), root=np.float32(2), heads=np.array([0, 6, 4, 4]), whole=np.array([0, 6, 16]),
     )  # fmt: skip
 
 
@@ -92,12 +92,15 @@ def _recurrent() -> ModelProto:
     return _parsed(
         """
         <ir_version: 8, opset_import: ["": 17]>
-        recurrent (float[5,2,4] x, float[2,4] h, int64 n, bool c) => (float[2,4] y, float[K,2,4] ys, float[2,8] z)
+        recurrent (float[5,2,4] x, float[2,4] h, int64 n, bool c)
+            => (float[2,4] y, float[K,2,4] ys, float[2,8] z)
         {
-            y, all = Scan <num_scan_inputs = 1, body = step (float[2,4] s, float[2,4] t) => (float[2,4] r, float[2,4] o) {
+            y, all = Scan <num_scan_inputs = 1,
+                           body = step (float[2,4] s, float[2,4] t) => (float[2,4] r, float[2,4] o) {
                 a = MatMul (t, w)  b = MatMul (s, u)  ab = Add (a, b)  r = Tanh (ab)  o = Identity (r)
             }> (h, x)
-            last, ys = Loop <body = turn (int64 i, bool on, float[2,4] p) => (bool go, float[2,4] np, float[2,4] out) {
+            last, ys = Loop <body = turn (int64 i, bool on, float[2,4] p)
+                                      => (bool go, float[2,4] np, float[2,4] out) {
                 go = Identity (on)  m = MatMul (p, u)  np = Sigmoid (m)  out = Add (np, y)
             }> (n, c, h)
             e = If (c) <then_branch = yes () => (float[2,4] t1) { t0 = Mul (last, last)  t1 = Relu (t0) },
@@ -248,7 +251,8 @@ def _integers() -> ModelProto:
     return _parsed(
         """
         <ir_version: 10, opset_import: ["": 21]>
-        integers (int64[3,4] x, int32[4] k) => (int64[3,4] y, bool[3,4] b, int64[3] a, int64[3,2] t, uint8[3,4] s)
+        integers (int64[3,4] x, int32[4] k)
+            => (int64[3,4] y, bool[3,4] b, int64[3] a, int64[3,2] t, uint8[3,4] s)
         {
             m = Mod (x, seven)
             d = Div (x, seven)

@@ -38,7 +38,6 @@ Say = Callable[[str], None]
 NODES, STEPS = 600, 3  # e-nodes, and steps of backtracking
 DEADLINE = 5.0  # seconds of the search
 FEEDS = 3  # assignments of sizes that are tried
-inputs.memory_bytes = lambda: 1 << 30  # so that every machine refuses the same mutants
 
 
 @dataclass
@@ -58,6 +57,11 @@ class Walked:
     original: bytes = b""
     result: bytes = b""
     feeds: list[dict[str, Any]] = field(default_factory=list)
+
+
+def same_everywhere() -> None:
+    """Let every machine refuse the same inputs, however large its memory is."""
+    inputs.memory_bytes = lambda: 1 << 30
 
 
 @cache
@@ -83,7 +87,7 @@ def walk(path: Path, say: Say) -> Walked:
 
     try:
         with naming(path):  # as `optimize` does
-            return _walk(path, phase)
+            return walk_through(path, phase)
     except TensaurusError as error:
         line = str(error)
         if "\n" in line or not line.startswith(f"{path}: "):
@@ -102,7 +106,8 @@ def _where() -> str:
     return f"{kind.__name__ if kind else ''} in {name}: {' '.join(str(error).split())[:160]}"
 
 
-def _walk(path: Path, phase: Say) -> Walked:
+def walk_through(path: Path, phase: Say) -> Walked:
+    """The same, with what goes wrong raised."""
     phase("load")
     original = load_model(path)
     phase("inline")
@@ -142,7 +147,10 @@ _applied: list[Candidate] = []  # what the last mutant's result is made by
 
 
 def replayed(say: Say) -> str:
-    """Why the last mutant's rewrites do not hold; empty where they do.  Only what a runtime runs comes here."""
+    """Why the last mutant's rewrites do not hold; empty where they do.
+
+    Asked only where a runtime runs the original, as `optimize` does.
+    """
     say("replay")
     try:
         check = check_rewrites(_applied, 0)

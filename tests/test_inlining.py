@@ -86,7 +86,8 @@ def test_what_would_explode_is_counted_and_refused(depth: int) -> None:
 
 
 def test_calls_in_bodies_count() -> None:
-    call = "If (c) <then_branch = t () => (b) {{ b = own.f{0}(v) }}, else_branch = e () => (d) {{ d = own.f{0}(v) }}>"
+    sides = "then_branch = t () => (b) {{ b = own.f{0}(v) }}, else_branch = e () => (d) {{ d = own.f{0}(v) }}"
+    call = f"If (c) <{sides}>"
     true = "c = Constant <value = bool {1}> ()"
     functions = [f"f{k} (v) => (r) {{ {true} r = {call.format(k + 1)} }}" for k in range(24)]
     refused(model("y = own.f0(x)", *functions, "f24 (v) => (r) { r = Relu(v) }"), "nodes")
@@ -118,3 +119,12 @@ def test_a_function_of_another_opset_keeps_what_it_calls() -> None:
     assert [f.name for f in found.functions] == ["f", "h"]
     exported = export_model(import_model(found))
     np.testing.assert_array_equal(run(exported), run(original))
+
+
+def test_an_attribute_of_another_type_is_carried() -> None:
+    """No checker sees what a call hands to a node within its function."""
+    slope = "f <slope: float = 0.5> (v) => (r) { r = LeakyRelu <alpha: float = @slope> (v) }"
+    original = model("y = own.f <slope = [1, 2]> (x)", slope)
+    program = import_model(inlined(original))
+    assert [node.attribute("form").operator for node in program.opaque] == ["LeakyRelu"]
+    assert list(export_model(program).graph.node[0].attribute[0].ints) == [1, 2]

@@ -10,11 +10,12 @@ from mutations.draw import NUMBERS, SIZES, Draft, mutation
 
 KIND = "attributes"
 NAMES = (
-    "axis", "axes", "pads", "strides", "dilations", "group", "kernel_shape", "to", "keepdims", "perm", "epsilon",
-    "alpha", "beta", "auto_pad", "ceil_mode", "num_outputs", "transA", "transB", "value", "value_ints", "mode",
-    "output_padding", "output_shape", "count_include_pad", "exclusive", "reverse", "batch_dims", "allowzero",
-    "training_mode", "noop_with_empty_axes", "largest", "fmod", "direction", "blocksize", "shape", "seed", "start",
-    "end", "stash_type", "block_size", "saturate", "ratio", "scales", "broadcast", "num_scan_inputs", "body",
+    "axis", "axes", "pads", "strides", "dilations", "group", "kernel_shape", "to", "keepdims", "perm",
+    "epsilon", "alpha", "beta", "auto_pad", "ceil_mode", "num_outputs", "transA", "transB", "value",
+    "value_ints", "mode", "output_padding", "output_shape", "count_include_pad", "exclusive", "reverse",
+    "batch_dims", "allowzero", "training_mode", "noop_with_empty_axes", "largest", "fmod", "direction",
+    "blocksize", "shape", "seed", "start", "end", "stash_type", "block_size", "saturate", "ratio",
+    "scales", "broadcast", "num_scan_inputs", "body",
 )  # fmt: skip
 INTEGERS = (*SIZES, -2, -3, -4, 4, 5, 100)
 TEXTS = ("", "SAME_UPPER", "VALID", "NOTSET", "nearest", "LEFT", "sideways", "é", "x" * 10**5)

@@ -8,6 +8,16 @@ from onnx import TensorProto, helper, numpy_helper
 from mutations.draw import NUMBERS, SIZES, Draft, Inapplicable, mutation
 
 KIND, HEAD = "initializers", "metadata"
+RARE = (
+    TensorProto.INT4,
+    TensorProto.UINT4,
+    TensorProto.FLOAT16,
+    TensorProto.BFLOAT16,
+    TensorProto.FLOAT8E4M3FN,
+    TensorProto.COMPLEX64,
+    TensorProto.DOUBLE,
+    TensorProto.STRING,
+)
 VERSIONS = (
     -1,
     0,
@@ -208,8 +218,7 @@ def data_file(draft: Draft) -> str:
 def packed_type(draft: Draft) -> str:
     """Elements of a few bits, or of a type that few kernels know."""
     tensor = draft.tensor()
-    kind = draft.one((TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT16, TensorProto.BFLOAT16,
-                      TensorProto.FLOAT8E4M3FN, TensorProto.COMPLEX64, TensorProto.DOUBLE, TensorProto.STRING))  # fmt: skip
+    kind = draft.one(RARE)
     count = int(np.prod(tensor.dims)) if len(tensor.dims) else 1
     if kind == TensorProto.STRING:
         tensor.CopyFrom(helper.make_tensor(tensor.name, kind, tensor.dims, [b"\xff"] * count))

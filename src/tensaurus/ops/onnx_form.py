@@ -360,6 +360,9 @@ def from_onnx(
     attrs = implied(op, opset)
     order = formals(op, opset)
     written = {a.name: a for a in node.attribute}
+    for name, attribute in written.items():
+        if name in schema.attributes and attribute.type != int(schema.attributes[name].type):  # type: ignore[arg-type]
+            raise Untypable(f"{op.name}: the attribute {name} is of another type")
     args: dict[str, list[str | Array | None]] = {}
     for place, name in enumerate(node.input):
         if place >= len(order) and not op.variadic:
