@@ -19,11 +19,13 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import signal
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from math import inf
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,7 +34,7 @@ from time import monotonic
 from fuzz_models import seedlings
 from fuzz_way import Say, Walked, close, replayed, run, same_everywhere, second_opinion, walk, walk_through
 from mutations import KINDS, Mutant, mutant
-from servants import Fallen, Servant
+from servants import Fallen, Servant, die_with_parent
 
 from tensaurus.files import replacing
 
@@ -171,6 +173,7 @@ def fuzz(seed: int, numbers: Sequence[int], lanes: int, seconds: float = SECONDS
                 _ride(there, Path(folder), seed, numbers[lane::lanes], seconds)
             there.close()
             open_lanes[here] = pid
+        stack.callback(_end, open_lanes)
         gc.unfreeze()
         while open_lanes:
             for connection in wait(list(open_lanes)):
@@ -182,8 +185,17 @@ def fuzz(seed: int, numbers: Sequence[int], lanes: int, seconds: float = SECONDS
                     connection.close()
 
 
+def _end(lanes: dict[Connection, int]) -> None:
+    """What still runs, ended."""
+    for connection, pid in lanes.items():
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        connection.close()
+
+
 def _ride(connection: Connection, folder: Path, seed: int, numbers: Sequence[int], seconds: float) -> None:
     """A lane's process; it does not return."""
+    die_with_parent()
     lane = Lane(folder, seed, seconds)
     try:
         for number in numbers:
@@ -262,6 +274,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--mutants", type=int, default=10_000)
     parser.add_argument("--first", type=int, default=0, help="number of the first mutant")
+    parser.add_argument("--limit", type=float, default=inf, help="seconds after which it ends")
     parser.add_argument("--lanes", type=int, default=2, help="processes side by side")
     parser.add_argument("--only", type=int, help="one mutant, in this process")
     parser.add_argument("--keep", type=Path, help="with --only: a folder for its files")
@@ -278,6 +291,8 @@ def main() -> None:
             reports.append(report)
             if report.verdict == "fault":
                 print(f"{report.seconds:6.1f} s  {_fault(report)}", flush=True)
+            if monotonic() - start > options.limit:
+                break
     except KeyboardInterrupt:
         pass
     print(f"{len(reports)} mutants in {monotonic() - start:.0f} s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import os
 import resource
@@ -121,6 +122,7 @@ class Servant:
 
 
 def _serve(work: Callable[[Any, Callable[[str], None]], Any], connection: Connection, log: Path) -> None:
+    die_with_parent()
     os.setpgid(0, 0)
     file = log.open("a")
     faulthandler.enable(file, all_threads=False)
@@ -136,6 +138,12 @@ def _serve(work: Callable[[Any, Callable[[str], None]], Any], connection: Connec
         except EOFError:
             return
         connection.send((True, work(message, lambda name: connection.send((False, name)))))
+
+
+def die_with_parent() -> None:
+    """Nobody would stop what hangs: Linux does, when the parent ends."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG
 
 
 def _computed(pid: int) -> float:

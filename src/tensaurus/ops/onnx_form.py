@@ -361,7 +361,8 @@ def from_onnx(
     order = formals(op, opset)
     written = {a.name: a for a in node.attribute}
     for name, attribute in written.items():
-        if name in schema.attributes and attribute.type != int(schema.attributes[name].type):  # type: ignore[arg-type]
+        known = schema.attributes.get(name)
+        if known is not None and attribute.type != int(known.type):  # type: ignore[call-overload]
             raise Untypable(f"{op.name}: the attribute {name} is of another type")
     args: dict[str, list[str | Array | None]] = {}
     for place, name in enumerate(node.input):
