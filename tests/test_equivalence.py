@@ -619,3 +619,38 @@ def test_scalars_stay_scalars() -> None:
         """
     )
     assert verify(model, model).passed
+
+
+# Inputs that cannot be made up
+
+
+def with_input(elem_type: int, *sizes: int) -> ModelProto:
+    value = helper.make_tensor_value_info("x", elem_type, sizes)
+    return helper.make_model(helper.make_graph([], "g", [value], []))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "size"), [((2**62,), 2**64), ((2**40, 3), 3 * 2**42), ((2**31, 2**31), 2**64)]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_input_that_no_machine_can_hold(kind: str, sizes: tuple[int, ...], size: int) -> None:
+    """Said with its name and its bytes before anything is allocated."""
+    with pytest.raises(TensaurusError, match=rf"input x .*{size:,} bytes.*--shape x="):
+        feed(with_input(TensorProto.FLOAT, *sizes), {"x": sizes}, kind, 0)
+
+
+def test_an_input_of_too_many_dimensions() -> None:
+    sizes = (1,) * 70
+    with pytest.raises(TensaurusError, match="input x has 70 dimensions"):
+        feed(with_input(TensorProto.FLOAT, *sizes), {"x": sizes}, "random", 0)
+
+
+def test_an_input_of_unknown_elements() -> None:
+    with pytest.raises(TensaurusError, match="element type of input x"):
+        feed(with_input(0, 2), {"x": (2,)}, "random", 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_inputs_without_elements(kind: str) -> None:
+    made = feed(with_input(TensorProto.FLOAT, 0, 4), {"x": (0, 4)}, kind, 0)
+    assert made.arrays["x"].shape == (0, 4)

@@ -586,6 +586,17 @@ def test_folding_rounds_once_and_keeps_what_would_grow() -> None:
     unchanged(original, x=X[0])
 
 
+@pytest.mark.parametrize("size", [2**31, 2**40, 2**62])
+def test_folding_leaves_what_no_machine_could_hold(size: int) -> None:
+    """Nothing of it is allocated, however small the result."""
+    found = model(
+        "g (float[4] x) => (float[4] y) { b = Expand(w, s)  m = ReduceMax <keepdims=0>(b)  y = Add(x, m) }"
+    )
+    initialized(found, w=np.ones(4, np.float32), s=np.array([size, 1]))
+    operators = [node.op_type for node in again(found, folded=True).graph.node]
+    assert operators == ["Expand", "ReduceMax", "Add"]
+
+
 def test_folding_follows_float32_where_a_function_jumps() -> None:
     original = initialized(
         model("g (float[1] x) => (float[1] y) { m = Mul(a, b)  f = Floor(m)  y = Add(x, f) }"),

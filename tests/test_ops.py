@@ -347,3 +347,9 @@ def test_what_does_not_type_is_remembered_without_its_callers() -> None:
             op.scopes(kinds, ())
     kept = [found for found in op._scopes.values() if isinstance(found, Untypable)]
     assert kept and all(found.__traceback__ is None and found.__context__ is None for found in kept)
+
+
+@pytest.mark.parametrize("name", ["Sum", "Mean", "Max", "Min"])
+def test_an_operator_of_thousands_of_arguments_is_typed(name: str) -> None:
+    kind = TensorType("float32", (2,))
+    assert registry[name].types((kind,) * 3000, ()) == (kind,)

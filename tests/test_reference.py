@@ -340,3 +340,35 @@ def test_outputs_that_are_inputs_or_constants() -> None:
         ir_version=8,
     )
     assert reference(model, x=np.ones(2, np.float32))[0].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("field", [Reals(), Prime(seed=3)])
+def test_a_loop_without_end_is_not_waited_for(field: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the reals it has no value that could be computed, in a field it is an unknown function."""
+    monkeypatch.setattr(evaluating, "ROUNDS", 100)
+    program = import_model(
+        onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["": 17]> net (float[2] x) => (float[2] y) {'
+            " turns = Constant <value = int64 {1000000000}> ()  on = Constant <value = bool {1}> ()"
+            " y = Loop (turns, on, x) <body = turn (int64 i, bool go, float[2] v) => (bool on2, float[2] w)"
+            " { on2 = Identity(go)  w = Neg(v) }> }"
+        )
+    )
+    feeds = {"x": field.lift(np.array([1.0, 2.0]))}
+    if field.name == "reals":
+        with pytest.raises(BackendError, match="rounds"):
+            evaluate(program, feeds, field)
+    else:
+        once, again = evaluate_all([program, program], feeds, field)
+        np.testing.assert_array_equal(once["y"], again["y"])
+
+
+def test_the_shape_of_what_a_field_cannot_hold() -> None:
+    """A value without a type is a token in a field, and so is its shape."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17, "other": 1]>'
+        "net (float[2] x) => (int64[N] y) { a = other.Unknown(x)  y = Shape(a) }"
+    )
+    program, field = import_model(model), Prime(seed=3)
+    once, again = evaluate_all([program, program], {"x": field.lift(np.array([1.0, 2.0]))}, field)
+    assert once["y"] is again["y"] or np.array_equal(once["y"], again["y"])

@@ -13,7 +13,6 @@ from pathlib import Path
 from time import monotonic
 
 import onnx
-from onnx.inliner import inline_local_functions
 
 from tensaurus import backends, signals
 from tensaurus.cost.database import Database
@@ -31,6 +30,7 @@ from tensaurus.equivalence.sample import sample_feeds
 from tensaurus.equivalence.verdict import Verdict, verify
 from tensaurus.errors import TensaurusError, naming
 from tensaurus.graph.census import census, constant_bytes
+from tensaurus.graph.inlining import inlined
 from tensaurus.graph.model_file import load_model, packed, save_model
 from tensaurus.graph.onnx_export import export_model
 from tensaurus.graph.onnx_import import import_model
@@ -123,8 +123,7 @@ def optimize(
     told.phase("reading the model")
     name = "the model" if isinstance(model, onnx.ModelProto) else str(model)
     original = model if isinstance(model, onnx.ModelProto) else load_model(model)
-    flat = inline_local_functions(original) if original.functions else original
-    program = import_model(flat, shapes, name)
+    program = import_model(inlined(original, name), shapes, name)
     machine = Machine.here(threads)
     rules = library()
     expand = expander(rules)

@@ -55,6 +55,11 @@ def allowed_cores() -> frozenset[int]:
     return frozenset(range(os.cpu_count() or 1))
 
 
+def memory_bytes() -> int:
+    """What this machine's memory holds, used or not."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def busy_seconds() -> float | None:
     """CPU seconds that the allowed cores have spent not idle since the machine started; None where unknown.
 

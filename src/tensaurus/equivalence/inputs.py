@@ -5,19 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, TypeProto
 
 from tensaurus.backends import Array
+from tensaurus.cost.machine import memory_bytes
 from tensaurus.equivalence.interface import required_inputs, sizes_of
 from tensaurus.errors import TensaurusError
+from tensaurus.graph.data import size_in_bytes
+from tensaurus.ops.onnx_form import dtype_name
 
 KINDS = ("random", "blocks", "negative", "zeros", "constant", "large", "tiny")
 PLAUSIBLE = frozenset({"random", "blocks", "negative"})
 # batch and other size where a model leaves them open, in the order of trying
 GUESSES = ((1, 32), (2, 64), (1, 48), (2, 48), (1, 16), (2, 8), (1, 4), (2, 3), (1, 1), (1, 224), (1, 512))
+RANK = 64  # of an array of numpy's
 BLOCK = 8  # noise alone leaves many detectors silent: blocks of 8 x 8 have edges and surfaces
 WORDS = ("", "a", "zwei", "trois mots ici", "42")
 
@@ -45,7 +50,7 @@ def feed(
 ) -> Feed:
     """Inputs of one kind.  Integers are drawn from `ranges` (else 0..1); zeros and large take its ends.
 
-    Raises TensaurusError for an input that is not a tensor.
+    Raises TensaurusError for an input that is not a tensor of known elements, or larger than the memory.
     """
     rng = np.random.default_rng([seed, KINDS.index(kind)])
     arrays = {}
@@ -53,7 +58,10 @@ def feed(
         tensor = value.type.tensor_type
         if not value.type.HasField("tensor_type"):
             raise TensaurusError(f"input {value.name} is not a tensor: no values can be made up")
+        if tensor.elem_type not in TensorProto.DataType.values() or not tensor.elem_type:
+            raise TensaurusError(f"the element type of input {value.name} is not known")
         shape = shapes[value.name]
+        _require_room(value.name, tensor.elem_type, shape)
         if tensor.elem_type == TensorProto.STRING:
             arrays[value.name] = np.asarray(rng.choice(WORDS, shape), object)
             continue
@@ -68,6 +76,18 @@ def feed(
         else:
             arrays[value.name] = np.asarray(_floats(kind, shape, dtype, rng)).astype(dtype)
     return Feed(kind, arrays)
+
+
+def _require_room(name: str, elem_type: int, shape: Shape) -> None:
+    """Raise TensaurusError for values that the memory cannot hold, drawn as they are in eight bytes each."""
+    if len(shape) > RANK:
+        raise TensaurusError(f"input {name} has {len(shape)} dimensions, numpy's arrays at most {RANK}")
+    size = size_in_bytes(dtype_name(elem_type), shape)
+    if size + 8 * prod(shape) > memory_bytes():
+        raise TensaurusError(
+            f"input {name} of shape {list(shape)} is too large for this machine: {size:,} bytes",
+            remedy=f"Give it a smaller one: --shape {name}=...",
+        )
 
 
 def _ends(kind: str, drawn: Array, low: int, high: int) -> Array:

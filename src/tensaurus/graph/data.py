@@ -63,6 +63,7 @@ class Data:
             if len(proto.string_data) != prod(self.shape):
                 raise ValueError(f"{len(proto.string_data)} elements for the shape {list(self.shape)}")
             for text in proto.string_data:
+                text.decode()
                 found.update(len(text).to_bytes(8, "little") + text)
         elif proto is not None and proto.HasField("raw_data"):
             raw = proto.raw_data

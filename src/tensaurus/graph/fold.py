@@ -19,6 +19,7 @@ from tensaurus.ops import Op, TensorType, Untypable
 
 FEW = 16
 GROWTH = 1 << 20  # bytes that a folded constant may have beyond those it is computed from
+SCRATCH = 16  # times these bytes that a step of the computation may have
 
 # functions that jump: the last bit of an argument decides, so that float32 must be followed step by step
 JUMPS = frozenset({"floor", "ceil", "round", "sign", "mod", "fmod", "eq", "lt", "le"})
@@ -79,6 +80,8 @@ def _folded(node: Node) -> Node | None:
     kind = node.tensor
     before = sum(_bytes(n) for n in needed if n.op is CONSTANT)
     if _bytes(node) > before + GROWTH:
+        return None
+    if any(_bytes(n) > SCRATCH * (before + GROWTH) for n in needed if len(n.types) == 1):
         return None
     stepwise = _jumps(needed)
     found: dict[Node, Array] = {}

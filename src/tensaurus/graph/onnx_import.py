@@ -26,7 +26,7 @@ from tensaurus.graph.program import Program, topological
 from tensaurus.graph.values import Known, known
 from tensaurus.ops import Op, TensorType, Untypable, registry
 from tensaurus.ops.leaf_form import ONNX_DOMAINS, all_outputs, branches, held_tensor, repeatable, sparse_node
-from tensaurus.ops.onnx_form import from_onnx
+from tensaurus.ops.onnx_form import dtype_code, dtype_name, from_onnx
 
 _CONTAINERS = ("sequence_type", "optional_type", "map_type", "sparse_tensor_type")
 
@@ -63,6 +63,8 @@ def import_model(
             room.take(value)
         room.run(model.graph, overridable)
         outputs = tuple((o.name, room.lookup(o.name)) for o in graph.output)
+        for value, (_, node) in zip(graph.output, outputs, strict=True):
+            _require_stated(value, node.types[0])
     except TensaurusError as error:
         error.file = file if error.file is None else error.file
         raise
@@ -342,6 +344,17 @@ class Room:
             names=self.hints(),
             frame=Frame(shell, tuple(graph.input), tuple(graph.output)),
         )
+
+
+def _require_stated(output: ValueInfoProto, kind: Type) -> None:
+    """Raise TensaurusError where the model states another element type: a copy of it would not be typed."""
+    stated = output.type.tensor_type.elem_type
+    if isinstance(kind, TensorType) and stated not in (0, dtype_code(kind.dtype)):
+        raise TensaurusError(f"the output {output.name} is {kind.dtype}, stated to be {_type_name(stated)}")
+
+
+def _type_name(code: int) -> str:
+    return dtype_name(code) if code in TensorProto.DataType.values() else f"of element type {code}"
 
 
 def _data(tensor: TensorProto) -> Data:

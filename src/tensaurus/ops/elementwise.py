@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import reduce
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensaurus.algebra.expr import Body, Const, Scope, Tensor, call, compute
@@ -124,13 +123,18 @@ def _variadic(name: str, fn: str, mean: bool = False, *examples: str) -> None:
             raise Untypable(f"{name} of nothing")
         count = len(xs) if mean else 1
         return broadcast(
-            lambda *values: reduce(lambda x, y: call(fn, x, y), values) / count
-            if count > 1
-            else reduce(lambda x, y: call(fn, x, y), values),
-            *xs,
+            lambda *values: _paired(fn, values) / count if count > 1 else _paired(fn, values), *xs
         )
 
     op(name, since=8, examples=("f32[2,3] f32[3] f32[]", "f32[4]", "f32[2,1] f32[1,3]", *examples))(declare)
+
+
+def _paired(fn: str, values: Sequence[Any]) -> Any:
+    """All values by an associative function, in pairs: of a thousand, an expression ten deep."""
+    while len(values) > 1:
+        pairs = [call(fn, x, y) for x, y in zip(values[::2], values[1::2], strict=False)]
+        values = [*pairs, *values[2 * len(pairs) :]]
+    return values[0]
 
 
 _variadic("Sum", "add")

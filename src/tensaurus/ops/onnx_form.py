@@ -372,6 +372,10 @@ def from_onnx(
     attrs = implied(op, opset)
     order = formals(op, opset)
     written = {a.name: a for a in node.attribute}
+    for name, attribute in written.items():
+        known = schema.attributes.get(name)
+        if known is not None and attribute.type != int(known.type):  # type: ignore[call-overload]
+            raise Untypable(f"{op.name}: the attribute {name} is of another type")
     args: dict[str, list[str | Array | None]] = {}
     for place, name in enumerate(node.input):
         if place >= len(order) and not op.variadic:

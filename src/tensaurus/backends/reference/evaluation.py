@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -26,6 +25,8 @@ from tensaurus.graph.node import CONSTANT, ITEM, Node, Type
 from tensaurus.graph.opaque import Form
 from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType
+
+ROUNDS = 20_000  # of a loop and of those in it that are evaluated one by one
 
 # Elements of an array; ints as int64 and bools; text and complex numbers as they are; lists are sequences,
 # None an optional without a value.
@@ -53,6 +54,10 @@ def evaluate(
     Raises BackendError for a node that cannot be evaluated.
     """
     return evaluate_all([program], feeds, field, cache=cache)[0]
+
+
+class _TooLong(BackendError):
+    """More rounds of loops than are evaluated one by one."""
 
 
 def evaluate_all(
@@ -84,6 +89,8 @@ class _Run:
         self.field = field
         self.frame = frame
         self.sizes: dict[Any, int] = {}
+        self.outer = outer
+        self.rounds: list[int] = [0] if outer is None else outer.rounds  # of this loop and those around it
         self.forms: dict[Any, int] = {} if outer is None else outer.forms
         self.labels: dict[Node, Any] = {} if outer is None else outer.labels
         for program in programs:
@@ -185,14 +192,21 @@ class _Run:
         form: Form = node.attribute("form")
         name = form.operator
         if form.bodies and name in ("If", "Loop"):
-            with suppress(BackendError):  # then as a whole
+            try:
                 found = self.branch(form, args) if name == "If" else self.loop(form, args)
                 if found is not None:
                     return found
+            except _TooLong:  # a runtime might not end either
+                if self.field.name == "reals":
+                    raise
+                return self.unknown(node, form, args)
+            except BackendError:
+                pass  # then as a whole
         own = [a for a in args if a is not None]
-        if self.field.name == "reals" or name in ("Shape", "Size") or not any(map(self.holds_elements, own)):
-            if name in ("Shape", "Size"):
-                args = [np.zeros(a.shape, np.float32) for a in args]
+        shaped = name in ("Shape", "Size") and all(isinstance(a, np.ndarray) for a in own)
+        if self.field.name == "reals" or shaped or not any(map(self.holds_elements, own)):
+            if shaped:
+                args = [np.zeros(a.shape, np.float32) for a in own]
             return [lifted(v, self.field) for v in run_alone(node, args, self.frame)]
         return self.unknown(node, form, args)
 
@@ -218,6 +232,8 @@ class _Run:
     def loop(self, form: Form, args: Sequence[Value]) -> Sequence[Value] | None:
         """None where what decides the number of rounds is not known."""
         ((_, body),) = form.bodies
+        if self.outer is None:
+            self.rounds[0] = 0
         own, captured = [*args[: form.inputs], None, None], args[form.inputs :]
         limit, going, *state = own[: max(form.inputs, 2)]
         count, place = len(state), 0
@@ -228,6 +244,9 @@ class _Run:
                 return None
             if not flag.item() or (limit is not None and place >= int(limit.item())):
                 break
+            self.rounds[0] += 1
+            if self.rounds[0] > ROUNDS:
+                raise _TooLong(f"reference: loops of more than {ROUNDS} rounds")
             flag, *found = self.body(body, [np.asarray(place), flag, *state], captured)
             state = found[:count]
             for part, value in zip(rounds, found[count:], strict=True):

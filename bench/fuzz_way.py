@@ -1,0 +1,216 @@
+"""The whole way of one mutant: read, checked, inlined, searched with estimated costs, written, compared."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from onnx import ModelProto
+from prices import Prices
+
+from tensaurus.equivalence import inputs
+from tensaurus.equivalence.chain import check_rewrites
+from tensaurus.equivalence.inputs import assignments, feed
+from tensaurus.equivalence.interface import required_inputs, same_interface
+from tensaurus.equivalence.verdict import verify
+from tensaurus.errors import TensaurusError, naming
+from tensaurus.graph.inlining import inlined
+from tensaurus.graph.model_file import check_model, load_model
+from tensaurus.graph.onnx_export import export_model
+from tensaurus.graph.onnx_import import import_model
+from tensaurus.graph.program import Program
+from tensaurus.rules.match import expander
+from tensaurus.rules.rule import Rule, library
+from tensaurus.search.bodies import search_bodies
+from tensaurus.search.candidate import Candidate, Outcome
+from tensaurus.search.strategies import BACKTRACKING, SATURATION, STRATEGIES, Effort, Runtime, Strategy
+
+Say = Callable[[str], None]
+
+NODES, STEPS = 600, 3  # e-nodes, and steps of backtracking
+DEADLINE = 5.0  # seconds of the search
+FEEDS = 3  # assignments of sizes that are tried
+
+
+@dataclass
+class Walked:
+    """What came of a mutant.
+
+    verdict   refused, kept, rewritten, or a fault: traceback, unequal
+    phase     how far it came
+    reason    in one line
+    original  the model as a runtime takes it, where there is a result to compare it with
+    feeds     inputs to try, the likeliest first
+    """
+
+    verdict: str
+    phase: str
+    reason: str = ""
+    original: bytes = b""
+    result: bytes = b""
+    feeds: list[dict[str, Any]] = field(default_factory=list)
+
+
+def same_everywhere() -> None:
+    """Let every machine refuse the same inputs, however large its memory is."""
+    inputs.memory_bytes = lambda: 1 << 30
+
+
+@cache
+def rules() -> list[Rule]:
+    return library()
+
+
+@cache
+def strategies() -> list[Strategy]:
+    """Both searches, their rules compiled."""
+    runtime = Runtime(Prices())  # type: ignore[arg-type]
+    return [STRATEGIES[name](rules(), runtime) for name in (SATURATION, BACKTRACKING)]
+
+
+def walk(path: Path, say: Say) -> Walked:
+    """The mutant's way, up to what needs a runtime."""
+    at = "load"
+
+    def phase(name: str) -> None:
+        nonlocal at
+        at = name
+        say(name)
+
+    try:
+        with naming(path):  # as `optimize` does
+            return walk_through(path, phase)
+    except TensaurusError as error:
+        line = str(error)
+        if "\n" in line or not line.startswith(f"{path}: "):
+            return Walked("traceback", at, f"an error that is not one line FILE: reason: {line[:300]!r}")
+        return Walked("refused", at, line.removeprefix(f"{path}: "))
+    except (Exception, KeyboardInterrupt):  # a signal is no way to end either
+        return Walked("traceback", at, _where())
+
+
+def _where() -> str:
+    """The exception and where it was raised, in one line."""
+    kind, error, trace = sys.exc_info()
+    frames = traceback.extract_tb(trace)
+    own = [f for f in frames if "tensaurus" in f.filename] or list(frames)
+    name = f"{Path(own[-1].filename).parent.name}/{Path(own[-1].filename).name}:{own[-1].name}"
+    return f"{kind.__name__ if kind else ''} in {name}: {' '.join(str(error).split())[:160]}"
+
+
+def walk_through(path: Path, phase: Say) -> Walked:
+    """The same, with what goes wrong raised."""
+    phase("load")
+    original = load_model(path)
+    phase("inline")
+    flat = inlined(original, path)
+    phase("import")
+    program = import_model(flat, {}, path)
+    expand = expander(rules())
+    phase("feed")
+    strange = [v for v in required_inputs(original) if not v.type.HasField("tensor_type")]
+    feeds: list[dict[str, Any]] = []
+    for sizes, _ in [] if strange else assignments(original, {}):
+        feeds.append(dict(feed(original, sizes, "random", 0).arrays))
+        if len(feeds) == FEEDS:
+            break
+    phase("search")
+    candidates = []
+    effort = Effort(steps=STEPS, nodes=NODES, multi=1, deadline=monotonic() + DEADLINE)
+    for strategy in strategies():
+
+        def search(found: Program, strategy: Strategy = strategy) -> Outcome:
+            return strategy.search(found, effort, lambda steps, best: None)
+
+        better, bodies = search_bodies(program, search)
+        candidates.append((search(better).best, bodies))
+    best, bodies = min(candidates, key=lambda pair: (pair[0].step is None and not pair[1], pair[0].cost))
+    phase("export")
+    result = export_model(best.program, expand=expand)
+    check_model(result)
+    if differences := same_interface(original, result):
+        return Walked("unequal", "export", "; ".join(differences))
+    changed = best.step is not None or bool(bodies)
+    _applied[:] = [*bodies, best] if changed else []
+    return Walked("rewritten" if changed else "kept", "", "", _bytes(original), _bytes(result), feeds)
+
+
+_applied: list[Candidate] = []  # what the last mutant's result is made by
+
+
+def replayed(say: Say) -> str:
+    """Why the last mutant's rewrites do not hold; empty where they do.
+
+    Asked only where a runtime runs the original, as `optimize` does.
+    """
+    say("replay")
+    try:
+        check = check_rewrites(_applied, 0)
+    except Exception:
+        return f"traceback: {_where()}"
+    return "" if check.passed else f"unequal: {check.detail}"
+
+
+def _bytes(model: ModelProto) -> bytes:
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def second_opinion(pair: tuple[bytes, bytes]) -> str:
+    """Why the result is not equal, by the comparison that `optimize` makes; empty where it is."""
+    models = [ModelProto.FromString(content) for content in pair]
+    try:
+        verdict = verify(models[0], models[1], threads=1)
+    except TensaurusError:
+        return ""  # the original does not run on all that is tried
+    return "" if verdict.passed else verdict.detail
+
+
+# ---------------------------------------------------------------------------------------- the runtime
+
+
+def run(request: tuple[bytes, list[Mapping[str, Any]]], say: Say) -> list[Any] | str:
+    """Outputs for the first feed that the runtime takes, with its place; else why it takes none."""
+    content, feeds = request
+    say("compile")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    reason = ""
+    try:
+        session = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        say("run")
+        for place, feeds_ in enumerate(feeds):
+            try:
+                return [place, session.run(None, dict(feeds_))]
+            except Exception as error:
+                reason = reason or _line(error)
+    except Exception as error:
+        reason = _line(error)
+    return reason
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def close(left: Any, right: Any) -> bool:
+    """Whether two outputs are plainly equal: of one type and shape, within a thousandth."""
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(close, left, right))
+    if not isinstance(left, np.ndarray) or not isinstance(right, np.ndarray):
+        return type(left) is type(right)
+    if left.dtype != right.dtype or left.shape != right.shape:
+        return False
+    if left.dtype.kind in "fc" and left.size:
+        with np.errstate(all="ignore"):
+            scale = np.max(np.abs(left), where=np.isfinite(left), initial=0.0)
+            return bool(np.allclose(left, right, rtol=1e-3, atol=1e-5 * scale, equal_nan=True))
+    return bool(np.array_equal(left, right))
