@@ -25,7 +25,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 NEWEST = defs.onnx_opset_version()
 # attributes whose integer is an element type; ours is its name
-DTYPES = frozenset({"to", "dtype", "output_dtype", "stash_type"})
+DTYPES = frozenset({"to", "dtype", "output_dtype", "precision", "stash_type"})
 
 
 class NotInOpset(Untypable):
@@ -160,7 +160,8 @@ def node_proto(
         else:
             name = fresh(name) if fresh is not None else name
             formal_input = schema.inputs[min(place, len(schema.inputs) - 1)]
-            tensor = _static_tensor(name, value, _static_dtype(op, schema, formal_input, types, value))
+            dtype = _static_dtype(op, schema, formal_input, types, given, value)
+            tensor = _static_tensor(name, value, dtype)
             initializers.append(tensor)
             held[name] = numpy_helper.to_array(tensor)
         node.input.append(name)
@@ -229,9 +230,17 @@ def _objects(value: tuple[Any, ...]) -> Array:
 
 
 def _static_dtype(
-    op: Op, schema: defs.OpSchema, formal: Any, types: Sequence[TensorType | None], value: Any
+    op: Op,
+    schema: defs.OpSchema,
+    formal: Any,
+    types: Sequence[TensorType | None],
+    attrs: Mapping[str, Any],
+    value: Any,
 ) -> str:
     """The element type of a static input: that of the inputs it must match, else the plainest allowed."""
+    for attribute, carrier in op.carried.items():
+        if schema.inputs[op.order.index(carrier)].type_str == formal.type_str:
+            return str(attrs[attribute])
     for kind, other in zip(types, schema.inputs, strict=False):
         if kind is not None and other.type_str == formal.type_str:
             return kind.dtype
@@ -374,6 +383,9 @@ def from_onnx(
             if value is None:
                 raise Untypable(f"{op.name}: its input {parameter} ({name}) is not constant")
             attrs[parameter] = _plain(value)
+            for attribute, carrier in op.carried.items():
+                if carrier == parameter:  # symbols are sizes
+                    attrs[attribute] = "int64" if value.dtype.kind == "O" else value.dtype.name
     for parameter in (*op.attributes, *(i.name for i in op.inputs)):
         name = _attribute_name(op, parameter)
         if parameter in order or name not in schema.attributes or name not in written:
