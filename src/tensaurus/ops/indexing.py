@@ -247,6 +247,8 @@ def _steps(start: Any, limit: Any, delta: Any, dtype: str) -> Any:
     if delta == 0:
         raise Untypable("a range in steps of 0")
     if dtype.startswith(("int", "uint")):
+        if dtype != "int64" and not all(isinstance(n, int) for n in (start, limit)):
+            raise Untypable(f"a range of {dtype} from {start} to {limit}")
         if not isinstance(delta, int):
             raise Untypable(f"a range in steps of {delta}")
         count = -((start - limit) // delta)

@@ -119,7 +119,7 @@ def node_proto(
     output_names: Sequence[str],
     opset: int,
     *,
-    symbolic: Callable[[tuple[Any, ...]], str | None] | None = None,
+    symbolic: Callable[[Any], str | None] | None = None,
     constant_of: Callable[[str], Array | None] | None = None,
     fresh: Callable[[str], str] | None = None,
 ) -> tuple[NodeProto, list[TensorProto]]:
@@ -127,7 +127,8 @@ def node_proto(
 
     types, input_names   of the tensor inputs, as the declaration orders them; None (or "") where absent
     attrs                in canonical form
-    symbolic             gives the name of an int64 tensor that holds these sizes, some of them symbols
+    symbolic             gives the name of an int64 tensor that holds these sizes, some of them symbols;
+                         of one size alone, a tensor of rank 0
     constant_of          the value of an input that this opset writes as an attribute
     fresh                makes the name of an initializer unique (by default it is OUTPUT.PARAMETER)
     """
@@ -153,7 +154,7 @@ def node_proto(
             continue
         name = f"{output_names[0] or op.name}.{parameter}"
         if _is_symbolic(value):
-            found = symbolic(value) if symbolic is not None and isinstance(value, tuple) else None
+            found = symbolic(value) if symbolic is not None else None
             if found is None:
                 raise NotInOpset(f"{op.name}: {parameter}={value} is not a number")
             name, held[found] = found, _objects(value)
@@ -223,9 +224,9 @@ def _is_symbolic(value: Any) -> bool:
     return isinstance(value, Arithmetic) or isinstance(value, tuple) and any(map(_is_symbolic, value))
 
 
-def _objects(value: tuple[Any, ...]) -> Array:
-    cells = np.empty(len(value), object)
-    cells[:] = value
+def _objects(value: Any) -> Array:
+    cells = np.empty(len(value) if isinstance(value, tuple) else (), object)
+    cells[... if isinstance(value, tuple) else ()] = value
     return cells
 
 
