@@ -15,27 +15,21 @@ tables/prediction.png of it.
 from __future__ import annotations
 
 import argparse
-import csv
-import sys
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
+from functools import partial
 from math import exp, isnan, log, nan
-from multiprocessing import get_context
 from pathlib import Path
-from resource import RUSAGE_SELF, getrusage
 from tempfile import TemporaryDirectory
+
+from rows import grown, optimized, read
 
 from tensaurus.cost import operators
 from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.measure import Stopwatch
 from tensaurus.cost.operators import OperatorCosts
-from tensaurus.errors import TensaurusError
 from tensaurus.graph.onnx_import import import_model
-from tensaurus.optimize import optimize
-from tensaurus.report.progress import NoProgress
 from tensaurus.rules.match import expander
 from tensaurus.rules.rule import library
 from tensaurus.zoo.selection import Subject, select
@@ -71,49 +65,18 @@ def main() -> None:
     told.add_argument("--time-limit", type=float, default=60.0)
     told.add_argument("--resume", action="store_true")
     wanted = told.parse_args()
-    found = read() if wanted.resume else []
-    known = {row.model for row in found}
-    for subject in select(wanted.models):
-        if subject.name in known:
-            continue
-        print(subject.name, file=sys.stderr, flush=True)
-        try:  # each in a process of its own, which leaves nothing behind
-            with ProcessPoolExecutor(1, get_context("spawn")) as child:
-                row = child.submit(measured, subject.name, wanted.backend, wanted.time_limit).result()
-        except (TensaurusError, BrokenProcessPool) as error:
-            print(f"  {error}", file=sys.stderr)
-            continue
-        found.append(row)
-        write(found)
+    names = [subject.name for subject in select(wanted.models)]
+    each = partial(measured, backend=wanted.backend, limit=wanted.time_limit)
+    found = grown(ROWS, read(ROWS, Row) if wanted.resume else [], names, each)
     (TABLES / "optimized.md").write_text(page(found, wanted.backend))
     draw(found, TABLES / "prediction.png")
 
 
 def measured(name: str, backend: str, limit: float) -> Row:
     (subject,) = select([name])
-    model = subject.load()
-    shapes = dict(subject.shapes)
-    said: list[str] = []
-
-    class Notes(NoProgress):
-        def note(self, text: str) -> None:
-            said.append(text)
-
     with TemporaryDirectory() as folder:
         alone = sum_alone(subject, backend, Path(folder) / "alone.sqlite")
-        result = optimize(
-            model,
-            shapes=shapes,
-            ranges=dict(subject.ranges),
-            backend=backend,
-            time_limit=limit,
-            database=Path(folder) / "db.sqlite",
-            progress=Notes(),
-        )
-    known = result.summary
-    peak = getrusage(RUSAGE_SELF).ru_maxrss / 2**20
-    for text in (f"{peak:.1f} GiB at most", *said):
-        print(f"  {text}", file=sys.stderr, flush=True)
+    known = optimized(subject, backend, limit).summary
     ours = known.found_ms.get("saturation", nan)
     return Row(
         subject.name,
@@ -145,22 +108,6 @@ def sum_alone(subject: Subject, backend: str, path: Path) -> float:
             return 1e3 * sum(map(costs, program.active))
     finally:
         operators.COPIES = copies
-
-
-def write(found: Iterable[Row]) -> None:
-    with ROWS.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Row)], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in found)
-
-
-def read() -> list[Row]:
-    if not ROWS.exists():
-        raise TensaurusError("there is nothing to go on from", file=ROWS)
-    kinds = {field.name: {"float": float, "int": int}.get(str(field.type), str) for field in fields(Row)}
-    with ROWS.open() as file:
-        rows = list(csv.DictReader(file))
-    return [Row(**{name: kinds[name](text) for name, text in row.items()}) for row in rows]
 
 
 def page(found: list[Row], backend: str) -> str:

@@ -34,7 +34,9 @@ REASONS = {
     r"its input \w+ \(.*\) is not constant": "the value, not the shape, is what is missing",
     r"is known only at run time": "a size that another opaque node decides",
     r"training mode": "random, or with running statistics",
-    r"(Cast|CastLike) of \w+|a conversion to \w+": "element types that the algebra does not round to",
+    r"(Cast|CastLike|QuantizeLinear|DequantizeLinear) of \w+|(a conversion|quantization) to \w+": (
+        "element types that the algebra does not round to"
+    ),
     r"of string": "text has no arithmetic",
     r"MaxPool has 1 outputs here": "indices of the maxima are not declared",
     r"of opset \d differs from that of [789]": "before, broadcasting was an attribute",

@@ -11,7 +11,19 @@ from tensaurus.algebra.functions import FUNCTIONS, cast_target
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
+EXACT = 2**53  # integers up to here are exact in float64
+
 _UFUNCS = {"max": np.maximum, "min": np.minimum, "sum": np.add, "prod": np.multiply}
+
+
+def whole_product(a: Array, b: Array) -> Array:
+    """The batched matrix product of int64 arrays: by BLAS, in float64, where no sum can be rounded there."""
+    bound = max(a.shape[-1], 1)
+    for x in (a, b):
+        bound *= max(abs(int(x.min())), abs(int(x.max()))) if x.size else 0
+    if bound > EXACT:
+        return np.asarray(np.matmul(a, b))
+    return np.asarray(np.matmul(a.astype(np.float64), b.astype(np.float64))).astype(np.int64)
 
 
 class Field:

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tensaurus.algebra.arithmetic import whole_product
 from tensaurus.algebra.binding import bind, split_axes
 from tensaurus.algebra.expr import (
     Body,
@@ -306,7 +307,8 @@ class Evaluation:
     def reduce(self, monoid: str, axes: tuple[Axis, ...], body: Body) -> Labelled:
         if any(_length(a) == 0 for a in axes):
             neutral = {"sum": 0, "prod": 1, "max": float("-inf"), "min": float("inf")}[monoid]
-            return Labelled(self.field.constant(neutral), ())
+            whole = monoid in ("sum", "prod") and literal_dtype(body).startswith(("int", "uint"))
+            return Labelled(np.asarray(neutral) if whole else self.field.constant(neutral), ())
         if monoid == "sum":
             factors = [self.body(f) for f in _factors(body)]
             return self.contract(factors, axes)
@@ -332,7 +334,8 @@ class Evaluation:
 
     def contract(self, factors: Sequence[Labelled], gone: Sequence[Axis]) -> Labelled:
         """The sum over `gone` of the product of the factors, two at a time."""
-        if any(not self.field.elements(f.data) and f.axes for f in factors) or len(factors) == 1:
+        mixed = len({f.data.dtype.kind for f in factors if f.axes}) > 1
+        if mixed or len(factors) == 1 or not all(_numbers(self.field, f) for f in factors):
             return self.reduced("sum", reduce(lambda a, b: self.call("mul", [a, b]), factors), gone)
         queue = sorted(factors, key=lambda f: len(f.axes))
         left = set(gone)
@@ -353,12 +356,12 @@ class Evaluation:
         inner = [x for x in gone if x in a.axes and x in b.axes]
         if not inner:
             return self.call("mul", [a, b])
+        if self.field.elements(a.data) != self.field.elements(b.data):
+            return self.reduced("sum", self.call("mul", [a, b]), inner)
         batch = [x for x in a.axes if x in b.axes and x not in inner]
         rows = [x for x in a.axes if x not in b.axes]
         columns = [x for x in b.axes if x not in a.axes]
         m, n = (prod(map(_length, xs)) for xs in (rows, columns))
-        if not (self.field.elements(a.data) and self.field.elements(b.data)):
-            return self.reduced("sum", self.call("mul", [a, b]), inner)
         if min(m, n) < 4:
             return self.folded(a, b, inner)
         size = prod(map(_length, a.axes)), prod(map(_length, b.axes))
@@ -372,7 +375,8 @@ class Evaluation:
         left = a.aligned([*batch, *rows, *inner]).reshape(*map(_length, batch), m, depth)
         right = b.aligned([*batch, *inner, *columns]).reshape(*map(_length, batch), depth, n)
         axes = (*batch, *rows, *columns)
-        return Labelled(self.field.matmul(left, right).reshape([_length(x) for x in axes]), axes)
+        product = self.field.matmul if self.field.elements(left) else whole_product
+        return Labelled(product(left, right).reshape([_length(x) for x in axes]), axes)
 
     def halves(self, a: Labelled, b: Labelled, gone: Sequence[Axis], cut: Axis, half: int) -> Labelled:
         """Contract the two halves of one kept axis after another: windows are copied a piece at a time."""
@@ -427,6 +431,11 @@ class Evaluation:
             result = term if result is None else self.call("add", [result, term])
         assert result is not None
         return result
+
+
+def _numbers(field: Field, item: Labelled) -> bool:
+    """Whether a factor is of elements or of integers, which both have a matrix product."""
+    return field.elements(item.data) or item.data.dtype.kind == "i"
 
 
 def _picked(item: Labelled, at: Mapping[Axis, int]) -> Labelled:

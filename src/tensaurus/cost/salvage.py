@@ -6,8 +6,9 @@ import shutil
 import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
+
+from tensaurus.scratch import temporary
 
 Row = tuple[Any, ...]
 
@@ -25,8 +26,8 @@ def text(raw: bytes) -> str | None:
 def readable_rows(path: Path) -> list[Row]:
     """The rows before the first damage and behind the last; the file stays as it is."""
     found: dict[Row, Row] = {}
-    with suppress(sqlite3.Error, UnicodeDecodeError, OSError), TemporaryDirectory() as folder:
-        copy = Path(folder) / "copy.sqlite"
+    with suppress(sqlite3.Error, UnicodeDecodeError, OSError), temporary() as folder:
+        copy = folder / "copy.sqlite"
         for suffix in ("", "-wal"):
             with suppress(FileNotFoundError):
                 shutil.copyfile(f"{path}{suffix}", f"{copy}{suffix}")

@@ -280,7 +280,7 @@ class EGraph:
         self.members[number] = [number]
         readers, known = self.readers, self.facts
         readers[number] = []
-        static = True
+        static = not (isinstance(head.op, Op) and head.op.kept)
         for read in classes if len(classes) < 2 else set(classes):
             if read != ABSENT:
                 readers[read].append(number)
@@ -372,7 +372,7 @@ class EGraph:
         group = self.find(number)
         old = self.facts[group]
         head = self.heads[number]
-        if old.static or not isinstance(head.op, Op) and head.op is not ITEM:
+        if old.static or (head.op.kept if isinstance(head.op, Op) else head.op is not ITEM):
             return
         if all(read == ABSENT or self.facts[self.find(read)].static for read in self.args[number]):
             self.learnt += 1

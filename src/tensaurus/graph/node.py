@@ -60,7 +60,7 @@ class Node:
     args: tuple[Node | None, ...]
     attrs: tuple[tuple[str, Any], ...]
     types: tuple[Type, ...]
-    static: bool  # depends on constants alone: computed ahead of time, free at run time
+    static: bool  # depends on constants alone, and is computed ahead of time, free at run time
     serial: int  # order of creation: arguments come before the nodes that use them
 
     @property
@@ -114,7 +114,7 @@ def _intern(
         found = Node()
         found.op, found.args, found.attrs, found.types = op, args, attrs, types
         found.static = op is CONSTANT or (
-            (isinstance(op, Op) or op is ITEM) and all(a is None or a.static for a in args)
+            (isinstance(op, Op) and not op.kept or op is ITEM) and all(a is None or a.static for a in args)
         )
         found.serial = next(_serials)
         _nodes[key] = found

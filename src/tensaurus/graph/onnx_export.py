@@ -194,7 +194,7 @@ class Writer:
             self.opset,
             [None if a is None else self.name(a) for a in node.args],
             self.outputs(node),
-            self.sizes.vector,
+            self.sizes.tensor,
             self.fresh,
         )
         used = set(proto.input)
@@ -306,7 +306,7 @@ def _node_proto(
     opset: int,
     names: Sequence[str | None],
     outputs: Sequence[str],
-    symbolic: Callable[[tuple[Size, ...]], str],
+    symbolic: Callable[[Size | tuple[Size, ...]], str],
     fresh: Callable[[str], str] | None = None,
 ) -> tuple[NodeProto, list[TensorProto]]:
     """The node in this opset, and the initializers of its static inputs.  Raises NotInOpset."""

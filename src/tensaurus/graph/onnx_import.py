@@ -21,12 +21,13 @@ from tensaurus.graph.frame import CONTENT, Frame, around, graphs_in, light_copy,
 from tensaurus.graph.inference import Place, Types, fix_shapes
 from tensaurus.graph.model_file import load_model
 from tensaurus.graph.node import CONSTANT, Node, Type, apply, constant, item, opaque, source
-from tensaurus.graph.opaque import Form
+from tensaurus.graph.opaque import Form, operator_name
 from tensaurus.graph.program import Program, topological
 from tensaurus.graph.values import Known, known
 from tensaurus.ops import Op, TensorType, Untypable, registry
 from tensaurus.ops.leaf_form import ONNX_DOMAINS, all_outputs, branches, held_tensor, repeatable, sparse_node
 from tensaurus.ops.onnx_form import dtype_code, dtype_name, from_onnx
+from tensaurus.ops.undeclared import why_undeclared
 
 _CONTAINERS = ("sequence_type", "optional_type", "map_type", "sparse_tensor_type")
 
@@ -176,7 +177,7 @@ class Room:
                 return self.take_branch(proto, choice[bool(condition.item())])
         op = registry.get(proto.op_type) if known_here else None
         if op is None or op.domain:
-            return self.add_opaque(proto, "no declaration")
+            return self.add_opaque(proto, why_undeclared(operator_name(proto)))
         try:
             node = self.declared(op, proto)
         except Untypable as error:
@@ -247,7 +248,11 @@ class Room:
         return self.lookup(name) if name else None
 
     def constant_of(self, name: str) -> np.ndarray[Any, Any] | None:
-        return known(self.lookup(name), self.memo)
+        node = self.lookup(name)
+        value = known(node, self.memo)
+        if value is None or value.dtype.kind == "O":
+            return value
+        return value.astype(numpy_dtype(node.tensor.dtype), copy=False)
 
     def add_opaque(self, proto: NodeProto, reason: str) -> None:
         """Define the outputs of a node that we carry as it is."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import onnx
 
 from tensaurus.graph.program import Program
+from tensaurus.ops.leaf_form import ONNX_DOMAINS
 
 
 @dataclass(frozen=True)
@@ -35,5 +36,9 @@ class Form:
     @property
     def operator(self) -> str:
         """domain.Operator, as reports name it."""
-        proto = self.proto
-        return f"{proto.domain}.{proto.op_type}" if proto.domain else proto.op_type
+        return operator_name(self.proto)
+
+
+def operator_name(proto: onnx.NodeProto) -> str:
+    """domain.Operator, without ONNX's own domain."""
+    return f"{proto.domain}.{proto.op_type}" if proto.domain not in ONNX_DOMAINS else proto.op_type

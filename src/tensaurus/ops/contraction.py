@@ -27,6 +27,11 @@ from tensaurus.ops.elementwise import aligned, broadcast_shape
 )
 def matmul(a: Tensor, b: Tensor) -> Scope:
     """numpy's matmul: the last dimension of a with the last but one of b, batches broadcast."""
+    return matrix_product(a, b)
+
+
+def matrix_product(a: Tensor | Scope, b: Tensor | Scope) -> Scope:
+    """numpy's matmul."""
     if a.rank == 0 or b.rank == 0:
         raise Untypable("a matrix product of a scalar")
     inner = a.shape[-1]
@@ -49,14 +54,14 @@ def matmul(a: Tensor, b: Tensor) -> Scope:
     return compute((*batch, *rows, *columns), element)
 
 
-def _batch(x: Tensor, place: Sequence[Size]) -> tuple[Size, ...]:
+def _batch(x: Tensor | Scope, place: Sequence[Size]) -> tuple[Size, ...]:
     """The indices of x's batch dimensions that broadcasting pairs with a place of the output."""
     sizes = x.shape[:-2]
     spot = place[len(place) - len(sizes) :]
     return tuple(0 if same(n, 1) else i for i, n in zip(spot, sizes, strict=True))
 
 
-def _shape(x: Tensor) -> str:
+def _shape(x: Tensor | Scope) -> str:
     return f"[{', '.join(map(str, x.shape))}]"
 
 

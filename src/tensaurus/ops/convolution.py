@@ -24,7 +24,7 @@ def _spatial(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[tuple[Si
     return x.shape[2:], kernel
 
 
-def _conv_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def conv_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
     return {**window_attributes(*_spatial(tensors, attrs), attrs), "kernel_shape": None}
 
 
@@ -37,7 +37,7 @@ def per_group(size: Size, group: int) -> Size:
 
 @op(
     "Conv",
-    normal=_conv_form,
+    normal=conv_form,
     examples=[
         "f32[2,3,7,6] f32[4,3,3,3] f32[4] pads=(1,1,1,1)",
         "f32[1,3,7,6] f32[4,3,3,2] strides=(2,1) pads=(1,0,0,2)",
@@ -65,6 +65,19 @@ def conv(
 ) -> Scope:
     """Cross-correlation of x [N, C, spatial...] with w [F, C/group, kernel...], zero beyond the edges."""
     assert strides is not None and dilations is not None and pads is not None
+    return correlation(x, w, b, strides, dilations, pads, group)
+
+
+def correlation(
+    x: Tensor | Scope,
+    w: Tensor | Scope,
+    b: Tensor | None,
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[int],
+    group: int,
+) -> Scope:
+    """The convolution of x with w, zero beyond the edges, b [F] added to it."""
     kernel = w.shape[2:]
     count, depth = per_group(w.shape[0], group), w.shape[1]
     if not same(depth * group, x.shape[1]):

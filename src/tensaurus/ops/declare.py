@@ -75,6 +75,9 @@ class Op:
     order       the inputs of the newest version, moved attributes included, in ONNX's order
     formerly    {parameter: the name of its attribute before it moved}, where that differs
     outputs     {version: how many of the declared outputs older versions have}
+    carried     {attribute: the static input whose element type it is}; ONNX has no such attribute
+    kept        computed at run time even from constants: what it makes is larger than what it reads, and
+                runtimes look for it in front of what reads it
     normal      brings attributes to one form, given the input types (fills defaults, drops redundant ones)
     nested      attributes of the one call that a call on an output of another is, from those of the other,
                 the output's place, and those of the call on it
@@ -90,6 +93,8 @@ class Op:
     order: tuple[str, ...] = ()
     formerly: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[int, int] = field(default_factory=dict)
+    carried: Mapping[str, str] = field(default_factory=dict)
+    kept: bool = False
     normal: Callable[..., dict[str, Any]] | None = None
     nested: Callable[[dict[str, Any], int, dict[str, Any]], dict[str, Any]] | None = None
     examples: tuple[str, ...] = ()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from math import ceil
 from typing import Any
 
+import numpy as np
+
 from tensaurus.algebra.expr import Body, Const, Scope, Tensor, call, compute, lift, look, where
-from tensaurus.algebra.size import Size, nonnegative, product, same
+from tensaurus.algebra.size import Size, largest, nonnegative, product, same
 from tensaurus.algebra.typing import Untypable
 from tensaurus.ops.axes import one_axis, replaced
-from tensaurus.ops.declare import op
+from tensaurus.ops.declare import NUMBERS, op
 
 
 def _found(indices: Tensor, place: tuple[Size, ...], size: Size) -> Size:
@@ -236,6 +240,69 @@ def shape(x: Tensor, *, start: int = 0, end: int | None = None) -> Scope:
         return result
 
     return compute((stop - begin,), element)
+
+
+def _steps(start: Any, limit: Any, delta: Any, dtype: str) -> Any:
+    """How many numbers there are from start in steps of delta before the limit."""
+    if delta == 0:
+        raise Untypable("a range in steps of 0")
+    if dtype.startswith(("int", "uint")):
+        if dtype != "int64" and not all(isinstance(n, int) for n in (start, limit)):
+            raise Untypable(f"a range of {dtype} from {start} to {limit}")
+        if not isinstance(delta, int):
+            raise Untypable(f"a range in steps of {delta}")
+        count = -((start - limit) // delta)
+        return count if nonnegative(count) else largest(count, 0)
+    if not all(isinstance(n, (int, Fraction)) for n in (start, limit, delta)):
+        raise Untypable(f"a range of {dtype} from {start} to {limit}")
+    room = Fraction(limit - start)
+    rounded = Fraction(float(np.dtype(dtype).type(float(limit)) - np.dtype(dtype).type(float(start))))
+    counts = {max(ceil(r / delta), 0) for r in (room, rounded)}
+    if len(counts) > 1:
+        raise Untypable(f"a range whose length depends on the rounding of {limit} - {start}")
+    return counts.pop()
+
+
+def _range_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Single elements as numbers."""
+    found = {}
+    for name in ("start", "limit", "delta"):
+        value = attrs[name]
+        if isinstance(value, tuple):
+            if len(value) != 1:
+                raise Untypable(f"{name} has {len(value)} elements")
+            value = value[0]
+        found[name] = value
+    return found
+
+
+@op(
+    "Range",
+    since=11,
+    moved={"start": 11, "limit": 11, "delta": 11},
+    carried={"dtype": "start"},
+    order=("start", "limit", "delta"),
+    normal=_range_form,
+    examples=[
+        "start=0 limit=5 delta=1 dtype=int64",
+        "start=10 limit=0 delta=-3 dtype=int32",
+        "start=3 limit=3 delta=2 dtype=int64",
+        "start=5 limit=2 delta=1 dtype=int16",
+        "start=0.5 limit=3.0 delta=0.75 dtype=float32",
+        "start=1.0 limit=-1.0 delta=-0.5 dtype=float64",
+        "start=0 limit=4 delta=1 dtype=float32",
+    ],
+)
+def range_(*, start: Any, limit: Any, delta: Any, dtype: str, stash_type: str = "float32") -> Scope:
+    """start, start + delta, ... before the limit."""
+    if dtype not in NUMBERS:
+        raise Untypable(f"a range of {dtype}")
+    count = _steps(start, limit, delta, dtype)
+    if dtype.startswith(("int", "uint")):
+        return compute((count,), lambda i: call(f"to_{dtype}", Const(start + i * delta)))
+    return compute(
+        (count,), lambda i: call(f"to_{dtype}", Const(start)) + call(f"to_{dtype}", i) * Const(delta)
+    )
 
 
 @op("Size", examples=["f32[2,3,4]", "f32[]"])

