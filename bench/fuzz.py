@@ -25,6 +25,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import count, takewhile
 from math import inf
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
@@ -209,6 +210,12 @@ def _ride(connection: Connection, folder: Path, seed: int, numbers: Sequence[int
         os._exit(0)
 
 
+def complete(reports: Sequence[Report], first: int) -> list[Report]:
+    """The reports up to the first number that is missing: a lane may be ahead of another when a run ends."""
+    known = {report.number: report for report in reports}
+    return [known[number] for number in takewhile(known.__contains__, count(first))]
+
+
 def table(reports: Sequence[Report], seed: int) -> str:
     """The page: verdicts by kind, where mutants were refused, what the runtime does, and the faults."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
@@ -297,7 +304,7 @@ def main() -> None:
         pass
     print(f"{len(reports)} mutants in {monotonic() - start:.0f} s")
     with replacing(options.table) as beside:
-        beside.write_text(table(reports, options.seed))
+        beside.write_text(table(complete(reports, options.first), options.seed))
 
 
 if __name__ == "__main__":
