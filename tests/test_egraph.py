@@ -139,7 +139,7 @@ def test_congruence_of_random_unions(pairs: list[tuple[int, int]], seed: int) ->
             equal = graph.find(numbers[a]) == graph.find(numbers[b])
             assert closure.equal(nodes[a], nodes[b]) == equal
             if equal:
-                assert prove(graph, numbers[a], nodes[b]).holds()
+                assert prove(graph, [(numbers[a], nodes[b])]).holds()
 
 
 # Exploration
@@ -160,9 +160,9 @@ def test_a_node_with_effects_is_itself_over_equal_arguments() -> None:
     assert graph.find(number) != graph.find(second)
     graph.union(graph.adopt(node("Add", X, Y)), graph.adopt(node("Add", Y, X)), Given())
     graph.rebuild()
-    assert prove(graph, number, again).holds()
+    assert prove(graph, [(number, again)]).holds()
     assert graph.find(number) != graph.find(second)
-    assert not Proof(random, other, prove(graph, number, again).equations).holds()
+    assert not Proof(((random, other),), prove(graph, [(number, again)]).equations).holds()
 
 
 def test_a_law_and_its_proof() -> None:
@@ -173,9 +173,9 @@ def test_a_law_and_its_proof() -> None:
     assert found.ended_by == "saturated" and found.applied
     wanted = node("Add", Z, node("Add", Y, X))
     assert graph.find(graph.adopt(wanted)) == graph.find(root)
-    proof = prove(graph, root, wanted)
+    proof = prove(graph, [(root, wanted)])
     assert proof.holds() and {e.reason.name for e in proof.equations} <= {"r0", "r1"}
-    assert not Proof(proof.left, proof.right, proof.equations[:-1]).holds()
+    assert not Proof(proof.pairs, proof.equations[:-1]).holds()
     # a term and the class of the other two in both orders, the 3 pairs in both orders, and the terms
     assert len(graph) == 6 + 6 + 3
     assert_congruent(graph)
@@ -189,7 +189,7 @@ def test_a_rule_of_several_roots() -> None:
     assert found.applied["r0"] >= 1
     wanted = node("Sub", node("Mul", X, node("Add", Y, Z)), node("Mul", X, Z))
     assert graph.find(graph.adopt(wanted)) == graph.find(roots[0])
-    assert prove(graph, roots[0], wanted).holds()
+    assert prove(graph, [(roots[0], wanted)]).holds()
 
 
 def test_a_rule_that_does_not_type_inserts_nothing() -> None:
@@ -213,6 +213,27 @@ def test_limits_are_kept(name: str) -> None:
     assert saturate(graph, whole_library(), Limits(deadline=monotonic() - 1)).ended_by == "time"
 
 
+def sums(count: int) -> Node:
+    """x + x + ... + x, in a chain."""
+    made = X
+    for _ in range(count):
+        made = node("Add", made, X)
+    return made
+
+
+def test_matches_are_limited() -> None:
+    """Sums that are equal in any order match each other in all of them."""
+    laws = Ruleset(rules("Add(Add(x, y), z) => Add(x, Add(y, z))", "Add(x, y) => Add(y, x)"))
+    graph, _ = graph_of(program(sums(12)))
+    found = saturate(graph, laws, Limits(rounds=4, matches=40))
+    assert found.ended_by == "matches" and found.applied
+    assert_congruent(graph)
+    free, _ = graph_of(program(sums(12)))
+    assert saturate(free, laws, Limits(rounds=4)).ended_by != "matches" and len(free) > len(graph)
+    soon, _ = graph_of(program(sums(12)))
+    assert saturate(soon, laws, Limits(deadline=monotonic() - 1)).ended_by == "time"
+
+
 FILTERS = {"none": None, "vanilla": Vanilla, "efficient": Efficient}
 
 
@@ -233,8 +254,9 @@ def test_everything_that_is_equal_is_equal(name: str, filter_name: str) -> None:
         compared = check_field(whole, found)
         assert compared.passed, compared
         for (_, new), root in zip(found.outputs, roots, strict=True):
-            proof = prove(graph, root, new)
-            assert proof.left is graph.term(root) and proof.right is new
+            proof = prove(graph, [(root, new)])
+            ((left, right),) = proof.pairs
+            assert left is graph.term(root) and right is new
             assert proof.holds()
             for equation in proof.equations:  # a rule's instance, as the rule's own matcher sees it
                 matcher = Matcher(equation.reason)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_programs import graph_of, node, program, whole_library
+from small_programs import X, graph_of, node, program, whole_library
 
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.improve import quick
-from tensaurus.egraph.nesting import nest
+from tensaurus.egraph.nesting import WIDEST, nest
 from tensaurus.egraph.proof import prove
 from tensaurus.egraph.saturate import Limits, saturate
 from tensaurus.equivalence.chain import refutation
@@ -79,7 +79,7 @@ def test_any_tree_of_calls_is_one_call(name: str, data: st.DataObject) -> None:
     nest(graph, 1000)
     flat = apply(op, leaves, example.attrs)
     assert graph.find(graph.adopt(flat)) == graph.find(root)
-    assert prove(graph, root, flat).holds()
+    assert prove(graph, [(root, flat)]).holds()
     assert_replays(graph)
 
 
@@ -105,7 +105,7 @@ def test_any_tree_of_splits_is_one_split(data: st.DataObject) -> None:
     flat = apply(registry["Split"], [x], {"axis": 0, "split": sizes}, 0)
     for place, root in enumerate(roots):
         assert graph.find(graph.adopt(item(flat, place))) == graph.find(root)
-        assert prove(graph, root, item(flat, place)).holds()
+        assert prove(graph, [(root, item(flat, place))]).holds()
     assert_replays(graph)
     choices = Choices(graph, roots)
     made = choices.program(whole, quick(choices.problem([1.0] * len(choices.pieces))))
@@ -197,7 +197,7 @@ def test_products_of_one_weight_become_one_product() -> None:
     }
     assert check_field(whole, made).passed
     for root, new in zip(roots, made.roots, strict=True):
-        assert prove(graph, root, new).holds()
+        assert prove(graph, [(root, new)]).holds()
 
 
 def test_steps_that_need_each_other_are_not_merged() -> None:
@@ -246,3 +246,14 @@ def test_what_stands_at_known_places_is_the_same_choice() -> None:
     places = [choices.place(number) for number in choice.values()]
     assert choices.at(places) == choice
     assert choices.at([]) == {}
+
+
+def test_doubling_again_and_again_is_nested_only_so_far() -> None:
+    """A tensor joined to itself k times over would be one call of 2 ** k arguments."""
+    made = X
+    for _ in range(60):
+        made = node("Max", made, made)
+    graph, (root,) = graph_of(program(made))
+    assert nest(graph, 50_000) > 0
+    calls = [n for n in graph.live(graph.find(root)) if graph.alive[n]]
+    assert 2 < max(len(graph.args[n]) for n in calls) <= WIDEST

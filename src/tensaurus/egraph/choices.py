@@ -28,6 +28,7 @@ __all__ = ["Choices", "Place"]
 
 Place: TypeAlias = tuple[int, ...]
 
+FUSED = 20_000  # places where one fusion may be
 SMALL = 1 << 16  # bytes of a constant of which copies do not count
 
 
@@ -156,7 +157,7 @@ class Choices:
         table = Table()
         table.update(graph, [group for group in numbers if not graph.facts[group].static])
         for pattern in fusions:
-            for match in table.search(graph, pattern):
+            for match in table.search(graph, pattern, most=FUSED):
                 if (
                     graph.filtered.isdisjoint(match)
                     and self._looping.isdisjoint(match)

@@ -25,6 +25,7 @@ from tensaurus.rules.nesting import calling, joins, nesting_rule, parted
 __all__ = ["nest"]
 
 DEEPEST = 50  # calls inside each other that are taken in at once; what is left is taken in next
+WIDEST = 1024  # arguments of one call: a tensor joined to itself k times over is 2**k of them
 
 
 def nest(graph: EGraph, limit: int) -> int:
@@ -90,10 +91,14 @@ class _Nests:
         """A variadic call, with those that it reads."""
         graph, head, args = self.graph, self.graph.heads[number], self.graph.args[number]
         inside: list[_Joined | None] = []
+        room = WIDEST - len(args)
         for group in args:
             alike = (other for other in graph.live(group) if graph.heads[other] is head)
             found = [call for other in alike if isinstance(call := self._call(other, depth), _Joined)]
-            inside.append(max(found, key=lambda call: (call.count, -call.number), default=None))
+            fitting = [call for call in found if call.count - 1 <= room]
+            best = max(fitting, key=lambda call: (call.count, -call.number), default=None)
+            room -= 0 if best is None else best.count - 1
+            inside.append(best)
         return _Joined(number, tuple(inside))
 
     def _part(self, number: int, depth: int) -> _Parted | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
 from tensaurus.egraph.egraph import ABSENT, EGraph, Kind, interned, kind
@@ -44,7 +45,8 @@ class Pattern:
     root: Kind
     kinds: tuple[Kind, ...]  # of its operators, each once; the root's first
     below: tuple[tuple[int, Kind], ...]  # arguments of the root that are operators
-    search: Callable[[Sequence[int], Sequence[Rows], Any, Any, list[Match]], None]  # of e-nodes of its kind
+    # of e-nodes of its kind, until there are so many matches or it is so late
+    search: Callable[[Sequence[int], Sequence[Rows], Any, Any, list[Match], float, float], None]
     bind: Callable[[Born, Match], tuple[int, ...]]  # the term that each variable stands for
     variables: tuple[str, ...]
     places: tuple[tuple[Place, ...], ...]
@@ -126,6 +128,8 @@ class _Writer:
         self.operators.append(term)
         self.say(f"for n{number} in {members}:")
         self.depth += 1
+        if number == 0:
+            self.say("if now() > deadline: return")
         self.say(f"a{number} = args[n{number}]")
         parts: tuple[Term | None, ...] = (term.term,) if isinstance(term, Item) else term.args
         fresh: list[tuple[str, str]] = []
@@ -225,13 +229,14 @@ def compiled(term: Term, guards: Mapping[str, Guard] | None = None) -> Pattern:
     writer.operator(term, "nodes")
     found = ", ".join(f"n{number}" for number in range(len(writer.operators)))
     writer.say(f"out.append(({found},))")
+    writer.say("if len(out) >= most: return")
     firsts = [spots[0] for spots in writer.places.values()]
     terms = "".join(f"born[match[{first.operator}]][{first.argument}], " for first in firsts)
-    source = "def search(nodes, rows, args, facts, out):\n"
+    source = "def search(nodes, rows, args, facts, out, most, deadline):\n"
     source += f"    {' '.join(f'rows{k},' for k in range(len(writer.kinds)))} = rows\n"
     source += "\n".join(writer.lines)
     source += f"\ndef bind(born, match):\n    return ({terms})"
-    scope: dict[str, Any] = dict(writer.constants)
+    scope: dict[str, Any] = {"now": monotonic, **writer.constants}
     exec(compile(source, f"<pattern {root}>", "exec"), scope)  # written above from the rule's operators alone
     return Pattern(
         root=root,

@@ -19,37 +19,37 @@ __all__ = ["Proof", "prove"]
 
 @dataclass(frozen=True)
 class Proof:
-    """Two programs and the equations by which they are equal, in the order in which they were found."""
+    """Pairs of programs and the equations by which they are equal, in the order in which they were found."""
 
-    left: Node
-    right: Node
+    pairs: tuple[tuple[Node, Node], ...]
     equations: tuple[Equation, ...]
 
     def holds(self) -> bool:
-        """Whether the two are equal by the equations and congruence alone."""
+        """Whether each two are equal by the equations and congruence alone."""
         closure = _Closure()
         for equation in self.equations:
             for a, b in zip(equation.left, equation.right, strict=True):
                 closure.merge(a, b)
-        return closure.equal(self.left, self.right)
+        return all(closure.equal(left, right) for left, right in self.pairs)
 
 
-def prove(graph: EGraph, left: int, right: Node) -> Proof:
-    """Why a term and a program of its class are equal; raises ValueError where they are not of one class."""
-    number = graph.adopt(right)
-    if graph.find(left) != graph.find(number):
+def prove(graph: EGraph, pairs: Sequence[tuple[int, Node]]) -> Proof:
+    """Why each term and its program, of one class, are equal; raises ValueError where they are not of one."""
+    numbers = [graph.adopt(right) for _, right in pairs]
+    if any(graph.find(left) != graph.find(number) for (left, _), number in zip(pairs, numbers, strict=True)):
         raise ValueError("the terms are of different classes")
     wanted: dict[int, Sequence[Equation]] = {}
     todo: list[tuple[int, int]] = []
     seen: set[tuple[int, int]] = set()
 
-    def need(pairs: Iterable[tuple[int, int]]) -> None:
-        fresh = [pair for pair in pairs if pair[0] != pair[1] and pair not in seen]
+    def need(asked: Iterable[tuple[int, int]]) -> None:
+        fresh = [pair for pair in asked if pair[0] != pair[1] and pair not in seen]
         seen.update(fresh)
         todo.extend(fresh)
 
-    need([(left, number)])
-    for node in topological([right]):  # an e-node may have been inserted over other arguments
+    need((left, number) for (left, _), number in zip(pairs, numbers, strict=True))
+    for node in topological(right for _, right in pairs):
+        # an e-node may have been inserted over other arguments
         args = [ABSENT if arg is None else graph.adopt(arg) for arg in node.args]
         need(zip(graph.born[graph.adopt(node)], args, strict=True))
     while todo:
@@ -60,7 +60,7 @@ def prove(graph: EGraph, left: int, right: Node) -> Proof:
                 wanted[why], needs = graph.sources[why].evidence(graph)
                 need(needs)
     equations = tuple(equation for _, found in sorted(wanted.items()) for equation in found)
-    return Proof(graph.term(left), right, equations)
+    return Proof(tuple((graph.term(left), right) for left, right in pairs), equations)
 
 
 class _Closure:
@@ -72,7 +72,14 @@ class _Closure:
         self._signatures: dict[Any, Node] = {}
 
     def _add(self, root: Node) -> None:
-        for node in topological([root]):
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            missing = [arg for arg in node.args if arg is not None and arg not in self._parents]
+            if missing and node not in self._parents:
+                stack += missing
+                continue
+            stack.pop()
             if node not in self._parents:
                 self._parents[node] = node
                 self._readers[node] = []
@@ -105,6 +112,8 @@ class _Closure:
             a, b = map(self._find, todo.pop())
             if a is b:
                 continue
+            if len(self._readers[a]) < len(self._readers[b]):
+                a, b = b, a  # what is moved is moved to where there is more: each reader but a few times
             self._parents[b] = a
             moved = self._readers.pop(b)
             self._readers[a] += moved

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from time import monotonic
 from typing import Any, Protocol, TypeAlias
 
@@ -20,7 +21,7 @@ from tensaurus.egraph.collector import collector_resting
 from tensaurus.egraph.egraph import EGraph, Equation, Kind
 from tensaurus.egraph.join import Joined, Needs, joined
 from tensaurus.egraph.nesting import nest
-from tensaurus.egraph.pattern import Match
+from tensaurus.egraph.pattern import Match, Pattern
 from tensaurus.egraph.rewrite import Plan
 from tensaurus.egraph.ruleset import Entry, Family, Ruleset
 from tensaurus.egraph.table import Candidates, Table
@@ -34,12 +35,16 @@ NESTED = 0.1  # of the room, for calls inside calls alone
 
 @dataclass(frozen=True)
 class Limits:
-    """When to stop: e-nodes, rounds, rounds of multi-patterns, and a deadline (of `time.monotonic`)."""
+    """When to stop: e-nodes, rounds, rounds of multi-patterns, and a deadline (of `time.monotonic`).
+
+    `matches` are those of one pattern in one round: what is equal in many ways is matched in all of them.
+    """
 
     nodes: int = 50_000
     rounds: int = 15
     multi: int = 1
     deadline: float | None = None
+    matches: int = 500_000
 
 
 class Matched:
@@ -84,7 +89,7 @@ _Made: TypeAlias = tuple[Entry, tuple[Match, ...], Sequence[int], Plan, Sequence
 class Exploration:
     """How it went."""
 
-    ended_by: str = "saturated"  # or: nodes, rounds, time
+    ended_by: str = "saturated"  # or: nodes, rounds, matches, time
     rounds: int = 0
     matches: int = 0  # that a rule applied to
     filtered: int = 0  # that would have made a cycle
@@ -139,7 +144,7 @@ class _Stop(Exception):
 
 
 class _Full(_Stop):
-    """There is no room for another e-node."""
+    """There is no room for another e-node, or for another match."""
 
 
 class _Run:
@@ -159,6 +164,7 @@ class _Run:
         self.joined: dict[Entry, set[tuple[Match, ...]]] = defaultdict(set)  # those of several roots
         self.equal: list[tuple[list[tuple[int, int]], _Made]] = []  # to be merged when the round is over
         self.learnt = 0
+        self.cut = False  # a pattern matched more often in this round than the limit allows
         self.merged: dict[int, tuple[int, ...]] = {}  # the roots that each has merged
 
     def explore(self, watch: Callable[[int, int], None]) -> None:
@@ -208,6 +214,7 @@ class _Run:
     def _round(self, multi: bool) -> None:
         """Search all patterns, then apply the rules to what matches."""
         graph, ruleset, table = self.graph, self.ruleset, self.table
+        self.cut = False
         changed = {graph.find(group) for group in graph.changed}
         graph.changed.clear()
         if graph.learnt != self.learnt:
@@ -219,7 +226,7 @@ class _Run:
         joint: list[tuple[Entry, list[list[Match]]]] = []
         if multi:
             wanted = dict.fromkeys(pattern for entry in ruleset.several for pattern in entry.patterns)
-            found = {pattern: table.search(graph, pattern) for pattern in wanted}
+            found = {pattern: self._search(pattern) for pattern in wanted}
             joint = [(entry, [found[pattern] for pattern in entry.patterns]) for entry in ruleset.several]
         reach = [changed]  # classes from which what changed is so many steps below
         roots: dict[tuple[Kind, int], Candidates] = {}  # their e-nodes of a kind
@@ -231,13 +238,24 @@ class _Run:
             key = pattern.root, pattern.depth
             if key not in roots:
                 roots[key] = table.having(graph, pattern.root, reach[pattern.depth - 1])
-            if matches := table.search(graph, pattern, roots[key]):
+            if matches := self._search(pattern, roots[key]):
                 singles.append((family, matches))
         singles.sort(key=lambda found: len(found[1]))  # what matches most is what a limit cuts
         for family, matches in singles:
             self._sift(family, matches)
         if joint:
             self._together(joint)
+        if self.cut:
+            raise _Full("matches")
+
+    def _search(self, pattern: Pattern, among: Candidates | None = None) -> list[Match]:
+        """Where it matches, as far as the limits allow."""
+        deadline, most = self.limits.deadline, self.limits.matches
+        found = self.table.search(self.graph, pattern, among, most, inf if deadline is None else deadline)
+        if deadline is not None and monotonic() > deadline:
+            raise _Stop("time")
+        self.cut |= len(found) >= most
+        return found
 
     def _together(self, joint: Sequence[tuple[Entry, list[list[Match]]]]) -> None:
         """Apply the rules of several roots to the matches of each; raises _Stop."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from math import inf
 
 from tensaurus.egraph.egraph import EGraph, Head, Kind, kind
 from tensaurus.egraph.pattern import Match, Pattern
@@ -54,8 +55,18 @@ class Table:
         nodes = [number for group in groups for number in rows[group]]
         return Candidates(nodes, graph.args, self._kinds_of)
 
-    def search(self, graph: EGraph, pattern: Pattern, among: Candidates | None = None) -> list[Match]:
-        """Where the pattern matches, its root one of these e-nodes of its kind, or any."""
+    def search(
+        self,
+        graph: EGraph,
+        pattern: Pattern,
+        among: Candidates | None = None,
+        most: float = inf,
+        deadline: float = inf,
+    ) -> list[Match]:
+        """Where the pattern matches, its root one of these e-nodes of its kind, or any.
+
+        The first so many matches, and those that are seen by `deadline` of `time.monotonic`.
+        """
         rows = [self.rows.get(wanted, {}) for wanted in pattern.kinds]
         found: list[Match] = []
         if all(rows):
@@ -63,7 +74,8 @@ class Table:
                 among = self._every.get(pattern.root)
                 if among is None:
                     among = self._every[pattern.root] = self.having(graph, pattern.root)
-            pattern.search(among.over(pattern.below), rows, graph.args, graph.facts, found)
+            nodes = among.over(pattern.below)
+            pattern.search(nodes, rows, graph.args, graph.facts, found, most, deadline)
         return found
 
 

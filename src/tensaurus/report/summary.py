@@ -21,6 +21,7 @@ _ENDS = {
     "patience": "no gain for many steps",
     "steps": "step limit reached",
     "nodes": "limit of e-nodes reached",
+    "matches": "limit of matches reached",
     "rounds": "limit of rounds reached",
     "saturated": "no rewrite left",
     "time": "time limit reached",

@@ -399,13 +399,11 @@ class _Hunt:
 
     def _step(self, program: Program, first: Candidate) -> Step | None:
         """The rewrites that lead to a program; None, and a note, where they do not."""
-        applied: dict[Application, None] = {}
-        for root, node in zip(self.roots, program.roots, strict=True):
-            proof = prove(self.graph, root, node)
-            if not proof.holds():
-                count = len(proof.equations)
-                self.notes.append(f"a program was dropped, as its {count} rewrites do not prove it")
-                return None
-            for equation in proof.equations:
-                applied[Application(equation.reason, equation.left, equation.right)] = None
+        proof = prove(self.graph, list(zip(self.roots, program.roots, strict=True)))
+        if not proof.holds():
+            count = len(proof.equations)
+            self.notes.append(f"a program was dropped, as its {count} rewrites do not prove it")
+            return None
+        found = (Application(equation.reason, equation.left, equation.right) for equation in proof.equations)
+        applied = dict.fromkeys(found)
         return Step(tuple(applied), first)
