@@ -25,6 +25,7 @@ from tensaurus.cost.worker import Worker, WorkerError
 from tensaurus.equivalence.inputs import require_ranges
 from tensaurus.equivalence.sample import sample_feeds
 from tensaurus.errors import TensaurusError, naming
+from tensaurus.graph.inlining import inlined
 from tensaurus.graph.model_file import packed
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.optimize import optimize
@@ -113,7 +114,7 @@ class Contest:
         with naming(subject.name), ExitStack() as stack:
             told.phase(f"{subject.name}: reading it")
             model = subject.load()
-            program = import_model(model, subject.shapes, subject.name)
+            program = import_model(inlined(model, subject.name), subject.shapes, subject.name)
             require_ranges(model, subject.ranges)
             folder = stack.enter_context(temporary())
             source = packed(model, folder)

@@ -109,7 +109,7 @@ class OperatorCosts:
             model, feeds = alone(piece, self.opset, self.expand, copies)
             seconds = self.stopwatch.measure(model.SerializeToString(), feeds)
             seconds = None if seconds is None else seconds / copies
-        except (TensaurusError, ValueError):
+        except (TensaurusError, ValueError, MemoryError):  # there is no room for copies of its weights
             pass
         self.measured += 1
         value = float("inf") if seconds is None else seconds

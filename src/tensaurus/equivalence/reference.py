@@ -37,11 +37,12 @@ class Desk:
 
     def load(self, model: bytes | Path, shapes: Mapping[str, Sequence[int]]) -> None:
         """Replace the model."""
+        from tensaurus.graph.inlining import inlined
         from tensaurus.graph.onnx_import import import_model
 
         self._session = None
         proto = onnx.load_from_string(model) if isinstance(model, bytes) else onnx.load(model)
-        self._session = Session(import_model(proto, shapes))
+        self._session = Session(import_model(inlined(proto), shapes))
 
     def run(self, arrays: Mapping[str, Any]) -> list[Any]:
         """All outputs."""
