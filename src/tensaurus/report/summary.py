@@ -135,7 +135,8 @@ class Summary:
             size = f", {self.searched}" if self.searched else ""
             lines.add_row("search", f"{self.search_seconds:.1f} s, {measured}{size}{ended}")
         if math.isfinite(self.predicted_ms):  # infinite where there was no time to measure the operators
-            original = f"{self.original_predicted_ms:.3f} ms → " if self.rewrites else ""
+            known = self.rewrites and math.isfinite(self.original_predicted_ms)
+            original = f"{self.original_predicted_ms:.3f} ms → " if known else ""
             lines.add_row("predicted", f"{original}{self.predicted_ms:.3f} ms from its operators")
         if len(self.found_ms) > 1:
             listed = ", ".join(f"{ms:.3f} ms by {by}" for by, ms in self.found_ms.items())
