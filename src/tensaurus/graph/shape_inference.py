@@ -18,11 +18,15 @@ from tensaurus.child import Child, ChildError
 __all__ = ["infer_shapes"]
 
 PATIENCE = 20.0  # seconds
+START = 60.0  # more, until the process has started on a busy machine
 MEMORY = 1 << 31  # bytes; a model comes without its weights
 
 
 class Desk:
     """What the child does."""
+
+    def ready(self) -> None:
+        """It has started."""
 
     def infer(self, light: bytes, elements: bool) -> bytes | None:
         """The model with what could be inferred, of the elements of shapes too; None where it is refused."""
@@ -44,11 +48,9 @@ def infer_shapes(light: ModelProto) -> ModelProto:
     source = light.SerializeToString()
     for elements in (True, False):
         with _lock:
-            child = _child(os.getpid())
             try:
-                inferred = child.ask("infer", source, elements)
-            except ChildError as error:
-                child.close()
+                inferred = _child(os.getpid()).ask("infer", source, elements)
+            except ChildError as error:  # it was closed, or has no memory left
                 _child.cache_clear()
                 reason = error.reason
             else:  # inference is advice: what it cannot type stays untyped
@@ -63,5 +65,6 @@ _lock = Lock()
 @cache
 def _child(pid: int) -> Child:
     """One for each process that asks."""
-    factory = f"{__name__}:Desk"
-    return Child("ONNX's shape inference", factory, timeout=PATIENCE, memory=MEMORY)
+    child = Child("ONNX's shape inference", f"{__name__}:Desk", timeout=PATIENCE, memory=MEMORY)
+    child.ask("ready", patience=START)
+    return child
