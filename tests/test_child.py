@@ -46,7 +46,7 @@ class Desk:
 
 
 def child(
-    *arguments: str, timeout: float = 60.0, memory: int | None = None, remedy: str | None = None
+    *arguments: str, timeout: float = 300.0, memory: int | None = None, remedy: str | None = None
 ) -> Child:
     factory = f"{__name__}:Desk"
     return Child("the child", factory, *arguments, timeout=timeout, memory=memory, remedy=remedy)
@@ -62,7 +62,7 @@ def test_it_answers_and_refuses_in_turn() -> None:
 
 
 def test_an_answer_that_takes_too_long_ends_it() -> None:
-    with child(timeout=20.0, remedy="Wait longer.") as one:
+    with child(remedy="Wait longer.") as one:
         one.ask("echo", 0)
         one.timeout = 0.2
         with pytest.raises(ChildError, match=r"the child: no answer within 0.2 s\. Wait longer\."):
