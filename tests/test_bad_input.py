@@ -193,10 +193,6 @@ def attribute_without_schema(model: ModelProto) -> None:
     model.graph.node[0].attribute.append(helper.make_attribute("alpha", 1.0))
 
 
-def text_in_another_code(model: ModelProto) -> None:
-    model.graph.initializer[0].CopyFrom(helper.make_tensor("w", TensorProto.STRING, [1], [b"\xff"]))
-
-
 def wrong_output(model: ModelProto) -> None:
     model.graph.output.append(helper.make_tensor_value_info("w", TensorProto.INT64, [3, 4]))
 
@@ -204,7 +200,6 @@ def wrong_output(model: ModelProto) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (text_in_another_code, ["w", "utf-8"]),
         (wrong_output, ["output w", "float32", "int64"]),
         (unknown_operator, ["MatMull", "product"]),
         (missing_value, ["nowhere", "product"]),

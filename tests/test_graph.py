@@ -799,3 +799,9 @@ def value(name: str, kind: TensorType) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(
         name, dtype_code(kind.dtype), [n if isinstance(n, int) else str(n) for n in kind.shape]
     )
+
+
+def test_text_that_is_no_utf8_keeps_its_bytes() -> None:
+    data = Data(proto=helper.make_tensor("w", TensorProto.STRING, [2], [b"\xff", b"a"]))
+    assert data.array.tolist() == ["\udcff", "a"]
+    assert list(Data(data.array).proto("w").string_data) == [b"\xff", b"a"] and Data(data.array) == data

@@ -63,7 +63,6 @@ class Data:
             if len(proto.string_data) != prod(self.shape):
                 raise ValueError(f"{len(proto.string_data)} elements for the shape {list(self.shape)}")
             for text in proto.string_data:
-                text.decode()
                 found.update(len(text).to_bytes(8, "little") + text)
         elif proto is not None and proto.HasField("raw_data"):
             raw = proto.raw_data
@@ -79,7 +78,8 @@ class Data:
         """The elements, of the constant's own dtype (read-only by convention)."""
         if self._array is None:
             assert self._proto is not None
-            self._array = numpy_helper.to_array(self._proto)
+            text = self.dtype == "string"  # in ONNX any bytes, though it speaks of UTF-8
+            self._array = _texts(self._proto) if text else numpy_helper.to_array(self._proto)
         return self._array
 
     def proto(self, name: str) -> TensorProto:
@@ -103,8 +103,17 @@ class Data:
         return f"{self.dtype}{list(self.shape)}#{self.digest.hex()[:12]}"
 
 
+ESCAPED = "surrogateescape"  # what is no UTF-8 stays what it is
+
+
+def _texts(proto: TensorProto) -> Array:
+    found = np.empty(len(proto.string_data), object)
+    found[:] = [text.decode(errors=ESCAPED) for text in proto.string_data]
+    return found.reshape(tuple(proto.dims))
+
+
 def _text_proto(array: Array) -> TensorProto:
     proto = TensorProto(data_type=TensorProto.STRING, dims=array.shape)
     texts = array.ravel().tolist()
-    proto.string_data.extend(t if isinstance(t, bytes) else str(t).encode() for t in texts)
+    proto.string_data.extend(t if isinstance(t, bytes) else str(t).encode(errors=ESCAPED) for t in texts)
     return proto
