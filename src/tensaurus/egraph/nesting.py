@@ -25,7 +25,8 @@ from tensaurus.rules.nesting import calling, joins, nesting_rule, parted
 __all__ = ["nest"]
 
 DEEPEST = 50  # calls inside each other that are taken in at once; what is left is taken in next
-WIDEST = 1024  # arguments of one call: a tensor joined to itself k times over is 2**k of them
+PASSES = 12  # over all calls, each taking in what the ones before have made
+WIDEST = 200  # arguments of one call: a tensor joined to itself k times over is 2**k of them
 
 
 def nest(graph: EGraph, limit: int) -> int:
@@ -34,7 +35,10 @@ def nest(graph: EGraph, limit: int) -> int:
     The e-graph must be rebuilt, and is afterwards.
     """
     known: set[tuple[int, ...]] = set()
-    while fresh := [call for call in _Nests(graph).calls() if call.numbers not in known]:
+    for _ in range(PASSES):
+        fresh = [call for call in _Nests(graph).calls() if call.numbers not in known]
+        if not fresh:
+            break
         known.update(call.numbers for call in fresh)
         equal: list[tuple[int, int, Source]] = []
         for call in fresh:
