@@ -15,17 +15,17 @@ import onnx
 from tensaurus.backends.reference import Session
 from tensaurus.child import Child, ChildError
 
-__all__ = ["Reference", "ReferenceError"]
+__all__ = ["Reference", "NoReference"]
 
 SLOWER = 4.0  # times as long as on a runtime a run may take
 
 
-class ReferenceError(ChildError):
+class NoReference(ChildError):
     """There is no reference; one line that says why."""
 
 
 class _Evaluator(Child):
-    error = ReferenceError
+    error = NoReference
     resting = True
 
 
@@ -71,7 +71,7 @@ class Reference:
         arrays: Mapping[str, Any],
         shapes: Mapping[str, Sequence[int]] = MappingProxyType({}),
     ) -> list[Any]:
-        """All outputs of a model whose inputs have these shapes.  Raises ReferenceError."""
+        """All outputs of a model whose inputs have these shapes.  Raises NoReference."""
         child = _evaluator(os.getpid(), self._threads)
         if not child.alive:
             _evaluator.cache_clear()
