@@ -147,7 +147,7 @@ _applied: list[Candidate] = []  # what the last mutant's result is made by
 
 
 def replayed(say: Say) -> str:
-    """Why the last mutant's rewrites do not hold; empty where they do.
+    """Why the last mutant's rewrites do not hold; empty where they do, or are too large to be replayed.
 
     Asked only where a runtime runs the original, as `optimize` does.
     """
@@ -156,7 +156,7 @@ def replayed(say: Say) -> str:
         check = check_rewrites(_applied, 0)
     except Exception:
         return f"traceback: {_where()}"
-    return "" if check.passed else f"unequal: {check.detail}"
+    return f"unequal: {check.detail}" if check.trials and not check.passed else ""
 
 
 def _bytes(model: ModelProto) -> bytes:

@@ -19,7 +19,7 @@ import numpy as np
 from tensaurus.algebra.field import Reals
 from tensaurus.backends import BackendError
 from tensaurus.backends.reference import evaluate_all
-from tensaurus.cost.operators import operations
+from tensaurus.cost.operators import number_of, operations
 from tensaurus.egraph.egraph import Equation
 from tensaurus.equivalence.field_check import FieldCheck, check_field
 from tensaurus.equivalence.trial import Stage, silent
@@ -31,6 +31,7 @@ from tensaurus.rules.rule import Rule
 from tensaurus.search.candidate import Application, Candidate
 
 AFFORDABLE = 3e10  # operations of two whole programs that are evaluated over GF(p)
+ROOM = 1 << 25  # elements of one tensor that is computed: some eight arrays of its size are alive at once
 USEFUL = 1e-3  # an error bound above this says too little
 TOLERANCE = 1e-9  # of float64 results, relative to the largest element: four digits above its rounding
 LARGE = 1 << 15  # elements of one bound tensor above which a rewrite is replayed on a smaller one
@@ -120,7 +121,8 @@ def _check_run(
     applied = list(_applied(run))
     before, after = _closed(first.before.program), _closed(run[-1].program)
     exact = all(_exact(application.rule) for application in applied)
-    if exact and _operations(before) + _operations(after) <= AFFORDABLE:
+    small = max(_largest(before), _largest(after)) <= ROOM
+    if exact and small and _operations(before) + _operations(after) <= AFFORDABLE:
         began(len(applied))
         check = check_field(before, after, seed=seed)
         if not check.passed:
@@ -135,7 +137,7 @@ def _check_run(
         check = _check_alone(application, seed)
         if not check.passed:
             reason = f"rewrite {application.rule.name}: {check.detail}"
-            return FieldCheck(False, 1, check.degree, 1.0, reason)
+            return FieldCheck(False, check.trials, check.degree, 1.0, reason)
         if exact and check.trials:
             tally.add(check)
             tally.alone += 1
@@ -146,6 +148,9 @@ def _check_run(
 
 def _check_alone(application: Application, seed: int) -> FieldCheck:
     pieces = _cut(application)
+    if (largest := max(map(_largest, pieces))) > ROOM:
+        reason = f"a tensor of {largest} elements is too large to be replayed, {ROOM} are not"
+        return FieldCheck(False, 0, 0, 1.0, reason)
     return check_field(*pieces, seed=seed) if _exact(application.rule) else _check_reals(*pieces, seed)
 
 
@@ -168,6 +173,12 @@ def _operations(program: Program) -> float:
     if not all(isinstance(node.types[0], TensorType) for node in program.inputs):
         return inf
     return sum(operations(node, UNKNOWN) for node in program.active)
+
+
+def _largest(program: Program) -> int:
+    """Elements of the largest tensor, unknown sizes counted small."""
+    kinds = (kind for node in program.nodes for kind in node.types)
+    return max((_elements(kind) for kind in kinds if isinstance(kind, TensorType)), default=0)
 
 
 def _cut(application: Application) -> tuple[Program, Program]:
@@ -201,7 +212,7 @@ def _piece(roots: Sequence[Node], inputs: Mapping[Node, Node]) -> Program:
 
 
 def _elements(kind: TensorType) -> int:
-    return prod(n if isinstance(n, int) else UNKNOWN for n in kind.shape)
+    return prod(number_of(n, UNKNOWN) for n in kind.shape)
 
 
 def _smaller(kind: TensorType) -> TensorType:

@@ -5,7 +5,7 @@
 
 Of a variadic operator its expression tells whether that is so; one with several outputs declares the one
 call's attributes (`nested`).  Each use is a rule of its own, for the sizes at hand, with the canonical form
-of both sides as its proof.
+of both sides as its proof; of very many arguments it is replayed instead.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.declare import Attributes
 from tensaurus.ops.examples import parse
 from tensaurus.rules.rule import Rule, parse_rule
+
+SHOWN = 40  # arguments up to which canonical forms are compared: their time grows with the square (100: 6 s)
 
 __all__ = ["calling", "joins", "nesting_rule", "parted"]
 
@@ -68,7 +70,7 @@ def parted(op: Op, kind: TensorType, outer: Attributes, index: int, inner: Attri
 
 def nesting_rule(kind: str, left: tuple[str, Node], right: tuple[str, Node], leaves: Sequence[Node]) -> Rule:
     """The rule that says that two calls on these leaves are equal, each as text and as node."""
-    shown = _same(left[1], right[1], leaves)
+    shown = len(leaves) <= SHOWN and _same(left[1], right[1], leaves)
     evidence = "proved(canonical form, at these sizes)" if shown else "tested(gf, where it is used)"
     (rule,) = parse_rule(f"{kind} [any]: {left[0]} => {right[0]} | {evidence}")
     return rule

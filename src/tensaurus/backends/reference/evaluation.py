@@ -26,7 +26,9 @@ from tensaurus.graph.opaque import Form
 from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType
 
-ROUNDS = 20_000  # of a loop and of those in it that are evaluated one by one
+# Nodes in the bodies of a loop and of those in it that are evaluated one by one: over the reals it is in a
+# process with a limit of its own, where the last answer is looked for.
+TURNED, TURNED_OVER_REALS = 50_000, 1_000_000
 
 # Elements of an array; ints as int64 and bools; text and complex numbers as they are; lists are sequences,
 # None an optional without a value.
@@ -57,7 +59,7 @@ def evaluate(
 
 
 class _TooLong(BackendError):
-    """More rounds of loops than are evaluated one by one."""
+    """More nodes in loops than are evaluated one by one."""
 
 
 def evaluate_all(
@@ -90,7 +92,8 @@ class _Run:
         self.frame = frame
         self.sizes: dict[Any, int] = {}
         self.outer = outer
-        self.rounds: list[int] = [0] if outer is None else outer.rounds  # of this loop and those around it
+        self.turned: list[int] = [0] if outer is None else outer.turned  # nodes in the bodies of loops
+        self.most = TURNED_OVER_REALS if field.name == "reals" else TURNED
         self.forms: dict[Any, int] = {} if outer is None else outer.forms
         self.labels: dict[Node, Any] = {} if outer is None else outer.labels
         for program in programs:
@@ -233,7 +236,7 @@ class _Run:
         """None where what decides the number of rounds is not known."""
         ((_, body),) = form.bodies
         if self.outer is None:
-            self.rounds[0] = 0
+            self.turned[0] = 0
         own, captured = [*args[: form.inputs], None, None], args[form.inputs :]
         limit, going, *state = own[: max(form.inputs, 2)]
         count, place = len(state), 0
@@ -244,9 +247,9 @@ class _Run:
                 return None
             if not flag.item() or (limit is not None and place >= int(limit.item())):
                 break
-            self.rounds[0] += 1
-            if self.rounds[0] > ROUNDS:
-                raise _TooLong(f"reference: loops of more than {ROUNDS} rounds")
+            self.turned[0] += len(body.nodes)
+            if self.turned[0] > self.most:
+                raise _TooLong(f"reference: loops of more than {self.most} nodes, one round after another")
             flag, *found = self.body(body, [np.asarray(place), flag, *state], captured)
             state = found[:count]
             for part, value in zip(rounds, found[count:], strict=True):
