@@ -59,7 +59,7 @@ def main() -> None:
     names = [subject.name for subject in select(wanted.models)]
     each = partial(measured, backend=wanted.backend, limit=wanted.time_limit)
     found = grown(ROWS, found, names, each)
-    (TABLES / "pretrained.md").write_text(page(found, wanted.backend))
+    (TABLES / "pretrained.md").write_text(page(found, wanted.backend, wanted.time_limit))
 
 
 def measured(name: str, backend: str, limit: float) -> Row:
@@ -91,7 +91,7 @@ def reasons(known: Census) -> str:
     return "; ".join(f"{count} {operator}: {reason}" for (operator, reason), count in listed)
 
 
-def page(found: list[Row], backend: str) -> str:
+def page(found: list[Row], backend: str, limit: float) -> str:
     """The table as Markdown."""
     machine = Machine.here()
     measured = [row for row in found if not isnan(row.original) and not isnan(row.result)]
@@ -99,7 +99,8 @@ def page(found: list[Row], backend: str) -> str:
     lines = [
         "# What real models gain",
         "",
-        f"{machine.processor}, {machine.threads} threads, {backend}; `python bench/pretrained.py`.",
+        f"{machine.processor}, {machine.threads} threads; `python bench/pretrained.py --backend {backend} "
+        f"--time-limit {limit:g}`.",
         "Nodes are counted at the shapes of `tensaurus zoo`; times in milliseconds.",
         "",
         "| model | package | typed | opaque | original | result | gain | error | search, s | verdict |",

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tensaurus.algebra.functions import FUNCTIONS, cast_target
+from tensaurus.algebra.integers import RING, converted, native, run, wrapped
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -31,6 +32,7 @@ class Field:
 
     name: str
     kind: str  # the dtype kind of arrays of elements
+    strict = False
 
     def elements(self, data: Array) -> bool:
         return bool(data.dtype.kind == self.kind)
@@ -61,38 +63,44 @@ class Field:
     def equal(self, a: Array, b: Array) -> bool:
         return bool(np.array_equal(a, b))
 
-    def call(self, fn: str, args: Sequence[Array]) -> Array:
-        """A function on any mixture of element, int and bool arrays."""
-        target = cast_target(fn)
-        if target is not None:
-            return self._cast(target, args[0])
+    def call(self, fn: str, args: Sequence[Array], dtype: str = "int64") -> Array:
+        """A function on any mixture of element, int and bool arrays; ints are carried, see `integers`.
+
+        `dtype` is that of the integers among the arguments.
+        """
+        if (to := cast_target(fn)) is not None:
+            return self._cast(to, args[0], dtype)
         if fn == "where":
             condition, then, other = args
-            then, other = self._alike(then, other)
+            then, other = self._alike(then, other, dtype)
             return np.asarray(np.where(condition.astype(bool), then, other))
         if any(self.elements(a) for a in args) or FUNCTIONS[fn].result == "float":
-            return self.apply(fn, [a if self.elements(a) else self.from_int(a) for a in args])
-        return np.asarray(FUNCTIONS[fn].run(*args))
+            return self.apply(fn, [a if self.elements(a) else self._lifted(a, dtype) for a in args])
+        if fn in RING:
+            with np.errstate(all="ignore"):
+                return np.asarray(FUNCTIONS[fn].run(*args))
+        return run(fn, FUNCTIONS[fn].run, args, dtype, self.strict)
 
-    def _alike(self, a: Array, b: Array) -> tuple[Array, Array]:
+    def _lifted(self, data: Array, dtype: str) -> Array:
+        return self.from_int(native(data, dtype) if data.dtype.kind == "i" else data)
+
+    def _alike(self, a: Array, b: Array, dtype: str) -> tuple[Array, Array]:
         if self.elements(a) != self.elements(b):
-            return (a, self.from_int(b)) if self.elements(a) else (self.from_int(a), b)
+            return (a, self._lifted(b, dtype)) if self.elements(a) else (self._lifted(a, dtype), b)
         return a, b
 
     def from_int(self, data: Array) -> Array:
         """Integers as elements."""
         raise NotImplementedError
 
-    def _cast(self, target: str, data: Array) -> Array:
+    def _cast(self, target: str, data: Array, dtype: str) -> Array:
         if target.startswith(("float", "bfloat")):
-            return data if self.elements(data) else self.from_int(data)
+            return data if self.elements(data) else self._lifted(data, dtype)
         if target == "bool":
             return np.asarray(~(data == 0)).astype(bool)
-        if self.elements(data):
-            return self._to_int(data)
-        return data.astype(target).astype(np.int64)
+        return self._to_int(data, target) if self.elements(data) else wrapped(data, target)
 
-    def _to_int(self, data: Array) -> Array:
+    def _to_int(self, data: Array, target: str) -> Array:
         """Elements rounded towards zero, where the field has an order; a function of them elsewhere."""
         raise NotImplementedError
 
@@ -102,6 +110,10 @@ class Reals(Field):
 
     name = "reals"
     kind = "f"
+
+    def __init__(self, strict: bool = False):
+        """Where it is strict, what no specification gives a value (300 as a uint8) raises Overflow."""
+        self.strict = strict
 
     def constant(self, value: Any) -> Array:
         return np.asarray(float(value))
@@ -127,6 +139,5 @@ class Reals(Field):
     def from_int(self, data: Array) -> Array:
         return data.astype(np.float64)
 
-    def _to_int(self, data: Array) -> Array:
-        with np.errstate(all="ignore"):
-            return np.trunc(data).astype(np.int64)
+    def _to_int(self, data: Array, target: str) -> Array:
+        return converted(data, target, self.strict)

@@ -1,7 +1,7 @@
 """The fields an expression can be evaluated in.
 
 Elements of a field are what float tensors hold; integer and bool tensors hold int64 and bool in every
-field.  In every field but the reals 1/0 is 0, so that a quotient is a product.
+field, integers as `integers` says.  In every field but the reals 1/0 is 0, so that a quotient is a product.
 
 `Reals` is float64.  `Prime` is GF(2^31-1): an identity of polynomials of total degree d that holds at a
 random point is false with probability at most d/p (Schwartz-Zippel).  `Rationals` are exact fractions, with
@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
+from math import isfinite
 from typing import Any
 from zlib import crc32
 
@@ -23,6 +24,7 @@ import numpy as np
 
 from tensaurus.algebra.arithmetic import Array, Field, Reals
 from tensaurus.algebra.functions import FUNCTIONS
+from tensaurus.algebra.integers import wrapped
 from tensaurus.algebra.size import Atom, Poly, polynomial
 
 __all__ = ["Applied", "Array", "Exact", "Field", "P", "Prime", "Rationals", "Reals", "Symbols", "Terms"]
@@ -50,7 +52,10 @@ def _folded(x: Array) -> Array:
 
 
 class Prime(Field):
-    """GF(p), p = 2^31 - 1, as uint64 in [0, p); p and p + 1 stand for minus and plus infinity.
+    """GF(p), p = 2^31 - 1, as uint64 in [0, p).
+
+    Infinities and NaN, which it lacks, are seeded random elements: a window that is padded with -inf is not
+    one that is padded with zeros.
 
     Unknown functions are seeded random functions.  max and min follow a seeded random total order: they
     keep the laws of a lattice and have none with + and *, so that max(x, 0) = x, which the order of the
@@ -62,12 +67,12 @@ class Prime(Field):
 
     def __init__(self, seed: int = 0):
         self.seed = np.uint64(_mix(np.asarray(seed + 0x9E3779B97F4A7C15, np.uint64)))
+        words = (crc32(name.encode()) for name in ("infinity", "nan"))
+        self.infinity, self.nan = (_mix(np.asarray(self.seed ^ np.uint64(w))) % np.uint64(P) for w in words)
 
     def constant(self, value: Any) -> Array:
-        if isinstance(value, float):
-            if value in (float("inf"), float("-inf")):
-                return np.asarray(P + (value > 0), np.uint64)
-            value = Fraction(value)
+        if isinstance(value, float) and not isfinite(value):
+            return Prime.lift(self, np.asarray(value))
         value = Fraction(value)
         return np.asarray(value.numerator * pow(value.denominator, -1, P) % P, np.uint64)
 
@@ -84,7 +89,11 @@ class Prime(Field):
         # 2^31 = 1 modulo p, so the exponent counts modulo 31
         scale = (np.int64(1) << ((exponent - 53) % 31).astype(np.int64)).astype(np.uint64)
         result = whole.astype(np.uint64) * scale % np.uint64(P)
-        return np.asarray(np.where(finite, result, np.where(wide > 0, P + 1, P).astype(np.uint64)))
+        if finite.all():
+            return result
+        low = np.uint64(P) - self.infinity
+        endless = np.where(np.isnan(wide), self.nan, np.where(wide > 0, self.infinity, low))
+        return np.asarray(np.where(finite, result, endless))
 
     def random(self, shape: Sequence[int], rng: np.random.Generator) -> Array:
         return rng.integers(0, P, tuple(shape), dtype=np.uint64)
@@ -140,8 +149,8 @@ class Prime(Field):
 
     def _rank(self, a: Array) -> Array:
         rank = _mix(a ^ self.seed) >> np.uint64(1)
-        rank = np.where(a == np.uint64(P), np.uint64(0), rank)
-        return np.asarray(np.where(a == np.uint64(P + 1), np.uint64(2**64 - 1), rank))
+        rank = np.where(a == np.uint64(P) - self.infinity, np.uint64(0), rank)
+        return np.asarray(np.where(a == self.infinity, np.uint64(2**64 - 1), rank))
 
     def reduce(self, monoid: str, data: Array, axes: tuple[int, ...]) -> Array:
         if monoid == "sum":
@@ -172,10 +181,11 @@ class Prime(Field):
         return _folded(high * np.uint64(2) + mid * np.uint64(2**16) + bottom)
 
     def from_int(self, data: Array) -> Array:
-        return np.asarray((data.astype(np.int64) % P).astype(np.uint64))
+        return np.asarray((data % P).astype(np.uint64))
 
-    def _to_int(self, data: Array) -> Array:
-        return self.unknown("to_int", [data]).astype(np.int64)
+    def _to_int(self, data: Array, target: str) -> Array:
+        # of each type another function: what does not fit is another number in each
+        return wrapped(self.unknown(f"to_{target}", [data]).astype(np.int64), target)
 
 
 class Exact(Field):
@@ -243,8 +253,8 @@ class Exact(Field):
     def same(self, a: Any, b: Any) -> bool:
         return bool(a == b)
 
-    def _to_int(self, data: Array) -> Array:
-        return np.asarray(np.frompyfunc(lambda x: int(x), 1, 1)(data)).astype(np.int64)
+    def _to_int(self, data: Array, target: str) -> Array:
+        return wrapped(np.asarray(np.frompyfunc(lambda x: int(x), 1, 1)(data)).astype(np.int64), target)
 
 
 class Rationals(Exact):

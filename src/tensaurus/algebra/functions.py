@@ -20,7 +20,10 @@ ORDER = frozenset({"max", "min"})
 
 @dataclass(frozen=True)
 class Function:
-    """`run` works on float64, int64 or bool arrays; `result` is "same", "bool" or "float"."""
+    """`run` works on arrays of float64, of bools, or of integers that `integers.native` gives.
+
+    `result` is "same", "bool" or "float".
+    """
 
     name: str
     arity: int
@@ -32,14 +35,15 @@ class Function:
 def _divide(a: Any, b: Any) -> Any:
     if np.issubdtype(np.result_type(a, b), np.integer):
         safe = np.where(np.equal(b, 0), 1, b)
-        magnitude = np.abs(a) // np.abs(safe)
-        return magnitude * np.sign(a) * np.sign(safe)
+        # not by the magnitudes: the least integer has none
+        floor = np.floor_divide(a, safe)
+        return np.where(np.equal(b, 0), 0, floor + ((floor * safe != a) & ((a < 0) != (safe < 0))))
     return np.divide(a, b)
 
 
 def _power(a: Any, b: Any) -> Any:
     if np.issubdtype(np.result_type(a, b), np.integer):
-        return np.power(np.asarray(a, np.float64), b).astype(np.int64)
+        return np.power(np.asarray(a, np.float64), b)  # as runtimes do: a negative exponent, too, has a power
     return np.power(a, b)
 
 

@@ -31,6 +31,7 @@ from tensaurus.algebra.expr import (
     replace_axes,
 )
 from tensaurus.algebra.field import Array, Field
+from tensaurus.algebra.integers import carried, extreme, is_integer, native, wrapped
 from tensaurus.algebra.size import (
     Atom,
     Axis,
@@ -96,6 +97,8 @@ class Evaluation:
             # only literals were read: where(i >= 0, 1, x[i]) over a range that never reads x
             result = Labelled(self.field.from_int(result.data), result.axes)
         data = np.broadcast_to(result.aligned(flat.axes), [_length(a) for a in flat.axes])
+        if data.dtype.kind == "i" and is_integer(dtype_of(scope)):
+            data = wrapped(data, dtype_of(scope))
         return np.ascontiguousarray(data).reshape(shape)
 
     def _empty_kind(self, body: Body) -> Any:
@@ -132,7 +135,7 @@ class Evaluation:
                 if whole and not literal_dtype(body).startswith(("int", "uint")):
                     # a quotient of integer literals (of axes, say) is a rational, not a truncated integer
                     found = [Labelled(self.field.from_int(a.data), a.axes) for a in found]
-                return self.call(fn, found)
+                return self.call(fn, found, _integers(args, found))
             case Select():
                 return self.select(body)
             case Reduce(monoid, axes, inner):
@@ -174,9 +177,10 @@ class Evaluation:
         assert isinstance(size, int)
         return size
 
-    def call(self, fn: str, args: Sequence[Labelled]) -> Labelled:
+    def call(self, fn: str, args: Sequence[Labelled], dtype: str = "int64") -> Labelled:
+        """`dtype` is that of the integers among the arguments; ring operations do without."""
         axes = _union(args)
-        data = self.field.call(fn, [a.aligned(axes) for a in args])
+        data = self.field.call(fn, [a.aligned(axes) for a in args], dtype)
         return Labelled(np.broadcast_to(data, [_length(a) for a in axes]), axes)
 
     def read(self, read: Read) -> Labelled:
@@ -198,7 +202,7 @@ class Evaluation:
             if self.field.elements(data) and not self.field.elements(fill):
                 fill = self.field.constant(read.outside.value)
             elif not self.field.elements(data) and self.field.elements(fill):
-                fill = np.asarray(_integer_edge(read.outside.value, data))
+                fill = carried(extreme(read.outside.value, dtype_of(read.source)))
             wide = [n + b + a for n, b, a in zip(data.shape, lows, highs, strict=True)]
             padded = np.empty(wide, data.dtype)
             padded[...] = fill
@@ -307,12 +311,18 @@ class Evaluation:
     def reduce(self, monoid: str, axes: tuple[Axis, ...], body: Body) -> Labelled:
         if any(_length(a) == 0 for a in axes):
             neutral = {"sum": 0, "prod": 1, "max": float("-inf"), "min": float("inf")}[monoid]
-            whole = monoid in ("sum", "prod") and literal_dtype(body).startswith(("int", "uint"))
-            return Labelled(np.asarray(neutral) if whole else self.field.constant(neutral), ())
+            dtype = literal_dtype(body)
+            if is_integer(dtype):
+                return Labelled(carried(extreme(neutral, dtype)), ())
+            return Labelled(self.field.constant(neutral), ())
         if monoid == "sum":
             factors = [self.body(f) for f in _factors(body)]
             return self.contract(factors, axes)
-        return self.reduced(monoid, self.body(body), axes)
+        item = self.body(body)
+        if item.data.dtype.kind != "i" or monoid == "prod":
+            return self.reduced(monoid, item, axes)
+        found = self.reduced(monoid, Labelled(native(item.data, literal_dtype(body)), item.axes), axes)
+        return Labelled(carried(found.data), found.axes)
 
     def reduced(self, monoid: str, item: Labelled, axes: Sequence[Axis]) -> Labelled:
         """Reduce over axes; those the array lacks repeat its value."""
@@ -494,7 +504,7 @@ def _edged(body: Body) -> Body:
     return body
 
 
-def _integer_edge(value: Any, data: Array) -> int:
-    """An infinity at the edge of an integer tensor: the type's own extreme."""
-    limits = np.iinfo(np.int64)
-    return int(limits.min if value < 0 else limits.max)
+def _integers(args: Sequence[Body], found: Sequence[Labelled]) -> str:
+    """The type of the integers among the values of these arguments; literals adapt to what they meet."""
+    kinds = [literal_dtype(a) for a, item in zip(args, found, strict=True) if item.data.dtype.kind == "i"]
+    return next((kind for kind in kinds if kind != "int" and is_integer(kind)), "int64")

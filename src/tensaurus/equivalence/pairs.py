@@ -67,10 +67,10 @@ class Pairs(Prime):
         self.drawn += found.size
         return found
 
-    def call(self, fn: str, args: Sequence[Array]) -> Array:
+    def call(self, fn: str, args: Sequence[Array], dtype: str = "int64") -> Array:
         if fn == "where" and self.elements(args[0]):
             return self.unknown(fn, [a if self.elements(a) else self.from_int(a) for a in args])
-        return super().call(fn, args)
+        return super().call(fn, args, dtype)
 
     def apply(self, fn: str, args: Sequence[Array]) -> Array:
         match fn:
@@ -154,10 +154,10 @@ class Pairs(Prime):
         (a1, a2), (b1, b2) = halves(a), halves(b)
         return pack(super().matmul(a1, b1), super().matmul(a2, b2))
 
-    def _cast(self, target: str, data: Array) -> Array:
+    def _cast(self, target: str, data: Array, dtype: str) -> Array:
         if target == "bool" and self.elements(data) and not self.laws.order:
             return self.unknown("to_bool", [data])
-        return super()._cast(target, data)
+        return super()._cast(target, data, dtype)
 
 
 def _scrambled(x: Array) -> Array:

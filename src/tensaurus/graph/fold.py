@@ -28,6 +28,8 @@ JUMPS = frozenset({"floor", "ceil", "round", "sign", "mod", "fmod", "eq", "lt", 
 def fold(program: Program) -> Program:
     """Every maximal expression over constants becomes a constant: computed in float64, rounded once.
 
+    What no specification gives a value (300 as a uint8, 1 / 0 in integers) is left to the runtime.
+
     Where a function jumps (Floor, a cast to integers) each step is rounded as the model itself would.
     What would grow by more than a mebibyte (Expand of a scalar) stays an expression, and so does what few
     numbers an opaque node reads: runtimes are stricter about a constant than about a value.
@@ -85,7 +87,7 @@ def _folded(node: Node) -> Node | None:
         return None
     stepwise = _jumps(needed)
     found: dict[Node, Array] = {}
-    field = Reals()
+    field = Reals(strict=True)
     try:
         for part in needed:
             if len(part.types) != 1:

@@ -14,6 +14,7 @@ import numpy as np
 
 from tensaurus.algebra.expr import Scope, Tensor, tensors
 from tensaurus.algebra.field import Array, Exact, Reals
+from tensaurus.algebra.integers import limits, native
 from tensaurus.algebra.interpret import Evaluation, Labelled, interpret
 from tensaurus.algebra.size import (
     Arithmetic,
@@ -86,7 +87,7 @@ class Sizes(Exact):
     def _from_int(self, data: Array) -> Array:
         return self._each(int, data)
 
-    def _to_int(self, data: Array) -> Array:
+    def _to_int(self, data: Array, target: str) -> Array:
         return data
 
 
@@ -100,7 +101,7 @@ class _Sized(Evaluation):
 
 
 def known(node: Node, memo: Known) -> Array | None:
-    """The node's elements: int64, bool, float64, or objects where symbols remain; None where unknown."""
+    """The node's elements: integers, bool, float64, or objects where symbols remain; None where unknown."""
     waiting = [node]
     while waiting:
         last = waiting[-1]
@@ -175,17 +176,26 @@ def _evaluated(node: Node, values: Mapping[Tensor, Any]) -> Array:
     if objects or (not floats and not values):
         sizes = Sizes()
         lifted = {leaf: v if v.dtype.kind == "O" else sizes.lift(v) for leaf, v in values.items()}
-        return _plain(_Sized(lifted, sizes, {}).scope(scope))
-    field = Reals()
+        return _plain(_Sized(lifted, sizes, {}).scope(scope), kind.dtype)
+    field = Reals(strict=True)
     found = interpret(scope, {leaf: field.lift(v) for leaf, v in values.items()}, field)
     with np.errstate(all="ignore"):
-        return found.astype(numpy_dtype(kind.dtype)) if floats else found
+        return found.astype(numpy_dtype(kind.dtype)) if floats else native(found, kind.dtype)
 
 
-def _plain(found: Array) -> Array:
-    """int64 where no symbol is left."""
-    if found.dtype.kind == "O" and all(isinstance(x, (int, np.integer)) for x in found.flat):
-        return found.astype(np.int64)
+def _plain(found: Array, dtype: str) -> Array:
+    """Numbers of their type where no symbol is left.
+
+    Symbols are sizes, and as sizes they and what is computed of them are taken to be below 2^31.
+    """
+    if found.dtype.kind != "O":
+        return native(found, dtype)
+    numbers = [int(x) for x in found.flat if isinstance(x, (int, np.integer))]
+    if len(numbers) == found.size:
+        return native(found.astype(np.int64), dtype)
+    low, high = limits(dtype)
+    if high < 2**31 - 1 or not all(low <= x <= high for x in numbers):
+        raise Untypable(f"sizes that are no {dtype}")
     return found
 
 

@@ -122,7 +122,7 @@ def split(
 
 
 def span(start: Size, end: Size, step: int, size: Size) -> tuple[Size, Size]:
-    """(first index, count) of a numpy slice of a dimension of this size."""
+    """(first index, count) of a slice of a dimension of this size."""
     if step == 0:
         raise Untypable("a slice with step 0")
     last: Size
@@ -132,10 +132,16 @@ def span(start: Size, end: Size, step: int, size: Size) -> tuple[Size, Size]:
         last = _from_front(end, size, 0) if below_zero(end) else size if _far(end) else smallest(end, size)
         if same(first, 0):
             return 0, (last + step - 1) // step
-        if below_zero(start) and _far(end):  # the last few
+        if below_zero(start) and _far(end) and not below_zero(end):  # the last few
             return first, (smallest(0 - start, size) + step - 1) // step
         return first, largest((last - first + step - 1) // step, 0)
-    first = size + start if below_zero(start) else size - 1 if _far(start) else smallest(start, size - 1)
+    if _far(end) and not below_zero(end):
+        raise Untypable("a slice back to the end, of which runtimes have their own ideas")
+    # unlike numpy's, a start before the front is the front
+    if below_zero(start):
+        first = size - 1 if same(start, -1) else smallest(_from_front(start, size, 0), size - 1)
+    else:
+        first = size - 1 if _far(start) else smallest(start, size - 1)
     last = _from_front(end, size, -1) if below_zero(end) else end
     return first, largest((first - last - step - 1) // -step, 0)
 
@@ -209,6 +215,8 @@ def _tight(start: Size, end: Size, step: int, size: Size) -> tuple[Size, Size, i
         "f32[5,4] starts=(3,) ends=(1,) axes=(1,)",
         "f32[5,4] starts=(-100,) ends=(100,) axes=(1,)",
         "f32[5,4] starts=(-2,) ends=(-1,) axes=(0,)",
+        "f32[3,4] starts=(-7,-9) ends=(-9223372036854775808,-9223372036854775808) axes=(0,1) steps=(-1,-2)",
+        "f32[0] starts=(-3,) ends=(-9223372036854775808,) axes=(0,) steps=(-1,)",
     ],
 )
 def slice_(
@@ -219,7 +227,7 @@ def slice_(
     axes: tuple[int, ...] | None = None,
     steps: tuple[int, ...] | None = None,
 ) -> Scope:
-    """numpy's slices with constant bounds."""
+    """Slices with constant bounds: steps back begin at the front at the latest."""
     assert axes is not None and steps is not None
     shape, strides = list(x.shape), [1] * x.rank
     firsts: list[Size] = [0] * x.rank

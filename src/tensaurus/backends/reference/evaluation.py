@@ -16,6 +16,7 @@ import numpy as np
 
 from tensaurus.algebra.expr import tensors
 from tensaurus.algebra.field import Field
+from tensaurus.algebra.integers import wrapped
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.size import Symbol, terms_of
 from tensaurus.algebra.size import evaluate as value_of
@@ -135,7 +136,7 @@ class _Run:
         if node.declared or node.op is ITEM:
             try:
                 return self.declared(node, held)
-            except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError) as error:
                 raise BackendError(f"reference: {_owner(node).op}: {error}") from error
         found = self.opaque(node, [None if a is None else held[a] for a in node.args])
         if len(node.types) > 1:
@@ -169,7 +170,7 @@ class _Run:
             return value
         if kind.dtype == "bool":
             return value.astype(bool, copy=False)
-        return _wrapped(value, kind.dtype)
+        return wrapped(value, kind.dtype)
 
     def check(self, kind: Type, value: Value, node: Node) -> None:
         """The value has its type's shape; sizes that are symbols become known from it."""
@@ -330,17 +331,6 @@ def _order(roots: Sequence[Node], held: Mapping[Node, Value]) -> Iterator[Node]:
             seen.add(node)
             stack.append((node, True))
             stack.extend((arg, False) for arg in reversed(_needs(node)))
-
-
-def _wrapped(value: Array, dtype: str) -> Array:
-    """int64 wrapped to a narrower integer type."""
-    if dtype in ("int64", "uint64"):
-        return value.astype(np.int64, copy=False)
-    if dtype in ("int4", "uint4", "int2", "uint2"):
-        bits = int(dtype[-1])
-        low = 0 if dtype[0] == "u" else -(1 << bits - 1)
-        return np.asarray((value.astype(np.int64) - low) % (1 << bits) + low)
-    return np.asarray(value.astype(dtype).astype(np.int64))
 
 
 def _fingerprint(value: Value) -> bytes:

@@ -1,0 +1,52 @@
+"""Evidence shows what it says: what a check lacks is unknown to it, and no two unknowns are equal."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from tensaurus.algebra.field import Field, Prime
+from tensaurus.equivalence.field_check import check_field
+from tensaurus.equivalence.pairs import Laws, Pairs
+from tensaurus.graph.onnx_import import import_model
+from tensaurus.graph.program import Program
+
+FINITE: list[Field] = [Prime(1), Pairs(2), Pairs(3, Laws(order=True)), Pairs(4, Laws(inverse=True))]
+
+
+@pytest.mark.parametrize("field", FINITE, ids=lambda f: f.name)
+def test_what_a_field_lacks_is_like_nothing_else(field: Field) -> None:
+    strange = field.lift(np.array([np.inf, -np.inf, np.nan]))
+    numbers = field.lift(np.array([0.0, 1.0, -1.0, 2.0, 0.5, 3.4e38, 1e-45]))
+    assert np.unique(np.concatenate([strange, numbers])).size == 10
+    drawn = field.random([1000], np.random.default_rng(0))
+    for value in strange:
+        for fn in ("add", "sub", "mul"):
+            found = field.call(fn, [drawn, np.full(1000, value)])
+            assert not np.isin(found, strange).any() and np.unique(found).size == 1000
+    assert field.constant(float("inf")) == strange[0] and field.constant(float("-inf")) == strange[1]
+    assert field.call("neg", [strange[:1]]) == strange[1]
+
+
+def pooled(value: str) -> Program:
+    """A window of the maximum over an edge of this value."""
+    return program(
+        "net (float[1,1,4,4] x) => (float[1,1,4,4] y) { p = Constant <value_ints = [0,0,1,1,0,0,1,1]> ()"
+        f" v = Constant <value = float {{{value}}}> ()  z = Pad(x, p, v)"
+        " y = MaxPool <kernel_shape = [3, 3]> (z) }"
+    )
+
+
+def program(text: str) -> Program:
+    return import_model(onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 18]> ' + text))
+
+
+def test_an_edge_of_minus_infinity_is_none_of_zeros() -> None:
+    own = program(
+        "net (float[1,1,4,4] x) => (float[1,1,4,4] y)"
+        " { y = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x) }"
+    )
+    assert not check_field(own, pooled("0")).passed
+    assert not check_field(own, pooled("-3.4e38")).passed
+    assert not check_field(pooled("0"), pooled("1")).passed
