@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tensaurus.rules.rule import Rule, library
-from tensaurus.rules.verify import Refuted, verify
+from tensaurus.rules.verify import Refuted, Unknown, verify
 
 
 def mutants(rule: Rule) -> Iterator[tuple[str, Rule]]:
@@ -42,11 +42,11 @@ def guides(condition: ast.expr) -> bool:
 
 
 def fate(mutant: Rule, wanted: int) -> str:
-    """"refuted", "no instance" or "right"."""
+    """"refuted", "no instance", "unknown" or "right"."""
     found = verify(mutant, wanted)
-    if not isinstance(found, Refuted):
-        return "right"
-    return "no instance" if found.reason == "no instance of it types" else "refuted"
+    if isinstance(found, Unknown):
+        return "no instance" if found.reason.endswith("of it types") else "unknown"
+    return "refuted" if isinstance(found, Refuted) else "right"
 
 
 def main() -> None:

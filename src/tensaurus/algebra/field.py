@@ -403,12 +403,38 @@ class Terms(Exact):
         real = self.z3.RealSort()
         return self.z3.Function(fn, *([real] * (len(args) + 1)))(*args)
 
-    def equal(self, a: Array, b: Array) -> bool:
-        """Proved within ten seconds; a counterexample and a time-out both say False."""
+    def apply(self, fn: str, args: Sequence[Array]) -> Array:
+        if FUNCTIONS[fn].result == "bool":
+            raise NotImplementedError(f"{fn} of terms")
+        lattice = fn in ("max", "min")  # which know what an infinity is; a real it is none
+        if not lattice and any(isinstance(x, float) for a in args for x in a.flat):
+            raise ValueError(f"{fn} of an infinity")
+        return super().apply(fn, args)
+
+    def answer(self, a: Array, b: Array) -> Any:
+        """True where they are proved to be equal, a model in which they differ, None after ten seconds."""
         if a.shape != b.shape:
-            return False
+            raise ValueError(f"the shapes are {a.shape} and {b.shape}")
         pairs = [x != y for x, y in zip(a.flat, b.flat, strict=True)]
         solver = self.z3.Solver()
         solver.set("timeout", 10_000)
         solver.add(self.z3.Or(*pairs))
-        return bool(solver.check() == self.z3.unsat)
+        found = solver.check()
+        return True if found == self.z3.unsat else solver.model() if found == self.z3.sat else None
+
+    def equal(self, a: Array, b: Array) -> bool:
+        """Whether they are proved to be equal."""
+        return a.shape == b.shape and self.answer(a, b) is True
+
+    def numbers(self, data: Array, model: Any) -> Array:
+        """The fractions that a model gives the terms; irrational numbers are approximated."""
+
+        def number(term: Any) -> Any:
+            if not isinstance(term, self.z3.ExprRef):
+                return term
+            value = model.eval(term, model_completion=True)
+            if self.z3.is_algebraic_value(value):
+                value = value.approx(20)
+            return value.as_fraction() if self.z3.is_rational_value(value) else term
+
+        return self._each(number, data) if self.elements(data) else data

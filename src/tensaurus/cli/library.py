@@ -31,18 +31,18 @@ def rules_verify(
     ] = None,
     instances: Annotated[
         int, typer.Option(metavar="N", min=1, help="Typed instances to try of each rule.")
-    ] = 8,
+    ] = 40,
     seed: Seed = 0,
     write: Annotated[bool, typer.Option("--write", help="Write the evidence into FILE.")] = False,
 ) -> None:
     """Test or prove every rule, and print its evidence.
 
-    Exit status 1 if one is refuted.
+    Exit status 1 if one is refuted (with where its sides differ), or if of one neither is known.
     """
     from tensaurus.rules.annotate import annotated
     from tensaurus.rules.rule import library, read_rules
     from tensaurus.rules.term import RuleError
-    from tensaurus.rules.verify import Refuted
+    from tensaurus.rules.verify import Refuted, Unknown
     from tensaurus.rules.verify import verify as check
 
     try:
@@ -52,16 +52,21 @@ def rules_verify(
         raise TensaurusError(f"cannot be read: {reason}", file=file) from error
     except RuleError as error:
         raise TensaurusError(str(error)) from error
-    wrong = 0
+    wrong = open_ = 0
     for rule in found:
         if "off" in rule.tags:
             continue
         evidence = check(rule, instances, seed)
-        said = f"REFUTED, {evidence.reason}" if isinstance(evidence, Refuted) else str(evidence)
-        wrong += isinstance(evidence, Refuted)
-        typer.echo(f"{rule.name}: {said}")
-    if wrong:
-        raise NotEqualError(f"{wrong} of {len(found)} rules refuted")
+        if isinstance(evidence, Refuted):
+            wrong += 1
+            typer.echo(f"{rule.name}: REFUTED\n{evidence.counterexample.text}")
+        elif isinstance(evidence, Unknown):
+            open_ += 1
+            typer.echo(f"{rule.name}: UNKNOWN, {evidence.reason}")
+        else:
+            typer.echo(f"{rule.name}: {evidence}")
+    if wrong or open_:
+        raise NotEqualError(f"{wrong} of {len(found)} rules refuted, {open_} unknown")
     if write and file is not None:
         text, _ = annotated(file.read_text("utf-8"))
         with replacing(file) as beside:

@@ -172,6 +172,8 @@ class Op:
             try:
                 result = self.declare(*self.tensors(types), **dict(attrs))
                 found = result if isinstance(result, tuple) else (result,)
+                if any(isinstance(n, int) and n < 0 for scope in found for n in scope.shape):
+                    raise Untypable(f"a size of {[scope.shape for scope in found]} is negative")
             except Untypable as error:
                 found = Untypable(*error.args)  # a traceback would keep the caller's whole stack alive
             if len(self._scopes) > 4096:

@@ -6,20 +6,20 @@ import re
 from collections.abc import Callable, Iterable
 
 from tensaurus.rules.rule import Evidence, Rule, read_rules
-from tensaurus.rules.verify import Refuted, verify
+from tensaurus.rules.verify import Refuted, Unknown, verify
 
 _EVIDENCE = re.compile(r"\s*\|\s*\w+\([^|]*\)\s*$")
 STRENGTH = ("tested(rationals", "tested(gf", "proved(")
 
 
 def annotated(
-    text: str, check: Callable[[Rule], Evidence | Refuted] = verify
-) -> tuple[str, list[Refuted]]:
-    """The text of a rule file with fresh evidence at the end of every rule, and the rules refuted.
+    text: str, check: Callable[[Rule], Evidence | Refuted | Unknown] = verify
+) -> tuple[str, list[Refuted | Unknown]]:
+    """The text of a rule file with fresh evidence at the end of every rule, and the rules that have none.
 
     A line that stands for several rules (`<=>`, optional inputs) carries the weakest of their evidences.
     """
-    refuted: list[Refuted] = []
+    refuted: list[Refuted | Unknown] = []
     lines: list[str] = []
     for block in _blocks(text.splitlines()):
         if not block[0].strip() or block[0].lstrip().startswith("#"):
@@ -29,10 +29,10 @@ def annotated(
         found: list[Evidence] = []
         for rule in read_rules(block):
             result = check(rule)
-            if isinstance(result, Refuted):
-                refuted.append(result)
-            else:
+            if isinstance(result, Evidence):
                 found.append(result)
+            else:
+                refuted.append(result)
         if found:
             block[-1] = f"{block[-1].rstrip()} | {min(found, key=_strength)}"
         lines.extend(block)

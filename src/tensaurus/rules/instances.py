@@ -1,16 +1,21 @@
-"""Typed instances of a rule: concrete nodes on which both of its sides exist.
+"""Typed instances of a rule: concrete nodes on which both of its sides exist, drawn to break the law.
 
 Types and attributes are proposed from the examples of the operators in the rule, from a small pool, and
 from what is already known (its broadcastable parts); sizes are made to coincide, or to be 1.  What the left
 side does not type, or the conditions refuse, is thrown away.
+
+From each instance others are made by one or two changes: a size of one tensor, or of all that have it, an
+element of an attribute, a sign, a rank, an element type.  What has been the same in all instances (two
+sizes, an attribute) is tried to be made different before any other change: see `coverage`.
 """
 
 from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cache
 from itertools import product
 from math import prod
@@ -18,9 +23,11 @@ from typing import Any
 
 import numpy as np
 
+from tensaurus.algebra.integers import limits
 from tensaurus.graph.node import CONSTANT, Node, constant, source
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.examples import parse as parse_example
+from tensaurus.rules.coverage import Coverage, Place
 from tensaurus.rules.match import Binding, Matcher, build
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import Apply, Item, Term, Undefined, Variable, variables
@@ -32,6 +39,8 @@ POOL: tuple[tuple[int, ...], ...] = (
 )
 LARGEST = 400  # elements of one tensor of an instance
 ATTEMPTS = 6000
+FOCUS = 12  # tries of each example of each operator, before they are drawn at random
+CHANGES = 12  # tries of a change for each instance that is wanted
 TINY = tuple(shape for rank in range(4) for shape in product((1, 2), repeat=rank))
 # what building a proposal without meaning raises
 UNBUILT = (Untypable, Undefined, KeyError, TypeError, ValueError, ArithmeticError)
@@ -39,15 +48,35 @@ UNBUILT = (Untypable, Undefined, KeyError, TypeError, ValueError, ArithmeticErro
 
 @dataclass(frozen=True)
 class Instance:
-    """Both sides of a rule on concrete leaves.  `pinned` leaves keep the values that conditions saw."""
+    """Both sides of a rule on concrete leaves.  `pinned` leaves keep the values that conditions saw.
+
+    `nodes` are the leaves by the variables' names, `values` the attributes by theirs.
+    """
 
     left: tuple[Node, ...]
     right: tuple[Node, ...]
-    leaves: tuple[Node, ...]
+    nodes: Mapping[str, Node]
+    values: Mapping[str, Any]
     pinned: frozenset[Node]
 
+    @property
+    def leaves(self) -> tuple[Node, ...]:
+        """In the order of their names."""
+        return tuple(self.nodes[name] for name in sorted(self.nodes))
+
     def __str__(self) -> str:
-        return ", ".join(str(leaf.type) for leaf in self.leaves)
+        said = [f"{name} {self.nodes[name].type}" for name in sorted(self.nodes)]
+        said += [f"{name}={value}" for name, value in sorted(flat(self.values).items())]
+        return ", ".join(said)
+
+
+def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes by name, those of a rest each for itself."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        rest = isinstance(value, dict)
+        found.update({f"{name}.{key}": inner for key, inner in value.items()} if rest else {name: value})
+    return found
 
 
 @cache
@@ -98,37 +127,99 @@ def _applications(roots: tuple[Term | None, ...]) -> Iterator[Apply]:
 
 def instances(rule: Rule, wanted: int, seed: int = 0) -> Iterator[Instance]:
     """Up to `wanted` different instances of a rule, the same for the same seed."""
-    rng = np.random.default_rng(seed)
-    matcher = Matcher(rule)
-    fixed = _asked(rule, "value", "positive", negated=True)
-    static = _asked(rule, "const") | fixed
-    applications = list(_applications(rule.lhs))
-    seen: set[Any] = set()
-    for _ in range(ATTEMPTS):
-        if len(seen) == wanted:
-            return
-        proposal = Proposal(rule, rng)
-        proposal.draw(applications)
-        if not all(_usable(kind, rule) for kind in proposal.types.values()):
-            continue
-        binding = Binding({}, proposal.values)
-        for name, kind in proposal.types.items():
-            if name in static:
-                binding.nodes[name] = constant(_data(kind, rng, name in fixed))
+    return Maker(rule, seed).instances(wanted)
+
+
+class Maker:
+    """Instances of one rule, none of them twice, and what they cover."""
+
+    def __init__(self, rule: Rule, seed: int):
+        self.rule = rule
+        self.rng = np.random.default_rng(seed)
+        self.matcher = Matcher(rule)
+        self.fixed = _asked(rule, "value", "positive", negated=True)
+        self.static = _asked(rule, "const") | self.fixed
+        self.applications = list(_applications(rule.lhs))
+        self.seen: set[Any] = set()
+        self.made: list[Instance] = []
+        self.coverage = Coverage()
+        # the examples of each operator that no instance was made of; each is given some tries
+        ops = dict.fromkeys(term.op for term in self.applications)
+        self.waiting = [(op, place) for op in ops for place in range(len(_examples(op)))] * FOCUS
+
+    def instances(self, wanted: int) -> Iterator[Instance]:
+        """Up to so many; half of them are proposed, the others are made of those before."""
+        for _ in range(ATTEMPTS):
+            if len(self.made) * 2 >= wanted:
+                break
+            found = self.proposed()
+            if found is not None:
+                yield found
+        for _ in range(CHANGES * wanted):
+            if not self.made or len(self.made) >= wanted:
+                break
+            found = self.changed()
+            if found is not None:
+                yield found
+
+    def proposed(self) -> Instance | None:
+        """One from the operators' examples; None where this one is none."""
+        proposal = Proposal(self.rule, self.rng)
+        first = self.waiting.pop(0) if self.waiting else None
+        proposal.draw(self.applications, dict([first]) if first else {})
+        found = self._instance(proposal.types, proposal.values)
+        if found is not None:
+            self.waiting = [other for other in self.waiting if other != first]
+        return found
+
+    def changed(self) -> Instance | None:
+        """One that differs a little from one that there is; None where this one is none."""
+        rng = self.rng
+        old = self.made[int(rng.integers(len(self.made)))]
+        change = Change(
+            {name: node.tensor for name, node in old.nodes.items()}, dict(old.values), self.applications, rng
+        )
+        tied, constant_ = self.coverage.tied, self.coverage.unvaried
+        draw = rng.random()
+        if tied and draw < 0.4:
+            change.untie(tied[int(rng.integers(len(tied)))])
+        elif constant_ and draw < 0.7:
+            change.attribute(constant_[int(rng.integers(len(constant_)))])
+        else:
+            change.anything("any" in self.rule.tags)
+        while rng.random() < 0.4:
+            change.anything("any" in self.rule.tags)
+        return self._instance(change.types, change.values)
+
+    def _instance(self, types: Mapping[str, TensorType], values: Mapping[str, Any]) -> Instance | None:
+        if not all(_usable(kind, self.rule) for kind in types.values()):
+            return None
+        binding = Binding({}, dict(values))
+        for name, kind in types.items():
+            if name in self.static:
+                binding.nodes[name] = constant(_data(kind, self.rng, name in self.fixed))
             else:
                 binding.nodes[name] = source(name, kind)
-        made = _built(rule, matcher, binding)
+        made = _built(self.rule, self.matcher, binding)
         if made is None:
-            continue
+            return None
         left, right, bound = made
-        key = tuple(source(n, b.types[0]) for n, b in sorted(bound.nodes.items()))
-        if (key, left[0].attrs) in seen:
-            continue
-        seen.add((key, left[0].attrs))
-        leaves = tuple(bound.nodes[name] for name in sorted(bound.nodes))
+        if any(elements(root.tensor) > LARGEST for root in left):
+            return None
+        kinds = tuple(bound.nodes[name].types[0] for name in sorted(bound.nodes))
+        data = tuple(n.attribute("data") for k, n in sorted(bound.nodes.items()) if k in self.fixed)
+        key = (kinds, data, repr(sorted(flat(bound.values).items())))
+        if key in self.seen:
+            return None
+        self.seen.add(key)
         # commutative arguments may have changed places
-        pinned = frozenset(bound.nodes[n] for n in fixed & {*bound.nodes} if bound.nodes[n].op is CONSTANT)
-        yield Instance(left, right, leaves, pinned)
+        pinned = frozenset(
+            bound.nodes[n] for n in self.fixed & {*bound.nodes} if bound.nodes[n].op is CONSTANT
+        )
+        found = Instance(left, right, bound.nodes, bound.values, pinned)
+        self.made.append(found)
+        self.coverage.add(found.nodes, flat(found.values))
+        return found
 
 
 def _usable(kind: TensorType, rule: Rule) -> bool:
@@ -155,11 +246,23 @@ def _data(kind: TensorType, rng: np.random.Generator, pinned: bool) -> Any:
     """Dyadic numbers: exact in every field."""
     shape = tuple(n for n in kind.shape if isinstance(n, int))
     if not kind.dtype.startswith("float"):
-        return rng.integers(-40, 41, shape).astype(kind.dtype)
+        return drawn_integers(kind.dtype, shape, rng)
     if pinned:
         return np.asarray(_numbers(rng, shape)).astype(kind.dtype)
     # odd 64ths: no literal of a rule is one, so no leaf is the same node as a literal
     return np.asarray((2 * rng.integers(-400, 400, shape) + 1) / 64).astype(kind.dtype)
+
+
+def drawn_integers(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
+    """Small ones, and where the draw says so those next to the ends of the type."""
+    if dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    low, high = limits(dtype)
+    small = rng.integers(max(low, -40), min(high, 40) + 1, shape).astype(dtype)
+    if rng.random() < 0.5:
+        return small
+    ends = np.array([low, low + 1, high - 1, high, high // 2, high // 2 + 1], dtype)
+    return np.where(rng.random(shape) < 0.5, rng.choice(ends, shape), small).astype(dtype)
 
 
 @dataclass
@@ -177,10 +280,16 @@ class Proposal:
     known: list[TensorType] = field(default_factory=list)
     wishes: dict[str, list[TensorType]] = field(default_factory=lambda: defaultdict(list))
 
-    def draw(self, applications: Sequence[Apply]) -> None:
-        """Propose everything, from examples of the operators in random order."""
+    def draw(self, applications: Sequence[Apply], chosen: dict[Op, int]) -> None:
+        """Propose everything, from examples of the operators in random order.
+
+        Of those in `chosen` from that example; half of the time one is the example of all its calls.
+        """
         for place in self.rng.permutation(len(applications)):
-            self._from_example(applications[place])
+            kept = dict(chosen)
+            self._from_example(applications[place], chosen)
+            if self.rng.random() < 0.5:
+                chosen = kept
         if self.rng.random() < 0.15:
             # small shapes of ones and twos: what broadcasts, coincides by chance
             self.types, self.known = {}, [TensorType("float32", shape) for shape in TINY]
@@ -208,11 +317,11 @@ class Proposal:
                 for name, kind in self.types.items()
             }
 
-    def _from_example(self, term: Apply) -> None:
+    def _from_example(self, term: Apply, chosen: dict[Op, int]) -> None:
         choices = _examples(term.op)
         if not choices:
             return
-        kinds, attrs = choices[self.rng.integers(len(choices))]
+        kinds, attrs = choices[chosen.setdefault(term.op, int(self.rng.integers(len(choices))))]
         given = dict(attrs)
         loose = self.rng.random() < 0.3  # the attributes of the example, on other types
         for name, tree in term.attrs:
@@ -317,6 +426,112 @@ class Proposal:
         return tuple(value)
 
 
+INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+
+
+@dataclass
+class Change:
+    """Types of the variables and values of the attributes, changed in place."""
+
+    types: dict[str, TensorType]
+    values: dict[str, Any]
+    applications: Sequence[Apply]
+    rng: np.random.Generator
+
+    def anything(self, any_type: bool) -> None:
+        """One change of any kind."""
+        names = [*flat(self.values)]
+        draw = self.rng.random()
+        if names and draw < 0.45:
+            self.attribute(names[int(self.rng.integers(len(names)))])
+        elif draw < 0.85:
+            self._sizes()
+        elif draw < 0.95 or not any_type:
+            self._rank()
+        else:
+            dtype = str(self.rng.choice([*INTEGERS, "float32", "float64", "bool"]))
+            self.types = {name: TensorType(dtype, kind.shape) for name, kind in self.types.items()}
+
+    def untie(self, pair: tuple[Place, Place]) -> None:
+        """Another size at one of two places, and at some others that have the same."""
+        self._sizes(pair[int(self.rng.integers(2))], pair)
+
+    def _sizes(self, start: Place | None = None, apart: Sequence[Place] = ()) -> None:
+        """Another size at a place and at some, all or no others that have the same, in attributes, too."""
+        places = [(name, k) for name, kind in self.types.items() for k in range(-kind.rank, 0)]
+        if not places:
+            return
+        if start is None or start not in places:
+            start = places[int(self.rng.integers(len(places)))]
+        old = self.types[start[0]].shape[start[1]]
+        share = float(self.rng.choice([0.0, 0.3, 0.7, 1.0]))
+        alike = [p for p in places if self.types[p[0]].shape[p[1]] == old and p not in apart]
+        moved = {start, *(p for p in alike if self.rng.random() < share)}
+        options = [1, 2, 3, 4, 5, 7, *([2 * old, old + 1, max(old - 1, 0)] if isinstance(old, int) else [])]
+        new = int(self.rng.choice(options))
+        for name, kind in self.types.items():
+            shape = tuple(
+                new if (name, k) in moved else n for k, n in enumerate(kind.shape, -kind.rank)
+            )
+            self.types[name] = TensorType(kind.dtype, shape)
+        if self.rng.random() < share:
+            self.values = {name: _replaced(value, old, new) for name, value in self.values.items()}
+
+    def _rank(self) -> None:
+        """Some tensors, or all, with a dimension more or less."""
+        share = float(self.rng.choice([0.0, 0.5, 1.0]))
+        first = str(self.rng.choice(sorted(self.types))) if self.types else ""
+        size, more = int(self.rng.integers(1, 4)), self.rng.random() < 0.5
+        for name, kind in self.types.items():
+            if name == first or self.rng.random() < share:
+                shape = (size, *kind.shape) if more else kind.shape[1:]
+                self.types[name] = TensorType(kind.dtype, shape)
+
+    def attribute(self, name: str) -> None:
+        """Another value of an attribute, as `flat` names it."""
+        rest, _, key = name.partition(".")
+        if not key:
+            self.values[rest] = self._other(rest, self.values[rest])
+        elif key in self.values.get(rest, ()):
+            given = self.values[rest]
+            self.values[rest] = {**given, key: self._other(key, given[key])}
+
+    def _other(self, name: str, value: Any) -> Any:
+        rng = self.rng
+        if isinstance(value, tuple) and value:
+            place = int(rng.integers(len(value)))
+            if rng.random() < 0.2:
+                return tuple(value[int(k)] for k in rng.permutation(len(value)))
+            changed = self._other(name, value[place])
+            if rng.random() < 0.3:
+                return tuple(changed if item == value[place] else item for item in value)
+            return (*value[:place], changed, *value[place + 1 :])
+        if isinstance(value, bool) or value in (0, 1) and rng.random() < 0.5:
+            return type(value)(1 - value)
+        if isinstance(value, int):
+            sizes = [n for kind in self.types.values() for n in kind.shape if isinstance(n, int)]
+            return int(rng.choice([-2, -1, 0, 1, 2, 3, 4, value + 1, value - 1, *sizes]))
+        if isinstance(value, (float, Fraction)):
+            number = float(rng.choice([-3.0, -1.0, -0.5, 0.0, 0.25, 0.5, 1.0, 2.0, 1e3, -float(value)]))
+            return type(value)(number)
+        other = [
+            dict(attrs)[name]
+            for term in self.applications
+            for _, attrs in _examples(term.op)
+            if name in dict(attrs)
+        ]
+        return other[int(rng.integers(len(other)))] if other else value
+
+
+def _replaced(value: Any, old: Any, new: Any) -> Any:
+    """An attribute with one size in the place of another."""
+    if isinstance(value, dict):
+        return {name: _replaced(inner, old, new) for name, inner in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_replaced(inner, old, new) for inner in value)
+    return new if isinstance(value, int) and not isinstance(value, bool) and value == old else value
+
+
 def _renamed(kind: TensorType, sizes: dict[int, int]) -> TensorType:
     return TensorType(kind.dtype, tuple(sizes.get(n, n) if isinstance(n, int) else n for n in kind.shape))
 
@@ -347,8 +562,9 @@ def _shape(kinds: Sequence[TensorType], rng: np.random.Generator) -> tuple[int, 
 def _built(
     rule: Rule, matcher: Matcher, binding: Binding
 ) -> tuple[tuple[Node, ...], tuple[Node, ...], Binding] | None:
+    dtype = next((node.tensor.dtype for node in binding.nodes.values()), "float32")
     try:
-        left = tuple(build(root, binding, "float32") for root in rule.lhs)
+        left = tuple(build(root, binding, dtype) for root in rule.lhs)
     except UNBUILT:
         return None
     for found in matcher.bindings(left):  # type: ignore[arg-type]

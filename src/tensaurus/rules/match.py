@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from tensaurus.algebra.expr import Call, Read
+from tensaurus.algebra.integers import is_integer, limits
 from tensaurus.algebra.simplify import symmetric
 from tensaurus.graph.node import CONSTANT, ITEM, Node, apply, constant, item
 from tensaurus.graph.program import Program
@@ -192,8 +193,16 @@ def build(term: Term | None, binding: Binding, dtype: str, every: bool = False) 
 
 
 def literal(value: Fraction, dtype: str) -> Node:
-    """A scalar constant; a rational that the dtype cannot hold stays an exact quotient until export."""
+    """A scalar constant; a rational that the dtype cannot hold stays an exact quotient until export.
+
+    Raises Untypable for what is no number of a type of integers.
+    """
     kind = np.dtype(dtype)
+    if is_integer(dtype):
+        low, high = limits(dtype)
+        if value.denominator != 1 or not low <= value <= high:
+            raise Untypable(f"{value} is no {dtype}")
+        return constant(np.asarray(int(value), kind))
     rounded = Fraction(kind.type(float(value)).item())
     if rounded == value:
         return constant(np.asarray(float(value), kind))

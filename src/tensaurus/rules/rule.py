@@ -30,9 +30,11 @@ from tensaurus.rules.term import (
     RuleError,
     Term,
     Variable,
+    attributes,
     expression,
     named,
     parse,
+    require_known,
     variables,
 )
 
@@ -115,6 +117,8 @@ def parse_rule(line: str) -> list[Rule]:
         given = set[str]().union(*map(named, rule.lhs))
         if strange := [name for root in rule.rhs for name in variables(root) if name not in given]:
             raise RuleError(f"the right side of {rule.name} reads {strange[0]}, which its left side lacks")
+        for tree in (*rule.where, *(tree for root in rule.rhs for tree in attributes(root))):
+            require_known(tree, given)
     return [variant for rule in rules for variant in _with_optionals(rule)]
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fractions import Fraction
 from functools import reduce
 from typing import Any, TypeAlias
@@ -151,6 +152,16 @@ def named(term: Term | None) -> set[str]:
     return set()
 
 
+def attributes(term: Term | None) -> list[ast.expr]:
+    """The expressions of a term's attributes."""
+    match term:
+        case Apply(_, args, attrs, _):
+            return [*(tree for _, tree in attrs), *(tree for arg in args for tree in attributes(arg))]
+        case Item(inner, _):
+            return attributes(inner)
+    return []
+
+
 def operators(term: Term | None) -> list[Op]:
     """The operators of a term, outermost first."""
     match term:
@@ -181,6 +192,33 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.In: lambda a, b: a in b,
     ast.NotIn: lambda a, b: a not in b,
 }
+
+
+def require_known(tree: ast.AST, names: Collection[str]) -> None:
+    """Raises RuleError where an expression names what is none of these, or a function that there is not."""
+    match tree:
+        case ast.GeneratorExp(elt=each, generators=[loop]) | ast.ListComp(elt=each, generators=[loop]):
+            require_known(loop.iter, names)
+            inner = {*names, *(part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name))}
+            for part in (each, *loop.ifs):
+                require_known(part, inner)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+            if name not in FUNCTIONS:
+                raise RuleError(f"{ast.unparse(tree)}: there is no function {name}{_meant(name, FUNCTIONS)}")
+            for arg in args:
+                require_known(arg, names)
+        case ast.Call() | ast.Attribute() | ast.Lambda():
+            raise RuleError(f"{ast.unparse(tree)} is no part of the language")
+        case ast.Name(id=name) if name not in names:
+            raise RuleError(f"{name} is not on the left side{_meant(name, names)}")
+        case _:
+            for child in ast.iter_child_nodes(tree):
+                require_known(child, names)
+
+
+def _meant(name: str, names: Collection[str]) -> str:
+    close = get_close_matches(name, names, 1)
+    return f"; {close[0]} is meant?" if close else ""
 
 
 class Undefined(ValueError):

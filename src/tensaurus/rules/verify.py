@@ -1,77 +1,234 @@
-"""Is a rule right?  Its two sides are compared on typed instances, in the strongest field that settles it.
+"""Is a rule right?  Its two sides are compared on typed instances, in every field that may tell.
 
+`reals`      float64 with what breaks laws: zeros, signs, magnitudes, integers at the ends of their types
 `gf`         random points of GF(2^31-1): a false identity of degree d passes one trial with probability d/p
 `z3`         a proof for all real elements at the instance's shapes (max, min, abs, signs of constants)
-`rationals`  exact fractions with the true max and min: no error bound, used where Z3 gives no answer
+`rationals`  exact fractions with the true max and min, and with numbers around every constant of the rule
+
+What any of them shows to be wrong is refuted, with a counterexample.  What none of them can settle is
+unknown, and no rule of a library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from math import log2
+from typing import Any
 
 import numpy as np
 
 from tensaurus.algebra.analysis import degree
-from tensaurus.algebra.field import Array, Field, P, Prime, Rationals, Terms
+from tensaurus.algebra.expr import Call, Reduce, Scope, children, reads
+from tensaurus.algebra.field import Array, Field, P, Prime, Rationals, Reals, Terms
 from tensaurus.graph.fold import evaluated
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node
 from tensaurus.graph.program import topological
 from tensaurus.ops import Op, TensorType
-from tensaurus.rules.instances import Instance, elements, instances
+from tensaurus.rules.counterexample import Counterexample, differ
+from tensaurus.rules.instances import Instance, Maker, drawn_integers, elements
 from tensaurus.rules.rule import Evidence, Rule
+from tensaurus.rules.term import Apply, Item, Literal, Term
 
-INSTANCES = 8
+INSTANCES = 40
+FEWEST = 3
 TRIALS = 2
+TAME = 8.0  # where a function as exp is still far from the largest float
+SMALL = 6  # instances that Z3 is asked about, the smallest
+ORDER = frozenset({"max", "min", "lt", "le", "sign"})  # of GF(p) there is some order, and no law with + and *
 
 
 @dataclass(frozen=True)
 class Refuted:
-    """A rule that is wrong, with a counterexample; or one on which nothing could be tried."""
+    """A rule that is wrong, and where."""
+
+    rule: Rule
+    counterexample: Counterexample
+
+    @property
+    def reason(self) -> str:
+        """In one line."""
+        return str(self.counterexample)
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A rule of which neither was shown, and why."""
 
     rule: Rule
     reason: str
 
 
-def verify(rule: Rule, wanted: int = INSTANCES, seed: int = 0) -> Evidence | Refuted:
-    """The evidence that a rule is right, or why it is not."""
-    found = list(instances(rule, wanted, seed))
-    if not found:
-        return Refuted(rule, "no instance of it types")
-    failure = _failing(found, [Prime(seed + t) for t in range(TRIALS)], seed)
-    if failure is None:
+def verify(rule: Rule, wanted: int = INSTANCES, seed: int = 0) -> Evidence | Refuted | Unknown:
+    """The evidence that a rule is right, where it is wrong, or why it is not known."""
+    maker = Maker(rule, seed)
+    found = list(maker.instances(wanted))
+    if len(found) < FEWEST:
+        return Unknown(rule, f"{len(found) or 'no'} instance{'s' * (len(found) > 1)} of it types")
+    special = _Special(rule, seed)
+    if wrong := _wrong(found, [Reals()] * TRIALS, special):
+        return Refuted(rule, wrong)
+    if _wrong(found, [Prime(seed + t) for t in range(TRIALS)], _Random(seed)) is None:
+        if any(_ordered(instance) for instance in found):
+            return Evidence("tested", "gf", f"{maker.coverage}, {TRIALS} trials, no error bound")
         bound = max(_degree(i) for i in found) / P
-        text = f"error < 2^{-int(-TRIALS * log2(bound))}"
-        return Evidence("tested", "gf", f"{len(found)} instances, {TRIALS} trials, {text}")
-    failure = _failing(found, [Rationals(seed + t) for t in range(2 * TRIALS)], seed)
-    if failure is not None:
-        return Refuted(rule, f"differs on {failure}")
-    small = sorted(found, key=_elements)[:3]
-    try:
-        if _failing(small, [Terms()], seed) is None:
-            return Evidence("proved", "z3", f"all reals, {len(small)} instances")
-    except (NotImplementedError, ValueError, TypeError):
-        pass
-    return Evidence("tested", "rationals", f"{len(found)} instances, {2 * TRIALS} trials, no error bound")
+        text = f"error < 2^-{int(-TRIALS * log2(bound))}"
+        return Evidence("tested", "gf", f"{maker.coverage}, {TRIALS} trials, {text}")
+    if wrong := _wrong(found, [Rationals(seed + t) for t in range(2 * TRIALS)], special):
+        return _confirmed(rule, wrong)
+    return _by_z3(rule, sorted(found, key=_elements)[:SMALL])
+
+
+def _by_z3(rule: Rule, found: Sequence[Instance]) -> Evidence | Refuted | Unknown:
+    for instance in found:
+        terms = Terms()
+        try:
+            values = leaf_values(instance, terms, np.random.default_rng(0))
+            sides = [run(roots, values, terms) for roots in (instance.left, instance.right)]
+            answers = [terms.answer(a, b) for a, b in zip(*sides, strict=True)]
+        except (NotImplementedError, ValueError, TypeError, terms.z3.Z3Exception) as error:
+            return Unknown(rule, f"Z3 has no term of it: {' '.join(str(error).split())[:100]}")
+        for place, answer in enumerate(answers):
+            if answer is None:
+                return Unknown(rule, f"Z3 finds neither a proof nor a counterexample, at {instance}")
+            if answer is True:
+                continue
+            exact = {leaf: terms.numbers(value, answer) for leaf, value in values.items()}
+            shown = _compared(instance, exact, Rationals())
+            if shown is None:
+                return Unknown(rule, f"Z3's counterexample says nothing of output {place}, at {instance}")
+            return _confirmed(rule, shown)
+    return Evidence("proved", "z3", f"all reals, {len(found)} instances")
+
+
+def _confirmed(rule: Rule, wrong: Counterexample) -> Refuted | Unknown:
+    """Whether a difference in exact fractions is one in float64, too.
+
+    There, functions as exp are what they are, and not any function.
+    """
+    field = Reals()
+    values = {
+        wrong.instance.nodes[name]: value.astype(np.float64) if value.dtype.kind == "O" else value
+        for name, value in wrong.inputs.items()
+    }
+    shown = _compared(wrong.instance, values, field)
+    if shown is not None and not shown.finite:
+        shown = _compared(wrong.instance, {leaf: _tamed(v) for leaf, v in values.items()}, field)
+    if shown is not None:
+        return Refuted(rule, shown)
+    return Unknown(rule, f"it rests on more than is known of its functions: {wrong}")
 
 
 def _elements(instance: Instance) -> int:
     return sum(elements(leaf.tensor) for leaf in instance.leaves)
 
 
-def _failing(found: Sequence[Instance], fields: Sequence[Field], seed: int) -> Instance | None:
+def _wrong(found: Sequence[Instance], fields: Sequence[Field], draws: _Draws) -> Counterexample | None:
+    """The first instance on which the sides differ."""
     for place, instance in enumerate(found):
         for trial, field in enumerate(fields):
-            values = leaf_values(instance, field, np.random.default_rng((seed, place, trial)))
-            left, right = (run(roots, values, field) for roots in (instance.left, instance.right))
-            if not all(field.equal(a, b) for a, b in zip(left, right, strict=True)):
-                return instance
+            values = leaf_values(instance, field, np.random.default_rng((draws.seed, place, trial)), draws)
+            shown = _compared(instance, values, field)
+            if shown is not None and not shown.finite:  # it may be the range of float64 that ends
+                shown = _compared(instance, {leaf: _tamed(v) for leaf, v in values.items()}, field)
+            if shown is not None:
+                return shown
     return None
 
 
-def leaf_values(instance: Instance, field: Field, rng: np.random.Generator) -> dict[Node, Array]:
-    """Random elements for every leaf of an instance, but for the pinned ones their own."""
+def _tamed(data: Array) -> Array:
+    return np.clip(data, -TAME, TAME) if data.dtype.kind == "f" else data
+
+
+def _compared(instance: Instance, values: dict[Node, Array], field: Field) -> Counterexample | None:
+    left, right = (run(roots, values, field) for roots in (instance.left, instance.right))
+    for root, (a, b) in enumerate(zip(left, right, strict=True)):
+        if differ(a, b, field):
+            inputs = {name: values[node] for name, node in instance.nodes.items() if node in values}
+            return Counterexample(instance, inputs, a, b, root, field.name)
+    return None
+
+
+@dataclass(frozen=True)
+class _Random:
+    """Elements drawn uniformly, integers small."""
+
+    seed: int
+
+    def floats(self, field: Field, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+        return field.random(shape, rng)
+
+    def integers(self, dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
+        return drawn_integers(dtype, shape, rng)
+
+
+class _Special(_Random):
+    """Numbers at which laws break: zeros, both signs, fractions, large ones, and those around the constants
+    of the rule and of the instance."""
+
+    def __init__(self, rule: Rule, seed: int):
+        super().__init__(seed)
+        around = {
+            number + step
+            for root in (*rule.lhs, *rule.rhs)
+            for number in _literals(root)
+            for step in (Fraction(-1), Fraction(-1, 8), Fraction(0), Fraction(1, 8), Fraction(1))
+        }
+        plain = [Fraction(n, 4) for n in (-40, -12, -7, -4, -2, -1, 0, 0, 0, 1, 2, 3, 4, 7, 12, 40)]
+        object.__setattr__(self, "numbers", [*plain, Fraction(-(2**14)), Fraction(2**14), *sorted(around)])
+
+    numbers: list[Fraction]
+
+    def floats(self, field: Field, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+        if rng.random() < 0.3:
+            return field.random(shape, rng)
+        picked = rng.integers(0, len(self.numbers), shape)
+        table = np.array([float(n) for n in self.numbers])
+        return field.lift(table[picked])
+
+
+_Draws = _Random
+
+
+def _literals(term: Term | None) -> Iterator[Fraction]:
+    match term:
+        case Literal(value):
+            yield value
+        case Apply(_, args, _, _):
+            for arg in args:
+                yield from _literals(arg)
+        case Item(inner, _):
+            yield from _literals(inner)
+
+
+def _ordered(instance: Instance) -> bool:
+    """Whether a side compares floats: a random order has no polynomials, and so no bound."""
+    for node in topological([*instance.left, *instance.right]):
+        if isinstance(node.op, Op):
+            kinds = tuple(None if a is None else a.tensor for a in node.args)
+            if any(_compares(scope) for scope in node.op.scopes(kinds, node.attrs)):
+                return True
+    return False
+
+
+def _compares(scope: Scope) -> bool:
+    waiting = [scope.body]
+    while waiting:
+        body = waiting.pop()
+        if isinstance(body, Call) and body.fn in ORDER:
+            return True
+        if isinstance(body, Reduce) and body.monoid in ORDER:
+            return True
+        waiting.extend(children(body))
+    return any(isinstance(read.source, Scope) and _compares(read.source) for read in reads(scope.body))
+
+
+def leaf_values(
+    instance: Instance, field: Field, rng: np.random.Generator, draws: _Draws | None = None
+) -> dict[Node, Array]:
+    """Elements for every leaf of an instance, but for the pinned ones their own."""
+    draws = draws or _Random(0)
     values: dict[Node, Array] = {}
     for leaf in instance.leaves:
         kind = leaf.tensor
@@ -79,11 +236,9 @@ def leaf_values(instance: Instance, field: Field, rng: np.random.Generator) -> d
         if leaf in instance.pinned:
             values[leaf] = field.lift(leaf.attribute("data").array)
         elif kind.dtype.startswith("float"):
-            values[leaf] = field.random(shape, rng)
-        elif kind.dtype == "bool":
-            values[leaf] = rng.integers(0, 2, shape).astype(bool)
+            values[leaf] = draws.floats(field, shape, rng)
         else:
-            values[leaf] = rng.integers(-9, 10, shape)
+            values[leaf] = field.lift(draws.integers(kind.dtype, shape, rng))
     return values
 
 
