@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from time import monotonic
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,7 +37,7 @@ from tensaurus.egraph.saturate import Limits, Ruleset, saturate
 from tensaurus.equivalence.chain import refutation
 from tensaurus.equivalence.field_check import check_field
 from tensaurus.errors import NotEqualError
-from tensaurus.graph.node import Node, opaque
+from tensaurus.graph.node import Node, constant, opaque, source
 from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType
 from tensaurus.rules.match import Matcher
@@ -196,6 +197,19 @@ def test_a_rule_that_does_not_type_inserts_nothing() -> None:
     laws = Ruleset(rules("Relu(x) => Relu(Reshape(x, shape=(3,)))"))
     graph, _ = graph_of(program(node("Relu", X)))
     assert saturate(graph, laws).ended_by == "saturated" and len(graph) == 2
+
+
+@pytest.mark.parametrize("law", ["Mul(x, 1) => x", "Mul(x, 1), Mul(y, 1) => x, y"])
+def test_literals_of_every_shape(law: str) -> None:
+    """A number that a rule writes is matched in every shape, and another shape may type another root."""
+    scalars = [source(name, TensorType("float32", ())) for name in "xy"]
+    ones = [constant(np.ones(shape, np.float32)) for shape in ((), (1,), (1, 1, 1))]
+    terms = [node("Mul", scalar, one) for scalar in scalars for one in ones]
+    for order in (terms, terms[::-1]):
+        graph, roots = graph_of(program(*order))
+        assert saturate(graph, Ruleset(rules(law)), Limits(multi=2)).applied["r0"]
+        assert [graph.facts[graph.find(root)].types for root in roots] == [term.types for term in order]
+        assert graph.find(roots[order.index(terms[0])]) == graph.find(graph.adopt(scalars[0]))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

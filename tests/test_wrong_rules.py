@@ -53,7 +53,8 @@ WRONG = {
         "Conv(Concat(x, y, axis=1), w, **a) => Conv(Concat(y, x, axis=1), w, **a)",
     ],
     "sizes that coincide": [
-        "Transpose(MatMul(x, y), perm=(1, 0)) => MatMul(Transpose(x, perm=(1, 0)), Transpose(y, perm=(1, 0)))",
+        "Transpose(MatMul(x, y), perm=(1, 0)) => "
+        "MatMul(Transpose(x, perm=(1, 0)), Transpose(y, perm=(1, 0)))",
         "MatMul(x, y) => MatMul(y, x) where rank(x) == 2, rank(y) == 2",
         "Reshape(Transpose(x, perm=(1, 0)), shape=s) => Reshape(x, shape=s)",
     ],

@@ -206,12 +206,14 @@ class _Join:
             graph, merged, needs, sorts = self.graph, self.merged, self.needs, self.entry.sorts
             find, facts, heads = graph.find, graph.facts, graph.heads
             bind, asks = self.entry.patterns[place].bind, self.entry.rewrite.asks_content
+            literals = self.entry.patterns[place].literals  # whose shapes may decide about the root's
             rows = self._rows[place] = []
             for match in self.found[place]:
                 terms = bind(graph.born, match)
                 classes = tuple([find(term) for term in terms])
                 known = [facts[group].content if asks else facts[group].code for group in classes]
-                sort = sorts.setdefault((*[heads[number] for number in match], *known), len(sorts))
+                root = facts[find(match[0])].types if literals else ()
+                sort = sorts.setdefault((*[heads[number] for number in match], *known, root), len(sorts))
                 roots = merged.get(match[0], match[:1])
                 rows.append(_Row(match, terms, classes, roots, needs.own(roots), needs.below(roots), sort))
         return self._rows[place]

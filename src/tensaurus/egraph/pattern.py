@@ -265,6 +265,8 @@ def sift(pattern: Pattern, known: str) -> Sift:
     classes = "".join(f"c{k}, " for k in range(len(firsts)))
     key = "".join(f"heads[n{k}], " for k in matched)
     key += "".join(f"facts[c{k}].{known}, " for k in range(len(firsts)))
+    if pattern.literals:  # a literal is matched by value, and its shape may decide about the root's
+        key += "facts[find(n0)].types, "
     lines = ["def sift(matches, tried, args, heads, facts, parents, find, plans, plan, act, refused):"]
     lines += ["    for match in matches:", "        if match in tried: continue"]
     lines += [f"        {''.join(f'n{k}, ' for k in matched)} = match"]

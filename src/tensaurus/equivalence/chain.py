@@ -30,7 +30,7 @@ from tensaurus.rules.match import Matcher
 from tensaurus.rules.rule import Rule
 from tensaurus.search.candidate import Application, Candidate
 
-AFFORDABLE = 3e10  # operations of two whole programs that are evaluated over GF(p)
+AFFORDABLE = 3e10  # operations of all whole programs that are evaluated over GF(p)
 ROOM = 1 << 25  # elements of one tensor that is computed: some eight arrays of its size are alive at once
 USEFUL = 1e-3  # an error bound above this says too little
 TOLERANCE = 1e-9  # of float64 results, relative to the largest element: four digits above its rounding
@@ -79,7 +79,7 @@ def check_rewrites(candidates: Sequence[Candidate], seed: int = 0, stage: Stage 
         stage("rewrite", count + applied, total)
 
     for run in runs:
-        failure = _check_run(run, tally, seed, began)
+        failure = _check_run(run, AFFORDABLE / max(total, 1), tally, seed, began)
         count += sum(1 for _ in _applied(run))
         if failure is not None:
             return failure
@@ -113,16 +113,19 @@ def _exact(rule: Rule) -> bool:
 
 
 def _check_run(
-    run: Sequence[Candidate], tally: Tally, seed: int, began: Callable[[int], None]
+    run: Sequence[Candidate], worth: float, tally: Tally, seed: int, began: Callable[[int], None]
 ) -> FieldCheck | None:
-    """None where the run is right, else the check that failed; `began` is told the rewrite's number in it."""
+    """None where the run is right, else the check that failed; `began` is told the rewrite's number in it.
+
+    A whole program is evaluated where that takes no more than `worth` operations for each rewrite in the run.
+    """
     first = run[0].step
     assert first is not None
     applied = list(_applied(run))
     before, after = _closed(first.before.program), _closed(run[-1].program)
     exact = all(_exact(application.rule) for application in applied)
     small = max(_largest(before), _largest(after)) <= ROOM
-    if exact and small and _operations(before) + _operations(after) <= AFFORDABLE:
+    if exact and small and _operations(before) + _operations(after) <= worth * len(applied):
         began(len(applied))
         check = check_field(before, after, seed=seed)
         if not check.passed:

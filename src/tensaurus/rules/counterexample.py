@@ -60,7 +60,8 @@ class Counterexample:
         leaves = tuple(leaf for leaf in self.instance.leaves if leaf.op is INPUT)
         lines = []
         for side, roots in sides.items():
-            lines += [f"  {side}:", *indent(show(Program(leaves, ((side, roots[self.root]),))), "    ").splitlines()]
+            program = Program(leaves, ((side, roots[self.root]),))
+            lines += [f"  {side}:", indent(show(program).rstrip(), "    ")]
         for name, values in sorted(self.inputs.items()):
             shown = ", ".join(_number(v) for v in values.ravel()[:MOST])
             more = ", ..." if values.size > MOST else ""

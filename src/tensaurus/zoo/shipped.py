@@ -144,14 +144,12 @@ _SHIPPED: tuple[tuple[str, str, str, tuple[_File, ...]], ...] = (
                 "silero_vad_16k_sequence.onnx",
                 "9ccdacc4719d8aa7e45a77536bfabec45a03ba1f2fad5e241ab4060b24238a85",
                 {"input": (4, 576), "h": (1, 1, 128), "c": (1, 1, 128)},
-                _16_KHZ,
             ),
             _File(
                 "silero_vad_half",
                 "silero_vad_half.onnx",
                 "1e0b195ad4806595ef4466f419d16fca7e4afcfc6669b8c0b5f76ea87547c769",
                 _FRAME,
-                _16_KHZ,
             ),
             _File(
                 "silero_vad_op18_ifless",
@@ -165,7 +163,6 @@ _SHIPPED: tuple[tuple[str, str, str, tuple[_File, ...]], ...] = (
                 "silero_vad_openvino_16k.onnx",
                 "7776b81ad1b0350c15d7f1555943b9232eb53e9ca5d989c6d0cea9ebc8664d87",
                 _FRAME,
-                _16_KHZ,
             ),
         ),
     ),
