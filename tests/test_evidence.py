@@ -50,3 +50,20 @@ def test_an_edge_of_minus_infinity_is_none_of_zeros() -> None:
     assert not check_field(own, pooled("0")).passed
     assert not check_field(own, pooled("-3.4e38")).passed
     assert not check_field(pooled("0"), pooled("1")).passed
+
+
+def test_a_rewrite_that_order_decides_is_replayed_in_float64() -> None:
+    """Over GF(p) a random order has no bound; float64 has the order of the reals."""
+    from tensaurus.egraph.egraph import Equation
+    from tensaurus.equivalence.chain import refutation
+    from tensaurus.graph.node import apply, source
+    from tensaurus.ops import TensorType, registry
+    from tensaurus.rules.rule import parse_rule
+
+    x = source("x", TensorType("float32", (2, 3)))
+    relu = apply(registry["Relu"], [x], {})
+    twice = apply(registry["Relu"], [relu], {})
+    (right,) = parse_rule("right: Relu(Relu(x)) => Relu(x) | tested(gf, by no one)")
+    (wrong,) = parse_rule("wrong: Relu(Relu(x)) => x | tested(gf, by no one)")
+    assert refutation(Equation(right, (twice,), (relu,))) is None
+    assert refutation(Equation(wrong, (twice,), (x,))) is not None

@@ -275,7 +275,7 @@ class Choice:
         """How the rewrites were checked, in words."""
         if self.replay is None:
             return ""
-        return f"{self.replay.detail}: wrong with probability at most {self.replay.error_bound:.1g}"
+        return f"{self.replay.detail}: {self.replay.odds}" if self.replay.trials else self.replay.detail
 
 
 @dataclass

@@ -46,6 +46,15 @@ class FieldCheck:
     error_bound: float
     detail: str = ""
 
+    @property
+    def odds(self) -> str:
+        """The error bound in words."""
+        if not self.trials:
+            return "not compared over a finite field"
+        if self.error_bound >= 1:
+            return "without a bound of the error"
+        return f"wrong with probability at most {self.error_bound:.1g}"
+
 
 def check_field(
     a: Program,

@@ -48,9 +48,7 @@ class Verdict:
         """One line with the verdict, then one for each note."""
         lines = [self.equality.render()]
         if self.field is not None and self.field.trials and self.field.passed:
-            bound = self.field.error_bound
-            odds = f"wrong with probability at most {bound:.1g}" if bound < 1 else "without a bound"
-            lines.append(Text(f"over GF(2^31-1): equal, {odds}", style="dim"))
+            lines.append(Text(f"over GF(2^31-1): equal, {self.field.odds}", style="dim"))
         lines += [Text(f"note: {note}", style="dim") for note in self.notes]
         return Text("\n").join(lines)
 
