@@ -78,7 +78,7 @@ def test_the_chain_leads_from_the_original_to_the_best() -> None:
     assert chain[0].program is program and chain[-1] is best
     for before, after in zip(chain, chain[1:], strict=False):
         assert after.step is not None and after.step.before is before and after.step.applied
-        for old, new in ((a.before, a.after) for a in after.step.applied):
+        for old, new in ((made.left, made.right) for made in after.step.applied):
             assert [o.types for o in old] == [n.types for n in new]
 
 

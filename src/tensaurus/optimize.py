@@ -40,7 +40,7 @@ from tensaurus.graph.unlock import unlock
 from tensaurus.report.progress import NoProgress, Progress
 from tensaurus.report.summary import METADATA_KEY, Equality, Rewrite, Summary
 from tensaurus.rules.match import expander
-from tensaurus.rules.rule import Rule, library
+from tensaurus.rules.rule import library
 from tensaurus.scratch import temporary
 from tensaurus.search.bodies import search_bodies
 from tensaurus.search.candidate import Candidate, Outcome
@@ -316,12 +316,12 @@ class Hunt:
 
 def _rewrites(candidates: Sequence[Candidate]) -> tuple[Rewrite, ...]:
     """The rules applied along the chains, in the order of their first use, with how often."""
-    counts: Counter[Rule] = Counter()
+    counts: Counter[tuple[str, str, str]] = Counter()
     for candidate in candidates:
         for at in candidate.chain:
             if at.step is not None:
-                counts.update(application.rule for application in at.step.applied)
-    return tuple(Rewrite(rule.name, str(rule.evidence), count, rule.law) for rule, count in counts.items())
+                counts.update((made.name, str(made.evidence), made.law) for made in at.step.applied)
+    return tuple(Rewrite(name, evidence, count, law) for (name, evidence, law), count in counts.items())
 
 
 def _labelled(model: onnx.ModelProto, summary: Summary) -> onnx.ModelProto:

@@ -22,7 +22,19 @@ from tensaurus.algebra.expr import (
     replace_axes,
     sizes,
 )
-from tensaurus.algebra.size import Atom, Axis, Floor, Poly, Symbol, atoms, polynomial, substitute
+from tensaurus.algebra.size import (
+    Atom,
+    Axis,
+    Floor,
+    Largest,
+    Poly,
+    Size,
+    Symbol,
+    atoms,
+    polynomial,
+    substitute,
+    terms_of,
+)
 
 
 def bind(scope: Scope, values: Mapping[Atom, Any]) -> Scope:
@@ -131,3 +143,18 @@ def symbols(scope: Scope) -> set[Symbol]:
 
 def atoms_of_shape(shape: tuple[Any, ...]) -> set[Atom]:
     return set().union(*(atoms(n) for n in shape)) if shape else set()
+
+
+def open_atoms(size: Size) -> set[Atom]:
+    """The axes and looked-up indices of a size, without what stands inside the latter."""
+    found: set[Atom] = set()
+    for factors, _ in terms_of(size):
+        for atom in factors:
+            if isinstance(atom, Floor):
+                found |= open_atoms(atom.top) | open_atoms(atom.bottom)
+            elif isinstance(atom, Largest):
+                for arg in atom.args:
+                    found |= open_atoms(arg)
+            else:
+                found.add(atom)
+    return found

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tensaurus.algebra.arithmetic import whole_product
-from tensaurus.algebra.binding import bind, split_axes
+from tensaurus.algebra.binding import bind, open_atoms, split_axes
 from tensaurus.algebra.expr import (
     Body,
     Call,
@@ -154,7 +154,7 @@ class Evaluation:
         axes: list[Axis] = []
         arrays: dict[Atom, Any] = {}
         looked: dict[Atom, Labelled] = {}
-        for atom in _open_atoms(size):
+        for atom in open_atoms(size):
             if isinstance(atom, Looked):
                 looked[atom] = self.body(atom.read)
                 axes.extend(a for a in looked[atom].axes if a not in axes)
@@ -215,7 +215,7 @@ class Evaluation:
         affine: dict[int, tuple[dict[Axis, Size], Size]] = {}
         free: dict[int, Labelled] = {}
         for place, size in enumerate(indices):
-            found = coefficients(size, [a for a in _open_atoms(size) if isinstance(a, Axis)])
+            found = coefficients(size, [a for a in open_atoms(size) if isinstance(a, Axis)])
             if found is not None and all(isinstance(c, int) for c in (found[1], *found[0].values())):
                 affine[place] = found
             else:
@@ -273,9 +273,9 @@ class Evaluation:
         return self.body(select.then)
 
     def branch(self, size: Size, then: Body, other: Body) -> Labelled:
-        inside = [a for a in _open_atoms(size) if isinstance(a, Axis)]
+        inside = [a for a in open_atoms(size) if isinstance(a, Axis)]
         found = coefficients(size, inside)
-        looked = any(isinstance(a, Looked) for a in _open_atoms(size))
+        looked = any(isinstance(a, Looked) for a in open_atoms(size))
         if found is not None and len(found[0]) == 1 and not looked:
             ((a, slope),) = found[0].items()
             assert isinstance(slope, int) and isinstance(found[1], int)
@@ -471,23 +471,6 @@ def _factors(body: Body) -> list[Body]:
     if isinstance(body, Call) and body.fn == "mul":
         return [f for arg in body.args for f in _factors(arg)]
     return [body]
-
-
-def _open_atoms(size: Size) -> set[Atom]:
-    """The axes and looked-up indices of a size, without what stands inside the latter."""
-    from tensaurus.algebra.size import Floor, Largest, terms_of
-
-    found: set[Atom] = set()
-    for factors, _ in terms_of(size):
-        for atom in factors:
-            if isinstance(atom, Floor):
-                found |= _open_atoms(atom.top) | _open_atoms(atom.bottom)
-            elif isinstance(atom, Largest):
-                for arg in atom.args:
-                    found |= _open_atoms(arg)
-            else:
-                found.add(atom)
-    return found
 
 
 def _edged(body: Body) -> Body:

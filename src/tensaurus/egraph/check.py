@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from tensaurus.egraph.egraph import EGraph, Equation
+from tensaurus.egraph.egraph import EGraph
 from tensaurus.errors import NotEqualError
 from tensaurus.graph.node import CONSTANT, INPUT, Node
 from tensaurus.graph.text import show_type
 from tensaurus.ops import Untypable
+from tensaurus.rules.equation import Equation
 from tensaurus.rules.nesting import calling
 
 __all__ = ["Refutation", "check"]
@@ -34,7 +35,7 @@ def check(graph: EGraph, refutation: Refutation) -> None:
         for equation in source.evidence(graph)[0]:
             if (reason := refutation(equation)) is not None:
                 left, right = (", ".join(map(_said, side)) for side in (equation.left, equation.right))
-                raise NotEqualError(f"rule {equation.reason}: {left} is not {right}: {reason}")
+                raise NotEqualError(f"rule {equation.name}: {left} is not {right}: {reason}")
 
 
 def _said(node: Node | None, depth: int = 4) -> str:

@@ -8,20 +8,19 @@ program, however the classes grow together.  Proofs speak of these terms; see `e
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from typing import Any, Protocol, TypeAlias
 
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Leaf, Node, Type, again, apply, item
 from tensaurus.ops import Op, TensorType
+from tensaurus.rules.equation import Equation
 from tensaurus.rules.match import scalar_value
 
 __all__ = [
     "ABSENT",
     "CONGRUENT",
     "EGraph",
-    "Equation",
     "Fact",
     "Head",
     "Kind",
@@ -100,15 +99,6 @@ class Fact:
         if self._content is None:
             self._content = _contents.setdefault((self.code, self.scalar, self.positive), len(_contents))
         return self._content
-
-
-@dataclass(frozen=True)
-class Equation:
-    """Programs that are equal pair by pair, all for one reason: a rule, for instance."""
-
-    reason: Any
-    left: tuple[Node, ...]
-    right: tuple[Node, ...]
 
 
 class Source(Protocol):

@@ -16,11 +16,12 @@ from functools import cache, cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-from tensaurus.egraph.egraph import ABSENT, EGraph, Equation, Source, operator_head, output_head, typed
+from tensaurus.egraph.egraph import ABSENT, EGraph, Source, operator_head, output_head, typed
 from tensaurus.graph.node import ITEM, Node, item
 from tensaurus.ops import Op, TensorType, registry
 from tensaurus.ops.declare import Attributes
-from tensaurus.rules.nesting import calling, joins, nesting_rule, parted
+from tensaurus.rules.equation import Equation
+from tensaurus.rules.nesting import calling, joins, nested_equation, parted
 
 __all__ = ["nest"]
 
@@ -182,8 +183,9 @@ class _Joined:
         leaves = [graph.term(arg) for arg in args]
         nested, flat = self._nested(graph), head.build(leaves)
         one = calling(head.op, names, head.attrs)
-        rule = nesting_rule(f"nested-{str(head.op).lower()}", (said(self), nested), (one, flat), leaves)
-        return [Equation(rule, (nested,), (flat,))], _apart(self._needs(graph))
+        name = f"nested-{str(head.op).lower()}"
+        found = nested_equation(name, (said(self), nested), (one, flat), leaves)
+        return [found], _apart(self._needs(graph))
 
 
 class _Link(NamedTuple):
@@ -266,8 +268,8 @@ class _Part:
         one = f"{calling(op, ['x'], heads[self.flat].attrs)}[{self.place}]"
         flat = item(graph.term(self.flat), self.place)
         kind = "nested" if len(self.leaf) > 1 else "beside-nested"
-        rule = nesting_rule(f"{kind}-{str(op).lower()}", (said, node), (one, flat), [leaf])
-        return [Equation(rule, (node,), (flat,))], _apart(needs)
+        name = f"{kind}-{str(op).lower()}"
+        return [nested_equation(name, (said, node), (one, flat), [leaf])], _apart(needs)
 
 
 def _types(graph: EGraph, groups: Sequence[int]) -> tuple[TensorType, ...]:

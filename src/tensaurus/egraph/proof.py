@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensaurus.egraph.egraph import ABSENT, CONGRUENT, EGraph, Equation
+from tensaurus.egraph.egraph import ABSENT, CONGRUENT, EGraph
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
 from tensaurus.graph.program import topological
+from tensaurus.rules.equation import Equation
 
 __all__ = ["Proof", "prove"]
 

@@ -18,13 +18,14 @@ from typing import Any, Protocol, TypeAlias
 
 from tensaurus.egraph.check import Refutation, check
 from tensaurus.egraph.collector import collector_resting
-from tensaurus.egraph.egraph import EGraph, Equation, Kind
+from tensaurus.egraph.egraph import EGraph, Kind
 from tensaurus.egraph.join import Joined, Needs, joined
 from tensaurus.egraph.nesting import nest
 from tensaurus.egraph.pattern import Match, Pattern
 from tensaurus.egraph.rewrite import Plan
 from tensaurus.egraph.ruleset import Entry, Family, Ruleset
 from tensaurus.egraph.table import Candidates, Table
+from tensaurus.rules.equation import Equation, instance
 from tensaurus.rules.match import Binding, build
 
 __all__ = ["Entry", "Exploration", "Filter", "Limits", "Matched", "Ruleset", "saturate"]
@@ -78,7 +79,7 @@ class Matched:
             found = pattern.bind(graph.born, match)
             needs += [(a, b) for a, b in zip(bound, found, strict=True) if a != b]
             needs += pattern.needs(graph, match)
-        return [Equation(rule, tuple(left), tuple(right))], needs
+        return [instance(rule, binding, left, right)], needs
 
 
 # what Matched takes

@@ -22,15 +22,13 @@ from tensaurus.algebra.integers import is_integer
 from tensaurus.backends import BackendError
 from tensaurus.backends.reference import evaluate_all
 from tensaurus.cost.operators import number_of, operations
-from tensaurus.egraph.egraph import Equation
 from tensaurus.equivalence.field_check import FieldCheck, check_field
 from tensaurus.equivalence.trial import Stage, silent
-from tensaurus.graph.node import Node, again, source
-from tensaurus.graph.program import Program
+from tensaurus.graph.node import INPUT, Node, again, source
+from tensaurus.graph.program import Program, topological
 from tensaurus.ops import TensorType, Untypable
-from tensaurus.rules.match import Matcher
-from tensaurus.rules.rule import Rule
-from tensaurus.search.candidate import Application, Candidate
+from tensaurus.rules.equation import Equation
+from tensaurus.search.candidate import Candidate
 
 AFFORDABLE = 3e10  # operations of all whole programs that are evaluated over GF(p)
 ROOM = 1 << 25  # elements of one tensor that is computed: some eight arrays of its size are alive at once
@@ -40,7 +38,7 @@ LARGE = 1 << 15  # elements of one bound tensor above which a rewrite is replaye
 SMALL = 9  # size to which the dimensions of a large tensor are cut, where the rule still types
 UNKNOWN = 4  # of every dimension that is not known
 
-FIELD_EVIDENCE = frozenset({"gf", "canonical form", "symbols"})
+FIELD_EVIDENCE = frozenset({"gf", "algebra", "canonical form", "symbols"})
 
 
 @dataclass
@@ -92,7 +90,7 @@ def _runs(candidate: Candidate) -> Iterator[list[Candidate]]:
     """The chain after the original, cut into runs of rewrites that hold in every field and single others."""
     run: list[Candidate] = []
     for at in candidate.chain[1:]:
-        if all(_exact(application.rule) for application in _applied([at])):
+        if all(_exact(equation) for equation in _applied([at])):
             run.append(at)
             continue
         if run:
@@ -103,15 +101,16 @@ def _runs(candidate: Candidate) -> Iterator[list[Candidate]]:
         yield run
 
 
-def _applied(run: Sequence[Candidate]) -> Iterator[Application]:
+def _applied(run: Sequence[Candidate]) -> Iterator[Equation]:
     """Every rewrite of the run."""
     for at in run:
         assert at.step is not None
         yield from at.step.applied
 
 
-def _exact(rule: Rule) -> bool:
-    return rule.evidence is not None and rule.evidence.by in FIELD_EVIDENCE
+def _exact(equation: Equation) -> bool:
+    """Whether it holds in every field."""
+    return all(map(_exact, equation.steps)) if equation.steps else equation.evidence.by in FIELD_EVIDENCE
 
 
 def _check_run(
@@ -125,7 +124,7 @@ def _check_run(
     assert first is not None
     applied = list(_applied(run))
     before, after = _closed(first.before.program), _closed(run[-1].program)
-    exact = all(_exact(application.rule) for application in applied)
+    exact = all(map(_exact, applied))
     small = max(_largest(before), _largest(after)) <= ROOM
     if exact and small and _operations(before) + _operations(after) <= worth * len(applied):
         began(len(applied))
@@ -136,11 +135,11 @@ def _check_run(
             tally.add(check)
             tally.whole += len(applied)
             return None
-    for number, application in enumerate(applied, 1):
+    for number, equation in enumerate(applied, 1):
         began(number)
-        check = _check_alone(application, seed)
+        check = _check_alone(equation, seed)
         if not check.passed:
-            reason = f"rewrite {application.rule.name}: {check.detail}"
+            reason = f"rewrite {equation.name}: {check.detail}"
             return FieldCheck(False, check.trials, check.degree, 1.0, reason)
         if check.error_bound < 1:
             tally.add(check)
@@ -150,12 +149,12 @@ def _check_run(
     return None
 
 
-def _check_alone(application: Application, seed: int) -> FieldCheck:
-    pieces = _cut(application)
+def _check_alone(equation: Equation, seed: int) -> FieldCheck:
+    pieces = _cut(equation)
     if (largest := max(map(_largest, pieces))) > ROOM:
         reason = f"a tensor of {largest} elements is too large to be replayed, {ROOM} are not"
         return FieldCheck(False, 0, 0, 1.0, reason)
-    if _exact(application.rule):
+    if _exact(equation):
         check = check_field(*pieces, seed=seed)
         if not check.passed or check.error_bound < 1:
             return check
@@ -164,11 +163,8 @@ def _check_alone(application: Application, seed: int) -> FieldCheck:
 
 
 def refutation(equation: Equation) -> str | None:
-    """Why the instance of a rule does not hold; None where it does, as far as its replay tells."""
-    try:
-        check = _check_alone(Application(equation.reason, equation.left, equation.right), 0)
-    except AssertionError as error:
-        return str(error)
+    """Why an equation does not hold; None where it does, as far as its replay tells."""
+    check = _check_alone(equation, 0)
     return None if check.passed else check.detail
 
 
@@ -190,34 +186,32 @@ def _largest(program: Program) -> int:
     return max((_elements(kind) for kind in kinds if isinstance(kind, TensorType)), default=0)
 
 
-def _cut(application: Application) -> tuple[Program, Program]:
-    """Both sides as programs over what the rule's variables bound."""
-    before, after = application.before, application.after
-    matcher = Matcher(application.rule)
-    for binding in matcher.bindings(before):
-        if matcher.apply(before, binding) == after:
-            break
-    else:
-        raise AssertionError(f"the rewrite {application.rule.name} does not replay")
-    bound = dict.fromkeys(node for node in binding.nodes.values() if not node.static)
-    large = any(_elements(node.tensor) > LARGE for node in bound)
-    if large:
-        small = {node: source(f"v{k}", _smaller(node.tensor)) for k, node in enumerate(bound)}
-        try:
-            left = _rebuilt(before, small)
-            for binding in matcher.bindings(left):
-                right = matcher.apply(left, binding)
-                if right is not None:
-                    return _piece(left, small), _piece(right, small)
-        except Untypable:  # an attribute that holds the model's own sizes
-            pass
-    inputs = {node: source(f"v{k}", node.tensor) for k, node in enumerate(bound)}
-    return _piece(_rebuilt(before, inputs), inputs), _piece(_rebuilt(after, inputs), inputs)
+def _cut(equation: Equation) -> tuple[Program, Program]:
+    """Both sides as programs over the leaves, on smaller ones where these are large."""
+    leaves = [leaf for leaf in equation.leaves if not leaf.static]
+    if any(_elements(leaf.tensor) > LARGE for leaf in leaves):
+        pieces = _pieces(equation, {leaf: _smaller(leaf.tensor) for leaf in leaves})
+        if pieces is not None:
+            return pieces
+    pieces = _pieces(equation, {leaf: leaf.tensor for leaf in leaves})
+    assert pieces is not None
+    return pieces
 
 
-def _piece(roots: Sequence[Node], inputs: Mapping[Node, Node]) -> Program:
-    outputs = tuple((f"y{k}", root) for k, root in enumerate(roots))
-    return Program(tuple(inputs.values()), outputs)
+def _pieces(equation: Equation, kinds: Mapping[Node, TensorType]) -> tuple[Program, Program] | None:
+    """Both sides over leaves of these types; None where an attribute holds the sizes that were."""
+    inputs = {leaf: source(f"v{k}", kind) for k, (leaf, kind) in enumerate(kinds.items())}
+    try:
+        left, right = (_rebuilt(side, inputs) for side in (equation.left, equation.right))
+    except Untypable:
+        return None
+    if [node.types for node in left] != [node.types for node in right]:
+        return None
+    # what is read besides the leaves is an input, too
+    read = dict.fromkeys(node for node in topological([*left, *right]) if node.op is INPUT)
+    return tuple(  # type: ignore[return-value]
+        Program(tuple(read), tuple((f"y{k}", root) for k, root in enumerate(side))) for side in (left, right)
+    )
 
 
 def _elements(kind: TensorType) -> int:
@@ -249,11 +243,11 @@ def _check_reals(a: Program, b: Program, seed: int) -> FieldCheck:
         kind = node.tensor
         shape = [n if isinstance(n, int) else UNKNOWN for n in kind.shape]
         if kind.dtype == "bool":
-            drawn: np.ndarray[Any, Any] = rng.integers(0, 2, shape).astype(bool)
+            drawn: np.ndarray[Any, Any] = np.asarray(rng.integers(0, 2, shape), bool)
         elif is_integer(kind.dtype):
-            drawn = rng.integers(0, 10, shape)
+            drawn = np.asarray(rng.integers(0, 10, shape))
         else:
-            drawn = rng.standard_normal(shape) * 4
+            drawn = np.asarray(rng.standard_normal(shape) * 4)
         feeds[node.attribute("name")] = drawn
     try:
         left, right = evaluate_all([a, b], feeds, Reals())

@@ -18,6 +18,15 @@ FEW = 4
 Place: TypeAlias = tuple[str, int]  # a variable, and one of its dimensions counted from the last
 
 
+def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes by name, those of a rest each for itself."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        rest = isinstance(value, dict)
+        found.update({f"{name}.{key}": inner for key, inner in value.items()} if rest else {name: value})
+    return found
+
+
 @dataclass
 class Coverage:
     """`add` each instance; see `tied` and `unvaried`."""
@@ -31,7 +40,7 @@ class Coverage:
     _types: set[str] = field(default_factory=set)
 
     def add(self, nodes: Mapping[str, Node], values: Mapping[str, Any]) -> None:
-        """One more: its leaves by name, and its attributes (as `instances.flat` names them)."""
+        """One more: its leaves by name, and its attributes (as `flat` names them)."""
         self.count += 1
         self._types.update(node.tensor.dtype for node in nodes.values())
         sizes = {

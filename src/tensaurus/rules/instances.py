@@ -15,8 +15,6 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
-from functools import cache
 from itertools import product
 from math import prod
 from typing import Any
@@ -26,8 +24,8 @@ import numpy as np
 from tensaurus.algebra.integers import limits
 from tensaurus.graph.node import CONSTANT, Node, constant, source
 from tensaurus.ops import Op, TensorType, Untypable
-from tensaurus.ops.examples import parse as parse_example
-from tensaurus.rules.coverage import Coverage, Place
+from tensaurus.rules.change import Change, examples_of
+from tensaurus.rules.coverage import Coverage, flat
 from tensaurus.rules.match import Binding, Matcher, build
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import Apply, Item, Term, Undefined, Variable, variables
@@ -68,31 +66,6 @@ class Instance:
         said = [f"{name} {self.nodes[name].type}" for name in sorted(self.nodes)]
         said += [f"{name}={value}" for name, value in sorted(flat(self.values).items())]
         return ", ".join(said)
-
-
-def flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes by name, those of a rest each for itself."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        rest = isinstance(value, dict)
-        found.update({f"{name}.{key}": inner for key, inner in value.items()} if rest else {name: value})
-    return found
-
-
-@cache
-def _examples(op: Op) -> tuple[tuple[tuple[TensorType | None, ...], tuple[tuple[str, Any], ...]], ...]:
-    """Types and canonical attributes of an operator's examples, on floats of known sizes."""
-    found = []
-    for text in op.examples:
-        example = parse_example(text)
-        kinds = tuple(None if k is None else TensorType(k.dtype, k.shape) for k in example.types)
-        if any(k is not None and not k.static for k in kinds):
-            continue
-        try:
-            found.append((kinds, op.canonical(kinds, example.attrs)))
-        except Untypable:
-            continue
-    return tuple(found)
 
 
 def _asked(rule: Rule, *functions: str, negated: bool = False) -> set[str]:
@@ -145,7 +118,7 @@ class Maker:
         self.coverage = Coverage()
         # the examples of each operator that no instance was made of; each is given some tries
         ops = dict.fromkeys(term.op for term in self.applications)
-        self.waiting = [(op, place) for op in ops for place in range(len(_examples(op)))] * FOCUS
+        self.waiting = [(op, place) for op in ops for place in range(len(examples_of(op)))] * FOCUS
 
     def instances(self, wanted: int) -> Iterator[Instance]:
         """Up to so many; half of them are proposed, the others are made of those before."""
@@ -318,7 +291,7 @@ class Proposal:
             }
 
     def _from_example(self, term: Apply, chosen: dict[Op, int]) -> None:
-        choices = _examples(term.op)
+        choices = examples_of(term.op)
         if not choices:
             return
         kinds, attrs = choices[chosen.setdefault(term.op, int(self.rng.integers(len(choices))))]
@@ -381,7 +354,7 @@ class Proposal:
 
     def _other(self, op: Op, name: str, value: Any) -> Any:
         """What another example gives an attribute, of the same length."""
-        found = [dict(attrs)[name] for _, attrs in _examples(op)]
+        found = [dict(attrs)[name] for _, attrs in examples_of(op)]
         alike = [v for v in found if isinstance(v, tuple) == isinstance(value, tuple)]
         if isinstance(value, tuple):
             alike = [v for v in alike if len(v) == len(value)]
@@ -424,112 +397,6 @@ class Proposal:
             if self.rng.random() < 0.3:  # pads that keep the size, and move what is inside
                 value[place - len(value) // 2] -= change
         return tuple(value)
-
-
-INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
-
-
-@dataclass
-class Change:
-    """Types of the variables and values of the attributes, changed in place."""
-
-    types: dict[str, TensorType]
-    values: dict[str, Any]
-    applications: Sequence[Apply]
-    rng: np.random.Generator
-
-    def anything(self, any_type: bool) -> None:
-        """One change of any kind."""
-        names = [*flat(self.values)]
-        draw = self.rng.random()
-        if names and draw < 0.45:
-            self.attribute(names[int(self.rng.integers(len(names)))])
-        elif draw < 0.85:
-            self._sizes()
-        elif draw < 0.95 or not any_type:
-            self._rank()
-        else:
-            dtype = str(self.rng.choice([*INTEGERS, "float32", "float64", "bool"]))
-            self.types = {name: TensorType(dtype, kind.shape) for name, kind in self.types.items()}
-
-    def untie(self, pair: tuple[Place, Place]) -> None:
-        """Another size at one of two places, and at some others that have the same."""
-        self._sizes(pair[int(self.rng.integers(2))], pair)
-
-    def _sizes(self, start: Place | None = None, apart: Sequence[Place] = ()) -> None:
-        """Another size at a place and at some, all or no others that have the same, in attributes, too."""
-        places = [(name, k) for name, kind in self.types.items() for k in range(-kind.rank, 0)]
-        if not places:
-            return
-        if start is None or start not in places:
-            start = places[int(self.rng.integers(len(places)))]
-        old = self.types[start[0]].shape[start[1]]
-        share = float(self.rng.choice([0.0, 0.3, 0.7, 1.0]))
-        alike = [p for p in places if self.types[p[0]].shape[p[1]] == old and p not in apart]
-        moved = {start, *(p for p in alike if self.rng.random() < share)}
-        options = [1, 2, 3, 4, 5, 7, *([2 * old, old + 1, max(old - 1, 0)] if isinstance(old, int) else [])]
-        new = int(self.rng.choice(options))
-        for name, kind in self.types.items():
-            shape = tuple(
-                new if (name, k) in moved else n for k, n in enumerate(kind.shape, -kind.rank)
-            )
-            self.types[name] = TensorType(kind.dtype, shape)
-        if self.rng.random() < share:
-            self.values = {name: _replaced(value, old, new) for name, value in self.values.items()}
-
-    def _rank(self) -> None:
-        """Some tensors, or all, with a dimension more or less."""
-        share = float(self.rng.choice([0.0, 0.5, 1.0]))
-        first = str(self.rng.choice(sorted(self.types))) if self.types else ""
-        size, more = int(self.rng.integers(1, 4)), self.rng.random() < 0.5
-        for name, kind in self.types.items():
-            if name == first or self.rng.random() < share:
-                shape = (size, *kind.shape) if more else kind.shape[1:]
-                self.types[name] = TensorType(kind.dtype, shape)
-
-    def attribute(self, name: str) -> None:
-        """Another value of an attribute, as `flat` names it."""
-        rest, _, key = name.partition(".")
-        if not key:
-            self.values[rest] = self._other(rest, self.values[rest])
-        elif key in self.values.get(rest, ()):
-            given = self.values[rest]
-            self.values[rest] = {**given, key: self._other(key, given[key])}
-
-    def _other(self, name: str, value: Any) -> Any:
-        rng = self.rng
-        if isinstance(value, tuple) and value:
-            place = int(rng.integers(len(value)))
-            if rng.random() < 0.2:
-                return tuple(value[int(k)] for k in rng.permutation(len(value)))
-            changed = self._other(name, value[place])
-            if rng.random() < 0.3:
-                return tuple(changed if item == value[place] else item for item in value)
-            return (*value[:place], changed, *value[place + 1 :])
-        if isinstance(value, bool) or value in (0, 1) and rng.random() < 0.5:
-            return type(value)(1 - value)
-        if isinstance(value, int):
-            sizes = [n for kind in self.types.values() for n in kind.shape if isinstance(n, int)]
-            return int(rng.choice([-2, -1, 0, 1, 2, 3, 4, value + 1, value - 1, *sizes]))
-        if isinstance(value, (float, Fraction)):
-            number = float(rng.choice([-3.0, -1.0, -0.5, 0.0, 0.25, 0.5, 1.0, 2.0, 1e3, -float(value)]))
-            return type(value)(number)
-        other = [
-            dict(attrs)[name]
-            for term in self.applications
-            for _, attrs in _examples(term.op)
-            if name in dict(attrs)
-        ]
-        return other[int(rng.integers(len(other)))] if other else value
-
-
-def _replaced(value: Any, old: Any, new: Any) -> Any:
-    """An attribute with one size in the place of another."""
-    if isinstance(value, dict):
-        return {name: _replaced(inner, old, new) for name, inner in value.items()}
-    if isinstance(value, tuple):
-        return tuple(_replaced(inner, old, new) for inner in value)
-    return new if isinstance(value, int) and not isinstance(value, bool) and value == old else value
 
 
 def _renamed(kind: TensorType, sizes: dict[int, int]) -> TensorType:

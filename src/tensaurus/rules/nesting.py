@@ -4,8 +4,8 @@
     Split(Split(x, (1, 4))[1], (1, 3))[0] = Split(x, (1, 1, 3))[1]
 
 Of a variadic operator its expression tells whether that is so; one with several outputs declares the one
-call's attributes (`nested`).  Each use is a rule of its own, for the sizes at hand, with the canonical form
-of both sides as its proof; of very many arguments it is replayed instead.
+call's attributes (`nested`).  Each use is an equation of its own, for the sizes at hand, with the canonical
+form of both sides as its proof; of very many arguments it is replayed instead.
 """
 
 from __future__ import annotations
@@ -19,11 +19,15 @@ from tensaurus.graph.node import ITEM, Node, apply, source
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.declare import Attributes
 from tensaurus.ops.examples import parse
-from tensaurus.rules.rule import Rule, parse_rule
+from tensaurus.rules.equation import Equation
+from tensaurus.rules.rule import Evidence
 
 SHOWN = 40  # arguments up to which canonical forms are compared: their time grows with the square (100: 6 s)
 
-__all__ = ["calling", "joins", "nesting_rule", "parted"]
+__all__ = ["calling", "joins", "nested_equation", "parted"]
+
+SHOWN_EQUAL = Evidence("proved", "canonical form", "at these sizes")
+USED = Evidence("tested", "gf", "where it is used")
 
 
 @cache
@@ -68,12 +72,14 @@ def parted(op: Op, kind: TensorType, outer: Attributes, index: int, inner: Attri
     return attrs if (*before[:index], *parts, *before[index + 1 :]) == whole else None
 
 
-def nesting_rule(kind: str, left: tuple[str, Node], right: tuple[str, Node], leaves: Sequence[Node]) -> Rule:
-    """The rule that says that two calls on these leaves are equal, each as text and as node."""
+def nested_equation(
+    name: str, left: tuple[str, Node], right: tuple[str, Node], leaves: Sequence[Node]
+) -> Equation:
+    """Two calls on these leaves are equal; each is given as text and as node."""
     shown = len(leaves) <= SHOWN and _same(left[1], right[1], leaves)
-    evidence = "proved(canonical form, at these sizes)" if shown else "tested(gf, where it is used)"
-    (rule,) = parse_rule(f"{kind} [any]: {left[0]} => {right[0]} | {evidence}")
-    return rule
+    evidence = SHOWN_EQUAL if shown else USED
+    law = f"{left[0]} => {right[0]}"
+    return Equation(name, law, (left[1],), (right[1],), tuple(dict.fromkeys(leaves)), evidence)
 
 
 def calling(op: object, args: Sequence[str], attrs: Attributes) -> str:

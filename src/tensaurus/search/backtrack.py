@@ -12,15 +12,17 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import TypeAlias
 
 from tensaurus.graph.node import Node, again
 from tensaurus.graph.program import Program
+from tensaurus.rules.equation import Equation, matched
 from tensaurus.rules.match import Rewriter
 from tensaurus.rules.rule import Rule
-from tensaurus.search.candidate import Application, Candidate, Outcome, Step
+from tensaurus.search.candidate import Candidate, Outcome, Step
 from tensaurus.signals import Interruptible
 
 Cost: TypeAlias = Callable[[Node], float]  # seconds of one node
@@ -161,7 +163,7 @@ class Backtrack:
         key = made.roots
         if key not in self._seen:
             self._seen.add(key)
-            applied = tuple(Application(rule, *change) for change in changes)
+            applied = partial(_equations, rule, tuple(changes))
             yield Candidate(made, self.total(made), Step(applied, current))
 
     def everywhere(self, program: Program, rule: Rule) -> tuple[Program, list[Change]]:
@@ -181,3 +183,8 @@ class Backtrack:
             return made
 
         return program.rebuilt(build), changes
+
+
+def _equations(rule: Rule, changes: Sequence[Change]) -> tuple[Equation, ...]:
+    """The rule at each place."""
+    return tuple(matched(rule, before, after) for before, after in changes)

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from tensaurus.graph.node import Node
 from tensaurus.graph.program import Program
-from tensaurus.rules.rule import Rule
+from tensaurus.rules.equation import Equation
 
-__all__ = ["Application", "Candidate", "Outcome", "Step"]
-
-
-@dataclass(frozen=True)
-class Application:
-    """A rule at one place: its roots before and after."""
-
-    rule: Rule
-    before: tuple[Node, ...]
-    after: tuple[Node, ...]
+__all__ = ["Candidate", "Outcome", "Step"]
 
 
 @dataclass(frozen=True)
@@ -27,8 +19,13 @@ class Step:
     The program after them is equal to it by these and by congruence: what reads equal tensors is equal.
     """
 
-    applied: tuple[Application, ...]
+    equations: Callable[[], tuple[Equation, ...]]  # made when asked for: most candidates lead nowhere
     before: Candidate
+
+    @cached_property
+    def applied(self) -> tuple[Equation, ...]:
+        """The rewrites, in order."""
+        return self.equations()
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from tensaurus.egraph.saturate import Exploration, Limits, Ruleset, saturate
 from tensaurus.graph.node import Node
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
-from tensaurus.search.candidate import Application, Candidate, Outcome, Step
+from tensaurus.search.candidate import Candidate, Outcome, Step
 from tensaurus.search.neighbourhoods import Neighbourhoods, Placed
 from tensaurus.signals import Interruptible
 
@@ -404,6 +404,5 @@ class _Hunt:
             count = len(proof.equations)
             self.notes.append(f"a program was dropped, as its {count} rewrites do not prove it")
             return None
-        found = (Application(equation.reason, equation.left, equation.right) for equation in proof.equations)
-        applied = dict.fromkeys(found)
-        return Step(tuple(applied), first)
+        applied = tuple(dict.fromkeys(proof.equations))
+        return Step(lambda: applied, first)

@@ -1,0 +1,61 @@
+"""An equality of programs that stands on its own: what it says, over what, and why it is right.
+
+Whoever finds an equality gives it out as one of these: an instance of a rule, nested calls that are one, and
+whatever comes later.  It is checked over its leaves, and no rule is needed for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tensaurus.graph.node import Node
+from tensaurus.rules.match import Binding, Matcher
+from tensaurus.rules.rule import Evidence, Rule
+
+__all__ = ["Equation", "instance"]
+
+UNPROVED = Evidence("tested", "float64", "where it is used")
+
+
+@dataclass(frozen=True)
+class Equation:
+    """Programs that are equal pair by pair, whatever their leaves are.
+
+    name      of the law, as a rule's
+    law       in words, as a rule's line
+    left      the programs before
+    right     those after, of the same types
+    leaves    the nodes that may be anything of their types; constants among them stay what they are
+    evidence  why it holds: an axiom, proved, tested, or derived by the steps
+    steps     equations by which, and by congruence, the two are equal: of what is derived
+    """
+
+    name: str
+    law: str
+    left: tuple[Node, ...]
+    right: tuple[Node, ...]
+    leaves: tuple[Node, ...]
+    evidence: Evidence
+    steps: tuple[Equation, ...] = ()
+
+
+def instance(rule: Rule, binding: Binding, left: Sequence[Node], right: Sequence[Node]) -> Equation:
+    """A rule at one place."""
+    leaves = tuple(dict.fromkeys(binding.nodes.values()))
+    return Equation(rule.name, rule.law, tuple(left), tuple(right), leaves, rule.evidence or UNPROVED)
+
+
+def matched(rule: Rule, left: Sequence[Node], right: Sequence[Node]) -> Equation:
+    """The same, of programs that the rule is known to rewrite; raises ValueError where it does not."""
+    matcher = _matcher(rule)
+    for binding in matcher.bindings(left):
+        if matcher.apply(left, binding) == tuple(right):
+            return instance(rule, binding, left, right)
+    raise ValueError(f"the rule {rule.name} does not rewrite {left} to {right}")
+
+
+@lru_cache(256)
+def _matcher(rule: Rule) -> Matcher:
+    return Matcher(rule)
