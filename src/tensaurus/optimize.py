@@ -40,6 +40,7 @@ from tensaurus.graph.unlock import unlock
 from tensaurus.report.progress import NoProgress, Progress
 from tensaurus.report.summary import METADATA_KEY, Equality, Rewrite, Summary
 from tensaurus.rules.match import expander
+from tensaurus.rules.own import own_rules
 from tensaurus.rules.rule import library
 from tensaurus.scratch import temporary
 from tensaurus.search.bodies import search_bodies
@@ -96,6 +97,8 @@ def optimize(
     multi: int = 3,
     max_memory: float | None = None,
     run_limit: float = RUN_LIMIT,
+    rules: Sequence[str | Path] = (),
+    allow_unproved: bool = False,
     seed: int = 0,
     database: Path | None = None,
     progress: Progress | None = None,
@@ -110,6 +113,8 @@ def optimize(
     nodes       e-nodes of the saturation at most; `multi`: its rounds with rules of several roots
     max_memory  bytes of constants that the result may keep; twice the model's where None
     run_limit   seconds that one run of the model may take
+    rules       files of rules beside the library's: each is verified first, and refused where it is wrong,
+                or where neither is known and `allow_unproved` is not set
     database    the file of measurements; the default one where None
 
     An interrupt ends the search; the best program so far is still checked and returned.
@@ -125,8 +130,11 @@ def optimize(
     original = model if isinstance(model, onnx.ModelProto) else load_model(model)
     program = import_model(inlined(original, name), shapes, name)
     machine = Machine.here(threads)
-    rules = library()
-    expand = expander(rules)
+    known = library()
+    if rules:
+        told.phase("verifying the rules")
+        known += own_rules(map(Path, rules), known, allow_unproved, told.note)
+    expand = expander(known)
     with naming(name), ExitStack() as stack:
         records = stack.enter_context(Database(database))
         require_ranges(original, ranges or {})
@@ -173,7 +181,7 @@ def optimize(
             return None if found.frame is not program.frame else observer(found)
 
         checked = refutation if os.environ.get("CHECK") == "1" else None
-        strategy = STRATEGIES[search](rules, Runtime(costs, fused, observe, checked))
+        strategy = STRATEGIES[search](known, Runtime(costs, fused, observe, checked))
         hunt = Hunt(strategy, costs, effort, told)
         outcome, bodies = hunt.run(program)
         stopwatch.close()

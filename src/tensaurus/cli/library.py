@@ -40,18 +40,12 @@ def rules_verify(
     Exit status 1 if one is refuted (with where its sides differ), or if of one neither is known.
     """
     from tensaurus.rules.annotate import annotated
-    from tensaurus.rules.rule import library, read_rules
-    from tensaurus.rules.term import RuleError
+    from tensaurus.rules.own import rules_of
+    from tensaurus.rules.rule import library
     from tensaurus.rules.verify import Refuted, Unknown
     from tensaurus.rules.verify import verify as check
 
-    try:
-        found = library() if file is None else read_rules(file.read_text("utf-8").splitlines(), str(file))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise TensaurusError(f"cannot be read: {reason}", file=file) from error
-    except RuleError as error:
-        raise TensaurusError(str(error)) from error
+    found = library() if file is None else rules_of(file)
     wrong = open_ = 0
     for rule in found:
         if "off" in rule.tags:

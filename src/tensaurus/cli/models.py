@@ -62,6 +62,13 @@ def optimize(
         typer.Option(metavar="MB", min=0, help="Constants the result may keep; default: twice the model's."),
     ] = None,
     run_limit: RunLimit = 60.0,
+    rules: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Rules beside the library's, verified first. Repeatable."),
+    ] = None,
+    allow_unproved: Annotated[
+        bool, typer.Option("--allow-unproved", help="Take rules that are not known to be wrong.")
+    ] = False,
     seed: Seed = 0,
     database: DatabaseFile = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
@@ -97,6 +104,8 @@ def optimize(
                 multi=k_multi,
                 max_memory=None if max_memory is None else max_memory * 1e6,
                 run_limit=run_limit,
+                rules=rules or (),
+                allow_unproved=allow_unproved,
                 seed=seed,
                 database=database,
                 progress=progress,

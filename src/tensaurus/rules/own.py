@@ -1,0 +1,63 @@
+"""Rules that a user brings: each is verified before it is used, whatever its line says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tensaurus.errors import TensaurusError
+from tensaurus.rules.rule import Evidence, Rule, read_rules
+from tensaurus.rules.term import RuleError
+from tensaurus.rules.verify import Refuted, Unknown, verify
+
+__all__ = ["own_rules", "rules_of"]
+
+
+def rules_of(file: Path) -> list[Rule]:
+    """The rules of a file.  Raises TensaurusError, with the line that means nothing."""
+    try:
+        return read_rules(file.read_text("utf-8").splitlines(), "")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise TensaurusError(f"cannot be read: {reason}", file=file) from error
+    except RuleError as error:
+        raise TensaurusError(str(error).removeprefix(": "), file=file) from error
+
+
+def own_rules(
+    files: Iterable[Path],
+    library: Sequence[Rule],
+    allow_unproved: bool = False,
+    note: Callable[[str], None] = lambda text: None,
+) -> list[Rule]:
+    """The rules of the files, with fresh evidence.
+
+    Raises TensaurusError for one that is refuted, for one of which neither is known (unless they are
+    allowed: then there is a note), and for one that has the name of another.
+    """
+    found: list[Rule] = []
+    names = {rule.name for rule in library}
+    for file in files:
+        for rule in rules_of(file):
+            if rule.name in names:
+                raise TensaurusError(f"there is a rule {rule.name} already", file=file)
+            names.add(rule.name)
+            if "off" not in rule.tags:
+                found.append(replace(rule, evidence=_evidence(rule, file, allow_unproved, note)))
+    return found
+
+
+def _evidence(rule: Rule, file: Path, allow_unproved: bool, note: Callable[[str], None]) -> Evidence:
+    shown = verify(rule)
+    if isinstance(shown, Refuted):
+        remedy = f"`tensaurus rules verify {file}` shows both sides."
+        raise TensaurusError(f"rule {rule.name} is wrong: {shown.reason}", file=file, remedy=remedy)
+    if isinstance(shown, Unknown):
+        if not allow_unproved:
+            remedy = "--allow-unproved takes it all the same."
+            reason = f"rule {rule.name} is not known to be right: {shown.reason}"
+            raise TensaurusError(reason, file=file, remedy=remedy)
+        note(f"rule {rule.name} is taken although it is not known to be right: {shown.reason}")
+        return Evidence("unproved", "", "allowed by --allow-unproved")
+    return shown
