@@ -94,10 +94,16 @@ class Change:
                 self.types[name] = TensorType(kind.dtype, shape)
 
     def attribute(self, name: str) -> None:
-        """Another value of an attribute, as `flat` names it."""
+        """Another value of an attribute, as `flat` names it, and often of others that have the same."""
         rest, _, key = name.partition(".")
         if not key:
-            self.values[rest] = self._other(rest, self.values[rest])
+            old = self.values[rest]
+            new = self._other(rest, old)
+            share = float(self.rng.choice([0.0, 0.5, 1.0]))
+            for other, value in self.values.items():
+                alike = not isinstance(value, dict) and value == old
+                if other == rest or (alike and self.rng.random() < share):
+                    self.values[other] = new
         elif key in self.values.get(rest, ()):
             given = self.values[rest]
             self.values[rest] = {**given, key: self._other(key, given[key])}
