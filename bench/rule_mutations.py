@@ -1,11 +1,18 @@
-"""Are the conditions of the rules needed, and would a missing one be noticed?
+"""Is every part of a rule needed, and would a mistake in it be noticed?
 
-Each condition of each rule is negated in turn, so that the instances are exactly those which it keeps out.
-The weakened rule must be refuted there.  Where it is not, either no instance types (the condition repeats
-what types refuse already), or every instance is right (the condition is wider than the law needs), or the
-generator of instances is too weak.
+Each rule is mutated mechanically, one change at a time:
 
-    python bench/rule_mutations.py [--wanted 40] [name ...]
+    dropped    a condition is left out
+    freed      a number that the left side asks for may be any tensor
+    swapped    two operands of the right side change places
+    changed    a number in an attribute or a condition, or on the right side, is one more
+    lost       an operator of one tensor on the right side is left out
+
+A mutant is refuted, or right after all (the mutation changes nothing, or generalizes the law: it is proved, or
+tested as any rule is), or unknown, or there is no instance of it.  Writes tables/rule_mutations.md: fates by
+kind, and every mutant that was not refuted.
+
+    python bench/rule_mutations.py [--wanted 40] [--limit SECONDS] [name ...]
 """
 
 from __future__ import annotations
@@ -13,21 +20,53 @@ from __future__ import annotations
 import argparse
 import ast
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+from time import monotonic
 
-from tensaurus.rules.rule import Rule, library
-from tensaurus.rules.verify import Refuted, Unknown, verify
+from tensaurus.files import replacing
+from tensaurus.rules.match import commutes
+from tensaurus.rules.rule import Evidence, Rule, library
+from tensaurus.rules.term import Apply, Item, Literal, Term, Variable
+from tensaurus.rules.verify import Refuted, verify
+
+TABLE = Path(__file__).parent / "tables" / "rule_mutations.md"
+KINDS = ("dropped", "freed", "swapped", "changed", "lost")
+FATES = ("refuted", "proved", "tested", "unknown")
 
 
-def mutants(rule: Rule) -> Iterator[tuple[str, Rule]]:
-    """Every rule with one condition turned around, and the text of that condition."""
+@dataclass(frozen=True)
+class Mutant:
+    """A rule with one change, and what was changed."""
+
+    kind: str
+    what: str
+    rule: Rule
+
+
+def mutants(rule: Rule) -> Iterator[Mutant]:
+    """Every rule that is one change away."""
     for place, condition in enumerate(rule.where):
-        if guides(condition):
-            continue
-        others = rule.where[:place] + rule.where[place + 1 :]
-        turned = ast.UnaryOp(ast.Not(), condition)
-        yield ast.unparse(condition), replace(rule, where=(*others, turned))
+        if not guides(condition):
+            kept = rule.where[:place] + rule.where[place + 1 :]
+            yield Mutant("dropped", ast.unparse(condition), replace(rule, where=kept))
+        for what, other in _one_more(condition):
+            changed = (*rule.where[:place], other, *rule.where[place + 1 :])
+            yield Mutant("changed", what, replace(rule, where=changed))
+    for place, root in enumerate(rule.lhs):
+        for what, other in _freed(root):
+            yield Mutant("freed", what, replace(rule, lhs=_with(rule.lhs, place, other)))
+    for place, root in enumerate(rule.rhs):
+        for kind, change in (("swapped", _swapped), ("changed", _changed), ("lost", _lost)):
+            for what, other in change(root):
+                yield Mutant(kind, what, replace(rule, rhs=_with(rule.rhs, place, other)))
+
+
+def _with(roots: Sequence[Term], place: int, root: Term) -> tuple[Term, ...]:
+    return (*roots[:place], root, *roots[place + 1 :])
 
 
 def guides(condition: ast.expr) -> bool:
@@ -41,29 +80,119 @@ def guides(condition: ast.expr) -> bool:
     )
 
 
-def fate(mutant: Rule, wanted: int) -> str:
-    """"refuted", "no instance", "unknown" or "right"."""
+def _one_more(tree: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """The expression with one of its numbers one larger."""
+    count = sum(_is_number(part) for part in ast.walk(tree))
+    for wanted in range(count):
+        other, seen = deepcopy(tree), 0
+        for part in ast.walk(other):
+            if _is_number(part):
+                if seen == wanted:
+                    assert isinstance(part, ast.Constant) and isinstance(part.value, (int, float))
+                    part.value += 1
+                seen += 1
+        yield f"{ast.unparse(tree)} -> {ast.unparse(other)}", other
+
+
+def _is_number(part: ast.AST) -> bool:
+    return (
+        isinstance(part, ast.Constant) and isinstance(part.value, (int, float)) and not isinstance(part.value, bool)
+    )
+
+
+def _inside(term: Term, change: object) -> Iterator[tuple[str, Term]]:
+    """What `change` makes of the term's parts."""
+    match term:
+        case Apply(op, args, attrs, rest):
+            for place, arg in enumerate(args):
+                if arg is not None:
+                    for what, other in change(arg):  # type: ignore[operator]
+                        yield what, Apply(op, (*args[:place], other, *args[place + 1 :]), attrs, rest)
+        case Item(inner, index):
+            for what, other in change(inner):  # type: ignore[operator]
+                if isinstance(other, Apply):
+                    yield what, Item(other, index)
+
+
+def _freed(term: Term) -> Iterator[tuple[str, Term]]:
+    if isinstance(term, Literal):
+        yield f"{term.value} is any tensor", Variable("freed")
+    yield from _inside(term, _freed)
+
+
+def _swapped(term: Term) -> Iterator[tuple[str, Term]]:
+    match term:
+        case Apply(op, (a, b), attrs, rest) if a != b and a is not None and b is not None and not commutes(op):
+            yield f"operands of {op}", Apply(op, (b, a), attrs, rest)
+    yield from _inside(term, _swapped)
+
+
+def _changed(term: Term) -> Iterator[tuple[str, Term]]:
+    match term:
+        case Literal(value):
+            yield f"{value} -> {value + 1}", Literal(value + 1)
+        case Apply(op, args, attrs, rest):
+            for place, (name, tree) in enumerate(attrs):
+                for what, other in _one_more(tree):
+                    new = (*attrs[:place], (name, other), *attrs[place + 1 :])
+                    yield f"{name}: {what}", Apply(op, args, new, rest)
+    yield from _inside(term, _changed)
+
+
+def _lost(term: Term) -> Iterator[tuple[str, Term]]:
+    match term:
+        case Apply(op, (Apply() | Variable() as inner,), _, _):
+            yield f"{op}", inner
+    yield from _inside(term, _lost)
+
+
+def fate(mutant: Rule, wanted: int) -> tuple[str, str]:
+    """One of FATES, and why."""
     found = verify(mutant, wanted)
-    if isinstance(found, Unknown):
-        return "no instance" if found.reason.endswith("of it types") else "unknown"
-    return "refuted" if isinstance(found, Refuted) else "right"
+    if isinstance(found, Refuted):
+        return "refuted", found.reason
+    return (found.kind, str(found)) if isinstance(found, Evidence) else ("unknown", found.reason)
+
+
+def page(rows: Sequence[tuple[Mutant, str, str]], rules: int) -> str:
+    """The table as Markdown."""
+    counts = Counter((mutant.kind, found) for mutant, found, _ in rows)
+    lines = ["# Mutants of the rules", "", f"{len(rows)} mutants of {rules} rules; `python bench/rule_mutations.py`.", ""]
+    lines += [f"| mutation | mutants | {' | '.join(FATES)} |", f"| --- | {' | '.join(['---:'] * (1 + len(FATES)))} |"]
+    for kind in KINDS:
+        cells = [sum(n for (k, _), n in counts.items() if k == kind), *(counts[kind, found] for found in FATES)]
+        lines.append(f"| {kind} | {' | '.join(map(str, cells))} |")
+    lines += ["", "## Not refuted", "", "| rule | mutation | | fate | why |", "| --- | --- | --- | --- | --- |"]
+    for mutant, found, why in rows:
+        if found != "refuted":
+            cells = [mutant.rule.name, mutant.kind, f"`{mutant.what}`", found, why[:160]]
+            lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="rules; all where none is named")
     parser.add_argument("--wanted", type=int, default=40, help="instances of each mutant")
+    parser.add_argument("--limit", type=float, default=inf, help="seconds after which it ends")
+    parser.add_argument("--table", type=Path, default=TABLE)
     options = parser.parse_args()
-    fates: Counter[str] = Counter()
+    rows: list[tuple[Mutant, str, str]] = []
+    start, done = monotonic(), 0
     for rule in library():
         if "off" in rule.tags or (options.names and rule.name not in options.names):
             continue
-        for condition, mutant in mutants(rule):
-            found = fate(mutant, options.wanted)
-            fates[found] += 1
+        if monotonic() - start > options.limit:
+            break
+        done += 1
+        for mutant in mutants(rule):
+            found, why = fate(mutant.rule, options.wanted)
+            rows.append((mutant, found, why))
             if found != "refuted":
-                print(f"{found:12} {rule.name}: {condition}", flush=True)
-    print(", ".join(f"{count} {name}" for name, count in sorted(fates.items())))
+                print(f"{found:8} {rule.name}: {mutant.kind} {mutant.what}: {why[:100]}", flush=True)
+    print(Counter(found for _, found, _ in rows))
+    with replacing(options.table) as beside:
+        beside.write_text(page(rows, done))
 
 
 if __name__ == "__main__":

@@ -240,3 +240,17 @@ def test_the_corpus_folded_and_bound(part: int, capsys: pytest.CaptureFixture[st
     told(f"corpus bound and folded {part + 1}/{PARTS}", typed, capsys)
     assert plain.wrong + typed.wrong == []
     assert plain.unexplained + typed.unexplained == []
+
+
+def test_names_of_nodes_are_of_this_model() -> None:
+    """Equal nodes of two models are one node: what one of them was called is nothing to the other."""
+    text = (
+        '<ir_version: 8, opset_import: ["": 17, "other": 1]> net (float[2] x) => (float[2] y)'
+        " { a = other.Unknown(x)  b = Relu(a)  y = Neg(b) }"
+    )
+    first, second = onnx.parser.parse_model(text), onnx.parser.parse_model(text)
+    first.graph.node[0].name = "y"
+    for model in (first, second):
+        names = [node.name for node in export_model(import_model(model)).graph.node]
+        assert len(names) == len(set(names)) == 3
+    assert export_model(import_model(second)) == export_model(import_model(first))

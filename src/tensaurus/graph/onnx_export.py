@@ -206,8 +206,6 @@ class Writer:
     def emit_opaque(self, node: Node) -> None:
         form: Form = node.attribute("form")
         proto = form.proto
-        if form.name:
-            proto.name = form.name
         proto.input.extend("" if a is None else self.name(a) for a in node.args[: form.inputs])
         captured = node.args[form.inputs :]
         graphs = [(attribute, self.body(body, captured)) for attribute, body in form.bodies]
@@ -218,6 +216,8 @@ class Writer:
             else:
                 proto.attribute.add(name=attribute, type=AttributeProto.GRAPH).g.CopyFrom(graph)
         proto.output.extend(self.outputs(node, form.outputs))
+        # equal nodes of two models are one, so that a node has no name of its own; of values each has one
+        proto.name = next(filter(None, proto.output), "")
         sparse = sparse_initializer(proto)
         if sparse is not None:
             self.sparse.append(sparse)

@@ -284,7 +284,6 @@ class Room:
             tuple(bool(name) for name in proto.output),
             bodies,
             reason,
-            proto.name,
         )
         args += [node for _, node in captured.values()]
         domain = "" if proto.domain in ONNX_DOMAINS else proto.domain

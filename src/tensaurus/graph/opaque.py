@@ -17,7 +17,6 @@ class Form:
     outputs  which outputs are wanted (ONNX may leave out any)
     bodies   (attribute, program) of If, Loop and Scan; every body lists all captured values, in order
     reason   why the operator is opaque; no part of its identity
-    name     the node's name; no part of its identity
     """
 
     node: bytes
@@ -25,7 +24,6 @@ class Form:
     outputs: tuple[bool, ...]
     bodies: tuple[tuple[str, Program], ...] = ()
     reason: str = field(default="", compare=False)
-    name: str = field(default="", compare=False)
 
     @property
     def proto(self) -> onnx.NodeProto:

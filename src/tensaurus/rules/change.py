@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -37,12 +37,16 @@ def examples_of(op: Op) -> tuple[tuple[tuple[TensorType | None, ...], tuple[tupl
 
 @dataclass
 class Change:
-    """Types of the variables and values of the attributes, changed in place."""
+    """Types of the variables and values of the attributes, changed in place.
+
+    `tied` are the attributes that the rule's conditions hold equal to an attribute.
+    """
 
     types: dict[str, TensorType]
     values: dict[str, Any]
     applications: Sequence[Apply]
     rng: np.random.Generator
+    tied: Mapping[str, frozenset[str]]
 
     def anything(self, any_type: bool) -> None:
         """One change of any kind."""
@@ -99,10 +103,11 @@ class Change:
         if not key:
             old = self.values[rest]
             new = self._other(rest, old)
-            share = float(self.rng.choice([0.0, 0.5, 1.0]))
+            tied = self.tied.get(rest, frozenset()) if self.rng.random() < 0.8 else frozenset()
+            share = 0.0 if tied else float(self.rng.choice([0.0, 0.5, 1.0]))
             for other, value in self.values.items():
                 alike = not isinstance(value, dict) and value == old
-                if other == rest or (alike and self.rng.random() < share):
+                if other == rest or other in tied or (alike and self.rng.random() < share):
                     self.values[other] = new
         elif key in self.values.get(rest, ()):
             given = self.values[rest]

@@ -65,18 +65,23 @@ class Coverage:
         return sorted(pair for pair, count in self._together.items() if count > FEW)
 
     @property
+    def constant(self) -> list[str]:
+        """Attributes that had one value."""
+        return sorted({*self._values} - self._varied)
+
+    @property
     def unvaried(self) -> list[str]:
         """Attributes that had one value, or no number below zero."""
         numeric = {name for name, value in self._values.items() if any(True for _ in _numbers(value))}
-        return sorted(({*self._values} - self._varied) | (numeric - self._negative))
+        return sorted({*self.constant} | (numeric - self._negative))
 
     def __str__(self) -> str:
         """Short enough for the end of a rule's line."""
         said = [f"{self.count} instances"]
         if len(self._types) > 1:
             said.append(f"{len(self._types)} element types")
-        if still := sorted({*self._values} - self._varied):
-            said.append("never varied: " + " ".join(still))
+        if self.constant:
+            said.append("never varied: " + " ".join(self.constant))
         return ", ".join(said)
 
 

@@ -38,6 +38,7 @@ POOL: tuple[tuple[int, ...], ...] = (
 LARGEST = 400  # elements of one tensor of an instance
 ATTEMPTS = 6000
 FOCUS = 12  # tries of each example of each operator, before they are drawn at random
+LAST = 100  # tries of a change of attributes that never changed
 CHANGES = 12  # tries of a change for each instance that is wanted
 TINY = tuple(shape for rank in range(4) for shape in product((1, 2), repeat=rank))
 # what building a proposal without meaning raises
@@ -89,6 +90,17 @@ def _asked(rule: Rule, *functions: str, negated: bool = False) -> set[str]:
     return names
 
 
+def _held_equal(rule: Rule) -> dict[str, frozenset[str]]:
+    """Of each name, those that a condition holds equal to it."""
+    found: dict[str, frozenset[str]] = {}
+    for condition in rule.where:
+        match condition:
+            case ast.Compare(left=ast.Name(id=a), ops=[ast.Eq()], comparators=[ast.Name(id=b)]):
+                group = found.get(a, frozenset({a})) | found.get(b, frozenset({b}))
+                found.update(dict.fromkeys(group, group))
+    return found
+
+
 def _applications(roots: tuple[Term | None, ...]) -> Iterator[Apply]:
     for root in roots:
         if isinstance(root, Item):
@@ -116,12 +128,16 @@ class Maker:
         self.seen: set[Any] = set()
         self.made: list[Instance] = []
         self.coverage = Coverage()
+        self.tied = _held_equal(rule)
         # the examples of each operator that no instance was made of; each is given some tries
         ops = dict.fromkeys(term.op for term in self.applications)
         self.waiting = [(op, place) for op in ops for place in range(len(examples_of(op)))] * FOCUS
 
     def instances(self, wanted: int) -> Iterator[Instance]:
-        """Up to so many; half of them are proposed, the others are made of those before."""
+        """Up to so many; half of them are proposed, the others are made of those before.
+
+        Beyond them some in which an attribute is another that was the same in all.
+        """
         for _ in range(ATTEMPTS):
             if len(self.made) * 2 >= wanted:
                 break
@@ -135,6 +151,13 @@ class Maker:
             if found is not None:
                 yield found
 
+        for _ in range(LAST if self.made else 0):
+            if not self.coverage.constant:
+                break
+            found = self.changed(self.coverage.constant)
+            if found is not None:
+                yield found
+
     def proposed(self) -> Instance | None:
         """One from the operators' examples; None where this one is none."""
         proposal = Proposal(self.rule, self.rng)
@@ -145,19 +168,23 @@ class Maker:
             self.waiting = [other for other in self.waiting if other != first]
         return found
 
-    def changed(self) -> Instance | None:
-        """One that differs a little from one that there is; None where this one is none."""
+    def changed(self, names: Sequence[str] = ()) -> Instance | None:
+        """One that differs a little from one that there is, in one of these attributes where some are named.
+
+        None where this one is none.
+        """
         rng = self.rng
         old = self.made[int(rng.integers(len(self.made)))]
-        change = Change(
-            {name: node.tensor for name, node in old.nodes.items()}, dict(old.values), self.applications, rng
-        )
-        tied, constant_ = self.coverage.tied, self.coverage.unvaried
+        types = {name: node.tensor for name, node in old.nodes.items()}
+        change = Change(types, dict(old.values), self.applications, rng, self.tied)
+        tied, unvaried = self.coverage.tied, self.coverage.unvaried
         draw = rng.random()
-        if tied and draw < 0.4:
+        if names:
+            change.attribute(names[int(rng.integers(len(names)))])
+        elif tied and draw < 0.4:
             change.untie(tied[int(rng.integers(len(tied)))])
-        elif constant_ and draw < 0.7:
-            change.attribute(constant_[int(rng.integers(len(constant_)))])
+        elif unvaried and draw < 0.7:
+            change.attribute(unvaried[int(rng.integers(len(unvaried)))])
         else:
             change.anything("any" in self.rule.tags)
         while rng.random() < 0.4:
