@@ -4,6 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 DEMO := build/demo
 MODELS := ppocr_det:x=1,3,640,640 ppocr_rec:x=1,3,48,320 ppocr_cls:x=1,3,48,192
+# Processes that run tests side by side.
+WORKERS ?= 2
 # OPTIONS is handed to `tensaurus optimize` in the demo.
 OPTIONS ?= --time-limit 60
 
@@ -43,7 +45,7 @@ demo: .venv/.installed
 	done
 
 test: .venv/.installed
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 lint: .venv/.installed
 	$(BIN)/ruff check src tests bench

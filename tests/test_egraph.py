@@ -31,6 +31,7 @@ from tensaurus.egraph.check import check
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.cycles import Efficient, Vanilla, filter_cycles
 from tensaurus.egraph.egraph import ABSENT, EGraph, typed
+from tensaurus.egraph.equality import equal
 from tensaurus.egraph.extract import Problem, dag_cost, greedy, greedy_dag, needed
 from tensaurus.egraph.proof import Proof, prove
 from tensaurus.egraph.saturate import Limits, Ruleset, saturate
@@ -355,3 +356,17 @@ def test_an_e_node_of_another_type_is_found() -> None:
     graph.add(graph.heads[root], [root], typed((TensorType("float32", (7,)),)))
     with pytest.raises(NotEqualError, match=r"e-node 2, .*Relu.*, is .*, its class "):
         check(graph, refutation)
+
+
+def test_two_terms_are_equal_by_rules_and_the_steps_are_shown() -> None:
+    laws = rules("Add(x, Add(y, z)) => Add(Add(x, y), z)", "Add(x, y) => Add(y, x)", "Mul(x, 1) => x")
+    one = constant(np.ones((), np.float32))
+    left = node("Add", X, node("Add", node("Mul", Y, one), Z))
+    right = node("Add", node("Add", Z, Y), X)
+    proof = equal(left, right, laws)
+    assert proof is not None and proof.holds()
+    assert {equation.name for equation in proof.equations} >= {"r0", "r2"}
+    text = str(proof)
+    assert all(equation.law in text for equation in proof.equations) and " = " in text
+    assert equal(left, node("Mul", node("Add", Z, Y), X), laws) is None
+    assert equal(left, right, laws[2:]) is None

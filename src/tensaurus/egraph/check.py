@@ -7,11 +7,9 @@ from typing import TypeAlias
 
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.errors import NotEqualError
-from tensaurus.graph.node import CONSTANT, INPUT, Node
-from tensaurus.graph.text import show_type
 from tensaurus.ops import Untypable
 from tensaurus.rules.equation import Equation
-from tensaurus.rules.nesting import calling
+from tensaurus.rules.nesting import said
 
 __all__ = ["Refutation", "check"]
 
@@ -34,16 +32,5 @@ def check(graph: EGraph, refutation: Refutation) -> None:
     for source in graph.sources:
         for equation in source.evidence(graph)[0]:
             if (reason := refutation(equation)) is not None:
-                left, right = (", ".join(map(_said, side)) for side in (equation.left, equation.right))
+                left, right = (", ".join(map(said, side)) for side in (equation.left, equation.right))
                 raise NotEqualError(f"rule {equation.name}: {left} is not {right}: {reason}")
-
-
-def _said(node: Node | None, depth: int = 4) -> str:
-    """The program as a reader of rules would write it, what lies deep left out."""
-    if node is None:
-        return "None"
-    if node.op is INPUT:
-        return str(node.attribute("name"))
-    if node.op is CONSTANT or not depth:
-        return ", ".join(map(show_type, node.types))
-    return calling(node.op, [_said(arg, depth - 1) for arg in node.args], node.attrs)

@@ -14,6 +14,7 @@ from tensaurus.egraph.egraph import ABSENT, CONGRUENT, EGraph
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
 from tensaurus.graph.program import topological
 from tensaurus.rules.equation import Equation
+from tensaurus.rules.nesting import said
 
 __all__ = ["Proof", "prove"]
 
@@ -24,6 +25,15 @@ class Proof:
 
     pairs: tuple[tuple[Node, Node], ...]
     equations: tuple[Equation, ...]
+
+    def __str__(self) -> str:
+        """A line for each equation: the law, its evidence, and what it says here."""
+        lines = []
+        for equation in self.equations:
+            lines.append(f"{equation.name}: {equation.law} | {equation.evidence}")
+            pairs = zip(equation.left, equation.right, strict=True)
+            lines += [f"    {said(a)} = {said(b)}" for a, b in pairs]
+        return "\n".join(lines)
 
     def holds(self) -> bool:
         """Whether each two are equal by the equations and congruence alone."""

@@ -15,7 +15,8 @@ from functools import cache
 
 from tensaurus.algebra.expr import Scope, Tensor, replace_tensors
 from tensaurus.algebra.simplify import canonical
-from tensaurus.graph.node import ITEM, Node, apply, source
+from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node, apply, source
+from tensaurus.graph.text import show_type
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.declare import Attributes
 from tensaurus.ops.examples import parse
@@ -24,7 +25,7 @@ from tensaurus.rules.rule import Evidence
 
 SHOWN = 40  # arguments up to which canonical forms are compared: their time grows with the square (100: 6 s)
 
-__all__ = ["calling", "joins", "nested_equation", "parted"]
+__all__ = ["calling", "joins", "nested_equation", "parted", "said"]
 
 SHOWN_EQUAL = Evidence("proved", "canonical form", "at these sizes")
 USED = Evidence("tested", "gf", "where it is used")
@@ -85,6 +86,17 @@ def nested_equation(
 def calling(op: object, args: Sequence[str], attrs: Attributes) -> str:
     """A call as rules write it."""
     return f"{op}({', '.join([*args, *(f'{name}={value!r}' for name, value in attrs if value is not None)])})"
+
+
+def said(node: Node | None, depth: int = 4) -> str:
+    """The program as a reader of rules would write it, what lies deep left out."""
+    if node is None:
+        return "None"
+    if node.op is INPUT:
+        return str(node.attribute("name"))
+    if node.op is CONSTANT or not depth:
+        return ", ".join(map(show_type, node.types))
+    return calling(node.op, [said(arg, depth - 1) for arg in node.args], node.attrs)
 
 
 def _same(left: Node, right: Node, leaves: Sequence[Node]) -> bool:
