@@ -8,9 +8,9 @@ Each rule is mutated mechanically, one change at a time:
     changed    a number in an attribute or a condition, or on the right side, is one more
     lost       an operator of one tensor on the right side is left out
 
-A mutant is refuted, or right after all (the mutation changes nothing, or generalizes the law: it is proved, or
-tested as any rule is), or unknown, or there is no instance of it.  Writes tables/rule_mutations.md: fates by
-kind, and every mutant that was not refuted.
+A mutant is refuted, or right after all (the mutation changes nothing, or generalizes the law: it is proved,
+or tested as any rule is), or unknown, or there is no instance of it.  Writes tables/rule_mutations.md: fates
+by kind, and every mutant that was not refuted.
 
     python bench/rule_mutations.py [--wanted 40] [--limit SECONDS] [name ...]
 """
@@ -95,9 +95,7 @@ def _one_more(tree: ast.expr) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _is_number(part: ast.AST) -> bool:
-    return (
-        isinstance(part, ast.Constant) and isinstance(part.value, (int, float)) and not isinstance(part.value, bool)
-    )
+    return isinstance(part, ast.Constant) and type(part.value) in (int, float)
 
 
 def _inside(term: Term, change: object) -> Iterator[tuple[str, Term]]:
@@ -122,7 +120,7 @@ def _freed(term: Term) -> Iterator[tuple[str, Term]]:
 
 def _swapped(term: Term) -> Iterator[tuple[str, Term]]:
     match term:
-        case Apply(op, (a, b), attrs, rest) if a != b and a is not None and b is not None and not commutes(op):
+        case Apply(op, (a, b), attrs, rest) if a is not None and a != b and not commutes(op):
             yield f"operands of {op}", Apply(op, (b, a), attrs, rest)
     yield from _inside(term, _swapped)
 
@@ -157,10 +155,12 @@ def fate(mutant: Rule, wanted: int) -> tuple[str, str]:
 def page(rows: Sequence[tuple[Mutant, str, str]], rules: int) -> str:
     """The table as Markdown."""
     counts = Counter((mutant.kind, found) for mutant, found, _ in rows)
-    lines = ["# Mutants of the rules", "", f"{len(rows)} mutants of {rules} rules; `python bench/rule_mutations.py`.", ""]
-    lines += [f"| mutation | mutants | {' | '.join(FATES)} |", f"| --- | {' | '.join(['---:'] * (1 + len(FATES)))} |"]
+    said = f"{len(rows)} mutants of {rules} rules; `python bench/rule_mutations.py`."
+    lines = ["# Mutants of the rules", "", said, "", f"| mutation | mutants | {' | '.join(FATES)} |"]
+    lines += [f"| --- | {' | '.join(['---:'] * (1 + len(FATES)))} |"]
     for kind in KINDS:
-        cells = [sum(n for (k, _), n in counts.items() if k == kind), *(counts[kind, found] for found in FATES)]
+        fates = [counts[kind, found] for found in FATES]
+        cells = [sum(fates), *fates]
         lines.append(f"| {kind} | {' | '.join(map(str, cells))} |")
     lines += ["", "## Not refuted", "", "| rule | mutation | | fate | why |", "| --- | --- | --- | --- | --- |"]
     for mutant, found, why in rows:
@@ -171,7 +171,9 @@ def page(rows: Sequence[tuple[Mutant, str, str]], rules: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", help="rules; all where none is named")
     parser.add_argument("--wanted", type=int, default=40, help="instances of each mutant")
     parser.add_argument("--limit", type=float, default=inf, help="seconds after which it ends")
