@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tensaurus.algebra.field import Prime, Rationals
+from tensaurus.algebra.size import Symbol, polynomial
 from tensaurus.graph.node import Node, apply, constant, source
 from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType, registry
@@ -249,3 +250,37 @@ def test_annotating_marks_and_refutes() -> None:
 def test_names_are_unique() -> None:
     names = [rule.name for rule in LIBRARY]
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "pads", "dilations", "size", "applies"),
+    [
+        ((3, 3), (1, 1, 1, 1), (1, 1), 5, True),
+        ((2, 2), (0, 0, 0, 0), (2, 2), 5, True),
+        ((2, 2), (1, 1, 1, 1), (2, 2), 1, False),  # the window at -1 and 1 of a size of 1
+        ((2, 2), (1, 0, 1, 0), (1, 1), 5, False),  # a pad on both sides: with no rows, a window of nothing
+    ],
+)
+def test_relu_and_max_where_no_window_is_padding(
+    kernel: tuple[int, ...], pads: tuple[int, ...], dilations: tuple[int, ...], size: int, applies: bool
+) -> None:
+    attrs = {"kernel_shape": kernel, "pads": pads, "dilations": dilations}
+    rewriter = Rewriter(LIBRARY, explore=True)
+    for root in (
+        op("MaxPool", op("Relu", x(1, 2, size, size)), **attrs),
+        op("Relu", op("MaxPool", x(1, 2, size, size), **attrs)),
+    ):
+        found = {rule.name for rule, _ in rewriter.local(root)}
+        assert bool(found & {"relu-through-max", "relu-through-max-back"}) == applies
+
+
+@pytest.mark.parametrize(
+    ("low", "applies"), [(0, False), (2, False), (3, True)]
+)
+def test_an_average_is_a_convolution_where_a_window_fits(low: int, applies: bool) -> None:
+    """Two rows under a window of three: the pool has no rows, and onnxruntime refuses the convolution."""
+    height = polynomial(Symbol("H", low))
+    image = source("x", TensorType("float32", (1, 2, height, 5)))
+    pooled = op("AveragePool", image, kernel_shape=(3, 3))
+    found = {rule.name for rule, _ in Rewriter(LIBRARY, explore=True).local(pooled)}
+    assert ("average-as-conv" in found) == applies
