@@ -104,7 +104,9 @@ class Lane:
             return Report(number, findings=[Finding("wrong", (), _trace())])
         if found is None:
             return Report(number, drawn=False)
-        report = Report(number, found.sketch.origin, found.sketch.dynamic, opcodes(found.program), found.applied)
+        report = Report(
+            number, found.sketch.origin, found.sketch.dynamic, opcodes(found.program), found.applied
+        )
         contents = [found.model, *(v.content for v in found.variants if v.content)]
         report.programs = len(contents) - 1
         report.lacking = len(found.variants) - report.programs
@@ -163,7 +165,7 @@ def table(reports: Sequence[Report], seed: int) -> str:
     lines = [
         "# Rules and operators against the runtime",
         "",
-        f"`python bench/differential.py --seed {seed} --models {len(reports)}`; what the words mean is said there.",
+        f"`python bench/differential.py --seed {seed} --models {len(reports)}` says what the words mean.",
         f"{len(reports) - len(made)} numbers gave no model that has a meaning.",
         "",
         f"| models | number | programs that rules made | {' | '.join(verdicts)} |",
@@ -196,7 +198,9 @@ def table(reports: Sequence[Report], seed: int) -> str:
         + ".",
         "",
         "Models with each operator, fewest first: "
-        + ", ".join(f"{name} {operators[name]}" for name in sorted(operators, key=lambda n: (operators[n], n)))
+        + ", ".join(
+            f"{name} {operators[name]}" for name in sorted(operators, key=lambda n: (operators[n], n))
+        )
         + ".",
     ]
     for verdict, title in (("wrong", "Wrong"), ("runtime", "The runtime's own failures")):
@@ -240,7 +244,9 @@ def alone(seed: int, number: int, keep: Path | None) -> None:
             import onnx
 
             print(onnx.printer.to_text(onnx.ModelProto.FromString(found.model)))
-            print({n: (v.dtype, v.shape) for n, v in found.feeds[0].items()}, "strange" if found.strange else "")
+            print(
+                {n: (v.dtype, v.shape) for n, v in found.feeds[0].items()}, "strange" if found.strange else ""
+            )
             contents = [found.model, *(v.content for v in found.variants if v.content)]
             for place, content in enumerate(contents):
                 (folder / f"{place}.onnx").write_bytes(content)
@@ -276,14 +282,19 @@ def main() -> None:
                 for finding in report.findings:
                     if finding.verdict == report.verdict:
                         where = ",".join(finding.of) or ",".join(sorted(report.operators))
-                        print(f"{report.number} {report.verdict} [{where}] {finding.detail[:240]}", flush=True)
+                        print(
+                            f"{report.number} {report.verdict} [{where}] {finding.detail[:240]}", flush=True
+                        )
                         break
             if monotonic() - start > options.limit:
                 break
     except KeyboardInterrupt:
         pass
     seconds = monotonic() - start
-    print(f"{len(reports)} models in {seconds:.0f} s, {len(reports) / max(seconds, 1):.1f} a second", file=sys.stderr)
+    print(
+        f"{len(reports)} models in {seconds:.0f} s, {len(reports) / max(seconds, 1):.1f} a second",
+        file=sys.stderr,
+    )
     with replacing(options.table) as beside:
         beside.write_text(table(reports, options.seed))
 

@@ -1,4 +1,4 @@
-"""Types that declarations derive, beside those that the model states and ONNX infers: who differs stays opaque."""
+"""Types that declarations derive, beside those that a model states and ONNX infers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ def ranged(dtype: str, range_: str) -> ModelProto:
     """A range of the size of x, in steps of one."""
     code = TensorProto.DataType.Value(dtype.upper())
     return model(
-        f"net (float[N] x) => ({dtype}[K] y) <{dtype} zero = {{0}}, {dtype} one = {{1}}, {dtype} back = {{-1}}>"
-        f"{{ s = Shape (x) n = Squeeze (s) size = Cast <to = {code}> (n) twice = Add (size, size) y = Range ({range_}) }}"
+        f"net (float[N] x) => ({dtype}[K] y)"
+        f"<{dtype} zero = {{0}}, {dtype} one = {{1}}, {dtype} back = {{-1}}>"
+        f"{{ s = Shape (x) n = Squeeze (s) size = Cast <to = {code}> (n) twice = Add (size, size)"
+        f"y = Range ({range_}) }}"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a runtime makes of a rewritten file may be wrong at some sizes of a dynamic model: verify looks there."""
+"""What a runtime makes of a file may be wrong at some sizes of a dynamic model: verify looks there."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from math import prod
 from typing import Any
 
 from sketches.elements import Random
-
 from tensaurus.ops import Op, TensorType
 from tensaurus.ops.declare import NUMBERS
 from tensaurus.ops.examples import parse
@@ -56,17 +55,17 @@ class Around:
         return tuple(int(d) - self.rank * int(self.rng.integers(2)) for d in found)
 
 
-def attributes(op: Op, given: dict[str, Any], types: tuple[TensorType | None, ...], rng: Random) -> dict[str, Any]:
-    """The example's attributes, each drawn anew now and then; others that it leaves out, too."""
+def attributes(
+    op: Op, given: dict[str, Any], types: tuple[TensorType | None, ...], rng: Random, share: float = 0.6
+) -> dict[str, Any]:
+    """The attributes given, a share of them drawn anew; fewer of those that were left out."""
     found = dict(given)
     for name, default in op.attributes.items():
-        share = 0.6 if name in given else 0.2
-        if rng.random() > share or name not in DRAWS and not isinstance(default, float):
+        if name not in DRAWS or rng.random() > (share if name in given else share / 3):
             continue
-        around = Around(op, types, given.get(name, default), found, rng)
-        found[name] = DRAWS[name](around) if name in DRAWS else around.one(FLOATS)
+        found[name] = DRAWS[name](Around(op, types, given.get(name, default), found, rng))
         if name in ("starts", "scales") and found[name] is not None:  # what belongs together
-            _beside(name, around, found)
+            _beside(name, Around(op, types, None, found, rng), found)
     return found
 
 
@@ -80,10 +79,14 @@ def _beside(name: str, around: Around, found: dict[str, Any]) -> None:
     found["axes"] = axes
     found["starts"] = tuple(int(around.rng.integers(-n - 2, n + 3)) for n in full)
     found["ends"] = tuple(
-        int(around.rng.integers(-n - 2, n + 3)) if around.rng.random() < 0.8 else around.one([2**63 - 1, -(2**63), 2**31])
+        int(around.rng.integers(-n - 2, n + 3))
+        if around.rng.random() < 0.8
+        else around.one([2**63 - 1, -(2**63), 2**31])
         for n in full
     )
-    found["steps"] = tuple(around.one([1, 1, 2, 3, -1, -2]) for _ in full) if around.rng.random() < 0.7 else None
+    found["steps"] = (
+        tuple(around.one([1, 1, 2, 3, -1, -2]) for _ in full) if around.rng.random() < 0.7 else None
+    )
 
 
 def draws(*names: str) -> Callable[[Callable[[Around], Any]], Callable[[Around], Any]]:
@@ -95,12 +98,30 @@ def draws(*names: str) -> Callable[[Callable[[Around], Any]], Callable[[Around],
 
 
 @draws(
-    "ceil_mode", "count_include_pad", "keepdims", "exclusive", "reverse", "fmod", "select_last_index", "transA",
-    "transB", "upper", "noop_with_empty_axes", "detect_negative", "detect_positive", "largest", "storage_order",
+    "ceil_mode",
+    "count_include_pad",
+    "keepdims",
+    "exclusive",
+    "reverse",
+    "fmod",
+    "select_last_index",
+    "transA",
+    "transB",
+    "upper",
+    "noop_with_empty_axes",
+    "detect_negative",
+    "detect_positive",
+    "largest",
+    "storage_order",
     "allowzero",
 )
 def _switch(a: Around) -> Any:
     return int(a.rng.integers(2))
+
+
+@draws("alpha", "beta", "gamma", "lambd", "bias")
+def _number(a: Around) -> Any:
+    return a.one(FLOATS)
 
 
 @draws("axis")

@@ -14,7 +14,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Random: TypeAlias = np.random.Generator
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
-STRANGE = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0)
+STRANGE = (np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, np.nan)
 
 
 def elements(kind: TensorType, rng: Random, sign: str = "", bounds: tuple[float, ...] = ()) -> Array:
@@ -27,13 +27,15 @@ def elements(kind: TensorType, rng: Random, sign: str = "", bounds: tuple[float,
     return np.asarray(_integers(kind.dtype, shape, rng, sign, bounds)).astype(numpy_dtype(kind.dtype))
 
 
-def strange(kind: TensorType, rng: Random) -> Array:
-    """Elements with NaN, infinities and zeros of both signs among them."""
+def strange(kind: TensorType, rng: Random, nan: bool) -> Array:
+    """Elements with infinities and zeros of both signs among them, and with NaN where it is asked for."""
     found = elements(kind, rng)
     if kind.dtype not in FLOATS or not found.size:
         return found
     spots = rng.random(found.shape) < 0.3
-    return np.where(spots, rng.choice(STRANGE, found.shape).astype(found.dtype), found).astype(found.dtype)
+    return np.where(
+        spots, rng.choice(STRANGE if nan else STRANGE[:-1], found.shape).astype(found.dtype), found
+    ).astype(found.dtype)
 
 
 def _floats(shape: tuple[int, ...], rng: Random, sign: str, bounds: tuple[float, ...]) -> Any:

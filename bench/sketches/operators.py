@@ -8,8 +8,7 @@ from typing import Any
 
 from sketches.attributes import attributes
 from sketches.elements import FLOATS, Random
-from sketches.sketch import Sketch, Undrawn
-
+from sketches.sketch import SIGNED, Sketch, Undrawn
 from tensaurus.ops import Op, TensorType, registry
 from tensaurus.ops.declare import NUMBERS
 from tensaurus.ops.examples import Example, parse
@@ -75,6 +74,13 @@ def grow(sketch: Sketch, op: Op) -> list[str]:
         given.update(more)
     else:
         given = attributes(op, example.attrs, types, rng)
+    if sketch.opset < SIGNED and types and types[0] is not None:
+        rank = types[0].rank
+        for name in ("axis", "axes"):
+            if isinstance(given.get(name), int) and given[name] < 0:
+                given[name] += rank
+            elif isinstance(given.get(name), tuple):
+                given[name] = tuple(n + rank if n < 0 else n for n in given[name])
     names: list[str | None] = []
     planned: list[tuple[int, TensorType]] = []
     trial = dict(sketch.types)
@@ -131,7 +137,9 @@ def _start(sketch: Sketch, example: Example) -> str | None:
         return None
     wanted = example.types[0]
     read = {name for node in sketch.nodes for name in node.input}
-    fitting = [n for n, kind in sketch.types.items() if kind.rank == wanted.rank and n not in sketch.constants]
+    fitting = [
+        n for n, kind in sketch.types.items() if kind.rank == wanted.rank and n not in sketch.constants
+    ]
     fresh = [n for n in fitting if n not in read] or fitting
     if not fresh:
         raise Undrawn("nothing of this rank")
@@ -229,8 +237,10 @@ def _convolution(types: tuple[TensorType | None, ...], rng: Random, transposed: 
     batch = int(rng.integers(1, 4))
     found = list(types)
     found[0] = _with(types[0], batch, group * depth, *spatial)
-    found[w] = _with(types[w], group * depth, count, *kernel) if transposed else _with(
-        types[w], group * count, depth, *kernel
+    found[w] = (
+        _with(types[w], group * depth, count, *kernel)
+        if transposed
+        else _with(types[w], group * count, depth, *kernel)
     )
     for place, kind in enumerate(types):
         if place not in (0, w) and kind is not None and kind.rank == 1 and kind.shape != (1,):
@@ -238,7 +248,9 @@ def _convolution(types: tuple[TensorType | None, ...], rng: Random, transposed: 
     more: dict[str, Any] = {"group": group, "kernel_shape": None, "auto_pad": "NOTSET"}
     for name, low, high in (("strides", 1, 3), ("dilations", 1, 3), ("pads", 0, 2)):
         length = 2 * rank if name == "pads" else rank
-        more[name] = tuple(int(n) for n in rng.integers(low, high + 1, length)) if rng.random() < 0.6 else None
+        more[name] = (
+            tuple(int(n) for n in rng.integers(low, high + 1, length)) if rng.random() < 0.6 else None
+        )
     if transposed:
         more.update(output_padding=None, output_shape=None)
     return tuple(found), more
@@ -249,8 +261,12 @@ def _pool(types: tuple[TensorType | None, ...], rng: Random) -> Shaped:
     more: dict[str, Any] = {"kernel_shape": tuple(int(n) for n in rng.integers(1, 4, rank))}
     for name, low, high in (("strides", 1, 3), ("dilations", 1, 3), ("pads", 0, 2)):
         length = 2 * rank if name == "pads" else rank
-        more[name] = tuple(int(n) for n in rng.integers(low, high + 1, length)) if rng.random() < 0.6 else ()
-    more["auto_pad"] = "NOTSET" if rng.random() < 0.8 else str(rng.choice(("SAME_UPPER", "SAME_LOWER", "VALID")))
+        more[name] = (
+            tuple(int(n) for n in rng.integers(low, high + 1, length)) if rng.random() < 0.6 else None
+        )
+    more["auto_pad"] = (
+        "NOTSET" if rng.random() < 0.8 else str(rng.choice(("SAME_UPPER", "SAME_LOWER", "VALID")))
+    )
     shape = (*(int(n) for n in rng.integers(1, 4, 2)), *(int(n) for n in rng.integers(1, 8, rank)))
     return (_with(types[0], *shape),), more
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
-from sketches.elements import Array, Random, elements
 
+from sketches.elements import Array, Random, elements
 from tensaurus.graph.frame import Frame
 from tensaurus.graph.node import Node
 from tensaurus.graph.program import Program
@@ -17,6 +17,7 @@ from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.onnx_form import NotInOpset, dtype_code, implied, node_proto
 
 SIZES = (1, 2, 3, 5, 7)
+SIGNED = 11  # the opset from which on axes may be negative
 
 
 class Undrawn(Exception):
@@ -64,6 +65,10 @@ class Sketch:
 
     def apply(self, op: Op, names: Sequence[str | None], given: Mapping[str, Any]) -> list[str]:
         """A new node, its attributes written as they are given; the names of its outputs.  Raises Undrawn."""
+        if self.opset < SIGNED:
+            axes = given.get("axes") if "axes" in given else given.get("axis")
+            if any(n < 0 for n in (axes if isinstance(axes, tuple) else (axes or 0,))):
+                raise Undrawn("a negative axis, which this opset does not know")
         found = self.typed(op, names, given)
         place = len(self.nodes)
         kinds = [None if n is None else self.types[n] for n in names]
@@ -71,7 +76,14 @@ class Sketch:
             outputs = [f"v{place}_{k}" for k in range(count)]
             try:
                 proto, tensors = node_proto(
-                    op, kinds, given, names, outputs, self.opset, as_given=True, constant_of=self.constants.get
+                    op,
+                    kinds,
+                    given,
+                    names,
+                    outputs,
+                    self.opset,
+                    as_given=True,
+                    constant_of=self.constants.get,
                 )
             except NotInOpset as error:
                 if count == 1:
@@ -101,7 +113,8 @@ class Sketch:
         chosen = {n for n in sizes if self.rng.random() < 0.6} or set(sizes)
         for name, value in self.inputs.items():
             self.dims[name] = tuple(
-                (f"N{n}" if together else f"{name}_{d}") if n in chosen else n for d, n in enumerate(value.shape)
+                (f"N{n}" if together else f"{name}_{d}") if n in chosen else n
+                for d, n in enumerate(value.shape)
             )
 
     @property
@@ -127,7 +140,11 @@ class Sketch:
         graph = helper.make_graph(
             self.nodes,
             "sketch",
-            [self.info(name, self.dims.get(name, kind.shape)) for name, kind in self.types.items() if name in self.inputs],
+            [
+                self.info(name, self.dims.get(name, kind.shape))
+                for name, kind in self.types.items()
+                if name in self.inputs
+            ],
             [self.info(name, None) for name in self.outputs],
             [numpy_helper.from_array(value, name) for name, value in self.constants.items()],
         )
@@ -147,9 +164,7 @@ class Sketch:
             helper.make_tensor_value_info(n.attribute("name"), dtype_code(n.tensor.dtype), n.tensor.shape)
             for n in inputs
         ]
-        made = [
-            helper.make_tensor_value_info(name, dtype_code(n.tensor.dtype), None) for name, n in outputs
-        ]
+        made = [helper.make_tensor_value_info(name, dtype_code(n.tensor.dtype), None) for name, n in outputs]
         return Frame(around, tuple(infos), tuple(made))
 
 

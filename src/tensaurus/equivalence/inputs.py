@@ -183,7 +183,7 @@ def edges(
 ) -> Iterator[tuple[dict[str, Shape], str]]:
     """Shapes beside those that `ran`, with words for them: open sizes small, or one more than they were.
 
-    A pool that rounds up, and what a runtime makes of it, may be right at every even size and wrong at odd ones.
+    A pool that rounds up, and what a runtime makes of it, may be right at even sizes and wrong at odd ones.
     All open sizes are small, or one more, at once; then each alone is one more.
     """
     entries = required_inputs(model)

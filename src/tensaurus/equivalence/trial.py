@@ -199,7 +199,7 @@ class Trial:
             self._note(f"sizes that were not given are made up: {', then '.join(guessed)}")
 
     def _run_edges(self, given: Mapping[str, Sequence[int]], kind: str) -> None:
-        """Sizes beside those that ran, where the model runs at them: in a process of their own, which they may end."""
+        """Sizes beside those that ran, where the model runs at them, in a process that they may end."""
         beside = list(edges(self.original.proto, given, self.rows[0].shapes))
         if not beside:
             return

@@ -28,8 +28,10 @@ def conv_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any
     return {**window_attributes(*_spatial(tensors, attrs), attrs), "kernel_shape": None}
 
 
-def per_group(size: Size, group: int) -> Size:
+def per_group(size: Size, group: Size) -> Size:
     """How many of `size` channels each group has."""
+    if not isinstance(group, int):
+        raise Untypable(f"groups as many as {group}")
     if group < 1 or not same(size % group, 0):
         raise Untypable(f"{size} channels in {group} groups")
     return size // group

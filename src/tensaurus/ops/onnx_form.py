@@ -382,8 +382,8 @@ def from_onnx(
 
     An input is the name of a tensor, None where absent, or an array: a constant that this opset writes as an
     attribute, to be cast to the type of the first input.  `constant_of` gives the value of a static input, if
-    it is known; an object array may hold symbolic sizes, whose element type is `dtype_of` the input, int64 where
-    nobody says it.  Raises NotInOpset or Untypable.
+    it is known; an object array may hold symbolic sizes, whose element type `dtype_of` says (else int64).
+    Raises NotInOpset or Untypable.
     """
     schema = schema_of(op, opset)
     _check_outputs(op, node.output, opset)
