@@ -30,20 +30,20 @@ from time import monotonic
 from typing import Any
 
 import numpy as np
+import onnx
 from differential_verdict import Finding, judge
 from differential_way import LEVELS, Case, Undefined, case, matchers, opcodes, run
 from servants import Fallen, Servant
 from sketches import Sketch, Undrawn, of_operators, of_rule
 from sketches.operators import declared
 
-from tensaurus.errors import TensaurusError
 from tensaurus.files import replacing
 
 TABLE = Path(__file__).parent / "tables" / "differential.md"
 OPSETS = (7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24)
 SECONDS, MEMORY = 5.0, 1 << 30  # of the runtime, on all files of one model
 ANSWERS = 2000  # of one process, before another takes its place
-TRIES = 8  # sketches for one model, until one has a meaning
+TRIES = 8  # sketches for one model, until one has a meaning, and kernels
 
 
 @dataclass
@@ -59,6 +59,7 @@ class Report:
     lacking: int = 0
     findings: list[Finding] = field(default_factory=list)
     drawn: bool = True
+    skipped: int = 0  # models of this number before that the runtime has no kernels for
 
     @property
     def verdict(self) -> str:
@@ -73,7 +74,6 @@ class Lane:
 
     def __init__(self, folder: Path, seed: int):
         self.seed = seed
-        self.seen: Counter[str] = Counter()
         self.runtime = Servant(run, folder / "runtime.log", SECONDS, MEMORY)
 
     def sketch(self, number: int, rng: Any) -> Sketch:
@@ -87,33 +87,36 @@ class Lane:
         choices = declared(opset)
         return of_operators(opset, rng, choices[turn % len(choices)])
 
-    def made(self, number: int) -> Case | None:
-        """The model with its variants; None where nothing with a meaning was drawn."""
+    def drawn(self, number: int) -> Iterator[Case]:
+        """Models of this number with their variants: what has no meaning is left out."""
         for trial in range(TRIES):
             rng = np.random.default_rng((self.seed, number, trial))
             try:
-                return case(self.sketch(number, rng), rng, self.seen)
-            except (Undrawn, Undefined, TensaurusError):
+                yield case(self.sketch(number, rng), rng)
+            except (Undrawn, Undefined):
                 continue
-        return None
 
     def report(self, number: int) -> Report:
+        """What comes of the first model of this number that the runtime has kernels for."""
+        report = Report(number, drawn=False)
         try:
-            found = self.made(number)
+            for found in self.drawn(number):
+                skipped, report = report.skipped, self.compared(number, found)
+                report.skipped = skipped + (report.verdict == "unsupported")
+                if report.verdict != "unsupported":
+                    break
         except Exception:
             return Report(number, findings=[Finding("wrong", (), _trace())])
-        if found is None:
-            return Report(number, drawn=False)
+        return report
+
+    def compared(self, number: int, found: Case) -> Report:
         report = Report(
             number, found.sketch.origin, found.sketch.dynamic, opcodes(found.program), found.applied
         )
         contents = [found.model, *(v.content for v in found.variants if v.content)]
         report.programs = len(contents) - 1
         report.lacking = len(found.variants) - report.programs
-        try:
-            report.findings = judge(found, self.results(contents, found.feeds))
-        except Exception:
-            report.findings = [Finding("wrong", (), _trace())]
+        report.findings = judge(found, self.results(contents, found.feeds))
         return report
 
     def results(self, contents: Sequence[bytes], feeds: Any) -> list[Any]:
@@ -185,6 +188,7 @@ def table(reports: Sequence[Report], seed: int) -> str:
     lacking = sum(r.lacking for r in made)
     lines += [
         "",
+        f"{sum(r.skipped for r in reports)} models were drawn anew: the runtime has no kernels for them.",
         f"{lacking} programs could not be said in the opset of their model.",
         "",
         "## What was tried",
@@ -237,12 +241,12 @@ def alone(seed: int, number: int, keep: Path | None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         lane = Lane(folder, seed)
         try:
-            found = lane.made(number)
-            if found is None:
-                print("nothing with a meaning was drawn")
+            for found in lane.drawn(number):
+                if lane.compared(number, found).verdict != "unsupported":
+                    break
+            else:
+                print("nothing was drawn that has a meaning, and kernels of the runtime")
                 return
-            import onnx
-
             print(onnx.printer.to_text(onnx.ModelProto.FromString(found.model)))
             print(
                 {n: (v.dtype, v.shape) for n, v in found.feeds[0].items()}, "strange" if found.strange else ""

@@ -122,11 +122,8 @@ def expand() -> Any:
     return expander(library())
 
 
-def case(sketch: Sketch, rng: Random, seen: Counter[str]) -> Case:
-    """The sketch with its variants and the reference's answers; rules that were `seen` least come first.
-
-    Raises Undefined.
-    """
+def case(sketch: Sketch, rng: Random) -> Case:
+    """The sketch with its variants and the reference's answers.  Raises Undefined."""
     if sketch.built is None:
         sketch.close()
         if rng.random() < 0.35:
@@ -135,7 +132,10 @@ def case(sketch: Sketch, rng: Random, seen: Counter[str]) -> Case:
         program = import_model(model)
     else:
         program = sketch.built
-        model = export_model(program, expand=expand())
+        try:
+            model = export_model(program, expand=expand())
+        except TensaurusError as error:
+            raise Undefined(str(error)) from error
     odd = sketch.built is None and rng.random() < 0.05
     feeds = list(sketch.assignments(FEEDS))
     if odd:
@@ -155,13 +155,13 @@ def case(sketch: Sketch, rng: Random, seen: Counter[str]) -> Case:
     variants = [Variant((), program)] if sketch.built is None else []
     found = Case(sketch, model.SerializeToString(), program, variants, feeds, answers, odd)
     if not odd:
-        made = list(rewritten(program, sketch.origin, rng, seen))
+        made = list(rewritten(program, sketch.origin, rng))
         variants += made
         if made and rng.random() < 0.25:  # one more step, from one of them
             first = made[int(rng.integers(len(made)))]
             variants += [
                 Variant((*first.rules, *v.rules), v.program)
-                for v in islice(rewritten(first.program, "", rng, seen), 2)
+                for v in islice(rewritten(first.program, "", rng), 2)
             ]
     for variant in variants:
         found.applied.update(variant.rules[-1:])
@@ -172,7 +172,7 @@ def case(sketch: Sketch, rng: Random, seen: Counter[str]) -> Case:
     return found
 
 
-def rewritten(program: Program, wanted: str, rng: Random, seen: Counter[str]) -> Iterator[Variant]:
+def rewritten(program: Program, wanted: str, rng: Random) -> Iterator[Variant]:
     """Programs in which one rule was applied at one place: those of the `wanted` rule first."""
     made: dict[Program, str] = {}
     for rule, changes in _changes(program):
@@ -184,9 +184,8 @@ def rewritten(program: Program, wanted: str, rng: Random, seen: Counter[str]) ->
             made.setdefault(found, rule.name)
     order = list(made.items())
     rng.shuffle(order)  # type: ignore[arg-type]
-    order.sort(key=lambda pair: (pair[1] != wanted, seen[pair[1]]))
+    order.sort(key=lambda pair: pair[1] != wanted)
     for found, name in order[:MOST]:
-        seen[name] += 1
         yield Variant((name,), found)
 
 

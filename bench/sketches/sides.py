@@ -60,7 +60,7 @@ def of_rule(rule: Rule, turn: int, seed: int, opset: int, rng: Random) -> Sketch
 
 
 def _leaf(sketch: Sketch, leaf: Node, pinned: bool, dtypes: dict[str, str]) -> str:
-    """A constant, an input, or what an operator makes of one; of another element type where `dtypes` says so."""
+    """A constant, an input, or what an operator makes of one; of the element type that `dtypes` says."""
     rng = sketch.rng
     kind = TensorType(dtypes.get(leaf.tensor.dtype, leaf.tensor.dtype), leaf.tensor.shape)
     if leaf.op is CONSTANT:
