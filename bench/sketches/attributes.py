@@ -165,7 +165,9 @@ def _pads(a: Around) -> Any:
 
 @draws("value")
 def _value(a: Around) -> Any:
-    return a.own if isinstance(a.own, tuple) else a.one([None, 0, 1, -2, 3])
+    if isinstance(a.own, tuple) or not a.types:
+        return a.own
+    return a.one([None, 0, 1, -2, 3])
 
 
 @draws("auto_pad")

@@ -66,8 +66,9 @@ def _integers(dtype: str, shape: tuple[int, ...], rng: Random, sign: str, bounds
     if sign == ">":
         least = max(int(bounds[0]) + 1, low)
         return rng.integers(least, least + 9, shape)
-    if sign == "=" and rng.random() < 0.7:
-        return rng.choice([min(max(int(b), low), high) for b in bounds], shape)
+    listed = [min(max(int(b), low), high) for b in bounds if np.isfinite(b)]
+    if sign == "=" and listed and rng.random() < 0.7:
+        return rng.choice(listed, shape)
     small = rng.integers(max(low, -9), 10, shape)
     if rng.random() < 0.6:
         return small

@@ -13,11 +13,12 @@ from sketches.elements import Array, Random, elements
 from tensaurus.graph.frame import Frame
 from tensaurus.graph.node import Node
 from tensaurus.graph.program import Program
-from tensaurus.ops import Op, TensorType, Untypable
+from tensaurus.ops import Op, TensorType
 from tensaurus.ops.onnx_form import NotInOpset, dtype_code, implied, node_proto
 
 SIZES = (1, 2, 3, 5, 7)
 SIGNED = 11  # the opset from which on axes may be negative
+WRAPPED = 19  # the opset that brought the mode of Pad
 
 
 class Undrawn(Exception):
@@ -57,7 +58,7 @@ class Sketch:
             kinds = tuple(None if n is None else self.types[n] for n in names)
             attrs = op.canonical(kinds, {**implied(op, self.opset), **given})
             found = op.types(kinds, attrs)
-        except Untypable as error:
+        except Exception as error:  # as on import: what a declaration cannot read is not ours
             raise Undrawn(str(error)) from error
         if any(kind.rank > 6 or elements_of(kind) > 2000 for kind in found):
             raise Undrawn("too large")
@@ -69,6 +70,8 @@ class Sketch:
             axes = given.get("axes") if "axes" in given else given.get("axis")
             if any(n < 0 for n in (axes if isinstance(axes, tuple) else (axes or 0,))):
                 raise Undrawn("a negative axis, which this opset does not know")
+        if self.opset < WRAPPED and given.get("mode") == "wrap":
+            raise Undrawn("a mode that this opset does not know")
         found = self.typed(op, names, given)
         place = len(self.nodes)
         kinds = [None if n is None else self.types[n] for n in names]
@@ -85,7 +88,7 @@ class Sketch:
                     as_given=True,
                     constant_of=self.constants.get,
                 )
-            except NotInOpset as error:
+            except (NotInOpset, OverflowError) as error:  # or a number that the type lacks
                 if count == 1:
                     raise Undrawn(str(error)) from error
                 continue
