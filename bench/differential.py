@@ -8,6 +8,7 @@ bench/tables/differential.md.
     right         equal everywhere
     unsupported   the runtime has no kernel for it
     runtime       the runtime differs from itself with optimizations, or alone from two references
+    empty         what a rule made does not run where a size is 0, and the original does
     wrong         a rule, an operator, import or export
 
     python bench/differential.py [--models 10000] [--seed 0]
@@ -66,7 +67,7 @@ class Report:
         found = {f.verdict for f in self.findings}
         if any(f.verdict == "unsupported" and not f.of for f in self.findings):
             return "unsupported"
-        return next((v for v in ("wrong", "runtime") if v in found), "right")
+        return next((v for v in ("wrong", "empty", "runtime") if v in found), "right")
 
 
 class Lane:
@@ -164,7 +165,7 @@ def table(reports: Sequence[Report], seed: int) -> str:
         "of rules, dynamic": [r for r in made if r.origin != "operators" and r.dynamic],
         "all": made,
     }
-    verdicts = ("right", "unsupported", "runtime", "wrong")
+    verdicts = ("right", "unsupported", "runtime", "empty", "wrong")
     lines = [
         "# Rules and operators against the runtime",
         "",
@@ -207,7 +208,8 @@ def table(reports: Sequence[Report], seed: int) -> str:
         )
         + ".",
     ]
-    for verdict, title in (("wrong", "Wrong"), ("runtime", "The runtime's own failures")):
+    titles = {"wrong": "Wrong", "empty": "Not run where a size is 0", "runtime": "The runtime's own failures"}
+    for verdict, title in titles.items():
         lines += ["", f"## {title}", "", *(_grouped(made, verdict) or ["None."])]
     return "\n".join(lines) + "\n"
 
@@ -282,7 +284,7 @@ def main() -> None:
     try:
         for report in differential(options.seed, range(options.first, options.first + options.models)):
             reports.append(report)
-            if report.verdict in ("wrong", "runtime"):
+            if report.verdict in ("wrong", "empty", "runtime"):
                 for finding in report.findings:
                     if finding.verdict == report.verdict:
                         where = ",".join(finding.of) or ",".join(sorted(report.operators))

@@ -23,7 +23,7 @@ LACKING = ("NOT_IMPLEMENTED", "Could not find an implementation", "NotImplemente
 class Finding:
     """What is not right.
 
-    verdict   wrong, runtime or unsupported
+    verdict   wrong, runtime, empty or unsupported
     of        the rules that made the program, none where it is the model itself
     """
 
@@ -66,12 +66,15 @@ def _variant(
         return [Finding("wrong", variant.rules, f"{where}in float64: {error}")]
     if all(isinstance(o, str) for o in outputs):
         lacks = place == 0 and any(word in outputs[0] for word in LACKING)
-        return [
-            Finding("unsupported" if lacks else "wrong", variant.rules, f"{where}does not run: {outputs[0]}")
-        ]
+        empty = any(0 in value.shape for value in feeds.values())
+        kind = "unsupported" if lacks else "empty" if empty else "wrong"
+        return [Finding(kind, variant.rules, f"{where}does not run: {outputs[0]}")]
     errors = [expected.error(o) for o in outputs]
     if all(errors):
-        agrees = answer is not None and expected.agrees(_third(variant.content, feeds))
+        if expected.answer is None:  # who of the two is right?
+            agrees = not expected.agrees(_third(case.model, feeds))
+        else:
+            agrees = answer is not None and expected.agrees(_third(variant.content, feeds))
         return [Finding("runtime" if agrees else "wrong", variant.rules, f"{where}{errors[0]}")]
     return _apart(variant.rules, errors, where)
 

@@ -32,6 +32,7 @@ from tensaurus.rules.match import Matcher, expander
 from tensaurus.rules.rule import Rule, library
 
 LEVELS = (ort.GraphOptimizationLevel.ORT_DISABLE_ALL, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
+ROUGH = {"LRN": 2.0**-13}  # kernels of the runtime that compute approximately, here its powers
 MOST = 8  # programs that rules make of one model
 FEEDS = 3  # other sizes that a model with names of sizes is run at
 ROUNDING = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23, "float64": 2.0**-23}
@@ -45,6 +46,7 @@ class Variant:
 
     rules: tuple[str, ...]
     program: Program
+    last: tuple[str, ...] = ()  # every rule that does the same as the last
     content: bytes = b""
     lacks: str = ""  # why this opset cannot say it
 
@@ -86,7 +88,8 @@ class Case:
 
     @property
     def rounding(self) -> float:
-        return max([ROUNDING.get(d, 0) for d in self._dtypes()], default=0)
+        rough = [ROUGH[name] for name in opcodes(self.program) & set(ROUGH)]
+        return max([*(ROUNDING.get(d, 0) for d in self._dtypes()), *rough])
 
     def holds(self, answer: Answer) -> bool:
         """Whether the runtime's types hold every number on the way; with strange inputs they need not."""
@@ -160,11 +163,11 @@ def case(sketch: Sketch, rng: Random) -> Case:
         if made and rng.random() < 0.25:  # one more step, from one of them
             first = made[int(rng.integers(len(made)))]
             variants += [
-                Variant((*first.rules, *v.rules), v.program)
+                Variant((*first.rules, *v.rules), v.program, v.last)
                 for v in islice(rewritten(first.program, "", rng), 2)
             ]
     for variant in variants:
-        found.applied.update(variant.rules[-1:])
+        found.applied.update(variant.last)
         try:
             variant.content = export_model(variant.program, expand=expand()).SerializeToString()
         except TensaurusError as error:
@@ -174,19 +177,20 @@ def case(sketch: Sketch, rng: Random) -> Case:
 
 def rewritten(program: Program, wanted: str, rng: Random) -> Iterator[Variant]:
     """Programs in which one rule was applied at one place: those of the `wanted` rule first."""
-    made: dict[Program, str] = {}
+    made: dict[Program, list[str]] = {}  # what several rules make is compared once
     for rule, changes in _changes(program):
         try:
             found = program.replaced(changes)
         except Untypable:
             continue
         if found.outputs != program.outputs:
-            made.setdefault(found, rule.name)
+            made.setdefault(found, []).append(rule.name)
     order = list(made.items())
     rng.shuffle(order)  # type: ignore[arg-type]
-    order.sort(key=lambda pair: pair[1] != wanted)
-    for found, name in order[:MOST]:
-        yield Variant((name,), found)
+    order.sort(key=lambda pair: wanted not in pair[1])
+    for found, names in order[:MOST]:
+        name = wanted if wanted in names else names[0]
+        yield Variant((name,), found, tuple(dict.fromkeys(names)))
 
 
 def _changes(program: Program) -> Iterator[tuple[Rule, dict[Node, Node]]]:

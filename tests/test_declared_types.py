@@ -72,3 +72,32 @@ def test_types_agree_with_inference() -> None:
             reasons = census(import_model(single)).reasons
             differs += [(str(sample), opset, why) for _, why in reasons if "told to be" in why]
     assert differs == []
+
+
+@pytest.mark.parametrize(
+    ("text", "opset", "opaque"),
+    [
+        ("(float[3,1,2] x) => (float[A] y) { y = Squeeze <axes: ints = []> (x) }", 11, True),
+        ("(float[3,2] x) => (float[A] y) { y = Squeeze <axes: ints = []> (x) }", 11, False),
+        ("(float[3,N] x) => (float[A] y) { y = Squeeze <axes: ints = []> (x) }", 11, True),
+        ("(float[3,1,2] x) => (float[A] y) { y = Squeeze (x) }", 11, False),
+        ("(float[3,1,2] x) => (float[A] y) <int64[0] a = {}> { y = Squeeze (x, a) }", 17, True),
+        (
+            "(float[1,2,7] x) => (float[1,2,A] y)"
+            '{ y = MaxPool <kernel_shape = [3], dilations = [2], strides = [2], auto_pad = "SAME_LOWER"> (x) }',
+            17,
+            True,
+        ),
+        (
+            "(float[1,2,7] x) => (float[1,2,A] y)"
+            '{ y = AveragePool <kernel_shape = [3], strides = [2], auto_pad = "SAME_LOWER"> (x) }',
+            17,
+            False,
+        ),
+    ],
+)
+def test_what_runtimes_read_in_their_own_way_stays_as_it_is(text: str, opset: int, opaque: bool) -> None:
+    """A squeeze of no axes is one of every 1 to onnxruntime; its pools forget the dilation in their padding."""
+    found = model(f"net {text}", opset)
+    found.graph.output[0].type.tensor_type.ClearField("shape")
+    assert bool(import_model(found).opaque) == opaque

@@ -12,7 +12,7 @@ from tensaurus.algebra.field import Prime, Rationals
 from tensaurus.algebra.size import Symbol, polynomial
 from tensaurus.graph.node import Node, apply, constant, source
 from tensaurus.graph.program import Program
-from tensaurus.ops import TensorType, registry
+from tensaurus.ops import TensorType, Untypable, registry
 from tensaurus.rules.annotate import annotated
 from tensaurus.rules.instances import instances
 from tensaurus.rules.match import Matcher, Rewriter, commutes
@@ -287,3 +287,29 @@ def test_an_average_is_a_convolution_where_a_window_fits(low: int, applies: bool
     channels = source("x", TensorType("float32", (1, polynomial(Symbol("C", 1)), 5, 5)))
     pooled = op("AveragePool", channels, kernel_shape=(3, 3))
     assert [rule for rule, _ in rewriter.local(pooled)] == []  # as many groups as there are channels
+
+
+def test_no_rule_fails_where_there_are_no_output_channels() -> None:
+    """A filter bank of no filters has no meaning in groups: the merged convolution is refused, not raised."""
+    rewriter = Rewriter(LIBRARY, explore=True)
+    found = op("Pad", x(1, 2, 5, 5), pads=(0, 0, 1, 1, 0, 0, 1, 1))
+    with pytest.raises(Untypable):
+        op("Conv", found, source("w", TensorType("float32", (0, 2, 3, 3))))
+    with pytest.raises(Untypable):
+        op("ConvTranspose", found, source("w", TensorType("float32", (2, 0, 3, 3))))
+    assert list(rewriter.local(found)) == []
+
+
+@pytest.mark.parametrize(("bound", "applies"), [(6.0, True), (0.0, True), (-1.0, False)])
+def test_a_clip_has_its_bounds_in_order(bound: float, applies: bool) -> None:
+    root = op("Min", op("Relu", x(2, 3)), constant(np.float32(bound)))
+    found = {rule.name for rule, _ in Rewriter(LIBRARY, explore=True).local(root)}
+    assert ("relu6-of-min" in found) == applies
+
+
+@pytest.mark.parametrize(("kernel", "pad", "applies"), [((3, 3), 1, True), ((1, 1), 1, False)])
+def test_a_pool_is_larger_than_its_padding(kernel: tuple[int, ...], pad: int, applies: bool) -> None:
+    mean = op("MeanKernel", channels=2, kernel_shape=kernel)
+    root = op("Conv", x(1, 2, 5, 5), mean, group=2, pads=(pad,) * 4)
+    found = {rule.name for rule, _ in Rewriter(LIBRARY, explore=True).local(root)}
+    assert ("conv-as-average" in found) == applies

@@ -13,8 +13,8 @@ from sketches.elements import Array, Random, elements
 from tensaurus.graph.frame import Frame
 from tensaurus.graph.node import Node
 from tensaurus.graph.program import Program
-from tensaurus.ops import Op, TensorType
-from tensaurus.ops.onnx_form import NotInOpset, dtype_code, implied, node_proto
+from tensaurus.ops import Op, TensorType, Untypable
+from tensaurus.ops.onnx_form import NotInOpset, dtype_code, from_onnx, implied, node_proto
 
 SIZES = (1, 2, 3, 5, 7)
 SIGNED = 11  # the opset from which on axes may be negative
@@ -88,13 +88,23 @@ class Sketch:
                     as_given=True,
                     constant_of=self.constants.get,
                 )
-            except (NotInOpset, OverflowError) as error:  # or a number that the type lacks
+            except (
+                NotInOpset,
+                OverflowError,
+                TypeError,
+            ) as error:  # or a value that it cannot hold
                 if count == 1:
                     raise Undrawn(str(error)) from error
                 continue
             break
-        for tensor in tensors:
-            self.constants[tensor.name] = numpy_helper.to_array(tensor)
+        held = {tensor.name: numpy_helper.to_array(tensor) for tensor in tensors}
+        try:
+            _, said = from_onnx(op, proto, self.opset, {**self.constants, **held}.get)
+        except Untypable as error:
+            raise Undrawn(str(error)) from error
+        if self.typed(op, names, said) != found:
+            raise Undrawn("an attribute that this opset does not know")
+        self.constants.update(held)
         proto.name = f"n{place}"
         self.nodes.append(proto)
         self.types.update(zip(outputs, found, strict=False))
