@@ -12,7 +12,7 @@ from tensaurus.ops import Op, TensorType
 from tensaurus.ops.declare import NUMBERS
 from tensaurus.ops.examples import parse
 
-FLOATS = (-1.5, -0.5, 0.0, 0.1, 0.25, 0.75, 1.0, 2.0)
+FLOATS = (-1.5, -0.5, -0.25, 0.0, 0.1, 0.75, 1.0, 2.0)
 RATIOS = (0.5, 0.6, 0.8, 1.0, 1.25, 1.5, 1.7, 2.0, 2.5, 3.0)
 DRAWS: dict[str, Callable[[Around], Any]] = {}
 

@@ -93,9 +93,9 @@ class Changes:
                 found[name] = tuple(self.sizes.get(n, n) for n in found[name])
         if self.drawn is None:
             return found
-        other = attributes(op, found, types, rng, share=0.3)
+        other = attributes(op, found, types, rng, share=0.4)
         return {
-            name: self.drawn.setdefault((op, name, value), None if value is None else other[name])
+            name: self.drawn.setdefault((op, name, value), None if value is None else other.get(name))
             for name, value in found.items()
         }
 
@@ -113,7 +113,7 @@ def _changes(rule: Rule, instance: Instance, rng: Random) -> Changes:
     leaf = instance.leaves[int(rng.integers(len(instance.leaves)))] if instance.leaves else None
     if leaf is not None and leaf.tensor.rank and rng.random() < 0.15:
         single = leaf, int(rng.integers(leaf.tensor.rank)), int(rng.choice(MANY))
-    return Changes(dtypes, sizes, single, {} if rng.random() < 0.4 else None)
+    return Changes(dtypes, sizes, single, {} if rng.random() < 0.5 else None)
 
 
 def _leaf(sketch: Sketch, leaf: Node, pinned: bool, changes: Changes) -> str:
