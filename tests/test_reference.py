@@ -373,3 +373,11 @@ def test_the_shape_of_what_a_field_cannot_hold() -> None:
     program, field = import_model(model), Prime(seed=3)
     once, again = evaluate_all([program, program], {"x": field.lift(np.array([1.0, 2.0]))}, field)
     assert once["y"] is again["y"] or np.array_equal(once["y"], again["y"])
+
+
+def test_a_small_softplus_keeps_its_digits() -> None:
+    """log(1 + 4e-18) is not the logarithm of 1."""
+    text = "net (double[5] x) => (double[5] y) { y = Softplus (x) }"
+    x = np.array([-700.0, -40.0, 0.0, 40.0, 1000.0])
+    (found,) = reference(parsed(text), x=x)
+    assert np.allclose(found, [np.exp(-700.0), np.exp(-40.0), np.log(2.0), 40.0, 1000.0], rtol=1e-14, atol=0)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from tensaurus.algebra.field import Prime, Rationals
+from tensaurus.algebra.size import Symbol, polynomial
 from tensaurus.graph.node import Node, apply, constant, source
 from tensaurus.graph.program import Program
-from tensaurus.ops import TensorType, registry
+from tensaurus.ops import TensorType, Untypable, registry
 from tensaurus.rules.annotate import annotated
 from tensaurus.rules.instances import instances
 from tensaurus.rules.match import Matcher, Rewriter, commutes
@@ -253,3 +254,66 @@ def test_annotating_marks_and_refutes() -> None:
 def test_names_are_unique() -> None:
     names = [rule.name for rule in LIBRARY]
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "pads", "dilations", "size", "applies"),
+    [
+        ((3, 3), (1, 1, 1, 1), (1, 1), 5, True),
+        ((2, 2), (0, 0, 0, 0), (2, 2), 5, True),
+        ((2, 2), (1, 1, 1, 1), (2, 2), 1, False),  # the window at -1 and 1 of a size of 1
+        ((2, 2), (1, 0, 1, 0), (1, 1), 5, False),  # a pad on both sides: with no rows, a window of nothing
+    ],
+)
+def test_relu_and_max_where_no_window_is_padding(
+    kernel: tuple[int, ...], pads: tuple[int, ...], dilations: tuple[int, ...], size: int, applies: bool
+) -> None:
+    attrs = {"kernel_shape": kernel, "pads": pads, "dilations": dilations}
+    rewriter = Rewriter(LIBRARY, explore=True)
+    for root in (
+        op("MaxPool", op("Relu", x(1, 2, size, size)), **attrs),
+        op("Relu", op("MaxPool", x(1, 2, size, size), **attrs)),
+    ):
+        found = {rule.name for rule, _ in rewriter.local(root)}
+        assert bool(found & {"relu-through-max", "relu-through-max-back"}) == applies
+
+
+@pytest.mark.parametrize(
+    ("low", "applies"), [(0, False), (2, False), (3, True)]
+)
+def test_an_average_is_a_convolution_where_a_window_fits(low: int, applies: bool) -> None:
+    """Two rows under a window of three: the pool has no rows, and onnxruntime refuses the convolution."""
+    height = polynomial(Symbol("H", low))
+    image = source("x", TensorType("float32", (1, 2, height, 5)))
+    pooled = op("AveragePool", image, kernel_shape=(3, 3))
+    rewriter = Rewriter(LIBRARY, explore=True)
+    assert ("average-as-conv" in {rule.name for rule, _ in rewriter.local(pooled)}) == applies
+    channels = source("x", TensorType("float32", (1, polynomial(Symbol("C", 1)), 5, 5)))
+    pooled = op("AveragePool", channels, kernel_shape=(3, 3))
+    assert [rule for rule, _ in rewriter.local(pooled)] == []  # as many groups as there are channels
+
+
+def test_no_rule_fails_where_there_are_no_output_channels() -> None:
+    """A filter bank of no filters has no meaning in groups: the merged convolution is refused, not raised."""
+    rewriter = Rewriter(LIBRARY, explore=True)
+    found = op("Pad", x(1, 2, 5, 5), pads=(0, 0, 1, 1, 0, 0, 1, 1))
+    with pytest.raises(Untypable):
+        op("Conv", found, source("w", TensorType("float32", (0, 2, 3, 3))))
+    with pytest.raises(Untypable):
+        op("ConvTranspose", found, source("w", TensorType("float32", (2, 0, 3, 3))))
+    assert list(rewriter.local(found)) == []
+
+
+@pytest.mark.parametrize(("bound", "applies"), [(6.0, True), (0.0, True), (-1.0, False)])
+def test_a_clip_has_its_bounds_in_order(bound: float, applies: bool) -> None:
+    root = op("Min", op("Relu", x(2, 3)), constant(np.float32(bound)))
+    found = {rule.name for rule, _ in Rewriter(LIBRARY, explore=True).local(root)}
+    assert ("relu6-of-min" in found) == applies
+
+
+@pytest.mark.parametrize(("kernel", "pad", "applies"), [((3, 3), 1, True), ((1, 1), 1, False)])
+def test_a_pool_is_larger_than_its_padding(kernel: tuple[int, ...], pad: int, applies: bool) -> None:
+    mean = op("MeanKernel", channels=2, kernel_shape=kernel)
+    root = op("Conv", x(1, 2, 5, 5), mean, group=2, pads=(pad,) * 4)
+    found = {rule.name for rule, _ in Rewriter(LIBRARY, explore=True).local(root)}
+    assert ("conv-as-average" in found) == applies

@@ -22,6 +22,8 @@ KINDS = ("random", "blocks", "negative", "zeros", "constant", "large", "tiny")
 PLAUSIBLE = frozenset({"random", "blocks", "negative"})
 # batch and other size where a model leaves them open, in the order of trying
 GUESSES = ((1, 32), (2, 64), (1, 48), (2, 48), (1, 16), (2, 8), (1, 4), (2, 3), (1, 1), (1, 224), (1, 512))
+SMALL = (1, 2, 3, 5, 7)  # sizes at which remainders show
+ALONE = 4  # dimensions that are made odd each by itself
 RANK = 64  # of an array of numpy's
 BLOCK = 8  # noise alone leaves many detectors silent: blocks of 8 x 8 have edges and surfaces
 WORDS = ("", "a", "zwei", "trois mots ici", "42")
@@ -174,6 +176,38 @@ def assignments(
             if None in sizes:
                 said.append(f"{name}={','.join(map(str, full))}")
         yield made, " ".join(said)
+
+
+def edges(
+    model: ModelProto, shapes: Mapping[str, Sequence[int]], ran: Mapping[str, Shape]
+) -> Iterator[tuple[dict[str, Shape], str]]:
+    """Shapes beside those that `ran`, with words for them: open sizes small, or one more than they were.
+
+    A pool that rounds up, and what a runtime makes of it, may be right at even sizes and wrong at odd ones.
+    All open sizes are small, or one more, at once; then each alone is one more.
+    """
+    entries = required_inputs(model)
+    open_: dict[str, list[str | None]] = {}
+    for value in entries:
+        sizes = None if value.name in shapes else _sizes(value.type)
+        marks = _labels(value)
+        open_[value.name] = [
+            mark if n is None else None for mark, n in zip(marks, sizes or [0] * len(marks), strict=True)
+        ]
+    labels = list(dict.fromkeys(mark for marks in open_.values() for mark in marks if mark is not None))
+    changes: list[tuple[Sequence[str], int | None]] = [(labels, n) for n in SMALL] if labels else []
+    changes += [(labels, None)] if labels else []
+    changes += [([label], None) for label in labels[:ALONE]] if len(labels) > 1 else []
+    for chosen, size in changes:
+        made = {
+            name: tuple(
+                n if mark not in chosen else n + 1 if size is None else size
+                for n, mark in zip(ran[name], marks, strict=True)
+            )
+            for name, marks in open_.items()
+        }
+        told = (f"{name}={','.join(map(str, made[name]))}" for name, marks in open_.items() if any(marks))
+        yield made, " ".join(told)
 
 
 def _sizes(kind: TypeProto) -> list[int | None] | None:

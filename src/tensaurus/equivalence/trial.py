@@ -12,7 +12,7 @@ import onnx
 from onnx import ModelProto
 
 from tensaurus.cost.worker import RUN_LIMIT, Worker, WorkerError, tried
-from tensaurus.equivalence.inputs import Feed, Shape, assignments, feed
+from tensaurus.equivalence.inputs import Feed, Shape, assignments, edges, feed
 from tensaurus.equivalence.judge import Finding, Original
 from tensaurus.equivalence.neighbours import moved_feed, neighbour
 from tensaurus.equivalence.reference import Reference
@@ -113,6 +113,7 @@ class Trial:
             raise TensaurusError(f"the original does not run: {error}") from error
         with worker:
             self._run_original(worker, shapes, kinds)
+            self._run_edges(shapes, kinds[0])
             self._run_neighbours(worker)
         self._run_exact()
         self._note_constants()
@@ -196,6 +197,25 @@ class Trial:
             raise TensaurusError(f"the original does not run on inputs made up for it: {first}")
         if guessed:
             self._note(f"sizes that were not given are made up: {', then '.join(guessed)}")
+
+    def _run_edges(self, given: Mapping[str, Sequence[int]], kind: str) -> None:
+        """Sizes beside those that ran, where the model runs at them, in a process that they may end."""
+        beside = list(edges(self.original.proto, given, self.rows[0].shapes))
+        if not beside:
+            return
+        with tried(self.original.source, self.backend, threads=self.threads, limit=self.limit) as worker:
+            for place, (shapes, words) in enumerate(beside, 1):
+                self.stage("original at other sizes", place, len(beside))
+                item = feed(self.original.proto, shapes, kind, self.seed, self.ranges)
+                try:
+                    results = _run(worker, item.arrays)
+                except WorkerError:
+                    if not worker.alive:
+                        self._note(f"the original ends at {words}")
+                        return
+                    continue
+                named = Feed(f"{kind} {words}", item.arrays)
+                self.rows.append(_Row(named, shapes, self._referred(item, shapes, results)))
 
     def _referred(self, item: Feed, shapes: Mapping[str, Shape], results: Sequence[Any]) -> list[Original]:
         try:

@@ -84,12 +84,17 @@ class Place:
 
 
 class Types:
-    """Types by graph (in order of `graphs_in`) and name, from a light copy of a model."""
+    """Types by graph (in order of `graphs_in`) and name, from a light copy of a model.
+
+    infos   what ONNX infers, and where it does not know what the model states
+    stated  what the model states of values that are neither inputs nor outputs
+    """
 
     def __init__(self, light: ModelProto):
         stated = [{v.name: v.type for v in graph.value_info} for graph in graphs_in(light.graph)]
         for graph in graphs_in(light.graph):
             del graph.value_info[:]  # a stated type must not overrule an inferred one
+        self.stated = [dict(names) for names in stated]
         inferred = infer_shapes(light)
         self.infos: list[dict[str, TypeProto]] = []
         for names, graph in zip(stated, graphs_in(inferred.graph), strict=True):
@@ -173,6 +178,25 @@ class Types:
             self._symbols[key] = Symbol(hint)
             self._taken.add(hint)
         return self._symbols[key]
+
+
+def contradiction(kind: TensorType, told: TypeProto, *, element: bool = False) -> str:
+    """How a type differs from what is told of it; empty where it does not, or nothing is.
+
+    Sizes are compared where both are numbers, and not at all where the `element` type alone is asked for.
+    """
+    tensor = told.tensor_type
+    if told.WhichOneof("value") not in (None, "tensor_type"):
+        return f"{kind}, told to be no tensor"
+    if tensor.elem_type and tensor.elem_type != dtype_code(kind.dtype):
+        return f"{kind}, told to be {dtype_name(tensor.elem_type)}"
+    if element or not tensor.HasField("shape"):
+        return ""
+    sizes = [d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else None for d in tensor.shape.dim]
+    differs = len(sizes) != kind.rank or any(
+        isinstance(n, int) and m is not None and n != m for n, m in zip(kind.shape, sizes, strict=True)
+    )
+    return f"{kind}, told to be [{', '.join('?' if n is None else str(n) for n in sizes)}]" if differs else ""
 
 
 def _type_proto(kind: Type, sizes: dict[str, Size]) -> TypeProto:

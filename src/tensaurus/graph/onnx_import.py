@@ -18,7 +18,7 @@ from tensaurus.algebra.size import Arithmetic, Floor, Largest, Symbol, polynomia
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.data import Data, numpy_dtype
 from tensaurus.graph.frame import CONTENT, Frame, around, graphs_in, light_copy, opsets_of
-from tensaurus.graph.inference import Place, Types, fix_shapes
+from tensaurus.graph.inference import Place, Types, contradiction, fix_shapes
 from tensaurus.graph.model_file import load_model
 from tensaurus.graph.node import CONSTANT, Node, Type, apply, constant, item, opaque, source
 from tensaurus.graph.opaque import Form, operator_name
@@ -94,7 +94,7 @@ class Room:
         self.opset, self.open = opsets.get("", 1), open
         self.counter: Iterator[int] = outer.counter if outer is not None else count()
         number = next(self.counter)
-        self.infos = types.infos[number]
+        self.infos, self.stated = types.infos[number], types.stated[number]
         # sizes keep their names in a body without inputs; those of a loop may differ in each iteration
         shared = outer is not None and not graph.input
         scope = outer.place.scope if outer is not None and shared else str(number or "")
@@ -213,13 +213,24 @@ class Room:
             bare.CopyFrom(proto)
             bare.output[:] = [name if name in self.read else "" for name in proto.output]
             proto = bare
-        names, attrs = from_onnx(op, proto, self.opset, self.constant_of)
+        names, attrs = from_onnx(op, proto, self.opset, self.constant_of, self.dtype_of)
         args = [self.argument(a, names) for a in names]
         wanted = max((i + 1 for i, name in enumerate(proto.output) if name), default=1)
         node = apply(op, args, attrs, 0 if all_outputs(op, self.opset) else wanted)
         for size in _sizes(node.attrs):
             self.require(size, node)
+        self.compare(proto, node)
         return node
+
+    def compare(self, proto: NodeProto, node: Node) -> None:
+        """Raise Untypable where ONNX's inference or the model itself has other types for the outputs."""
+        for name, kind in zip(proto.output, node.types, strict=False):
+            if not name or not isinstance(kind, TensorType):
+                continue
+            inferred, stated = (infos.get(name, TypeProto()) for infos in (self.infos, self.stated))
+            differs = contradiction(kind, inferred) or contradiction(kind, stated, element=True)
+            if differs:
+                raise Untypable(f"its output {name} is {differs}")
 
     def require(self, size: Any, node: Node) -> None:
         """Raise Untypable where a size could not be computed in front of the node on export."""
@@ -246,6 +257,9 @@ class Room:
                 raise Untypable("a constant without a tensor that says its type")
             return constant(name.astype(numpy_dtype(self.lookup(first).tensor.dtype)))
         return self.lookup(name) if name else None
+
+    def dtype_of(self, name: str) -> str:
+        return self.lookup(name).tensor.dtype
 
     def constant_of(self, name: str) -> np.ndarray[Any, Any] | None:
         node = self.lookup(name)

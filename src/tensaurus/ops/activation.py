@@ -35,8 +35,12 @@ def sigmoid(v: Any) -> Body:
 
 
 def softplus(v: Any) -> Body:
-    """log(1 + exp(v)), which does not overflow as max(v, 0) + log(1 + exp(-|v|))."""
-    return positive(v) + call("log", 1 + call("exp", -call("abs", v)))
+    """log(1 + exp(v)) as max(v, 0) + log(1 + e), e = exp(-|v|): nothing overflows.
+
+    The logarithm is 2 atanh(e / (2 + e)), which loses no digit of a small e to the 1.
+    """
+    small = call("exp", -call("abs", v))
+    return positive(v) + 2 * call("atanh", small / (2 + small))
 
 
 _LARGE = "f32[4]={-1000,-1,1,1000}"

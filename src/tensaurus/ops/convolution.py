@@ -28,8 +28,10 @@ def conv_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any
     return {**window_attributes(*_spatial(tensors, attrs), attrs), "kernel_shape": None}
 
 
-def per_group(size: Size, group: int) -> Size:
+def per_group(size: Size, group: Size) -> Size:
     """How many of `size` channels each group has."""
+    if not isinstance(group, int):
+        raise Untypable(f"groups as many as {group}")
     if group < 1 or not same(size % group, 0):
         raise Untypable(f"{size} channels in {group} groups")
     return size // group
@@ -80,6 +82,8 @@ def correlation(
     """The convolution of x with w, zero beyond the edges, b [F] added to it."""
     kernel = w.shape[2:]
     count, depth = per_group(w.shape[0], group), w.shape[1]
+    if same(count, 0):
+        raise Untypable("a convolution without output channels")
     if not same(depth * group, x.shape[1]):
         raise Untypable(f"{x.shape[1]} channels meet weights of {group} times {depth}")
     if b is not None and not (b.rank == 1 and same(b.shape[0], w.shape[0])):
@@ -162,6 +166,8 @@ def conv_transpose(
     assert strides is not None and dilations is not None and pads is not None and output_padding is not None
     kernel = w.shape[2:]
     depth, count = per_group(x.shape[1], group), w.shape[1]
+    if same(count, 0):
+        raise Untypable("a convolution without output channels")
     if not same(w.shape[0], x.shape[1]):
         raise Untypable(f"{x.shape[1]} channels meet weights of {w.shape[0]}")
     if b is not None and not (b.rank == 1 and same(b.shape[0], count * group)):

@@ -295,7 +295,7 @@ def _range_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, A
 )
 def range_(*, start: Any, limit: Any, delta: Any, dtype: str, stash_type: str = "float32") -> Scope:
     """start, start + delta, ... before the limit."""
-    if dtype not in NUMBERS:
+    if dtype not in NUMBERS or dtype == "bool":
         raise Untypable(f"a range of {dtype}")
     count = _steps(start, limit, delta, dtype)
     if dtype.startswith(("int", "uint")):

@@ -162,6 +162,8 @@ def _squeeze_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str,
             if not isinstance(n, int):
                 raise Untypable(f"a squeeze of every 1 needs the value of {n}")
         axes = [d for d, n in enumerate(x.shape) if n == 1]
+    elif not axes and not all(isinstance(n, int) and n != 1 for n in x.shape):
+        raise Untypable("a squeeze of no dimension, which for some runtimes is one of every 1")
     return {"axes": tuple(sorted(distinct_axes(axes, x.rank)))}
 
 

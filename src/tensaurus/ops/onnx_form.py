@@ -123,6 +123,7 @@ def node_proto(
     symbolic: Callable[[Any], str | None] | None = None,
     constant_of: Callable[[str], Array | None] | None = None,
     fresh: Callable[[str], str] | None = None,
+    as_given: bool = False,
 ) -> tuple[NodeProto, list[TensorProto]]:
     """The node in this opset and the initializers of its static inputs.
 
@@ -132,6 +133,7 @@ def node_proto(
                          of one size alone, a tensor of rank 0
     constant_of          the value of an input that this opset writes as an attribute
     fresh                makes the name of an initializer unique (by default it is OUTPUT.PARAMETER)
+    as_given             attributes are in any form, and what the node reads back as is not checked
     """
     schema = schema_of(op, opset)
     given = dict(attrs)
@@ -186,7 +188,8 @@ def node_proto(
             default = schema.attributes[name]
             if default.required or proto != default.default_value:
                 node.attribute.append(proto)
-    _check_same(op, node, types, given, input_names, opset, held, constant_of)
+    if not as_given:
+        _check_same(op, node, types, given, input_names, opset, held, constant_of)
     return node, initializers
 
 
@@ -369,13 +372,18 @@ def rounded(value: Any) -> Any:
 
 
 def from_onnx(
-    op: Op, node: NodeProto, opset: int, constant_of: Callable[[str], Array | None]
+    op: Op,
+    node: NodeProto,
+    opset: int,
+    constant_of: Callable[[str], Array | None],
+    dtype_of: Callable[[str], str] | None = None,
 ) -> tuple[tuple[str | Array | None, ...], dict[str, Any]]:
     """The tensor inputs and the attributes (to be made canonical) of an ONNX node.
 
     An input is the name of a tensor, None where absent, or an array: a constant that this opset writes as an
     attribute, to be cast to the type of the first input.  `constant_of` gives the value of a static input, if
-    it is known; an object array may hold symbolic sizes.  Raises NotInOpset or Untypable.
+    it is known; an object array may hold symbolic sizes, whose element type `dtype_of` says (else int64).
+    Raises NotInOpset or Untypable.
     """
     schema = schema_of(op, opset)
     _check_outputs(op, node.output, opset)
@@ -401,8 +409,9 @@ def from_onnx(
                 raise Untypable(f"{op.name}: its input {parameter} ({name}) is not constant")
             attrs[parameter] = _plain(value)
             for attribute, carrier in op.carried.items():
-                if carrier == parameter:  # symbols are sizes
-                    attrs[attribute] = "int64" if value.dtype.kind == "O" else value.dtype.name
+                if carrier == parameter:
+                    plain = "int64" if value.dtype.kind == "O" else value.dtype.name
+                    attrs[attribute] = plain if dtype_of is None else dtype_of(name)
     for parameter in (*op.attributes, *(i.name for i in op.inputs)):
         name = _attribute_name(op, parameter)
         if parameter in order or name not in schema.attributes or name not in written:

@@ -26,6 +26,8 @@ def _window(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any
     if len(kernel) != len(sizes) or any(k < 1 for k in kernel):
         raise Untypable(f"a kernel {kernel} over {len(sizes)} spatial dimensions")
     found = window_attributes(sizes, kernel, attrs)
+    if attrs["auto_pad"].startswith("SAME") and any(n != 1 for n in found.get("dilations", ())):
+        raise Untypable("dilated windows padded to the same size, of which runtimes have their own ideas")
     geometry = kernel, found["strides"], found.get("dilations", (1,) * len(sizes)), found["pads"]
     if "ceil_mode" in attrs:
         automatic = attrs["auto_pad"] not in ("NOTSET", "")

@@ -18,7 +18,7 @@ from fractions import Fraction
 from functools import reduce
 from typing import Any, TypeAlias
 
-from tensaurus.algebra.size import largest, smallest
+from tensaurus.algebra.size import largest, nonnegative, smallest
 from tensaurus.ops import Op, registry
 
 OPTIONAL = "_optional_"
@@ -325,6 +325,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "max": lambda *xs: reduce(largest, xs[0] if len(xs) == 1 else xs),
     "min": lambda *xs: reduce(smallest, xs[0] if len(xs) == 1 else xs),
     "index": lambda xs, x: xs.index(x),
+    "at_least": lambda a, b: nonnegative(a - b),  # for all values of the symbols
     "ones": lambda n: (1,) * n,
     "enumerate": lambda xs: tuple(enumerate(xs)),
     # one element per channel (axis 1, of so many channels) of a tensor of this rank, or one element alone

@@ -1,0 +1,309 @@
+"""Does any rewrite rule, or any operator, make something else of a model than the runtime does?
+
+Random small models over every declared operator, and the left sides of all rules with surroundings; every
+rule applied wherever it matches; everything compared on onnxruntime with optimizations off and on, and with
+the float64 reference.  Each model is made of a seed and its number alone.  Writes
+bench/tables/differential.md.
+
+    right         equal everywhere
+    unsupported   the runtime has no kernel for it
+    runtime       the runtime differs from itself with optimizations, or alone from two references
+    empty         what a rule made does not run where a size is 0, and the original does
+    wrong         a rule, an operator, import or export
+
+    python bench/differential.py [--models 10000] [--seed 0]
+    python bench/differential.py --seed 0 --only 17 [--keep FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import traceback
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import onnx
+from differential_verdict import Finding, judge
+from differential_way import LEVELS, Case, Undefined, case, matchers, opcodes, run
+from servants import Fallen, Servant
+from sketches import Sketch, Undrawn, of_operators, of_rule
+from sketches.operators import declared
+
+from tensaurus.files import replacing
+
+TABLE = Path(__file__).parent / "tables" / "differential.md"
+OPSETS = (7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24)
+SECONDS, MEMORY = 5.0, 1 << 30  # of the runtime, on all files of one model
+ANSWERS = 2000  # of one process, before another takes its place
+TRIES = 8  # sketches for one model, until one has a meaning, and kernels
+
+
+@dataclass
+class Report:
+    """What came of one model."""
+
+    number: int
+    origin: str = ""
+    dynamic: bool = False
+    operators: set[str] = field(default_factory=set)
+    applied: Counter[str] = field(default_factory=Counter)
+    programs: int = 0
+    lacking: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    drawn: bool = True
+    skipped: int = 0  # models of this number before that the runtime has no kernels for
+
+    @property
+    def verdict(self) -> str:
+        found = {f.verdict for f in self.findings}
+        if any(f.verdict == "unsupported" and not f.of for f in self.findings):
+            return "unsupported"
+        return next((v for v in ("wrong", "empty", "runtime") if v in found), "right")
+
+
+class Lane:
+    """One model after the other; the runtime in a process of its own."""
+
+    def __init__(self, folder: Path, seed: int):
+        self.seed = seed
+        self.runtime = Servant(run, folder / "runtime.log", SECONDS, MEMORY)
+
+    def sketch(self, number: int, rng: Any) -> Sketch:
+        """Half of the models come from rules, in turn; the others begin with every operator in turn."""
+        opset = int(rng.choice(OPSETS))
+        turn = number // 2
+        if number % 2:
+            rules = [m.rule for m in matchers()]
+            rule = rules[turn % len(rules)]
+            return of_rule(rule, turn // len(rules), self.seed, opset, rng)
+        choices = declared(opset)
+        return of_operators(opset, rng, choices[turn % len(choices)])
+
+    def drawn(self, number: int) -> Iterator[Case]:
+        """Models of this number with their variants: what has no meaning is left out."""
+        for trial in range(TRIES):
+            rng = np.random.default_rng((self.seed, number, trial))
+            try:
+                yield case(self.sketch(number, rng), rng)
+            except (Undrawn, Undefined):
+                continue
+
+    def report(self, number: int) -> Report:
+        """What comes of the first model of this number that the runtime has kernels for."""
+        report = Report(number, drawn=False)
+        try:
+            for found in self.drawn(number):
+                skipped, report = report.skipped, self.compared(number, found)
+                report.skipped = skipped + (report.verdict == "unsupported")
+                if report.verdict != "unsupported":
+                    break
+        except Exception:
+            return Report(number, findings=[Finding("wrong", (), _trace())])
+        return report
+
+    def compared(self, number: int, found: Case) -> Report:
+        report = Report(
+            number, found.sketch.origin, found.sketch.dynamic, opcodes(found.program), found.applied
+        )
+        contents = [found.model, *(v.content for v in found.variants if v.content)]
+        report.programs = len(contents) - 1
+        report.lacking = len(found.variants) - report.programs
+        report.findings = judge(found, self.results(contents, found.feeds))
+        return report
+
+    def results(self, contents: Sequence[bytes], feeds: Any) -> list[Any]:
+        """What the runtime makes of each file; a file that ends it says so at each assignment."""
+        if self.runtime.answers >= ANSWERS:
+            self.runtime.close()
+        try:
+            return list(self.runtime.ask((contents, feeds)))
+        except Fallen as fallen:
+            if len(contents) == 1:
+                return [[[f"{fallen.how}: {fallen.reason}"] * len(feeds)] * len(LEVELS)]
+        return [self.results([content], feeds)[0] for content in contents]
+
+    def close(self) -> None:
+        self.runtime.close()
+
+
+def _trace() -> str:
+    lines = traceback.format_exc().strip().splitlines()
+    own = [line.strip() for line in lines if "tensaurus/" in line or "bench/" in line][-1:]
+    return f"traceback: {lines[-1][:200]} {' '.join(own)[-100:]}"
+
+
+def differential(seed: int, numbers: Sequence[int]) -> Iterator[Report]:
+    """Reports as they come."""
+    with TemporaryDirectory() as folder:
+        lane = Lane(Path(folder), seed)
+        try:
+            for number in numbers:
+                yield lane.report(number)
+        finally:
+            lane.close()
+
+
+# ------------------------------------------------------------------------------------------ the table
+
+
+def table(reports: Sequence[Report], seed: int) -> str:
+    """Verdicts by kind of model, how often each rule was applied, and what was not right."""
+    made = [r for r in reports if r.drawn]
+    groups = {
+        "of operators, static": [r for r in made if r.origin == "operators" and not r.dynamic],
+        "of operators, dynamic": [r for r in made if r.origin == "operators" and r.dynamic],
+        "of rules, static": [r for r in made if r.origin != "operators" and not r.dynamic],
+        "of rules, dynamic": [r for r in made if r.origin != "operators" and r.dynamic],
+        "all": made,
+    }
+    verdicts = ("right", "unsupported", "runtime", "empty", "wrong")
+    lines = [
+        "# Rules and operators against the runtime",
+        "",
+        f"`python bench/differential.py --seed {seed} --models {len(reports)}` says what the words mean.",
+        f"{len(reports) - len(made)} numbers gave no model that has a meaning.",
+        "",
+        f"| models | number | programs that rules made | {' | '.join(verdicts)} |",
+        f"| --- | ---: | ---: | {' | '.join(['---:'] * len(verdicts))} |",
+    ]
+    for name, group in groups.items():
+        counts = Counter(r.verdict for r in group)
+        cells = [len(group), sum(r.programs for r in group), *(counts[v] for v in verdicts)]
+        lines.append(f"| {name} | {' | '.join(map(str, cells))} |")
+    applied = sum((r.applied for r in made), Counter[str]())
+    rules = [m.rule.name for m in matchers()]
+    never = [name for name in rules if not applied[name]]
+    operators = Counter(name for r in made for name in r.operators)
+    from tensaurus.ops import registry
+
+    unmet = sorted(set(registry) - set(operators))
+    lacking = sum(r.lacking for r in made)
+    lines += [
+        "",
+        f"{sum(r.skipped for r in reports)} models were drawn anew: the runtime has no kernels for them.",
+        f"{lacking} programs could not be said in the opset of their model.",
+        "",
+        "## What was tried",
+        "",
+        f"Rules that were never applied: {', '.join(never) or 'none'}.",
+        "",
+        f"Operators that were never met: {', '.join(unmet) or 'none'}.",
+        "",
+        "Applications of each rule, fewest first: "
+        + ", ".join(f"{name} {applied[name]}" for name in sorted(rules, key=lambda n: (applied[n], n)))
+        + ".",
+        "",
+        "Models with each operator, fewest first: "
+        + ", ".join(
+            f"{name} {operators[name]}" for name in sorted(operators, key=lambda n: (operators[n], n))
+        )
+        + ".",
+    ]
+    titles = {"wrong": "Wrong", "empty": "Not run where a size is 0", "runtime": "The runtime's own failures"}
+    for verdict, title in titles.items():
+        lines += ["", f"## {title}", "", *(_grouped(made, verdict) or ["None."])]
+    return "\n".join(lines) + "\n"
+
+
+def _grouped(reports: Sequence[Report], verdict: str) -> list[str]:
+    """Findings that are alike, one line each, with a number that shows it."""
+    alike: dict[tuple[Any, ...], list[tuple[Report, Finding]]] = defaultdict(list)
+    for report in reports:
+        if report.verdict == "unsupported":
+            continue
+        for found in report.findings:
+            if found.verdict == verdict:
+                where = found.of[-1:] or tuple(sorted(report.operators))
+                alike[(where, _kind(found.detail))].append((report, found))
+    lines = []
+    for (where, _), found in sorted(alike.items(), key=lambda pair: -len(pair[1])):
+        report, finding = found[0]
+        words = " ".join(finding.detail.split())[:200]
+        lines.append(f"- {', '.join(where)}: {len(found)} ({'--only ' + str(report.number)}), {words}")
+    return lines
+
+
+def _kind(detail: str) -> str:
+    return re.sub(r"[-\d.e+]+|nan|inf", "#", detail.rpartition("optimizations: ")[2])[:40]
+
+
+def alone(seed: int, number: int, keep: Path | None) -> None:
+    """One model, with everything that is not right."""
+    with TemporaryDirectory() as scratch:
+        folder = keep or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        lane = Lane(folder, seed)
+        try:
+            for found in lane.drawn(number):
+                if lane.compared(number, found).verdict != "unsupported":
+                    break
+            else:
+                print("nothing was drawn that has a meaning, and kernels of the runtime")
+                return
+            print(onnx.printer.to_text(onnx.ModelProto.FromString(found.model)))
+            print(
+                {n: (v.dtype, v.shape) for n, v in found.feeds[0].items()}, "strange" if found.strange else ""
+            )
+            contents = [found.model, *(v.content for v in found.variants if v.content)]
+            for place, content in enumerate(contents):
+                (folder / f"{place}.onnx").write_bytes(content)
+            np.savez(folder / "feeds.npz", **found.feeds[0])
+            for place, v in enumerate((v for v in found.variants if v.content), 1):
+                print(place, " then ".join(v.rules) or "read and written", v.lacks)
+            for finding in judge(found, lane.results(contents, found.feeds)):
+                print(finding.verdict, finding.of, finding.detail)
+        finally:
+            lane.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--models", type=int, default=10_000)
+    parser.add_argument("--first", type=int, default=0, help="number of the first model")
+    parser.add_argument("--limit", type=float, default=inf, help="seconds after which it ends")
+    parser.add_argument("--only", type=int, help="one model, in this process")
+    parser.add_argument("--keep", type=Path, help="with --only: a folder for its files")
+    parser.add_argument("--table", type=Path, default=TABLE)
+    options = parser.parse_args()
+    if options.only is not None:
+        alone(options.seed, options.only, options.keep)
+        return
+    start, reports = monotonic(), []
+    try:
+        for report in differential(options.seed, range(options.first, options.first + options.models)):
+            reports.append(report)
+            if report.verdict in ("wrong", "empty", "runtime"):
+                for finding in report.findings:
+                    if finding.verdict == report.verdict:
+                        where = ",".join(finding.of) or ",".join(sorted(report.operators))
+                        print(
+                            f"{report.number} {report.verdict} [{where}] {finding.detail[:240]}", flush=True
+                        )
+                        break
+            if monotonic() - start > options.limit:
+                break
+    except KeyboardInterrupt:
+        pass
+    seconds = monotonic() - start
+    print(
+        f"{len(reports)} models in {seconds:.0f} s, {len(reports) / max(seconds, 1):.1f} a second",
+        file=sys.stderr,
+    )
+    with replacing(options.table) as beside:
+        beside.write_text(table(reports, options.seed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""What the runtime's outputs say of a model and of what rules made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from differential_way import Answer, Case, own_answer
+from onnx import ModelProto
+from onnx.reference import ReferenceEvaluator
+from sketches.elements import FLOATS, Array
+
+from tensaurus.graph.data import numpy_dtype
+from tensaurus.ops import TensorType
+
+LEVELS = ("without optimizations", "with optimizations")
+LACKING = ("NOT_IMPLEMENTED", "Could not find an implementation", "NotImplemented")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is not right.
+
+    verdict   wrong, runtime, empty or unsupported
+    of        the rules that made the program, none where it is the model itself
+    """
+
+    verdict: str
+    of: tuple[str, ...]
+    detail: str
+
+
+def judge(case: Case, results: Sequence[Sequence[Sequence[Any]]]) -> list[Finding]:
+    """Everything that is not right, by `results` of the model and then of its variants."""
+    found: list[Finding] = []
+    own, *others = results
+    variants = [v for v in case.variants if v.content]
+    outputs = [(name, case.sketch.types[name]) for name, _ in case.program.outputs]
+    for place, (feeds, answer) in enumerate(zip(case.feeds, case.answers, strict=True)):
+        base = [own[0][place], own[1][place]]
+        if all(isinstance(b, str) for b in base):
+            if place == 0:
+                return [Finding("unsupported", (), base[0])]
+            continue
+        expected = _Expected(case, outputs, answer, next(b for b in base if not isinstance(b, str)))
+        errors = [expected.error(b) for b in base]
+        if all(errors):
+            kind = "runtime" if expected.confirmed(case.model, feeds, base) else "wrong"
+            found.append(Finding(kind, (), f"{_at(feeds, place)}{errors[0]}"))
+            continue
+        found += _apart((), errors, _at(feeds, place))
+        for variant, result in zip(variants, others, strict=True):
+            found += _variant(case, variant, [r[place] for r in result], expected, feeds, place)
+    return list(dict.fromkeys(found))
+
+
+def _variant(
+    case: Case, variant: Any, outputs: Sequence[Any], expected: _Expected, feeds: Any, place: int
+) -> list[Finding]:
+    where = _at(feeds, place)
+    answer = own_answer(variant, feeds) if expected.answer is not None else None
+    if answer is not None and (error := expected.differs(answer)):
+        return [Finding("wrong", variant.rules, f"{where}in float64: {error}")]
+    if all(isinstance(o, str) for o in outputs):
+        lacks = place == 0 and any(word in outputs[0] for word in LACKING)
+        empty = any(0 in value.shape for value in feeds.values())
+        kind = "unsupported" if lacks else "empty" if empty else "wrong"
+        return [Finding(kind, variant.rules, f"{where}does not run: {outputs[0]}")]
+    errors = [expected.error(o) for o in outputs]
+    if all(errors):
+        if expected.answer is None:  # who of the two is right?
+            apart = expected.refuted(case.model, feeds)
+        else:
+            apart = answer is not None and expected.confirmed(variant.content, feeds, outputs)
+        return [Finding("runtime" if apart else "wrong", variant.rules, f"{where}{errors[0]}")]
+    return _apart(variant.rules, errors, where)
+
+
+def _apart(rules: tuple[str, ...], errors: Sequence[str], where: str) -> list[Finding]:
+    return [
+        Finding("runtime", rules, f"{where}{level}: {error}")
+        for level, error in zip(LEVELS, errors, strict=True)
+        if error
+    ]
+
+
+def _at(feeds: dict[str, Array], place: int) -> str:
+    return f"at {', '.join(f'{n}{list(v.shape)}' for n, v in feeds.items())}: " if place else ""
+
+
+def _third(content: bytes, feeds: dict[str, Array], name: str) -> Array | None:
+    """What ONNX's own reference evaluator makes of one output of a file; None where it makes nothing."""
+    model = ModelProto.FromString(content)
+    needed, nodes = {name}, []
+    for node in reversed(model.graph.node):
+        if needed & set(node.output):
+            needed.update(node.input)
+            nodes.insert(0, node)
+    outputs = [o for o in model.graph.output if o.name == name]
+    inputs = [i for i in model.graph.input if i.name in needed]
+    for entries, kept in (("node", nodes), ("output", outputs), ("input", inputs)):
+        del getattr(model.graph, entries)[:]
+        getattr(model.graph, entries).extend(kept)
+    try:
+        with np.errstate(all="ignore"):
+            (found,) = ReferenceEvaluator(model).run(None, {i.name: feeds[i.name] for i in inputs})
+            return np.asarray(found)
+    except Exception:
+        return None
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """What the outputs should be: the reference's, else those of the runtime itself."""
+
+    case: Case
+    outputs: Sequence[tuple[str, TensorType]]
+    answer: Answer | None
+    own: Sequence[Array]
+
+    def confirmed(self, content: bytes, feeds: dict[str, Array], results: Sequence[Any]) -> bool:
+        """Whether ONNX's evaluator sides with us at every output in which results of the runtime differ."""
+        places = {k for r in results if not isinstance(r, str) for k, e in enumerate(self.errors(r)) if e}
+        return bool(places) and all(self._third_error(content, feeds, k) == "" for k in places)
+
+    def refuted(self, content: bytes, feeds: dict[str, Array]) -> bool:
+        """Whether ONNX's evaluator finds the runtime's own results of the file wrong."""
+        return any(self._third_error(content, feeds, k) for k in range(len(self.outputs)))
+
+    def _third_error(self, content: bytes, feeds: dict[str, Array], place: int) -> str | None:
+        third = _third(content, feeds, self.outputs[place][0])
+        return None if third is None else self._error(place, third)
+
+    def error(self, results: Any) -> str:
+        """How results of a runtime differ; empty where they do not, or it has no kernel."""
+        if isinstance(results, str):
+            return "" if any(word in results for word in LACKING) else f"does not run: {results}"
+        return next(filter(None, self.errors(results)), "")
+
+    def errors(self, results: Sequence[Any]) -> list[str]:
+        """How each output differs."""
+        return [self._error(place, array) for place, array in enumerate(results)]
+
+    def _error(self, place: int, array: Any) -> str:
+        (name, kind), given = self.outputs[place], np.asarray(array)
+        if given.dtype != numpy_dtype(kind.dtype):
+            return f"{name} is {given.dtype}, not {kind.dtype}"
+        wanted = self.own[place] if self.answer is None else np.asarray(self.answer.outputs[name])
+        if given.shape != wanted.shape:
+            return f"{name} has the shape {list(given.shape)}, not {list(wanted.shape)}"
+        return self._off(name, kind, given, wanted, self.case.rounding)
+
+    def differs(self, found: dict[str, Array]) -> str:
+        """How the reference's own outputs differ, in float64."""
+        assert self.answer is not None
+        for name, kind in self.outputs:
+            wanted, given = np.asarray(self.answer.outputs[name]), np.asarray(found[name])
+            if given.shape != wanted.shape:
+                return f"{name} has the shape {list(given.shape)}, not {list(wanted.shape)}"
+            if error := self._off(name, kind, given, wanted, 2.0**-44):
+                return error
+        return ""
+
+    def _off(self, name: str, kind: TensorType, given: Array, wanted: Array, rounding: float) -> str:
+        if kind.dtype not in FLOATS:
+            left, right = (_integers(a) for a in (given, wanted))
+            wrong = left != right
+            off, scale = wrong.astype(float), np.zeros(wrong.shape)
+        else:
+            left, right = given.astype(float), wanted.astype(float)
+            if self.answer is not None and not self.case.holds(self.answer):
+                return ""
+            with np.errstate(all="ignore"):
+                same = (left == right) | (np.isnan(left) & np.isnan(right))
+                off = np.where(same, 0, np.abs(left - right))
+                finite = np.abs(right[np.isfinite(right)])
+                scale = rounding * (64 * np.abs(right) + 32 * (finite.max() if finite.size else 0))
+                wrong = ~(same | (off <= scale))
+            if self.case.strange and self.answer is not None:
+                wrong &= ~np.isnan(right)  # 0 * inf, where a kernel may skip the 0
+        if not wrong.any():
+            return ""
+        if self.answer is not None:
+            allowed = self.answer.allowed(name, rounding)
+            with np.errstate(all="ignore"):
+                wrong &= ~(
+                    (off <= allowed + scale) | np.isinf(allowed) | (allowed > 0) & (kind.dtype not in FLOATS)
+                )
+            if not wrong.any():
+                return ""
+        elif np.allclose(left, right, rtol=1e-3, atol=1e-3, equal_nan=True):
+            return ""
+        place = tuple(int(i) for i in np.argwhere(wrong)[0])
+        return f"{name}{list(place)} is {given[place]}, not {wanted[place]}"
+
+
+def _integers(value: Array) -> Array:
+    """Integers of any type as the bits of int64."""
+    return value.view(np.int64) if value.dtype == np.uint64 else value.astype(np.int64)

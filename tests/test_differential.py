@@ -1,0 +1,115 @@
+"""Random small models, every rule wherever it matches: nothing else comes out than the runtime computes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from tensaurus.algebra.expr import call
+from tensaurus.ops import registry
+from tensaurus.ops.elementwise import broadcast
+from tensaurus.rules.rule import parse_rule
+
+BENCH = Path(__file__).parent.parent / "bench"
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="limits of memory and time are read from /proc"
+)
+
+
+@pytest.fixture(autouse=True)
+def bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bench's modules are scripts, which find each other beside themselves."""
+    monkeypatch.syspath_prepend(str(BENCH))
+
+
+def test_forty_models() -> None:
+    from differential import differential, table
+
+    reports = list(differential(3, range(40)))
+    wrong = [(r.number, f.of, f.detail) for r in reports for f in r.findings if f.verdict == "wrong"]
+    assert wrong == []
+    assert sum(r.programs for r in reports) >= 60
+    assert sum(r.verdict == "right" for r in reports) >= 20
+    assert "| all | 40 |" in table(reports, 3)
+
+
+def test_a_model_is_made_of_its_seed_and_number_alone(tmp_path: Path) -> None:
+    from differential import Lane
+
+    def models(seed: int) -> list[bytes]:
+        lane = Lane(tmp_path, seed)
+        return [case.model for number in range(6) for case in lane.drawn(number)]
+
+    assert models(0) == models(0)
+    assert models(0) != models(1)
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A library of one wrong rule."""
+    import differential_way
+
+    def plant(line: str) -> None:
+        monkeypatch.setattr(differential_way, "library", lambda: parse_rule(line))
+        for cached in (differential_way.matchers, differential_way.by_head, differential_way.expand):
+            cached.cache_clear()
+
+    yield plant
+    monkeypatch.undo()
+    for cached in (differential_way.matchers, differential_way.by_head, differential_way.expand):
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "bad: LeakyRelu(LeakyRelu(x, alpha=a), alpha=b) => LeakyRelu(x, alpha=a*b)",
+        "bad: Transpose(x, perm=p) => Transpose(x, perm=tuple(index(p, d) for d in range(len(p))))",
+        "bad: AveragePool(Add(x, t), **a) => Add(AveragePool(x, **a), t) where const(t), numel(t) == 1",
+        "bad: Div(x, y) => x",
+    ],
+)
+def test_a_wrong_rule_is_found(planted: Any, line: str) -> None:
+    from differential import differential
+
+    planted(line)
+    reports = differential(0, range(1, 120, 2))
+    assert any(f.verdict == "wrong" and f.of == ("bad",) for r in reports for f in r.findings)
+
+
+def test_a_wrong_operator_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    import differential
+    from differential import Lane
+
+    op = registry["Floor"]
+    monkeypatch.setattr(op, "declare", lambda x: broadcast(lambda v: call("ceil", v), x))
+    monkeypatch.setattr(op, "_scopes", {})
+    monkeypatch.setattr(differential, "declared", lambda opset: (op,))
+    reports = differential.differential(0, range(0, 20, 2))
+    assert any(f.verdict == "wrong" and not f.of for r in reports for f in r.findings)
+    assert Lane is differential.Lane
+
+
+def test_what_ends_the_runtime_is_told(tmp_path: Path) -> None:
+    from differential import Lane
+
+    def model(text: str) -> bytes:
+        return bytes(
+            onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]>{text}').SerializeToString()
+        )
+
+    good = model("net (int32[1] x) => (int32[1] y) { y = Neg (x) }")
+    bad = model("net (int32[1] x) => (int32[1] y) <int32 least = {-2147483648}> { y = Div (least, x) }")
+    lane = Lane(tmp_path, 0)
+    try:
+        found, ended = lane.results([good, bad], [{"x": np.array([-1], np.int32)}])
+        assert found[0][0][0] == 1
+        assert ended[0][0].startswith("crash")
+    finally:
+        lane.close()
