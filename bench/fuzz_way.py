@@ -189,12 +189,28 @@ def run(request: tuple[bytes, list[Mapping[str, Any]]], say: Say) -> list[Any] |
         say("run")
         for place, feeds_ in enumerate(feeds):
             try:
-                return [place, session.run(None, dict(feeds_))]
+                found = session.run(None, dict(feeds_))
+                if wrong := _misshapen(session, found):
+                    return wrong
+                return [place, found]
             except Exception as error:
                 reason = reason or _line(error)
     except Exception as error:
         reason = _line(error)
     return reason
+
+
+def _misshapen(session: ort.InferenceSession, found: list[Any]) -> str:
+    """Which output is not of the shape that the model says: then kernels read what is not theirs."""
+    for output, value in zip(session.get_outputs(), found, strict=True):
+        shape = getattr(value, "shape", None)
+        stated = output.shape
+        if shape is None or not isinstance(stated, list) or not stated:
+            continue
+        sizes = zip(shape, stated, strict=False)
+        if len(shape) != len(stated) or any(isinstance(m, int) and n != m for n, m in sizes):
+            return f"{output.name} is of {list(shape)}, the model says {stated}"
+    return ""
 
 
 def _line(error: Exception) -> str:

@@ -162,7 +162,8 @@ def page(rows: Sequence[tuple[Mutant, str, str]], rules: int) -> str:
         fates = [counts[kind, found] for found in FATES]
         cells = [sum(fates), *fates]
         lines.append(f"| {kind} | {' | '.join(map(str, cells))} |")
-    lines += ["", "## Not refuted", "", "| rule | mutation | | fate | why |", "| --- | --- | --- | --- | --- |"]
+    lines += ["", "## Not refuted", "", "| rule | mutation | | fate | why |"]
+    lines += ["| --- | --- | --- | --- | --- |"]
     for mutant, found, why in rows:
         if found != "refuted":
             cells = [mutant.rule.name, mutant.kind, f"`{mutant.what}`", found, why[:160]]
