@@ -13,6 +13,7 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnxruntime.datasets import get_example
 
+from tensaurus.equivalence.interface import inputs_of, required_inputs, same_interface
 from tensaurus.errors import TensaurusError
 from tensaurus.graph import onnx_export
 from tensaurus.graph.model_file import load_model
@@ -174,3 +175,16 @@ def test_a_thousand_alike_are_tried_in_their_opset_once(monkeypatch: pytest.Monk
     model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:]), ir_version=8)
     assert len(export_model(import_model(model)).graph.node) == 1000
     assert len(calls) == 1002
+
+
+def test_sparse_weights_that_are_listed_are_no_inputs() -> None:
+    """Before IR version 4 every initializer is an input, too, the sparse ones among them."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 3, opset_import: ["": 8]> old (float[4] x, float[4] s) => (float[4] y) { y = Mul(x, s) }'
+    )
+    values = onnx.numpy_helper.from_array(np.array([2.0], np.float32), "s")
+    places = onnx.numpy_helper.from_array(np.array([1], np.int64), "")
+    model.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, places, [4]))
+    assert [value.name for value in inputs_of(model)] == ["x"]
+    assert [value.name for value in required_inputs(model)] == ["x"]
+    assert not same_interface(model, export_model(import_model(model)))

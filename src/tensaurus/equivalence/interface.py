@@ -11,14 +11,20 @@ from tensaurus.ops.onnx_form import dtype_name
 
 def inputs_of(model: ModelProto) -> list[ValueInfoProto]:
     """What a caller gives: before IR version 4 every weight is listed as an input, and none counts."""
-    weights = {t.name for t in model.graph.initializer} if model.ir_version < 4 else set()
+    weights = _weights(model) if model.ir_version < 4 else set()
     return [value for value in model.graph.input if value.name not in weights]
 
 
 def required_inputs(model: ModelProto) -> list[ValueInfoProto]:
     """What a caller must give: inputs without a default."""
-    weights = {t.name for t in model.graph.initializer}
+    weights = _weights(model)
     return [value for value in model.graph.input if value.name not in weights]
+
+
+def _weights(model: ModelProto) -> set[str]:
+    """The names of the initializers, dense or sparse."""
+    graph = model.graph
+    return {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
 
 
 def same_interface(a: ModelProto, b: ModelProto) -> list[str]:
