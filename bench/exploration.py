@@ -32,9 +32,11 @@ from typing import Any
 
 from tensaurus.cost.operators import estimate
 from tensaurus.egraph.choices import Choices
+from tensaurus.egraph.commuting import commute
 from tensaurus.egraph.cycles import Efficient, Vanilla
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.improve import quick
+from tensaurus.egraph.nesting import nest
 from tensaurus.egraph.saturate import Exploration, Filter, Limits, Ruleset, saturate
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.program import Program
@@ -71,7 +73,8 @@ def explored(
     graph.rebuild()
     make = FILTERS.get(kind)
     cycles = make() if make else None
-    return graph, roots, saturate(graph, ruleset, limits, cycles=cycles, nested=kind == OURS)
+    finders = (nest, commute) if kind == OURS else ()
+    return graph, roots, saturate(graph, ruleset, limits, cycles=cycles, finders=finders)
 
 
 def memory_now() -> float:

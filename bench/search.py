@@ -31,9 +31,11 @@ from time import monotonic, process_time
 from prices import Prices
 
 from tensaurus.egraph.choices import Choices
+from tensaurus.egraph.commuting import commute
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.extract import dag_cost
 from tensaurus.egraph.improve import quick
+from tensaurus.egraph.nesting import nest
 from tensaurus.egraph.saturate import Limits, Ruleset, saturate
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.program import Program
@@ -90,7 +92,7 @@ def saturation(program: Program, ruleset: Ruleset, limits: Limits) -> Run:
     graph = EGraph()
     roots = [graph.adopt(out) for _, out in program.outputs]
     graph.rebuild()
-    explored = saturate(graph, ruleset, limits, nested=True)
+    explored = saturate(graph, ruleset, limits, finders=(nest, commute))
     choices = Choices(graph, roots)
     problem = choices.problem([prices(piece.root) for piece in choices.pieces])
     cost = dag_cost(problem, quick(problem))

@@ -29,6 +29,7 @@ from small_programs import (
 
 from tensaurus.egraph.check import check
 from tensaurus.egraph.choices import Choices
+from tensaurus.egraph.commuting import commute
 from tensaurus.egraph.cycles import Efficient, Vanilla, filter_cycles
 from tensaurus.egraph.egraph import ABSENT, EGraph, typed
 from tensaurus.egraph.equality import equal
@@ -370,3 +371,17 @@ def test_two_terms_are_equal_by_rules_and_the_steps_are_shown() -> None:
     assert all(equation.law in text for equation in proof.equations) and " = " in text
     assert equal(left, node("Mul", node("Add", Z, Y), X), laws) is None
     assert equal(left, right, laws[2:]) is None
+
+
+def test_calls_in_both_orders_are_one_where_the_operator_commutes() -> None:
+    same = [node("Add", X, Y), node("Add", Y, X), node("Mul", X, Y), node("Mul", Y, X)]
+    apart = [node("Sub", X, Y), node("Sub", Y, X)]
+    graph, roots = graph_of(program(*[node("Relu", term) for term in (*same, *apart)]))
+    before = len(graph)
+    assert commute(graph, before) == 2 and len(graph) < before  # what reads them is one, too
+    classes = [graph.find(root) for root in roots]
+    assert classes[0] == classes[1] and classes[2] == classes[3] and len(set(classes)) == 4
+    proof = prove(graph, [(roots[0], node("Relu", same[1]))])
+    assert proof.holds() and [equation.name for equation in proof.equations] == ["commute-add"]
+    assert all(refutation(equation) is None for equation in proof.equations)
+    assert_congruent(graph)

@@ -180,7 +180,8 @@ def test_a_thousand_alike_are_tried_in_their_opset_once(monkeypatch: pytest.Monk
 def test_sparse_weights_that_are_listed_are_no_inputs() -> None:
     """Before IR version 4 every initializer is an input, too, the sparse ones among them."""
     model = onnx.parser.parse_model(
-        '<ir_version: 3, opset_import: ["": 8]> old (float[4] x, float[4] s) => (float[4] y) { y = Mul(x, s) }'
+        '<ir_version: 3, opset_import: ["": 8]>'
+        " old (float[4] x, float[4] s) => (float[4] y) { y = Mul(x, s) }"
     )
     values = onnx.numpy_helper.from_array(np.array([2.0], np.float32), "s")
     places = onnx.numpy_helper.from_array(np.array([1], np.int64), "")

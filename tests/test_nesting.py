@@ -179,7 +179,7 @@ def test_nothing_is_inserted_past_the_limit() -> None:
 
 def merged(whole: Program) -> tuple[EGraph, list[int]]:
     graph, roots = graph_of(whole)
-    saturate(graph, whole_library(), Limits(nodes=4000, rounds=8, multi=3), nested=True)
+    saturate(graph, whole_library(), Limits(nodes=4000, rounds=8, multi=3), finders=(nest,))
     return graph, roots
 
 

@@ -20,7 +20,6 @@ from tensaurus.egraph.check import Refutation, check
 from tensaurus.egraph.collector import collector_resting
 from tensaurus.egraph.egraph import EGraph, Kind
 from tensaurus.egraph.join import Joined, Needs, joined
-from tensaurus.egraph.nesting import nest
 from tensaurus.egraph.pattern import Match, Pattern
 from tensaurus.egraph.rewrite import Plan
 from tensaurus.egraph.ruleset import Entry, Family, Ruleset
@@ -28,10 +27,13 @@ from tensaurus.egraph.table import Candidates, Table
 from tensaurus.rules.equation import Equation, instance
 from tensaurus.rules.match import Binding, build
 
-__all__ = ["Entry", "Exploration", "Filter", "Limits", "Matched", "Ruleset", "saturate"]
+__all__ = ["Entry", "Exploration", "Filter", "Finder", "Limits", "Matched", "Ruleset", "saturate"]
 
 
-NESTED = 0.1  # of the room, for calls inside calls alone
+KEPT = 0.1  # of the room, for what finders insert alone
+
+# Inserts equalities that no rule writes, within so many e-nodes, and rebuilds; how many there were.
+Finder: TypeAlias = Callable[[EGraph, int], int]
 
 
 @dataclass(frozen=True)
@@ -119,19 +121,18 @@ def saturate(
     limits: Limits = Limits(),
     *,
     cycles: Filter | None = None,
-    nested: bool = False,
+    finders: Sequence[Finder] = (),
     watch: Callable[[int, int], None] = lambda rounds, nodes: None,
     refutation: Refutation | None = None,
 ) -> Exploration:
     """Apply the rules until nothing is new or a limit is met; nothing is inserted past the limit of e-nodes.
 
     The e-graph must be rebuilt, and is afterwards.  `watch` is told of the rounds done and of the e-nodes.
-    With `nested`, calls inside calls enter as one call after every round with multi-patterns, which are what
-    makes them (see `nesting`): so one merge of three is all that the merges of two, in any order, amount to.
+    The `finders` look for more after every round with multi-patterns, which write one thing in several ways.
     With a `refutation` everything is checked in the end, see `check`.
     """
     start = monotonic()
-    run = _Run(graph, ruleset, limits, cycles, nested)
+    run = _Run(graph, ruleset, limits, cycles, finders)
     with collector_resting():
         run.explore(watch)
     run.report.seconds = monotonic() - start
@@ -152,12 +153,17 @@ class _Run:
     """One exploration."""
 
     def __init__(
-        self, graph: EGraph, ruleset: Ruleset, limits: Limits, cycles: Filter | None, nested: bool
+        self,
+        graph: EGraph,
+        ruleset: Ruleset,
+        limits: Limits,
+        cycles: Filter | None,
+        finders: Sequence[Finder],
     ):
         self.graph, self.ruleset, self.limits, self.cycles = graph, ruleset, limits, cycles
-        self.nested = nested
+        self.finders = finders
         self.table = Table()
-        self.most = limits.nodes - (int(NESTED * limits.nodes) if nested else 0)
+        self.most = limits.nodes - (int(KEPT * limits.nodes) if finders else 0)
         self.room = self.most  # e-nodes at most
         self.report = Exploration()
         self.tried: dict[Family, set[Match]] = defaultdict(set)  # matches of earlier rounds
@@ -204,8 +210,8 @@ class _Run:
             finally:
                 self._merge()
                 graph.rebuild()
-                if multi and self.nested:
-                    nest(graph, self.limits.nodes)
+                for finder in self.finders if multi else ():
+                    finder(graph, self.limits.nodes)
                 graph.changed = {graph.find(group) for group in graph.changed}
                 if self.cycles is not None:
                     self.cycles.end(graph)

@@ -20,9 +20,11 @@ from typing import Protocol, TypeAlias
 from tensaurus.cost.observe import Observation
 from tensaurus.egraph.check import Refutation
 from tensaurus.egraph.choices import Choices, Place
+from tensaurus.egraph.commuting import commute
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.extract import Choice, Problem, dag_cost
 from tensaurus.egraph.fusion import fusions
+from tensaurus.egraph.nesting import nest
 from tensaurus.egraph.pattern import Pattern
 from tensaurus.egraph.proof import prove
 from tensaurus.egraph.saturate import Exploration, Limits, Ruleset, saturate
@@ -216,7 +218,9 @@ class _Hunt:
         """Fill the e-graph."""
         self.graph.rebuild()
         told = self.told
-        found = saturate(self.graph, told.ruleset, told.limits, nested=True, refutation=told.refutation)
+        found = saturate(
+            self.graph, told.ruleset, told.limits, finders=(nest, commute), refutation=told.refutation
+        )
         self.ended_by = found.ended_by
         self.explored = found
 
