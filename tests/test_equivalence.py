@@ -15,7 +15,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tensaurus.equivalence import Verdict, check_field, same_interface, verify
 from tensaurus.equivalence.degree import total_degree
-from tensaurus.equivalence.inputs import KINDS, assignments, feed
+from tensaurus.equivalence.inputs import KINDS, Values, assignments, feed
 from tensaurus.equivalence.judge import GROUP, Original, typical
 from tensaurus.equivalence.neighbours import moved, neighbour
 from tensaurus.equivalence.pairs import Laws, Pairs, halves
@@ -187,7 +187,7 @@ def test_a_wrong_edit_fails(name: str) -> None:
 def test_a_right_edit_passes(name: str) -> None:
     verdict = verify(net(), RIGHT[name](), threads=1)
     assert verdict.passed, verdict.detail
-    assert verdict.inputs == KINDS
+    assert tuple(dict.fromkeys(kind.split()[0] for kind in verdict.inputs)) == KINDS
     assert verdict.max_abs_error < 1e-5 and verdict.own_abs_error < 1e-5
     assert verdict.render().plain.startswith("equal")
     assert verdict.notes == ()
@@ -198,13 +198,14 @@ def test_the_stages_of_a_check_are_told() -> None:
     verdict = verify(net(), folded(), kinds=FEW, threads=1, stage=lambda *what: said.append(what))
     assert verdict.passed
     kinds = list(dict.fromkeys(name for name, _, _ in said))
-    assert [name.split(",")[0] for name in kinds] == [
+    assert [name.split(",")[0] for name in kinds][:4] == [
         "original and its float64 reference",
         "model one rounding away",
-        "model one rounding away in float64",
         "result",
         "result in float64",
     ]
+    assert kinds[4:]  # neighbours in float64, as many as it takes
+    assert all("one rounding away in float64" in name for name in kinds[4:])
     for kind in kinds:
         counts = [(done, total) for name, done, total in said if name == kind]
         assert counts == [(k, len(counts)) for k in range(1, len(counts) + 1)]
@@ -466,8 +467,8 @@ def test_inputs_are_seeded_and_plausible() -> None:
     (shapes, words) = next(iter(assignments(model, {})))
     assert words == "" and shapes == {"x": (2, 3, 32, 32), "i": (5,), "b": (5,)}
     for kind in KINDS:
-        one, same = (feed(model, shapes, kind, 7, {"i": (3, 9)}).arrays for _ in range(2))
-        assert all(np.array_equal(one[name], same[name]) for name in shapes)
+        one, same = (feed(model, shapes, kind, 7, Values({"i": (3, 9)})).arrays for _ in range(2))
+        assert all(one[name].tobytes() == same[name].tobytes() for name in shapes)
         assert one["x"].dtype == np.float32 and one["b"].dtype == np.bool_
         assert 3 <= one["i"].min() <= one["i"].max() <= 9
     assert 0 < np.abs(feed(model, shapes, "tiny", 0).arrays["x"]).max() < 1e-38

@@ -8,6 +8,16 @@ u      half the spacing of the output's type at 1; tiny is its smallest normal n
 
 Nothing is averaged over the tensor: a wrong pixel is judged by the original's errors at that pixel and at
 others of its size, however large errors are elsewhere.
+
+An own error is *implausible* where it exceeds
+
+    K * max(spread, like) + sqrt(u) * max |ref|
+
+spread  the largest distance of a neighbour's result from the original's own
+
+Rounding that moves a result so far from the exact one moves the neighbours' results as well, and kernels that
+approximate a function (exp, erf) keep half of the digits of their type.  Beyond that the runtime or the
+reference is wrong, and a witness decides which: the runtime on the model as it is written.
 """
 
 from __future__ import annotations
@@ -42,22 +52,28 @@ class Finding:
 class Original:
     """One output of the original on one input: the reference, its own result, and its neighbours'.
 
-    `unit` is the type whose rounding is allowed for, the output's own by default.
+    `unit` is the type whose rounding is allowed for, the output's own by default; `unreal` where infinities
+    came in: which of infinities and NaN goes out is the order of computing there.
     """
 
     reference: Any
     own: Any
     unit: np.dtype[Any] | None = None
+    unreal: bool = False
     error: Any = None  # float64: the largest so far
+    spread: Any = None  # float64: the largest distance of a neighbour from the original's own
     strange: Any = None  # where a neighbour is not finite
     seen: list[Any] = field(default_factory=list)  # integers that a neighbour or the reference has there
+    miscomputed: Any = None  # where the runtime computes the original wrong
+    truth: Any = None  # the float64 reference, whatever the runtime makes of it
 
     def __post_init__(self) -> None:
         if _shape(self.reference) != _shape(self.own):
             self.reference = self.own
+        self.truth = self.reference
         if _real(self.own):
-            self.reference = np.asarray(self.reference, np.float64)
-            self.error = np.zeros(self.own.shape)
+            self.reference = self.truth = np.asarray(self.reference, np.float64)
+            self.error, self.spread = np.zeros(self.own.shape), np.zeros(self.own.shape)
             self.strange = np.zeros(self.own.shape, bool)
             self.add(self.own)
         elif isinstance(self.own, np.ndarray) and self.own.dtype.kind in "iub":
@@ -69,12 +85,93 @@ class Original:
             return
         if self.error is not None:
             finite = np.isfinite(sample)
-            with np.errstate(all="ignore"):
-                error = np.abs(sample.astype(np.float64) - self.reference)
-            self.error = np.where(finite & (error > self.error), error, self.error)
+            self.error = _larger(self.error, _distance(sample, self.reference))
+            self.spread = _larger(self.spread, _distance(sample, self.own))
             self.strange |= ~finite
         elif self.seen:
             self.seen.append(sample)
+
+    # --------------------------------------------------------------------------- is the original's own right?
+
+    @property
+    def implausible(self) -> Array:
+        """Where no rounding explains that the original's own result differs from the reference."""
+        return self._implausible(self.own)
+
+    def _implausible(self, result: Any) -> Array:
+        if self.error is None:
+            if not self.seen or _shape(result) != _shape(self.own):
+                return np.zeros((), bool)
+            differs = np.asarray(result != self.reference)
+            for sample in self.seen[1:]:  # rounding decides where neighbours differ
+                differs &= sample == self.own
+            return differs
+        finite = np.isfinite(self.reference)
+        size = np.abs(np.where(finite, self.reference, 0.0))
+        digits = np.sqrt(float(_limits(self.own.dtype).eps) / 2)
+        floor = digits * max(float(size.max(initial=0.0)), float(_limits(self.own.dtype).tiny))
+        steady = np.isfinite(result) & ~self.strange
+        edge = size > 0.99 * float(_limits(self.own.dtype).max)
+        far = (
+            _distance(result, self.reference)
+            > K * np.maximum(self.spread, typical(size, self.spread)) + floor
+        )
+        # a number where the exact value is none, and no rounding leads there
+        with np.errstate(all="ignore"):
+            calm = self.spread <= digits * np.abs(result.astype(np.float64))
+        return np.asarray(steady & ~edge & np.where(finite, far, calm))
+
+    def settle(self, witness: Any) -> tuple[float, float]:
+        """Let the runtime's result on the model as it is written (None: there is none) be the witness.
+
+        Where the witness has what the reference has, the runtime computes the original wrong, and the
+        witness is its own result from now on.  Elsewhere one of the runtime and the reference is wrong:
+        nobody can tell which, and the runtime's result is the reference.
+        Returns how far off the runtime is in the one case and in the other, relative to the largest element.
+        """
+        wrong = self.implausible
+        if witness is None or _shape(witness) != _shape(self.own) or witness.dtype != self.own.dtype:
+            witness = self.own
+        doubtful = wrong & (self._implausible(witness) | ~self._agrees(witness))
+        cleared = wrong & ~doubtful
+        told = self._relative(cleared), self._relative(doubtful)
+        if self.error is None:
+            if doubtful.any():
+                self.reference = np.where(doubtful, self.own, self.reference)
+            old, kept = self.own, self.seen[1:]
+            self.own = np.where(cleared, self.reference, self.own)
+            # what the runtime made of neighbours is wrong there, too
+            self.seen = [self.reference, *(np.where(cleared & (n == old), self.own, n) for n in kept)]
+            self.miscomputed = cleared if cleared.any() else None
+            return told
+        if doubtful.any():
+            self.reference = np.where(doubtful, self.own.astype(np.float64), self.reference)
+            beside = _larger(self.spread, _distance(witness, self.own))
+            self.error = np.where(doubtful, beside, self.error)
+        if cleared.any():
+            old, self.own = self.own, np.where(doubtful, self.own, witness)
+            right = _larger(self.spread, _distance(self.own, self.reference))
+            self.error = np.where(doubtful, self.error, right)
+            with np.errstate(all="ignore"):
+                self.miscomputed = cleared | (_distance(old, self.reference) > self.allowed())
+        return told
+
+    def _agrees(self, witness: Any) -> Array:
+        """Whether a number is one in the reference, too."""
+        if self.error is None:
+            return np.asarray(witness == self.reference)
+        return np.asarray(np.isfinite(witness) == np.isfinite(self.reference))
+
+    def _relative(self, places: Array) -> float:
+        if not places.any():
+            return 0.0
+        if self.error is None:
+            return float(np.mean(places))
+        scale = np.max(np.abs(self.reference), where=np.isfinite(self.reference), initial=0.0)
+        distance = np.max(_distance(self.own, self.reference), where=places, initial=0.0)
+        return float(distance / max(float(scale), float(_limits(self.own.dtype).tiny)))
+
+    # ------------------------------------------------------------------------------------------ a candidate
 
     def judge(self, candidate: Any) -> Finding:
         """Whether the candidate's output is as good as the original's."""
@@ -109,7 +206,10 @@ class Original:
         # near the largest number, rounding decides between it and infinity
         edge = self.strange | (np.abs(reference) > 0.99 * limits.max)
         broken = ~fine & own_fine & ~edge
-        settled = (fine & ~own_fine & ~finite) | (~fine & ~own_fine & ~finite & ~_same(candidate, self.own))
+        other = ~_same(candidate, self.own)
+        if self.unreal:  # infinity less infinity, and zero times infinity
+            other &= ~np.isnan(candidate) & ~np.isnan(self.own)
+        settled = (fine & ~own_fine & ~finite) | (~fine & ~own_fine & ~finite & other)
         if (wrong := broken | settled).any():
             place = tuple(int(i) for i in np.argwhere(wrong)[0])
             told = f"has {candidate[place]} where the original has {self.own[place]}"
@@ -176,6 +276,17 @@ def _listwise(reference: Any, own: list[Any], candidate: Any) -> Finding:
     exact = reference if isinstance(reference, list) and len(reference) == len(own) else own
     parts = [Original(r, o).judge(c) for r, o, c in zip(exact, own, candidate, strict=True)]
     return max(parts, key=lambda f: (not f.passed, f.worst), default=Finding())
+
+
+def _distance(a: Array, b: Array) -> Array:
+    """By element, 0 where one of them is no number."""
+    with np.errstate(all="ignore"):
+        distance = np.abs(a.astype(np.float64) - b)
+    return np.where(np.isfinite(distance), distance, 0.0)
+
+
+def _larger(a: Array, b: Array) -> Array:
+    return np.asarray(np.maximum(a, b))
 
 
 def _same(a: Array, b: Array) -> Array:

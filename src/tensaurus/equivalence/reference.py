@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -14,8 +15,11 @@ import onnx
 
 from tensaurus.backends.reference import Session
 from tensaurus.child import Child, ChildError
+from tensaurus.equivalence.indices import Indices, indices_of
+from tensaurus.graph.node import OPAQUE, Node
+from tensaurus.graph.program import Program
 
-__all__ = ["Reference", "NoReference"]
+__all__ = ["Facts", "NoReference", "Reference"]
 
 SLOWER = 4.0  # times as long as on a runtime a run may take
 
@@ -29,11 +33,20 @@ class _Evaluator(Child):
     resting = True
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What a model's operators say of its inputs, and the branches that it has."""
+
+    indices: Indices
+    branches: tuple[str, ...]
+
+
 class Desk:
     """What the child does."""
 
     def __init__(self) -> None:
         self._session: Session | None = None
+        self._branches: dict[tuple[Node, bool], str] = {}
 
     def load(self, model: bytes | Path, shapes: Mapping[str, Sequence[int]]) -> None:
         """Replace the model."""
@@ -42,16 +55,46 @@ class Desk:
 
         self._session = None
         proto = onnx.load_from_string(model) if isinstance(model, bytes) else onnx.load(model)
-        self._session = Session(import_model(inlined(proto), shapes))
+        program = import_model(inlined(proto), shapes)
+        self._session, self._branches = Session(program), branches_of(program)
 
     def run(self, arrays: Mapping[str, Any]) -> list[Any]:
         """All outputs."""
         assert self._session is not None
         return self._session.run(None, arrays)
 
+    def facts(self) -> Facts:
+        """Of the model."""
+        assert self._session is not None
+        return Facts(indices_of(self._session.program), tuple(self._branches.values()))
+
+    def taken(self, arrays: Mapping[str, Any]) -> list[str]:
+        """The branches that these inputs reach."""
+        assert self._session is not None
+        found: set[tuple[Node, bool]] = set()
+        self._session.run(None, arrays, found)
+        return [text for place, text in self._branches.items() if place in found]
+
     def drop(self) -> None:
         """Forget the model."""
-        self._session = None
+        self._session, self._branches = None, {}
+
+
+def branches_of(program: Program) -> dict[tuple[Node, bool], str]:
+    """Every branch of a condition, those within others too, in words."""
+    found: dict[tuple[Node, bool], str] = {}
+    programs = [program]
+    while programs:
+        inner = programs.pop(0)
+        for node in inner.nodes:
+            if node.op is not OPAQUE or not (form := node.attribute("form")).bodies:
+                continue
+            programs += [body for _, body in form.bodies]
+            if form.operator == "If":
+                name = form.name or inner.names.get(node) or f"number {len(found) // 2 + 1}"
+                for holds, word in ((True, "then"), (False, "else")):
+                    found.setdefault((node, holds), f"the {word} branch of If {name}")
+    return found
 
 
 class Reference:
@@ -72,6 +115,22 @@ class Reference:
         shapes: Mapping[str, Sequence[int]] = MappingProxyType({}),
     ) -> list[Any]:
         """All outputs of a model whose inputs have these shapes.  Raises NoReference."""
+        found: list[Any] = self._holding(model, shapes).ask("run", dict(arrays))
+        return found
+
+    def facts(self, model: bytes | Path, shapes: Mapping[str, Sequence[int]]) -> Facts:
+        """What is known of a model without running it.  Raises NoReference."""
+        found: Facts = self._holding(model, shapes).ask("facts")
+        return found
+
+    def taken(
+        self, model: bytes | Path, arrays: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]
+    ) -> list[str]:
+        """The branches, as `facts` names them, that these inputs reach.  Raises NoReference."""
+        found: list[str] = self._holding(model, shapes).ask("taken", dict(arrays))
+        return found
+
+    def _holding(self, model: bytes | Path, shapes: Mapping[str, Sequence[int]]) -> _Evaluator:
         child = _evaluator(os.getpid(), self._threads)
         if not child.alive:
             _evaluator.cache_clear()
@@ -81,8 +140,7 @@ class Reference:
         if self._loaded != key:
             child.ask("load", model, dict(shapes))
             self._loaded = key
-        found: list[Any] = child.ask("run", dict(arrays))
-        return found
+        return child
 
     def __enter__(self) -> Reference:
         return self

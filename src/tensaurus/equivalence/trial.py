@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -11,18 +11,35 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
+from tensaurus import backends
 from tensaurus.cost.worker import RUN_LIMIT, Worker, WorkerError, tried
-from tensaurus.equivalence.inputs import Feed, Shape, assignments, feed
+from tensaurus.equivalence.constants import constants_of, shared
+from tensaurus.equivalence.indices import Indices
+from tensaurus.equivalence.inputs import (
+    Feed,
+    Shape,
+    Values,
+    assignments,
+    feeds,
+    is_integer,
+    offsets,
+    variations,
+)
+from tensaurus.equivalence.interface import required_inputs
 from tensaurus.equivalence.judge import Finding, Original
 from tensaurus.equivalence.neighbours import moved_feed, neighbour
 from tensaurus.equivalence.reference import Reference
 from tensaurus.errors import TensaurusError
+from tensaurus.graph.frame import bodies_of
 
 NEIGHBOURS = 4  # on the runtime
-EXACT = ("random", "blocks")  # inputs on which the candidate runs in float64 too
 EXACT_NEIGHBOURS = 2
+FINE = frozenset({"random", "blocks"})  # in float64 what the runtime's neighbours say is too coarse
+WITNESS = "onnxruntime"  # for a backend that cannot run a model as it is written
 LARGE = 2**31 - 2**20  # bytes that a model may have to be sent to a runtime without a file
 
+
+NO_REFERENCE = "there is no float64 reference"
 
 Stage: TypeAlias = Callable[[str, int, int], None]  # what begins, and which of how many
 
@@ -74,12 +91,20 @@ class Sight:
 
 @dataclass
 class _Row:
-    """One feed: the original's outputs on the runtime and, where the candidate runs so too, in float64."""
+    """One feed: the original's outputs on the runtime (none where it is no numbers), and in float64.
+
+    `shapes` are what the reference is read with; `moved` counts the neighbours that ran in float64.
+    """
 
     feed: Feed
-    shapes: Mapping[str, Shape]
+    shapes: Mapping[str, Sequence[int]]
     results: list[Original]
     exact: list[Original] = field(default_factory=list)
+    moved: int = 0
+
+    def beside(self, seed: int) -> dict[str, Any]:
+        """Inputs for a neighbour; those near a threshold stay where they are."""
+        return dict(self.feed.arrays) if self.feed.edge else moved_feed(self.feed.arrays, seed)
 
 
 class Trial:
@@ -88,6 +113,7 @@ class Trial:
     def __init__(
         self,
         original: Model,
+        candidate: Model,
         shapes: Mapping[str, Sequence[int]],
         kinds: Sequence[str],
         *,
@@ -100,59 +126,68 @@ class Trial:
     ):
         """A run may take `limit` seconds."""
         self.limit = limit
-        self.original, self.seed, self.ranges = original, seed, ranges
+        self.original, self.candidate, self.seed, self.given = original, candidate, seed, shapes
         self.backend, self.threads, self.stage = backend, threads, stage
         self.names = [output.name for output in original.proto.graph.output]
         self.notes: list[str] = []
         self.rows: list[_Row] = []
         self.random: set[str] = set()
+        self.kept = shared(original.proto, candidate.proto)
+        self._beside: dict[int, bytes] = {}
         self._reference = Reference(threads, limit)
+        self._witnesses: dict[str, Worker] = {}
+        self._told = False
+        self.values = Values(ranges, self._indices(), constants_of([original.proto, candidate.proto]))
         try:
-            worker = tried(original.source, backend, threads=threads, limit=limit)
+            self._worker = self._tried(original)
         except WorkerError as error:
             raise TensaurusError(f"the original does not run: {error}") from error
-        with worker:
-            self._run_original(worker, shapes, kinds)
-            self._run_neighbours(worker)
-        self._run_exact()
+        try:
+            self._run_original(kinds)
+            self._reach_branches()
+            self._run_neighbours()
+            self._settle()
+        finally:
+            self._worker.close()
+        self._expect_exact()
         self._note_constants()
+        self._note_integers()
 
     def __enter__(self) -> Trial:
         return self
 
     def __exit__(self, *given: object) -> None:
         self._reference.__exit__(*given)
+        for worker in self._witnesses.values():
+            worker.close()
 
-    # -------------------------------------------------------------------------------------- a candidate
+    def _tried(self, model: Model) -> Worker:
+        return tried(model.source, self.backend, threads=self.threads, limit=self.limit)
 
-    def judge(self, candidate: Model) -> list[Sight]:
+    # -------------------------------------------------------------------------------------- the candidate
+
+    def judge(self) -> list[Sight]:
         """Every output on every input.  Raises WorkerError where the candidate does not run."""
         found: list[Sight] = []
-        with tried(candidate.source, self.backend, threads=self.threads, limit=self.limit) as worker:
-            for number, row in enumerate(self.rows, 1):
-                self.stage("result, input", number, len(self.rows))
+        rows = [row for row in self.rows if row.results]
+        with self._tried(self.candidate) as worker:
+            for number, row in enumerate(rows, 1):
+                self.stage("result, input", number, len(rows))
                 results = _run(worker, row.feed.arrays)
                 if len(results) != len(self.names):
                     raise WorkerError(f"it has {len(results)} outputs, not {len(self.names)}")
                 found += self._judged(row, row.results, results, exact=False)
-        exact = [row for row in self.rows if row.exact]
-        for number, row in enumerate(exact, 1):
-            self.stage("result in float64, input", number, len(exact))
-            try:
-                results = self._reference.run(candidate.source, row.feed.arrays, row.shapes)
-            except TensaurusError as error:
-                self._note(f"not compared in float64: {error}")
-                break
-            found += self._judged(row, row.exact, results, exact=True)
-        return found
+        return found + self._judge_exact()
 
     def _judged(
         self, row: _Row, originals: Sequence[Original], results: Sequence[Any], exact: bool
     ) -> list[Sight]:
         sights = []
-        for name, original, result in zip(self.names, originals, results, strict=True):
+        for place, (name, original, result) in enumerate(zip(self.names, originals, results, strict=True)):
             if name not in self.random:
                 finding = original.judge(result)
+                if not finding.passed and not exact:
+                    finding = self._second(row, place, original, result, finding)
             elif _kind(result) == _kind(original.own) or exact:
                 finding = Finding()
             else:
@@ -160,52 +195,200 @@ class Trial:
             sights.append(Sight(name, row.feed, exact, finding))
         return sights
 
+    def _second(self, row: _Row, place: int, original: Original, result: Any, first: Finding) -> Finding:
+        """The finding once more, where the runtime computes the candidate as it is written."""
+        if original.miscomputed is None and self._told:
+            return first
+        self._told = True
+        outputs = self._witnessed("result", self.candidate, row)
+        if outputs is None or len(outputs) != len(self.names):
+            return first
+        right = original.judge(outputs[place])
+        if not right.passed:
+            return first
+        said = f"without graph optimizations {self._witness} computes the result right"
+        if original.miscomputed is not None and _kind(result) == _kind(original.own):
+            mixed = original.judge(np.where(original.miscomputed, outputs[place], result))
+            if mixed.passed:  # wrong only where the original is
+                self._note(f"{self.backend} computes the result wrong where it does the original; {said}")
+                return mixed
+        return replace(first, reason=f"{first.reason}; {said}")
+
+    def _judge_exact(self) -> list[Sight]:
+        """Both models by the reference.  Neighbours run only where they may make a difference."""
+        sights: dict[int, list[Sight]] = {}
+        outputs: dict[int, list[Any]] = {}
+        rows = [row for row in self.rows if row.exact]
+        for number, row in enumerate(rows):
+            self.stage("result in float64, input", number + 1, len(rows))
+            try:
+                outputs[number] = self._reference.run(self.candidate.source, row.feed.arrays, row.shapes)
+            except TensaurusError as error:
+                if row.feed.unreal:
+                    self._note(f"not compared on {row.feed.kind} inputs: {error}")
+                    continue
+                self._note(f"not compared in float64: {error}")
+                break
+            sights[number] = self._judged(row, row.exact, outputs[number], exact=True)
+        if self.original.proto.ByteSize() <= LARGE // 2:
+            for count in range(EXACT_NEIGHBOURS):
+                failing = [n for n, found in sights.items() if not all(s.finding.passed for s in found)]
+                self._move_exact(count, [rows[n] for n in failing])
+                for n in failing:
+                    sights[n] = self._judged(rows[n], rows[n].exact, outputs[n], exact=True)
+        return [sight for found in sights.values() for sight in found]
+
+    def _move_exact(self, count: int, rows: Sequence[_Row]) -> None:
+        """One more neighbour of the original in float64 for each of these rows."""
+        seed = self.seed * 1_000_003 + NEIGHBOURS + count
+        for number, row in enumerate(rows, 1):
+            if row.moved > count:
+                continue
+            words = f"{('first', 'second')[count]} model one rounding away in float64, input"
+            self.stage(words, number, len(rows))
+            beside = self._neighbour(seed)
+            try:
+                results = self._reference.run(beside, row.beside(seed), row.shapes)
+            except TensaurusError as error:
+                self._note(f"not compared with a neighbour in float64: {error}")
+                return
+            row.moved = count + 1
+            for original, result in zip(row.exact, results, strict=True):
+                original.add(result)
+
+    def _neighbour(self, seed: int) -> bytes:
+        if seed not in self._beside:
+            self._beside[seed] = neighbour(self.original.proto, seed, self.kept).SerializeToString()
+        return self._beside[seed]
+
     # ------------------------------------------------------------------------------------- the original
 
-    def _run_original(self, worker: Worker, given: Mapping[str, Sequence[int]], kinds: Sequence[str]) -> None:
+    def _indices(self) -> Indices:
+        try:
+            if not any(is_integer(value) for value in required_inputs(self.original.proto)):
+                return Indices()
+            return self._reference.facts(self.original.source, self.given).indices
+        except TensaurusError:  # then there is no reference either, and a note says so
+            return Indices()
+
+    def _run_original(self, kinds: Sequence[str]) -> None:
         first: WorkerError | None = None
         guessed: list[str] = []
-        try:
-            for shapes, words in assignments(self.original.proto, given):
-                before = len(self.rows)
-                wanted = kinds if not self.rows else kinds[:1]
-                for place, kind in enumerate(wanted, 1):
-                    self.stage("original and its float64 reference, input", place, len(wanted))
-                    item = feed(self.original.proto, shapes, kind, self.seed, self.ranges)
-                    try:
-                        results = _run(worker, item.arrays)
-                    except WorkerError as error:
-                        if not worker.alive:
-                            raise
-                        first = first or error
-                        if kind == kinds[0]:  # sizes that do not fit each other
-                            break
-                        self._note(f"the original does not run on {kind} inputs: {error}")
-                        continue
-                    if not self.rows:
-                        self._note_random(results, _run(worker, item.arrays))
-                    named = item if not before else Feed(f"{kind} {words}", item.arrays)
-                    self.rows.append(_Row(named, shapes, self._referred(item, shapes, results)))
-                if len(self.rows) > before:
-                    guessed += [words] if words else []
-                    if before:
+        tried_sizes: list[Mapping[str, Shape]] = []
+        for shapes, words in assignments(self.original.proto, self.given):
+            before = len(self.rows)
+            made = list(feeds(self.original.proto, shapes, kinds, self.seed, self.values))
+            for place, item in enumerate(made if not before else made[:1], 1):
+                self.stage("original and its float64 reference, input", place, len(made) if not before else 1)
+                try:
+                    self._add(item, shapes if words else self.given, words if before else "")
+                except WorkerError as error:
+                    if place == 1:
+                        if not self._worker.alive:
+                            raise TensaurusError(f"the original does not run: {error}") from error
+                        first = first or error  # sizes that do not fit each other
                         break
-        except WorkerError as error:
-            raise TensaurusError(f"the original does not run: {error}") from error
+                    self._note(f"the original does not run on {item.kind} inputs: {error}")
+                    self._revive()
+            if len(self.rows) > before:
+                guessed += [words] if words else []
+                tried_sizes.append(shapes)
+                if before or not words:
+                    break
         if not self.rows:
             raise TensaurusError(f"the original does not run on inputs made up for it: {first}")
+        guessed += self._run_small(kinds[:1], tried_sizes)
         if guessed:
             self._note(f"sizes that were not given are made up: {', then '.join(guessed)}")
 
-    def _referred(self, item: Feed, shapes: Mapping[str, Shape], results: Sequence[Any]) -> list[Original]:
-        try:
-            exact = self._reference.run(self.original.source, item.arrays, shapes)
-        except TensaurusError as error:
-            self._note(f"there is no float64 reference, the original's own results stand in: {error}")
-            exact = list(results)
-        return [Original(r, o) for r, o in zip(exact, results, strict=True)]
+    def _run_small(self, kinds: Sequence[str], before: Sequence[Mapping[str, Shape]]) -> list[str]:
+        """Sizes where much is an edge; those that the original runs on, in words."""
+        plans = list(variations(self.original.proto, self.given, before[0]))
+        plans = [(shapes, words) for shapes, words in plans if shapes not in before]
+        ran, refused = [], []
+        for place, (shapes, words) in enumerate(plans, 1):
+            self.stage("original at small sizes,", place, len(plans))
+            (item, *_) = feeds(self.original.proto, shapes, kinds, self.seed, self.values)
+            try:
+                self._add(item, shapes, words)
+                ran.append(words)
+            except WorkerError:
+                refused.append(words)
+                self._revive()
+        if refused:
+            self._note(f"the original does not run on {', nor on '.join(refused)}")
+        return ran
 
-    def _run_neighbours(self, worker: Worker) -> None:
+    def _revive(self) -> None:
+        """The original's session again, where a run has ended it."""
+        if not self._worker.alive:
+            self._worker = self._tried(self.original)
+
+    def _add(self, item: Feed, shapes: Mapping[str, Sequence[int]], words: str = "") -> None:
+        """One more input.  Raises WorkerError where the original does not run on it."""
+        named = Feed(f"{item.kind} {words}", item.arrays) if words else item
+        if item.unreal:
+            if (exact := self._referred(item, shapes)) is not None:
+                endless = not item.kind.startswith("nan")
+                pairs = zip(exact, self._units, strict=True)
+                originals = [Original(e, e, unit, endless) for e, unit in pairs]
+                self.rows.append(_Row(named, shapes, [], originals))
+            return
+        results = _run(self._worker, item.arrays)
+        if not self.rows:
+            self._note_random(results, _run(self._worker, item.arrays))
+        exact = self._referred(item, shapes)
+        pairs = zip(results if exact is None else exact, results, strict=True)
+        self.rows.append(_Row(named, shapes, [Original(e, r) for e, r in pairs]))
+
+    def _referred(self, item: Feed, shapes: Mapping[str, Sequence[int]]) -> list[Any] | None:
+        try:
+            return self._reference.run(self.original.source, item.arrays, shapes)
+        except TensaurusError as error:
+            if item.unreal:
+                self._note(f"not compared on {item.kind} inputs: {error}")
+            else:
+                self._note(f"{NO_REFERENCE}, the original's own results stand in: {error}")
+        return None
+
+    def _reach_branches(self) -> None:
+        """Look for inputs that reach every branch of both models, and name those never reached."""
+        for model, whose in ((self.original, "the original"), (self.candidate, "the result")):
+            if not has_bodies(model.proto):
+                continue
+            try:
+                left = dict.fromkeys(self._reference.facts(model.source, self.given).branches)
+                for row in list(self.rows) if left else []:
+                    self._reached(model, row.feed, left)
+                self._look_for(model, left)
+            except TensaurusError as error:
+                self._note(f"which branches of {whose} were taken is not known: {error}")
+                continue
+            for text in left:
+                self._note(f"{text} of {whose} was never taken: what it computes was not compared")
+
+    def _look_for(self, model: Model, left: dict[str, None]) -> None:
+        """Add inputs that reach branches that are left."""
+        shapes = {name: array.shape for name, array in self.rows[0].feed.arrays.items()}
+        for item in offsets(self.original.proto, shapes, self.seed, self.values):
+            if not left:
+                return
+            if self._reached(model, item, dict(left)):
+                try:
+                    self._add(item, self.rows[0].shapes)
+                    self._reached(model, item, left)
+                except WorkerError as error:
+                    self._note(f"the original does not run on inputs {item.kind}: {error}")
+                    self._revive()
+
+    def _reached(self, model: Model, item: Feed, left: dict[str, None]) -> bool:
+        """Whether these inputs reach branches that are left; takes them out."""
+        new = [t for t in self._reference.taken(model.source, item.arrays, self.given) if t in left]
+        for text in new:
+            del left[text]
+        return bool(new)
+
+    def _run_neighbours(self) -> None:
         if self.original.proto.ByteSize() > LARGE // 2:
             self._note("too large for neighbours: the original's own errors alone are the measure")
             return
@@ -213,41 +396,75 @@ class Trial:
             self.stage("model one rounding away", number + 1, NEIGHBOURS)
             seed = self.seed * 1_000_003 + number
             try:
-                worker.compile(neighbour(self.original.proto, seed).SerializeToString())
+                self._worker.compile(neighbour(self.original.proto, seed, self.kept).SerializeToString())
                 for row in self.rows:
-                    results = _run(worker, moved_feed(row.feed.arrays, seed))
-                    for original, result in zip(row.results, results, strict=True):
-                        original.add(result)
+                    if row.results:
+                        results = _run(self._worker, row.beside(seed))
+                        for original, result in zip(row.results, results, strict=True):
+                            original.add(result)
             except WorkerError as error:
-                if not worker.alive:
+                if not self._worker.alive:
                     self._note(f"a neighbour of the original crashed: {error}")
                     return
 
-    def _run_exact(self) -> None:
-        if any("float64 reference" in note for note in self.notes):
+    def _settle(self) -> None:
+        """Where the runtime and the reference are further apart than rounding explains, ask the witness."""
+        wrong: dict[str, float] = {}
+        doubtful: dict[str, float] = {}
+        for row in self.rows:
+            far = [n for n, o in enumerate(row.results) if _array(o.own) and o.implausible.any()]
+            if not far:
+                continue
+            outputs = self._witnessed("original", self.original, row)
+            for place in far:
+                if self.names[place] in self.random:
+                    continue
+                witness = None if outputs is None else outputs[place]
+                told = row.results[place].settle(witness)
+                for found, size in zip((wrong, doubtful), told, strict=True):
+                    found[self.names[place]] = max(found.get(self.names[place], 0.0), size)
+        plainly = f"{self._witness} without graph optimizations"
+        for name, size in wrong.items():
+            if size:
+                told = f"{self.backend} computes output {name} of the original wrong, by {size:.2g} of its"
+                self._note(f"{told} largest element: {plainly} agrees with the float64 reference")
+        for name, size in doubtful.items():
+            if size:
+                told = f"output {name} of the original is {size:.2g} of its largest element off the float64"
+                more = "one of them is wrong, so the result must agree with both"
+                self._note(f"{told} reference, and {plainly} does not agree with it either: {more}")
+
+    @property
+    def _witness(self) -> str:
+        return self.backend if isinstance(backends.find(self.backend), backends.Plain) else WITNESS
+
+    def _witnessed(self, whose: str, model: Model, row: _Row) -> list[Any] | None:
+        """All outputs of a model as it is written, nothing fused; None where it does not run so."""
+        worker = self._witnesses.get(whose)
+        try:
+            if worker is None or not worker.alive:
+                worker = self._witnesses[whose] = tried(
+                    model.source, self._witness, threads=self.threads, limit=self.limit, plain=True
+                )
+            return _run(worker, row.feed.arrays)
+        except WorkerError as error:
+            self._note(f"{self._witness} does not run the {whose} without graph optimizations: {error}")
+            return None
+
+    @property
+    def _units(self) -> list[np.dtype[Any] | None]:
+        return [_unit(output.type.tensor_type.elem_type) for output in self.original.proto.graph.output]
+
+    def _expect_exact(self) -> None:
+        """What the candidate is compared with in float64: what the original has there."""
+        if any(note.startswith(NO_REFERENCE) for note in self.notes):
             return
-        rows = [row for row in self.rows if row.feed.kind in EXACT]
-        kinds = [output.type.tensor_type.elem_type for output in self.original.proto.graph.output]
-        for row in rows:
-            row.exact = [
-                Original(original.reference, original.reference, _unit(kind))
-                for original, kind in zip(row.results, kinds, strict=True)
-            ]
-        if not rows or self.original.proto.ByteSize() > LARGE // 2:
-            return
-        for number in range(EXACT_NEIGHBOURS):
-            self.stage("model one rounding away in float64", number + 1, EXACT_NEIGHBOURS)
-            seed = self.seed * 1_000_003 + NEIGHBOURS + number
-            beside = neighbour(self.original.proto, seed).SerializeToString()
-            for row in rows:
-                moved = moved_feed(row.feed.arrays, seed)
-                try:
-                    results = self._reference.run(beside, moved, rows[0].shapes)
-                except TensaurusError as error:
-                    self._note(f"not compared with a neighbour in float64: {error}")
-                    return
-                for original, result in zip(row.exact, results, strict=True):
-                    original.add(result)
+        for row in (row for row in self.rows if row.results):
+            for original, unit in zip(row.results, self._units, strict=True):
+                expected = Original(original.truth, original.truth, unit)
+                if row.feed.kind not in FINE and expected.error is not None and original.spread is not None:
+                    expected.error = np.maximum(expected.error, original.spread)
+                row.exact.append(expected)
 
     # -------------------------------------------------------------------------------------------- notes
 
@@ -262,13 +479,32 @@ class Trial:
                 self._note(f"output {name} is random: only its type and shape were compared")
 
     def _note_constants(self) -> None:
-        rows = [row for row in self.rows if row.feed.kind in EXACT]
+        rows = [row for row in self.rows if row.feed.kind in FINE]
         if len(rows) < 2 or not rows[0].feed.arrays:
             return
         for place, name in enumerate(self.names):
             one, other = (row.results[place].own for row in rows)
             if name not in self.random and _identical(one, other):
                 self._note(f"output {name} is the same on two random inputs: it shows little")
+
+    def _note_integers(self) -> None:
+        names = [v.name for v in required_inputs(self.original.proto) if is_integer(v)]
+        for name in self.values.narrow(names):
+            self._note(
+                f"integer input {name} was never anything but 0 and 1: --range {name}=LOW,HIGH gives it more"
+            )
+        if self.values.constants.left:
+            self._note(f"{self.values.constants.left} more constants of the models have no inputs near them")
+
+
+def has_bodies(model: ModelProto) -> bool:
+    """Whether there may be branches in it."""
+    parts = (model.graph, *model.functions)
+    return any(True for part in parts for node in part.node for _ in bodies_of(node))
+
+
+def _array(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind not in "OSU"
 
 
 def _unit(elem_type: int) -> np.dtype[Any] | None:

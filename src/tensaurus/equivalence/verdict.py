@@ -84,6 +84,7 @@ def verify(
         with naming(original.name):
             started = Trial(
                 original,
+                candidate,
                 shapes or {},
                 kinds,
                 seed=seed,
@@ -95,7 +96,7 @@ def verify(
             )
         with started as trial:
             try:
-                sights = trial.judge(candidate)
+                sights = trial.judge()
             except WorkerError as error:
                 inputs = tuple(row.feed.kind for row in trial.rows)
                 detail = f"{candidate.name} does not run: {error}"

@@ -49,14 +49,16 @@ def evaluate(
     field: Field,
     *,
     cache: MutableMapping[Node, Value] | None = None,
+    taken: set[tuple[Node, bool]] | None = None,
 ) -> dict[str, Value]:
     """Every output by name, in the field.  `feeds` are arrays of elements, ints or bools.
 
     Values are freed when their last use is past.  With a `cache`, nodes in it are not computed again and
     every value computed is kept there: nodes are interned, so a second program shares what it has in common.
+    Into `taken` go the conditional nodes that were met, with their conditions.
     Raises BackendError for a node that cannot be evaluated.
     """
-    return evaluate_all([program], feeds, field, cache=cache)[0]
+    return evaluate_all([program], feeds, field, cache=cache, taken=taken)[0]
 
 
 class _TooLong(BackendError):
@@ -69,10 +71,12 @@ def evaluate_all(
     field: Field,
     *,
     cache: MutableMapping[Node, Value] | None = None,
+    taken: set[tuple[Node, bool]] | None = None,
 ) -> list[dict[str, Value]]:
     """`evaluate` for several programs at once: what they share is computed once and freed early."""
     held: dict[Node, Value] = {}
     run = _Run(field, next((p.frame for p in programs if p.frame is not None), None), programs)
+    run.taken = set() if taken is None else taken
     for program in programs:
         for node in program.inputs:
             name = node.attribute("name")
@@ -97,6 +101,7 @@ class _Run:
         self.most = TURNED_OVER_REALS if field.name == "reals" else TURNED
         self.forms: dict[Any, int] = {} if outer is None else outer.forms
         self.labels: dict[Node, Any] = {} if outer is None else outer.labels
+        self.taken: set[tuple[Node, bool]] = set() if outer is None else outer.taken
         for program in programs:
             others = {n for other in programs if other is not program for n in other.nodes}
             effects = [n for n in program.nodes if any(key == "identity" for key, _ in n.attrs)]
@@ -197,7 +202,7 @@ class _Run:
         name = form.operator
         if form.bodies and name in ("If", "Loop"):
             try:
-                found = self.branch(form, args) if name == "If" else self.loop(form, args)
+                found = self.branch(node, form, args) if name == "If" else self.loop(form, args)
                 if found is not None:
                     return found
             except _TooLong:  # a runtime might not end either
@@ -226,11 +231,13 @@ class _Run:
         )
         return inner.values([node for _, node in program.outputs], held)
 
-    def branch(self, form: Form, args: Sequence[Value]) -> Sequence[Value] | None:
+    def branch(self, node: Node, form: Form, args: Sequence[Value]) -> Sequence[Value] | None:
         condition = args[0]
         if not isinstance(condition, np.ndarray) or condition.dtype.kind != "b":
             return None
-        chosen = dict(form.bodies)["then_branch" if condition.item() else "else_branch"]
+        holds = bool(condition.item())
+        self.taken.add((node, holds))
+        chosen = dict(form.bodies)["then_branch" if holds else "else_branch"]
         return self.body(chosen, (), args[form.inputs :])
 
     def loop(self, form: Form, args: Sequence[Value]) -> Sequence[Value] | None:
