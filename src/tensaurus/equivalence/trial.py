@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -34,12 +34,10 @@ from tensaurus.graph.frame import bodies_of
 
 NEIGHBOURS = 4  # on the runtime
 EXACT_NEIGHBOURS = 2
-FINE = frozenset({"random", "blocks"})  # in float64 what the runtime's neighbours say is too coarse
+FINE = frozenset({"random", "blocks"})  # inputs on which neighbours in float64 alone are the measure there
 WITNESS = "onnxruntime"  # for a backend that cannot run a model as it is written
 LARGE = 2**31 - 2**20  # bytes that a model may have to be sent to a runtime without a file
 
-
-NO_REFERENCE = "there is no float64 reference"
 
 Stage: TypeAlias = Callable[[str, int, int], None]  # what begins, and which of how many
 
@@ -91,16 +89,13 @@ class Sight:
 
 @dataclass
 class _Row:
-    """One feed: the original's outputs on the runtime (none where it is no numbers), and in float64.
-
-    `shapes` are what the reference is read with; `moved` counts the neighbours that ran in float64.
-    """
+    """One feed: the original's outputs on the runtime (none where it is no numbers), and in float64 (None
+    where there is no reference, which reads the model with these `shapes`)."""
 
     feed: Feed
     shapes: Mapping[str, Sequence[int]]
     results: list[Original]
-    exact: list[Original] = field(default_factory=list)
-    moved: int = 0
+    truth: list[Any] | None
 
     def beside(self, seed: int) -> dict[str, Any]:
         """Inputs for a neighbour; those near a threshold stay where they are."""
@@ -130,6 +125,7 @@ class Trial:
         self.backend, self.threads, self.stage = backend, threads, stage
         self.names = [output.name for output in original.proto.graph.output]
         self.notes: list[str] = []
+        self.faults: list[str] = []  # of the runtime or of the reference
         self.rows: list[_Row] = []
         self.random: set[str] = set()
         self.kept = shared(original.proto, candidate.proto)
@@ -149,7 +145,6 @@ class Trial:
             self._settle()
         finally:
             self._worker.close()
-        self._expect_exact()
         self._note_constants()
         self._note_integers()
 
@@ -210,51 +205,71 @@ class Trial:
         if original.miscomputed is not None and _kind(result) == _kind(original.own):
             mixed = original.judge(np.where(original.miscomputed, outputs[place], result))
             if mixed.passed:  # wrong only where the original is
-                self._note(f"{self.backend} computes the result wrong where it does the original; {said}")
+                fault = f"{self.backend} computes the result wrong where it does the original; {said}"
+                self.faults += [fault] if fault not in self.faults else []
                 return mixed
         return replace(first, reason=f"{first.reason}; {said}")
 
     def _judge_exact(self) -> list[Sight]:
-        """Both models by the reference.  Neighbours run only where they may make a difference."""
-        sights: dict[int, list[Sight]] = {}
-        outputs: dict[int, list[Any]] = {}
-        rows = [row for row in self.rows if row.exact]
-        for number, row in enumerate(rows):
-            self.stage("result in float64, input", number + 1, len(rows))
+        """Both models by the reference.  Neighbours run only for the inputs where they may decide."""
+        found: list[Sight] = []
+        open_rows: list[tuple[_Row, list[Original], list[Any]]] = []
+        rows = [row for row in self.rows if row.truth is not None]
+        for number, row in enumerate(rows, 1):
+            self.stage("result in float64, input", number, len(rows))
             try:
-                outputs[number] = self._reference.run(self.candidate.source, row.feed.arrays, row.shapes)
+                outputs = self._reference.run(self.candidate.source, row.feed.arrays, row.shapes)
             except TensaurusError as error:
                 if row.feed.unreal:
                     self._note(f"not compared on {row.feed.kind} inputs: {error}")
                     continue
                 self._note(f"not compared in float64: {error}")
                 break
-            sights[number] = self._judged(row, row.exact, outputs[number], exact=True)
-        if self.original.proto.ByteSize() <= LARGE // 2:
-            for count in range(EXACT_NEIGHBOURS):
-                failing = [n for n, found in sights.items() if not all(s.finding.passed for s in found)]
-                self._move_exact(count, [rows[n] for n in failing])
-                for n in failing:
-                    sights[n] = self._judged(rows[n], rows[n].exact, outputs[n], exact=True)
-        return [sight for found in sights.values() for sight in found]
+            originals = self._expected(row)
+            sights = self._judged(row, originals, outputs, exact=True)
+            if all(sight.finding.passed for sight in sights):
+                found += sights
+            else:
+                open_rows.append((row, originals, outputs))
+        for count in range(EXACT_NEIGHBOURS if self.original.proto.ByteSize() <= LARGE // 2 else 0):
+            left = []
+            for number, (row, originals, outputs) in enumerate(open_rows, 1):
+                words = f"{('first', 'second')[count]} model one rounding away in float64, input"
+                self.stage(words, number, len(open_rows))
+                self._move(row, originals, self.seed * 1_000_003 + NEIGHBOURS + count)
+                sights = self._judged(row, originals, outputs, exact=True)
+                if all(sight.finding.passed for sight in sights):
+                    found += sights
+                else:
+                    left.append((row, originals, outputs))
+            open_rows = left
+        for row, originals, outputs in open_rows:
+            found += self._judged(row, originals, outputs, exact=True)
+        return found
 
-    def _move_exact(self, count: int, rows: Sequence[_Row]) -> None:
-        """One more neighbour of the original in float64 for each of these rows."""
-        seed = self.seed * 1_000_003 + NEIGHBOURS + count
-        for number, row in enumerate(rows, 1):
-            if row.moved > count:
-                continue
-            words = f"{('first', 'second')[count]} model one rounding away in float64, input"
-            self.stage(words, number, len(rows))
-            beside = self._neighbour(seed)
-            try:
-                results = self._reference.run(beside, row.beside(seed), row.shapes)
-            except TensaurusError as error:
-                self._note(f"not compared with a neighbour in float64: {error}")
-                return
-            row.moved = count + 1
-            for original, result in zip(row.exact, results, strict=True):
-                original.add(result)
+    def _expected(self, row: _Row) -> list[Original]:
+        """What the candidate is compared with in float64.
+
+        For most kinds of inputs the distances that the runtime's neighbours keep are measure enough.
+        """
+        kinds = [_unit(output.type.tensor_type.elem_type) for output in self.original.proto.graph.output]
+        endless = row.feed.unreal and not row.feed.kind.startswith("nan")
+        originals = [Original(e, e, unit, endless) for e, unit in zip(row.truth or [], kinds, strict=True)]
+        if row.feed.kind not in FINE:
+            for expected, own in zip(originals, row.results, strict=False):
+                if expected.error is not None and own.spread is not None:
+                    expected.error = np.maximum(expected.error, own.spread)
+        return originals
+
+    def _move(self, row: _Row, originals: Sequence[Original], seed: int) -> None:
+        """One more neighbour of the original in float64."""
+        try:
+            results = self._reference.run(self._neighbour(seed), row.beside(seed), row.shapes)
+        except TensaurusError as error:
+            self._note(f"not compared with a neighbour in float64: {error}")
+            return
+        for original, result in zip(originals, results, strict=True):
+            original.add(result)
 
     def _neighbour(self, seed: int) -> bytes:
         if seed not in self._beside:
@@ -328,18 +343,15 @@ class Trial:
         """One more input.  Raises WorkerError where the original does not run on it."""
         named = Feed(f"{item.kind} {words}", item.arrays) if words else item
         if item.unreal:
-            if (exact := self._referred(item, shapes)) is not None:
-                endless = not item.kind.startswith("nan")
-                pairs = zip(exact, self._units, strict=True)
-                originals = [Original(e, e, unit, endless) for e, unit in pairs]
-                self.rows.append(_Row(named, shapes, [], originals))
+            if (truth := self._referred(item, shapes)) is not None:
+                self.rows.append(_Row(named, shapes, [], truth))
             return
         results = _run(self._worker, item.arrays)
         if not self.rows:
             self._note_random(results, _run(self._worker, item.arrays))
-        exact = self._referred(item, shapes)
-        pairs = zip(results if exact is None else exact, results, strict=True)
-        self.rows.append(_Row(named, shapes, [Original(e, r) for e, r in pairs]))
+        truth = self._referred(item, shapes)
+        pairs = zip(results if truth is None else truth, results, strict=True)
+        self.rows.append(_Row(named, shapes, [Original(e, r) for e, r in pairs], truth))
 
     def _referred(self, item: Feed, shapes: Mapping[str, Sequence[int]]) -> list[Any] | None:
         try:
@@ -348,7 +360,7 @@ class Trial:
             if item.unreal:
                 self._note(f"not compared on {item.kind} inputs: {error}")
             else:
-                self._note(f"{NO_REFERENCE}, the original's own results stand in: {error}")
+                self._note(f"there is no float64 reference, the original's own results stand in: {error}")
         return None
 
     def _reach_branches(self) -> None:
@@ -427,12 +439,12 @@ class Trial:
         for name, size in wrong.items():
             if size:
                 told = f"{self.backend} computes output {name} of the original wrong, by {size:.2g} of its"
-                self._note(f"{told} largest element: {plainly} agrees with the float64 reference")
+                self.faults.append(f"{told} largest element: {plainly} agrees with the float64 reference")
         for name, size in doubtful.items():
             if size:
                 told = f"output {name} of the original is {size:.2g} of its largest element off the float64"
                 more = "one of them is wrong, so the result must agree with both"
-                self._note(f"{told} reference, and {plainly} does not agree with it either: {more}")
+                self.faults.append(f"{told} reference, and {plainly} does not agree with it either: {more}")
 
     @property
     def _witness(self) -> str:
@@ -450,21 +462,6 @@ class Trial:
         except WorkerError as error:
             self._note(f"{self._witness} does not run the {whose} without graph optimizations: {error}")
             return None
-
-    @property
-    def _units(self) -> list[np.dtype[Any] | None]:
-        return [_unit(output.type.tensor_type.elem_type) for output in self.original.proto.graph.output]
-
-    def _expect_exact(self) -> None:
-        """What the candidate is compared with in float64: what the original has there."""
-        if any(note.startswith(NO_REFERENCE) for note in self.notes):
-            return
-        for row in (row for row in self.rows if row.results):
-            for original, unit in zip(row.results, self._units, strict=True):
-                expected = Original(original.truth, original.truth, unit)
-                if row.feed.kind not in FINE and expected.error is not None and original.spread is not None:
-                    expected.error = np.maximum(expected.error, original.spread)
-                row.exact.append(expected)
 
     # -------------------------------------------------------------------------------------------- notes
 

@@ -26,7 +26,8 @@ class Verdict:
 
     The errors are the largest over the plausible inputs, against the float64 reference: absolute, and
     relative to the output's largest element there.  `own_*` are the original's.  `inputs` names all that was
-    tried, `detail` is one line of how it was found, or of what differs.
+    tried, `detail` is one line of how it was found, or of what differs.  `faults` are of the runtime or of
+    the reference; `notes` name what the verdict does not rest on.
     """
 
     passed: bool
@@ -38,6 +39,7 @@ class Verdict:
     detail: str = ""
     field: FieldCheck | None = None
     notes: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
 
     @property
     def equality(self) -> Equality:
@@ -51,6 +53,7 @@ class Verdict:
             bound = self.field.error_bound
             odds = f"wrong with probability at most {bound:.1g}" if bound < 1 else "without a bound"
             lines.append(Text(f"over GF(2^31-1): equal, {odds}", style="dim"))
+        lines += [Text(fault, style="yellow") for fault in self.faults]
         lines += [Text(f"note: {note}", style="dim") for note in self.notes]
         return Text("\n").join(lines)
 
@@ -100,7 +103,8 @@ def verify(
             except WorkerError as error:
                 inputs = tuple(row.feed.kind for row in trial.rows)
                 detail = f"{candidate.name} does not run: {error}"
-                return Verdict(False, inputs=inputs, detail=detail, field=field, notes=tuple(trial.notes))
+                told = {"notes": tuple(trial.notes), "faults": tuple(trial.faults)}
+                return Verdict(False, inputs=inputs, detail=detail, field=field, **told)
     plausible = [s.finding for s in sights if s.feed.plausible and not s.exact]
     max_abs, max_rel, own_abs, own_rel = (
         max((getattr(finding, key) for finding in plausible), default=float("nan"))
@@ -114,4 +118,7 @@ def verify(
         own = f"the original's own error {own_abs:.2g} absolute, {own_rel:.2g} relative"
         detail = f"{len(trial.rows)} inputs; {own}; at most {worst:.2g} of what is allowed"
     inputs = tuple(row.feed.kind for row in trial.rows)
-    return Verdict(not wrong, max_abs, max_rel, own_abs, own_rel, inputs, detail, field, tuple(trial.notes))
+    errors = (max_abs, max_rel, own_abs, own_rel)
+    return Verdict(
+        not wrong, *errors, inputs, detail, field, notes=tuple(trial.notes), faults=tuple(trial.faults)
+    )
