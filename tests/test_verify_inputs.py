@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import ModelProto, numpy_helper
 
-from tensaurus.equivalence import Verdict, verify
+from tensaurus.equivalence import Verdict, check_field, verify
 from tensaurus.equivalence.constants import beside, constants_of, shared
 from tensaurus.equivalence.indices import Indices, indices_of
 from tensaurus.equivalence.inputs import Values, assignments, feed, feeds, variations
@@ -144,6 +144,15 @@ def test_a_table_is_looked_up_in_every_part(row: int) -> None:
     wrong[max(row - 15000, 0) : row + 1] += 1
     assert not compared(parsed(text, t=TABLE), parsed(text, t=wrong)).passed
     assert compared(parsed(text, t=TABLE), parsed(text, t=TABLE)).passed
+
+
+def test_a_table_is_looked_up_everywhere_over_a_finite_field() -> None:
+    text = "net (int64[50] x) => (float[50,3] y) { y = Gather (t, x) }"
+    wrong = TABLE.copy()
+    wrong[15000:] += 1
+    programs = [import_model(parsed(text, t=t)) for t in (TABLE, wrong)]
+    assert not check_field(*programs).passed and check_field(programs[0], programs[0]).passed
+    assert check_field(*programs, ranges={"x": (0, 99)}).passed
 
 
 def test_an_index_from_the_end_is_tried() -> None:

@@ -67,13 +67,13 @@ def _arrays(model: ModelProto) -> Iterator[Array]:
                 case AttributeProto.TENSOR:
                     yield from _small(attribute.t)
                 case AttributeProto.FLOAT:
-                    yield np.float32([attribute.f])
+                    yield np.asarray([attribute.f], np.float32)
                 case AttributeProto.FLOATS if len(attribute.floats) <= SMALL:
-                    yield np.float32(attribute.floats)
+                    yield np.asarray(attribute.floats, np.float32)
                 case AttributeProto.INT if attribute.name == "value_int":
-                    yield np.int64([attribute.i])
+                    yield np.asarray([attribute.i], np.int64)
                 case AttributeProto.INTS if attribute.name == "value_ints" and len(attribute.ints) <= SMALL:
-                    yield np.int64(attribute.ints)
+                    yield np.asarray(attribute.ints, np.int64)
 
 
 def _small(tensor: TensorProto) -> Iterator[Array]:

@@ -11,7 +11,7 @@ others of its size, however large errors are elsewhere.
 
 An own error is *implausible* where it exceeds
 
-    K * max(spread, like) + sqrt(u) * max |ref|
+    K * max(spread, like) + sqrt(u) * max |ref| + tiny
 
 spread  the largest distance of a neighbour's result from the original's own
 
@@ -109,7 +109,7 @@ class Original:
         finite = np.isfinite(self.reference)
         size = np.abs(np.where(finite, self.reference, 0.0))
         digits = np.sqrt(float(_limits(self.own.dtype).eps) / 2)
-        floor = digits * max(float(size.max(initial=0.0)), float(_limits(self.own.dtype).tiny))
+        floor = digits * float(size.max(initial=0.0)) + float(_limits(self.own.dtype).tiny)
         steady = np.isfinite(result) & ~self.strange
         edge = size > 0.99 * float(_limits(self.own.dtype).max)
         far = (

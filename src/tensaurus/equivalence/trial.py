@@ -438,13 +438,13 @@ class Trial:
         plainly = f"{self._witness} without graph optimizations"
         for name, size in wrong.items():
             if size:
-                told = f"{self.backend} computes output {name} of the original wrong, by {size:.2g} of its"
-                self.faults.append(f"{told} largest element: {plainly} agrees with the float64 reference")
+                what = f"{self.backend} computes output {name} of the original wrong, by {size:.2g} of its"
+                self.faults.append(f"{what} largest element: {plainly} agrees with the float64 reference")
         for name, size in doubtful.items():
             if size:
-                told = f"output {name} of the original is {size:.2g} of its largest element off the float64"
+                what = f"output {name} of the original is {size:.2g} of its largest element off the float64"
                 more = "one of them is wrong, so the result must agree with both"
-                self.faults.append(f"{told} reference, and {plainly} does not agree with it either: {more}")
+                self.faults.append(f"{what} reference, and {plainly} does not agree with it either: {more}")
 
     @property
     def _witness(self) -> str:

@@ -103,8 +103,8 @@ def verify(
             except WorkerError as error:
                 inputs = tuple(row.feed.kind for row in trial.rows)
                 detail = f"{candidate.name} does not run: {error}"
-                told = {"notes": tuple(trial.notes), "faults": tuple(trial.faults)}
-                return Verdict(False, inputs=inputs, detail=detail, field=field, **told)
+                notes, faults = tuple(trial.notes), tuple(trial.faults)
+                return Verdict(False, inputs=inputs, detail=detail, field=field, notes=notes, faults=faults)
     plausible = [s.finding for s in sights if s.feed.plausible and not s.exact]
     max_abs, max_rel, own_abs, own_rel = (
         max((getattr(finding, key) for finding in plausible), default=float("nan"))
@@ -119,6 +119,4 @@ def verify(
         detail = f"{len(trial.rows)} inputs; {own}; at most {worst:.2g} of what is allowed"
     inputs = tuple(row.feed.kind for row in trial.rows)
     errors = (max_abs, max_rel, own_abs, own_rel)
-    return Verdict(
-        not wrong, *errors, inputs, detail, field, notes=tuple(trial.notes), faults=tuple(trial.faults)
-    )
+    return Verdict(not wrong, *errors, inputs, detail, field, tuple(trial.notes), tuple(trial.faults))
