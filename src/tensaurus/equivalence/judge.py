@@ -3,7 +3,8 @@
     |b - ref|  <=  K * max(own, like) + C * u * |ref| + tiny          for every element
 
 own    the largest error at this element of the original and of its neighbours (models one rounding away)
-like   the 0.9-quantile of `own` over the elements of like magnitude (within a factor of two)
+like   the 0.9-quantile of `own` over the elements of like magnitude (within a factor of two, where there are
+       64 such; else over as many powers of two as hold 64, but eight at most)
 u      half the spacing of the output's type at 1; tiny is its smallest normal number
 
 Nothing is averaged over the tensor: a wrong pixel is judged by the original's errors at that pixel and at
@@ -31,7 +32,8 @@ from tensaurus.backends import Array
 
 K = 8.0
 C = 16.0
-GROUP = 64  # elements of like magnitude at least
+GROUP = 64  # elements of like magnitude at least, if there are as many
+SPAN = 8  # powers of two that they span at most
 QUANTILE = 0.9
 
 
@@ -257,12 +259,14 @@ def typical(size: Array, error: Array) -> Array:
     groups: list[tuple[int, int]] = []
     begin = 0
     for end in (*starts[1:], order.size):
-        if end - begin >= GROUP or end == order.size:
+        last = end == order.size
+        if last or end - begin >= GROUP or exponents[order[end]] - exponents[order[begin]] >= SPAN:
             groups.append((begin, int(end)))
             begin = int(end)
     if len(groups) > 1 and groups[-1][1] - groups[-1][0] < GROUP:
-        last = groups.pop()
-        groups[-1] = (groups[-1][0], last[1])
+        first, end = groups[-2][0], groups[-1][1]
+        if exponents[order[end - 1]] - exponents[order[first]] < SPAN:
+            groups[-2:] = [(first, end)]
     for begin, end in groups:
         members = order[begin:end]
         result[members] = np.quantile(errors[members], QUANTILE)
