@@ -312,15 +312,20 @@ class Trial:
                     break
         if not self.rows:
             raise TensaurusError(f"the original does not run on inputs made up for it: {first}")
-        guessed += self._run_small(kinds[:1], tried_sizes)
+        small, refused = self._run_small(kinds[:1], tried_sizes)
         if guessed:
-            self._note(f"sizes that were not given are made up: {', then '.join(guessed)}")
+            self._note(f"sizes that were not given are made up: {', then '.join([*guessed, *small])}")
+        if refused:
+            self._note(f"the original does not run on {', nor on '.join(refused)}")
 
-    def _run_small(self, kinds: Sequence[str], before: Sequence[Mapping[str, Shape]]) -> list[str]:
-        """Sizes where much is an edge; those that the original runs on, in words."""
+    def _run_small(
+        self, kinds: Sequence[str], before: Sequence[Mapping[str, Shape]]
+    ) -> tuple[list[str], list[str]]:
+        """Sizes where much is an edge; those that the original runs on and the others, in words."""
         plans = list(variations(self.original.proto, self.given, before[0]))
         plans = [(shapes, words) for shapes, words in plans if shapes not in before]
-        ran, refused = [], []
+        ran: list[str] = []
+        refused: list[str] = []
         for place, (shapes, words) in enumerate(plans, 1):
             self.stage("original at small sizes,", place, len(plans))
             (item, *_) = feeds(self.original.proto, shapes, kinds, self.seed, self.values)
@@ -330,9 +335,7 @@ class Trial:
             except WorkerError:
                 refused.append(words)
                 self._revive()
-        if refused:
-            self._note(f"the original does not run on {', nor on '.join(refused)}")
-        return ran
+        return ran, refused
 
     def _revive(self) -> None:
         """The original's session again, where a run has ended it."""
