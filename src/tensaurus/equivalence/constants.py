@@ -13,7 +13,8 @@ from tensaurus.backends import Array
 from tensaurus.graph.frame import graphs_in
 
 SMALL = 64  # elements of a tensor that is no threshold, or one for each channel
-MOST = 256  # constants that inputs are made of
+NEAR = 5  # numbers beside one
+MOST = 4096  # constants that inputs are made of
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto
 from tensaurus.algebra.integers import limits
 from tensaurus.backends import Array
 from tensaurus.cost.machine import memory_bytes
-from tensaurus.equivalence.constants import Constants, beside
+from tensaurus.equivalence.constants import NEAR, Constants, beside
 from tensaurus.equivalence.indices import Indices
 from tensaurus.equivalence.interface import required_inputs, sizes_of
 from tensaurus.errors import TensaurusError
@@ -30,6 +30,7 @@ UNREAL = frozenset({"nan", "infinite"})  # no numbers: what a runtime's kernels 
 DIMENSIONS = 6  # that are made 1 alone
 OFFSETS = 24
 HUGE = 1e6
+FEW = 3  # inputs that are no numbers one by one
 PARTS = 8  # feeds of one kind at most, where one does not hold all
 # batch and other size where a model leaves them open, in the order of trying
 GUESSES = ((1, 32), (2, 64), (1, 48), (2, 48), (1, 16), (2, 8), (1, 4), (2, 3), (1, 1), (1, 224), (1, 512))
@@ -87,7 +88,7 @@ def feeds(
     floats = [value.name for value in required_inputs(model) if _float(value)]
     for kind in kinds:
         if kind in UNREAL:
-            alone = [[name] for name in floats] if 1 < len(floats) <= PARTS else []
+            alone = [[name] for name in floats] if 1 < len(floats) <= FEW else []
             for names in [floats] * bool(floats) + alone:
                 made = feed(model, shapes, kind, seed, values, only=names)
                 yield made if names is floats else Feed(f"{kind} {names[0]}", made.arrays)
@@ -232,19 +233,30 @@ def _edges(candidates: Sequence[float], shape: Shape, part: int, rng: np.random.
     return np.asarray(rng.permutation(pool[places])).reshape(shape)
 
 
-def _parts(model: ModelProto, shapes: Mapping[str, Shape], values: Values) -> int:
-    """Feeds that hold the neighbourhood of every constant for every input."""
-    most = 1
+def _all_groups(
+    model: ModelProto, shapes: Mapping[str, Shape], values: Values
+) -> Iterator[list[Sequence[float]]]:
+    """What each input takes in of the neighbourhood of the constants, part by part."""
     for value in required_inputs(model):
         dtype, size = _dtype(value), prod(shapes[value.name])
         if dtype is None or dtype.kind in "bc" or not size:
             continue
         if _float(value):
-            most = max(most, len(_groups(_floats_beside(values.constants, dtype), size)))
+            yield _groups(_floats_beside(values.constants, dtype), size)
         elif value.name in values.indices.free:
             ends = limits(dtype_name(value.type.tensor_type.elem_type))
-            most = max(most, len(_groups(_integers_beside(values.constants, *ends), size)))
-    return min(most, PARTS)
+            yield _groups(_integers_beside(values.constants, *ends), size)
+
+
+def _parts(model: ModelProto, shapes: Mapping[str, Shape], values: Values) -> int:
+    """Feeds that hold the neighbourhood of every constant for every input, PARTS at most."""
+    return min(PARTS, max((len(groups) for groups in _all_groups(model, shapes, values)), default=1))
+
+
+def unmet(model: ModelProto, shapes: Mapping[str, Shape], values: Values) -> int:
+    """How many constants have no input near them."""
+    over = (sum(map(len, groups[PARTS:])) for groups in _all_groups(model, shapes, values))
+    return values.constants.left + -(-max(over, default=0) // NEAR)
 
 
 def _require_room(name: str, elem_type: int, shape: Shape) -> None:

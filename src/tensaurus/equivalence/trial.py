@@ -23,6 +23,7 @@ from tensaurus.equivalence.inputs import (
     feeds,
     is_integer,
     offsets,
+    unmet,
     variations,
 )
 from tensaurus.equivalence.interface import required_inputs
@@ -146,7 +147,7 @@ class Trial:
         finally:
             self._worker.close()
         self._note_constants()
-        self._note_integers()
+        self._note_unmet("edges" in kinds)
 
     def __enter__(self) -> Trial:
         return self
@@ -487,14 +488,15 @@ class Trial:
             if name not in self.random and _identical(one, other):
                 self._note(f"output {name} is the same on two random inputs: it shows little")
 
-    def _note_integers(self) -> None:
+    def _note_unmet(self, edges: bool) -> None:
         names = [v.name for v in required_inputs(self.original.proto) if is_integer(v)]
         for name in self.values.narrow(names):
             self._note(
                 f"integer input {name} was never anything but 0 and 1: --range {name}=LOW,HIGH gives it more"
             )
-        if self.values.constants.left:
-            self._note(f"{self.values.constants.left} more constants of the models have no inputs near them")
+        shapes = {name: array.shape for name, array in self.rows[0].feed.arrays.items()}
+        if edges and (left := unmet(self.original.proto, shapes, self.values)):
+            self._note(f"{left} constants of the models have no inputs near them")
 
 
 def has_bodies(model: ModelProto) -> bool:
