@@ -14,28 +14,36 @@ from tensaurus.graph.frame import graphs_in
 
 SMALL = 64  # elements of a tensor that is no threshold, or one for each channel
 NEAR = 5  # numbers beside one
+HUGE = 1e6
 MOST = 4096  # constants that inputs are made of
 
 
 @dataclass(frozen=True)
 class Constants:
-    """numbers  each once, those of single elements first; `left` are how many more there are."""
+    """numbers   of floating-point types, and integers that are not huge, which may be converted to such
+    integers  of integer types
+    left      how many more numbers there are
+
+    Each once, those of single elements first.
+    """
 
     numbers: tuple[float, ...] = ()
+    integers: tuple[int, ...] = ()
     left: int = 0
 
 
 def constants_of(models: Sequence[ModelProto]) -> Constants:
     """The finite numbers in small tensors and in attributes of all of them."""
-    single: dict[float, None] = {}
-    several: dict[float, None] = {}
-    for model in models:
-        for array in _arrays(model):
-            wide = np.asarray(array, np.float64).ravel()
-            target = single if wide.size == 1 else several
-            target.update((float(v), None) for v in wide[np.isfinite(wide)])
-    found = list(single | several)
-    return Constants(tuple(found[:MOST]), len(found[MOST:]))
+    arrays = [np.ravel(array) for model in models for array in _arrays(model)]
+    arrays.sort(key=lambda array: array.size > 1)
+    whole = [int(v) for array in arrays if array.dtype.kind in "iu" for v in array]
+    found: dict[float, None] = {}
+    for array in arrays:
+        wide = np.asarray(array, np.float64)
+        fine = np.isfinite(wide) if array.dtype.kind not in "iu" else np.abs(wide) <= HUGE
+        found.update((float(v), None) for v in wide[fine])
+    numbers = list(found)
+    return Constants(tuple(numbers[:MOST]), tuple(dict.fromkeys(whole))[:MOST], len(numbers[MOST:]))
 
 
 def shared(one: ModelProto, other: ModelProto) -> frozenset[float]:

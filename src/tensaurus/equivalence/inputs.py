@@ -14,7 +14,7 @@ from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto
 from tensaurus.algebra.integers import limits
 from tensaurus.backends import Array
 from tensaurus.cost.machine import memory_bytes
-from tensaurus.equivalence.constants import NEAR, Constants, beside
+from tensaurus.equivalence.constants import HUGE, NEAR, Constants, beside
 from tensaurus.equivalence.indices import Indices
 from tensaurus.equivalence.interface import required_inputs, sizes_of
 from tensaurus.errors import TensaurusError
@@ -29,7 +29,6 @@ PLAUSIBLE = frozenset({"random", "blocks", "negative"})
 UNREAL = frozenset({"nan", "infinite"})  # no numbers: what a runtime's kernels make of them is not specified
 DIMENSIONS = 6  # that are made 1 alone
 OFFSETS = 24
-HUGE = 1e6
 FEW = 3  # inputs that are no numbers one by one
 PARTS = 8  # feeds of one kind at most, where one does not hold all
 # batch and other size where a model leaves them open, in the order of trying
@@ -202,7 +201,7 @@ def _carrier(most: int) -> type[np.generic]:
 
 def _integers_beside(constants: Constants, low: int, high: int) -> list[int]:
     """The ends of the range, and what is at most one away from a constant in it."""
-    whole = [round(number) for number in constants.numbers]
+    whole = [*constants.integers, *(round(number) for number in constants.numbers)]
     found = dict.fromkeys([low, low + 1, -1, 0, 1, high - 1, high])
     found.update(dict.fromkeys(n + step for n in whole for step in (-1, 0, 1)))
     return [n for n in found if low <= n <= high]

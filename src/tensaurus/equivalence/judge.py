@@ -12,9 +12,11 @@ others of its size, however large errors are elsewhere.
 
 An own error is *implausible* where it exceeds
 
-    K * max(spread, like) + sqrt(u) * max |ref| + tiny
+    K * max(spread, like) + sqrt(u) * scale + tiny
 
 spread  the largest distance of a neighbour's result from the original's own
+scale   the largest element of the output, on these inputs or on plausible ones: kernels know a function's
+        values (0 to 1 of a sigmoid), not its tails
 
 Rounding that moves a result so far from the exact one moves the neighbours' results as well, and kernels that
 approximate a function (exp, erf) keep half of the digits of their type.  Beyond that the runtime or the
@@ -55,13 +57,15 @@ class Original:
     """One output of the original on one input: the reference, its own result, and its neighbours'.
 
     `unit` is the type whose rounding is allowed for, the output's own by default; `unreal` where infinities
-    came in: which of infinities and NaN goes out is the order of computing there.
+    came in: which of infinities and NaN goes out is the order of computing there.  `scale` is the output's
+    largest element on plausible inputs.
     """
 
     reference: Any
     own: Any
     unit: np.dtype[Any] | None = None
     unreal: bool = False
+    scale: float = 0.0
     error: Any = None  # float64: the largest so far
     spread: Any = None  # float64: the largest distance of a neighbour from the original's own
     strange: Any = None  # where a neighbour is not finite
@@ -111,7 +115,7 @@ class Original:
         finite = np.isfinite(self.reference)
         size = np.abs(np.where(finite, self.reference, 0.0))
         digits = np.sqrt(float(_limits(self.own.dtype).eps) / 2)
-        floor = digits * float(size.max(initial=0.0)) + float(_limits(self.own.dtype).tiny)
+        floor = digits * max(self.largest, self.scale) + float(_limits(self.own.dtype).tiny)
         steady = np.isfinite(result) & ~self.strange
         edge = size > 0.99 * float(_limits(self.own.dtype).max)
         far = (
@@ -158,6 +162,13 @@ class Original:
                 self.miscomputed = cleared | (_distance(old, self.reference) > self.allowed())
         return told
 
+    @property
+    def largest(self) -> float:
+        """Of the reference's finite elements."""
+        if self.error is None:
+            return 0.0
+        return float(np.max(np.abs(self.reference), where=np.isfinite(self.reference), initial=0.0))
+
     def _agrees(self, witness: Any) -> Array:
         """Whether a number is one in the reference, too."""
         if self.error is None:
@@ -169,9 +180,8 @@ class Original:
             return 0.0
         if self.error is None:
             return float(np.mean(places))
-        scale = np.max(np.abs(self.reference), where=np.isfinite(self.reference), initial=0.0)
         distance = np.max(_distance(self.own, self.reference), where=places, initial=0.0)
-        return float(distance / max(float(scale), float(_limits(self.own.dtype).tiny)))
+        return float(distance / max(self.largest, self.scale, float(_limits(self.own.dtype).tiny)))
 
     # ------------------------------------------------------------------------------------------ a candidate
 

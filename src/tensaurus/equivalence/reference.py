@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import onnx
 
@@ -35,10 +35,13 @@ class _Evaluator(Child):
 
 @dataclass(frozen=True)
 class Facts:
-    """What a model's operators say of its inputs, and the branches that it has."""
+    """What a model's operators say of its inputs, and the branches that it has, with those around them."""
 
     indices: Indices
-    branches: tuple[str, ...]
+    branches: dict[str, str]
+
+
+Branches: TypeAlias = dict[tuple[Node, bool], tuple[str, str]]
 
 
 class Desk:
@@ -46,7 +49,7 @@ class Desk:
 
     def __init__(self) -> None:
         self._session: Session | None = None
-        self._branches: dict[tuple[Node, bool], str] = {}
+        self._branches: Branches = {}
 
     def load(self, model: bytes | Path, shapes: Mapping[str, Sequence[int]]) -> None:
         """Replace the model."""
@@ -66,34 +69,38 @@ class Desk:
     def facts(self) -> Facts:
         """Of the model."""
         assert self._session is not None
-        return Facts(indices_of(self._session.program), tuple(self._branches.values()))
+        return Facts(indices_of(self._session.program), dict(self._branches.values()))
 
     def taken(self, arrays: Mapping[str, Any]) -> list[str]:
         """The branches that these inputs reach."""
         assert self._session is not None
         found: set[tuple[Node, bool]] = set()
         self._session.run(None, arrays, found)
-        return [text for place, text in self._branches.items() if place in found]
+        return [text for place, (text, _) in self._branches.items() if place in found]
 
     def drop(self) -> None:
         """Forget the model."""
         self._session, self._branches = None, {}
 
 
-def branches_of(program: Program) -> dict[tuple[Node, bool], str]:
-    """Every branch of a condition, those within others too, in words."""
-    found: dict[tuple[Node, bool], str] = {}
-    programs = [program]
+def branches_of(program: Program) -> Branches:
+    """Every branch of a condition, those within others too, in words, and the branch around it."""
+    found: Branches = {}
+    programs = [(program, "")]
     while programs:
-        inner = programs.pop(0)
+        inner, around = programs.pop(0)
         for node in inner.nodes:
             if node.op is not OPAQUE or not (form := node.attribute("form")).bodies:
                 continue
-            programs += [body for _, body in form.bodies]
-            if form.operator == "If":
-                name = form.name or inner.names.get(node) or f"number {len(found) // 2 + 1}"
-                for holds, word in ((True, "then"), (False, "else")):
-                    found.setdefault((node, holds), f"the {word} branch of If {name}")
+            if form.operator != "If":
+                programs += [(body, around) for _, body in form.bodies]
+                continue
+            name = form.name or inner.names.get(node) or f"number {len(found) // 2 + 1}"
+            bodies = dict(form.bodies)
+            for holds, word in ((True, "then"), (False, "else")):
+                text = f"the {word} branch of {name}"
+                found.setdefault((node, holds), (text, around))
+                programs.append((bodies[f"{word}_branch"], text))
     return found
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-from onnx import ModelProto
+from onnx import ModelProto, ValueInfoProto
 
 from tensaurus import backends
 from tensaurus.cost.worker import RUN_LIMIT, Worker, WorkerError, tried
@@ -49,11 +49,12 @@ def silent(name: str, done: int, total: int) -> None:
 
 @dataclass
 class Model:
-    """A model, and how a runtime gets it."""
+    """A model with its sizes fixed, and how a runtime gets it: as it is, its inputs as it states them."""
 
     name: str
     proto: ModelProto
     source: bytes | Path
+    inputs: tuple[ValueInfoProto, ...] = ()
 
     @classmethod
     def read(cls, given: Path | str | ModelProto, shapes: Mapping[str, Sequence[int]], spare: Path) -> Model:
@@ -66,12 +67,26 @@ class Model:
             proto.CopyFrom(given)
             fix_shapes(proto, shapes)
             if given.ByteSize() < LARGE:
-                return cls(name, proto, given.SerializeToString())
+                return cls(name, proto, given.SerializeToString(), tuple(given.graph.input))
             save_model(given, spare)
-            return cls(name, proto, spare)
+            return cls(name, proto, spare, tuple(given.graph.input))
         proto = load_model(given)
+        inputs = tuple(_copied(value) for value in proto.graph.input)
         fix_shapes(proto, shapes, given)
-        return cls(str(given), proto, Path(given))
+        return cls(str(given), proto, Path(given), inputs)
+
+    def neighbour(self, seed: int, kept: Collection[float]) -> bytes:
+        """The model one rounding away, as a runtime gets it; see `neighbours`."""
+        made = neighbour(self.proto, seed, kept)
+        del made.graph.input[:]
+        made.graph.input.extend(self.inputs)
+        return bytes(made.SerializeToString())
+
+
+def _copied(value: ValueInfoProto) -> ValueInfoProto:
+    copy = ValueInfoProto()
+    copy.CopyFrom(value)
+    return copy
 
 
 @dataclass(frozen=True)
@@ -274,7 +289,7 @@ class Trial:
 
     def _neighbour(self, seed: int) -> bytes:
         if seed not in self._beside:
-            self._beside[seed] = neighbour(self.original.proto, seed, self.kept).SerializeToString()
+            self._beside[seed] = self.original.neighbour(seed, self.kept)
         return self._beside[seed]
 
     # ------------------------------------------------------------------------------------- the original
@@ -373,15 +388,16 @@ class Trial:
             if not has_bodies(model.proto):
                 continue
             try:
-                left = dict.fromkeys(self._reference.facts(model.source, self.given).branches)
+                around = self._reference.facts(model.source, self.given).branches
+                left = dict.fromkeys(around)
                 for row in list(self.rows) if left else []:
                     self._reached(model, row.feed, left)
                 self._look_for(model, left)
             except TensaurusError as error:
                 self._note(f"which branches of {whose} were taken is not known: {error}")
                 continue
-            for text in left:
-                self._note(f"{text} of {whose} was never taken: what it computes was not compared")
+            if outer := [text for text in left if around[text] not in left]:
+                self._note(f"never taken in {whose}, so not compared: {', '.join(outer)}")
 
     def _look_for(self, model: Model, left: dict[str, None]) -> None:
         """Add inputs that reach branches that are left."""
@@ -412,43 +428,50 @@ class Trial:
             self.stage("model one rounding away", number + 1, NEIGHBOURS)
             seed = self.seed * 1_000_003 + number
             try:
-                self._worker.compile(neighbour(self.original.proto, seed, self.kept).SerializeToString())
+                self._worker.compile(self.original.neighbour(seed, self.kept))
                 for row in self.rows:
                     if row.results:
                         results = _run(self._worker, row.beside(seed))
                         for original, result in zip(row.results, results, strict=True):
                             original.add(result)
             except WorkerError as error:
+                self._note(f"a model one rounding away from the original does not run: {error}")
                 if not self._worker.alive:
-                    self._note(f"a neighbour of the original crashed: {error}")
                     return
 
     def _settle(self) -> None:
         """Where the runtime and the reference are further apart than rounding explains, ask the witness."""
-        wrong: dict[str, float] = {}
-        doubtful: dict[str, float] = {}
+        wrong: dict[str, tuple[float, str]] = {}
+        doubtful: dict[str, tuple[float, str]] = {}
+        scales = [
+            max((row.results[n].largest for row in self.rows if row.feed.plausible), default=0.0)
+            for n in range(len(self.names))
+        ]
         for row in self.rows:
+            for original, scale in zip(row.results, scales, strict=False):
+                original.scale = scale
             far = [n for n, o in enumerate(row.results) if _array(o.own) and o.implausible.any()]
             if not far:
                 continue
             outputs = self._witnessed("original", self.original, row)
             for place in far:
-                if self.names[place] in self.random:
+                if (name := self.names[place]) in self.random:
                     continue
                 witness = None if outputs is None else outputs[place]
-                told = row.results[place].settle(witness)
-                for found, size in zip((wrong, doubtful), told, strict=True):
-                    found[self.names[place]] = max(found.get(self.names[place], 0.0), size)
+                for found, size in zip((wrong, doubtful), row.results[place].settle(witness), strict=True):
+                    found[name] = max(found.get(name, (0.0, "")), (size, row.feed.kind))
         plainly = f"{self._witness} without graph optimizations"
-        for name, size in wrong.items():
+        for name, (size, kind) in wrong.items():
             if size:
                 what = f"{self.backend} computes output {name} of the original wrong, by {size:.2g} of its"
-                self.faults.append(f"{what} largest element: {plainly} agrees with the float64 reference")
-        for name, size in doubtful.items():
+                how = f"{plainly} agrees with the float64 reference"
+                self.faults.append(f"{what} largest element on {kind} inputs: {how}")
+        for name, (size, kind) in doubtful.items():
             if size:
                 what = f"output {name} of the original is {size:.2g} of its largest element off the float64"
                 more = "one of them is wrong, so the result must agree with both"
-                self.faults.append(f"{what} reference, and {plainly} does not agree with it either: {more}")
+                how = f"{plainly} does not agree with it either: {more}"
+                self.faults.append(f"{what} reference on {kind} inputs, and {how}")
 
     @property
     def _witness(self) -> str:
