@@ -383,7 +383,7 @@ def variations(
     if not loose:
         return
     plans: list[dict[str, int]] = [dict.fromkeys(loose, n) for n in (1, 2, 3)]
-    plans.append({mark: 5 + 2 * place for place, mark in enumerate(loose)})
+    plans.append({mark: 3 + 2 * place for place, mark in enumerate(loose)})
     plans += [loose | {mark: 1} for mark in list(loose)[:DIMENSIONS]]
     seen = [loose]
     for plan in plans:

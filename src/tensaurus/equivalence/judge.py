@@ -14,13 +14,15 @@ An own error is *implausible* where it exceeds
 
     K * max(spread, like) + sqrt(u) * scale + tiny
 
-spread  the largest distance of a neighbour's result from the original's own
+spread  the largest distance of a neighbour's result from the original's own, and of the reference from
+        itself where the result of every operator is rounded to its type
 scale   the largest element of the output, on these inputs or on plausible ones: kernels know a function's
         values (0 to 1 of a sigmoid), not its tails
 
 Rounding that moves a result so far from the exact one moves the neighbours' results as well, and kernels that
-approximate a function (exp, erf) keep half of the digits of their type.  Beyond that the runtime or the
-reference is wrong, and a witness decides which: the runtime on the model as it is written.
+approximate a function (exp, erf) keep half of the digits of their type.  Beyond that a witness is asked: the
+runtime on the model as it is written.  If it is right, the runtime is not; else, from the fourth root of u on
+(which no sum in another order loses), the runtime or the reference is wrong.
 """
 
 from __future__ import annotations
@@ -97,6 +99,16 @@ class Original:
         elif self.seen:
             self.seen.append(sample)
 
+    def shake(self, rounded: Any) -> None:
+        """What the reference has where every operator's result is rounded: so far may rounding lead."""
+        if _shape(rounded) != _shape(self.own):
+            return
+        if self.error is not None:
+            self.spread = _larger(self.spread, _distance(rounded, self.reference))
+            self.strange |= ~np.isfinite(rounded) & np.isfinite(self.reference)
+        elif self.seen:
+            self.seen.append(rounded)
+
     # --------------------------------------------------------------------------- is the original's own right?
 
     @property
@@ -104,7 +116,8 @@ class Original:
         """Where no rounding explains that the original's own result differs from the reference."""
         return self._implausible(self.own)
 
-    def _implausible(self, result: Any) -> Array:
+    def _implausible(self, result: Any, root: float = 2.0) -> Array:
+        """`root` of u is what may be lost beyond the spread."""
         if self.error is None:
             if not self.seen or _shape(result) != _shape(self.own):
                 return np.zeros((), bool)
@@ -114,7 +127,7 @@ class Original:
             return differs
         finite = np.isfinite(self.reference)
         size = np.abs(np.where(finite, self.reference, 0.0))
-        digits = np.sqrt(float(_limits(self.own.dtype).eps) / 2)
+        digits = (float(_limits(self.own.dtype).eps) / 2) ** (1 / root)
         floor = digits * max(self.largest, self.scale) + float(_limits(self.own.dtype).tiny)
         steady = np.isfinite(result) & ~self.strange
         edge = size > 0.99 * float(_limits(self.own.dtype).max)
@@ -131,15 +144,16 @@ class Original:
         """Let the runtime's result on the model as it is written (None: there is none) be the witness.
 
         Where the witness has what the reference has, the runtime computes the original wrong, and the
-        witness is its own result from now on.  Elsewhere one of the runtime and the reference is wrong:
-        nobody can tell which, and the runtime's result is the reference.
+        witness is its own result from now on.  Elsewhere, where more than three quarters of the digits are
+        lost, one of the runtime and the reference is wrong: nobody can tell which, and the runtime's result
+        is the reference.
         Returns how far off the runtime is in the one case and in the other, relative to the largest element.
         """
         wrong = self.implausible
         if witness is None or _shape(witness) != _shape(self.own) or witness.dtype != self.own.dtype:
             witness = self.own
-        doubtful = wrong & (self._implausible(witness) | ~self._agrees(witness))
-        cleared = wrong & ~doubtful
+        cleared = wrong & ~self._implausible(witness) & self._agrees(witness)
+        doubtful = self._implausible(self.own, 4.0) & ~cleared
         told = self._relative(cleared), self._relative(doubtful)
         if self.error is None:
             if doubtful.any():

@@ -61,10 +61,10 @@ class Desk:
         program = import_model(inlined(proto), shapes)
         self._session, self._branches = Session(program), branches_of(program)
 
-    def run(self, arrays: Mapping[str, Any]) -> list[Any]:
+    def run(self, arrays: Mapping[str, Any], rounded: bool) -> list[Any]:
         """All outputs."""
         assert self._session is not None
-        return self._session.run(None, arrays)
+        return self._session.run(None, arrays, rounded=rounded)
 
     def facts(self) -> Facts:
         """Of the model."""
@@ -75,7 +75,7 @@ class Desk:
         """The branches that these inputs reach."""
         assert self._session is not None
         found: set[tuple[Node, bool]] = set()
-        self._session.run(None, arrays, found)
+        self._session.run(None, arrays, taken=found)
         return [text for place, (text, _) in self._branches.items() if place in found]
 
     def drop(self) -> None:
@@ -120,9 +120,14 @@ class Reference:
         model: bytes | Path,
         arrays: Mapping[str, Any],
         shapes: Mapping[str, Sequence[int]] = MappingProxyType({}),
+        *,
+        rounded: bool = False,
     ) -> list[Any]:
-        """All outputs of a model whose inputs have these shapes.  Raises NoReference."""
-        found: list[Any] = self._holding(model, shapes).ask("run", dict(arrays))
+        """All outputs of a model whose inputs have these shapes.  Raises NoReference.
+
+        Where `rounded`, every operator's result is rounded to its own type, as a runtime does.
+        """
+        found: list[Any] = self._holding(model, shapes).ask("run", dict(arrays), rounded)
         return found
 
     def facts(self, model: bytes | Path, shapes: Mapping[str, Sequence[int]]) -> Facts:

@@ -39,8 +39,9 @@ class Session:
         output_names: Sequence[str] | None,
         feeds: Mapping[str, Array],
         taken: set[tuple[Node, bool]] | None = None,
+        rounded: bool = False,
     ) -> list[Any]:
-        """Outputs as float64, or as ints and bools of the model's own types; for `taken` see `evaluate`."""
+        """Outputs as float64, or as ints and bools of the model's own types; for the rest see `evaluate`."""
         from onnx import numpy_helper
 
         from tensaurus.algebra.field import Reals
@@ -57,9 +58,8 @@ class Session:
         field = Reals()
         for name, value in given.items():
             _require_type(name, inputs[name], value)
-        found = evaluate(
-            self.program, {name: lifted(v, field) for name, v in given.items()}, field, taken=taken
-        )
+        values = {name: lifted(v, field) for name, v in given.items()}
+        found = evaluate(self.program, values, field, taken=taken, rounded=rounded)
         types = {name: node.types[0] for name, node in self.program.outputs}
         return [_returned(found[name], types[name]) for name in wanted]
 
