@@ -383,7 +383,8 @@ def variations(
     if not loose:
         return
     plans: list[dict[str, int]] = [dict.fromkeys(loose, n) for n in (1, 2, 3)]
-    plans.append({mark: 3 + 2 * place for place, mark in enumerate(loose)})
+    batches = {marks[0] for marks in labels.values() if marks}  # each costs as much as the whole model
+    plans.append({mark: 3 if mark in batches else 5 + 2 * place for place, mark in enumerate(loose)})
     plans += [loose | {mark: 1} for mark in list(loose)[:DIMENSIONS]]
     seen = [loose]
     for plan in plans:
