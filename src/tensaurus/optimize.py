@@ -214,6 +214,8 @@ def optimize(
                 limit=run_limit,
                 stage=told.stage,
             )
+            for fault in verdict.faults:
+                told.note(fault)
             if replay.passed and verdict.passed:
                 choice = Choice(models[place], taken, verdict, applied, replay)
                 break

@@ -23,6 +23,7 @@ __all__ = [
     "BackendError",
     "Bindable",
     "Fusing",
+    "Plain",
     "Profiling",
     "Session",
     "find",
@@ -112,6 +113,15 @@ class Fusing(Protocol):
         Read from the graph that the runtime has optimized; kernels that cannot be traced are left out.
         Raises BackendError if the runtime refuses the model.
         """
+        ...
+
+
+@runtime_checkable
+class Plain(Protocol):
+    """A backend that can run a model node by node, as it is written."""
+
+    def plain(self, model: bytes | Path, *, threads: int) -> Session:
+        """What `compile` gives, without the runtime's own rewriting of the graph."""
         ...
 
 

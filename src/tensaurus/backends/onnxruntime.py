@@ -98,6 +98,14 @@ class _OnnxRuntime:
         """A session on `threads` threads that runs one node after the other."""
         return _Session(_opened(model, _options(threads)))
 
+    def plain(self, model: bytes | Path, *, threads: int) -> _Session:
+        """With every graph optimization off."""
+        import onnxruntime as ort
+
+        options = _options(threads)
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        return _Session(_opened(model, options))
+
     def kernels(self, model: bytes | Path) -> list[frozenset[str]]:
         """Of the graph that runs; it renames tensors in blocked layouts, which the graph before explains."""
         import onnx

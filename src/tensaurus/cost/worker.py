@@ -66,9 +66,9 @@ class Worker(Child):
             remedy=remedy,
         )
 
-    def compile(self, model: bytes | Path) -> float:
-        """Replace the session; returns the seconds that it took."""
-        return float(self.ask("compile", model))
+    def compile(self, model: bytes | Path, *, plain: bool = False) -> float:
+        """Replace the session; returns the seconds that it took.  For `plain` see `backends.Plain`."""
+        return float(self.ask("compile", model, plain))
 
     def feed(self, feeds: Mapping[str, Array]) -> None:
         """Set the inputs, by name, of every run that follows."""
@@ -115,15 +115,15 @@ class Worker(Child):
         return found
 
 
-def tried(model: bytes | Path, backend: str, *, threads: int, limit: float) -> Worker:
+def tried(model: bytes | Path, backend: str, *, threads: int, limit: float, plain: bool = False) -> Worker:
     """A worker that has compiled a model whose behaviour nobody knows; a run may take `limit` seconds.
 
-    Raises WorkerError.
+    For `plain` see `backends.Plain`.  Raises WorkerError.
     """
     size = len(model) if isinstance(model, bytes) else model.stat().st_size
     worker = Worker(backend, threads=threads, timeout=limit + size // LOADING, remedy=MORE_TIME)
     try:
-        worker.compile(model)
+        worker.compile(model, plain=plain)
     except BaseException:
         worker.close()
         raise
@@ -140,10 +140,16 @@ class Desk:
         self._call: Any = None
         self._feeds: dict[str, Array] = {}
 
-    def compile(self, model: bytes | Path) -> float:
+    def compile(self, model: bytes | Path, plain: bool = False) -> float:
         self._drop()  # two sessions would disturb each other
         start = time.perf_counter()
-        self._session = backends.find(self._backend).compile(model, threads=self._threads)
+        backend = backends.find(self._backend)
+        if not plain:
+            self._session = backend.compile(model, threads=self._threads)
+        elif isinstance(backend, backends.Plain):
+            self._session = backend.plain(model, threads=self._threads)
+        else:
+            raise backends.BackendError(f"{self._backend} cannot run a model as it is written")
         return time.perf_counter() - start
 
     def feed(self, feeds: dict[str, Array]) -> None:

@@ -19,6 +19,7 @@ from tensaurus.algebra.field import Array, P
 from tensaurus.backends import BackendError
 from tensaurus.backends.reference.evaluation import evaluate_all
 from tensaurus.equivalence.degree import total_degree
+from tensaurus.equivalence.indices import indices_of
 from tensaurus.equivalence.pairs import Laws, Pairs
 from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType
@@ -67,16 +68,27 @@ def check_field(
     """Compare all outputs of two programs with the same inputs, over GF(2^31 - 1).
 
     Weights are lifted exactly, so neither program's constants may have been rounded.  Integer inputs are
-    drawn from `ranges` (by name, both ends included; else 0..1), and the bound holds for those drawn.
+    drawn from `ranges` (by name, both ends included; else from the places that they name in both programs,
+    else 0..1), and the bound holds for those drawn.
     """
     found: FieldCheck | None = None
+    known = {**_places(a, b), **(ranges or {})}
     for laws, words in LADDER:
-        found = _check(a, b, laws, trials if not laws.order else max(trials, 8), seed, ranges or {})
+        found = _check(a, b, laws, trials if not laws.order else max(trials, 8), seed, known)
         if found.passed:
             text = ", ".join(t for t in (found.detail, words) if t)
             return FieldCheck(True, found.trials, found.degree, found.error_bound, text)
     assert found is not None
     return found
+
+
+def _places(a: Program, b: Program) -> dict[str, tuple[int, int]]:
+    """The limits of the places that integer inputs name."""
+    one, other = indices_of(a).limits, indices_of(b).limits
+    return {
+        name: (max(low, other[name][0]), min(high, other[name][1])) if name in other else (low, high)
+        for name, (low, high) in one.items()
+    }
 
 
 def _check(

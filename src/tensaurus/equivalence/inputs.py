@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
 import onnx
-from onnx import ModelProto, TensorProto, TypeProto
+from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto
 
+from tensaurus.algebra.integers import limits
 from tensaurus.backends import Array
 from tensaurus.cost.machine import memory_bytes
+from tensaurus.equivalence.constants import HUGE, NEAR, Constants, beside
+from tensaurus.equivalence.indices import Indices
 from tensaurus.equivalence.interface import required_inputs, sizes_of
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.data import size_in_bytes
 from tensaurus.ops.onnx_form import dtype_name
 
-KINDS = ("random", "blocks", "negative", "zeros", "constant", "large", "tiny")
+KINDS = (
+    *("random", "blocks", "negative", "zeros", "constant", "large", "tiny", "magnitudes"),
+    *("edges", "nan", "infinite"),
+)
 PLAUSIBLE = frozenset({"random", "blocks", "negative"})
+UNREAL = frozenset({"nan", "infinite"})  # no numbers: what a runtime's kernels make of them is not specified
+DIMENSIONS = 6  # that are made 1 alone
+OFFSETS = 24
+FEW = 3  # inputs that are no numbers one by one
+PARTS = 8  # feeds of one kind at most, where one does not hold all
 # batch and other size where a model leaves them open, in the order of trying
 GUESSES = ((1, 32), (2, 64), (1, 48), (2, 48), (1, 16), (2, 8), (1, 4), (2, 3), (1, 1), (1, 224), (1, 512))
-SMALL = (1, 2, 3, 5, 7)  # sizes at which remainders show
-ALONE = 4  # dimensions that are made odd each by itself
 RANK = 64  # of an array of numpy's
 BLOCK = 8  # noise alone leaves many detectors silent: blocks of 8 x 8 have edges and surfaces
 WORDS = ("", "a", "zwei", "trois mots ici", "42")
@@ -42,18 +51,70 @@ class Feed:
     def plausible(self) -> bool:
         return self.kind in PLAUSIBLE
 
+    @property
+    def unreal(self) -> bool:
+        """Whether not all of it is numbers."""
+        return self.kind.split()[0] in UNREAL
+
+    @property
+    def edge(self) -> bool:
+        """Whether it stands on thresholds."""
+        return self.kind.split()[0] == "edges"
+
+
+@dataclass(frozen=True)
+class Values:
+    """What the values of inputs may be.
+
+    ranges     of integer inputs, as the caller gave them, both ends included
+    indices    what the model uses the other integer inputs for; what is not known there is 0 or 1
+    constants  of the models that are compared
+    """
+
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    indices: Indices = Indices()
+    constants: Constants = Constants()
+
+    def narrow(self, names: Iterable[str]) -> list[str]:
+        """Of these integer inputs those that are never anything but 0 and 1."""
+        return [n for n in names if n not in {*self.ranges, *self.indices.limits, *self.indices.free}]
+
+
+def feeds(
+    model: ModelProto, shapes: Mapping[str, Shape], kinds: Sequence[str], seed: int, values: Values
+) -> Iterator[Feed]:
+    """Inputs of these kinds, several of a kind where one does not hold all that belongs to it."""
+    floats = [value.name for value in required_inputs(model) if _float(value)]
+    for kind in kinds:
+        if kind in UNREAL:
+            alone = [[name] for name in floats] if 1 < len(floats) <= FEW else []
+            for names in [floats] * bool(floats) + alone:
+                made = feed(model, shapes, kind, seed, values, only=names)
+                yield made if names is floats else Feed(f"{kind} {names[0]}", made.arrays)
+            continue
+        for part in range(_parts(model, shapes, values) if kind == "edges" else 1):
+            made = feed(model, shapes, kind, seed, values, part=part)
+            yield made if not part else Feed(f"{kind} {part + 1}", made.arrays)
+
 
 def feed(
     model: ModelProto,
     shapes: Mapping[str, Shape],
     kind: str,
     seed: int,
-    ranges: Mapping[str, tuple[int, int]] | None = None,
+    values: Values | None = None,
+    *,
+    part: int = 0,
+    only: Collection[str] | None = None,
 ) -> Feed:
-    """Inputs of one kind.  Integers are drawn from `ranges` (else 0..1); zeros and large take its ends.
+    """Inputs of one kind.
 
+    Integers are drawn from the ranges that are given or known, whose ends zeros and large take, else from
+    0..1, and far beyond where any number will do and the kind is not plausible.  `part` counts the feeds of
+    edges; `only` these inputs are not numbers where the kind is none, all where None.
     Raises TensaurusError for an input that is not a tensor of known elements, or larger than the memory.
     """
+    values = values or Values()
     rng = np.random.default_rng([seed, KINDS.index(kind)])
     arrays = {}
     for value in required_inputs(model):
@@ -64,6 +125,7 @@ def feed(
             raise TensaurusError(f"the element type of input {value.name} is not known")
         shape = shapes[value.name]
         _require_room(value.name, tensor.elem_type, shape)
+        own = kind if kind not in UNREAL or only is None or value.name in only else "random"
         if tensor.elem_type == TensorProto.STRING:
             arrays[value.name] = np.asarray(rng.choice(WORDS, shape), object)
             continue
@@ -71,13 +133,129 @@ def feed(
         if dtype == np.bool_:
             drawn = rng.integers(0, 2, shape)
             arrays[value.name] = np.asarray(_ends(kind, drawn, 0, 1), np.bool_)
-        elif dtype.kind in "iu" or "int" in dtype.name:
-            low, high = (ranges or {}).get(value.name, (0, 1))
-            drawn = rng.integers(low, high, shape, endpoint=True)
-            arrays[value.name] = np.asarray(_ends(kind, drawn, low, high)).astype(dtype)
+        elif _float(value):
+            if own == "edges" and dtype.kind != "c":
+                made = _edges(_floats_beside(values.constants, dtype), shape, part, rng)
+            else:
+                made = _floats(own, shape, dtype, rng)
+            with np.errstate(all="ignore"):
+                arrays[value.name] = np.asarray(made).astype(dtype)
         else:
-            arrays[value.name] = np.asarray(_floats(kind, shape, dtype, rng)).astype(dtype)
+            arrays[value.name] = _integers(value, shape, own, part, values, rng).astype(dtype)
     return Feed(kind, arrays)
+
+
+def _dtype(value: ValueInfoProto) -> np.dtype[np.generic] | None:
+    code = value.type.tensor_type.elem_type
+    known = code in TensorProto.DataType.values() and code not in (0, TensorProto.STRING)
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(code)) if known else None
+
+
+def is_integer(value: ValueInfoProto) -> bool:
+    """Whether an input's elements are integers."""
+    dtype = _dtype(value)
+    return dtype is not None and (dtype.kind in "iu" or "int" in dtype.name)
+
+
+def _float(value: ValueInfoProto) -> bool:
+    dtype = _dtype(value)
+    return dtype is not None and ("float" in dtype.name or dtype.kind == "c")
+
+
+def _integers(
+    value: ValueInfoProto, shape: Shape, kind: str, part: int, values: Values, rng: np.random.Generator
+) -> Array:
+    """Integers of one input."""
+    name, least, most = value.name, *limits(dtype_name(value.type.tensor_type.elem_type))
+    if name in values.ranges:
+        low, high = values.ranges[name]
+        near = [n for n in _integers_beside(values.constants, low, high) if low <= n <= high]
+    elif name in values.indices.limits:
+        low, high = values.indices.limits[name]
+        low, high = max(low, least), min(high, most)
+        if kind in ("negative", "constant") and low < 0:  # counted from the end
+            return np.asarray(_ends(kind, rng.integers(low, 0, shape), low, high))
+        near = [low, 0, high]
+        low = max(low, 0)
+    elif name in values.indices.free:
+        low, high = 0, 1
+        near = _integers_beside(values.constants, least, most)
+        if kind == "large":
+            return np.full(shape, most, _carrier(most))
+        if kind == "magnitudes":
+            drawn = 2.0 ** rng.uniform(0, np.log2(float(most)) - 0.01, shape)
+            return np.asarray(drawn * rng.choice((-1, 1) if least < 0 else (1,), shape)).astype(
+                _carrier(most)
+            )
+    else:
+        low, high = 0, 1
+        near = [0, 1]
+    if kind == "edges":
+        return _edges(near, shape, part, rng).astype(_carrier(max(near)))
+    return np.asarray(_ends(kind, rng.integers(low, high, shape, endpoint=True), low, high))
+
+
+def _carrier(most: int) -> type[np.generic]:
+    return np.uint64 if most >= 2**63 else np.int64
+
+
+def _integers_beside(constants: Constants, low: int, high: int) -> list[int]:
+    """The ends of the range, and what is at most one away from a constant in it."""
+    whole = [*constants.integers, *(round(number) for number in constants.numbers)]
+    found = dict.fromkeys([low, low + 1, -1, 0, 1, high - 1, high])
+    found.update(dict.fromkeys(n + step for n in whole for step in (-1, 0, 1)))
+    return [n for n in found if low <= n <= high]
+
+
+def _floats_beside(constants: Constants, dtype: np.dtype[np.generic]) -> list[float]:
+    found = dict.fromkeys(n for number in constants.numbers for n in beside(number, dtype))
+    with np.errstate(all="ignore"):
+        fine = np.isfinite(np.asarray(list(found), np.float64).astype(dtype).astype(np.float64))
+    return [n for n, kept in zip(found, fine, strict=True) if kept] or [0.0]
+
+
+def _groups(candidates: Sequence[float], size: int) -> list[Sequence[float]]:
+    """As many of them as an input holds at once; beside huge ones, the others would have no effect."""
+    plain = [n for n in candidates if abs(n) <= HUGE]
+    rest = [n for n in candidates if abs(n) > HUGE]
+    step = max(size, 1)
+    return [part[k : k + step] for part in (plain, rest) for k in range(0, len(part), step)]
+
+
+def _edges(candidates: Sequence[float], shape: Shape, part: int, rng: np.random.Generator) -> Array:
+    """Those of one part, each once at least."""
+    groups = _groups(candidates, prod(shape))
+    group = groups[part % len(groups)]
+    exact = max(map(abs, group)) >= 2**53  # floats would round it
+    pool = np.asarray(group, object if exact else np.float64)
+    places = np.arange(prod(shape)) % len(pool)
+    return np.asarray(rng.permutation(pool[places])).reshape(shape)
+
+
+def _all_groups(
+    model: ModelProto, shapes: Mapping[str, Shape], values: Values
+) -> Iterator[list[Sequence[float]]]:
+    """What each input takes in of the neighbourhood of the constants, part by part."""
+    for value in required_inputs(model):
+        dtype, size = _dtype(value), prod(shapes[value.name])
+        if dtype is None or dtype.kind in "bc" or not size:
+            continue
+        if _float(value):
+            yield _groups(_floats_beside(values.constants, dtype), size)
+        elif value.name in values.indices.free:
+            ends = limits(dtype_name(value.type.tensor_type.elem_type))
+            yield _groups(_integers_beside(values.constants, *ends), size)
+
+
+def _parts(model: ModelProto, shapes: Mapping[str, Shape], values: Values) -> int:
+    """Feeds that hold the neighbourhood of every constant for every input, PARTS at most."""
+    return min(PARTS, max((len(groups) for groups in _all_groups(model, shapes, values)), default=1))
+
+
+def unmet(model: ModelProto, shapes: Mapping[str, Shape], values: Values) -> int:
+    """How many constants have no input near them."""
+    over = (sum(map(len, groups[PARTS:])) for groups in _all_groups(model, shapes, values))
+    return values.constants.left + -(-max(over, default=0) // NEAR)
 
 
 def _require_room(name: str, elem_type: int, shape: Shape) -> None:
@@ -108,6 +286,13 @@ def _floats(kind: str, shape: Shape, dtype: np.dtype[np.generic], rng: np.random
             return -rng.uniform(0, 1, shape)
         case "zeros":
             return np.zeros(shape)
+        case "nan":
+            return np.full(shape, np.nan)
+        case "infinite":
+            return np.asarray(rng.choice((-np.inf, np.inf), shape))
+        case "magnitudes":
+            top = 4 if dtype.itemsize < 4 else 6
+            return np.asarray(rng.choice((-1.0, 1.0), shape)) * 10.0 ** rng.uniform(-6, top, shape)
         case "constant":
             return np.full(shape, rng.uniform(0.1, 1))
         case "large":
@@ -178,36 +363,57 @@ def assignments(
         yield made, " ".join(said)
 
 
-def edges(
-    model: ModelProto, shapes: Mapping[str, Sequence[int]], ran: Mapping[str, Shape]
+def variations(
+    model: ModelProto, shapes: Mapping[str, Sequence[int]], first: Mapping[str, Shape]
 ) -> Iterator[tuple[dict[str, Shape], str]]:
-    """Shapes beside those that `ran`, with words for them: open sizes small, or one more than they were.
+    """Small and odd sizes of what the model leaves open, beside those of `first`; with words for them.
 
-    A pool that rounds up, and what a runtime makes of it, may be right at even sizes and wrong at odd ones.
-    All open sizes are small, or one more, at once; then each alone is one more.
+    All of them 1, 2 and 3, all of them odd and different, and each of them 1 beside the others of `first`.
     """
     entries = required_inputs(model)
-    open_: dict[str, list[str | None]] = {}
+    labels = {value.name: _labels(value) for value in entries}
+    loose: dict[str, int] = {}
     for value in entries:
-        sizes = None if value.name in shapes else _sizes(value.type)
-        marks = _labels(value)
-        open_[value.name] = [
-            mark if n is None else None for mark, n in zip(marks, sizes or [0] * len(marks), strict=True)
-        ]
-    labels = list(dict.fromkeys(mark for marks in open_.values() for mark in marks if mark is not None))
-    changes: list[tuple[Sequence[str], int | None]] = [(labels, n) for n in SMALL] if labels else []
-    changes += [(labels, None)] if labels else []
-    changes += [([label], None) for label in labels[:ALONE]] if len(labels) > 1 else []
-    for chosen, size in changes:
+        sizes = list(shapes[value.name]) if value.name in shapes else _sizes(value.type)
+        for mark, known, size in zip(
+            labels[value.name], sizes or [], first.get(value.name, ()), strict=False
+        ):
+            if known is None:
+                loose.setdefault(mark, size)
+    if not loose:
+        return
+    plans: list[dict[str, int]] = [dict.fromkeys(loose, n) for n in (1, 2, 3)]
+    batches = {marks[0] for marks in labels.values() if marks}  # each costs as much as the whole model
+    plans.append({mark: 3 if mark in batches else 5 + 2 * place for place, mark in enumerate(loose)})
+    plans += [loose | {mark: 1} for mark in list(loose)[:DIMENSIONS]]
+    seen = [loose]
+    for plan in plans:
+        if plan in seen:
+            continue
+        seen.append(plan)
         made = {
-            name: tuple(
-                n if mark not in chosen else n + 1 if size is None else size
-                for n, mark in zip(ran[name], marks, strict=True)
-            )
-            for name, marks in open_.items()
+            name: tuple(plan.get(mark, n) for mark, n in zip(labels[name], sizes, strict=True))
+            for name, sizes in first.items()
         }
-        told = (f"{name}={','.join(map(str, made[name]))}" for name, marks in open_.items() if any(marks))
-        yield made, " ".join(told)
+        changed = [name for name in made if any(mark in loose for mark in labels[name])]
+        yield made, " ".join(f"{name}={','.join(map(str, made[name]))}" for name in changed)
+
+
+def offsets(model: ModelProto, shapes: Mapping[str, Shape], seed: int, values: Values) -> Iterator[Feed]:
+    """Inputs that are wholly near one number each time: around powers of ten and the models' constants."""
+    numbers = [sign * 10.0**n for n in (0, 1, 2, 4, -2) for sign in (1, -1)]
+    numbers += [n * (1 + way) for n in values.constants.numbers for way in (0.25, -0.25)]
+    for place, number in enumerate(numbers[:OFFSETS]):
+        kind = ("random", "large", "edges", "zeros")[place % 4]  # of what is no float
+        rng = np.random.default_rng([seed, place])
+        arrays = dict(feed(model, shapes, kind, seed + place, values).arrays)
+        for value in required_inputs(model):
+            dtype = _dtype(value)
+            if dtype is not None and _float(value):
+                noise = rng.uniform(0.9, 1.1, shapes[value.name])
+                with np.errstate(all="ignore"):
+                    arrays[value.name] = np.asarray(number * noise).astype(dtype)
+        yield Feed(f"around {number:.3g}", arrays)
 
 
 def _sizes(kind: TypeProto) -> list[int | None] | None:

@@ -3,11 +3,26 @@
     |b - ref|  <=  K * max(own, like) + C * u * |ref| + tiny          for every element
 
 own    the largest error at this element of the original and of its neighbours (models one rounding away)
-like   the 0.9-quantile of `own` over the elements of like magnitude (within a factor of two)
+like   the 0.9-quantile of `own` over the elements of like magnitude (within a factor of two, where there are
+       64 such; else over as many powers of two as hold 64, but eight at most)
 u      half the spacing of the output's type at 1; tiny is its smallest normal number
 
 Nothing is averaged over the tensor: a wrong pixel is judged by the original's errors at that pixel and at
 others of its size, however large errors are elsewhere.
+
+An own error is *implausible* where it exceeds
+
+    K * max(spread, like) + sqrt(u) * scale + tiny
+
+spread  the largest distance of a neighbour's result from the original's own, and of the reference from
+        itself where the result of every operator is rounded to its type
+scale   the largest element of the output, on these inputs or on plausible ones: kernels know a function's
+        values (0 to 1 of a sigmoid), not its tails
+
+Rounding that moves a result so far from the exact one moves the neighbours' results as well, and kernels that
+approximate a function (exp, erf) keep half of the digits of their type.  Beyond that a witness is asked: the
+runtime on the model as it is written.  If it is right, the runtime is not; else, from the fourth root of u on
+(which no sum in another order loses), the runtime or the reference is wrong.
 """
 
 from __future__ import annotations
@@ -21,7 +36,8 @@ from tensaurus.backends import Array
 
 K = 8.0
 C = 16.0
-GROUP = 64  # elements of like magnitude at least
+GROUP = 64  # elements of like magnitude at least, if there are as many
+SPAN = 8  # powers of two that they span at most
 QUANTILE = 0.9
 
 
@@ -42,22 +58,30 @@ class Finding:
 class Original:
     """One output of the original on one input: the reference, its own result, and its neighbours'.
 
-    `unit` is the type whose rounding is allowed for, the output's own by default.
+    `unit` is the type whose rounding is allowed for, the output's own by default; `unreal` where infinities
+    came in: which of infinities and NaN goes out is the order of computing there.  `scale` is the output's
+    largest element on plausible inputs.
     """
 
     reference: Any
     own: Any
     unit: np.dtype[Any] | None = None
+    unreal: bool = False
+    scale: float = 0.0
     error: Any = None  # float64: the largest so far
+    spread: Any = None  # float64: the largest distance of a neighbour from the original's own
     strange: Any = None  # where a neighbour is not finite
     seen: list[Any] = field(default_factory=list)  # integers that a neighbour or the reference has there
+    miscomputed: Any = None  # where the runtime computes the original wrong
+    truth: Any = None  # the float64 reference, whatever the runtime makes of it
 
     def __post_init__(self) -> None:
         if _shape(self.reference) != _shape(self.own):
             self.reference = self.own
+        self.truth = self.reference
         if _real(self.own):
-            self.reference = np.asarray(self.reference, np.float64)
-            self.error = np.zeros(self.own.shape)
+            self.reference = self.truth = np.asarray(self.reference, np.float64)
+            self.error, self.spread = np.zeros(self.own.shape), np.zeros(self.own.shape)
             self.strange = np.zeros(self.own.shape, bool)
             self.add(self.own)
         elif isinstance(self.own, np.ndarray) and self.own.dtype.kind in "iub":
@@ -69,12 +93,111 @@ class Original:
             return
         if self.error is not None:
             finite = np.isfinite(sample)
-            with np.errstate(all="ignore"):
-                error = np.abs(sample.astype(np.float64) - self.reference)
-            self.error = np.where(finite & (error > self.error), error, self.error)
+            self.error = _larger(self.error, _distance(sample, self.reference))
+            self.spread = _larger(self.spread, _distance(sample, self.own))
             self.strange |= ~finite
         elif self.seen:
             self.seen.append(sample)
+
+    def shake(self, rounded: Any) -> None:
+        """What the reference has where every operator's result is rounded: so far may rounding lead."""
+        if _shape(rounded) != _shape(self.own):
+            return
+        if self.error is not None:
+            self.spread = _larger(self.spread, _distance(rounded, self.reference))
+            self.strange |= ~np.isfinite(rounded) & np.isfinite(self.reference)
+        elif self.seen:
+            self.seen.append(rounded)
+
+    # --------------------------------------------------------------------------- is the original's own right?
+
+    @property
+    def implausible(self) -> Array:
+        """Where no rounding explains that the original's own result differs from the reference."""
+        return self._implausible(self.own)
+
+    def _implausible(self, result: Any, root: float = 2.0) -> Array:
+        """`root` of u is what may be lost beyond the spread."""
+        if self.error is None:
+            if not self.seen or _shape(result) != _shape(self.own):
+                return np.zeros((), bool)
+            differs = np.asarray(result != self.reference)
+            for sample in self.seen[1:]:  # rounding decides where neighbours differ
+                differs &= sample == self.own
+            return differs
+        finite = np.isfinite(self.reference)
+        size = np.abs(np.where(finite, self.reference, 0.0))
+        digits = (float(_limits(self.own.dtype).eps) / 2) ** (1 / root)
+        floor = digits * max(self.largest, self.scale) + float(_limits(self.own.dtype).tiny)
+        steady = np.isfinite(result) & ~self.strange
+        edge = size > 0.99 * float(_limits(self.own.dtype).max)
+        far = (
+            _distance(result, self.reference)
+            > K * np.maximum(self.spread, typical(size, self.spread)) + floor
+        )
+        # a number where the exact value is none, and no rounding leads there
+        with np.errstate(all="ignore"):
+            calm = self.spread <= digits * np.abs(result.astype(np.float64))
+        return np.asarray(steady & ~edge & np.where(finite, far, calm))
+
+    def settle(self, witness: Any) -> tuple[float, float]:
+        """Let the runtime's result on the model as it is written (None: there is none) be the witness.
+
+        Where the witness has what the reference has, the runtime computes the original wrong, and the
+        witness is its own result from now on.  Elsewhere, where more than three quarters of the digits are
+        lost, one of the runtime and the reference is wrong: nobody can tell which, and the runtime's result
+        is the reference.
+        Returns how far off the runtime is in the one case and in the other, relative to the largest element.
+        """
+        wrong = self.implausible
+        if witness is None or _shape(witness) != _shape(self.own) or witness.dtype != self.own.dtype:
+            witness = self.own
+        cleared = wrong & ~self._implausible(witness) & self._agrees(witness)
+        doubtful = self._implausible(self.own, 4.0) & ~cleared
+        told = self._relative(cleared), self._relative(doubtful)
+        if self.error is None:
+            if doubtful.any():
+                self.reference = np.where(doubtful, self.own, self.reference)
+            old, kept = self.own, self.seen[1:]
+            self.own = np.where(cleared, self.reference, self.own)
+            # what the runtime made of neighbours is wrong there, too
+            self.seen = [self.reference, *(np.where(cleared & (n == old), self.own, n) for n in kept)]
+            self.miscomputed = cleared if cleared.any() else None
+            return told
+        if doubtful.any():
+            self.reference = np.where(doubtful, self.own.astype(np.float64), self.reference)
+            beside = _larger(self.spread, _distance(witness, self.own))
+            self.error = np.where(doubtful, beside, self.error)
+        if cleared.any():
+            old, self.own = self.own, np.where(doubtful, self.own, witness)
+            right = _larger(self.spread, _distance(self.own, self.reference))
+            self.error = np.where(doubtful, self.error, right)
+            with np.errstate(all="ignore"):
+                self.miscomputed = cleared | (_distance(old, self.reference) > self.allowed())
+        return told
+
+    @property
+    def largest(self) -> float:
+        """Of the reference's finite elements."""
+        if self.error is None:
+            return 0.0
+        return float(np.max(np.abs(self.reference), where=np.isfinite(self.reference), initial=0.0))
+
+    def _agrees(self, witness: Any) -> Array:
+        """Whether a number is one in the reference, too."""
+        if self.error is None:
+            return np.asarray(witness == self.reference)
+        return np.asarray(np.isfinite(witness) == np.isfinite(self.reference))
+
+    def _relative(self, places: Array) -> float:
+        if not places.any():
+            return 0.0
+        if self.error is None:
+            return float(np.mean(places))
+        distance = np.max(_distance(self.own, self.reference), where=places, initial=0.0)
+        return float(distance / max(self.largest, self.scale, float(_limits(self.own.dtype).tiny)))
+
+    # ------------------------------------------------------------------------------------------ a candidate
 
     def judge(self, candidate: Any) -> Finding:
         """Whether the candidate's output is as good as the original's."""
@@ -109,7 +232,10 @@ class Original:
         # near the largest number, rounding decides between it and infinity
         edge = self.strange | (np.abs(reference) > 0.99 * limits.max)
         broken = ~fine & own_fine & ~edge
-        settled = (fine & ~own_fine & ~finite) | (~fine & ~own_fine & ~finite & ~_same(candidate, self.own))
+        other = ~_same(candidate, self.own)
+        if self.unreal:  # infinity less infinity, and zero times infinity
+            other &= ~np.isnan(candidate) & ~np.isnan(self.own)
+        settled = (fine & ~own_fine & ~finite) | (~fine & ~own_fine & ~finite & other)
         if (wrong := broken | settled).any():
             place = tuple(int(i) for i in np.argwhere(wrong)[0])
             told = f"has {candidate[place]} where the original has {self.own[place]}"
@@ -157,12 +283,14 @@ def typical(size: Array, error: Array) -> Array:
     groups: list[tuple[int, int]] = []
     begin = 0
     for end in (*starts[1:], order.size):
-        if end - begin >= GROUP or end == order.size:
+        last = end == order.size
+        if last or end - begin >= GROUP or exponents[order[end]] - exponents[order[begin]] >= SPAN:
             groups.append((begin, int(end)))
             begin = int(end)
     if len(groups) > 1 and groups[-1][1] - groups[-1][0] < GROUP:
-        last = groups.pop()
-        groups[-1] = (groups[-1][0], last[1])
+        first, end = groups[-2][0], groups[-1][1]
+        if exponents[order[end - 1]] - exponents[order[first]] < SPAN:
+            groups[-2:] = [(first, end)]
     for begin, end in groups:
         members = order[begin:end]
         result[members] = np.quantile(errors[members], QUANTILE)
@@ -176,6 +304,17 @@ def _listwise(reference: Any, own: list[Any], candidate: Any) -> Finding:
     exact = reference if isinstance(reference, list) and len(reference) == len(own) else own
     parts = [Original(r, o).judge(c) for r, o, c in zip(exact, own, candidate, strict=True)]
     return max(parts, key=lambda f: (not f.passed, f.worst), default=Finding())
+
+
+def _distance(a: Array, b: Array) -> Array:
+    """By element, 0 where one of them is no number."""
+    with np.errstate(all="ignore"):
+        distance = np.abs(a.astype(np.float64) - b)
+    return np.where(np.isfinite(distance), distance, 0.0)
+
+
+def _larger(a: Array, b: Array) -> Array:
+    return np.asarray(np.maximum(a, b))
 
 
 def _same(a: Array, b: Array) -> Array:

@@ -2,12 +2,12 @@
 
 Every weight and input that is not a short number (such as 0, 0.5 or 6, which nothing ever rounded) moves to
 the next floating-point number up or down, or stays.  A rewrite that rounds each weight once, or adds in
-another order, cannot be told from such a neighbour.
+another order, cannot be told from such a neighbour.  A threshold that both models hold was never rounded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
@@ -34,13 +34,15 @@ def moved(array: Array, rng: np.random.Generator) -> Array:
     return np.asarray(np.where(keep, array, next_one), array.dtype)
 
 
-def neighbour(model: ModelProto, seed: int) -> ModelProto:
-    """A copy of the model, its float weights moved."""
+def neighbour(model: ModelProto, seed: int, kept: Collection[float] = frozenset()) -> ModelProto:
+    """A copy of the model, its float weights moved, but for single numbers that are `kept`."""
     rng = np.random.default_rng([seed, 1])
     copy = ModelProto()
     copy.CopyFrom(model)
     for tensor in _weights(copy):
         array = numpy_helper.to_array(tensor)
+        if array.size == 1 and float(array.item()) in kept:
+            continue
         changed = moved(array, rng)
         if not np.array_equal(changed, array, equal_nan=True):
             tensor.CopyFrom(numpy_helper.from_array(changed, tensor.name))

@@ -5,17 +5,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import onnx
 
 from tensaurus.backends.reference import Session
 from tensaurus.child import Child, ChildError
+from tensaurus.equivalence.indices import Indices, indices_of
+from tensaurus.graph.node import OPAQUE, Node
+from tensaurus.graph.program import Program
 
-__all__ = ["Reference", "NoReference"]
+__all__ = ["Facts", "NoReference", "Reference"]
 
 SLOWER = 4.0  # times as long as on a runtime a run may take
 
@@ -29,11 +33,23 @@ class _Evaluator(Child):
     resting = True
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What a model's operators say of its inputs, and the branches that it has, with those around them."""
+
+    indices: Indices
+    branches: dict[str, str]
+
+
+Branches: TypeAlias = dict[tuple[Node, bool], tuple[str, str]]
+
+
 class Desk:
     """What the child does."""
 
     def __init__(self) -> None:
         self._session: Session | None = None
+        self._branches: Branches = {}
 
     def load(self, model: bytes | Path, shapes: Mapping[str, Sequence[int]]) -> None:
         """Replace the model."""
@@ -42,16 +58,50 @@ class Desk:
 
         self._session = None
         proto = onnx.load_from_string(model) if isinstance(model, bytes) else onnx.load(model)
-        self._session = Session(import_model(inlined(proto), shapes))
+        program = import_model(inlined(proto), shapes)
+        self._session, self._branches = Session(program), branches_of(program)
 
-    def run(self, arrays: Mapping[str, Any]) -> list[Any]:
+    def run(self, arrays: Mapping[str, Any], rounded: bool) -> list[Any]:
         """All outputs."""
         assert self._session is not None
-        return self._session.run(None, arrays)
+        return self._session.run(None, arrays, rounded=rounded)
+
+    def facts(self) -> Facts:
+        """Of the model."""
+        assert self._session is not None
+        return Facts(indices_of(self._session.program), dict(self._branches.values()))
+
+    def taken(self, arrays: Mapping[str, Any]) -> list[str]:
+        """The branches that these inputs reach."""
+        assert self._session is not None
+        found: set[tuple[Node, bool]] = set()
+        self._session.run(None, arrays, taken=found)
+        return [text for place, (text, _) in self._branches.items() if place in found]
 
     def drop(self) -> None:
         """Forget the model."""
-        self._session = None
+        self._session, self._branches = None, {}
+
+
+def branches_of(program: Program) -> Branches:
+    """Every branch of a condition, those within others too, in words, and the branch around it."""
+    found: Branches = {}
+    programs = [(program, "")]
+    while programs:
+        inner, around = programs.pop(0)
+        for node in inner.nodes:
+            if node.op is not OPAQUE or not (form := node.attribute("form")).bodies:
+                continue
+            if form.operator != "If":
+                programs += [(body, around) for _, body in form.bodies]
+                continue
+            name = form.name or inner.names.get(node) or f"number {len(found) // 2 + 1}"
+            bodies = dict(form.bodies)
+            for holds, word in ((True, "then"), (False, "else")):
+                text = f"the {word} branch of {name}"
+                found.setdefault((node, holds), (text, around))
+                programs.append((bodies[f"{word}_branch"], text))
+    return found
 
 
 class Reference:
@@ -70,8 +120,29 @@ class Reference:
         model: bytes | Path,
         arrays: Mapping[str, Any],
         shapes: Mapping[str, Sequence[int]] = MappingProxyType({}),
+        *,
+        rounded: bool = False,
     ) -> list[Any]:
-        """All outputs of a model whose inputs have these shapes.  Raises NoReference."""
+        """All outputs of a model whose inputs have these shapes.  Raises NoReference.
+
+        Where `rounded`, every operator's result is rounded to its own type, as a runtime does.
+        """
+        found: list[Any] = self._holding(model, shapes).ask("run", dict(arrays), rounded)
+        return found
+
+    def facts(self, model: bytes | Path, shapes: Mapping[str, Sequence[int]]) -> Facts:
+        """What is known of a model without running it.  Raises NoReference."""
+        found: Facts = self._holding(model, shapes).ask("facts")
+        return found
+
+    def taken(
+        self, model: bytes | Path, arrays: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]
+    ) -> list[str]:
+        """The branches, as `facts` names them, that these inputs reach.  Raises NoReference."""
+        found: list[str] = self._holding(model, shapes).ask("taken", dict(arrays))
+        return found
+
+    def _holding(self, model: bytes | Path, shapes: Mapping[str, Sequence[int]]) -> _Evaluator:
         child = _evaluator(os.getpid(), self._threads)
         if not child.alive:
             _evaluator.cache_clear()
@@ -81,8 +152,7 @@ class Reference:
         if self._loaded != key:
             child.ask("load", model, dict(shapes))
             self._loaded = key
-        found: list[Any] = child.ask("run", dict(arrays))
-        return found
+        return child
 
     def __enter__(self) -> Reference:
         return self

@@ -9,7 +9,7 @@ from onnx import ModelProto
 
 from tensaurus.backends import Array
 from tensaurus.cost.worker import RUN_LIMIT, WorkerError, tried
-from tensaurus.equivalence.inputs import assignments, feed
+from tensaurus.equivalence.inputs import Values, assignments, feed
 from tensaurus.errors import TensaurusError
 
 
@@ -35,7 +35,7 @@ def sample_feeds(
         raise TensaurusError(f"{backend} does not run it: {error}") from error
     with trial as worker:
         for sizes, words in assignments(model, shapes):
-            arrays = dict(feed(model, sizes, "random", seed, ranges).arrays)
+            arrays = dict(feed(model, sizes, "random", seed, Values(ranges or {})).arrays)
             try:
                 worker.feed(arrays)
                 worker.run()

@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-from onnx import ModelProto
+from onnx import ModelProto, ValueInfoProto
 
+from tensaurus import backends
 from tensaurus.cost.worker import RUN_LIMIT, Worker, WorkerError, tried
-from tensaurus.equivalence.inputs import Feed, Shape, assignments, edges, feed
+from tensaurus.equivalence.constants import constants_of, shared
+from tensaurus.equivalence.indices import Indices
+from tensaurus.equivalence.inputs import (
+    Feed,
+    Shape,
+    Values,
+    assignments,
+    feeds,
+    is_integer,
+    offsets,
+    unmet,
+    variations,
+)
+from tensaurus.equivalence.interface import required_inputs
 from tensaurus.equivalence.judge import Finding, Original
 from tensaurus.equivalence.neighbours import moved_feed, neighbour
 from tensaurus.equivalence.reference import Reference
 from tensaurus.errors import TensaurusError
+from tensaurus.graph.frame import bodies_of
 
 NEIGHBOURS = 4  # on the runtime
-EXACT = ("random", "blocks")  # inputs on which the candidate runs in float64 too
 EXACT_NEIGHBOURS = 2
+FINE = frozenset({"random", "blocks"})  # inputs on which neighbours in float64 alone are the measure there
+WITNESS = "onnxruntime"  # for a backend that cannot run a model as it is written
 LARGE = 2**31 - 2**20  # bytes that a model may have to be sent to a runtime without a file
 
 
@@ -33,11 +50,12 @@ def silent(name: str, done: int, total: int) -> None:
 
 @dataclass
 class Model:
-    """A model, and how a runtime gets it."""
+    """A model with its sizes fixed, and how a runtime gets it: as it is, its inputs as it states them."""
 
     name: str
     proto: ModelProto
     source: bytes | Path
+    inputs: tuple[ValueInfoProto, ...] = ()
 
     @classmethod
     def read(cls, given: Path | str | ModelProto, shapes: Mapping[str, Sequence[int]], spare: Path) -> Model:
@@ -50,12 +68,26 @@ class Model:
             proto.CopyFrom(given)
             fix_shapes(proto, shapes)
             if given.ByteSize() < LARGE:
-                return cls(name, proto, given.SerializeToString())
+                return cls(name, proto, given.SerializeToString(), tuple(given.graph.input))
             save_model(given, spare)
-            return cls(name, proto, spare)
+            return cls(name, proto, spare, tuple(given.graph.input))
         proto = load_model(given)
+        inputs = tuple(_copied(value) for value in proto.graph.input)
         fix_shapes(proto, shapes, given)
-        return cls(str(given), proto, Path(given))
+        return cls(str(given), proto, Path(given), inputs)
+
+    def neighbour(self, seed: int, kept: Collection[float]) -> bytes:
+        """The model one rounding away, as a runtime gets it; see `neighbours`."""
+        made = neighbour(self.proto, seed, kept)
+        del made.graph.input[:]
+        made.graph.input.extend(self.inputs)
+        return bytes(made.SerializeToString())
+
+
+def _copied(value: ValueInfoProto) -> ValueInfoProto:
+    copy = ValueInfoProto()
+    copy.CopyFrom(value)
+    return copy
 
 
 @dataclass(frozen=True)
@@ -74,12 +106,17 @@ class Sight:
 
 @dataclass
 class _Row:
-    """One feed: the original's outputs on the runtime and, where the candidate runs so too, in float64."""
+    """One feed: the original's outputs on the runtime (none where it is no numbers), and in float64 (None
+    where there is no reference, which reads the model with these `shapes`)."""
 
     feed: Feed
-    shapes: Mapping[str, Shape]
+    shapes: Mapping[str, Sequence[int]]
     results: list[Original]
-    exact: list[Original] = field(default_factory=list)
+    truth: list[Any] | None
+
+    def beside(self, seed: int) -> dict[str, Any]:
+        """Inputs for a neighbour; those near a threshold stay where they are."""
+        return dict(self.feed.arrays) if self.feed.edge else moved_feed(self.feed.arrays, seed)
 
 
 class Trial:
@@ -88,6 +125,7 @@ class Trial:
     def __init__(
         self,
         original: Model,
+        candidate: Model,
         shapes: Mapping[str, Sequence[int]],
         kinds: Sequence[str],
         *,
@@ -100,60 +138,68 @@ class Trial:
     ):
         """A run may take `limit` seconds."""
         self.limit = limit
-        self.original, self.seed, self.ranges = original, seed, ranges
+        self.original, self.candidate, self.seed, self.given = original, candidate, seed, shapes
         self.backend, self.threads, self.stage = backend, threads, stage
         self.names = [output.name for output in original.proto.graph.output]
         self.notes: list[str] = []
+        self.faults: list[str] = []  # of the runtime or of the reference
         self.rows: list[_Row] = []
         self.random: set[str] = set()
+        self.kept = shared(original.proto, candidate.proto)
+        self._beside: dict[int, bytes] = {}
         self._reference = Reference(threads, limit)
+        self._witnesses: dict[str, Worker] = {}
+        self._told = False
+        self.values = Values(ranges, self._indices(), constants_of([original.proto, candidate.proto]))
         try:
-            worker = tried(original.source, backend, threads=threads, limit=limit)
+            self._worker = self._tried(original)
         except WorkerError as error:
             raise TensaurusError(f"the original does not run: {error}") from error
-        with worker:
-            self._run_original(worker, shapes, kinds)
-            self._run_edges(shapes, kinds[0])
-            self._run_neighbours(worker)
-        self._run_exact()
+        try:
+            self._run_original(kinds)
+            self._reach_branches()
+            self._run_neighbours()
+            self._settle()
+        finally:
+            self._worker.close()
         self._note_constants()
+        self._note_unmet("edges" in kinds)
 
     def __enter__(self) -> Trial:
         return self
 
     def __exit__(self, *given: object) -> None:
         self._reference.__exit__(*given)
+        for worker in self._witnesses.values():
+            worker.close()
 
-    # -------------------------------------------------------------------------------------- a candidate
+    def _tried(self, model: Model) -> Worker:
+        return tried(model.source, self.backend, threads=self.threads, limit=self.limit)
 
-    def judge(self, candidate: Model) -> list[Sight]:
+    # -------------------------------------------------------------------------------------- the candidate
+
+    def judge(self) -> list[Sight]:
         """Every output on every input.  Raises WorkerError where the candidate does not run."""
         found: list[Sight] = []
-        with tried(candidate.source, self.backend, threads=self.threads, limit=self.limit) as worker:
-            for number, row in enumerate(self.rows, 1):
-                self.stage("result, input", number, len(self.rows))
+        rows = [row for row in self.rows if row.results]
+        with self._tried(self.candidate) as worker:
+            for number, row in enumerate(rows, 1):
+                self.stage("result, input", number, len(rows))
                 results = _run(worker, row.feed.arrays)
                 if len(results) != len(self.names):
                     raise WorkerError(f"it has {len(results)} outputs, not {len(self.names)}")
                 found += self._judged(row, row.results, results, exact=False)
-        exact = [row for row in self.rows if row.exact]
-        for number, row in enumerate(exact, 1):
-            self.stage("result in float64, input", number, len(exact))
-            try:
-                results = self._reference.run(candidate.source, row.feed.arrays, row.shapes)
-            except TensaurusError as error:
-                self._note(f"not compared in float64: {error}")
-                break
-            found += self._judged(row, row.exact, results, exact=True)
-        return found
+        return found + self._judge_exact()
 
     def _judged(
         self, row: _Row, originals: Sequence[Original], results: Sequence[Any], exact: bool
     ) -> list[Sight]:
         sights = []
-        for name, original, result in zip(self.names, originals, results, strict=True):
+        for place, (name, original, result) in enumerate(zip(self.names, originals, results, strict=True)):
             if name not in self.random:
                 finding = original.judge(result)
+                if not finding.passed and not exact:
+                    finding = self._second(row, place, original, result, finding)
             elif _kind(result) == _kind(original.own) or exact:
                 finding = Finding()
             else:
@@ -161,71 +207,221 @@ class Trial:
             sights.append(Sight(name, row.feed, exact, finding))
         return sights
 
+    def _second(self, row: _Row, place: int, original: Original, result: Any, first: Finding) -> Finding:
+        """The finding once more, where the runtime computes the candidate as it is written."""
+        if original.miscomputed is None and self._told:
+            return first
+        self._told = True
+        outputs = self._witnessed("result", self.candidate, row)
+        if outputs is None or len(outputs) != len(self.names):
+            return first
+        right = original.judge(outputs[place])
+        if not right.passed:
+            return first
+        said = f"without graph optimizations {self._witness} computes the result right"
+        if original.miscomputed is not None and _kind(result) == _kind(original.own):
+            mixed = original.judge(np.where(original.miscomputed, outputs[place], result))
+            if mixed.passed:  # wrong only where the original is
+                fault = f"{self.backend} computes the result wrong where it does the original; {said}"
+                self.faults += [fault] if fault not in self.faults else []
+                return mixed
+        return replace(first, reason=f"{first.reason}; {said}")
+
+    def _judge_exact(self) -> list[Sight]:
+        """Both models by the reference.  Neighbours run only for the inputs where they may decide."""
+        found: list[Sight] = []
+        open_rows: list[tuple[_Row, list[Original], list[Any]]] = []
+        rows = [row for row in self.rows if row.truth is not None]
+        for number, row in enumerate(rows, 1):
+            self.stage("result in float64, input", number, len(rows))
+            try:
+                outputs = self._reference.run(self.candidate.source, row.feed.arrays, row.shapes)
+            except TensaurusError as error:
+                if row.feed.unreal:
+                    self._note(f"not compared on {row.feed.kind} inputs: {error}")
+                    continue
+                self._note(f"not compared in float64: {error}")
+                break
+            originals = self._expected(row)
+            sights = self._judged(row, originals, outputs, exact=True)
+            if all(sight.finding.passed for sight in sights):
+                found += sights
+            else:
+                open_rows.append((row, originals, outputs))
+        for count in range(EXACT_NEIGHBOURS if self.original.proto.ByteSize() <= LARGE // 2 else 0):
+            left = []
+            for number, (row, originals, outputs) in enumerate(open_rows, 1):
+                words = f"{('first', 'second')[count]} model one rounding away in float64, input"
+                self.stage(words, number, len(open_rows))
+                self._move(row, originals, self.seed * 1_000_003 + NEIGHBOURS + count)
+                sights = self._judged(row, originals, outputs, exact=True)
+                if all(sight.finding.passed for sight in sights):
+                    found += sights
+                else:
+                    left.append((row, originals, outputs))
+            open_rows = left
+        for row, originals, outputs in open_rows:
+            found += self._judged(row, originals, outputs, exact=True)
+        return found
+
+    def _expected(self, row: _Row) -> list[Original]:
+        """What the candidate is compared with in float64.
+
+        For most kinds of inputs the distances that the runtime's neighbours keep are measure enough.
+        """
+        kinds = [_unit(output.type.tensor_type.elem_type) for output in self.original.proto.graph.output]
+        endless = row.feed.unreal and not row.feed.kind.startswith("nan")
+        originals = [Original(e, e, unit, endless) for e, unit in zip(row.truth or [], kinds, strict=True)]
+        if row.feed.kind not in FINE:
+            for expected, own in zip(originals, row.results, strict=False):
+                if expected.error is not None and own.spread is not None:
+                    expected.error = np.maximum(expected.error, own.spread)
+        return originals
+
+    def _move(self, row: _Row, originals: Sequence[Original], seed: int) -> None:
+        """One more neighbour of the original in float64."""
+        try:
+            results = self._reference.run(self._neighbour(seed), row.beside(seed), row.shapes)
+        except TensaurusError as error:
+            self._note(f"not compared with a neighbour in float64: {error}")
+            return
+        for original, result in zip(originals, results, strict=True):
+            original.add(result)
+
+    def _neighbour(self, seed: int) -> bytes:
+        if seed not in self._beside:
+            self._beside[seed] = self.original.neighbour(seed, self.kept)
+        return self._beside[seed]
+
     # ------------------------------------------------------------------------------------- the original
 
-    def _run_original(self, worker: Worker, given: Mapping[str, Sequence[int]], kinds: Sequence[str]) -> None:
+    def _indices(self) -> Indices:
+        try:
+            if not any(is_integer(value) for value in required_inputs(self.original.proto)):
+                return Indices()
+            return self._reference.facts(self.original.source, self.given).indices
+        except TensaurusError:  # then there is no reference either, and a note says so
+            return Indices()
+
+    def _run_original(self, kinds: Sequence[str]) -> None:
         first: WorkerError | None = None
         guessed: list[str] = []
-        try:
-            for shapes, words in assignments(self.original.proto, given):
-                before = len(self.rows)
-                wanted = kinds if not self.rows else kinds[:1]
-                for place, kind in enumerate(wanted, 1):
-                    self.stage("original and its float64 reference, input", place, len(wanted))
-                    item = feed(self.original.proto, shapes, kind, self.seed, self.ranges)
-                    try:
-                        results = _run(worker, item.arrays)
-                    except WorkerError as error:
-                        if not worker.alive:
-                            raise
-                        first = first or error
-                        if kind == kinds[0]:  # sizes that do not fit each other
-                            break
-                        self._note(f"the original does not run on {kind} inputs: {error}")
-                        continue
-                    if not self.rows:
-                        self._note_random(results, _run(worker, item.arrays))
-                    named = item if not before else Feed(f"{kind} {words}", item.arrays)
-                    self.rows.append(_Row(named, shapes, self._referred(item, shapes, results)))
-                if len(self.rows) > before:
-                    guessed += [words] if words else []
-                    if before:
+        tried_sizes: list[Mapping[str, Shape]] = []
+        for shapes, words in assignments(self.original.proto, self.given):
+            before = len(self.rows)
+            made = list(feeds(self.original.proto, shapes, kinds, self.seed, self.values))
+            for place, item in enumerate(made if not before else made[:1], 1):
+                self.stage("original and its float64 reference, input", place, len(made) if not before else 1)
+                try:
+                    self._add(item, shapes if words else self.given, words if before else "")
+                except WorkerError as error:
+                    if place == 1:
+                        if not self._worker.alive:
+                            raise TensaurusError(f"the original does not run: {error}") from error
+                        first = first or error  # sizes that do not fit each other
                         break
-        except WorkerError as error:
-            raise TensaurusError(f"the original does not run: {error}") from error
+                    self._note(f"the original does not run on {item.kind} inputs: {error}")
+                    self._revive()
+            if len(self.rows) > before:
+                guessed += [words] if words else []
+                tried_sizes.append(shapes)
+                if before or not words:
+                    break
         if not self.rows:
             raise TensaurusError(f"the original does not run on inputs made up for it: {first}")
+        small, refused = self._run_small(kinds[:1], tried_sizes)
         if guessed:
-            self._note(f"sizes that were not given are made up: {', then '.join(guessed)}")
+            self._note(f"sizes that were not given are made up: {', then '.join([*guessed, *small])}")
+        if refused:
+            self._note(f"the original does not run on {', nor on '.join(refused)}")
 
-    def _run_edges(self, given: Mapping[str, Sequence[int]], kind: str) -> None:
-        """Sizes beside those that ran, where the model runs at them, in a process that they may end."""
-        beside = list(edges(self.original.proto, given, self.rows[0].shapes))
-        if not beside:
+    def _run_small(
+        self, kinds: Sequence[str], before: Sequence[Mapping[str, Shape]]
+    ) -> tuple[list[str], list[str]]:
+        """Sizes where much is an edge; those that the original runs on and the others, in words."""
+        plans = list(variations(self.original.proto, self.given, before[0]))
+        plans = [(shapes, words) for shapes, words in plans if shapes not in before]
+        ran: list[str] = []
+        refused: list[str] = []
+        for place, (shapes, words) in enumerate(plans, 1):
+            self.stage("original at small sizes,", place, len(plans))
+            (item, *_) = feeds(self.original.proto, shapes, kinds, self.seed, self.values)
+            try:
+                self._add(item, shapes, words)
+                ran.append(words)
+            except WorkerError:
+                refused.append(words)
+                self._revive()
+        return ran, refused
+
+    def _revive(self) -> None:
+        """The original's session again, where a run has ended it."""
+        if not self._worker.alive:
+            self._worker = self._tried(self.original)
+
+    def _add(self, item: Feed, shapes: Mapping[str, Sequence[int]], words: str = "") -> None:
+        """One more input.  Raises WorkerError where the original does not run on it."""
+        named = Feed(f"{item.kind} {words}", item.arrays) if words else item
+        if item.unreal:
+            if (truth := self._referred(item, shapes)) is not None:
+                self.rows.append(_Row(named, shapes, [], truth))
             return
-        with tried(self.original.source, self.backend, threads=self.threads, limit=self.limit) as worker:
-            for place, (shapes, words) in enumerate(beside, 1):
-                self.stage("original at other sizes", place, len(beside))
-                item = feed(self.original.proto, shapes, kind, self.seed, self.ranges)
-                try:
-                    results = _run(worker, item.arrays)
-                except WorkerError:
-                    if not worker.alive:
-                        self._note(f"the original ends at {words}")
-                        return
-                    continue
-                named = Feed(f"{kind} {words}", item.arrays)
-                self.rows.append(_Row(named, shapes, self._referred(item, shapes, results)))
+        results = _run(self._worker, item.arrays)
+        if not self.rows:
+            self._note_random(results, _run(self._worker, item.arrays))
+        truth = self._referred(item, shapes)
+        pairs = zip(results if truth is None else truth, results, strict=True)
+        self.rows.append(_Row(named, shapes, [Original(e, r) for e, r in pairs], truth))
 
-    def _referred(self, item: Feed, shapes: Mapping[str, Shape], results: Sequence[Any]) -> list[Original]:
+    def _referred(self, item: Feed, shapes: Mapping[str, Sequence[int]]) -> list[Any] | None:
         try:
-            exact = self._reference.run(self.original.source, item.arrays, shapes)
+            return self._reference.run(self.original.source, item.arrays, shapes)
         except TensaurusError as error:
-            self._note(f"there is no float64 reference, the original's own results stand in: {error}")
-            exact = list(results)
-        return [Original(r, o) for r, o in zip(exact, results, strict=True)]
+            if item.unreal:
+                self._note(f"not compared on {item.kind} inputs: {error}")
+            else:
+                self._note(f"there is no float64 reference, the original's own results stand in: {error}")
+        return None
 
-    def _run_neighbours(self, worker: Worker) -> None:
+    def _reach_branches(self) -> None:
+        """Look for inputs that reach every branch of both models, and name those never reached."""
+        for model, whose in ((self.original, "the original"), (self.candidate, "the result")):
+            if not has_bodies(model.proto):
+                continue
+            try:
+                around = self._reference.facts(model.source, self.given).branches
+                left = dict.fromkeys(around)
+                for row in list(self.rows) if left else []:
+                    self._reached(model, row.feed, left)
+                self._look_for(model, left)
+            except TensaurusError as error:
+                self._note(f"which branches of {whose} were taken is not known: {error}")
+                continue
+            if outer := [text for text in left if around[text] not in left]:
+                self._note(f"never taken in {whose}, so not compared: {', '.join(outer)}")
+
+    def _look_for(self, model: Model, left: dict[str, None]) -> None:
+        """Add inputs that reach branches that are left."""
+        shapes = {name: array.shape for name, array in self.rows[0].feed.arrays.items()}
+        for item in offsets(self.original.proto, shapes, self.seed, self.values):
+            if not left:
+                return
+            if self._reached(model, item, dict(left)):
+                try:
+                    self._add(item, self.rows[0].shapes)
+                    self._reached(model, item, left)
+                except WorkerError as error:
+                    self._note(f"the original does not run on inputs {item.kind}: {error}")
+                    self._revive()
+
+    def _reached(self, model: Model, item: Feed, left: dict[str, None]) -> bool:
+        """Whether these inputs reach branches that are left; takes them out."""
+        new = [t for t in self._reference.taken(model.source, item.arrays, self.given) if t in left]
+        for text in new:
+            del left[text]
+        return bool(new)
+
+    def _run_neighbours(self) -> None:
         if self.original.proto.ByteSize() > LARGE // 2:
             self._note("too large for neighbours: the original's own errors alone are the measure")
             return
@@ -233,41 +429,77 @@ class Trial:
             self.stage("model one rounding away", number + 1, NEIGHBOURS)
             seed = self.seed * 1_000_003 + number
             try:
-                worker.compile(neighbour(self.original.proto, seed).SerializeToString())
+                self._worker.compile(self.original.neighbour(seed, self.kept))
                 for row in self.rows:
-                    results = _run(worker, moved_feed(row.feed.arrays, seed))
-                    for original, result in zip(row.results, results, strict=True):
-                        original.add(result)
+                    if row.results:
+                        results = _run(self._worker, row.beside(seed))
+                        for original, result in zip(row.results, results, strict=True):
+                            original.add(result)
             except WorkerError as error:
-                if not worker.alive:
-                    self._note(f"a neighbour of the original crashed: {error}")
+                self._note(f"a model one rounding away from the original does not run: {error}")
+                if not self._worker.alive:
                     return
 
-    def _run_exact(self) -> None:
-        if any("float64 reference" in note for note in self.notes):
-            return
-        rows = [row for row in self.rows if row.feed.kind in EXACT]
-        kinds = [output.type.tensor_type.elem_type for output in self.original.proto.graph.output]
-        for row in rows:
-            row.exact = [
-                Original(original.reference, original.reference, _unit(kind))
-                for original, kind in zip(row.results, kinds, strict=True)
-            ]
-        if not rows or self.original.proto.ByteSize() > LARGE // 2:
-            return
-        for number in range(EXACT_NEIGHBOURS):
-            self.stage("model one rounding away in float64", number + 1, EXACT_NEIGHBOURS)
-            seed = self.seed * 1_000_003 + NEIGHBOURS + number
-            beside = neighbour(self.original.proto, seed).SerializeToString()
-            for row in rows:
-                moved = moved_feed(row.feed.arrays, seed)
-                try:
-                    results = self._reference.run(beside, moved, rows[0].shapes)
-                except TensaurusError as error:
-                    self._note(f"not compared with a neighbour in float64: {error}")
-                    return
-                for original, result in zip(row.exact, results, strict=True):
-                    original.add(result)
+    def _settle(self) -> None:
+        """Where the runtime and the reference are further apart than rounding explains, ask the witness."""
+        wrong: dict[str, tuple[float, str]] = {}
+        doubtful: dict[str, tuple[float, str]] = {}
+        scales = [
+            max((row.results[n].largest for row in self.rows if row.feed.plausible), default=0.0)
+            for n in range(len(self.names))
+        ]
+        for row in self.rows:
+            for original, scale in zip(row.results, scales, strict=False):
+                original.scale = scale
+            if not (far := self._far(row)) or not (far := self._far(self._shaken(row))):
+                continue
+            outputs = self._witnessed("original", self.original, row)
+            for place in far:
+                if (name := self.names[place]) in self.random:
+                    continue
+                witness = None if outputs is None else outputs[place]
+                for found, size in zip((wrong, doubtful), row.results[place].settle(witness), strict=True):
+                    found[name] = max(found.get(name, (0.0, "")), (size, row.feed.kind))
+        plainly = f"{self._witness} without graph optimizations"
+        for name, (size, kind) in wrong.items():
+            if size:
+                what = f"{self.backend} computes output {name} of the original wrong, by {size:.2g} of its"
+                how = f"{plainly} agrees with the float64 reference"
+                self.faults.append(f"{what} largest element on {kind} inputs: {how}")
+        for name, (size, kind) in doubtful.items():
+            if size:
+                what = f"output {name} of the original is {size:.2g} of its largest element off the float64"
+                more = "one of them is wrong, so the result must agree with both"
+                how = f"{plainly} does not agree with it either: {more}"
+                self.faults.append(f"{what} reference on {kind} inputs, and {how}")
+
+    def _far(self, row: _Row) -> list[int]:
+        """The outputs that no rounding explains."""
+        return [n for n, o in enumerate(row.results) if _array(o.own) and o.implausible.any()]
+
+    def _shaken(self, row: _Row) -> _Row:
+        with suppress(TensaurusError):  # it has run in float64
+            outputs = self._reference.run(self.original.source, row.feed.arrays, row.shapes, rounded=True)
+            for original, output in zip(row.results, outputs, strict=True):
+                original.shake(output)
+        return row
+
+    @property
+    def _witness(self) -> str:
+        return self.backend if isinstance(backends.find(self.backend), backends.Plain) else WITNESS
+
+    def _witnessed(self, whose: str, model: Model, row: _Row) -> list[Any] | None:
+        """All outputs of a model as it is written, nothing fused; None where it does not run so."""
+        worker = self._witnesses.get(whose)
+        try:
+            if worker is None or not worker.alive:
+                worker = self._witnesses[whose] = tried(
+                    model.source, self._witness, threads=self.threads, limit=self.limit, plain=True
+                )
+            return _run(worker, row.feed.arrays)
+        except WorkerError as error:
+            self._note(f"{self._witness} does not run the {whose} without graph optimizations: {error}")
+            return None
 
     # -------------------------------------------------------------------------------------------- notes
 
@@ -282,13 +514,33 @@ class Trial:
                 self._note(f"output {name} is random: only its type and shape were compared")
 
     def _note_constants(self) -> None:
-        rows = [row for row in self.rows if row.feed.kind in EXACT]
+        rows = [row for row in self.rows if row.feed.kind in FINE]
         if len(rows) < 2 or not rows[0].feed.arrays:
             return
         for place, name in enumerate(self.names):
             one, other = (row.results[place].own for row in rows)
             if name not in self.random and _identical(one, other):
                 self._note(f"output {name} is the same on two random inputs: it shows little")
+
+    def _note_unmet(self, edges: bool) -> None:
+        names = [v.name for v in required_inputs(self.original.proto) if is_integer(v)]
+        for name in self.values.narrow(names):
+            self._note(
+                f"integer input {name} was never anything but 0 and 1: --range {name}=LOW,HIGH gives it more"
+            )
+        shapes = {name: array.shape for name, array in self.rows[0].feed.arrays.items()}
+        if edges and (left := unmet(self.original.proto, shapes, self.values)):
+            self._note(f"{left} constants of the models have no inputs near them")
+
+
+def has_bodies(model: ModelProto) -> bool:
+    """Whether there may be branches in it."""
+    parts = (model.graph, *model.functions)
+    return any(True for part in parts for node in part.node for _ in bodies_of(node))
+
+
+def _array(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind not in "OSU"
 
 
 def _unit(elem_type: int) -> np.dtype[Any] | None:

@@ -26,7 +26,8 @@ class Verdict:
 
     The errors are the largest over the plausible inputs, against the float64 reference: absolute, and
     relative to the output's largest element there.  `own_*` are the original's.  `inputs` names all that was
-    tried, `detail` is one line of how it was found, or of what differs.
+    tried, `detail` is one line of how it was found, or of what differs.  `faults` are of the runtime or of
+    the reference; `notes` name what the verdict does not rest on.
     """
 
     passed: bool
@@ -38,6 +39,7 @@ class Verdict:
     detail: str = ""
     field: FieldCheck | None = None
     notes: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
 
     @property
     def equality(self) -> Equality:
@@ -49,6 +51,7 @@ class Verdict:
         lines = [self.equality.render()]
         if self.field is not None and self.field.trials and self.field.passed:
             lines.append(Text(f"over GF(2^31-1): equal, {self.field.odds}", style="dim"))
+        lines += [Text(fault, style="yellow") for fault in self.faults]
         lines += [Text(f"note: {note}", style="dim") for note in self.notes]
         return Text("\n").join(lines)
 
@@ -82,6 +85,7 @@ def verify(
         with naming(original.name):
             started = Trial(
                 original,
+                candidate,
                 shapes or {},
                 kinds,
                 seed=seed,
@@ -93,11 +97,12 @@ def verify(
             )
         with started as trial:
             try:
-                sights = trial.judge(candidate)
+                sights = trial.judge()
             except WorkerError as error:
                 inputs = tuple(row.feed.kind for row in trial.rows)
                 detail = f"{candidate.name} does not run: {error}"
-                return Verdict(False, inputs=inputs, detail=detail, field=field, notes=tuple(trial.notes))
+                notes, faults = tuple(trial.notes), tuple(trial.faults)
+                return Verdict(False, inputs=inputs, detail=detail, field=field, notes=notes, faults=faults)
     plausible = [s.finding for s in sights if s.feed.plausible and not s.exact]
     max_abs, max_rel, own_abs, own_rel = (
         max((getattr(finding, key) for finding in plausible), default=float("nan"))
@@ -111,4 +116,5 @@ def verify(
         own = f"the original's own error {own_abs:.2g} absolute, {own_rel:.2g} relative"
         detail = f"{len(trial.rows)} inputs; {own}; at most {worst:.2g} of what is allowed"
     inputs = tuple(row.feed.kind for row in trial.rows)
-    return Verdict(not wrong, max_abs, max_rel, own_abs, own_rel, inputs, detail, field, tuple(trial.notes))
+    errors = (max_abs, max_rel, own_abs, own_rel)
+    return Verdict(not wrong, *errors, inputs, detail, field, tuple(trial.notes), tuple(trial.faults))

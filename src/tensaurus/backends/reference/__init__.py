@@ -15,7 +15,7 @@ from tensaurus.backends import Array, BackendError
 
 if TYPE_CHECKING:
     from tensaurus.backends.reference.evaluation import Token, evaluate, evaluate_all
-    from tensaurus.graph.node import Type
+    from tensaurus.graph.node import Node, Type
     from tensaurus.graph.program import Program
 
 __all__ = ["BACKEND", "Session", "Token", "evaluate", "evaluate_all"]
@@ -34,8 +34,14 @@ class Session:
 
     program: Program
 
-    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Array]) -> list[Any]:
-        """Outputs as float64, or as ints and bools of the model's own types."""
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        feeds: Mapping[str, Array],
+        taken: set[tuple[Node, bool]] | None = None,
+        rounded: bool = False,
+    ) -> list[Any]:
+        """Outputs as float64, or as ints and bools of the model's own types; for the rest see `evaluate`."""
         from onnx import numpy_helper
 
         from tensaurus.algebra.field import Reals
@@ -52,7 +58,8 @@ class Session:
         field = Reals()
         for name, value in given.items():
             _require_type(name, inputs[name], value)
-        found = evaluate(self.program, {name: lifted(v, field) for name, v in given.items()}, field)
+        values = {name: lifted(v, field) for name, v in given.items()}
+        found = evaluate(self.program, values, field, taken=taken, rounded=rounded)
         types = {name: node.types[0] for name, node in self.program.outputs}
         return [_returned(found[name], types[name]) for name in wanted]
 

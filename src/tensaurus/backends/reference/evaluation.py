@@ -22,6 +22,7 @@ from tensaurus.algebra.size import Symbol, terms_of
 from tensaurus.algebra.size import evaluate as value_of
 from tensaurus.backends import Array, BackendError
 from tensaurus.backends.reference.alone import run_alone
+from tensaurus.graph.data import numpy_dtype
 from tensaurus.graph.node import CONSTANT, ITEM, Node, Type
 from tensaurus.graph.opaque import Form
 from tensaurus.graph.program import Program
@@ -49,14 +50,18 @@ def evaluate(
     field: Field,
     *,
     cache: MutableMapping[Node, Value] | None = None,
+    taken: set[tuple[Node, bool]] | None = None,
+    rounded: bool = False,
 ) -> dict[str, Value]:
     """Every output by name, in the field.  `feeds` are arrays of elements, ints or bools.
 
     Values are freed when their last use is past.  With a `cache`, nodes in it are not computed again and
     every value computed is kept there: nodes are interned, so a second program shares what it has in common.
+    Into `taken` go the conditional nodes that were met, with their conditions.  Where `rounded`, floats are
+    rounded to the type of each node.
     Raises BackendError for a node that cannot be evaluated.
     """
-    return evaluate_all([program], feeds, field, cache=cache)[0]
+    return evaluate_all([program], feeds, field, cache=cache, taken=taken, rounded=rounded)[0]
 
 
 class _TooLong(BackendError):
@@ -69,10 +74,13 @@ def evaluate_all(
     field: Field,
     *,
     cache: MutableMapping[Node, Value] | None = None,
+    taken: set[tuple[Node, bool]] | None = None,
+    rounded: bool = False,
 ) -> list[dict[str, Value]]:
     """`evaluate` for several programs at once: what they share is computed once and freed early."""
     held: dict[Node, Value] = {}
     run = _Run(field, next((p.frame for p in programs if p.frame is not None), None), programs)
+    run.taken, run.rounded = set() if taken is None else taken, rounded
     for program in programs:
         for node in program.inputs:
             name = node.attribute("name")
@@ -97,6 +105,8 @@ class _Run:
         self.most = TURNED_OVER_REALS if field.name == "reals" else TURNED
         self.forms: dict[Any, int] = {} if outer is None else outer.forms
         self.labels: dict[Node, Any] = {} if outer is None else outer.labels
+        self.taken: set[tuple[Node, bool]] = set() if outer is None else outer.taken
+        self.rounded: bool = outer is not None and outer.rounded
         for program in programs:
             others = {n for other in programs if other is not program for n in other.nodes}
             effects = [n for n in program.nodes if any(key == "identity" for key, _ in n.attrs)]
@@ -165,7 +175,11 @@ class _Run:
         """The value in the form of its type: elements for floats, integers wrapped to their width."""
         assert isinstance(kind, TensorType)
         if kind.dtype.startswith(("float", "bfloat")):
-            return value if self.field.elements(value) else self.field.call("to_float32", [value])
+            found = value if self.field.elements(value) else self.field.call("to_float32", [value])
+            if not self.rounded:
+                return found
+            with np.errstate(all="ignore"):
+                return np.asarray(found.astype(numpy_dtype(kind.dtype)).astype(np.float64))
         if self.field.elements(value) or value.dtype.kind not in "iub":
             return value
         if kind.dtype == "bool":
@@ -197,7 +211,7 @@ class _Run:
         name = form.operator
         if form.bodies and name in ("If", "Loop"):
             try:
-                found = self.branch(form, args) if name == "If" else self.loop(form, args)
+                found = self.branch(node, form, args) if name == "If" else self.loop(form, args)
                 if found is not None:
                     return found
             except _TooLong:  # a runtime might not end either
@@ -226,11 +240,13 @@ class _Run:
         )
         return inner.values([node for _, node in program.outputs], held)
 
-    def branch(self, form: Form, args: Sequence[Value]) -> Sequence[Value] | None:
+    def branch(self, node: Node, form: Form, args: Sequence[Value]) -> Sequence[Value] | None:
         condition = args[0]
         if not isinstance(condition, np.ndarray) or condition.dtype.kind != "b":
             return None
-        chosen = dict(form.bodies)["then_branch" if condition.item() else "else_branch"]
+        holds = bool(condition.item())
+        self.taken.add((node, holds))
+        chosen = dict(form.bodies)["then_branch" if holds else "else_branch"]
         return self.body(chosen, (), args[form.inputs :])
 
     def loop(self, form: Form, args: Sequence[Value]) -> Sequence[Value] | None:

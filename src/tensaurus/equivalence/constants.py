@@ -1,0 +1,93 @@
+"""The numbers that models hold: where a comparison, a clip or a rounding may turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from onnx import AttributeProto, ModelProto, TensorProto, numpy_helper
+
+from tensaurus.backends import Array
+from tensaurus.graph.frame import graphs_in
+
+SMALL = 64  # elements of a tensor that is no threshold, or one for each channel
+NEAR = 5  # numbers beside one
+HUGE = 1e6
+MOST = 4096  # constants that inputs are made of
+
+
+@dataclass(frozen=True)
+class Constants:
+    """numbers   of floating-point types, and integers that are not huge, which may be converted to such
+    integers  of integer types
+    left      how many more numbers there are
+
+    Each once, those of single elements first.
+    """
+
+    numbers: tuple[float, ...] = ()
+    integers: tuple[int, ...] = ()
+    left: int = 0
+
+
+def constants_of(models: Sequence[ModelProto]) -> Constants:
+    """The finite numbers in small tensors and in attributes of all of them."""
+    arrays = [np.ravel(array) for model in models for array in _arrays(model)]
+    arrays.sort(key=lambda array: array.size > 1)
+    whole = [int(v) for array in arrays if array.dtype.kind in "iu" for v in array]
+    found: dict[float, None] = {}
+    for array in arrays:
+        wide = np.asarray(array, np.float64)
+        fine = np.isfinite(wide) if array.dtype.kind not in "iu" else np.abs(wide) <= HUGE
+        found.update((float(v), None) for v in wide[fine])
+    numbers = list(found)
+    return Constants(tuple(numbers[:MOST]), tuple(dict.fromkeys(whole))[:MOST], len(numbers[MOST:]))
+
+
+def shared(one: ModelProto, other: ModelProto) -> frozenset[float]:
+    """The single numbers that both models hold: no rewrite has rounded them."""
+    first, second = ({float(a.item()) for a in _arrays(m) if a.size == 1} for m in (one, other))
+    return frozenset(first & second)
+
+
+def beside(number: float, dtype: np.dtype[np.generic]) -> list[float]:
+    """The number, its neighbours in the type, and numbers a small step away."""
+    with np.errstate(all="ignore"):
+        near = np.asarray(number).astype(dtype)
+        if dtype.kind == "f":
+            steps = [np.nextafter(near, np.asarray(way, dtype)) for way in (-np.inf, np.inf)]
+        else:  # a type that numpy does not know: two units in the last place
+            unit = 2.0 ** (np.floor(np.log2(abs(number) or 1.0)) - 2)
+            steps = [near - unit * 0.25, near + unit * 0.25]
+    step = max(abs(number) / 64, 2.0**-10)
+    return [number, float(steps[0]), float(steps[1]), number - step, number + step]
+
+
+def _arrays(model: ModelProto) -> Iterator[Array]:
+    graphs = list(graphs_in(model.graph))
+    for graph in graphs:
+        for tensor in graph.initializer:
+            yield from _small(tensor)
+    for node in chain.from_iterable(part.node for part in (*graphs, *model.functions)):
+        for attribute in node.attribute:
+            match attribute.type:
+                case AttributeProto.TENSOR:
+                    yield from _small(attribute.t)
+                case AttributeProto.FLOAT:
+                    yield np.asarray([attribute.f], np.float32)
+                case AttributeProto.FLOATS if len(attribute.floats) <= SMALL:
+                    yield np.asarray(attribute.floats, np.float32)
+                case AttributeProto.INT if attribute.name == "value_int":
+                    yield np.asarray([attribute.i], np.int64)
+                case AttributeProto.INTS if attribute.name == "value_ints" and len(attribute.ints) <= SMALL:
+                    yield np.asarray(attribute.ints, np.int64)
+
+
+def _small(tensor: TensorProto) -> Iterator[Array]:
+    if np.prod(tensor.dims, dtype=object) > SMALL or tensor.data_type == TensorProto.STRING:
+        return
+    array = numpy_helper.to_array(tensor)
+    if array.dtype.kind != "c":
+        yield array

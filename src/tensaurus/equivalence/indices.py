@@ -1,0 +1,169 @@
+"""What a program does with its integer inputs: compute with their values, or look up places that they name.
+
+Read from the operators' expressions: an index of a read that is itself looked up in a tensor has bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tensaurus.algebra.expr import Body, Call, Looked, Read, Scope, Select, Tensor, children, sizes
+from tensaurus.algebra.size import atoms
+from tensaurus.graph.node import INPUT, ITEM, OPAQUE, Node
+from tensaurus.graph.program import Program
+from tensaurus.ops import Op, TensorType
+
+Limits = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Indices:
+    """limits  of inputs whose elements name places in another tensor: the least and the largest place
+    free    inputs whose values are computed with and never name a place or a size: any number will do
+
+    An integer input in neither may name places or sizes that nobody can tell.
+    """
+
+    limits: Mapping[str, Limits] = field(default_factory=dict)
+    free: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class _Use:
+    """How an expression reads a tensor: its elements as they are, changed, or as places within limits."""
+
+    tensor: Tensor
+    whole: bool = False
+    places: tuple[object, object] | None = None
+
+
+def indices_of(program: Program) -> Indices:
+    """The integer inputs of a program by what they are used for."""
+    names = {
+        node.attribute("name")
+        for node in program.inputs
+        if isinstance(node.types[0], TensorType) and node.types[0].dtype.startswith(("int", "uint"))
+    }
+    run = _Uses()
+    run.visit(program, {node: {node.attribute("name"): True} for node in program.inputs})
+    limits = {
+        name: (max(low for low, _ in found), min(high for _, high in found))
+        for name, found in run.limits.items()
+        if name in names and name not in run.unknown
+    }
+    return Indices(
+        {name: (low, high) for name, (low, high) in limits.items() if low <= high},
+        frozenset(names - run.unknown - set(run.limits)),
+    )
+
+
+class _Uses:
+    """For every node the inputs that its elements come from, and whether they come unchanged."""
+
+    def __init__(self) -> None:
+        self.limits: dict[str, list[Limits]] = {}
+        self.unknown: set[str] = set()
+
+    def visit(self, program: Program, carried: dict[Node, dict[str, bool]]) -> dict[Node, dict[str, bool]]:
+        for node in program.nodes:
+            owner = node.args[0] if node.op is ITEM else node
+            assert owner is not None
+            if node.op is INPUT or not any(carried.get(a) for a in owner.args if a is not None):
+                continue
+            if isinstance(owner.op, Op):
+                if node.op is ITEM or len(node.types) == 1:
+                    carried[node] = self._declared(owner, node, carried)
+            elif owner.op is OPAQUE and node is owner:
+                carried[node] = self._opaque(node, carried)
+            else:
+                carried[node] = carried.get(owner, {})
+        return carried
+
+    def _declared(
+        self, owner: Node, node: Node, carried: Mapping[Node, Mapping[str, bool]]
+    ) -> dict[str, bool]:
+        assert isinstance(owner.op, Op)
+        kinds = tuple(None if a is None else a.tensor for a in owner.args)
+        scope = owner.op.scopes(kinds, owner.attrs)[node.attribute("index") if node is not owner else 0]
+        inputs: dict[Tensor, Mapping[str, bool]] = {
+            leaf: carried.get(arg, {})
+            for leaf, arg in zip(owner.op.tensors(kinds), owner.args, strict=False)
+            if leaf is not None and arg is not None
+        }
+        result: dict[str, bool] = {}
+        for use in _uses(scope):
+            for name, same in inputs.get(use.tensor, {}).items():
+                if use.places is None:
+                    result[name] = result.get(name, True) and same and use.whole
+                    continue
+                low, high = use.places
+                if same and isinstance(low, int) and isinstance(high, int):
+                    self.limits.setdefault(name, []).append((low, high))
+                else:
+                    self.unknown.add(name)
+        return result
+
+    def _opaque(self, node: Node, carried: Mapping[Node, Mapping[str, bool]]) -> dict[str, bool]:
+        """A condition chooses a branch and names no place; what else an unknown operator reads may."""
+        form = node.attribute("form")
+        own, captured = node.args[: form.inputs], node.args[form.inputs :]
+        mixed = {name: False for arg in node.args if arg is not None for name in carried.get(arg, {})}
+        if form.operator != "If":
+            self.unknown.update(name for a in own if a is not None for name in carried.get(a, {}))
+        for _, body in form.bodies:
+            inner: dict[Node, dict[str, bool]] = {
+                place: dict(carried.get(value, {}))
+                for place, value in zip(body.captured, captured, strict=True)
+                if value is not None
+            }
+            self.visit(body, inner)
+        return mixed
+
+
+def _uses(scope: Scope) -> Iterator[_Use]:
+    """Every way that the expression reads a tensor."""
+    seen: set[int] = set()
+
+    def visit(body: Body, whole: bool) -> Iterator[_Use]:
+        for size in sizes(body):
+            for atom in atoms(size):
+                if isinstance(atom, Looked):
+                    yield from looked(atom)
+        match body:
+            case Read(source, _, _):
+                yield from read(source, whole)
+            case Call(fn, args):
+                kept = whole and fn.startswith(("to_int", "to_uint"))
+                for arg in args:
+                    yield from visit(arg, kept)
+            case Select():
+                for child in children(body):
+                    yield from visit(child, whole)
+            case _:
+                for child in children(body):
+                    yield from visit(child, False)
+
+    def read(source: Tensor | Scope, whole: bool) -> Iterator[_Use]:
+        if isinstance(source, Tensor):
+            yield _Use(source, whole)
+        elif id(source) not in seen:
+            seen.add(id(source))
+            yield from visit(source.body, whole)
+
+    def looked(atom: Looked) -> Iterator[_Use]:
+        source = atom.read.source
+        if isinstance(source, Tensor):
+            yield _Use(source, places=(atom.low, atom.high))
+        else:  # a place that is computed: within unknown limits
+            for use in read(source, False):
+                yield _Use(use.tensor, places=(None, None))
+        yield from _inner(atom.read.indices)
+
+    def _inner(places: Sequence[object]) -> Iterator[_Use]:
+        for place in places:
+            for atom in atoms(place):
+                if isinstance(atom, Looked):
+                    yield from looked(atom)
+
+    yield from visit(scope.body, True)
