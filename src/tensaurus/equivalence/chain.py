@@ -11,7 +11,7 @@ the error add up along the chain.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf, prod
 from typing import Any
 
@@ -30,7 +30,8 @@ from tensaurus.ops import TensorType, Untypable
 from tensaurus.rules.equation import Equation
 from tensaurus.search.candidate import Candidate
 
-AFFORDABLE = 3e10  # operations of all whole programs that are evaluated over GF(p)
+AFFORDABLE = 6e10  # operations of all whole programs that are evaluated over GF(p)
+ELEMENT = 500  # operations that go by for each element of a tensor, however it is computed
 ROOM = 1 << 25  # elements of one tensor that is computed: some eight arrays of its size are alive at once
 USEFUL = 1e-3  # an error bound above this says too little
 TOLERANCE = 1e-9  # of float64 results, relative to the largest element: four digits above its rounding
@@ -50,6 +51,7 @@ class Tally:
     ordered: int = 0
     degree: float = 0.0
     bound: float = 0.0
+    known: dict[Any, FieldCheck] = field(default_factory=dict)  # of rewrites that are the same over leaves
 
     def add(self, check: FieldCheck) -> None:
         self.degree, self.bound = max(self.degree, check.degree), self.bound + check.error_bound
@@ -137,7 +139,7 @@ def _check_run(
             return None
     for number, equation in enumerate(applied, 1):
         began(number)
-        check = _check_alone(equation, seed)
+        check = _check_alone(equation, seed, tally.known)
         if not check.passed:
             reason = f"rewrite {equation.name}: {check.detail}"
             return FieldCheck(False, check.trials, check.degree, 1.0, reason)
@@ -149,12 +151,20 @@ def _check_run(
     return None
 
 
-def _check_alone(equation: Equation, seed: int) -> FieldCheck:
-    pieces = _cut(equation)
+def _check_alone(equation: Equation, seed: int, known: dict[Any, FieldCheck]) -> FieldCheck:
+    """The equation over its leaves; what is the same over leaves of the same types has the same answer."""
+    pieces, exact = _cut(equation), _exact(equation)
+    key = (pieces[0].roots, pieces[1].roots, exact)
+    if key not in known:
+        known[key] = _check_pieces(pieces, exact, seed)
+    return known[key]
+
+
+def _check_pieces(pieces: tuple[Program, Program], exact: bool, seed: int) -> FieldCheck:
     if (largest := max(map(_largest, pieces))) > ROOM:
         reason = f"a tensor of {largest} elements is too large to be replayed, {ROOM} are not"
         return FieldCheck(False, 0, 0, 1.0, reason)
-    if _exact(equation):
+    if exact:
         check = check_field(*pieces, seed=seed)
         if not check.passed or check.error_bound < 1:
             return check
@@ -164,7 +174,7 @@ def _check_alone(equation: Equation, seed: int) -> FieldCheck:
 
 def refutation(equation: Equation) -> str | None:
     """Why an equation does not hold; None where it does, as far as its replay tells."""
-    check = _check_alone(equation, 0)
+    check = _check_alone(equation, 0, {})
     return None if check.passed else check.detail
 
 
@@ -177,7 +187,9 @@ def _operations(program: Program) -> float:
     """Scalar operations of one run, unknown sizes counted small; inf where an input has no known type."""
     if not all(isinstance(node.types[0], TensorType) for node in program.inputs):
         return inf
-    return sum(operations(node, UNKNOWN) for node in program.active)
+    kinds = (kind for node in program.active for kind in node.types)
+    elements = (_elements(kind) for kind in kinds if isinstance(kind, TensorType))
+    return sum(operations(node, UNKNOWN) for node in program.active) + ELEMENT * sum(elements)
 
 
 def _largest(program: Program) -> int:
