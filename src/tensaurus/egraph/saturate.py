@@ -150,7 +150,9 @@ class _Full(_Stop):
 class _Run:
     """One exploration."""
 
-    def __init__(self, graph: EGraph, ruleset: Ruleset, limits: Limits, cycles: Filter | None, nested: bool):
+    def __init__(
+        self, graph: EGraph, ruleset: Ruleset, limits: Limits, cycles: Filter | None, nested: bool
+    ):
         self.graph, self.ruleset, self.limits, self.cycles = graph, ruleset, limits, cycles
         self.nested = nested
         self.table = Table()

@@ -12,7 +12,9 @@ _EVIDENCE = re.compile(r"\s*\|\s*\w+\([^|]*\)\s*$")
 STRENGTH = ("tested(rationals", "tested(gf", "proved(")
 
 
-def annotated(text: str, check: Callable[[Rule], Evidence | Refuted] = verify) -> tuple[str, list[Refuted]]:
+def annotated(
+    text: str, check: Callable[[Rule], Evidence | Refuted] = verify
+) -> tuple[str, list[Refuted]]:
     """The text of a rule file with fresh evidence at the end of every rule, and the rules refuted.
 
     A line that stands for several rules (`<=>`, optional inputs) carries the weakest of their evidences.
