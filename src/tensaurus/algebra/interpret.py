@@ -397,7 +397,9 @@ class Evaluation:
             results.append((piece, self.pair(part[0], part[1], gone)))
         first = results[0][1].axes
         order = [cut if x == results[0][0] else x for x in first]
-        arrays = [r.aligned([piece if x == cut else x for x in order]) for piece, r in results]
+        arrays = [
+            r.aligned([piece if x == cut else x for x in order]) for piece, r in results
+        ]
         return Labelled(np.concatenate(arrays, axis=order.index(cut)), tuple(order))
 
     def folded(self, a: Labelled, b: Labelled, inner: Sequence[Axis]) -> Labelled:

@@ -226,7 +226,9 @@ class _Parted:
     def insert(self, graph: EGraph) -> list[tuple[int, int, Source]]:
         """The one call, and what its outputs are equal to."""
         op = graph.heads[self.number].op
-        types = tuple(graph.facts[graph.find(leaf[-1].number)].types[leaf[-1].place] for leaf in self.leaves)
+        types = tuple(
+            graph.facts[graph.find(leaf[-1].number)].types[leaf[-1].place] for leaf in self.leaves
+        )
         head = operator_head(op, self.attrs, len(types))
         flat = graph.add(head, graph.born[self.number], typed(types))
         equal: list[tuple[int, int, Source]] = []

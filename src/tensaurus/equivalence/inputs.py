@@ -30,7 +30,8 @@ UNREAL = frozenset({"nan", "infinite"})  # no numbers: what a runtime's kernels 
 DIMENSIONS = 6  # that are made 1 alone
 OFFSETS = 24
 FEW = 3  # inputs that are no numbers one by one
-PARTS = 8  # feeds of one kind at most, where one does not hold all
+PARTS, MANY = 4, 24  # feeds of edges at most, and where all inputs together have few elements
+TINY = 64
 # batch and other size where a model leaves them open, in the order of trying
 GUESSES = ((1, 32), (2, 64), (1, 48), (2, 48), (1, 16), (2, 8), (1, 4), (2, 3), (1, 1), (1, 224), (1, 512))
 RANK = 64  # of an array of numpy's
@@ -248,13 +249,19 @@ def _all_groups(
 
 
 def _parts(model: ModelProto, shapes: Mapping[str, Shape], values: Values) -> int:
-    """Feeds that hold the neighbourhood of every constant for every input, PARTS at most."""
-    return min(PARTS, max((len(groups) for groups in _all_groups(model, shapes, values)), default=1))
+    """Feeds that hold the neighbourhood of every constant for every input, as many as are made at most."""
+    most = max((len(groups) for groups in _all_groups(model, shapes, values)), default=1)
+    return min(most, _most(shapes))
+
+
+def _most(shapes: Mapping[str, Shape]) -> int:
+    return MANY if sum(map(prod, shapes.values())) <= TINY else PARTS
 
 
 def unmet(model: ModelProto, shapes: Mapping[str, Shape], values: Values) -> int:
     """How many constants have no input near them."""
-    over = (sum(map(len, groups[PARTS:])) for groups in _all_groups(model, shapes, values))
+    most = _most(shapes)
+    over = (sum(map(len, groups[most:])) for groups in _all_groups(model, shapes, values))
     return values.constants.left + -(-max(over, default=0) // NEAR)
 
 

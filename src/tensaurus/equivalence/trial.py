@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-from onnx import ModelProto, ValueInfoProto
 
-from tensaurus import backends
 from tensaurus.cost.worker import RUN_LIMIT, Worker, WorkerError, tried
 from tensaurus.equivalence.constants import constants_of, shared
 from tensaurus.equivalence.indices import Indices
@@ -28,17 +25,16 @@ from tensaurus.equivalence.inputs import (
     variations,
 )
 from tensaurus.equivalence.interface import required_inputs
-from tensaurus.equivalence.judge import Finding, Original
-from tensaurus.equivalence.neighbours import moved_feed, neighbour
+from tensaurus.equivalence.judge import Finding, Original, identical
+from tensaurus.equivalence.model import Model
+from tensaurus.equivalence.neighbours import moved_feed
 from tensaurus.equivalence.reference import Reference
+from tensaurus.equivalence.witness import Witness
 from tensaurus.errors import TensaurusError
-from tensaurus.graph.frame import bodies_of
 
 NEIGHBOURS = 4  # on the runtime
 EXACT_NEIGHBOURS = 2
 FINE = frozenset({"random", "blocks"})  # inputs on which neighbours in float64 alone are the measure there
-WITNESS = "onnxruntime"  # for a backend that cannot run a model as it is written
-LARGE = 2**31 - 2**20  # bytes that a model may have to be sent to a runtime without a file
 
 
 Stage: TypeAlias = Callable[[str, int, int], None]  # what begins, and which of how many
@@ -46,48 +42,6 @@ Stage: TypeAlias = Callable[[str, int, int], None]  # what begins, and which of 
 
 def silent(name: str, done: int, total: int) -> None:
     """Nobody is told."""
-
-
-@dataclass
-class Model:
-    """A model with its sizes fixed, and how a runtime gets it: as it is, its inputs as it states them."""
-
-    name: str
-    proto: ModelProto
-    source: bytes | Path
-    inputs: tuple[ValueInfoProto, ...] = ()
-
-    @classmethod
-    def read(cls, given: Path | str | ModelProto, shapes: Mapping[str, Sequence[int]], spare: Path) -> Model:
-        """Load it and fix sizes in `proto`; `spare` is a free path for a model too large for one message."""
-        from tensaurus.graph.inference import fix_shapes
-        from tensaurus.graph.model_file import load_model, save_model
-
-        if isinstance(given, ModelProto):
-            name, proto = "the model", ModelProto()
-            proto.CopyFrom(given)
-            fix_shapes(proto, shapes)
-            if given.ByteSize() < LARGE:
-                return cls(name, proto, given.SerializeToString(), tuple(given.graph.input))
-            save_model(given, spare)
-            return cls(name, proto, spare, tuple(given.graph.input))
-        proto = load_model(given)
-        inputs = tuple(_copied(value) for value in proto.graph.input)
-        fix_shapes(proto, shapes, given)
-        return cls(str(given), proto, Path(given), inputs)
-
-    def neighbour(self, seed: int, kept: Collection[float]) -> bytes:
-        """The model one rounding away, as a runtime gets it; see `neighbours`."""
-        made = neighbour(self.proto, seed, kept)
-        del made.graph.input[:]
-        made.graph.input.extend(self.inputs)
-        return bytes(made.SerializeToString())
-
-
-def _copied(value: ValueInfoProto) -> ValueInfoProto:
-    copy = ValueInfoProto()
-    copy.CopyFrom(value)
-    return copy
 
 
 @dataclass(frozen=True)
@@ -148,7 +102,7 @@ class Trial:
         self.kept = shared(original.proto, candidate.proto)
         self._beside: dict[int, bytes] = {}
         self._reference = Reference(threads, limit)
-        self._witnesses: dict[str, Worker] = {}
+        self._witness = Witness(backend, threads, limit)
         self._told = False
         self.values = Values(ranges, self._indices(), constants_of([original.proto, candidate.proto]))
         try:
@@ -170,8 +124,7 @@ class Trial:
 
     def __exit__(self, *given: object) -> None:
         self._reference.__exit__(*given)
-        for worker in self._witnesses.values():
-            worker.close()
+        self._witness.close()
 
     def _tried(self, model: Model) -> Worker:
         return tried(model.source, self.backend, threads=self.threads, limit=self.limit)
@@ -218,7 +171,7 @@ class Trial:
         right = original.judge(outputs[place])
         if not right.passed:
             return first
-        said = f"without graph optimizations {self._witness} computes the result right"
+        said = f"without graph optimizations {self._witness.name} computes the result right"
         if original.miscomputed is not None and _kind(result) == _kind(original.own):
             mixed = original.judge(np.where(original.miscomputed, outputs[place], result))
             if mixed.passed:  # wrong only where the original is
@@ -248,7 +201,7 @@ class Trial:
                 found += sights
             else:
                 open_rows.append((row, originals, outputs))
-        for count in range(EXACT_NEIGHBOURS if self.original.proto.ByteSize() <= LARGE // 2 else 0):
+        for count in range(0 if self.original.large else EXACT_NEIGHBOURS):
             left = []
             for number, (row, originals, outputs) in enumerate(open_rows, 1):
                 words = f"{('first', 'second')[count]} model one rounding away in float64, input"
@@ -386,7 +339,7 @@ class Trial:
     def _reach_branches(self) -> None:
         """Look for inputs that reach every branch of both models, and name those never reached."""
         for model, whose in ((self.original, "the original"), (self.candidate, "the result")):
-            if not has_bodies(model.proto):
+            if not model.branches:
                 continue
             try:
                 around = self._reference.facts(model.source, self.given).branches
@@ -422,7 +375,7 @@ class Trial:
         return bool(new)
 
     def _run_neighbours(self) -> None:
-        if self.original.proto.ByteSize() > LARGE // 2:
+        if self.original.large:
             self._note("too large for neighbours: the original's own errors alone are the measure")
             return
         for number in range(NEIGHBOURS):
@@ -460,7 +413,7 @@ class Trial:
                 witness = None if outputs is None else outputs[place]
                 for found, size in zip((wrong, doubtful), row.results[place].settle(witness), strict=True):
                     found[name] = max(found.get(name, (0.0, "")), (size, row.feed.kind))
-        plainly = f"{self._witness} without graph optimizations"
+        plainly = f"{self._witness.name} without graph optimizations"
         for name, (size, kind) in wrong.items():
             if size:
                 what = f"{self.backend} computes output {name} of the original wrong, by {size:.2g} of its"
@@ -484,21 +437,11 @@ class Trial:
                 original.shake(output)
         return row
 
-    @property
-    def _witness(self) -> str:
-        return self.backend if isinstance(backends.find(self.backend), backends.Plain) else WITNESS
-
     def _witnessed(self, whose: str, model: Model, row: _Row) -> list[Any] | None:
-        """All outputs of a model as it is written, nothing fused; None where it does not run so."""
-        worker = self._witnesses.get(whose)
         try:
-            if worker is None or not worker.alive:
-                worker = self._witnesses[whose] = tried(
-                    model.source, self._witness, threads=self.threads, limit=self.limit, plain=True
-                )
-            return _run(worker, row.feed.arrays)
+            return self._witness.outputs(whose, model, row.feed.arrays)
         except WorkerError as error:
-            self._note(f"{self._witness} does not run the {whose} without graph optimizations: {error}")
+            self._note(f"{self._witness.name} does not run the {whose} without graph optimizations: {error}")
             return None
 
     # -------------------------------------------------------------------------------------------- notes
@@ -509,7 +452,7 @@ class Trial:
 
     def _note_random(self, once: Sequence[Any], again: Sequence[Any]) -> None:
         for name, one, other in zip(self.names, once, again, strict=True):
-            if not _identical(one, other):
+            if not identical(one, other):
                 self.random.add(name)
                 self._note(f"output {name} is random: only its type and shape were compared")
 
@@ -519,7 +462,7 @@ class Trial:
             return
         for place, name in enumerate(self.names):
             one, other = (row.results[place].own for row in rows)
-            if name not in self.random and _identical(one, other):
+            if name not in self.random and identical(one, other):
                 self._note(f"output {name} is the same on two random inputs: it shows little")
 
     def _note_unmet(self, edges: bool) -> None:
@@ -531,12 +474,6 @@ class Trial:
         shapes = {name: array.shape for name, array in self.rows[0].feed.arrays.items()}
         if edges and (left := unmet(self.original.proto, shapes, self.values)):
             self._note(f"{left} constants of the models have no inputs near them")
-
-
-def has_bodies(model: ModelProto) -> bool:
-    """Whether there may be branches in it."""
-    parts = (model.graph, *model.functions)
-    return any(True for part in parts for node in part.node for _ in bodies_of(node))
 
 
 def _array(value: Any) -> bool:
@@ -558,13 +495,3 @@ def _run(worker: Worker, arrays: Mapping[str, Any]) -> list[Any]:
 
 def _kind(value: Any) -> str:
     return f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
-
-
-def _identical(one: Any, other: Any) -> bool:
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_identical, one, other))
-    if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
-        return one is None and other is None
-    if one.dtype.kind in "OSU":
-        return bool(np.array_equal(one, other))
-    return one.shape == other.shape and one.tobytes() == other.tobytes()

@@ -14,7 +14,8 @@ from tensaurus.cost.worker import RUN_LIMIT, WorkerError
 from tensaurus.equivalence.field_check import FieldCheck
 from tensaurus.equivalence.inputs import KINDS
 from tensaurus.equivalence.interface import same_interface
-from tensaurus.equivalence.trial import Model, Stage, Trial, silent
+from tensaurus.equivalence.model import Model
+from tensaurus.equivalence.trial import Stage, Trial, silent
 from tensaurus.errors import naming
 from tensaurus.report.summary import Equality
 from tensaurus.scratch import temporary
