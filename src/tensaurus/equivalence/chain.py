@@ -24,7 +24,7 @@ from tensaurus.backends.reference import evaluate_all
 from tensaurus.cost.operators import number_of, operations
 from tensaurus.equivalence.field_check import FieldCheck, check_field
 from tensaurus.equivalence.trial import Stage, silent
-from tensaurus.graph.node import INPUT, Node, again, source
+from tensaurus.graph.node import CONSTANT, INPUT, Node, again, source
 from tensaurus.graph.program import Program, topological
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.rules.equation import Equation
@@ -200,7 +200,7 @@ def _largest(program: Program) -> int:
 
 def _cut(equation: Equation) -> tuple[Program, Program]:
     """Both sides as programs over the leaves, on smaller ones where these are large."""
-    leaves = [leaf for leaf in equation.leaves if not leaf.static]
+    leaves = [leaf for leaf in equation.leaves if leaf.op is not CONSTANT]  # whose values a law may ask for
     if any(_elements(leaf.tensor) > LARGE for leaf in leaves):
         pieces = _pieces(equation, {leaf: _smaller(leaf.tensor) for leaf in leaves})
         if pieces is not None:
@@ -242,7 +242,7 @@ def _rebuilt(roots: Sequence[Node], inputs: Mapping[Node, Node]) -> tuple[Node, 
 
     def visit(node: Node) -> Node:
         if node not in new:
-            new[node] = node if node.static else again(node, tuple(a and visit(a) for a in node.args))
+            new[node] = again(node, tuple(a and visit(a) for a in node.args))
         return new[node]
 
     return tuple(map(visit, roots))
