@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from fractions import Fraction
 from typing import Any
 
 from tensaurus.algebra.collect import (
@@ -228,7 +229,13 @@ def _call(fn: str, args: tuple[Body, ...], names: Mapping[Atom, Any], body: Body
     target = cast_target(fn)
     if target is not None and literal_dtype(args[0]) == target:
         return inner[0]
+    if target is not None and target.startswith("float") and isinstance(args[0], Const) and _number(args[0]):
+        return inner[0]
     return applied(fn, inner)
+
+
+def _number(literal: Const) -> bool:
+    return isinstance(literal.value, (int, Fraction)) and not isinstance(literal.value, bool)
 
 
 def _chained(fn: str, args: tuple[Body, ...]) -> list[Body]:

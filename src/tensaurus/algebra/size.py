@@ -33,6 +33,7 @@ from tensaurus.algebra.poly import (
     terms_of,
     times,
 )
+from tensaurus.algebra.undecided import answer, watching
 
 # sizes are polynomials: these names are this module's own, too
 __all__ = [
@@ -52,10 +53,11 @@ __all__ = [
 
 @dataclass(frozen=True, repr=False)
 class Symbol(Atom):
-    """An unknown integer that is at least `low` (a dynamic dimension, a size of a rule)."""
+    """An unknown integer that is at least `low` (a dynamic dimension, a size of a rule), and at most `high`."""
 
     name: str
     low: int = 0
+    high: Size | None = None
 
     @property
     def key(self) -> str:  # type: ignore[override]
@@ -105,7 +107,7 @@ class Floor(Atom):
                 None if low is None else floordiv(low, self.bottom),
                 None if high is None else floordiv(high, self.bottom),
             )
-        return (0 if low is not None and nonnegative(low) else None), None
+        return (0 if low is not None and _nonnegative(low) else None), None
 
     def rebuild(self, change: Callable[[Size], Size]) -> Any:
         return floordiv(change(self.top), change(self.bottom))
@@ -189,7 +191,7 @@ def floordiv(a: Any, b: Any) -> Any:
             rest[factors] = coefficient
     remainder = make(rest)
     low, high = interval(remainder)
-    if low is not None and high is not None and nonnegative(low) and nonnegative(b - 1 - high):
+    if low is not None and high is not None and _nonnegative(low) and _nonnegative(b - 1 - high):
         return make(quotient)
     if isinstance(b, int) and not isinstance(remainder, int):
         shared = _common_factor(rest, b)
@@ -208,7 +210,7 @@ def _common_factor(rest: Mapping[Monomial, Number], b: int) -> tuple[Any, int] |
     for g in sorted({gcd(b, int(c)) for c in rest.values()} - {1}, reverse=True):
         inside = {m: c // g for m, c in rest.items() if c % g == 0}
         low, high = interval(make({m: c for m, c in rest.items() if c % g != 0}))
-        if low is not None and high is not None and nonnegative(low) and nonnegative(g - 1 - high):
+        if low is not None and high is not None and _nonnegative(low) and _nonnegative(g - 1 - high):
             return make(inside), b // g
     return None
 
@@ -221,7 +223,7 @@ def _floor_by_sum(a: Any, b: Any) -> Any:
             factor = lead // b.terms[0][1]
             rest = plus(a, times(-factor, b))
             low, high = interval(rest)
-            if low is not None and high is not None and nonnegative(low) and nonnegative(b - 1 - high):
+            if low is not None and high is not None and _nonnegative(low) and _nonnegative(b - 1 - high):
                 return factor
     return polynomial(Floor(a, b))
 
@@ -247,9 +249,9 @@ def largest(a: Any, b: Any) -> Any:
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
     a, b = polynomial(a), polynomial(b)
-    if nonnegative(a - b):
+    if _nonnegative(a - b):
         return a
-    if nonnegative(b - a):
+    if _nonnegative(b - a):
         return b
     args: list[Size] = []
     for size in (a, b):
@@ -259,7 +261,7 @@ def largest(a: Any, b: Any) -> Any:
             args.extend(only[0].args)
         else:
             args.append(size)
-    kept = [a for a in set(args) if not any(b != a and nonnegative(b - a) for b in args)]
+    kept = [a for a in set(args) if not any(b != a and _nonnegative(b - a) for b in args)]
     return polynomial(Largest(tuple(sorted(kept, key=str)))) if len(kept) > 1 else kept[0]
 
 
@@ -381,7 +383,7 @@ def _interval_of_product(factors: Monomial) -> tuple[Size | None, Size | None]:
         if all(isinstance(n, int) for n in numbers):
             corners = [low * bottom, low * top, high * bottom, high * top]  # type: ignore[operator]
             low, high = min(corners), max(corners)
-        elif low is not None and bottom is not None and nonnegative(low) and nonnegative(bottom):
+        elif low is not None and bottom is not None and _nonnegative(low) and _nonnegative(bottom):
             low = low * bottom
             high = None if high is None or top is None else high * top
         else:
@@ -389,24 +391,40 @@ def _interval_of_product(factors: Monomial) -> tuple[Size | None, Size | None]:
     return low, high
 
 
-@lru_cache(maxsize=200_000)
 def nonnegative(size: Any) -> bool:
     """True where the size is provably >= 0 for all its symbols and axes; False means *not proved*."""
+    if not isinstance(size, Arithmetic):
+        return bool(size >= 0)
+    if _nonnegative(size):
+        return True
+    return watching() and not _nonnegative(-1 - size) and answer("nonnegative", polynomial(size))
+
+
+@lru_cache(maxsize=200_000)
+def _nonnegative(size: Any) -> bool:
     if not isinstance(size, Arithmetic):
         return bool(size >= 0)
     inside = atoms(size)
     if _all_symbols(size):
         shifted = substitute(size, {a: plus(a, a.low) for a in inside if isinstance(a, Symbol) and a.low})
-        return all(coefficient >= 0 for _, coefficient in terms_of(shifted))
+        return all(coefficient >= 0 for _, coefficient in terms_of(shifted)) or _at_most(size, inside)
     if not all(isinstance(a, (Symbol, Floor, Largest)) for a in inside):
         low, _ = interval(size)
-        return low is not None and low != size and nonnegative(low)
+        return low is not None and low != size and _nonnegative(low)
     # without axes, interval would ask this function about the same floors again
     found = _without_remainder(size)
     if found is not None:
         scale, modulus, rest = found
-        return nonnegative(rest + min(0, scale * (modulus - 1)))
+        return _nonnegative(rest + min(0, scale * (modulus - 1)))
     return _nonnegative_with_floors(size)
+
+
+def _at_most(size: Any, inside: set[Atom]) -> bool:
+    """As `_nonnegative`, by the upper bounds of symbols that are only taken away."""
+    added = {a for factors, coefficient in terms_of(size) if coefficient > 0 for a in factors}
+    bounds = {a: a.high for a in inside - added if isinstance(a, Symbol) and a.high is not None}
+    signed = any(isinstance(a, Symbol) and a.low < 0 for a in inside)
+    return bool(bounds) and not signed and _nonnegative(substitute(size, bounds))
 
 
 def _all_symbols(size: Any) -> bool:
@@ -423,22 +441,34 @@ def _nonnegative_with_floors(size: Any) -> bool:
         product: Any = coefficient
         for atom in factors:
             if isinstance(atom, Floor) and isinstance(atom.bottom, int):
-                if not nonnegative(atom.top):
+                if not _nonnegative(atom.top):
                     return False
                 product = times(product, 0 if coefficient > 0 else times(Fraction(1, atom.bottom), atom.top))
             elif isinstance(atom, Symbol) and atom.low >= 0:
                 product = times(product, atom)
-            elif isinstance(atom, Largest) and coefficient > 0 and any(map(nonnegative, atom.args)):
-                product = times(product, next(a for a in atom.args if nonnegative(a)))
+            elif isinstance(atom, Largest) and coefficient > 0 and any(map(_nonnegative, atom.args)):
+                product = times(product, next(a for a in atom.args if _nonnegative(a)))
             else:
                 return False
         total = plus(total, product)
-    return bool(total != size) and nonnegative(total)
+    return bool(total != size) and _nonnegative(total)
 
 
 def same(a: Any, b: Any) -> bool:
     """Provably equal for all values of their symbols."""
-    return bool(polynomial(a) == polynomial(b))
+    if not isinstance(a, Arithmetic) and not isinstance(b, Arithmetic):
+        return bool(a == b)
+    # not ==: the symbols of attributes ask this function
+    if terms_of(a) == terms_of(b):
+        return True
+    return watching() and _same(a - b)
+
+
+def _same(gap: Any) -> bool:
+    if not isinstance(gap, Poly) or _nonnegative(gap - 1) or _nonnegative(-1 - gap):
+        return False
+    # one question for both signs
+    return answer("zero", gap if gap.terms[0][1] > 0 else -gap)
 
 
 def coefficients(size: Any, axes: Iterable[Axis]) -> tuple[dict[Axis, Size], Size] | None:

@@ -56,7 +56,7 @@ def merge_groups(w: Tensor, *, group: int, count: int) -> Scope:
 
     w [F, C/group, kernel...]   ->   [F, C/group * count, kernel...], zero off the blocks of each new group
     """
-    if w.rank < 3 or count < 1 or group % count:
+    if w.rank < 3 or not nonnegative(count - 1) or not same(group % count, 0):
         raise Untypable(f"{group} groups of weights {w.shape} merged by {count}")
     each, depth = per_group(w.shape[0], group), w.shape[1]
 

@@ -30,7 +30,7 @@ def conv_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any
 
 def per_group(size: Size, group: int) -> Size:
     """How many of `size` channels each group has."""
-    if group < 1 or not same(size % group, 0):
+    if not nonnegative(group - 1) or not same(size % group, 0):
         raise Untypable(f"{size} channels in {group} groups")
     return size // group
 
@@ -193,7 +193,7 @@ def conv_transpose(
 
 def _stuffed(x: Tensor, strides: Sequence[int]) -> Tensor | Scope:
     """x with each spatial element followed by stride - 1 zeros."""
-    if all(s == 1 for s in strides):
+    if all(same(s, 1) for s in strides):
         return x
 
     def element(n: Size, c: Size, *place: Size) -> Body:

@@ -35,7 +35,7 @@ def window_attributes(
         raise Untypable(f"a kernel of rank {len(kernel)} over {rank} spatial dimensions")
     strides = spread(attrs["strides"], rank, 1, "strides")
     dilations = spread(attrs.get("dilations"), rank, 1, "dilations")
-    if any(n < 1 for n in (*strides, *dilations)):
+    if not all(nonnegative(n - 1) for n in (*strides, *dilations)):
         raise Untypable("strides and dilations are positive")
     found: dict[str, Any] = {"strides": strides, "auto_pad": "NOTSET"}
     if "dilations" in attrs:

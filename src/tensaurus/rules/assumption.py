@@ -1,0 +1,214 @@
+"""An assumption about sizes, made by replacing symbols: what then holds, holds by the sizes' form alone.
+
+    n == m        m stands for n                        n - k >= 0     n stands for k + n', n' >= 0
+    n % g == 0    n stands for g * n'                   a*b == c*d     a = p*q, b = r*s, c = p*r, d = q*s
+
+Every case is exact or lets in more values than are assumed (a symbol may lose its lower bound): what is shown
+for all values of the new symbols is shown for all sizes that the assumption admits.  The last form holds by
+the unique factorisation of integers: two products of positive integers have a common refinement.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from math import gcd
+from typing import Any
+
+from tensaurus.algebra.size import (
+    Atom,
+    Floor,
+    Poly,
+    Size,
+    Symbol,
+    atoms,
+    nonnegative,
+    polynomial,
+    product,
+    substitute,
+    terms_of,
+)
+from tensaurus.algebra.undecided import Question
+
+_fresh = itertools.count(1)
+
+Values = Mapping[Atom, Size]
+
+
+def symbol(hint: str, low: int) -> Size:
+    """A new symbol; its name begins like the hint."""
+    found: Size = polynomial(Symbol(f"{hint.partition('.')[0]}.{next(_fresh)}", low))
+    return found
+
+
+def ways(question: Question) -> list[Values] | None:
+    """Replacements of symbols that together admit every value for which the answer is yes.
+
+    None where no such replacement is known; empty where the answer is never yes.
+    """
+    if question.kind == "zero":
+        return _zero(question.subject)
+    return _nonnegative(question.subject) if question.kind == "nonnegative" else None
+
+
+def _zero(gap: Size) -> list[Values] | None:
+    if isinstance(gap, int):
+        return [{}] if gap == 0 else []
+    if nonnegative(gap - 1) or nonnegative(-1 - gap):
+        return []
+    for signed in (gap, -gap):
+        if nonnegative(signed):
+            return _all_zero(signed)
+    multiple = _remainder(gap)
+    if multiple is not None:
+        top, bottom = multiple
+        hint = min((a.key for a in atoms(top) if isinstance(a, Symbol)), default="n")
+        return _zero(top - bottom * symbol(hint, 1 if nonnegative(top - 1) else 0))
+    share = gcd(*(int(c) for _, c in gap.terms))
+    found = None
+    for factors, coefficient in gap.terms:
+        if len(factors) == 1 and abs(coefficient) == share and _alone(factors[0], gap):
+            (own,) = factors
+            assert isinstance(own, Symbol)
+            value = (polynomial(own) * coefficient - gap) * (1 if coefficient > 0 else -1)
+            value = _divided(value, share)
+            if value is None:
+                return None
+            if nonnegative(value - own.low):
+                return [{own: value}]
+            found = found or {own: value}
+    if found is not None:
+        return [found]
+    return _quotient(gap) or _refined(gap)
+
+
+def _quotient(gap: Poly) -> list[Values] | None:
+    """Where a quotient stands alone: t // b = n, so t = b*n + r with 0 <= r < b."""
+    for factors, coefficient in gap.terms:
+        if len(factors) == 1 and abs(coefficient) == 1 and isinstance(factors[0], Floor):
+            (atom,) = factors
+            value = polynomial(atom) - gap * int(coefficient)
+            if atom in atoms(value):
+                continue
+            rest = polynomial(Symbol(f"r.{next(_fresh)}", 0, atom.bottom - 1))
+            found = _zero(atom.top - (atom.bottom * value + rest))
+            if found is not None:
+                return found
+    return None
+
+
+def _all_zero(gap: Poly) -> list[Values] | None:
+    """Where a sum of what is at least zero is zero."""
+    values: dict[Atom, Size] = {}
+    for factors, coefficient in gap.terms:
+        if not factors or len(factors) > 1 or not isinstance(factors[0], Symbol) or factors[0].low:
+            return _refined(gap)
+        if coefficient < 0:
+            return None
+        values[factors[0]] = 0
+    return [values]
+
+
+def _divided(value: Any, share: int) -> Size | None:
+    if any(c % share for _, c in terms_of(value)):
+        return None
+    return sum((product(f) * (c // share) for f, c in terms_of(value)), 0)  # type: ignore[return-value]
+
+
+def _alone(atom: Atom, size: Poly) -> bool:
+    """True for a symbol that stands in one term of the size, and inside of none."""
+    if not isinstance(atom, Symbol):
+        return False
+    inside = [m for m, _ in size.terms if any(atom in atoms(polynomial(a)) for a in m)]
+    return len(inside) == 1 and inside[0] == (atom,)
+
+
+def _remainder(gap: Poly) -> tuple[Size, Size] | None:
+    """(top, bottom) where the size is top % bottom, or its negative."""
+    for atom in atoms(gap):
+        if isinstance(atom, Floor):
+            rest = polynomial(atom.top) - atom.bottom * polynomial(atom)
+            if rest == gap or rest == -gap:
+                return atom.top, atom.bottom
+    return None
+
+
+def _refined(gap: Poly) -> list[Values] | None:
+    """Where two products of symbols are equal."""
+    if len(gap.terms) != 2:
+        return None
+    (left, c), (right, d) = gap.terms
+    if c != -d or not all(isinstance(a, Symbol) for a in (*left, *right)):
+        return None
+    first, second = list(left), list(right)
+    found: list[Values] = []
+    for atom in left:
+        if atom in second:
+            first.remove(atom)
+            second.remove(atom)
+            if isinstance(atom, Symbol) and atom.low < 1:
+                found.append({atom: 0})
+    lows = [a.low for a in (*first, *second) if isinstance(a, Symbol)]
+    if len({*first, *second}) < len(lows) or min(lows, default=0) < 0:
+        return None
+    # products with a zero on both sides have a common refinement, too
+    parts = {(a, b): symbol(a.key, int(min(lows) > 0)) for a in first for b in second}
+    values: dict[Atom, Size] = {a: product(parts[a, b] for b in second) for a in first}
+    values |= {b: product(parts[a, b] for a in first) for b in second}
+    return [*found, values]
+
+
+def _nonnegative(size: Size) -> list[Values] | None:
+    if isinstance(size, int):
+        return [{}] if size >= 0 else []
+    if nonnegative(size):
+        return [{}]
+    if nonnegative(-1 - size):
+        return []
+    if nonnegative(-size):
+        return _zero(size)
+    found = None
+    for values, kept in _above(size):
+        if kept:
+            return [values]
+        found = found or values
+    return None if found is None else [found]
+
+
+def _above(size: Poly) -> Iterator[tuple[Values, bool]]:
+    """Replacements of one symbol by which the size is at least zero, and whether it keeps its own bound."""
+    least = next((int(c) for m, c in size.terms if not m), 0)
+    for sign in (1, -1):
+        for factors, coefficient in size.terms:
+            if len(factors) != 1 or coefficient != sign or not _alone(factors[0], size):
+                continue
+            (own,) = factors
+            assert isinstance(own, Symbol)
+            rest = size - sign * polynomial(own)
+            # own = slack - rest, or rest - slack; a constant that is taken away is the slack's lower bound
+            slack = symbol(own.name, max(-least, 0))
+            rest = rest + max(-least, 0) if least < 0 else rest
+            value = (slack - rest) if sign > 0 else (rest - slack)
+            yield {own: value}, nonnegative(value - own.low)
+
+
+def split_quotient(size: Size) -> Values | None:
+    """A replacement by which a quotient in the size is a symbol: t // b = q where t = q*b + r, 0 <= r < b."""
+    for atom in sorted((a for a in atoms(size) if isinstance(a, Floor)), key=lambda a: a.key):
+        top, bottom = polynomial(atom.top), atom.bottom
+        if not all(isinstance(a, Symbol) for a in atoms(top) | atoms(bottom)):
+            continue
+        for factors, coefficient in terms_of(top):
+            if len(factors) != 1 or coefficient != 1 or not _alone(factors[0], top):
+                continue
+            (own,) = factors
+            if own not in atoms(bottom):
+                count = symbol("q", 0) - (0 if nonnegative(top) else symbol("q", 0))
+                rest = polynomial(Symbol(f"r.{next(_fresh)}", 0, bottom - 1))
+                return {own: bottom * count + rest - (top - polynomial(own))}
+    return None
+
+
+def replaced(values: Values, old: Values) -> dict[Atom, Size]:
+    """Two replacements, one after the other."""
+    return {**{a: substitute(v, values) for a, v in old.items()}, **values}

@@ -1,0 +1,183 @@
+"""Whether two expressions are equal for all values of their leaves, of real numbers and of sizes.
+
+First by their canonical forms.  Where these differ only in what is computed from numbers, the bodies go to Z3
+over the reals: what is no arithmetic (a read, a reduction, a choice by indices) is a variable there, the same
+for equal texts, and a transcendental function is any function.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import reduce
+from typing import Any
+
+from tensaurus.algebra.expr import Body, Call, Const, Read, Scope, Tensor, call, replace_tensors
+from tensaurus.algebra.simplify import canonical
+from tensaurus.algebra.size import Poly, Symbol, terms_of
+from tensaurus.algebra.text import show
+from tensaurus.algebra.undecided import Question
+from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node
+from tensaurus.ops import Op
+
+TIMEOUT = 3_000  # milliseconds for one question to Z3
+
+
+@dataclass(frozen=True)
+class Proved:
+    """Equal, as `by` shows: "algebra" or "z3"."""
+
+    by: str
+
+
+@dataclass(frozen=True)
+class Open:
+    """Not shown to be equal, and why."""
+
+    reason: str
+
+
+def expression(node: Node, nonzero: frozenset[str], memo: dict[Node, Tensor | Scope] | None = None) -> Tensor | Scope:
+    """The node over its leaves, which are tensors of the inputs' names."""
+    memo = {} if memo is None else memo
+    if node in memo:
+        return memo[node]
+    found: Tensor | Scope
+    if node.op is INPUT:
+        name = node.attribute("name")
+        found = Tensor(name, node.tensor.shape, node.tensor.dtype, name in nonzero)
+    elif node.op is CONSTANT:
+        array = node.attribute("data").array
+        found = Scope((), call(f"to_{node.tensor.dtype}", Const(Fraction(array.item()))))
+    else:
+        owner, place = (node.args[0], node.attribute("index")) if node.op is ITEM else (node, 0)
+        assert owner is not None and isinstance(owner.op, Op)
+        kinds = tuple(None if a is None else a.tensor for a in owner.args)
+        formal = owner.op.tensors(kinds)
+        given = {
+            t: expression(a, nonzero, memo) for t, a in zip(formal, owner.args, strict=False) if t is not None and a is not None
+        }
+        found = replace_tensors(owner.op.scopes(kinds, owner.attrs)[place], given)
+    memo[node] = found
+    return found
+
+
+def equal(left: Node, right: Node, assumed: Mapping[Question, bool], shapes: bool = True) -> Proved | Open:
+    """Whether both nodes are the same function of their inputs, under what is assumed of these."""
+    positive = frozenset(q.subject for q, known in assumed.items() if q.kind == "positive" and known)
+    memo: dict[Node, Tensor | Scope] = {}
+    first, second = (_scope(expression(node, positive, memo)) for node in (left, right))
+    a, b = canonical(first), canonical(second)
+    if a == b:
+        return Proved("algebra")
+    if a.shape != b.shape:
+        return Open(f"shapes {a.shape} and {b.shape}")
+    return _ordered(a, b, positive, assumed)
+
+
+def _scope(source: Tensor | Scope) -> Scope:
+    from tensaurus.algebra.expr import compute
+
+    return source if isinstance(source, Scope) else compute(source.shape, lambda *i: source[i])
+
+
+def _ordered(a: Scope, b: Scope, positive: frozenset[str], assumed: Mapping[Question, bool]) -> Proved | Open:
+    import z3
+
+    terms = _Terms(a, positive)
+    try:
+        left, right = terms.of(a.body), terms.of(b.body)
+        known = [terms.compared(q.kind, *q.subject) for q, yes in assumed.items() if yes and q.kind in ("lt", "le", "eq")]
+        solver = z3.Solver()
+        solver.set("timeout", TIMEOUT)
+        solver.add(*known, *terms.facts)
+        solver.add(left != right)
+        found = solver.check()
+    except (NotImplementedError, z3.Z3Exception) as error:
+        return Open(f"canonical forms differ, and Z3 has no {error}")
+    if found == z3.unsat:
+        return Proved("z3")
+    if found == z3.unknown:
+        return Open("canonical forms differ, and Z3 says unknown")
+    forms = f"{show(a)} and {show(b)}"
+    return Open(f"canonical forms differ: {forms if len(forms) < 600 else forms[:600] + '...'}")
+
+
+class _Terms:
+    """Bodies as Z3's terms."""
+
+    def __init__(self, scope: Scope, positive: frozenset[str]):
+        import z3
+
+        self.z3, self.axes, self.positive = z3, scope.axes, positive
+        self.facts: list[Any] = []
+
+    def of(self, body: Body) -> Any:
+        z3 = self.z3
+        match body:
+            case Const(value):
+                if isinstance(value, bool):
+                    return z3.BoolVal(value)
+                if isinstance(value, float):
+                    raise NotImplementedError(f"number {value}")
+                return self._polynomial(value)
+            case Call(fn, args):
+                return self._call(fn, [self.of(a) for a in args])
+        name = show(Scope(self.axes, body))
+        from tensaurus.algebra.typing import dtype_of
+
+        kind = dtype_of(Scope((), body))
+        if kind == "bool":
+            return z3.Bool(name)
+        if not kind.startswith("float"):
+            raise NotImplementedError(f"order of {kind}")
+        found = z3.Real(name)
+        if isinstance(body, Read) and isinstance(body.source, Tensor) and body.source.name in self.positive:
+            if body.outside is None:
+                self.facts.append(found > 0)
+        return found
+
+    def _polynomial(self, value: Any) -> Any:
+        z3 = self.z3
+        total: Any = z3.RealVal(0)
+        for factors, coefficient in terms_of(value):
+            exact = Fraction(coefficient)
+            term: Any = z3.Q(exact.numerator, exact.denominator)
+            for atom in factors:
+                name = z3.Real(f"size {atom.key}")
+                if isinstance(atom, Symbol):
+                    self.facts.append(name >= atom.low)
+                term = term * name
+            total = total + term
+        return total
+
+    def compared(self, kind: str, a: Any, b: Any) -> Any:
+        left, right = (self.of(x) if isinstance(x, Body) else self._polynomial(x) for x in (a, b))
+        return {"lt": operator.lt, "le": operator.le, "eq": operator.eq}[kind](left, right)
+
+    def _call(self, fn: str, args: list[Any]) -> Any:
+        z3 = self.z3
+        plain: dict[str, Callable[..., Any]] = {
+            "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg,
+            "lt": operator.lt, "le": operator.le, "eq": operator.eq,
+            "not": z3.Not, "and": z3.And, "or": z3.Or, "xor": z3.Xor, "where": z3.If,
+        }  # fmt: skip
+        match fn:
+            case "div":
+                return z3.If(args[1] == 0, z3.RealVal(0), args[0] / args[1])
+            case "max":
+                return z3.If(args[0] >= args[1], args[0], args[1])
+            case "min":
+                return z3.If(args[0] <= args[1], args[0], args[1])
+            case "abs":
+                return z3.If(args[0] >= 0, args[0], -args[0])
+            case "sign":
+                return z3.If(args[0] > 0, z3.RealVal(1), z3.If(args[0] < 0, z3.RealVal(-1), z3.RealVal(0)))
+        if fn in plain:
+            return plain[fn](*args)
+        # a function of which nothing is known, of reals or bools
+        sorts = [a.sort() for a in args]
+        bools = fn in ("isnan", "isinf", "to_bool")
+        return z3.Function(fn, *sorts, z3.BoolSort() if bools else z3.RealSort())(*args)
