@@ -10,6 +10,7 @@ from tensaurus.algebra.size import Poly, atoms, substitute, Floor
 from tensaurus.algebra.undecided import Question
 from tensaurus.rules.assumption import split_quotient, ways
 from tensaurus.rules.cases import SIZES, Case, Cases, Gap, State
+from tensaurus.rules.pointwise import scalar_rule
 from tensaurus.rules.prover import Open, Proved, equal
 from tensaurus.rules.rule import Evidence, Rule
 
@@ -26,7 +27,8 @@ class Unproved:
 
 def prove(rule: Rule) -> Evidence | Unproved:
     """Evidence that a rule is right for all sizes."""
-    cases = Cases(rule)
+    scalar = scalar_rule(rule)
+    cases = Cases(rule) if scalar is None else Cases(scalar, rank=0)
     used: set[str] = set()
     count = 0
     for found in cases:
