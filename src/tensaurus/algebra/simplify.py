@@ -100,6 +100,17 @@ def canonical(scope: Scope) -> Scope:
     return result
 
 
+def alike(first: Scope, second: Scope) -> bool:
+    """Whether two expressions have one canonical form: often known before it is written out."""
+    if first.shape != second.shape or dtype_of(first) != dtype_of(second):
+        return False
+    texts = []
+    for scope in (first, second):
+        axes, body = normal_form(scope)
+        texts.append(body.text({a: f"${place}" for place, a in enumerate(axes)}))
+    return texts[0] == texts[1] or canonical(first) == canonical(second)
+
+
 def fingerprint(scope: Scope) -> str:
     """Names the canonical form and the types of its tensors; different texts never share one (checked)."""
     form = canonical(scope)
@@ -229,13 +240,16 @@ def _call(fn: str, args: tuple[Body, ...], names: Mapping[Atom, Any], body: Body
     target = cast_target(fn)
     if target is not None and literal_dtype(args[0]) == target:
         return inner[0]
-    if target is not None and target.startswith("float") and isinstance(args[0], Const) and _number(args[0]):
+    if target is not None and target.startswith("float") and _number(args[0]):
         return inner[0]
     return applied(fn, inner)
 
 
-def _number(literal: Const) -> bool:
-    return isinstance(literal.value, (int, Fraction)) and not isinstance(literal.value, bool)
+def _number(body: Body) -> bool:
+    """True for what is computed from numbers and sizes alone: as exact in a float type as anything else."""
+    if isinstance(body, Call):
+        return body.fn in RING and all(map(_number, body.args))
+    return isinstance(body, Const) and isinstance(body.value, (int, Fraction, Poly)) and not isinstance(body.value, bool)
 
 
 def _chained(fn: str, args: tuple[Body, ...]) -> list[Body]:

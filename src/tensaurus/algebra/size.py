@@ -216,7 +216,10 @@ def _common_factor(rest: Mapping[Monomial, Number], b: int) -> tuple[Any, int] |
 
 
 def _floor_by_sum(a: Any, b: Any) -> Any:
-    """Division by a polynomial of several terms: only a constant multiple is recognised."""
+    """Division by a polynomial of several terms: a remainder alone and a constant multiple are recognised."""
+    low, high = interval(a)
+    if low is not None and high is not None and _nonnegative(low) and _nonnegative(b - 1 - high):
+        return 0
     if isinstance(a, Poly) and len(a.terms) >= len(b.terms):
         lead = dict(a.terms).get(b.terms[0][0])
         if lead is not None and lead % b.terms[0][1] == 0:

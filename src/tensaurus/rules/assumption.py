@@ -32,6 +32,8 @@ from tensaurus.algebra.undecided import Question
 
 _fresh = itertools.count(1)
 
+LEAST = -(2**62)  # the lower bound of a symbol that has none: numbers are stored in 64 bits
+
 Values = Mapping[Atom, Size]
 
 
@@ -56,14 +58,14 @@ def _zero(gap: Size) -> list[Values] | None:
         return [{}] if gap == 0 else []
     if nonnegative(gap - 1) or nonnegative(-1 - gap):
         return []
-    for signed in (gap, -gap):
-        if nonnegative(signed):
-            return _all_zero(signed)
     multiple = _remainder(gap)
     if multiple is not None:
         top, bottom = multiple
         hint = min((a.key for a in atoms(top) if isinstance(a, Symbol)), default="n")
         return _zero(top - bottom * symbol(hint, 1 if nonnegative(top - 1) else 0))
+    for signed in (gap, -gap):
+        if nonnegative(signed):
+            return _all_zero(signed)
     share = gcd(*(int(c) for _, c in gap.terms))
     found = None
     for factors, coefficient in gap.terms:
@@ -74,7 +76,7 @@ def _zero(gap: Size) -> list[Values] | None:
             value = _divided(value, share)
             if value is None:
                 return None
-            if nonnegative(value - own.low):
+            if own.low == LEAST or nonnegative(value - own.low):
                 return [{own: value}]
             found = found or {own: value}
     if found is not None:
@@ -172,7 +174,15 @@ def _nonnegative(size: Size) -> list[Values] | None:
         if kept:
             return [values]
         found = found or values
-    return None if found is None else [found]
+    if found is not None:
+        return [found]
+    constant = next((c for m, c in size.terms if not m), 0)
+    if len(size.terms) == 2 and constant < 0:
+        (factors, coefficient), _ = size.terms
+        if coefficient >= -constant and all(isinstance(a, Symbol) and a.low >= 0 for a in factors):
+            # a product is positive where its factors are
+            return [{a: symbol(a.key, 1) for a in factors if isinstance(a, Symbol) and a.low == 0}]
+    return None
 
 
 def _above(size: Poly) -> Iterator[tuple[Values, bool]]:
@@ -189,7 +199,7 @@ def _above(size: Poly) -> Iterator[tuple[Values, bool]]:
             slack = symbol(own.name, max(-least, 0))
             rest = rest + max(-least, 0) if least < 0 else rest
             value = (slack - rest) if sign > 0 else (rest - slack)
-            yield {own: value}, nonnegative(value - own.low)
+            yield {own: value}, own.low == LEAST or nonnegative(value - own.low)
 
 
 def split_quotient(size: Size) -> Values | None:

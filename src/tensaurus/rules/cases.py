@@ -31,14 +31,14 @@ from tensaurus.algebra.size import Atom, Poly, Symbol, atoms, nonnegative, polyn
 from tensaurus.algebra.undecided import Question, answer, watched
 from tensaurus.graph.node import Node, source
 from tensaurus.ops import Op, TensorType, Untypable
-from tensaurus.rules.assumption import Values, symbol, ways
+from tensaurus.rules.assumption import LEAST, Values, symbol, ways
 from tensaurus.rules.domain import KNOWN, RANK, choices, put_in, symbols_of
 from tensaurus.rules.match import Binding, build
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import Apply, Fact, Item, Term, Undefined, Variable, evaluate, named
 
 SIZES = ("zero", "nonnegative")  # kinds of questions about sizes
-DRAWS = 2
+DRAWS = 1
 
 
 class Refused(ValueError):
@@ -87,7 +87,7 @@ class State:
         assumed: dict[Question, bool] = {}
         for own, value in values.items():
             # what the symbol was at least, its value is
-            if isinstance(own, Symbol) and not nonnegative(value - own.low):
+            if isinstance(own, Symbol) and own.low > LEAST and not nonnegative(value - own.low):
                 assumed[Question("nonnegative", value - own.low)] = True
         for question, known in self.assumed.items():
             if question.kind in SIZES:
@@ -186,9 +186,12 @@ def inner_first(term: Term | None) -> Iterator[Apply]:
 
 
 class Cases:
-    """The cases of one rule.  `low` is the least size; `dtypes` are the element types of the variables."""
+    """The cases of one rule in which the largest rank of a variable is `rank`.
 
-    def __init__(self, rule: Rule, low: int = 1, dtypes: Mapping[str, str] | str = "float32", rank: int = RANK):
+    `low` is the least size; `dtypes` are the element types of the variables.
+    """
+
+    def __init__(self, rule: Rule, low: int = 1, dtypes: Mapping[str, str] | str = "float32", rank: int = 0):
         self.rule, self.low, self.dtypes, self.rank = rule, low, dtypes, rank
         self.applications = [a for root in rule.lhs for a in inner_first(root)]
         given = set[str]().union(*map(named, rule.lhs))
@@ -203,6 +206,8 @@ class Cases:
 
     def _step(self, place: int, state: State) -> Iterator[Found]:
         if place == len(self.applications):
+            if state.types and max(kind.rank for kind in state.types.values()) < self.rank:
+                return
             yield from self._settled(state, self._sides, self._case)
             return
         term = self.applications[place]
@@ -297,7 +302,9 @@ class Cases:
     def _missed(self, state: State, run: Run) -> State | None:
         """An instance with small sizes in this state that is not refused, if one is drawn."""
         for _ in range(DRAWS):
-            values = {a: a.low + int(self.rng.integers(0, 3)) for a in state.symbols if isinstance(a, Symbol)}
+            values = {
+                a: max(a.low, -2) + int(self.rng.integers(0, 3)) for a in state.symbols if isinstance(a, Symbol)
+            }
             drawn = state.put(values)
             if drawn is None:
                 continue

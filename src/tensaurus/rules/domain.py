@@ -25,7 +25,7 @@ from tensaurus.algebra.size import Atom, Poly, Size, polynomial, same, substitut
 from tensaurus.algebra.undecided import watched
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.examples import parse as parse_example
-from tensaurus.rules.assumption import symbol
+from tensaurus.rules.assumption import LEAST, symbol
 
 RANK = 5
 # what asking an unknown number for its value raises
@@ -73,8 +73,8 @@ def cases_of(op: Op) -> tuple[tuple[tuple[TensorType | None, ...], dict[str, Any
 
 
 def unknown_number(hint: str) -> Any:
-    """Any integer: the difference of two that are at least zero."""
-    return Unknown.of(symbol(hint, 0) - symbol(hint, 0))
+    """Any integer."""
+    return Unknown.of(symbol(hint, LEAST))
 
 
 def unknown_real(hint: str) -> Body:
@@ -91,6 +91,8 @@ def domain(op: Op, name: str) -> Domain:
     if numbers:
         annotation = inspect.signature(op.declare).parameters[name].annotation
         real = annotation == "float" or any(isinstance(v, Fraction) for v in numbers)
+        if set(values) <= {0, 1} and not real:
+            return Domain("listed", (0, 1))  # a switch
         for kind, make in [("real", unknown_real), ("number", unknown_number)] if real else [
             ("size", unknown_number)
         ]:

@@ -10,10 +10,12 @@ from tensaurus.algebra.size import Poly, atoms, substitute, Floor
 from tensaurus.algebra.undecided import Question
 from tensaurus.rules.assumption import split_quotient, ways
 from tensaurus.rules.cases import SIZES, Case, Cases, Gap, State
+from tensaurus.rules.domain import RANK
 from tensaurus.rules.pointwise import scalar_rule
 from tensaurus.rules.prover import Open, Proved, equal
 from tensaurus.rules.rule import Evidence, Rule
 
+LIMIT = 700  # cases of one rank that are looked at: beyond, the rank is left out
 SPLITS = 3  # how often a case that resists is split
 
 
@@ -28,20 +30,43 @@ class Unproved:
 def prove(rule: Rule) -> Evidence | Unproved:
     """Evidence that a rule is right for all sizes."""
     scalar = scalar_rule(rule)
-    cases = Cases(rule) if scalar is None else Cases(scalar, rank=0)
+    if scalar is not None:
+        count, used = 0, set[str]()
+        for found in Cases(scalar):
+            verdict = found if isinstance(found, Gap) else settled(found)
+            if not isinstance(verdict, Proved):
+                return Unproved(rule, verdict.reason)
+            used.add(verdict.by)
+            count += 1
+        if not count:
+            return Unproved(rule, "it applies at no scalars")
+        return Evidence("proved", *_by(used, "all sizes, all ranks"))
+    return _by_ranks(rule)
+
+
+def _by(used: set[str], said: str) -> tuple[str, str]:
+    return ("z3", f"all reals, {said}") if "z3" in used else ("algebra", said)
+
+
+def _by_ranks(rule: Rule) -> Evidence | Unproved:
     used: set[str] = set()
-    count = 0
-    for found in cases:
-        if isinstance(found, Gap):
-            return Unproved(rule, found.reason)
-        count += 1
-        verdict = settled(found)
-        if isinstance(verdict, Open):
-            return Unproved(rule, f"{verdict.reason} at {found.state}")
-        used.add(verdict.by)
-    if not count:
+    counts: list[int] = []
+    for rank in range(RANK + 1):
+        count = 0
+        for found in Cases(rule, rank=rank):
+            verdict = found if isinstance(found, Gap) else settled(found)
+            if not isinstance(verdict, Proved):
+                where = f" at {found.state}" if isinstance(found, Case) else ""
+                return Unproved(rule, verdict.reason + where)
+            used.add(verdict.by)
+            count += 1
+        counts.append(count)
+        if rank < RANK and count and rank and counts[-2] and count * count // counts[-2] > LIMIT:
+            break
+    ranks = [rank for rank, count in enumerate(counts) if count]
+    if not ranks:
         return Unproved(rule, "it applies at no symbolic type")
-    return Evidence("proved", "z3" if "z3" in used else "algebra", f"all sizes, {count} cases")
+    return Evidence("proved", *_by(used, f"all sizes, ranks {ranks[0]}-{ranks[-1]}, {sum(counts)} cases"))
 
 
 def settled(case: Case) -> Proved | Open:

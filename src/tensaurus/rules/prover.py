@@ -15,12 +15,13 @@ from functools import reduce
 from typing import Any
 
 from tensaurus.algebra.expr import Body, Call, Const, Read, Scope, Tensor, call, replace_tensors
-from tensaurus.algebra.simplify import canonical
+from tensaurus.algebra.simplify import alike, canonical
 from tensaurus.algebra.size import Poly, Symbol, terms_of
 from tensaurus.algebra.text import show
 from tensaurus.algebra.undecided import Question
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node
 from tensaurus.ops import Op
+from tensaurus.rules.assumption import LEAST
 
 TIMEOUT = 3_000  # milliseconds for one question to Z3
 
@@ -69,9 +70,9 @@ def equal(left: Node, right: Node, assumed: Mapping[Question, bool], shapes: boo
     positive = frozenset(q.subject for q, known in assumed.items() if q.kind == "positive" and known)
     memo: dict[Node, Tensor | Scope] = {}
     first, second = (_scope(expression(node, positive, memo)) for node in (left, right))
-    a, b = canonical(first), canonical(second)
-    if a == b:
+    if alike(first, second):
         return Proved("algebra")
+    a, b = canonical(first), canonical(second)
     if a.shape != b.shape:
         return Open(f"shapes {a.shape} and {b.shape}")
     return _ordered(a, b, positive, assumed)
@@ -147,7 +148,7 @@ class _Terms:
             term: Any = z3.Q(exact.numerator, exact.denominator)
             for atom in factors:
                 name = z3.Real(f"size {atom.key}")
-                if isinstance(atom, Symbol):
+                if isinstance(atom, Symbol) and atom.low > LEAST:
                     self.facts.append(name >= atom.low)
                 term = term * name
             total = total + term
