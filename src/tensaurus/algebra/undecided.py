@@ -64,3 +64,10 @@ def answer(kind: str, subject: Any) -> bool:
         watch.asked[question] = None
         return False
     return known
+
+
+def settled_so_far() -> None:
+    """Forget the questions: what asked them needed no answer, and nothing that comes asks about them."""
+    watch = _watch.get()
+    if watch is not None:
+        watch.asked.clear()

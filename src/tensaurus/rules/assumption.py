@@ -61,6 +61,9 @@ def _zero(gap: Size) -> list[Values] | None:
     multiple = _remainder(gap)
     if multiple is not None:
         top, bottom = multiple
+        share = gcd(*(int(c) for _, c in terms_of(top)))
+        if isinstance(bottom, int) and gcd(share, bottom) == 1:
+            top = _divided(top, share)
         hint = min((a.key for a in atoms(top) if isinstance(a, Symbol)), default="n")
         return _zero(top - bottom * symbol(hint, 1 if nonnegative(top - 1) else 0))
     for signed in (gap, -gap):
@@ -82,6 +85,20 @@ def _zero(gap: Size) -> list[Values] | None:
     if found is not None:
         return [found]
     return _quotient(gap) or _refined(gap)
+
+
+def easier(question: Question) -> Question | None:
+    """A question that is easier to assume and answers this one: two quotients are equal if their tops are."""
+    if question.kind != "zero" or len(question.subject.terms) != 2:
+        return None
+    ((first, c), (second, d)) = question.subject.terms
+    if len(first) == len(second) == 1 and c == -d:
+        a, b = first[0], second[0]
+        if isinstance(a, Floor) and isinstance(b, Floor) and a.bottom == b.bottom:
+            gap = a.top - b.top
+            if isinstance(gap, Poly):
+                return Question("zero", gap if gap.terms[0][1] > 0 else -gap)
+    return None
 
 
 def _quotient(gap: Poly) -> list[Values] | None:

@@ -19,7 +19,7 @@ tried rather than shown:
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, TypeAlias
@@ -28,17 +28,28 @@ import numpy as np
 
 from tensaurus.algebra.expr import Body, Read, Tensor
 from tensaurus.algebra.size import Atom, Poly, Symbol, atoms, nonnegative, polynomial, same, substitute
-from tensaurus.algebra.undecided import Question, answer, watched
+from tensaurus.algebra.undecided import Question, answer, settled_so_far, watched
 from tensaurus.graph.node import Node, source
 from tensaurus.ops import Op, TensorType, Untypable
-from tensaurus.rules.assumption import LEAST, Values, symbol, ways
+from tensaurus.rules.assumption import LEAST, Values, easier, symbol, ways
 from tensaurus.rules.domain import KNOWN, RANK, choices, put_in, symbols_of
 from tensaurus.rules.match import Binding, build
 from tensaurus.rules.rule import Rule
-from tensaurus.rules.term import Apply, Fact, Item, Term, Undefined, Variable, evaluate, named
+from tensaurus.rules.term import (
+    FUNCTIONS,
+    Apply,
+    Fact,
+    Item,
+    Term,
+    Undefined,
+    Variable,
+    evaluate,
+    named,
+    variables,
+)
 
 SIZES = ("zero", "nonnegative")  # kinds of questions about sizes
-DRAWS = 1
+EVERY = 4  # refusals of which one is tried with numbers
 
 
 class Refused(ValueError):
@@ -198,6 +209,8 @@ class Cases:
         self.conditions = [
             (tree, {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} & given) for tree in rule.where
         ]
+        # what the right side computes from names that are bound must type, too
+        self.made = [(a, _read(a)) for root in rule.rhs for a in inner_first(root)]
         self.refusals = 0
         self.rng = np.random.default_rng(len(rule.text))
 
@@ -215,7 +228,11 @@ class Cases:
         def run(now: State) -> Any:
             binding = now.binding()
             self._admitted(binding)
-            return build(term, binding, self._dtype(now), every=True)
+            dtype = self._dtype(now)
+            build(term, binding, dtype, every=True)
+            for other, needed in self.made:
+                if needed <= binding.nodes.keys() | binding.values.keys():
+                    build(other, binding, dtype, every=True)
 
         def then(now: State, _: Any, __: Any) -> Iterator[Found]:
             yield from self._step(place + 1, now)
@@ -278,7 +295,7 @@ class Cases:
             yield from then(state, result, tuple(watch.asked))
             return
         rest = state
-        for question in reversed(watch.asked):
+        for question in _in_order(watch.asked):
             if question.kind in SIZES:
                 found = ways(question)
                 if found is None:
@@ -295,26 +312,24 @@ class Cases:
             yield Gap(f"{type(reason).__name__}: {reason} at {state}")
             return
         self.refusals += 1
-        missed = self._missed(rest, run)
+        missed = self._missed(rest, run) if self.refusals % EVERY == 0 else None
         if missed is not None:
             yield Gap(f"{reason}, yet it applies at {missed}")
 
     def _missed(self, state: State, run: Run) -> State | None:
         """An instance with small sizes in this state that is not refused, if one is drawn."""
-        for _ in range(DRAWS):
-            values = {
-                a: max(a.low, -2) + int(self.rng.integers(0, 3)) for a in state.symbols if isinstance(a, Symbol)
-            }
-            drawn = state.put(values)
-            if drawn is None:
-                continue
-            with watched(drawn.assumed):
-                try:
-                    run(drawn)
-                except (Untypable, Undefined, *KNOWN):
-                    continue
-            return drawn
-        return None
+        values = {
+            a: max(a.low, -2) + int(self.rng.integers(0, 3)) for a in state.symbols if isinstance(a, Symbol)
+        }
+        drawn = state.put(values)
+        if drawn is None:
+            return None
+        with watched(drawn.assumed):
+            try:
+                run(drawn)
+            except (Untypable, Undefined, *KNOWN):
+                return None
+        return drawn
 
     def _sides(self, state: State) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
         binding = state.binding()
@@ -323,6 +338,7 @@ class Cases:
         left = tuple(build(root, binding, dtype) for root in self.rule.lhs)
         right = tuple(build(root, binding, dtype) for root in self.rule.rhs)
         for old, new in zip(left, right, strict=True):
+            settled_so_far()
             assert old is not None
             if new is None or not _alike(old.tensor, new.tensor):
                 raise Refused(f"{old.type} is not {new and new.type}")
@@ -332,6 +348,7 @@ class Cases:
         """Raise Refused where a condition is false whose names are all bound."""
         names = binding.names()
         for condition, needed in self.conditions:
+            settled_so_far()
             if needed <= names.keys() and not evaluate(condition, names):
                 raise Refused(ast.unparse(condition))
 
@@ -339,6 +356,27 @@ class Cases:
         left, right = sides
         if any(a is not b for a, b in zip(left, right, strict=True)):
             yield Case(state, left, right, tuple(asked))
+
+
+def _read(term: Apply) -> set[str]:
+    """The names that a term and its attributes read."""
+    trees = [tree for inner in inner_first(term) for _, tree in inner.attrs]
+    found = {n.id for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Name)} - FUNCTIONS.keys()
+    loops = {
+        n.id
+        for tree in trees
+        for loop in ast.walk(tree) if isinstance(loop, ast.comprehension)
+        for n in ast.walk(loop.target) if isinstance(n, ast.Name)
+    }  # fmt: skip
+    rests = {inner.rest for inner in inner_first(term) if inner.rest is not None}
+    return (found - loops) | rests | set(variables(term))
+
+
+def _in_order(asked: Iterable[Question]) -> Iterator[Question]:
+    """The latest first, and before each what is easier to assume."""
+    for question in reversed(tuple(asked)):
+        simple = easier(question)
+        yield from [question] if simple is None else [simple, question]
 
 
 def _alike(a: TensorType, b: TensorType) -> bool:

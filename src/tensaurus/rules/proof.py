@@ -51,9 +51,11 @@ def _by(used: set[str], said: str) -> tuple[str, str]:
 def _by_ranks(rule: Rule) -> Evidence | Unproved:
     used: set[str] = set()
     counts: list[int] = []
+    work = 0
     for rank in range(RANK + 1):
         count = 0
-        for found in Cases(rule, rank=rank):
+        cases = Cases(rule, rank=rank)
+        for found in cases:
             verdict = found if isinstance(found, Gap) else settled(found)
             if not isinstance(verdict, Proved):
                 where = f" at {found.state}" if isinstance(found, Case) else ""
@@ -61,7 +63,8 @@ def _by_ranks(rule: Rule) -> Evidence | Unproved:
             used.add(verdict.by)
             count += 1
         counts.append(count)
-        if rank < RANK and count and rank and counts[-2] and count * count // counts[-2] > LIMIT:
+        work, before = count + cases.refusals // 8, work
+        if rank < RANK and work * work > LIMIT * before > 0:
             break
     ranks = [rank for rank, count in enumerate(counts) if count]
     if not ranks:
