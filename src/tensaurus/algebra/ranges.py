@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from tensaurus.algebra.affine import coefficients
 from tensaurus.algebra.expr import axis
 from tensaurus.algebra.normal import Core, Normal, Sum, axes_in
 from tensaurus.algebra.size import (
@@ -18,7 +19,6 @@ from tensaurus.algebra.size import (
     Floor,
     Size,
     atoms,
-    coefficients,
     floordiv,
     interval,
     nonnegative,

@@ -102,12 +102,12 @@ class Floor(Atom):
 
     def interval(self) -> tuple[Size | None, Size | None]:
         low, high = interval(self.top)
-        if isinstance(self.bottom, int):
-            return (
-                None if low is None else floordiv(low, self.bottom),
-                None if high is None else floordiv(high, self.bottom),
-            )
-        return (0 if low is not None and _nonnegative(low) else None), None
+        if not isinstance(self.bottom, int) and low is not None and _nonnegative(low):
+            low = 0
+        return (
+            None if low is None else floordiv(low, self.bottom),
+            None if high is None else floordiv(high, self.bottom),
+        )
 
     def rebuild(self, change: Callable[[Size], Size]) -> Any:
         return floordiv(change(self.top), change(self.bottom))
@@ -193,15 +193,16 @@ def floordiv(a: Any, b: Any) -> Any:
     low, high = interval(remainder)
     if low is not None and high is not None and _nonnegative(low) and _nonnegative(b - 1 - high):
         return make(quotient)
-    if isinstance(b, int) and not isinstance(remainder, int):
-        shared = _common_factor(rest, b)
-        if shared is not None:
-            return plus(make(quotient), floordiv(*shared))
-        single = remainder.terms
-        if len(single) == 1 and single[0][1] == 1 and len(single[0][0]) == 1:
-            inner = single[0][0][0]
-            if isinstance(inner, Floor) and isinstance(inner.bottom, int):
-                return plus(make(quotient), floordiv(inner.top, inner.bottom * b))
+    if low is not None and high is not None and _nonnegative(-1 - high) and _nonnegative(low + b):
+        return plus(make(quotient), -1)
+    shared = _common_factor(rest, b) if isinstance(b, int) else _common_monomial(rest, below, scale)
+    if shared is not None:
+        return plus(make(quotient), floordiv(*shared))
+    single = terms_of(remainder)
+    if len(single) == 1 and single[0][1] == 1 and len(single[0][0]) == 1:
+        inner = single[0][0][0]
+        if isinstance(inner, Floor):
+            return plus(make(quotient), floordiv(inner.top, inner.bottom * b))
     return plus(make(quotient), Floor(remainder, b))
 
 
@@ -212,6 +213,17 @@ def _common_factor(rest: Mapping[Monomial, Number], b: int) -> tuple[Any, int] |
         low, high = interval(make({m: c for m, c in rest.items() if c % g != 0}))
         if low is not None and high is not None and _nonnegative(low) and _nonnegative(g - 1 - high):
             return make(inside), b // g
+    return None
+
+
+def _common_monomial(rest: Mapping[Monomial, Number], below: Monomial, scale: Number) -> tuple[Any, Any] | None:
+    """As `_common_factor`, for a factor g that is a symbol of the divisor `scale` * `below`."""
+    for atom in dict.fromkeys(below):
+        left = {m: _without(m, (atom,)) for m in rest}
+        inside = {part: rest[m] for m, part in left.items() if part is not None}
+        low, high = interval(make({m: c for m, c in rest.items() if left[m] is None}))
+        if inside and low is not None and high is not None and _nonnegative(low) and _nonnegative(atom - 1 - high):
+            return make(inside), make({_without(below, (atom,)) or (): scale})
     return None
 
 
@@ -347,7 +359,7 @@ def interval(size: Any) -> tuple[Size | None, Size | None]:
         scale, modulus, rest = found
         first, last = interval(rest)
         span = scale * (modulus - 1)
-        below, above = (0, span) if scale > 0 else (span, 0)
+        below, above = (0, span) if _nonnegative(scale) else (span, 0)
         return None if first is None else first + below, None if last is None else last + above
     low: Any = 0
     high: Any = 0
@@ -360,16 +372,22 @@ def interval(size: Any) -> tuple[Size | None, Size | None]:
     return low, high
 
 
-def _without_remainder(size: Any) -> tuple[int, int, Size] | None:
+def _without_remainder(size: Any) -> tuple[Any, Any, Size] | None:
     """(m, k, rest) where size = m * (t % k) + rest: a remainder is bounded as one, not term by term."""
     for factors, coefficient in terms_of(size):
-        if len(factors) == 1 and isinstance(factors[0], Floor) and isinstance(factors[0].bottom, int):
-            top, modulus = factors[0].top, factors[0].bottom
-            if coefficient % modulus == 0:
-                scale = -int(coefficient // modulus)
-                rest = plus(size, times(-scale, plus(top, times(-modulus, factors[0]))))
-                if len(terms_of(rest)) < len(terms_of(size)):
-                    return scale, modulus, rest
+        floors = [a for a in factors if isinstance(a, Floor)]
+        if len(floors) != 1:
+            continue
+        (floor,) = floors
+        divisor = terms_of(floor.bottom)
+        shared = _without(_without(factors, (floor,)) or (), divisor[0][0]) if len(divisor) == 1 else None
+        if shared is not None and coefficient % divisor[0][1] == 0:
+            scale = make({shared: -(coefficient // divisor[0][1])})
+            if not _all_symbols(scale):
+                continue
+            rest = plus(size, times(times(-1, scale), plus(floor.top, times(times(-1, floor.bottom), floor))))
+            if len(terms_of(rest)) < len(terms_of(size)) and (_nonnegative(scale) or _nonnegative(-scale)):
+                return scale, floor.bottom, rest
     return None
 
 
@@ -418,7 +436,7 @@ def _nonnegative(size: Any) -> bool:
     found = _without_remainder(size)
     if found is not None:
         scale, modulus, rest = found
-        return _nonnegative(rest + min(0, scale * (modulus - 1)))
+        return _nonnegative(rest if _nonnegative(scale) else rest + scale * (modulus - 1))
     return _nonnegative_with_floors(size)
 
 
@@ -443,10 +461,11 @@ def _nonnegative_with_floors(size: Any) -> bool:
     for factors, coefficient in terms_of(size):
         product: Any = coefficient
         for atom in factors:
-            if isinstance(atom, Floor) and isinstance(atom.bottom, int):
+            if isinstance(atom, Floor):
                 if not _nonnegative(atom.top):
                     return False
-                product = times(product, 0 if coefficient > 0 else times(Fraction(1, atom.bottom), atom.top))
+                share = Fraction(1, atom.bottom) if isinstance(atom.bottom, int) else 1
+                product = times(product, 0 if coefficient > 0 else times(share, atom.top))
             elif isinstance(atom, Symbol) and atom.low >= 0:
                 product = times(product, atom)
             elif isinstance(atom, Largest) and coefficient > 0 and any(map(_nonnegative, atom.args)):
@@ -472,26 +491,6 @@ def _same(gap: Any) -> bool:
         return False
     # one question for both signs
     return answer("zero", gap if gap.terms[0][1] > 0 else -gap)
-
-
-def coefficients(size: Any, axes: Iterable[Axis]) -> tuple[dict[Axis, Size], Size] | None:
-    """({axis: coefficient}, rest) where the size is affine in the axes, else None."""
-    wanted = set(axes)
-    slopes: dict[Axis, Any] = {}
-    rest: Any = 0
-    for factors, coefficient in terms_of(size):
-        inside = [a for a in factors if a in wanted]
-        others = tuple(a for a in factors if a not in wanted)
-        if len(inside) > 1 or any(not wanted.isdisjoint(atoms(polynomial(a))) for a in others):
-            return None
-        piece = make({others: coefficient})
-        if inside:
-            axis = inside[0]
-            assert isinstance(axis, Axis)
-            slopes[axis] = plus(slopes.get(axis, 0), piece)
-        else:
-            rest = plus(rest, piece)
-    return slopes, rest
 
 
 def product(sizes: Iterable[Any]) -> Any:

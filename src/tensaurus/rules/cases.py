@@ -30,9 +30,9 @@ from tensaurus.algebra.expr import Body, Read, Tensor
 from tensaurus.algebra.size import Atom, Poly, Symbol, atoms, nonnegative, polynomial, same, substitute
 from tensaurus.algebra.undecided import Question, answer, settled_so_far, watched
 from tensaurus.graph.node import Node, source
-from tensaurus.ops import Op, TensorType, Untypable
+from tensaurus.ops import TensorType, Untypable
 from tensaurus.rules.assumption import LEAST, Values, easier, symbol, ways
-from tensaurus.rules.domain import KNOWN, RANK, choices, put_in, symbols_of
+from tensaurus.rules.domain import KNOWN, choices, put_in, symbols_of
 from tensaurus.rules.match import Binding, build
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import (

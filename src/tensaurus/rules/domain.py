@@ -21,7 +21,7 @@ from functools import cache
 from typing import Any
 
 from tensaurus.algebra.expr import Body, Read, Tensor
-from tensaurus.algebra.size import Atom, Poly, Size, polynomial, same, substitute
+from tensaurus.algebra.size import Atom, Poly, polynomial, same, substitute
 from tensaurus.algebra.undecided import watched
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.examples import parse as parse_example

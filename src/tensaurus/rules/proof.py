@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from tensaurus.algebra.size import Poly, atoms, substitute, Floor
-from tensaurus.algebra.undecided import Question
-from tensaurus.rules.assumption import split_quotient, ways
-from tensaurus.rules.cases import SIZES, Case, Cases, Gap, State
+from tensaurus.rules.cases import Case, Cases, Gap
 from tensaurus.rules.domain import RANK
 from tensaurus.rules.pointwise import scalar_rule
 from tensaurus.rules.prover import Open, Proved, equal

@@ -8,15 +8,14 @@ for equal texts, and a transcendental function is any function.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import reduce
 from typing import Any
 
 from tensaurus.algebra.expr import Body, Call, Const, Read, Scope, Tensor, call, replace_tensors
 from tensaurus.algebra.simplify import alike, canonical
-from tensaurus.algebra.size import Poly, Symbol, terms_of
+from tensaurus.algebra.size import Symbol, terms_of
 from tensaurus.algebra.text import show
 from tensaurus.algebra.undecided import Question
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node
