@@ -140,7 +140,7 @@ def _kernel(channels: Size, kernel_shape: tuple[Size, ...]) -> None:
 def identity_kernel(*, channels: Size, kernel_shape: tuple[Size, ...]) -> Scope:
     """The weights that a convolution padded to the same size copies its input with (TASO's Iconv)."""
     _kernel(channels, kernel_shape)
-    if any(same(k % 2, 0) for k in kernel_shape):
+    if not all(same(k % 2, 1) for k in kernel_shape):
         raise Untypable(f"a kernel of {kernel_shape} has no centre")
 
     def element(f: Size, c: Size, *place: Size) -> Body:

@@ -60,7 +60,8 @@ def _zero(gap: Size) -> list[Values] | None:
         return []
     multiple = _remainder(gap)
     if multiple is not None:
-        top, bottom = multiple
+        top, bottom, left = multiple
+        top = top - left
         share = gcd(*(int(c) for _, c in terms_of(top)))
         if isinstance(bottom, int) and gcd(share, bottom) == 1:
             top = _divided(top, share)
@@ -75,6 +76,8 @@ def _zero(gap: Size) -> list[Values] | None:
         if len(factors) == 1 and abs(coefficient) == share and _alone(factors[0], gap):
             (own,) = factors
             assert isinstance(own, Symbol)
+            if own.high is not None:
+                continue
             value = (polynomial(own) * coefficient - gap) * (1 if coefficient > 0 else -1)
             value = _divided(value, share)
             if value is None:
@@ -106,6 +109,10 @@ def _quotient(gap: Poly) -> list[Values] | None:
     for factors, coefficient in gap.terms:
         if len(factors) == 1 and abs(coefficient) == 1 and isinstance(factors[0], Floor):
             (atom,) = factors
+            if isinstance(atom.top - gap, Poly) and (atom.top - polynomial(atom)) in (gap, -gap):
+                # t // b = t >= 0: one of b = 1 and t = 0
+                one = _zero(atom.bottom - 1), _zero(atom.top)
+                return [*one[0], *one[1]] if one[0] is not None and one[1] is not None else None
             value = polynomial(atom) - gap * int(coefficient)
             if atom in atoms(value):
                 continue
@@ -142,13 +149,14 @@ def _alone(atom: Atom, size: Poly) -> bool:
     return len(inside) == 1 and inside[0] == (atom,)
 
 
-def _remainder(gap: Poly) -> tuple[Size, Size] | None:
-    """(top, bottom) where the size is top % bottom, or its negative."""
+def _remainder(gap: Poly) -> tuple[Size, Size, int] | None:
+    """(top, bottom, c) where the size is top % bottom - c, or its negative, with 0 <= c < bottom."""
     for atom in atoms(gap):
         if isinstance(atom, Floor):
             rest = polynomial(atom.top) - atom.bottom * polynomial(atom)
-            if rest == gap or rest == -gap:
-                return atom.top, atom.bottom
+            for left in (rest - gap, rest + gap):
+                if isinstance(left, int) and left >= 0 and nonnegative(atom.bottom - left - 1):
+                    return atom.top, atom.bottom, left
     return None
 
 

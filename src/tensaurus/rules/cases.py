@@ -299,9 +299,11 @@ class Cases:
             if question.kind in SIZES:
                 found = ways(question)
                 if found is None:
-                    yield Gap(f"cannot assume {_said(question)} at {state}")
-                    return
-                for values in found:
+                    # as far as types go it can be assumed: it is a gap where more than a refusal follows
+                    for other in self._settled(rest.answered(question, True), run, then):
+                        yield Gap(f"cannot assume {_said(question)} at {state}") if isinstance(other, Case) else other
+                        return
+                for values in found or ():
                     changed = rest.put(values)
                     if changed is not None:
                         yield from self._settled(changed, run, then)

@@ -59,7 +59,7 @@ def _by_ranks(rule: Rule) -> Evidence | Unproved:
             count += 1
         counts.append(count)
         work, before = count + cases.refusals // 8, work
-        if rank < RANK and work * work > LIMIT * before > 0:
+        if rank < RANK and any(counts) and work * work > LIMIT * before > 0:
             break
     ranks = [rank for rank, count in enumerate(counts) if count]
     if not ranks:
