@@ -12,7 +12,7 @@ polynomials the elements of the field of symbols (`algebra.field`).
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache, reduce
@@ -374,21 +374,29 @@ def interval(size: Any) -> tuple[Size | None, Size | None]:
 
 def _without_remainder(size: Any) -> tuple[Any, Any, Size] | None:
     """(m, k, rest) where size = m * (t % k) + rest: a remainder is bounded as one, not term by term."""
+    floors = {a for factors, _ in terms_of(size) for a in factors if isinstance(a, Floor)}
     for factors, coefficient in terms_of(size):
-        floors = [a for a in factors if isinstance(a, Floor)]
-        if len(floors) != 1:
-            continue
-        (floor,) = floors
-        divisor = terms_of(floor.bottom)
-        shared = _without(_without(factors, (floor,)) or (), divisor[0][0]) if len(divisor) == 1 else None
-        if shared is not None and coefficient % divisor[0][1] == 0:
-            scale = make({shared: -(coefficient // divisor[0][1])})
-            if not _all_symbols(scale):
+        inside = [a for a in factors if isinstance(a, Floor)]
+        for top, bottom in _dividends(inside[0], floors) if len(inside) == 1 else ():
+            (below, scale), *more = terms_of(bottom)
+            shared = None if more else _without(_without(factors, (inside[0],)) or (), below)
+            if shared is None or coefficient % scale != 0:
                 continue
-            rest = plus(size, times(times(-1, scale), plus(floor.top, times(times(-1, floor.bottom), floor))))
-            if len(terms_of(rest)) < len(terms_of(size)) and (_nonnegative(scale) or _nonnegative(-scale)):
-                return scale, floor.bottom, rest
+            m = make({shared: -(coefficient // scale)})
+            rest = plus(size, times(times(-1, m), plus(top, times(times(-1, bottom), inside[0]))))
+            if len(terms_of(rest)) < len(terms_of(size)) and _all_symbols(m):
+                if _nonnegative(m) or _nonnegative(-m):
+                    return m, bottom, rest
     return None
+
+
+def _dividends(floor: Floor, floors: set[Floor]) -> Iterator[tuple[Any, Any]]:
+    """(t, k) where the floor is t // k: x // (m*k) is (x // m) // k."""
+    yield floor.top, floor.bottom
+    for other in floors - {floor}:
+        part = floordiv(floor.bottom, other.bottom)
+        if other.top == floor.top and part != 1 and times(part, other.bottom) == floor.bottom:
+            yield polynomial(other), part
 
 
 def _interval_of_product(factors: Monomial) -> tuple[Size | None, Size | None]:

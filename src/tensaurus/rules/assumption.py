@@ -18,6 +18,7 @@ from typing import Any
 from tensaurus.algebra.size import (
     Atom,
     Floor,
+    Largest,
     Poly,
     Size,
     Symbol,
@@ -69,7 +70,7 @@ def _zero(gap: Size) -> list[Values] | None:
         return _zero(top - bottom * symbol(hint, 1 if nonnegative(top - 1) else 0))
     for signed in (gap, -gap):
         if nonnegative(signed):
-            return _all_zero(signed)
+            return _all_zero(signed) or _quotient(signed)
     share = gcd(*(int(c) for _, c in gap.terms))
     found = None
     for factors, coefficient in gap.terms:
@@ -91,17 +92,21 @@ def _zero(gap: Size) -> list[Values] | None:
 
 
 def easier(question: Question) -> Question | None:
-    """A question that is easier to assume and answers this one: two quotients are equal if their tops are."""
+    """A question that is easier to assume and answers this one: f(n) = f(m) where n = m."""
     if question.kind != "zero" or len(question.subject.terms) != 2:
         return None
     ((first, c), (second, d)) = question.subject.terms
-    if len(first) == len(second) == 1 and c == -d:
-        a, b = first[0], second[0]
-        if isinstance(a, Floor) and isinstance(b, Floor) and a.bottom == b.bottom:
-            gap = a.top - b.top
-            if isinstance(gap, Poly):
-                return Question("zero", gap if gap.terms[0][1] > 0 else -gap)
-    return None
+    if c != -d or not any(isinstance(a, (Floor, Largest)) for a in (*first, *second)):
+        return None
+    inside = [{a for f in side for a in atoms(polynomial(f)) if isinstance(a, Symbol)} for side in (first, second)]
+    left, right = inside[0] - inside[1], inside[1] - inside[0]
+    if len(left) != 1 or len(right) != 1:
+        return None
+    (a,), (b,) = left, right
+    gap = polynomial(a) - b
+    if substitute(question.subject, {a: polynomial(b)}) != 0:
+        return None
+    return Question("zero", gap if gap.terms[0][1] > 0 else -gap)
 
 
 def _quotient(gap: Poly) -> list[Values] | None:
@@ -124,15 +129,12 @@ def _quotient(gap: Poly) -> list[Values] | None:
 
 
 def _all_zero(gap: Poly) -> list[Values] | None:
-    """Where a sum of what is at least zero is zero."""
-    values: dict[Atom, Size] = {}
-    for factors, coefficient in gap.terms:
-        if not factors or len(factors) > 1 or not isinstance(factors[0], Symbol) or factors[0].low:
-            return _refined(gap)
-        if coefficient < 0:
-            return None
-        values[factors[0]] = 0
-    return [values]
+    """Where a sum of what is at least zero is zero: every symbol is as small as it may be."""
+    lows = {a: a.low for a in atoms(gap) if isinstance(a, Symbol)}
+    shifted = terms_of(substitute(gap, {a: a + low for a, low in lows.items() if low}))
+    if any(len(m) != 1 or c < 0 or m[0] not in lows for m, c in shifted):
+        return _refined(gap)
+    return [{m[0]: lows[m[0]] for m, _ in shifted}]
 
 
 def _divided(value: Any, share: int) -> Size | None:
