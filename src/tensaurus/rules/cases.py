@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tensaurus.algebra.expr import Body, Read, Tensor
-from tensaurus.algebra.size import Atom, Poly, Symbol, atoms, nonnegative, polynomial, same, substitute
+from tensaurus.algebra.size import Atom, Poly, Symbol, atoms, nonnegative, polynomial, same, substitute, terms_of
 from tensaurus.algebra.undecided import Question, answer, settled_so_far, watched
 from tensaurus.graph.node import Node, source
 from tensaurus.ops import TensorType, Untypable
@@ -94,7 +94,13 @@ class State:
     assumed: Mapping[Question, bool] = field(default_factory=dict)
 
     def put(self, values: Values) -> State | None:
-        """With symbols replaced; None where that contradicts an answer."""
+        """With symbols replaced; None where that contradicts an answer, or divides by zero."""
+        try:
+            return self._put(values)
+        except (ZeroDivisionError, ValueError):
+            return None
+
+    def _put(self, values: Values) -> State | None:
         assumed: dict[Question, bool] = {}
         for own, value in values.items():
             # what the symbol was at least, its value is
@@ -199,11 +205,19 @@ def inner_first(term: Term | None) -> Iterator[Apply]:
 class Cases:
     """The cases of one rule in which the largest rank of a variable is `rank`.
 
-    `low` is the least size; `dtypes` are the element types of the variables.
+    `low` is the least size; `dtypes` are the element types of the variables, one for all or by name; without
+    `ones`, sizes that broadcast are not 1.
     """
 
-    def __init__(self, rule: Rule, low: int = 1, dtypes: Mapping[str, str] | str = "float32", rank: int = 0):
-        self.rule, self.low, self.dtypes, self.rank = rule, low, dtypes, rank
+    def __init__(
+        self,
+        rule: Rule,
+        rank: int = 0,
+        low: int = 1,
+        dtypes: Mapping[str, str] | str = "float32",
+        ones: bool = True,
+    ):
+        self.rule, self.rank, self.low, self.dtypes, self.ones = rule, rank, low, dtypes, ones
         self.applications = [a for root in rule.lhs for a in inner_first(root)]
         given = set[str]().union(*map(named, rule.lhs))
         self.conditions = [
@@ -296,7 +310,9 @@ class Cases:
             return
         rest = state
         for question in _in_order(watch.asked):
-            if question.kind in SIZES:
+            if not self.ones and _is_one(question):
+                pass
+            elif question.kind in SIZES:
                 found = ways(question)
                 if found is None:
                     # as far as types go it can be assumed: it is a gap where more than a refusal follows
@@ -383,6 +399,12 @@ def _in_order(asked: Iterable[Question]) -> Iterator[Question]:
 
 def _alike(a: TensorType, b: TensorType) -> bool:
     return a.dtype == b.dtype and a.rank == b.rank and all(map(same, a.shape, b.shape))
+
+
+def _is_one(question: Question) -> bool:
+    """Whether it asks if a size that is a symbol is 1."""
+    (factors, coefficient), *rest = terms_of(question.subject) if question.kind == "zero" else (((), 0),)
+    return len(factors) == 1 and isinstance(factors[0], Symbol) and coefficient == 1 and rest == [((), -1)]
 
 
 def _said(question: Question) -> str:
