@@ -429,6 +429,11 @@ def nonnegative(size: Any) -> bool:
     return watching() and not _nonnegative(-1 - size) and answer("nonnegative", polynomial(size))
 
 
+def negative(size: Any) -> bool:
+    """True where the size is provably < 0; what is refused then asks nothing where that is open."""
+    return _nonnegative(-1 - size)
+
+
 @lru_cache(maxsize=200_000)
 def _nonnegative(size: Any) -> bool:
     if not isinstance(size, Arithmetic):
@@ -491,14 +496,17 @@ def same(a: Any, b: Any) -> bool:
     # not ==: the symbols of attributes ask this function
     if terms_of(a) == terms_of(b):
         return True
-    return watching() and _same(a - b)
+    gap = _gap(a, b) if watching() else None
+    return gap is not None and answer("zero", gap)
 
 
-def _same(gap: Any) -> bool:
+@lru_cache(maxsize=100_000)
+def _gap(a: Any, b: Any) -> Poly | None:
+    """The difference, of either sign, where it may be zero."""
+    gap = a - b
     if not isinstance(gap, Poly) or _nonnegative(gap - 1) or _nonnegative(-1 - gap):
-        return False
-    # one question for both signs
-    return answer("zero", gap if gap.terms[0][1] > 0 else -gap)
+        return None
+    return gap if gap.terms[0][1] > 0 else times(-1, gap)  # type: ignore[no-any-return]
 
 
 def product(sizes: Iterable[Any]) -> Any:

@@ -66,6 +66,12 @@ def answer(kind: str, subject: Any) -> bool:
     return known
 
 
+def open_questions() -> bool:
+    """Whether something was asked that has no assumed answer."""
+    watch = _watch.get()
+    return watch is not None and bool(watch.asked)
+
+
 def settled_so_far() -> None:
     """Forget the questions: what asked them needed no answer, and nothing that comes asks about them."""
     watch = _watch.get()

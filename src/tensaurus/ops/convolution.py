@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensaurus.algebra.expr import Body, Scope, Tensor, compute, total, where
-from tensaurus.algebra.size import Size, nonnegative, same
+from tensaurus.algebra.size import Size, negative, nonnegative, same
 from tensaurus.algebra.typing import Untypable
 from tensaurus.ops.declare import op
 from tensaurus.ops.windows import output_sizes, reach, spread, window_attributes, window_indices
@@ -173,7 +173,7 @@ def conv_transpose(
         x.shape[2:], kernel, strides, dilations, pads[:rank], pads[rank:], output_padding, strict=True
     ):
         size = stride * (n - 1) + more + reach(k, dilation) - begin - end
-        if nonnegative(-1 - size):
+        if negative(size):
             raise Untypable(f"an output of {size} elements")
         sizes.append(size)
     begins = tuple(reach(k, d) - 1 - p for k, d, p in zip(kernel, dilations, pads[:rank], strict=True))

@@ -115,9 +115,9 @@ def _quotient(gap: Poly) -> list[Values] | None:
         if len(factors) == 1 and abs(coefficient) == 1 and isinstance(factors[0], Floor):
             (atom,) = factors
             if isinstance(atom.top - gap, Poly) and (atom.top - polynomial(atom)) in (gap, -gap):
-                # t // b = t >= 0: one of b = 1 and t = 0
-                one = _zero(atom.bottom - 1), _zero(atom.top)
-                return [*one[0], *one[1]] if one[0] is not None and one[1] is not None else None
+                # t // b = t where b is 1, or t is 0 or -1
+                found = [_zero(atom.bottom - 1), _zero(polynomial(atom.top)), _zero(atom.top + 1)]
+                return None if None in found else [values for each in found for values in each or ()]
             value = polynomial(atom) - gap * int(coefficient)
             if atom in atoms(value):
                 continue

@@ -28,7 +28,7 @@ import numpy as np
 
 from tensaurus.algebra.expr import Body, Read, Tensor
 from tensaurus.algebra.size import Atom, Poly, Symbol, atoms, nonnegative, polynomial, same, substitute, terms_of
-from tensaurus.algebra.undecided import Question, answer, settled_so_far, watched
+from tensaurus.algebra.undecided import Question, answer, open_questions, settled_so_far, watched
 from tensaurus.graph.node import Node, source
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.rules.assumption import LEAST, Values, easier, symbol, ways
@@ -148,10 +148,11 @@ class State:
     def binding(self) -> CaseBinding:
         """Leaves for the variables; a number that an attribute gives is one, too, where a term reads it."""
         nodes = {name: source(name, kind) for name, kind in self.types.items()}
+        dtype = next((kind.dtype for kind in self.types.values()), "float32")
         for name, value in self.values.items():
             if isinstance(value, Body):
                 assert isinstance(value, Read) and isinstance(value.source, Tensor)
-                nodes[name] = source(value.source.name, TensorType(value.source.dtype, ()))
+                nodes[name] = source(value.source.name, TensorType(dtype, ()))
         values = {k: dict(v) if isinstance(v, dict) else v for k, v in self.values.items()}
         return _NumberBinding(nodes, values)
 
@@ -226,6 +227,7 @@ class Cases:
         # what the right side computes from names that are bound must type, too
         self.made = [(a, _read(a)) for root in rule.rhs for a in inner_first(root)]
         self.refusals = 0
+        self.broadcasts = False  # whether a size was asked to be 1
         self.rng = np.random.default_rng(len(rule.text))
 
     def __iter__(self) -> Iterator[Found]:
@@ -243,9 +245,11 @@ class Cases:
             binding = now.binding()
             self._admitted(binding)
             dtype = self._dtype(now)
+            _firm(term, binding)
             build(term, binding, dtype, every=True)
             for other, needed in self.made:
                 if needed <= binding.nodes.keys() | binding.values.keys():
+                    _firm(other, binding)
                     build(other, binding, dtype, every=True)
 
         def then(now: State, _: Any, __: Any) -> Iterator[Found]:
@@ -310,7 +314,9 @@ class Cases:
             return
         rest = state
         for question in _in_order(watch.asked):
-            if not self.ones and _is_one(question):
+            one = _is_one(question)
+            self.broadcasts |= one
+            if one and not self.ones:
                 pass
             elif question.kind in SIZES:
                 found = ways(question)
@@ -353,6 +359,8 @@ class Cases:
         binding = state.binding()
         self._admitted(binding)
         dtype = self._dtype(state)
+        for term in (a for root in (*self.rule.lhs, *self.rule.rhs) for a in inner_first(root)):
+            _firm(term, binding)
         left = tuple(build(root, binding, dtype) for root in self.rule.lhs)
         right = tuple(build(root, binding, dtype) for root in self.rule.rhs)
         for old, new in zip(left, right, strict=True):
@@ -374,6 +382,18 @@ class Cases:
         left, right = sides
         if any(a is not b for a, b in zip(left, right, strict=True)):
             yield Case(state, left, right, tuple(asked))
+
+
+def _firm(term: Apply, binding: CaseBinding) -> None:
+    """Raise Refused where an attribute's value depends on an answer that is not assumed yet."""
+    names = binding.names()
+    for name, tree in term.attrs:
+        if isinstance(tree, ast.Name) or not any(isinstance(n, (ast.IfExp, ast.Compare)) for n in ast.walk(tree)):
+            continue
+        settled_so_far()
+        evaluate(tree, names)
+        if open_questions():
+            raise Refused(f"{name} depends on sizes")
 
 
 def _read(term: Apply) -> set[str]:

@@ -28,6 +28,7 @@ from tensaurus.ops.examples import parse as parse_example
 from tensaurus.rules.assumption import LEAST, symbol
 
 RANK = 5
+REAL = "$"  # how the name of a number begins
 # what asking an unknown number for its value raises
 KNOWN = (TypeError, ValueError, AttributeError, IndexError, KeyError, ArithmeticError)
 FAR = 2**31 - 1  # what stands for no number in an example
@@ -78,8 +79,8 @@ def unknown_number(hint: str) -> Any:
 
 
 def unknown_real(hint: str) -> Body:
-    """Any real number."""
-    return Read(Tensor(f"${hint}", ()), ())
+    """Any real number: like a literal, of the element type of what it meets."""
+    return Read(Tensor(REAL + hint, (), "real"), ())
 
 
 @cache
@@ -122,6 +123,17 @@ def _computes(op: Op, name: str, given: Sequence[tuple[Any, dict[str, Any], Any]
         except KNOWN:
             failed += 1
     return taken > failed
+
+
+def sampled(op: Op, name: str) -> bool:
+    """Whether `choices` are only the values that examples have: names, and numbers without an end."""
+    known = domain(op, name)
+    if known.kind != "listed" or set(known.values) <= {None} or len(known.values) == 1:
+        return False
+    values = [v for v in known.values if v is not None]
+    whole = all(isinstance(v, int) and 0 <= v <= RANK for v in values)
+    axes = all(isinstance(v, tuple) and all(isinstance(n, int) for n in v) and len({*v}) == len(v) for v in values)
+    return not (whole or axes and all(n >= 0 for v in values for n in v))
 
 
 def _dependence(lengths: set[tuple[int, int]]) -> tuple[int, int] | None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from tensaurus.rules.cases import Case, Cases, Gap
-from tensaurus.rules.domain import RANK
+from tensaurus.rules.cases import Case, Cases, Gap, inner_first
+from tensaurus.rules.domain import RANK, sampled
 from tensaurus.rules.pointwise import scalar_rule
 from tensaurus.rules.prover import Open, Proved, equal
 from tensaurus.rules.rule import Evidence, Rule
 
-LIMIT = 700  # cases of one rank: if there may be more, sizes of one are left out from there on
+LIMIT = 120  # cases of one rank: if there may be more, sizes of one are left out from the next rank on
+MOST = 3000  # cases of one rank: if there may be more, and no sizes of one among them, the rank is left out
 SMALL = 2  # the largest rank for which other element types than the first are tried
-TYPES = ("float32", "int64", "bool")
+TYPES = ("float32", "int64", "bool")  # of variables that may be of any
+FLOATS = ("float32", "float64")
+MIXED = 3  # variables whose element types are tried in all combinations, where one type for all does not do
 NOWHERE = "it applies at no symbolic type"
 
 
@@ -31,10 +35,11 @@ def prove(rule: Rule) -> Evidence | Unproved:
     scalar = scalar_rule(rule)
     try:
         if scalar is not None:
-            used = _proved(Cases(scalar))
+            kinds = product(_types(rule), repeat=len(rule.variables))
+            used = [by for each in kinds for by in _proved(Cases(scalar, dtypes=_named(rule, each)))]
             if not used:
                 return Unproved(rule, NOWHERE)
-            return Evidence("proved", *_by(used, "all sizes, all ranks"))
+            return Evidence("proved", *_by(used, "all sizes, all ranks" + _sampled(rule)))
         return _by_ranks(rule)
     except _Stopped as stopped:
         return Unproved(rule, str(stopped))
@@ -70,31 +75,53 @@ def _by_ranks(rule: Rule) -> Evidence | Unproved:
         cases = Cases(rule, rank, dtypes=dtypes[0], ones=ones)
         used.append(_proved(cases))
         before, now = (len(found) for found in (*[[]], *used)[-2:])
-        if ones and rank < RANK and now * now > LIMIT * before > 0:
+        if ones and cases.broadcasts and now * now > LIMIT * before > 0:
             ones, whole = False, rank
+        elif now * now > MOST * before > 0:
+            break
+    full = len(used) - 1
+    least = next(rank for rank, found in enumerate(used) if found)
     for other in dtypes[1:]:
-        for rank in range(SMALL + 1):
+        for rank in range(max(least, SMALL) + 1):
             used.append(_proved(Cases(rule, rank, dtypes=other)))
-    ranks = [rank for rank, found in enumerate(used[: RANK + 1]) if found]
+    ranks = [rank for rank, found in enumerate(used[: full + 1]) if found]
     said = f"all sizes, ranks {ranks[0]}-{ranks[-1]}"
     if whole < ranks[-1]:
         said += f", sizes of one in broadcasting to rank {whole}"
-    return Evidence("proved", *_by([by for found in used for by in found], said))
+    return Evidence("proved", *_by([by for found in used for by in found], said + _sampled(rule)))
 
 
-def _element_types(rule: Rule) -> list[Mapping[str, str] | str]:
-    """Element types of the variables with which the rule applies somewhere."""
-    uniform: list[Mapping[str, str] | str] = list(TYPES if "any" in rule.tags else TYPES[:1])
-    names = list(rule.variables)
-    mixed = [dict(zip(names, kinds, strict=True)) for kinds in product(TYPES, repeat=len(names))]
-    for tried in (uniform, mixed if "any" in rule.tags and len(names) <= 3 else []):
-        found = [kinds for kinds in tried if _applies(rule, kinds)]
-        if found:
-            return found
-    return []
+def _types(rule: Rule) -> tuple[str, ...]:
+    return TYPES if "any" in rule.tags else FLOATS
 
 
-def _applies(rule: Rule, dtypes: Mapping[str, str] | str) -> bool:
+def _named(rule: Rule, kinds: Sequence[str]) -> dict[str, str]:
+    return dict(zip(rule.variables, kinds, strict=True))
+
+
+def _element_types(rule: Rule) -> list[Mapping[str, str]]:
+    """Element types of the variables with which the rule applies somewhere: one for all first."""
+    names, types = rule.variables, _types(rule)
+    found = [k for k in types if _applies(rule, _named(rule, [k] * len(names)))]
+    if found or len(names) > MIXED:
+        return [_named(rule, [k] * len(names)) for k in found]
+    return [k for k in (_named(rule, each) for each in product(types, repeat=len(names))) if _applies(rule, k)]
+
+
+def _sampled(rule: Rule) -> str:
+    """What is said of attributes that are not all tried."""
+    terms = [a for root in rule.lhs for a in inner_first(root)]
+    names = {
+        name
+        for term in terms
+        for name in term.op.attributes
+        if sampled(term.op, name)
+        and (term.rest is not None or any(n == name and isinstance(t, ast.Name) for n, t in term.attrs))
+    }
+    return f", {' and '.join(sorted(names))} as in examples" if names else ""
+
+
+def _applies(rule: Rule, dtypes: Mapping[str, str]) -> bool:
     return any(True for rank in range(RANK + 1) for _ in Cases(rule, rank, dtypes=dtypes, ones=False))
 
 

@@ -21,6 +21,7 @@ from tensaurus.algebra.undecided import Question
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node
 from tensaurus.ops import Op
 from tensaurus.rules.assumption import LEAST
+from tensaurus.rules.domain import REAL
 
 TIMEOUT = 3_000  # milliseconds for one question to Z3
 
@@ -47,7 +48,8 @@ def expression(node: Node, nonzero: frozenset[str], memo: dict[Node, Tensor | Sc
     found: Tensor | Scope
     if node.op is INPUT:
         name = node.attribute("name")
-        found = Tensor(name, node.tensor.shape, node.tensor.dtype, name in nonzero)
+        dtype = "real" if name.startswith(REAL) else node.tensor.dtype
+        found = Tensor(name, node.tensor.shape, dtype, name in nonzero)
     elif node.op is CONSTANT:
         array = node.attribute("data").array
         found = Scope((), call(f"to_{node.tensor.dtype}", Const(Fraction(array.item()))))
