@@ -249,7 +249,8 @@ def _number(body: Body) -> bool:
     """True for what is computed from numbers and sizes alone: as exact in a float type as anything else."""
     if isinstance(body, Call):
         return body.fn in RING and all(map(_number, body.args))
-    return isinstance(body, Const) and isinstance(body.value, (int, Fraction, Poly)) and not isinstance(body.value, bool)
+    value = body.value if isinstance(body, Const) else None
+    return isinstance(value, (int, Fraction, Poly)) and not isinstance(value, bool)
 
 
 def _chained(fn: str, args: tuple[Body, ...]) -> list[Body]:

@@ -37,23 +37,14 @@ from tensaurus.algebra.undecided import answer, watching
 
 # sizes are polynomials: these names are this module's own, too
 __all__ = [
-    "Arithmetic",
-    "Atom",
-    "Monomial",
-    "Number",
-    "Poly",
-    "Size",
-    "bracket",
-    "plus",
-    "polynomial",
-    "terms_of",
-    "times",
+    "Arithmetic", "Atom", "Monomial", "Number", "Poly", "Size", "bracket", "plus", "polynomial",
+    "terms_of", "times",
 ]
 
 
 @dataclass(frozen=True, repr=False)
 class Symbol(Atom):
-    """An unknown integer that is at least `low` (a dynamic dimension, a size of a rule), and at most `high`."""
+    """An unknown integer (a dynamic dimension, a size of a rule): at least `low`, at most `high`."""
 
     name: str
     low: int = 0
@@ -216,13 +207,17 @@ def _common_factor(rest: Mapping[Monomial, Number], b: int) -> tuple[Any, int] |
     return None
 
 
-def _common_monomial(rest: Mapping[Monomial, Number], below: Monomial, scale: Number) -> tuple[Any, Any] | None:
+def _common_monomial(
+    rest: Mapping[Monomial, Number], below: Monomial, scale: Number
+) -> tuple[Any, Any] | None:
     """As `_common_factor`, for a factor g that is a symbol of the divisor `scale` * `below`."""
     for atom in dict.fromkeys(below):
         left = {m: _without(m, (atom,)) for m in rest}
         inside = {part: rest[m] for m, part in left.items() if part is not None}
         low, high = interval(make({m: c for m, c in rest.items() if left[m] is None}))
-        if inside and low is not None and high is not None and _nonnegative(low) and _nonnegative(atom - 1 - high):
+        if not inside or low is None or high is None:
+            continue
+        if _nonnegative(low) and _nonnegative(atom - 1 - high):
             return make(inside), make({_without(below, (atom,)) or (): scale})
     return None
 
@@ -384,9 +379,9 @@ def _without_remainder(size: Any) -> tuple[Any, Any, Size] | None:
                 continue
             m = make({shared: -(coefficient // scale)})
             rest = plus(size, times(times(-1, m), plus(top, times(times(-1, bottom), inside[0]))))
-            if len(terms_of(rest)) < len(terms_of(size)) and _all_symbols(m):
-                if _nonnegative(m) or _nonnegative(-m):
-                    return m, bottom, rest
+            signed = _all_symbols(m) and (_nonnegative(m) or _nonnegative(-m))
+            if signed and len(terms_of(rest)) < len(terms_of(size)):
+                return m, bottom, rest
     return None
 
 
@@ -456,7 +451,9 @@ def _nonnegative(size: Any) -> bool:
 def _at_most(size: Any, inside: set[Atom]) -> bool:
     """As `_nonnegative`, by the upper bounds of symbols that are only taken away."""
     added = {a for factors, coefficient in terms_of(size) if coefficient > 0 for a in factors}
-    bounds = {a: a.high for a in inside - added if isinstance(a, Symbol) and a.high is not None}
+    bounds: dict[Atom, Any] = {
+        a: a.high for a in inside - added if isinstance(a, Symbol) and a.high is not None
+    }
     signed = any(isinstance(a, Symbol) and a.low < 0 for a in inside)
     return bool(bounds) and not signed and _nonnegative(substitute(size, bounds))
 
@@ -506,7 +503,7 @@ def _gap(a: Any, b: Any) -> Poly | None:
     gap = a - b
     if not isinstance(gap, Poly) or _nonnegative(gap - 1) or _nonnegative(-1 - gap):
         return None
-    return gap if gap.terms[0][1] > 0 else times(-1, gap)  # type: ignore[no-any-return]
+    return gap if gap.terms[0][1] > 0 else times(-1, gap)
 
 
 def product(sizes: Iterable[Any]) -> Any:

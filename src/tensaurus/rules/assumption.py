@@ -65,14 +65,14 @@ def _zero(gap: Size) -> list[Values] | None:
         top = top - left
         share = gcd(*(int(c) for _, c in terms_of(top)))
         if isinstance(bottom, int) and gcd(share, bottom) == 1:
-            top = _divided(top, share)
+            top = _divided(top, share) or top
         hint = min((a.key for a in atoms(top) if isinstance(a, Symbol)), default="n")
         return _zero(top - bottom * symbol(hint, 1 if nonnegative(top - 1) else 0))
     for signed in (gap, -gap):
         if nonnegative(signed):
             return _all_zero(signed) or _quotient(signed)
     share = gcd(*(int(c) for _, c in gap.terms))
-    found = None
+    found: Values | None = None
     for factors, coefficient in gap.terms:
         if len(factors) == 1 and abs(coefficient) == share and _alone(factors[0], gap):
             (own,) = factors
@@ -84,7 +84,8 @@ def _zero(gap: Size) -> list[Values] | None:
             if value is None:
                 return None
             if own.low == LEAST or nonnegative(value - own.low):
-                return [{own: value}]
+                kept: Values = {own: value}
+                return [kept]
             found = found or {own: value}
     if found is not None:
         return [found]
@@ -98,8 +99,8 @@ def easier(question: Question) -> Question | None:
     ((first, c), (second, d)) = question.subject.terms
     if c != -d or not any(isinstance(a, (Floor, Largest)) for a in (*first, *second)):
         return None
-    inside = [{a for f in side for a in atoms(polynomial(f)) if isinstance(a, Symbol)} for side in (first, second)]
-    left, right = inside[0] - inside[1], inside[1] - inside[0]
+    one, other = ({a for f in side for a in atoms(f) if isinstance(a, Symbol)} for side in (first, second))
+    left, right = one - other, other - one
     if len(left) != 1 or len(right) != 1:
         return None
     (a,), (b,) = left, right
@@ -112,12 +113,12 @@ def easier(question: Question) -> Question | None:
 def _quotient(gap: Poly) -> list[Values] | None:
     """Where a quotient stands alone: t // b = n, so t = b*n + r with 0 <= r < b."""
     for factors, coefficient in gap.terms:
-        if len(factors) == 1 and abs(coefficient) == 1 and isinstance(factors[0], Floor):
-            (atom,) = factors
+        (atom, *more) = factors or (None,)
+        if not more and abs(coefficient) == 1 and isinstance(atom, Floor):
             if isinstance(atom.top - gap, Poly) and (atom.top - polynomial(atom)) in (gap, -gap):
                 # t // b = t where b is 1, or t is 0 or -1
-                found = [_zero(atom.bottom - 1), _zero(polynomial(atom.top)), _zero(atom.top + 1)]
-                return None if None in found else [values for each in found for values in each or ()]
+                each = [_zero(atom.bottom - 1), _zero(polynomial(atom.top)), _zero(atom.top + 1)]
+                return None if None in each else [values for found in each for values in found or ()]
             value = polynomial(atom) - gap * int(coefficient)
             if atom in atoms(value):
                 continue
@@ -130,7 +131,7 @@ def _quotient(gap: Poly) -> list[Values] | None:
 
 def _all_zero(gap: Poly) -> list[Values] | None:
     """Where a sum of what is at least zero is zero: every symbol is as small as it may be."""
-    lows = {a: a.low for a in atoms(gap) if isinstance(a, Symbol)}
+    lows: dict[Atom, int] = {a: a.low for a in atoms(gap) if isinstance(a, Symbol)}
     shifted = terms_of(substitute(gap, {a: a + low for a, low in lows.items() if low}))
     if any(len(m) != 1 or c < 0 or m[0] not in lows for m, c in shifted):
         return _refined(gap)
@@ -140,7 +141,8 @@ def _all_zero(gap: Poly) -> list[Values] | None:
 def _divided(value: Any, share: int) -> Size | None:
     if any(c % share for _, c in terms_of(value)):
         return None
-    return sum((product(f) * (c // share) for f, c in terms_of(value)), 0)  # type: ignore[return-value]
+    found: Size = sum((product(f) * (c // share) for f, c in terms_of(value)), 0)
+    return found
 
 
 def _alone(atom: Atom, size: Poly) -> bool:

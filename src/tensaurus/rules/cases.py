@@ -1,19 +1,21 @@
 """All instances of a rule, as few cases whose sizes are symbols.
 
 A case has a rank for each variable, listed attributes one by one, and a symbol for every other size and
-number.  The left side is built operator by operator; where one refuses, it has asked whether symbols are equal
-(or large enough): each question becomes two cases, one in which the answer is yes by the form of the sizes
-(`assumption`), and the rest, in which it is no.  Then come the conditions of the rule, the right side, and the
-comparison of their types, in the same way.
+number. The left side is built operator by operator. Where one refuses, it has asked whether sizes are equal
+or large enough: each question becomes two cases, one in which the answer is yes by the form of the sizes
+(`assumption`), and the rest, in which it is no. In the same way come the conditions of the rule, the right
+side (each operator as soon as its variables are there), and the comparison of the types of both sides.
 
-So every instance of these ranks and listed values is one of a case, if three things hold, and the third is
-tried rather than shown:
+So every instance of these ranks and listed values is one of a case, if
 
-1. an expression over symbols is the operator's expression at all values of the symbols (this is what the
-   sizes of a dynamic model rely on);
-2. an operator that refuses symbols after all its questions were answered by no refuses all values for which
-   that is the answer (some ask what has no symbolic answer: these are the gaps);
-3. where all answers are no, small values drawn at random are refused, too: if one is not, that is a gap.
+1. an expression over symbols is the operator's expression at all values of the symbols: this is what the
+   sizes of a dynamic model rely on, and what makes a proof over symbols one about numbers;
+2. an operator that refuses symbols after all its questions were answered by no refuses the numbers for
+   which that is the answer. One in `EVERY` refusals is tried with small numbers drawn at random: what is
+   not refused there is a gap, and so is a question to which yes cannot be assumed, or the value of a symbol
+   that is needed.
+
+A gap ends the proof. A condition that holds whatever is answered is not used, which proves more.
 """
 
 from __future__ import annotations
@@ -27,7 +29,16 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tensaurus.algebra.expr import Body, Read, Tensor
-from tensaurus.algebra.size import Atom, Poly, Symbol, atoms, nonnegative, polynomial, same, substitute, terms_of
+from tensaurus.algebra.size import (
+    Atom,
+    Poly,
+    Symbol,
+    atoms,
+    nonnegative,
+    same,
+    substitute,
+    terms_of,
+)
 from tensaurus.algebra.undecided import Question, answer, open_questions, settled_so_far, watched
 from tensaurus.graph.node import Node, source
 from tensaurus.ops import TensorType, Untypable
@@ -142,8 +153,8 @@ class State:
     @property
     def symbols(self) -> set[Atom]:
         sizes = [n for kind in self.types.values() for n in kind.shape]
-        values = [v for value in self.values.values() for v in (value.values() if isinstance(value, dict) else [value])]
-        return set().union(*(atoms(polynomial(n)) for n in sizes), *map(symbols_of, values))
+        values = [tuple(v.values()) if isinstance(v, dict) else v for v in self.values.values()]
+        return set().union(*(atoms(n) for n in sizes), *map(symbols_of, values))
 
     def binding(self) -> CaseBinding:
         """Leaves for the variables; a number that an attribute gives is one, too, where a term reads it."""
@@ -314,7 +325,8 @@ class Cases:
             return
         rest = state
         for question in _in_order(watch.asked):
-            one = _is_one(question)
+            # one that a condition asks for is no broadcasting
+            one = _is_one(question) and isinstance(reason, Untypable)
             self.broadcasts |= one
             if one and not self.ones:
                 pass
@@ -323,7 +335,8 @@ class Cases:
                 if found is None:
                     # as far as types go it can be assumed: it is a gap where more than a refusal follows
                     for other in self._settled(rest.answered(question, True), run, then):
-                        yield Gap(f"cannot assume {_said(question)} at {state}") if isinstance(other, Case) else other
+                        stuck = Gap(f"cannot assume {_said(question)} at {state}")
+                        yield stuck if isinstance(other, Case) else other
                         return
                 for values in found or ():
                     changed = rest.put(values)
@@ -342,7 +355,7 @@ class Cases:
 
     def _missed(self, state: State, run: Run) -> State | None:
         """An instance with small sizes in this state that is not refused, if one is drawn."""
-        values = {
+        values: dict[Atom, Any] = {
             a: max(a.low, -2) + int(self.rng.integers(0, 3)) for a in state.symbols if isinstance(a, Symbol)
         }
         drawn = state.put(values)
@@ -388,7 +401,7 @@ def _firm(term: Apply, binding: CaseBinding) -> None:
     """Raise Refused where an attribute's value depends on an answer that is not assumed yet."""
     names = binding.names()
     for name, tree in term.attrs:
-        if isinstance(tree, ast.Name) or not any(isinstance(n, (ast.IfExp, ast.Compare)) for n in ast.walk(tree)):
+        if not any(isinstance(n, (ast.IfExp, ast.Compare)) for n in ast.walk(tree)):
             continue
         settled_so_far()
         evaluate(tree, names)

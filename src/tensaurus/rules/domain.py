@@ -21,7 +21,7 @@ from functools import cache
 from typing import Any
 
 from tensaurus.algebra.expr import Body, Read, Tensor
-from tensaurus.algebra.size import Atom, Poly, polynomial, same, substitute
+from tensaurus.algebra.size import Atom, Poly, atoms, polynomial, same, substitute
 from tensaurus.algebra.undecided import watched
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.examples import parse as parse_example
@@ -54,7 +54,7 @@ class Unknown(Poly):
 
 @dataclass(frozen=True)
 class Domain:
-    """Of one attribute: its kind, the values that examples give it, and the length a * rank + b of a tuple."""
+    """Of one attribute: its kind, the values in examples, and the length a * rank + b of a tuple."""
 
     kind: str
     values: tuple[Any, ...]
@@ -100,7 +100,7 @@ def domain(op: Op, name: str) -> Domain:
             if _computes(op, name, [(k, a, make(name)) for k, a, v in given if v in numbers]):
                 return Domain(kind, values)
     tuples = [(k, a, v) for k, a, v in given if isinstance(v, tuple)]
-    if tuples and all(isinstance(n, int) for _, _, v in tuples for n in v):
+    if tuples and all(_whole(v) for _, _, v in tuples):
         tried = [(k, a, tuple(unknown_number(name) for _ in v)) for k, a, v in tuples]
         lengths = {(k[0].rank if k and k[0] is not None else -1, len(v)) for k, _, v in tuples}
         kind = "sizes" if _computes(op, name, tried) else "listed"
@@ -132,8 +132,13 @@ def sampled(op: Op, name: str) -> bool:
         return False
     values = [v for v in known.values if v is not None]
     whole = all(isinstance(v, int) and 0 <= v <= RANK for v in values)
-    axes = all(isinstance(v, tuple) and all(isinstance(n, int) for n in v) and len({*v}) == len(v) for v in values)
-    return not (whole or axes and all(n >= 0 for v in values for n in v))
+    axes = [v for v in values if _whole(v) and len({*v}) == len(v) and min(v, default=0) >= 0]
+    return not whole and len(axes) < len(values)
+
+
+def _whole(value: Any) -> bool:
+    """True for a tuple of integers."""
+    return isinstance(value, tuple) and all(isinstance(n, int) for n in value)
 
 
 def _dependence(lengths: set[tuple[int, int]]) -> tuple[int, int] | None:
@@ -172,10 +177,11 @@ def _counts(known: Domain, rank: int, most: int) -> Sequence[int]:
 
 
 def _listed(known: Domain, rank: int) -> Iterator[Any]:
-    tuples = [v for v in known.values if isinstance(v, tuple) and v and all(isinstance(n, int) for n in v)]
+    tuples = [v for v in known.values if _whole(v) and v]
     if tuples and len(tuples) >= len([v for v in known.values if v is not None]) - 1:
         for count in _counts(known, rank, rank):
-            if all(sorted(v) == list(range(len(v))) for v in tuples) and any(v != tuple(sorted(v)) for v in tuples):
+            orders = all(sorted(v) == list(range(len(v))) for v in tuples)
+            if orders and any(v != tuple(sorted(v)) for v in tuples):
                 yield from itertools.permutations(range(count))
             elif all(list(v) == sorted(set(v)) for v in tuples):
                 yield from itertools.combinations(range(max(rank, RANK)), count)
@@ -203,8 +209,7 @@ def put_in(value: Any, values: Any) -> Any:
 
 
 def symbols_of(value: Any) -> set[Atom]:
-    from tensaurus.algebra.size import atoms
-
+    """The symbols in an attribute."""
     if isinstance(value, tuple):
         return set().union(*map(symbols_of, value)) if value else set()
     return atoms(polynomial(value)) if isinstance(value, Poly) else set()

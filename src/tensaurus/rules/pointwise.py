@@ -1,13 +1,14 @@
 """Rules of operators that compute element by element: one case of rank 0 stands for all shapes.
 
 An operator is elementwise if its expression at any types is that of rank 0, each input read at the output's
-own place: at 0 where the input's size is 1, and without the dimensions it lacks (numpy's broadcasting).  Of a
-term of such operators, every element is the term at rank 0 over one element of each leaf, and which element of
-a leaf it is depends on the shapes of the leaf and of the result alone, not on the term.  So two terms that are
-equal at rank 0 are equal at all shapes at which both have one type.
+own place: at 0 where the input's size is 1, and without the dimensions that it lacks (numpy's
+broadcasting). Of a term of such operators, every element is the term at rank 0 over one element of each
+leaf; which element that is depends on the shapes of the leaf and of the result alone, not on the term. So
+two terms that are equal at rank 0 are equal at all shapes at which both have one type, and conditions on
+shapes are not needed.
 
-That an operator is elementwise is read off its expression at every pattern of ones and symbols of ranks up to
-`RANKS`; its declaration treats the dimensions beyond these as it treats those.
+That an operator is elementwise is read off its expression at every pattern of ones and symbols of ranks up
+to `RANKS`; its declaration treats the dimensions beyond these as it treats those.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def elementwise(op: Op, given: tuple[bool, ...]) -> bool:
     if not count:
         return False
     most = RANKS.get(count, 2)
-    names = list(symbol("n", 1) for _ in range(most))
+    names = [symbol("n", 1) for _ in range(most)]
     shapes = [
         shape
         for rank in range(most + 1)

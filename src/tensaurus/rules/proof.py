@@ -1,4 +1,24 @@
-"""A rule proved for all sizes: both sides are equal in each of its cases."""
+"""A rule proved for all sizes: both sides are equal in each of its cases.
+
+`proved(algebra, all sizes, ...)` by the canonical forms alone, `proved(z3, all reals, all sizes, ...)` where
+Z3 has decided what depends on the order of numbers.  What is claimed:
+
+all ranks       every operator is elementwise (`pointwise`)
+ranks a-b       the largest rank of a variable is one of these, every rank up to it in every combination;
+                b is 5 (`RANK`), less where there would be more than `MOST` cases
+all sizes       every size from 1, each of its own unless the left side's types, the conditions or the types
+                of the right side tie it to others; sizes of 1 that broadcast are cases of their own, up to
+                the rank that is named where they are too many
+attributes      numbers are any numbers where the operator computes with a symbol in their place (pads,
+                strides, dilations, groups, slopes); axes, permutations and switches are every one there is;
+                of names and steps those that the operator's examples have, and then it is said ("as in
+                examples")
+element types   float32; float64 (of rules tagged `any`: int64 and bool) at the least ranks alone, since an
+                expression depends on them through conversions only
+conditions      assumed: sizes by what their symbols stand for, signs of numbers as assumptions of Z3
+
+1 / 0 is 0, as in every field; a product x * (1/x) is 1 only where x is known not to be 0.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +125,8 @@ def _element_types(rule: Rule) -> list[Mapping[str, str]]:
     found = [k for k in types if _applies(rule, _named(rule, [k] * len(names)))]
     if found or len(names) > MIXED:
         return [_named(rule, [k] * len(names)) for k in found]
-    return [k for k in (_named(rule, each) for each in product(types, repeat=len(names))) if _applies(rule, k)]
+    mixed = (_named(rule, kinds) for kinds in product(types, repeat=len(names)))
+    return [kinds for kinds in mixed if _applies(rule, kinds)]
 
 
 def _sampled(rule: Rule) -> str:

@@ -11,12 +11,13 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeAlias
 
-from tensaurus.algebra.expr import Body, Call, Const, Read, Scope, Tensor, call, replace_tensors
+from tensaurus.algebra.expr import Body, Call, Const, Read, Scope, Tensor, call, compute, replace_tensors
 from tensaurus.algebra.simplify import alike, canonical
 from tensaurus.algebra.size import Symbol, terms_of
 from tensaurus.algebra.text import show
+from tensaurus.algebra.typing import dtype_of
 from tensaurus.algebra.undecided import Question
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node
 from tensaurus.ops import Op
@@ -24,6 +25,9 @@ from tensaurus.rules.assumption import LEAST
 from tensaurus.rules.domain import REAL
 
 TIMEOUT = 3_000  # milliseconds for one question to Z3
+COMPARED = {"lt": operator.lt, "le": operator.le, "eq": operator.eq}  # kinds of questions about numbers
+
+Source: TypeAlias = Tensor | Scope
 
 
 @dataclass(frozen=True)
@@ -40,12 +44,11 @@ class Open:
     reason: str
 
 
-def expression(node: Node, nonzero: frozenset[str], memo: dict[Node, Tensor | Scope] | None = None) -> Tensor | Scope:
-    """The node over its leaves, which are tensors of the inputs' names."""
-    memo = {} if memo is None else memo
+def expression(node: Node, nonzero: frozenset[str], memo: dict[Node, Source]) -> Source:
+    """The node over its leaves, which are tensors of the inputs' names; `nonzero` names some of them."""
     if node in memo:
         return memo[node]
-    found: Tensor | Scope
+    found: Source
     if node.op is INPUT:
         name = node.attribute("name")
         dtype = "real" if name.startswith(REAL) else node.tensor.dtype
@@ -57,19 +60,20 @@ def expression(node: Node, nonzero: frozenset[str], memo: dict[Node, Tensor | Sc
         owner, place = (node.args[0], node.attribute("index")) if node.op is ITEM else (node, 0)
         assert owner is not None and isinstance(owner.op, Op)
         kinds = tuple(None if a is None else a.tensor for a in owner.args)
-        formal = owner.op.tensors(kinds)
         given = {
-            t: expression(a, nonzero, memo) for t, a in zip(formal, owner.args, strict=False) if t is not None and a is not None
+            tensor: expression(arg, nonzero, memo)
+            for tensor, arg in zip(owner.op.tensors(kinds), owner.args, strict=False)
+            if tensor is not None and arg is not None
         }
         found = replace_tensors(owner.op.scopes(kinds, owner.attrs)[place], given)
     memo[node] = found
     return found
 
 
-def equal(left: Node, right: Node, assumed: Mapping[Question, bool], shapes: bool = True) -> Proved | Open:
+def equal(left: Node, right: Node, assumed: Mapping[Question, bool]) -> Proved | Open:
     """Whether both nodes are the same function of their inputs, under what is assumed of these."""
     positive = frozenset(q.subject for q, known in assumed.items() if q.kind == "positive" and known)
-    memo: dict[Node, Tensor | Scope] = {}
+    memo: dict[Node, Source] = {}
     first, second = (_scope(expression(node, positive, memo)) for node in (left, right))
     if alike(first, second):
         return Proved("algebra")
@@ -79,9 +83,7 @@ def equal(left: Node, right: Node, assumed: Mapping[Question, bool], shapes: boo
     return _ordered(a, b, positive, assumed)
 
 
-def _scope(source: Tensor | Scope) -> Scope:
-    from tensaurus.algebra.expr import compute
-
+def _scope(source: Source) -> Scope:
     return source if isinstance(source, Scope) else compute(source.shape, lambda *i: source[i])
 
 
@@ -91,7 +93,11 @@ def _ordered(a: Scope, b: Scope, positive: frozenset[str], assumed: Mapping[Ques
     terms = _Terms(a, positive)
     try:
         left, right = terms.of(a.body), terms.of(b.body)
-        known = [terms.compared(q.kind, *q.subject) for q, yes in assumed.items() if yes and q.kind in ("lt", "le", "eq")]
+        known = [
+            terms.compared(question.kind, *question.subject)
+            for question, yes in assumed.items()
+            if yes and question.kind in COMPARED
+        ]
         solver = z3.Solver()
         solver.set("timeout", TIMEOUT)
         solver.add(*known, *terms.facts)
@@ -128,16 +134,14 @@ class _Terms:
             case Call(fn, args):
                 return self._call(fn, [self.of(a) for a in args])
         name = show(Scope(self.axes, body))
-        from tensaurus.algebra.typing import dtype_of
-
         kind = dtype_of(Scope((), body))
         if kind == "bool":
             return z3.Bool(name)
         if not kind.startswith("float"):
             raise NotImplementedError(f"order of {kind}")
         found = z3.Real(name)
-        if isinstance(body, Read) and isinstance(body.source, Tensor) and body.source.name in self.positive:
-            if body.outside is None:
+        match body:
+            case Read(Tensor(known), _, None) if known in self.positive:
                 self.facts.append(found > 0)
         return found
 
@@ -157,7 +161,7 @@ class _Terms:
 
     def compared(self, kind: str, a: Any, b: Any) -> Any:
         left, right = (self.of(x) if isinstance(x, Body) else self._polynomial(x) for x in (a, b))
-        return {"lt": operator.lt, "le": operator.le, "eq": operator.eq}[kind](left, right)
+        return COMPARED[kind](left, right)
 
     def _call(self, fn: str, args: list[Any]) -> Any:
         z3 = self.z3
