@@ -34,6 +34,7 @@ from tensaurus.algebra.poly import (
     times,
 )
 from tensaurus.algebra.undecided import answer, watching
+from tensaurus.algebra.values import greater, is_term
 
 # sizes are polynomials: these names are this module's own, too
 __all__ = [
@@ -106,7 +107,7 @@ class Floor(Atom):
     def value(self, of: Callable[[Atom], Any], run: Callable[[Any], Any]) -> Any:
         top, bottom = run(self.top), run(self.bottom)
         # Z3's integers have no //, and their / rounds down where the divisor is positive
-        return top / bottom if _is_term(top) or _is_term(bottom) else top // bottom
+        return top / bottom if is_term(top) or is_term(bottom) else top // bottom
 
 
 @dataclass(frozen=True, repr=False)
@@ -133,24 +134,7 @@ class Largest(Atom):
         return reduce(largest, [change(a) for a in self.args])
 
     def value(self, of: Callable[[Atom], Any], run: Callable[[Any], Any]) -> Any:
-        return reduce(_greater, [run(a) for a in self.args])
-
-
-def _is_term(value: Any) -> bool:
-    return type(value).__module__.startswith("z3")
-
-
-def _greater(a: Any, b: Any) -> Any:
-    """max of ints, arrays or Z3 terms."""
-    if isinstance(a, int) and isinstance(b, int):
-        return max(a, b)
-    if _is_term(a) or _is_term(b):
-        import z3
-
-        return z3.If(a >= b, a, b)
-    import numpy as np
-
-    return np.maximum(a, b)
+        return reduce(greater, [run(a) for a in self.args])
 
 
 def floordiv(a: Any, b: Any) -> Any:
