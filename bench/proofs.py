@@ -13,7 +13,7 @@ from tensaurus.rules.rule import library
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description="prove rules for all sizes")
     parser.add_argument("names", nargs="*")
     names = parser.parse_args().names
     rules = [rule for rule in library() if "off" not in rule.tags]

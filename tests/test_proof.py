@@ -196,8 +196,9 @@ def test_what_is_assumed_holds_by_form() -> None:
         for values in found:
             known = substitute(size, values)
             assert (known == 0) if kind == "zero" else nonnegative(known), f"{size}: {values}"
-            free = sorted({x for v in values.values() for x in atoms(v)} | (atoms(size) - values.keys()), key=str)
-            for point in product(range(-3, 7), repeat=len(free)) if len(free) < 4 else _few(len(free)):
+            new = {x for v in values.values() for x in atoms(v)}
+            free = sorted(new | (atoms(size) - values.keys()), key=str)
+            for point in product(range(-3, 7) if len(free) < 4 else range(4), repeat=len(free)):
                 at = dict(zip(free, point, strict=True))
                 if all(low(x) <= n <= high(x, at) for x, n in at.items() if isinstance(x, Symbol)):
                     inside = [x for x in atoms(size) if isinstance(x, Symbol)]
@@ -218,7 +219,3 @@ def low(x: Symbol) -> int:
 
 def high(x: Symbol, at: dict[Any, int]) -> int:
     return 7 if x.high is None else int(evaluate(x.high, lambda a: at.get(a, 0)))
-
-
-def _few(count: int) -> list[tuple[int, ...]]:
-    return list(product(range(0, 4), repeat=count))

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from fractions import Fraction
 from typing import Any
 
 from tensaurus.algebra.collect import (
@@ -240,17 +239,17 @@ def _call(fn: str, args: tuple[Body, ...], names: Mapping[Atom, Any], body: Body
     target = cast_target(fn)
     if target is not None and literal_dtype(args[0]) == target:
         return inner[0]
-    if target is not None and target.startswith("float") and _number(args[0]):
+    if target is not None and target.startswith("float") and _exact(inner[0], literal_dtype(args[0])):
         return inner[0]
     return applied(fn, inner)
 
 
-def _number(body: Body) -> bool:
-    """True for what is computed from numbers and sizes alone: as exact in a float type as anything else."""
-    if isinstance(body, Call):
-        return body.fn in RING and all(map(_number, body.args))
-    value = body.value if isinstance(body, Const) else None
-    return isinstance(value, (int, Fraction, Poly)) and not isinstance(value, bool)
+def _exact(inner: Sum, dtype: str) -> bool:
+    """True for numbers and sizes alone, and for a number that is one in every type of integers."""
+    value = inner.constant
+    if dtype in ("int", "real") or value is None or not dtype.startswith(("int", "uint")):
+        return dtype in ("int", "real")
+    return abs(value) < 128 and (value >= 0 or dtype.startswith("int"))
 
 
 def _chained(fn: str, args: tuple[Body, ...]) -> list[Body]:
