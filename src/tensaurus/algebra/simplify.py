@@ -246,10 +246,10 @@ def _call(fn: str, args: tuple[Body, ...], names: Mapping[Atom, Any], body: Body
 
 def _exact(inner: Sum, dtype: str) -> bool:
     """True for numbers and sizes alone, and for a number that is one in every type of integers."""
-    value = inner.constant
-    if dtype in ("int", "real") or value is None or not dtype.startswith(("int", "uint")):
+    if not dtype.startswith(("int", "uint")) or dtype == "int":
         return dtype in ("int", "real")
-    return abs(value) < 128 and (value >= 0 or dtype.startswith("int"))
+    value = inner.constant
+    return value is not None and abs(value) < 128 and (value >= 0 or dtype.startswith("int"))
 
 
 def _chained(fn: str, args: tuple[Body, ...]) -> list[Body]:

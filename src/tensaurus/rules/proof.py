@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from tensaurus.rules.cases import Case, Cases, Gap, inner_first
-from tensaurus.rules.domain import RANK, sampled
+from tensaurus.rules.domain import RANK, domain, sampled
 from tensaurus.rules.pointwise import scalar_rule
 from tensaurus.rules.prover import Open, Proved, equal
 from tensaurus.rules.rule import Evidence, Rule
@@ -131,15 +131,18 @@ def _element_types(rule: Rule) -> list[Mapping[str, str]]:
 
 def _sampled(rule: Rule) -> str:
     """What is said of attributes that are not all tried."""
-    terms = [a for root in rule.lhs for a in inner_first(root)]
-    names = {
-        name
-        for term in terms
-        for name in term.op.attributes
-        if sampled(term.op, name)
-        and (term.rest is not None or any(n == name and isinstance(t, ast.Name) for n, t in term.attrs))
-    }
-    return f", {' and '.join(sorted(names))} as in examples" if names else ""
+    names: set[str] = set()
+    lengths: set[str] = set()
+    for term in (a for root in rule.lhs for a in inner_first(root)):
+        free = {name for name, tree in term.attrs if isinstance(tree, ast.Name)}
+        if term.rest is not None:
+            free |= term.op.attributes.keys() - {name for name, _ in term.attrs}
+        names |= {name for name in free if sampled(term.op, name)}
+        known = {name: domain(term.op, name) for name in free}
+        lengths |= {name for name, each in known.items() if each.kind == "sizes" and each.length is None}
+    said = [f"{' and '.join(sorted(names))} as in examples"] if names else []
+    said += [f"{' and '.join(sorted(lengths))} of up to {RANK}"] if lengths else []
+    return "".join(f", {each}" for each in said)
 
 
 def _applies(rule: Rule, dtypes: Mapping[str, str]) -> bool:
