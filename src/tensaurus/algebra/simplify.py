@@ -249,7 +249,7 @@ def _exact(inner: Sum, dtype: str) -> bool:
     if not dtype.startswith(("int", "uint")) or dtype == "int":
         return dtype in ("int", "real")
     value = inner.constant
-    return value is not None and abs(value) < 128 and (value >= 0 or dtype.startswith("int"))
+    return value is not None and (-128 if dtype.startswith("int") else 0) <= value < 128
 
 
 def _chained(fn: str, args: tuple[Body, ...]) -> list[Body]:
