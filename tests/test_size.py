@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tensaurus.algebra.affine import coefficients
 from tensaurus.algebra.size import (
     Axis,
     Poly,
     Size,
     Symbol,
     atoms,
-    coefficients,
     evaluate,
     floordiv,
     interval,

@@ -213,6 +213,12 @@ def _cancelled(factors: Sequence[Factor], axes: Sequence[Axis]) -> tuple[Factor,
     left = list(factors)
     for inverse in [f for f in factors if isinstance(f, Inverse)]:
         amount = inverse.sum.factor
+        if isinstance(amount, Leaf) and isinstance(amount.source, Tensor) and amount.source.nonzero:
+            equal = next((f for f in left if isinstance(f, Leaf) and f.key == amount.key), None)
+            if equal is not None and amount.outside is None:
+                left.remove(equal)
+                left.remove(inverse)
+            continue
         if not isinstance(amount, Amount):
             continue
         match = next((f for f in left if isinstance(f, Amount) and f.atom == amount.atom), None)

@@ -63,6 +63,8 @@ class Const(Body):
 
     def __post_init__(self) -> None:
         value = polynomial(self.value)
+        if isinstance(value, Body):
+            raise TypeError("a literal that is computed")
         if isinstance(value, float) and value == value and value not in (float("inf"), float("-inf")):
             value = Fraction(value)
         if isinstance(value, Fraction) and value.denominator == 1:
@@ -72,11 +74,15 @@ class Const(Body):
 
 @dataclass(frozen=True)
 class Tensor:
-    """A named input: the leaves of an expression.  Indexing it builds a read."""
+    """A named input: the leaves of an expression.  Indexing it builds a read.
+
+    `nonzero` says that none of its elements is zero.
+    """
 
     name: str
     shape: tuple[Size, ...]
     dtype: str = "float32"
+    nonzero: bool = False
 
     @property
     def rank(self) -> int:

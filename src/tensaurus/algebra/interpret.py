@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tensaurus.algebra.affine import coefficients
 from tensaurus.algebra.arithmetic import whole_product
 from tensaurus.algebra.binding import bind, open_atoms, split_axes
 from tensaurus.algebra.expr import (
@@ -38,7 +39,6 @@ from tensaurus.algebra.size import (
     Poly,
     Size,
     Symbol,
-    coefficients,
     evaluate,
     interval,
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from tensaurus.algebra.affine import coefficients
 from tensaurus.algebra.expr import axis
 from tensaurus.algebra.normal import Core, Normal, Sum, axes_in
 from tensaurus.algebra.size import (
@@ -18,7 +19,6 @@ from tensaurus.algebra.size import (
     Floor,
     Size,
     atoms,
-    coefficients,
     floordiv,
     interval,
     nonnegative,
@@ -55,6 +55,13 @@ def settle(
             return None
         if not change:
             current = reduced
+            pinned = _pinned(current, left)
+            if pinned is not None:
+                whole, value = pinned
+                left.remove(whole)
+                current = [*current, value, whole.extent - 1 - value]
+                change = {whole: value}
+        if not change:
             for guard in current:
                 narrowed = _narrowed(guard, left)
                 if narrowed is not None:
@@ -67,6 +74,19 @@ def settle(
             return tuple(left), tuple(current), values
         current = [substitute(g, change) for g in current]
         values = {**{a: substitute(v, change) for a, v in values.items()}, **change}
+
+
+def _pinned(guards: Sequence[Size], axes: Sequence[Axis]) -> tuple[Axis, Size] | None:
+    """(axis, value) where a guard and its negative leave a bound axis one point."""
+    known = set(guards)
+    for guard in guards:
+        if 0 - guard not in known:
+            continue
+        for a in axes:
+            found = coefficients(guard, [a]) if a in axes_in(guard) else None
+            if found is not None and found[0].get(a) in (1, -1):
+                return a, -found[1] * found[0][a]
+    return None
 
 
 def _decided(guards: Iterable[Size]) -> list[Size] | None:

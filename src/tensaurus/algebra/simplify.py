@@ -99,6 +99,17 @@ def canonical(scope: Scope) -> Scope:
     return result
 
 
+def alike(first: Scope, second: Scope) -> bool:
+    """Whether two expressions have one canonical form: often known before it is written out."""
+    if first.shape != second.shape or dtype_of(first) != dtype_of(second):
+        return False
+    texts = []
+    for scope in (first, second):
+        axes, body = normal_form(scope)
+        texts.append(body.text({a: f"${place}" for place, a in enumerate(axes)}))
+    return texts[0] == texts[1] or canonical(first) == canonical(second)
+
+
 def fingerprint(scope: Scope) -> str:
     """Names the canonical form and the types of its tensors; different texts never share one (checked)."""
     form = canonical(scope)
@@ -228,7 +239,17 @@ def _call(fn: str, args: tuple[Body, ...], names: Mapping[Atom, Any], body: Body
     target = cast_target(fn)
     if target is not None and literal_dtype(args[0]) == target:
         return inner[0]
+    if target is not None and target.startswith("float") and _exact(inner[0], literal_dtype(args[0])):
+        return inner[0]
     return applied(fn, inner)
+
+
+def _exact(inner: Sum, dtype: str) -> bool:
+    """True for numbers and sizes alone, and for a number that is one in every type of integers."""
+    if not dtype.startswith(("int", "uint")) or dtype == "int":
+        return dtype in ("int", "real")
+    value = inner.constant
+    return value is not None and (-128 if dtype.startswith("int") else 0) <= value < 128
 
 
 def _chained(fn: str, args: tuple[Body, ...]) -> list[Body]:

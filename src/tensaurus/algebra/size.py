@@ -12,7 +12,7 @@ polynomials the elements of the field of symbols (`algebra.field`).
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache, reduce
@@ -33,29 +33,23 @@ from tensaurus.algebra.poly import (
     terms_of,
     times,
 )
+from tensaurus.algebra.undecided import answer, watching
+from tensaurus.algebra.values import greater, is_term
 
 # sizes are polynomials: these names are this module's own, too
 __all__ = [
-    "Arithmetic",
-    "Atom",
-    "Monomial",
-    "Number",
-    "Poly",
-    "Size",
-    "bracket",
-    "plus",
-    "polynomial",
-    "terms_of",
-    "times",
+    "Arithmetic", "Atom", "Monomial", "Number", "Poly", "Size", "bracket", "plus", "polynomial",
+    "terms_of", "times",
 ]
 
 
 @dataclass(frozen=True, repr=False)
 class Symbol(Atom):
-    """An unknown integer that is at least `low` (a dynamic dimension, a size of a rule)."""
+    """An unknown integer (a dynamic dimension, a size of a rule): at least `low`, at most `high`."""
 
     name: str
     low: int = 0
+    high: Size | None = None
 
     @property
     def key(self) -> str:  # type: ignore[override]
@@ -100,12 +94,12 @@ class Floor(Atom):
 
     def interval(self) -> tuple[Size | None, Size | None]:
         low, high = interval(self.top)
-        if isinstance(self.bottom, int):
-            return (
-                None if low is None else floordiv(low, self.bottom),
-                None if high is None else floordiv(high, self.bottom),
-            )
-        return (0 if low is not None and nonnegative(low) else None), None
+        if not isinstance(self.bottom, int) and low is not None and _nonnegative(low):
+            low = 0
+        return (
+            None if low is None else floordiv(low, self.bottom),
+            None if high is None else floordiv(high, self.bottom),
+        )
 
     def rebuild(self, change: Callable[[Size], Size]) -> Any:
         return floordiv(change(self.top), change(self.bottom))
@@ -113,7 +107,7 @@ class Floor(Atom):
     def value(self, of: Callable[[Atom], Any], run: Callable[[Any], Any]) -> Any:
         top, bottom = run(self.top), run(self.bottom)
         # Z3's integers have no //, and their / rounds down where the divisor is positive
-        return top / bottom if _is_term(top) or _is_term(bottom) else top // bottom
+        return top / bottom if is_term(top) or is_term(bottom) else top // bottom
 
 
 @dataclass(frozen=True, repr=False)
@@ -140,24 +134,7 @@ class Largest(Atom):
         return reduce(largest, [change(a) for a in self.args])
 
     def value(self, of: Callable[[Atom], Any], run: Callable[[Any], Any]) -> Any:
-        return reduce(_greater, [run(a) for a in self.args])
-
-
-def _is_term(value: Any) -> bool:
-    return type(value).__module__.startswith("z3")
-
-
-def _greater(a: Any, b: Any) -> Any:
-    """max of ints, arrays or Z3 terms."""
-    if isinstance(a, int) and isinstance(b, int):
-        return max(a, b)
-    if _is_term(a) or _is_term(b):
-        import z3
-
-        return z3.If(a >= b, a, b)
-    import numpy as np
-
-    return np.maximum(a, b)
+        return reduce(greater, [run(a) for a in self.args])
 
 
 def floordiv(a: Any, b: Any) -> Any:
@@ -189,17 +166,18 @@ def floordiv(a: Any, b: Any) -> Any:
             rest[factors] = coefficient
     remainder = make(rest)
     low, high = interval(remainder)
-    if low is not None and high is not None and nonnegative(low) and nonnegative(b - 1 - high):
+    if low is not None and high is not None and _nonnegative(low) and _nonnegative(b - 1 - high):
         return make(quotient)
-    if isinstance(b, int) and not isinstance(remainder, int):
-        shared = _common_factor(rest, b)
-        if shared is not None:
-            return plus(make(quotient), floordiv(*shared))
-        single = remainder.terms
-        if len(single) == 1 and single[0][1] == 1 and len(single[0][0]) == 1:
-            inner = single[0][0][0]
-            if isinstance(inner, Floor) and isinstance(inner.bottom, int):
-                return plus(make(quotient), floordiv(inner.top, inner.bottom * b))
+    if low is not None and high is not None and _nonnegative(-1 - high) and _nonnegative(low + b):
+        return plus(make(quotient), -1)
+    shared = _common_factor(rest, b) if isinstance(b, int) else _common_monomial(rest, below, scale)
+    if shared is not None:
+        return plus(make(quotient), floordiv(*shared))
+    single = terms_of(remainder)
+    if len(single) == 1 and single[0][1] == 1 and len(single[0][0]) == 1:
+        inner = single[0][0][0]
+        if isinstance(inner, Floor):
+            return plus(make(quotient), floordiv(inner.top, inner.bottom * b))
     return plus(make(quotient), Floor(remainder, b))
 
 
@@ -208,20 +186,38 @@ def _common_factor(rest: Mapping[Monomial, Number], b: int) -> tuple[Any, int] |
     for g in sorted({gcd(b, int(c)) for c in rest.values()} - {1}, reverse=True):
         inside = {m: c // g for m, c in rest.items() if c % g == 0}
         low, high = interval(make({m: c for m, c in rest.items() if c % g != 0}))
-        if low is not None and high is not None and nonnegative(low) and nonnegative(g - 1 - high):
+        if low is not None and high is not None and _nonnegative(low) and _nonnegative(g - 1 - high):
             return make(inside), b // g
     return None
 
 
+def _common_monomial(
+    rest: Mapping[Monomial, Number], below: Monomial, scale: Number
+) -> tuple[Any, Any] | None:
+    """As `_common_factor`, for a factor g that is a symbol of the divisor `scale` * `below`."""
+    for atom in dict.fromkeys(below):
+        left = {m: _without(m, (atom,)) for m in rest}
+        inside = {part: rest[m] for m, part in left.items() if part is not None}
+        low, high = interval(make({m: c for m, c in rest.items() if left[m] is None}))
+        if not inside or low is None or high is None:
+            continue
+        if _nonnegative(low) and _nonnegative(atom - 1 - high):
+            return make(inside), make({_without(below, (atom,)) or (): scale})
+    return None
+
+
 def _floor_by_sum(a: Any, b: Any) -> Any:
-    """Division by a polynomial of several terms: only a constant multiple is recognised."""
+    """Division by a polynomial of several terms: a remainder alone and a constant multiple are recognised."""
+    low, high = interval(a)
+    if low is not None and high is not None and _nonnegative(low) and _nonnegative(b - 1 - high):
+        return 0
     if isinstance(a, Poly) and len(a.terms) >= len(b.terms):
         lead = dict(a.terms).get(b.terms[0][0])
         if lead is not None and lead % b.terms[0][1] == 0:
             factor = lead // b.terms[0][1]
             rest = plus(a, times(-factor, b))
             low, high = interval(rest)
-            if low is not None and high is not None and nonnegative(low) and nonnegative(b - 1 - high):
+            if low is not None and high is not None and _nonnegative(low) and _nonnegative(b - 1 - high):
                 return factor
     return polynomial(Floor(a, b))
 
@@ -247,9 +243,9 @@ def largest(a: Any, b: Any) -> Any:
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
     a, b = polynomial(a), polynomial(b)
-    if nonnegative(a - b):
+    if _nonnegative(a - b):
         return a
-    if nonnegative(b - a):
+    if _nonnegative(b - a):
         return b
     args: list[Size] = []
     for size in (a, b):
@@ -259,7 +255,7 @@ def largest(a: Any, b: Any) -> Any:
             args.extend(only[0].args)
         else:
             args.append(size)
-    kept = [a for a in set(args) if not any(b != a and nonnegative(b - a) for b in args)]
+    kept = [a for a in set(args) if not any(b != a and _nonnegative(b - a) for b in args)]
     return polynomial(Largest(tuple(sorted(kept, key=str)))) if len(kept) > 1 else kept[0]
 
 
@@ -342,7 +338,7 @@ def interval(size: Any) -> tuple[Size | None, Size | None]:
         scale, modulus, rest = found
         first, last = interval(rest)
         span = scale * (modulus - 1)
-        below, above = (0, span) if scale > 0 else (span, 0)
+        below, above = (0, span) if _nonnegative(scale) else (span, 0)
         return None if first is None else first + below, None if last is None else last + above
     low: Any = 0
     high: Any = 0
@@ -355,17 +351,31 @@ def interval(size: Any) -> tuple[Size | None, Size | None]:
     return low, high
 
 
-def _without_remainder(size: Any) -> tuple[int, int, Size] | None:
+def _without_remainder(size: Any) -> tuple[Any, Any, Size] | None:
     """(m, k, rest) where size = m * (t % k) + rest: a remainder is bounded as one, not term by term."""
+    floors = {a for factors, _ in terms_of(size) for a in factors if isinstance(a, Floor)}
     for factors, coefficient in terms_of(size):
-        if len(factors) == 1 and isinstance(factors[0], Floor) and isinstance(factors[0].bottom, int):
-            top, modulus = factors[0].top, factors[0].bottom
-            if coefficient % modulus == 0:
-                scale = -int(coefficient // modulus)
-                rest = plus(size, times(-scale, plus(top, times(-modulus, factors[0]))))
-                if len(terms_of(rest)) < len(terms_of(size)):
-                    return scale, modulus, rest
+        inside = [a for a in factors if isinstance(a, Floor)]
+        for top, bottom in _dividends(inside[0], floors) if len(inside) == 1 else ():
+            (below, scale), *more = terms_of(bottom)
+            shared = None if more else _without(_without(factors, (inside[0],)) or (), below)
+            if shared is None or coefficient % scale != 0:
+                continue
+            m = make({shared: -(coefficient // scale)})
+            rest = plus(size, times(times(-1, m), plus(top, times(times(-1, bottom), inside[0]))))
+            signed = _all_symbols(m) and (_nonnegative(m) or _nonnegative(-m))
+            if signed and len(terms_of(rest)) < len(terms_of(size)):
+                return m, bottom, rest
     return None
+
+
+def _dividends(floor: Floor, floors: set[Floor]) -> Iterator[tuple[Any, Any]]:
+    """(t, k) where the floor is t // k: x // (m*k) is (x // m) // k."""
+    yield floor.top, floor.bottom
+    for other in floors - {floor}:
+        part = floordiv(floor.bottom, other.bottom)
+        if other.top == floor.top and part != 1 and times(part, other.bottom) == floor.bottom:
+            yield polynomial(other), part
 
 
 def _interval_of_product(factors: Monomial) -> tuple[Size | None, Size | None]:
@@ -381,7 +391,7 @@ def _interval_of_product(factors: Monomial) -> tuple[Size | None, Size | None]:
         if all(isinstance(n, int) for n in numbers):
             corners = [low * bottom, low * top, high * bottom, high * top]  # type: ignore[operator]
             low, high = min(corners), max(corners)
-        elif low is not None and bottom is not None and nonnegative(low) and nonnegative(bottom):
+        elif low is not None and bottom is not None and _nonnegative(low) and _nonnegative(bottom):
             low = low * bottom
             high = None if high is None or top is None else high * top
         else:
@@ -389,24 +399,47 @@ def _interval_of_product(factors: Monomial) -> tuple[Size | None, Size | None]:
     return low, high
 
 
-@lru_cache(maxsize=200_000)
 def nonnegative(size: Any) -> bool:
     """True where the size is provably >= 0 for all its symbols and axes; False means *not proved*."""
+    if not isinstance(size, Arithmetic):
+        return bool(size >= 0)
+    if _nonnegative(size):
+        return True
+    return watching() and not _nonnegative(-1 - size) and answer("nonnegative", polynomial(size))
+
+
+def negative(size: Any) -> bool:
+    """True where the size is provably < 0; what is refused then asks nothing where that is open."""
+    return _nonnegative(-1 - size)
+
+
+@lru_cache(maxsize=200_000)
+def _nonnegative(size: Any) -> bool:
     if not isinstance(size, Arithmetic):
         return bool(size >= 0)
     inside = atoms(size)
     if _all_symbols(size):
         shifted = substitute(size, {a: plus(a, a.low) for a in inside if isinstance(a, Symbol) and a.low})
-        return all(coefficient >= 0 for _, coefficient in terms_of(shifted))
+        return all(coefficient >= 0 for _, coefficient in terms_of(shifted)) or _at_most(size, inside)
     if not all(isinstance(a, (Symbol, Floor, Largest)) for a in inside):
         low, _ = interval(size)
-        return low is not None and low != size and nonnegative(low)
+        return low is not None and low != size and _nonnegative(low)
     # without axes, interval would ask this function about the same floors again
     found = _without_remainder(size)
     if found is not None:
         scale, modulus, rest = found
-        return nonnegative(rest + min(0, scale * (modulus - 1)))
+        return _nonnegative(rest if _nonnegative(scale) else rest + scale * (modulus - 1))
     return _nonnegative_with_floors(size)
+
+
+def _at_most(size: Any, inside: set[Atom]) -> bool:
+    """As `_nonnegative`, by the upper bounds of symbols that are only taken away."""
+    added = {a for factors, coefficient in terms_of(size) if coefficient > 0 for a in factors}
+    bounds: dict[Atom, Any] = {
+        a: a.high for a in inside - added if isinstance(a, Symbol) and a.high is not None
+    }
+    signed = any(isinstance(a, Symbol) and a.low < 0 for a in inside)
+    return bool(bounds) and not signed and _nonnegative(substitute(size, bounds))
 
 
 def _all_symbols(size: Any) -> bool:
@@ -422,43 +455,39 @@ def _nonnegative_with_floors(size: Any) -> bool:
     for factors, coefficient in terms_of(size):
         product: Any = coefficient
         for atom in factors:
-            if isinstance(atom, Floor) and isinstance(atom.bottom, int):
-                if not nonnegative(atom.top):
+            if isinstance(atom, Floor):
+                if not _nonnegative(atom.top):
                     return False
-                product = times(product, 0 if coefficient > 0 else times(Fraction(1, atom.bottom), atom.top))
+                share = Fraction(1, atom.bottom) if isinstance(atom.bottom, int) else 1
+                product = times(product, 0 if coefficient > 0 else times(share, atom.top))
             elif isinstance(atom, Symbol) and atom.low >= 0:
                 product = times(product, atom)
-            elif isinstance(atom, Largest) and coefficient > 0 and any(map(nonnegative, atom.args)):
-                product = times(product, next(a for a in atom.args if nonnegative(a)))
+            elif isinstance(atom, Largest) and coefficient > 0 and any(map(_nonnegative, atom.args)):
+                product = times(product, next(a for a in atom.args if _nonnegative(a)))
             else:
                 return False
         total = plus(total, product)
-    return bool(total != size) and nonnegative(total)
+    return bool(total != size) and _nonnegative(total)
 
 
 def same(a: Any, b: Any) -> bool:
     """Provably equal for all values of their symbols."""
-    return bool(polynomial(a) == polynomial(b))
+    if not isinstance(a, Arithmetic) and not isinstance(b, Arithmetic):
+        return bool(a == b)
+    # not ==: the symbols of attributes ask this function
+    if terms_of(a) == terms_of(b):
+        return True
+    gap = _gap(a, b) if watching() else None
+    return gap is not None and answer("zero", gap)
 
 
-def coefficients(size: Any, axes: Iterable[Axis]) -> tuple[dict[Axis, Size], Size] | None:
-    """({axis: coefficient}, rest) where the size is affine in the axes, else None."""
-    wanted = set(axes)
-    slopes: dict[Axis, Any] = {}
-    rest: Any = 0
-    for factors, coefficient in terms_of(size):
-        inside = [a for a in factors if a in wanted]
-        others = tuple(a for a in factors if a not in wanted)
-        if len(inside) > 1 or any(not wanted.isdisjoint(atoms(polynomial(a))) for a in others):
-            return None
-        piece = make({others: coefficient})
-        if inside:
-            axis = inside[0]
-            assert isinstance(axis, Axis)
-            slopes[axis] = plus(slopes.get(axis, 0), piece)
-        else:
-            rest = plus(rest, piece)
-    return slopes, rest
+@lru_cache(maxsize=100_000)
+def _gap(a: Any, b: Any) -> Poly | None:
+    """The difference, of either sign, where it may be zero."""
+    gap = a - b
+    if not isinstance(gap, Poly) or _nonnegative(gap - 1) or _nonnegative(-1 - gap):
+        return None
+    return gap if gap.terms[0][1] > 0 else times(-1, gap)
 
 
 def product(sizes: Iterable[Any]) -> Any:

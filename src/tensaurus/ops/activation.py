@@ -6,7 +6,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from tensaurus.algebra.expr import Body, Const, Scope, Tensor, call, compute
+from tensaurus.algebra.expr import Body, Const, Scope, Tensor, call, compute, lift
 from tensaurus.algebra.size import same
 from tensaurus.algebra.typing import Untypable
 from tensaurus.ops.axes import one_axis
@@ -58,7 +58,7 @@ for _name, _element, _since, _more in [
 @op("LeakyRelu", since=6, examples=["f32[2,3]", "f32[4] alpha=0.3", "f64[3] alpha=2.0"])
 def leaky_relu(x: Tensor, *, alpha: float = 0.01) -> Scope:
     """max(x, 0) + alpha * min(x, 0)."""
-    return broadcast(lambda v: positive(v) + Const(alpha) * negative(v), x)
+    return broadcast(lambda v: positive(v) + lift(alpha) * negative(v), x)
 
 
 @op("PRelu", since=9, examples=["f32[2,3,2] f32[3,1]", "f32[2,3] f32[]", "i32[4] i32[4]"])
@@ -71,7 +71,7 @@ def prelu(x: Tensor, slope: Tensor) -> Scope:
 @op("Elu", since=6, examples=["f32[2,3]", f"{_LARGE} alpha=0.5"])
 def elu(x: Tensor, *, alpha: float = 1.0) -> Scope:
     """x, or alpha * (exp(x) - 1) where x < 0."""
-    return broadcast(lambda v: positive(v) + Const(alpha) * (call("exp", negative(v)) - 1), x)
+    return broadcast(lambda v: positive(v) + lift(alpha) * (call("exp", negative(v)) - 1), x)
 
 
 @op("Selu", since=6, examples=["f32[2,3]", f"{_LARGE} alpha=1.5 gamma=2.0"])
@@ -80,7 +80,7 @@ def selu(
 ) -> Scope:
     """gamma * elu(x)."""
     return broadcast(
-        lambda v: Const(gamma) * (positive(v) + Const(alpha) * (call("exp", negative(v)) - 1)), x
+        lambda v: lift(gamma) * (positive(v) + lift(alpha) * (call("exp", negative(v)) - 1)), x
     )
 
 
@@ -89,20 +89,20 @@ def celu(x: Tensor, *, alpha: float = 1.0) -> Scope:
     """x, or alpha * (exp(x / alpha) - 1) where x < 0."""
     if alpha <= 0:
         raise Untypable(f"Celu with alpha {alpha}")
-    scale = Const(alpha)
+    scale = lift(alpha)
     return broadcast(lambda v: positive(v) + scale * (call("exp", negative(v) / scale) - 1), x)
 
 
 @op("ThresholdedRelu", since=10, examples=["f32[2,3]", "f32[4] alpha=0.1"])
 def thresholded_relu(x: Tensor, *, alpha: float = 1.0) -> Scope:
     """x where x > alpha, else 0."""
-    return broadcast(lambda v: call("where", call("lt", Const(alpha), v), v, 0), x)
+    return broadcast(lambda v: call("where", call("lt", lift(alpha), v), v, 0), x)
 
 
 @op("Shrink", since=9, examples=["f32[2,3]", "f32[5] lambd=0.3 bias=0.1"])
 def shrink(x: Tensor, *, lambd: float = 0.5, bias: float = 0.0) -> Scope:
     """x moved by `bias` towards zero, and zero where |x| <= lambd."""
-    bound, shift = Const(lambd), Const(bias)
+    bound, shift = lift(lambd), lift(bias)
     return broadcast(
         lambda v: call(
             "where",
@@ -117,13 +117,13 @@ def shrink(x: Tensor, *, lambd: float = 0.5, bias: float = 0.0) -> Scope:
 @op("HardSigmoid", since=6, examples=["f32[2,3]", "f32[4]={-9,-1,1,9} alpha=0.5 beta=0.1"])
 def hard_sigmoid(x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Scope:
     """alpha * x + beta within 0..1."""
-    return broadcast(lambda v: clamped(Const(alpha) * v + Const(beta)), x)
+    return broadcast(lambda v: clamped(lift(alpha) * v + lift(beta)), x)
 
 
 @op("Swish", since=24, examples=["f32[2,3]", f"{_LARGE} alpha=1.5"])
 def swish(x: Tensor, *, alpha: float = 1.0) -> Scope:
     """x * sigmoid(alpha * x)."""
-    return broadcast(lambda v: v * sigmoid(Const(alpha) * v), x)
+    return broadcast(lambda v: v * sigmoid(lift(alpha) * v), x)
 
 
 @op("Gelu", since=20, examples=["f32[2,3]", "f32[5] approximate=tanh", "f64[3]", "f64[3] approximate=tanh"])

@@ -56,7 +56,7 @@ def merge_groups(w: Tensor, *, group: int, count: int) -> Scope:
 
     w [F, C/group, kernel...]   ->   [F, C/group * count, kernel...], zero off the blocks of each new group
     """
-    if w.rank < 3 or count < 1 or group % count:
+    if w.rank < 3 or not nonnegative(count - 1) or not same(group % count, 0):
         raise Untypable(f"{group} groups of weights {w.shape} merged by {count}")
     each, depth = per_group(w.shape[0], group), w.shape[1]
 
@@ -131,10 +131,16 @@ def matmul_from_band(a: Tensor, b: Tensor, *, width: Size, dilation: Size = 1) -
     return compute((*a.shape[:-1], b.shape[-1]), element)
 
 
+def _kernel(channels: Size, kernel_shape: tuple[Size, ...]) -> None:
+    if not all(nonnegative(n - 1) for n in (channels, *kernel_shape)):
+        raise Untypable(f"a kernel of {kernel_shape} for {channels} channels")
+
+
 @op("IdentityKernel", domain=OURS, examples=["channels=3 kernel_shape=(3,3)", "channels=2 kernel_shape=(1,)"])
 def identity_kernel(*, channels: Size, kernel_shape: tuple[Size, ...]) -> Scope:
     """The weights that a convolution padded to the same size copies its input with (TASO's Iconv)."""
-    if any(same(k % 2, 0) for k in kernel_shape):
+    _kernel(channels, kernel_shape)
+    if not all(same(k % 2, 1) for k in kernel_shape):
         raise Untypable(f"a kernel of {kernel_shape} has no centre")
 
     def element(f: Size, c: Size, *place: Size) -> Body:
@@ -148,6 +154,7 @@ def identity_kernel(*, channels: Size, kernel_shape: tuple[Size, ...]) -> Scope:
 @op("MeanKernel", domain=OURS, examples=["channels=3 kernel_shape=(3,2)", "channels=1 kernel_shape=(4,)"])
 def mean_kernel(*, channels: Size, kernel_shape: tuple[Size, ...]) -> Scope:
     """The weights, one channel in each group, that make a convolution an average pool (TASO's Cpool)."""
+    _kernel(channels, kernel_shape)
     size = product(kernel_shape)
     share = Fraction(1, size) if isinstance(size, int) else call("div", 1, size)
     return compute((channels, 1, *kernel_shape), lambda *place: call("to_float32", share))

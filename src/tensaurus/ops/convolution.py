@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensaurus.algebra.expr import Body, Scope, Tensor, compute, total, where
-from tensaurus.algebra.size import Size, nonnegative, same
+from tensaurus.algebra.size import Size, negative, nonnegative, same
 from tensaurus.algebra.typing import Untypable
 from tensaurus.ops.declare import op
 from tensaurus.ops.windows import output_sizes, reach, spread, window_attributes, window_indices
@@ -30,9 +30,7 @@ def conv_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any
 
 def per_group(size: Size, group: Size) -> Size:
     """How many of `size` channels each group has."""
-    if not isinstance(group, int):
-        raise Untypable(f"groups as many as {group}")
-    if group < 1 or not same(size % group, 0):
+    if not nonnegative(group - 1) or not same(size % group, 0):
         raise Untypable(f"{size} channels in {group} groups")
     return size // group
 
@@ -179,7 +177,7 @@ def conv_transpose(
         x.shape[2:], kernel, strides, dilations, pads[:rank], pads[rank:], output_padding, strict=True
     ):
         size = stride * (n - 1) + more + reach(k, dilation) - begin - end
-        if nonnegative(-1 - size):
+        if negative(size):
             raise Untypable(f"an output of {size} elements")
         sizes.append(size)
     begins = tuple(reach(k, d) - 1 - p for k, d, p in zip(kernel, dilations, pads[:rank], strict=True))
@@ -199,7 +197,7 @@ def conv_transpose(
 
 def _stuffed(x: Tensor, strides: Sequence[int]) -> Tensor | Scope:
     """x with each spatial element followed by stride - 1 zeros."""
-    if all(s == 1 for s in strides):
+    if all(same(s, 1) for s in strides):
         return x
 
     def element(n: Size, c: Size, *place: Size) -> Body:

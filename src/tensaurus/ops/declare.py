@@ -23,6 +23,7 @@ from tensaurus.algebra.expr import Scope, Tensor
 from tensaurus.algebra.size import Size
 from tensaurus.algebra.typing import Untypable as Untypable
 from tensaurus.algebra.typing import dtype_of
+from tensaurus.algebra.undecided import settled_so_far, watching
 
 # The element types that expressions compute with; any other (strings, 8-bit floats) leaves a node opaque.
 NUMBERS = frozenset(
@@ -153,6 +154,7 @@ class Op:
 
         Raises Untypable for an attribute that the operator lacks.
         """
+        settled_so_far()
         for name in attrs:
             if name not in self.attributes:
                 raise Untypable(f"{self.name} has no attribute {name}")
@@ -168,7 +170,7 @@ class Op:
         """The expression of each output over `tensors(types)`; attrs in canonical form.  Raises Untypable."""
         key = (types, attrs)
         found = self._scopes.get(key)
-        if found is None:
+        if found is None or isinstance(found, Untypable) and watching():
             try:
                 result = self.declare(*self.tensors(types), **dict(attrs))
                 found = result if isinstance(result, tuple) else (result,)

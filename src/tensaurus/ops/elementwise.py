@@ -8,6 +8,7 @@ from typing import Any
 from tensaurus.algebra.expr import Body, Const, Scope, Tensor, call, compute
 from tensaurus.algebra.size import Size, same
 from tensaurus.algebra.typing import Untypable
+from tensaurus.algebra.undecided import settled_so_far
 from tensaurus.ops.declare import NUMBERS, op
 
 
@@ -17,6 +18,7 @@ def broadcast_shape(*shapes: tuple[Size, ...]) -> tuple[Size, ...]:
     result: list[Size] = []
     for place in range(-rank, 0):
         found: Size = 1
+        settled_so_far()
         for shape in shapes:
             if len(shape) < -place or same(shape[place], 1) or same(shape[place], found):
                 continue

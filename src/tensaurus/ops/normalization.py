@@ -6,7 +6,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from tensaurus.algebra.expr import Body, Const, Scope, Tensor, call, compute, total
+from tensaurus.algebra.expr import Body, Const, Scope, Tensor, call, compute, lift, total
 from tensaurus.algebra.size import Size, same
 from tensaurus.algebra.typing import Untypable
 from tensaurus.ops.axes import distinct_axes, one_axis
@@ -33,7 +33,7 @@ def as_type(p: Tensor, spot: Any, x: Tensor) -> Body:
 
 def deviation(epsilon: Any) -> Callable[[Body], Body]:
     """The square root of a variance, kept from zero by epsilon."""
-    return lambda v: call("sqrt", v + Const(epsilon))
+    return lambda v: call("sqrt", v + lift(epsilon))
 
 
 @op("BatchNormalization", since=7, examples=[

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensaurus.algebra.expr import Body, Const, Scope, Tensor, compute, where
-from tensaurus.algebra.size import Size, largest, nonnegative, same, smallest
+from tensaurus.algebra.size import Size, largest, negative, nonnegative, same, smallest
 from tensaurus.algebra.typing import Untypable
 from tensaurus.ops.axes import distinct_axes, one_axis, replaced
 from tensaurus.ops.declare import op
@@ -106,7 +106,7 @@ def split(
     """Consecutive parts of these sizes along an axis."""
     if split is None:
         split = _equal_parts(x.shape[axis], num_outputs or 0)
-    if not same(sum(split), x.shape[axis]) or any(nonnegative(-1 - n) for n in split):
+    if not same(sum(split), x.shape[axis]) or any(negative(n) for n in split):
         raise Untypable(f"parts {split} of {x.shape[axis]}")
     starts: list[Size] = [0]
     for size in split:
@@ -287,7 +287,7 @@ def pad(
     """The tensor continued by a constant, its mirror image, its edge or its copy; negative pads crop."""
     begins, ends = pads[: x.rank], pads[x.rank :]
     shape = [n + b + e for n, b, e in zip(x.shape, begins, ends, strict=True)]
-    if any(nonnegative(-1 - n) for n in shape):
+    if any(negative(n) for n in shape):
         raise Untypable(f"pads {pads} of {x.shape}")
     if mode == "constant":
         edge = Const(bool(value) if x.dtype == "bool" else value)

@@ -23,7 +23,7 @@ def spatial(x: Tensor) -> tuple[Size, ...]:
 def _window(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
     """Strides, dilations and pads written out; switches that have no effect at these sizes turned off."""
     sizes, kernel = spatial(tensors[0]), attrs["kernel_shape"]
-    if len(kernel) != len(sizes) or any(k < 1 for k in kernel):
+    if len(kernel) != len(sizes) or not all(nonnegative(k - 1) for k in kernel):
         raise Untypable(f"a kernel {kernel} over {len(sizes)} spatial dimensions")
     found = window_attributes(sizes, kernel, attrs)
     if attrs["auto_pad"].startswith("SAME") and any(n != 1 for n in found.get("dilations", ())):
@@ -34,7 +34,8 @@ def _window(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any
         rounded = [output_sizes(sizes, *geometry, bool(up)) for up in (attrs["ceil_mode"], 0)]
         found["ceil_mode"] = int(not automatic and not all(map(same, *rounded)))
     if "count_include_pad" in attrs:
-        found["count_include_pad"] = int(bool(attrs["count_include_pad"]) and any(found["pads"]))
+        padded = not all(same(p, 0) for p in found["pads"])
+        found["count_include_pad"] = int(bool(attrs["count_include_pad"]) and padded)
     if "storage_order" in attrs:
         found["storage_order"] = 0
     return found
@@ -53,7 +54,7 @@ class Windows:
         ceil: int,
     ):
         self.x, self.kernel, self.strides, self.dilations, self.pads = x, kernel, strides, dilations, pads
-        if any(p < 0 for p in pads):
+        if not all(map(nonnegative, pads)):
             raise Untypable(f"pads {pads}")
         self.sizes = output_sizes(spatial(x), kernel, strides, dilations, pads, bool(ceil))
 

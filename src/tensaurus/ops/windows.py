@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensaurus.algebra.size import Size, largest, nonnegative, smallest
+from tensaurus.algebra.size import Size, largest, negative, nonnegative, smallest
 from tensaurus.algebra.typing import Untypable
 
 
@@ -35,7 +35,7 @@ def window_attributes(
         raise Untypable(f"a kernel of rank {len(kernel)} over {rank} spatial dimensions")
     strides = spread(attrs["strides"], rank, 1, "strides")
     dilations = spread(attrs.get("dilations"), rank, 1, "dilations")
-    if any(n < 1 for n in (*strides, *dilations)):
+    if not all(nonnegative(n - 1) for n in (*strides, *dilations)):
         raise Untypable("strides and dilations are positive")
     found: dict[str, Any] = {"strides": strides, "auto_pad": "NOTSET"}
     if "dilations" in attrs:
@@ -81,7 +81,7 @@ def output_sizes(
         sizes, kernel, strides, dilations, begins, ends, strict=True
     ):
         room = size + begin + end - reach(k, dilation)
-        if nonnegative(-1 - room):
+        if negative(room):
             raise Untypable(f"a window of {reach(k, dilation)} does not fit {size} + {begin} + {end}")
         count = room // stride + 1
         if ceil:

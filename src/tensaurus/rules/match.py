@@ -172,9 +172,9 @@ def build(term: Term | None, binding: Binding, dtype: str, every: bool = False) 
         case None:
             return None
         case Variable(name, _):
-            if name in binding.values:  # a number that an attribute gave
-                return literal(Fraction(binding.values[name]), dtype)
-            return binding.nodes[name]
+            if name in binding.nodes:
+                return binding.nodes[name]
+            return literal(Fraction(binding.values[name]), dtype)  # a number that an attribute gave
         case Literal(value):
             return literal(value, dtype)
         case Item(inner, index):

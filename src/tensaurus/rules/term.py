@@ -11,14 +11,16 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import reduce
 from typing import Any, TypeAlias
 
-from tensaurus.algebra.size import largest, nonnegative, smallest
+from tensaurus.algebra.expr import Body
+from tensaurus.algebra.size import Arithmetic, largest, nonnegative, same, smallest
+from tensaurus.algebra.undecided import answer, watching
 from tensaurus.ops import Op, registry
 
 OPTIONAL = "_optional_"
@@ -180,17 +182,43 @@ _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
-    ast.Div: lambda a, b: Fraction(a) / Fraction(b),
+    ast.Div: lambda a, b: a / b if isinstance(a, Body) or isinstance(b, Body) else Fraction(a) / Fraction(b),
 }
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Equal, sizes for all values of their symbols."""
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    if isinstance(a, Arithmetic) or isinstance(b, Arithmetic):
+        return same(a, b)
+    if isinstance(a, Body) or isinstance(b, Body):
+        return a is b or answer("eq", (a, b))
+    return bool(a == b)
+
+
+def _less(a: Any, b: Any, strict: bool) -> bool:
+    """Whether a < b or a <= b.  Raises Undefined for sizes whose symbols leave it open."""
+    if isinstance(a, Body) or isinstance(b, Body):
+        return answer("lt" if strict else "le", (a, b))
+    if isinstance(a, Arithmetic) or isinstance(b, Arithmetic):
+        if nonnegative(b - a - strict):
+            return True
+        if watching() or nonnegative(a - b - (not strict)):
+            return False
+        raise Undefined(f"{a} and {b} in order")
+    return bool(a < b if strict else a <= b)
+
+
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.In: lambda a, b: a in b,
-    ast.NotIn: lambda a, b: a not in b,
+    ast.Eq: _equal,
+    ast.NotEq: lambda a, b: not _equal(a, b),
+    ast.Lt: lambda a, b: _less(a, b, True),
+    ast.LtE: lambda a, b: _less(a, b, False),
+    ast.Gt: lambda a, b: _less(b, a, True),
+    ast.GtE: lambda a, b: _less(b, a, False),
+    ast.In: lambda a, b: any(_equal(a, x) for x in b),
+    ast.NotIn: lambda a, b: not any(_equal(a, x) for x in b),
 }
 
 
@@ -261,16 +289,21 @@ def _evaluate(tree: ast.expr, names: Mapping[str, Any]) -> Any:
             return _evaluate(inner, names)[ends[0] : ends[1]]
         case ast.Subscript(value=inner, slice=index):
             return _evaluate(inner, names)[_evaluate(index, names)]
-        case ast.GeneratorExp(elt=each, generators=[loop]) | ast.ListComp(elt=each, generators=[loop]):
-            result = []
-            for value in _evaluate(loop.iter, names):
-                inner_names = {**names, **_bound(loop.target, value)}
-                if all(_evaluate(test, inner_names) for test in loop.ifs):
-                    result.append(_evaluate(each, inner_names))
-            return tuple(result)
+        case ast.Call(func=ast.Name(id=("all" | "any") as name), args=[ast.GeneratorExp() as loop]):
+            return FUNCTIONS[name](_elements(loop, names))  # no further than the answer needs
+        case ast.GeneratorExp() | ast.ListComp():
+            return tuple(_elements(tree, names))
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
             return FUNCTIONS[name](*(_evaluate(a, names) for a in args))
     raise TypeError(f"{type(tree).__name__} is no part of the language")
+
+
+def _elements(tree: ast.GeneratorExp | ast.ListComp, names: Mapping[str, Any]) -> Iterator[Any]:
+    (loop,) = tree.generators
+    for value in _evaluate(loop.iter, names):
+        inner = {**names, **_bound(loop.target, value)}
+        if all(_evaluate(test, inner) for test in loop.ifs):
+            yield _evaluate(tree.elt, inner)
 
 
 def _bound(target: ast.expr, value: Any) -> dict[str, Any]:
@@ -331,9 +364,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     # one element per channel (axis 1, of so many channels) of a tensor of this rank, or one element alone
     "channelwise": lambda s, rank, channels: len(s.shape) <= rank
     and all(
-        n == 1 or (place == 1 - rank and n == channels)
+        same(n, 1) or (place == 1 - rank and same(n, channels))
         for place, n in enumerate(s.shape, -len(s.shape))
     ),
     "broadcasts": lambda s, y: len(s.shape) <= len(y.shape)
-    and all(n in (1, m) for n, m in zip(s.shape[::-1], y.shape[::-1], strict=False)),
+    and all(same(n, 1) or same(n, m) for n, m in zip(s.shape[::-1], y.shape[::-1], strict=False)),
 }

@@ -1,0 +1,444 @@
+"""All instances of a rule, as few cases whose sizes are symbols.
+
+A case has a rank for each variable, listed attributes one by one, and a symbol for every other size and
+number. The left side is built operator by operator. Where one refuses, it has asked whether sizes are equal
+or large enough: each question becomes two cases, one in which the answer is yes by the form of the sizes
+(`assumption`), and the rest, in which it is no. In the same way come the conditions of the rule, the right
+side (each operator as soon as its variables are there), and the comparison of the types of both sides.
+
+So every instance of these ranks and listed values is one of a case, if
+
+1. an expression over symbols is the operator's expression at all values of the symbols: this is what the
+   sizes of a dynamic model rely on, and what makes a proof over symbols one about numbers;
+2. an operator that refuses symbols after all its questions were answered by no refuses the numbers for
+   which that is the answer. One in `EVERY` refusals is tried with small numbers drawn at random: what is
+   not refused there is a gap, and so is a question to which yes cannot be assumed, or the value of a symbol
+   that is needed.
+
+A gap ends the proof. A condition that holds whatever is answered is not used, which proves more.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tensaurus.algebra.expr import Body, Read, Tensor
+from tensaurus.algebra.size import (
+    Atom,
+    Poly,
+    Symbol,
+    atoms,
+    nonnegative,
+    same,
+    substitute,
+    terms_of,
+)
+from tensaurus.algebra.undecided import Question, answer, open_questions, settled_so_far, watched
+from tensaurus.graph.node import Node, source
+from tensaurus.ops import TensorType, Untypable
+from tensaurus.rules.assumption import LEAST, Values, easier, symbol, ways
+from tensaurus.rules.domain import KNOWN, choices, put_in, symbols_of
+from tensaurus.rules.match import Binding, build
+from tensaurus.rules.rule import Rule
+from tensaurus.rules.term import (
+    FUNCTIONS,
+    Apply,
+    Fact,
+    Item,
+    Term,
+    Undefined,
+    Variable,
+    evaluate,
+    named,
+    variables,
+)
+
+SIZES = ("zero", "nonnegative")  # kinds of questions about sizes
+EVERY = 4  # refusals of which one is tried with numbers
+
+
+class Refused(ValueError):
+    """The rule does not apply."""
+
+
+class VariableFact(Fact):
+    """A tensor variable of a case, as conditions see it: what is not known of it is asked."""
+
+    def __init__(self, name: str, kind: TensorType):
+        self.name, self.shape, self.dtype = name, kind.shape, kind.dtype
+
+    @property
+    def static(self) -> bool:  # type: ignore[override]
+        return answer("static", self.name)
+
+    @property
+    def value(self) -> Any:
+        if not self.static or not all(same(n, 1) for n in self.shape):
+            raise Undefined("not a scalar constant")
+        return Read(Tensor(self.name, self.shape, self.dtype), (0,) * len(self.shape))
+
+    @property
+    def positive(self) -> bool:
+        return self.static and answer("positive", self.name)
+
+
+class CaseBinding(Binding):
+    """What a case binds, with facts in the place of nodes."""
+
+    def names(self) -> dict[str, Any]:
+        facts = {name: VariableFact(name, node.tensor) for name, node in self.nodes.items()}
+        return {**facts, **self.values}
+
+
+@dataclass(frozen=True)
+class State:
+    """Types of variables, values of attributes (of rests: dicts), and the answers that are assumed."""
+
+    types: Mapping[str, TensorType] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+    assumed: Mapping[Question, bool] = field(default_factory=dict)
+
+    def put(self, values: Values) -> State | None:
+        """With symbols replaced; None where that contradicts an answer, or divides by zero."""
+        try:
+            return self._put(values)
+        except (ZeroDivisionError, ValueError):
+            return None
+
+    def _put(self, values: Values) -> State | None:
+        assumed: dict[Question, bool] = {}
+        for own, value in values.items():
+            # what the symbol was at least, its value is
+            if isinstance(own, Symbol) and own.low > LEAST and not nonnegative(value - own.low):
+                assumed[Question("nonnegative", value - own.low)] = True
+        for question, known in self.assumed.items():
+            if question.kind in SIZES:
+                size = substitute(question.subject, values)
+                if isinstance(size, Poly):
+                    if question.kind == "zero":
+                        size = size if size.terms[0][1] > 0 else -size
+                    elif known and nonnegative(-1 - size):
+                        return None
+                    assumed[Question(question.kind, size)] = known
+                elif (size == 0 if question.kind == "zero" else size >= 0) != known:
+                    return None
+            else:
+                assumed[question] = known
+        types = {
+            name: TensorType(kind.dtype, tuple(substitute(n, values) for n in kind.shape))
+            for name, kind in self.types.items()
+        }
+        given = {
+            name: {k: put_in(v, values) for k, v in value.items()} if isinstance(value, dict)
+            else put_in(value, values)
+            for name, value in self.values.items()
+        }  # fmt: skip
+        found = State(types, given, assumed)
+        for question, known in assumed.items():
+            if known and question.kind == "nonnegative" and nonnegative(-question.subject):
+                options = ways(Question("zero", question.subject))
+                if options is not None and len(options) == 1:
+                    return found.put(options[0])
+        return found
+
+    def answered(self, question: Question, known: bool) -> State:
+        return replace(self, assumed={**self.assumed, question: known})
+
+    @property
+    def symbols(self) -> set[Atom]:
+        sizes = [n for kind in self.types.values() for n in kind.shape]
+        values = [tuple(v.values()) if isinstance(v, dict) else v for v in self.values.values()]
+        return set().union(*(atoms(n) for n in sizes), *map(symbols_of, values))
+
+    def binding(self) -> CaseBinding:
+        """Leaves for the variables; a number that an attribute gives is one, too, where a term reads it."""
+        nodes = {name: source(name, kind) for name, kind in self.types.items()}
+        dtype = next((kind.dtype for kind in self.types.values()), "float32")
+        for name, value in self.values.items():
+            if isinstance(value, Body):
+                assert isinstance(value, Read) and isinstance(value.source, Tensor)
+                nodes[name] = source(value.source.name, TensorType(dtype, ()))
+        values = {k: dict(v) if isinstance(v, dict) else v for k, v in self.values.items()}
+        return _NumberBinding(nodes, values)
+
+    def __str__(self) -> str:
+        kinds = [f"{name} {list(kind.shape)}" for name, kind in self.types.items()]
+        given = [
+            f"{k}={v}"
+            for name, value in self.values.items()
+            for k, v in (value.items() if isinstance(value, dict) else [(name, value)])
+        ]
+        return ", ".join(kinds + given).replace("'", "")
+
+
+class _NumberBinding(CaseBinding):
+    def names(self) -> dict[str, Any]:
+        return {**super().names(), **self.values}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Both sides of the rule in one state, and the questions about sizes that were left open."""
+
+    state: State
+    left: tuple[Node, ...]
+    right: tuple[Node, ...]
+    asked: tuple[Question, ...]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Instances that no case covers, with the reason."""
+
+    reason: str
+
+
+Found: TypeAlias = Case | Gap
+Run: TypeAlias = Callable[[State], Any]
+
+
+def inner_first(term: Term | None) -> Iterator[Apply]:
+    """The operators of a term, arguments before what reads them."""
+    match term:
+        case Item(inner, _):
+            yield from inner_first(inner)
+        case Apply(_, args, _, _):
+            for arg in args:
+                yield from inner_first(arg)
+            yield term
+
+
+class Cases:
+    """The cases of one rule in which the largest rank of a variable is `rank`.
+
+    `low` is the least size; `dtypes` are the element types of the variables, one for all or by name; without
+    `ones`, sizes that broadcast are not 1.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        rank: int = 0,
+        low: int = 1,
+        dtypes: Mapping[str, str] | str = "float32",
+        ones: bool = True,
+    ):
+        self.rule, self.rank, self.low, self.dtypes, self.ones = rule, rank, low, dtypes, ones
+        self.applications = [a for root in rule.lhs for a in inner_first(root)]
+        given = set[str]().union(*map(named, rule.lhs))
+        self.conditions = [
+            (tree, {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} & given) for tree in rule.where
+        ]
+        # what the right side computes from names that are bound must type, too
+        self.made = [(a, _read(a)) for root in rule.rhs for a in inner_first(root)]
+        self.refusals = 0
+        self.broadcasts = False  # whether a size was asked to be 1
+        self.rng = np.random.default_rng(len(rule.text))
+
+    def __iter__(self) -> Iterator[Found]:
+        yield from self._step(0, State())
+
+    def _step(self, place: int, state: State) -> Iterator[Found]:
+        if place == len(self.applications):
+            if state.types and max(kind.rank for kind in state.types.values()) < self.rank:
+                return
+            yield from self._settled(state, self._sides, self._case)
+            return
+        term = self.applications[place]
+
+        def run(now: State) -> Any:
+            binding = now.binding()
+            self._admitted(binding)
+            dtype = self._dtype(now)
+            _firm(term, binding)
+            build(term, binding, dtype, every=True)
+            for other, needed in self.made:
+                if needed <= binding.nodes.keys() | binding.values.keys():
+                    _firm(other, binding)
+                    build(other, binding, dtype, every=True)
+
+        def then(now: State, _: Any, __: Any) -> Iterator[Found]:
+            yield from self._step(place + 1, now)
+
+        for wider in self._introduced(term, state):
+            yield from self._settled(wider, run, then)
+
+    def _dtype(self, state: State) -> str:
+        return next((kind.dtype for kind in state.types.values()), "float32")
+
+    def _introduced(self, term: Apply, state: State) -> Iterator[State]:
+        """The state with what the term names first: ranks of its variables, values of its attributes."""
+        new = [a.name for a in term.args if isinstance(a, Variable)]
+        new = [name for name in dict.fromkeys(new) if name not in state.types and name not in state.values]
+        for ranks in product(range(self.rank + 1), repeat=len(new)):
+            types = dict(state.types)
+            for name, rank in zip(new, ranks, strict=True):
+                dtype = self.dtypes if isinstance(self.dtypes, str) else self.dtypes[name]
+                types[name] = TensorType(dtype, tuple(symbol(f"{name}{d}", self.low) for d in range(rank)))
+            wider = replace(state, types=types)
+            yield from self._with_attributes(term, wider)
+
+    def _with_attributes(self, term: Apply, state: State) -> Iterator[State]:
+        named = {name: tree.id for name, tree in term.attrs if isinstance(tree, ast.Name)}
+        fixed = {name for name, _ in term.attrs}
+        known = set(state.values) | set(state.types)
+        single = [(name, key) for name, key in named.items() if key not in known]
+        rest = term.rest if term.rest is not None and term.rest not in known else None
+        others = [name for name in term.op.attributes if name not in fixed] if rest is not None else []
+        if not single and not others:
+            yield state if rest is None else replace(state, values={**state.values, rest: {}})
+            return
+        rank = 0
+        if term.args:
+            try:
+                first = build(term.args[0], state.binding(), self._dtype(state))
+            except (Untypable, Undefined, *KNOWN):
+                return
+            rank = -1 if first is None else first.tensor.rank
+        pools = [list(choices(term.op, name, rank)) for name in [n for n, _ in single] + others]
+        for picked in product(*pools):
+            values = dict(state.values)
+            for (_, key), value in zip(single, picked[: len(single)], strict=True):
+                values[key] = value
+            if rest is not None:
+                values[rest] = dict(zip(others, picked[len(single) :], strict=True))
+            yield replace(state, values=values)
+
+    def _settled(
+        self, state: State, run: Run, then: Callable[[State, Any, Sequence[Question]], Iterator[Found]]
+    ) -> Iterator[Found]:
+        """What follows in every case in which the run succeeds."""
+        reason: Exception | None = None
+        with watched(state.assumed) as watch:
+            try:
+                result = run(state)
+            except (Untypable, Undefined, *KNOWN) as error:
+                reason = error
+        if reason is None:
+            yield from then(state, result, tuple(watch.asked))
+            return
+        rest = state
+        for question in _in_order(watch.asked):
+            # one that a condition asks for is no broadcasting
+            one = _is_one(question) and isinstance(reason, Untypable)
+            self.broadcasts |= one
+            if one and not self.ones:
+                pass
+            elif question.kind in SIZES:
+                found = ways(question)
+                if found is None:
+                    # as far as types go it can be assumed: it is a gap where more than a refusal follows
+                    for other in self._settled(rest.answered(question, True), run, then):
+                        stuck = Gap(f"cannot assume {_said(question)} at {state}")
+                        yield stuck if isinstance(other, Case) else other
+                        return
+                for values in found or ():
+                    changed = rest.put(values)
+                    if changed is not None:
+                        yield from self._settled(changed, run, then)
+            else:
+                yield from self._settled(rest.answered(question, True), run, then)
+            rest = rest.answered(question, False)
+        if not isinstance(reason, (Untypable, Undefined, Refused)):
+            yield Gap(f"{type(reason).__name__}: {reason} at {state}")
+            return
+        self.refusals += 1
+        missed = self._missed(rest, run) if self.refusals % EVERY == 0 else None
+        if missed is not None:
+            yield Gap(f"{reason}, yet it applies at {missed}")
+
+    def _missed(self, state: State, run: Run) -> State | None:
+        """An instance with small sizes in this state that is not refused, if one is drawn."""
+        values: dict[Atom, Any] = {
+            a: max(a.low, -2) + int(self.rng.integers(0, 3)) for a in state.symbols if isinstance(a, Symbol)
+        }
+        drawn = state.put(values)
+        if drawn is None:
+            return None
+        with watched(drawn.assumed):
+            try:
+                run(drawn)
+            except (Untypable, Undefined, *KNOWN):
+                return None
+        return drawn
+
+    def _sides(self, state: State) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+        binding = state.binding()
+        self._admitted(binding)
+        dtype = self._dtype(state)
+        for term in (a for root in (*self.rule.lhs, *self.rule.rhs) for a in inner_first(root)):
+            _firm(term, binding)
+        left = tuple(build(root, binding, dtype) for root in self.rule.lhs)
+        right = tuple(build(root, binding, dtype) for root in self.rule.rhs)
+        for old, new in zip(left, right, strict=True):
+            settled_so_far()
+            assert old is not None
+            if new is None or not _alike(old.tensor, new.tensor):
+                raise Refused(f"{old.type} is not {new and new.type}")
+        return left, right  # type: ignore[return-value]
+
+    def _admitted(self, binding: CaseBinding) -> None:
+        """Raise Refused where a condition is false whose names are all bound."""
+        names = binding.names()
+        for condition, needed in self.conditions:
+            settled_so_far()
+            if needed <= names.keys() and not evaluate(condition, names):
+                raise Refused(ast.unparse(condition))
+
+    def _case(self, state: State, sides: Any, asked: Sequence[Question]) -> Iterator[Found]:
+        left, right = sides
+        if any(a is not b for a, b in zip(left, right, strict=True)):
+            yield Case(state, left, right, tuple(asked))
+
+
+def _firm(term: Apply, binding: CaseBinding) -> None:
+    """Raise Refused where an attribute's value depends on an answer that is not assumed yet."""
+    names = binding.names()
+    for name, tree in term.attrs:
+        if not any(isinstance(n, (ast.IfExp, ast.Compare)) for n in ast.walk(tree)):
+            continue
+        settled_so_far()
+        evaluate(tree, names)
+        if open_questions():
+            raise Refused(f"{name} depends on sizes")
+
+
+def _read(term: Apply) -> set[str]:
+    """The names that a term and its attributes read."""
+    trees = [tree for inner in inner_first(term) for _, tree in inner.attrs]
+    found = {n.id for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Name)} - FUNCTIONS.keys()
+    loops = {
+        n.id
+        for tree in trees
+        for loop in ast.walk(tree) if isinstance(loop, ast.comprehension)
+        for n in ast.walk(loop.target) if isinstance(n, ast.Name)
+    }  # fmt: skip
+    rests = {inner.rest for inner in inner_first(term) if inner.rest is not None}
+    return (found - loops) | rests | set(variables(term))
+
+
+def _in_order(asked: Iterable[Question]) -> Iterator[Question]:
+    """The latest first, and before each what is easier to assume."""
+    for question in reversed(tuple(asked)):
+        simple = easier(question)
+        yield from [question] if simple is None else [simple, question]
+
+
+def _alike(a: TensorType, b: TensorType) -> bool:
+    return a.dtype == b.dtype and a.rank == b.rank and all(map(same, a.shape, b.shape))
+
+
+def _is_one(question: Question) -> bool:
+    """Whether it asks if a size that is a symbol is 1."""
+    (factors, coefficient), *rest = terms_of(question.subject) if question.kind == "zero" else (((), 0),)
+    return len(factors) == 1 and isinstance(factors[0], Symbol) and coefficient == 1 and rest == [((), -1)]
+
+
+def _said(question: Question) -> str:
+    return f"{question.subject} {'= 0' if question.kind == 'zero' else '>= 0'}"

@@ -1,0 +1,215 @@
+"""What an operator's attributes may be, for a proof: as unknown as the operator's expression allows.
+
+    real      any real number
+    size      any integer
+    sizes     as many integers as the rank asks for, any of them
+    listed    values one by one: what the expression must know (axes, permutations, switches, names)
+
+An attribute is unknown where the declaration computes with a symbol in its place: this is tried on the
+operator's examples, so it is said nowhere.  How many numbers an attribute has follows from the rank of the
+first input where all examples have one such dependence, and is tried out elsewhere.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+from tensaurus.algebra.expr import Body, Read, Tensor
+from tensaurus.algebra.size import Atom, Poly, atoms, polynomial, same, substitute
+from tensaurus.algebra.undecided import watched
+from tensaurus.ops import Op, TensorType, Untypable
+from tensaurus.ops.examples import parse as parse_example
+from tensaurus.rules.assumption import LEAST, symbol
+
+RANK = 5
+REAL = "$"  # how the name of a number begins
+# what asking an unknown number for its value raises
+KNOWN = (TypeError, ValueError, AttributeError, IndexError, KeyError, ArithmeticError)
+FAR = 2**31 - 1  # what stands for no number in an example
+
+
+class Unknown(Poly):
+    """A size that must not be asked for its value in passing: == asks `same`, a truth value it has not."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, size: Any) -> Any:
+        return cls(size.terms) if isinstance(size, Poly) else size
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"whether {self} is zero")
+
+    def __eq__(self, other: object) -> bool:
+        return same(self, other)
+
+    __hash__ = Poly.__hash__
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Of one attribute: its kind, the values in examples, and the length a * rank + b of a tuple."""
+
+    kind: str
+    values: tuple[Any, ...]
+    length: tuple[int, int] | None = None
+
+
+@cache
+def cases_of(op: Op) -> tuple[tuple[tuple[TensorType | None, ...], dict[str, Any]], ...]:
+    """Input types of known sizes and canonical attributes, of the operator's examples."""
+    found = []
+    for text in op.examples:
+        example = parse_example(text)
+        kinds = tuple(example.types)
+        if all(k is None or k.static for k in kinds):
+            found.append((kinds, dict(op.canonical(kinds, example.attrs))))
+    return tuple(found)
+
+
+def unknown_number(hint: str) -> Any:
+    """Any integer."""
+    return Unknown.of(symbol(hint, LEAST))
+
+
+def unknown_real(hint: str) -> Body:
+    """Any real number: like a literal, of the element type of what it meets."""
+    return Read(Tensor(REAL + hint, (), "real"), ())
+
+
+@cache
+def domain(op: Op, name: str) -> Domain:
+    """The domain of one attribute."""
+    given = [(kinds, attrs, attrs[name]) for kinds, attrs in cases_of(op)]
+    values = tuple(dict.fromkeys(value for _, _, value in given))
+    numbers = [v for v in values if isinstance(v, (int, Fraction)) and not isinstance(v, bool)]
+    if numbers:
+        annotation = inspect.signature(op.declare).parameters[name].annotation
+        real = annotation == "float" or any(isinstance(v, Fraction) for v in numbers)
+        if set(values) <= {0, 1} and not real:
+            return Domain("listed", (0, 1))  # a switch
+        for kind, make in [("real", unknown_real), ("number", unknown_number)] if real else [
+            ("size", unknown_number)
+        ]:
+            if _computes(op, name, [(k, a, make(name)) for k, a, v in given if v in numbers]):
+                return Domain(kind, values)
+    tuples = [(k, a, v) for k, a, v in given if isinstance(v, tuple)]
+    if tuples and all(_whole(v) for _, _, v in tuples):
+        tried = [(k, a, tuple(unknown_number(name) for _ in v)) for k, a, v in tuples]
+        lengths = {(k[0].rank if k and k[0] is not None else -1, len(v)) for k, _, v in tuples}
+        kind = "sizes" if _computes(op, name, tried) else "listed"
+        return Domain(kind, values, _dependence(lengths))
+    return Domain("listed", values)
+
+
+def _computes(op: Op, name: str, given: Sequence[tuple[Any, dict[str, Any], Any]]) -> bool:
+    """Whether the declaration takes such values in most examples: it may refuse them, but not as unknowns."""
+    taken = failed = 0
+    for kinds, attrs, value in given:
+        if value == ():
+            continue
+        try:
+            with watched({}) as watch:
+                op.scopes(kinds, op.canonical(kinds, {**attrs, name: value}))
+            taken += 1
+        except Untypable:
+            taken += bool(watch.asked)
+        except KNOWN:
+            failed += 1
+    return taken > failed
+
+
+def sampled(op: Op, name: str) -> bool:
+    """Whether `choices` are only the values that examples have: names, and numbers without an end."""
+    known = domain(op, name)
+    if known.kind != "listed" or set(known.values) <= {None} or len(known.values) == 1:
+        return False
+    values = [v for v in known.values if v is not None]
+    whole = all(isinstance(v, int) and 0 <= v <= RANK for v in values)
+    axes = [v for v in values if _whole(v) and len({*v}) == len(v) and min(v, default=0) >= 0]
+    return not whole and len(axes) < len(values)
+
+
+def _whole(value: Any) -> bool:
+    """True for a tuple of integers."""
+    return isinstance(value, tuple) and all(isinstance(n, int) for n in value)
+
+
+def _dependence(lengths: set[tuple[int, int]]) -> tuple[int, int] | None:
+    for slope, offset in itertools.product((1, 2), range(-4, 3)):
+        if len({r for r, _ in lengths}) > 1 and all(n == slope * r + offset for r, n in lengths):
+            return slope, offset
+    return None
+
+
+def choices(op: Op, name: str, rank: int) -> Iterator[Any]:
+    """Values of an attribute that together stand for all of its domain; `rank` is the first input's."""
+    known = domain(op, name)
+    match known.kind:
+        case "real":
+            yield unknown_real(name)
+        case "number" | "size":
+            yield unknown_number(name)
+        case "sizes":
+            for count in _counts(known, rank, RANK):
+                far = sorted({n for v in known.values if v is not None for n in v if abs(n) >= FAR})
+                entries: list[list[Any]] = [[None, *far] for _ in range(count)]
+                for picked in itertools.product(*entries):
+                    yield tuple(unknown_number(name) if n is None else n for n in picked)
+        case _:
+            yield from _listed(known, rank)
+            return
+    if None in known.values:
+        yield None
+
+
+def _counts(known: Domain, rank: int, most: int) -> Sequence[int]:
+    if known.length is None:
+        return range(most + 1)
+    count = known.length[0] * rank + known.length[1]
+    return [count] if count >= 0 else []
+
+
+def _listed(known: Domain, rank: int) -> Iterator[Any]:
+    tuples = [v for v in known.values if _whole(v) and v]
+    if tuples and len(tuples) >= len([v for v in known.values if v is not None]) - 1:
+        for count in _counts(known, rank, rank):
+            orders = all(sorted(v) == list(range(len(v))) for v in tuples)
+            if orders and any(v != tuple(sorted(v)) for v in tuples):
+                yield from itertools.permutations(range(count))
+            elif all(list(v) == sorted(set(v)) for v in tuples):
+                yield from itertools.combinations(range(max(rank, RANK)), count)
+            else:
+                numbers = sorted({n for v in tuples for n in v if abs(n) < FAR} | {-1, 1, 2})
+                yield from itertools.product(numbers, repeat=count)
+        if None in known.values:
+            yield None
+        return
+    whole = [v for v in known.values if isinstance(v, int) and not isinstance(v, bool)]
+    if whole and len(whole) == len(known.values) and not set(whole) <= {0, 1}:
+        yield from range(min(0, *whole), RANK + 1)
+        return
+    if whole and len(whole) == len(known.values):
+        yield from (0, 1)
+        return
+    yield from known.values
+
+
+def put_in(value: Any, values: Any) -> Any:
+    """An attribute with symbols replaced."""
+    if isinstance(value, tuple):
+        return tuple(put_in(v, values) for v in value)
+    return Unknown.of(substitute(value, values)) if isinstance(value, Poly) else value
+
+
+def symbols_of(value: Any) -> set[Atom]:
+    """The symbols in an attribute."""
+    if isinstance(value, tuple):
+        return set().union(*map(symbols_of, value)) if value else set()
+    return atoms(polynomial(value)) if isinstance(value, Poly) else set()

@@ -1,0 +1,160 @@
+"""A rule proved for all sizes: both sides are equal in each of its cases.
+
+`proved(algebra, all sizes, ...)` by the canonical forms alone, `proved(z3, all reals, all sizes, ...)` where
+Z3 has decided what depends on the order of numbers.  What is claimed:
+
+all ranks       every operator is elementwise (`pointwise`)
+ranks a-b       the largest rank of a variable is one of these, every rank up to it in every combination;
+                b is 5 (`RANK`), less where there would be more than `MOST` cases
+all sizes       every size from 1, each of its own unless the left side's types, the conditions or the types
+                of the right side tie it to others; sizes of 1 that broadcast are cases of their own, up to
+                the rank that is named where they are too many
+attributes      numbers are any numbers where the operator computes with a symbol in their place (pads,
+                strides, dilations, groups, slopes); axes, permutations and switches are every one there is;
+                of names and steps those that the operator's examples have, and then it is said ("as in
+                examples")
+element types   float32; float64 (of rules tagged `any`: int64 and bool) at the least ranks alone, since an
+                expression depends on them through conversions only
+conditions      assumed: sizes by what their symbols stand for, signs of numbers as assumptions of Z3
+
+1 / 0 is 0, as in every field; a product x * (1/x) is 1 only where x is known not to be 0.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from tensaurus.rules.cases import Case, Cases, Gap, inner_first
+from tensaurus.rules.domain import RANK, domain, sampled
+from tensaurus.rules.pointwise import scalar_rule
+from tensaurus.rules.prover import Open, Proved, equal
+from tensaurus.rules.rule import Evidence, Rule
+
+LIMIT = 120  # cases of one rank: if there may be more, sizes of one are left out from the next rank on
+MOST = 3000  # cases of one rank: if there may be more, and no sizes of one among them, the rank is left out
+SMALL = 2  # the largest rank for which other element types than the first are tried
+TYPES = ("float32", "int64", "bool")  # of variables that may be of any
+FLOATS = ("float32", "float64")
+MIXED = 3  # variables whose element types are tried in all combinations, where one type for all does not do
+NOWHERE = "it applies at no symbolic type"
+
+
+@dataclass(frozen=True)
+class Unproved:
+    """A rule that is not proved for all sizes, and what stops it."""
+
+    rule: Rule
+    reason: str
+
+
+def prove(rule: Rule) -> Evidence | Unproved:
+    """Evidence that a rule is right for all sizes."""
+    scalar = scalar_rule(rule)
+    try:
+        if scalar is not None:
+            kinds = product(_types(rule), repeat=len(rule.variables))
+            used = [by for each in kinds for by in _proved(Cases(scalar, dtypes=_named(rule, each)))]
+            if not used:
+                return Unproved(rule, NOWHERE)
+            return Evidence("proved", *_by(used, "all sizes, all ranks" + _sampled(rule)))
+        return _by_ranks(rule)
+    except _Stopped as stopped:
+        return Unproved(rule, str(stopped))
+
+
+class _Stopped(Exception):
+    """What a proof stops at."""
+
+
+def _proved(cases: Cases) -> list[str]:
+    """What each case is proved by.  Raises _Stopped at the first that is not."""
+    used: list[str] = []
+    for found in cases:
+        verdict = found if isinstance(found, Gap) else settled(found)
+        if not isinstance(verdict, Proved):
+            raise _Stopped(verdict.reason + (f" at {found.state}" if isinstance(found, Case) else ""))
+        used.append(verdict.by)
+    return used
+
+
+def _by(used: Sequence[str], said: str) -> tuple[str, str]:
+    return ("z3", f"all reals, {said}") if "z3" in used else ("algebra", said)
+
+
+def _by_ranks(rule: Rule) -> Evidence | Unproved:
+    dtypes = _element_types(rule)
+    if not dtypes:
+        return Unproved(rule, NOWHERE)
+    used: list[list[str]] = []
+    ones = True
+    whole = RANK
+    for rank in range(RANK + 1):
+        cases = Cases(rule, rank, dtypes=dtypes[0], ones=ones)
+        used.append(_proved(cases))
+        before, now = (len(found) for found in (*[[]], *used)[-2:])
+        if ones and cases.broadcasts and now * now > LIMIT * before > 0:
+            ones, whole = False, rank
+        elif now * now > MOST * before > 0:
+            break
+    full = len(used) - 1
+    least = next(rank for rank, found in enumerate(used) if found)
+    for other in dtypes[1:]:
+        for rank in range(max(least, SMALL) + 1):
+            used.append(_proved(Cases(rule, rank, dtypes=other)))
+    ranks = [rank for rank, found in enumerate(used[: full + 1]) if found]
+    said = f"all sizes, ranks {ranks[0]}-{ranks[-1]}"
+    if whole < ranks[-1]:
+        said += f", sizes of one in broadcasting to rank {whole}"
+    return Evidence("proved", *_by([by for found in used for by in found], said + _sampled(rule)))
+
+
+def _types(rule: Rule) -> tuple[str, ...]:
+    return TYPES if "any" in rule.tags else FLOATS
+
+
+def _named(rule: Rule, kinds: Sequence[str]) -> dict[str, str]:
+    return dict(zip(rule.variables, kinds, strict=True))
+
+
+def _element_types(rule: Rule) -> list[Mapping[str, str]]:
+    """Element types of the variables with which the rule applies somewhere: one for all first."""
+    names, types = rule.variables, _types(rule)
+    found = [k for k in types if _applies(rule, _named(rule, [k] * len(names)))]
+    if found or len(names) > MIXED:
+        return [_named(rule, [k] * len(names)) for k in found]
+    mixed = (_named(rule, kinds) for kinds in product(types, repeat=len(names)))
+    return [kinds for kinds in mixed if _applies(rule, kinds)]
+
+
+def _sampled(rule: Rule) -> str:
+    """What is said of attributes that are not all tried."""
+    names: set[str] = set()
+    lengths: set[str] = set()
+    for term in (a for root in rule.lhs for a in inner_first(root)):
+        free = {name for name, tree in term.attrs if isinstance(tree, ast.Name)}
+        if term.rest is not None:
+            free |= term.op.attributes.keys() - {name for name, _ in term.attrs}
+        names |= {name for name in free if sampled(term.op, name)}
+        known = {name: domain(term.op, name) for name in free}
+        lengths |= {name for name, each in known.items() if each.kind == "sizes" and each.length is None}
+    said = [f"{' and '.join(sorted(names))} as in examples"] if names else []
+    said += [f"{' and '.join(sorted(lengths))} of up to {RANK}"] if lengths else []
+    return "".join(f", {each}" for each in said)
+
+
+def _applies(rule: Rule, dtypes: Mapping[str, str]) -> bool:
+    return any(True for rank in range(RANK + 1) for _ in Cases(rule, rank, dtypes=dtypes, ones=False))
+
+
+def settled(case: Case) -> Proved | Open:
+    """Whether the sides of a case are equal."""
+    by = "algebra"
+    for left, right in zip(case.left, case.right, strict=True):
+        verdict = equal(left, right, case.state.assumed)
+        if isinstance(verdict, Open):
+            return verdict
+        by = verdict.by if verdict.by != "algebra" else by
+    return Proved(by)
