@@ -1,5 +1,6 @@
 """Is a rule right?  Its two sides are compared on typed instances, in every field that may tell.
 
+`algebra`    a proof for all sizes, see `proof`
 `reals`      float64 with what breaks laws: zeros, signs, magnitudes, integers at the ends of their types
 `gf`         random points of GF(2^31-1): a false identity of degree d passes one trial with probability d/p
 `z3`         a proof for all real elements at the instance's shapes (max, min, abs, signs of constants)
@@ -28,6 +29,7 @@ from tensaurus.graph.program import topological
 from tensaurus.ops import Op, TensorType
 from tensaurus.rules.counterexample import Counterexample, differ
 from tensaurus.rules.instances import Instance, Maker, drawn_integers, elements
+from tensaurus.rules.proof import prove
 from tensaurus.rules.rule import Evidence, Rule
 from tensaurus.rules.term import Apply, Item, Literal, Term
 
@@ -60,15 +62,23 @@ class Unknown:
     reason: str
 
 
-def verify(rule: Rule, wanted: int = INSTANCES, seed: int = 0) -> Evidence | Refuted | Unknown:
-    """The evidence that a rule is right, where it is wrong, or why it is not known."""
+def verify(
+    rule: Rule, wanted: int = INSTANCES, seed: int = 0, proofs: bool = True
+) -> Evidence | Refuted | Unknown:
+    """The evidence that a rule is right, where it is wrong, or why it is not known.
+
+    What is not refuted is proved for all sizes if it can be, and tested otherwise (or without `proofs`).
+    """
     maker = Maker(rule, seed)
     found = list(maker.instances(wanted))
-    if len(found) < FEWEST:
-        return Unknown(rule, f"{len(found) or 'no'} instance{'s' * (len(found) > 1)} of it types")
     special = _Special(rule, seed)
     if wrong := _wrong(found, [Reals()] * TRIALS, special):
         return Refuted(rule, wrong)
+    proved = prove(rule) if proofs else None
+    if isinstance(proved, Evidence):
+        return proved
+    if len(found) < FEWEST:
+        return Unknown(rule, f"{len(found) or 'no'} instance{'s' * (len(found) > 1)} of it types")
     if _wrong(found, [Prime(seed + t) for t in range(TRIALS)], _Random(seed)) is None:
         if any(_ordered(instance) for instance in found):
             return Evidence("tested", "gf", f"{maker.coverage}, {TRIALS} trials, no error bound")
