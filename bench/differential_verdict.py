@@ -47,7 +47,10 @@ def judge(case: Case, results: Sequence[Sequence[Sequence[Any]]]) -> list[Findin
         expected = _Expected(case, outputs, answer, next(b for b in base if not isinstance(b, str)))
         errors = [expected.error(b) for b in base]
         if all(errors):
-            kind = "runtime" if expected.confirmed(case.model, feeds, base) else "wrong"
+            ran = not any(isinstance(b, str) for b in base)
+            # memory that nobody wrote
+            apart = ran and bool(_Expected(case, outputs, None, base[0]).error(base[1]))
+            kind = "runtime" if apart or expected.confirmed(case.model, feeds, base) else "wrong"
             found.append(Finding(kind, (), f"{_at(feeds, place)}{errors[0]}"))
             continue
         found += _apart((), errors, _at(feeds, place))
