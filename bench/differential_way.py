@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
@@ -18,7 +19,7 @@ from sketches.elements import FLOATS, Array, Random, strange
 from tensaurus.algebra.field import Reals
 from tensaurus.algebra.integers import wrapped
 from tensaurus.backends import BackendError
-from tensaurus.backends.reference import evaluate
+from tensaurus.backends.reference import evaluate, evaluate_all
 from tensaurus.backends.reference.evaluation import lifted
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.census import census
@@ -53,13 +54,17 @@ class Variant:
 
 @dataclass
 class Answer:
-    """The reference's outputs at one assignment, with the least and the largest number on the way."""
+    """The reference's outputs at one assignment, with the least and the largest number on the way.
+
+    They are the magnitudes of what is finite and not 0; `finite` says whether everything is.
+    """
 
     outputs: dict[str, Array]
     program: Program
     feeds: dict[str, Array]
     smallest: float
     largest: float
+    finite: bool
 
     def allowed(self, name: str, rounding: float) -> Array:
         """How far an output may be off: what roundings of everything on the way do to it, times eight."""
@@ -92,10 +97,10 @@ class Case:
         return max([*(ROUNDING.get(d, 0) for d in self._dtypes()), *rough])
 
     def holds(self, answer: Answer) -> bool:
-        """Whether the runtime's types hold every number on the way; with strange inputs they need not."""
+        """Whether the runtime's types hold every number on the way, but for strange inputs' infinities."""
         dtypes = self._dtypes() & set(LARGEST)
         low, high = max(SMALLEST[d] for d in dtypes), min(LARGEST[d] for d in dtypes)
-        return self.strange or low <= answer.smallest and answer.largest <= high
+        return (answer.finite or self.strange) and low <= answer.smallest and answer.largest <= high
 
     def _dtypes(self) -> set[str]:
         kinds = [k for n in self.program.nodes for k in n.types if isinstance(k, TensorType)]
@@ -229,9 +234,10 @@ def answer(model: ModelProto, program: Program, feeds: dict[str, Array]) -> Answ
     floats = [
         np.abs(v) for v in cache.values() if isinstance(v, np.ndarray) and v.dtype.kind == "f" and v.size
     ]
-    largest = max([float(np.nan_to_num(v, nan=np.inf).max()) for v in floats], default=0.0)
+    largest = max([float(np.max(v, where=np.isfinite(v), initial=0.0)) for v in floats], default=0.0)
     smallest = min([float(np.min(v, where=v > 0, initial=np.inf)) for v in floats], default=np.inf)
-    return Answer(outputs, program, feeds, smallest, largest)
+    finite = all(np.isfinite(v).all() for v in floats)
+    return Answer(outputs, program, feeds, smallest, largest, finite)
 
 
 def _evaluated(
@@ -245,14 +251,20 @@ def _evaluated(
         raise Undefined(str(error)) from error
 
 
-def own_answer(variant: Variant, feeds: Mapping[str, Array]) -> dict[str, Array] | None:
-    """The reference's outputs of what the rules made; None where it cannot tell."""
-    if any(node.op is OPAQUE for node in variant.program.nodes):
-        return None
-    try:
-        return _evaluated(variant.program, feeds, Reals())
-    except Undefined:
-        return None
+def own_answers(variants: Sequence[Variant], feeds: Mapping[str, Array]) -> list[dict[str, Array] | None]:
+    """The reference's outputs of what rules made; shared parts computed once, None where it cannot tell."""
+    field = Reals()
+    given = {name: lifted(value, field) for name, value in feeds.items()}
+    typed = [v.program for v in variants if not any(node.op is OPAQUE for node in v.program.nodes)]
+    found: dict[Program, dict[str, Array]] = {}
+    with np.errstate(all="ignore"):
+        try:
+            found.update(zip(typed, evaluate_all(typed, given, field), strict=True))
+        except BackendError:
+            for program in typed:
+                with suppress(BackendError):
+                    found[program] = evaluate(program, given, field)
+    return [found.get(v.program) for v in variants]
 
 
 def moved(program: Program, feeds: Mapping[str, Array], rng: Random, rounding: float) -> dict[str, Array]:

@@ -29,3 +29,13 @@ def test_a_wrong_fusion_is_caught_at_every_size(size: str) -> None:
     verdict = verify(model(size, APART), model(size, "Pad (x, p)"), threads=1)
     assert not verdict.passed
     assert verify(model(size, APART), model(size, APART), threads=1).passed
+
+
+def test_a_size_without_a_meaning_is_no_reason_to_leave_float64_out() -> None:
+    """Two rows under a window of three: onnxruntime has no rows for it, and the reference refuses."""
+    pool = "net (float[1,1,H,9] x) => (float[1,1,A,B] y) { y = AveragePool <kernel_shape = [3,3]> (x) }"
+    found = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]>{pool}')
+    verdict = verify(found, found, threads=1)
+    assert verdict.passed
+    assert any("x=1,1,2,9" in kind for kind in verdict.inputs)
+    assert not [note for note in verdict.notes if "float64" in note]

@@ -87,14 +87,17 @@ class Types:
     """Types by graph (in order of `graphs_in`) and name, from a light copy of a model.
 
     infos   what ONNX infers, and where it does not know what the model states
-    stated  what the model states of values that are neither inputs nor outputs
+    stated  what the model states of values that are no inputs
     """
 
     def __init__(self, light: ModelProto):
         stated = [{v.name: v.type for v in graph.value_info} for graph in graphs_in(light.graph)]
         for graph in graphs_in(light.graph):
             del graph.value_info[:]  # a stated type must not overrule an inferred one
-        self.stated = [dict(names) for names in stated]
+        self.stated = [
+            names | {v.name: v.type for v in graph.output}
+            for names, graph in zip(stated, graphs_in(light.graph), strict=True)
+        ]
         inferred = infer_shapes(light)
         self.infos: list[dict[str, TypeProto]] = []
         for names, graph in zip(stated, graphs_in(inferred.graph), strict=True):
