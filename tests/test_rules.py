@@ -13,6 +13,7 @@ from tensaurus.algebra.size import Symbol, polynomial
 from tensaurus.graph.node import Node, apply, constant, source
 from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType, Untypable, registry
+from tensaurus.ops.onnx_form import NotInOpset, node_proto
 from tensaurus.rules.annotate import annotated
 from tensaurus.rules.instances import instances
 from tensaurus.rules.match import Matcher, Rewriter, commutes
@@ -317,3 +318,20 @@ def test_a_pool_is_larger_than_its_padding(kernel: tuple[int, ...], pad: int, ap
     root = op("Conv", x(1, 2, 5, 5), mean, group=2, pads=(pad,) * 4)
     found = {rule.name for rule, _ in Rewriter(LIBRARY, explore=True).local(root)}
     assert ("conv-as-average" in found) == applies
+
+
+def test_an_attribute_of_one_number_takes_no_tensor_of_rank_one() -> None:
+    """Opset 9 writes the bounds of a Clip as numbers: one of shape [1] cannot be said there."""
+    bound = TensorType("float32", (1,))
+    kinds = [TensorType("float32", (2, 3)), None, bound]
+    clip = registry["Clip"]
+    with pytest.raises(NotInOpset):
+        node_proto(
+            clip,
+            kinds,
+            clip.canonical(kinds, {}),
+            ["x", None, "c"],
+            ["y"],
+            9,
+            constant_of={"c": np.ones(1, np.float32)}.get,
+        )

@@ -304,6 +304,8 @@ def _encode(op: Op, schema: Any, value: Any) -> AttributeProto:
     proto = AttributeProto(name=name, type=int(schema.type))  # type: ignore[arg-type]
     match int(schema.type):
         case AttributeProto.FLOAT:
+            if isinstance(value, tuple):
+                raise NotInOpset(f"{op.name}: {name}={value} is not a number")
             proto.f = float(value)
         case AttributeProto.INT:
             named = name in DTYPES and isinstance(value, str)
