@@ -61,12 +61,14 @@ INLINED = 24  # records that a scope may have to be put where it is read
 SMALL = 8  # the same, where otherwise too many terms would arise
 NEST = 2  # binders of axes in each other that such a scope may have
 STEPS = 2000  # terms that may arise on the way to one scope's normal form
+ROOM = 8  # times these, where two expressions are compared that seem to differ
 _REMEMBERED = 4096
 _ROUNDS = 4
 
 _inlined: ContextVar[int] = ContextVar("inlined", default=INLINED)
+_room: ContextVar[int] = ContextVar("room", default=1)
 _canonical: dict[int, tuple[Scope, Scope]] = {}
-_normal: dict[int, tuple[Scope, tuple[Axis, ...], Sum]] = {}
+_normal: dict[tuple[int, int], tuple[Scope, tuple[Axis, ...], Sum]] = {}
 
 
 def canonical(scope: Scope) -> Scope:
@@ -100,14 +102,21 @@ def canonical(scope: Scope) -> Scope:
 
 
 def alike(first: Scope, second: Scope) -> bool:
-    """Whether two expressions have one canonical form: often known before it is written out."""
+    """Whether two expressions have one canonical form, with more put in where it is read if need be."""
     if first.shape != second.shape or dtype_of(first) != dtype_of(second):
         return False
-    texts = []
-    for scope in (first, second):
-        axes, body = normal_form(scope)
-        texts.append(body.text({a: f"${place}" for place, a in enumerate(axes)}))
-    return texts[0] == texts[1] or canonical(first) == canonical(second)
+    if _text(first) == _text(second) or canonical(first) == canonical(second):
+        return True
+    token = _room.set(ROOM)
+    try:
+        return _text(first) == _text(second)
+    finally:
+        _room.reset(token)
+
+
+def _text(scope: Scope) -> str:
+    axes, body = normal_form(scope)
+    return body.text({a: f"${place}" for place, a in enumerate(axes)})
 
 
 def fingerprint(scope: Scope) -> str:
@@ -127,7 +136,7 @@ def _guarded(record: Normal) -> bool:
     return (isinstance(record, Core) and bool(record.guards)) or any(map(_guarded, record.parts()))
 
 
-def _remember(table: dict[int, Any], key: int, entry: Any) -> None:
+def _remember(table: dict[Any, Any], key: Any, entry: Any) -> None:
     # the entry holds the scope, so that its id stays its own
     if len(table) >= _REMEMBERED:
         table.clear()
@@ -136,19 +145,20 @@ def _remember(table: dict[int, Any], key: int, entry: Any) -> None:
 
 def normal_form(scope: Scope) -> tuple[tuple[Axis, ...], Sum]:
     """The axes of the scope (new ones) and its body in normal form."""
-    found = _normal.get(id(scope))
+    key = id(scope), _room.get()
+    found = _normal.get(key)
     if found is None:
         axes = tuple(axis(a.extent) for a in scope.axes)
         pairs = zip(scope.axes, axes, strict=True)
         known: dict[Atom, Any] = {old: 0 if new.extent == 1 else polynomial(new) for old, new in pairs}
         try:
-            with limited(STEPS), _inlining(INLINED):
+            with limited(STEPS * key[1]), _inlining(INLINED * key[1]):
                 body = normal(scope.body, known)
         except TooLarge:
             with limited(None), _inlining(SMALL):
                 body = normal(scope.body, known)
         found = (scope, axes, body)
-        _remember(_normal, id(scope), found)
+        _remember(_normal, key, found)
     return found[1], found[2]
 
 

@@ -281,6 +281,9 @@ class Cases:
             for name, rank in zip(new, ranks, strict=True):
                 dtype = self.dtypes if isinstance(self.dtypes, str) else self.dtypes[name]
                 types[name] = TensorType(dtype, tuple(symbol(f"{name}{d}", self.low) for d in range(rank)))
+            largest = max((kind.rank for kind in types.values()), default=self.rank)
+            if len(types) == len(self.rule.variables) and largest < self.rank:
+                continue  # another rank's
             wider = replace(state, types=types)
             yield from self._with_attributes(term, wider)
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 
 from tensaurus.rules.cases import Case, Cases, Gap, inner_first
 from tensaurus.rules.domain import RANK, domain, sampled
@@ -85,30 +85,38 @@ def _by(used: Sequence[str], said: str) -> tuple[str, str]:
 
 
 def _by_ranks(rule: Rule) -> Evidence | Unproved:
-    dtypes = _element_types(rule)
-    if not dtypes:
-        return Unproved(rule, NOWHERE)
-    used: list[list[str]] = []
-    ones = True
-    whole = RANK
-    for rank in range(RANK + 1):
-        cases = Cases(rule, rank, dtypes=dtypes[0], ones=ones)
-        used.append(_proved(cases))
-        before, now = (len(found) for found in (*[[]], *used)[-2:])
-        if ones and cases.broadcasts and now * now > LIMIT * before > 0:
-            ones, whole = False, rank
-        elif now * now > MOST * before > 0:
+    names, types = rule.variables, _types(rule)
+    uniform = [_named(rule, [kind] * len(names)) for kind in types]
+    mixed = (_named(rule, kinds) for kinds in product(types, repeat=len(names)) if len(names) <= MIXED)
+    for kinds in chain(uniform, mixed):
+        used, whole = _ranks(rule, kinds)
+        if any(used):
             break
-    full = len(used) - 1
-    least = next(rank for rank, found in enumerate(used) if found)
-    for other in dtypes[1:]:
-        for rank in range(max(least, SMALL) + 1):
+    else:
+        return Unproved(rule, NOWHERE)
+    ranks = [rank for rank, found in enumerate(used) if found]
+    for other in uniform[uniform.index(kinds) + 1 :] if kinds in uniform else ():
+        for rank in range(ranks[0], max(ranks[0], SMALL) + 1):
             used.append(_proved(Cases(rule, rank, dtypes=other)))
-    ranks = [rank for rank, found in enumerate(used[: full + 1]) if found]
     said = f"all sizes, ranks {ranks[0]}-{ranks[-1]}"
     if whole < ranks[-1]:
         said += f", sizes of one in broadcasting to rank {whole}"
     return Evidence("proved", *_by([by for found in used for by in found], said + _sampled(rule)))
+
+
+def _ranks(rule: Rule, dtypes: Mapping[str, str]) -> tuple[list[list[str]], int]:
+    """What the cases of each rank are proved by, and the rank up to which sizes of one are among them."""
+    used: list[list[str]] = []
+    whole = RANK
+    for rank in range(RANK + 1):
+        cases = Cases(rule, rank, dtypes=dtypes, ones=whole == RANK)
+        used.append(_proved(cases))
+        before, now = (len(found) for found in (*[[]], *used)[-2:])
+        if whole == RANK > rank and cases.broadcasts and now * now > LIMIT * before > 0:
+            whole = rank
+        elif now * now > MOST * before > 0:
+            break
+    return used, whole
 
 
 def _types(rule: Rule) -> tuple[str, ...]:
@@ -117,16 +125,6 @@ def _types(rule: Rule) -> tuple[str, ...]:
 
 def _named(rule: Rule, kinds: Sequence[str]) -> dict[str, str]:
     return dict(zip(rule.variables, kinds, strict=True))
-
-
-def _element_types(rule: Rule) -> list[Mapping[str, str]]:
-    """Element types of the variables with which the rule applies somewhere: one for all first."""
-    names, types = rule.variables, _types(rule)
-    found = [k for k in types if _applies(rule, _named(rule, [k] * len(names)))]
-    if found or len(names) > MIXED:
-        return [_named(rule, [k] * len(names)) for k in found]
-    mixed = (_named(rule, kinds) for kinds in product(types, repeat=len(names)))
-    return [kinds for kinds in mixed if _applies(rule, kinds)]
 
 
 def _sampled(rule: Rule) -> str:
@@ -143,10 +141,6 @@ def _sampled(rule: Rule) -> str:
     said = [f"{' and '.join(sorted(names))} as in examples"] if names else []
     said += [f"{' and '.join(sorted(lengths))} of up to {RANK}"] if lengths else []
     return "".join(f", {each}" for each in said)
-
-
-def _applies(rule: Rule, dtypes: Mapping[str, str]) -> bool:
-    return any(True for rank in range(RANK + 1) for _ in Cases(rule, rank, dtypes=dtypes, ones=False))
 
 
 def settled(case: Case) -> Proved | Open:
