@@ -7,7 +7,8 @@ import pytest
 
 from tensaurus.algebra.field import Reals
 from tensaurus.rules.counterexample import differ
-from tensaurus.rules.rule import parse_rule
+from tensaurus.rules.proof import Unproved, prove
+from tensaurus.rules.rule import Rule, parse_rule
 from tensaurus.rules.verify import Refuted, run, verify
 
 WRONG = {
@@ -122,13 +123,23 @@ def test_there_are_three_of_each_kind() -> None:
     assert len(CASES) == 60 and all(len(laws) == 3 for laws in WRONG.values())
 
 
-@pytest.mark.parametrize(("kind", "place"), CASES)
-def test_a_wrong_rule_is_refuted(kind: str, place: int) -> None:
+def wrong(kind: str, place: int) -> Rule:
     law = WRONG[kind][place]
     tags = "[any]" if law.startswith("[any]") else ""
     (rule,) = parse_rule(f"wrong {tags}: {law.removeprefix('[any]')}")
+    return rule
+
+
+@pytest.mark.parametrize(("kind", "place"), CASES)
+def test_a_wrong_rule_is_not_proved(kind: str, place: int) -> None:
+    assert isinstance(prove(wrong(kind, place)), Unproved)
+
+
+@pytest.mark.parametrize(("kind", "place"), CASES)
+def test_a_wrong_rule_is_refuted(kind: str, place: int) -> None:
+    rule = wrong(kind, place)
     found = verify(rule)
-    assert isinstance(found, Refuted), f"{law}: {found}"
+    assert isinstance(found, Refuted), f"{rule.law}: {found}"
     shown = found.counterexample
     values = {shown.instance.nodes[name]: value for name, value in shown.inputs.items()}
     field = Reals()
