@@ -26,6 +26,8 @@ import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
+from math import inf
+from time import monotonic
 
 from tensaurus.rules.cases import Case, Cases, Gap, inner_first
 from tensaurus.rules.domain import RANK, domain, sampled
@@ -50,17 +52,22 @@ class Unproved:
     reason: str
 
 
-def prove(rule: Rule) -> Evidence | Unproved:
-    """Evidence that a rule is right for all sizes."""
+def prove(rule: Rule, seconds: float = inf) -> Evidence | Unproved:
+    """Evidence that a rule is right for all sizes.
+
+    After so many seconds no further rank is begun, and the evidence names those that are done; a rank that is
+    not done then is none.
+    """
     scalar = scalar_rule(rule)
+    until = monotonic() + seconds
     try:
         if scalar is not None:
             kinds = product(_types(rule), repeat=len(rule.variables))
-            used = [by for each in kinds for by in _proved(Cases(scalar, dtypes=_named(rule, each)))]
+            used = [by for each in kinds for by in _proved(Cases(scalar, dtypes=_named(rule, each)), until)]
             if not used:
                 return Unproved(rule, NOWHERE)
             return Evidence("proved", *_by(used, "all sizes, all ranks" + _sampled(rule)))
-        return _by_ranks(rule)
+        return _by_ranks(rule, until)
     except _Stopped as stopped:
         return Unproved(rule, str(stopped))
 
@@ -69,10 +76,16 @@ class _Stopped(Exception):
     """What a proof stops at."""
 
 
-def _proved(cases: Cases) -> list[str]:
+class _Late(_Stopped):
+    """The time is over."""
+
+
+def _proved(cases: Cases, until: float) -> list[str]:
     """What each case is proved by.  Raises _Stopped at the first that is not."""
     used: list[str] = []
     for found in cases:
+        if monotonic() > until:
+            raise _Late("the time is over")
         verdict = found if isinstance(found, Gap) else settled(found)
         if not isinstance(verdict, Proved):
             raise _Stopped(verdict.reason + (f" at {found.state}" if isinstance(found, Case) else ""))
@@ -84,12 +97,12 @@ def _by(used: Sequence[str], said: str) -> tuple[str, str]:
     return ("z3", f"all reals, {said}") if "z3" in used else ("algebra", said)
 
 
-def _by_ranks(rule: Rule) -> Evidence | Unproved:
+def _by_ranks(rule: Rule, until: float) -> Evidence | Unproved:
     names, types = rule.variables, _types(rule)
     uniform = [_named(rule, [kind] * len(names)) for kind in types]
     mixed = (_named(rule, kinds) for kinds in product(types, repeat=len(names)) if len(names) <= MIXED)
     for kinds in chain(uniform, mixed):
-        used, whole = _ranks(rule, kinds)
+        used, whole = _ranks(rule, kinds, until)
         if any(used):
             break
     else:
@@ -97,20 +110,25 @@ def _by_ranks(rule: Rule) -> Evidence | Unproved:
     ranks = [rank for rank, found in enumerate(used) if found]
     for other in uniform[uniform.index(kinds) + 1 :] if kinds in uniform else ():
         for rank in range(ranks[0], max(ranks[0], SMALL) + 1):
-            used.append(_proved(Cases(rule, rank, dtypes=other)))
+            used.append(_proved(Cases(rule, rank, dtypes=other), inf))
     said = f"all sizes, ranks {ranks[0]}-{ranks[-1]}"
     if whole < ranks[-1]:
         said += f", sizes of one in broadcasting to rank {whole}"
     return Evidence("proved", *_by([by for found in used for by in found], said + _sampled(rule)))
 
 
-def _ranks(rule: Rule, dtypes: Mapping[str, str]) -> tuple[list[list[str]], int]:
+def _ranks(rule: Rule, dtypes: Mapping[str, str], until: float) -> tuple[list[list[str]], int]:
     """What the cases of each rank are proved by, and the rank up to which sizes of one are among them."""
     used: list[list[str]] = []
     whole = RANK
     for rank in range(RANK + 1):
         cases = Cases(rule, rank, dtypes=dtypes, ones=whole == RANK)
-        used.append(_proved(cases))
+        try:
+            used.append(_proved(cases, until))
+        except _Late:
+            if any(used):
+                break
+            raise
         before, now = (len(found) for found in (*[[]], *used)[-2:])
         if whole == RANK > rank and cases.broadcasts and now * now > LIMIT * before > 0:
             whole = rank

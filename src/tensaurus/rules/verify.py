@@ -34,6 +34,7 @@ from tensaurus.rules.rule import Evidence, Rule
 from tensaurus.rules.term import Apply, Item, Literal, Term
 
 INSTANCES = 40
+SECONDS = 30.0  # for a proof
 FEWEST = 3
 TRIALS = 2
 TAME = 8.0  # where a function as exp is still far from the largest float
@@ -74,7 +75,7 @@ def verify(
     special = _Special(rule, seed)
     if wrong := _wrong(found, [Reals()] * TRIALS, special):
         return Refuted(rule, wrong)
-    proved = prove(rule) if proofs else None
+    proved = prove(rule, SECONDS) if proofs else None
     if isinstance(proved, Evidence):
         return proved
     if len(found) < FEWEST:
