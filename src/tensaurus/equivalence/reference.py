@@ -95,7 +95,7 @@ def branches_of(program: Program) -> Branches:
             if form.operator != "If":
                 programs += [(body, around) for _, body in form.bodies]
                 continue
-            name = form.name or inner.names.get(node) or f"number {len(found) // 2 + 1}"
+            name = inner.names.get(node) or f"number {len(found) // 2 + 1}"
             bodies = dict(form.bodies)
             for holds, word in ((True, "then"), (False, "else")):
                 text = f"the {word} branch of {name}"
