@@ -277,8 +277,8 @@ def test_rules_are_verified_and_annotated(tmp_path: Path) -> None:
     file = tmp_path / "own.rules"
     file.write_text("# mine\nfine: Add(x, 0) => x\n")
     result = run("rules", "verify", file, "--write")
-    assert result.exit_code == 0 and result.stdout.startswith("fine: tested(gf")
-    assert file.read_text().startswith("# mine\nfine: Add(x, 0) => x | tested(gf")
+    assert result.exit_code == 0 and result.stdout.startswith("fine: proved(algebra")
+    assert file.read_text().startswith("# mine\nfine: Add(x, 0) => x | proved(algebra")
     file.write_text("bad: Relu(x) => x\n")
     result = run("rules", "verify", file, "--write")
     assert result.exit_code == 1 and "REFUTED" in result.stdout and "1 of 1" in result.stderr

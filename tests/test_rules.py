@@ -116,7 +116,7 @@ def test_conditions_are_needed(name: str, place: int) -> None:
     """bench/rule_mutations.py does this with every condition of the library."""
     rule = next(rule for rule in SOUND if rule.name == name)
     turned = ast.UnaryOp(ast.Not(), rule.where[place])
-    found = verify(replace(rule, where=(*rule.where[:place], turned, *rule.where[place + 1 :])), wanted=30)
+    found = verify(replace(rule, where=(*rule.where[:place], turned, *rule.where[place + 1 :])), wanted=100)
     assert isinstance(found, Refuted)
 
 
@@ -247,7 +247,7 @@ def test_a_typo_in_a_condition_names_what_is_meant() -> None:
 def test_annotating_marks_and_refutes() -> None:
     text = "# a comment\ngood: Add(x, 0) => x\nbad: Relu(x) => Neg(x)\n"
     found, refuted = annotated(text)
-    assert "# a comment\ngood: Add(x, 0) => x | tested(gf" in found
+    assert "# a comment\ngood: Add(x, 0) => x | proved(algebra, all sizes" in found
     assert [r.rule.name for r in refuted] == ["bad"]
     assert annotated(found)[0] == found
 

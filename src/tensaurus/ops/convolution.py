@@ -8,6 +8,7 @@ from typing import Any
 from tensaurus.algebra.expr import Body, Scope, Tensor, compute, total, where
 from tensaurus.algebra.size import Size, negative, nonnegative, same
 from tensaurus.algebra.typing import Untypable
+from tensaurus.algebra.undecided import watching
 from tensaurus.ops.declare import op
 from tensaurus.ops.windows import output_sizes, reach, spread, window_attributes, window_indices
 
@@ -29,7 +30,9 @@ def conv_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any
 
 
 def per_group(size: Size, group: Size) -> Size:
-    """How many of `size` channels each group has."""
+    """How many of `size` channels each group has.  A file says a number of groups; a proof may say any."""
+    if not isinstance(group, int) and not watching():
+        raise Untypable(f"groups as many as {group}")
     if not nonnegative(group - 1) or not same(size % group, 0):
         raise Untypable(f"{size} channels in {group} groups")
     return size // group
