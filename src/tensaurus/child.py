@@ -229,6 +229,8 @@ def serve(descriptor: int, memory: int, factory: str, *arguments: Any) -> None:
             answer = (True, getattr(desk, verb)(*given))
         except MemoryError:
             answer = (False, "there is not enough memory")
+        except (AttributeError, NameError, AssertionError) as error:  # no model is to blame for these
+            answer = (False, f"a fault, please report it: {type(error).__name__}: {error}")
         except Exception as error:
             answer = (False, str(error) or type(error).__name__)
         del given

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 from functools import reduce
 from typing import Any, TypeAlias
@@ -63,6 +64,19 @@ def _scopes(scope: Scope) -> list[Scope]:
 
     collect(scope.body)
     return [scope, *inner.values()]
+
+
+def functions(scope: Scope) -> Iterator[str]:
+    """The scalar functions that it calls, and the monoids that it reduces by; those of inner scopes, too."""
+    for inner in _scopes(scope):
+        waiting = [inner.body]
+        while waiting:
+            body = waiting.pop()
+            if isinstance(body, Call):
+                yield body.fn
+            elif isinstance(body, Reduce):
+                yield body.monoid
+            waiting.extend(children(body))
 
 
 def multiply_adds(scope: Scope) -> Size:

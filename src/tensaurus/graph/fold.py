@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from tensaurus.algebra.expr import Call, Scope, children, reads, tensors
+from tensaurus.algebra.analysis import functions
+from tensaurus.algebra.expr import tensors
 from tensaurus.algebra.field import Array, Reals
 from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.interpret import interpret
@@ -123,25 +124,13 @@ def _jumps(nodes: list[Node]) -> bool:
         if isinstance(node.op, Op) and any(_is_float(a.tensor) for a in node.args if a is not None):
             kinds = tuple(None if a is None else a.tensor for a in node.args)
             for scope in node.op.scopes(kinds, node.attrs):
-                if any(fn in JUMPS or "int" in (cast_target(fn) or "") for fn in _functions(scope)):
+                if any(fn in JUMPS or "int" in (cast_target(fn) or "") for fn in functions(scope)):
                     return True
     return False
 
 
 def _is_float(kind: TensorType) -> bool:
     return kind.dtype.startswith(("float", "bfloat"))
-
-
-def _functions(scope: Scope) -> Iterator[str]:
-    waiting = [scope.body]
-    while waiting:
-        body = waiting.pop()
-        if isinstance(body, Call):
-            yield body.fn
-        waiting.extend(children(body))
-    for read in reads(scope.body):
-        if isinstance(read.source, Scope):
-            yield from _functions(read.source)
 
 
 def evaluated(node: Node, values: Mapping[Node, Array], field: Any) -> Array:

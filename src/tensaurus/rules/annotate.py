@@ -9,7 +9,7 @@ from tensaurus.rules.rule import Evidence, Rule, read_rules
 from tensaurus.rules.verify import Refuted, Unknown, verify
 
 _EVIDENCE = re.compile(r"\s*\|\s*\w+\([^|]*\)\s*$")
-STRENGTH = ("tested(rationals", "tested(gf", "proved(")
+STRENGTH = ("tested(gf", "tested(z3", "proved(")
 
 
 def annotated(

@@ -18,7 +18,6 @@ from tensaurus.rules.term import Apply
 INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 
 
-
 @cache
 def examples_of(op: Op) -> tuple[tuple[tuple[TensorType | None, ...], tuple[tuple[str, Any], ...]], ...]:
     """Types and canonical attributes of an operator's examples, on floats of known sizes."""

@@ -28,8 +28,7 @@ class Equation:
     left      the programs before
     right     those after, of the same types
     leaves    the nodes that may be anything of their types; constants among them stay what they are
-    evidence  why it holds: an axiom, proved, tested, or derived by the steps
-    steps     equations by which, and by congruence, the two are equal: of what is derived
+    evidence  why it holds: an axiom, proved, or tested
     """
 
     name: str
@@ -38,7 +37,6 @@ class Equation:
     right: tuple[Node, ...]
     leaves: tuple[Node, ...]
     evidence: Evidence
-    steps: tuple[Equation, ...] = ()
 
 
 def instance(rule: Rule, binding: Binding, left: Sequence[Node], right: Sequence[Node]) -> Equation:

@@ -10,17 +10,18 @@ form of both sides as its proof; of very many arguments it is replayed instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 
-from tensaurus.algebra.expr import Scope, Tensor, replace_tensors
+from tensaurus.algebra.expr import Scope, Tensor
 from tensaurus.algebra.simplify import canonical
-from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node, apply, source
+from tensaurus.graph.node import CONSTANT, INPUT, Node, apply, source
 from tensaurus.graph.text import show_type
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.declare import Attributes
 from tensaurus.ops.examples import parse
 from tensaurus.rules.equation import Equation
+from tensaurus.rules.expression import Source, expression
 from tensaurus.rules.rule import Evidence
 
 SHOWN = 40  # arguments up to which canonical forms are compared: their time grows with the square (100: 6 s)
@@ -101,16 +102,9 @@ def said(node: Node | None, depth: int = 4) -> str:
 
 def _same(left: Node, right: Node, leaves: Sequence[Node]) -> bool:
     """Whether both compute the same of the leaves, as their canonical forms show."""
-    tensors = {leaf: Tensor(f"x{k}", leaf.tensor.shape, leaf.tensor.dtype) for k, leaf in enumerate(leaves)}
-    return canonical(_scope(left, tensors)) == canonical(_scope(right, tensors))
-
-
-def _scope(node: Node, leaves: Mapping[Node, Tensor]) -> Scope:
-    """The expression of a node over the leaves."""
-    call, place = (node.args[0], node.attribute("index")) if node.op is ITEM else (node, 0)
-    assert call is not None and isinstance(call.op, Op)
-    args = [arg for arg in call.args if arg is not None]
-    kinds = tuple(None if arg is None else arg.tensor for arg in call.args)
-    formal = [tensor for tensor in call.op.tensors(kinds) if tensor is not None]
-    sources = [leaves[arg] if arg in leaves else _scope(arg, leaves) for arg in args]
-    return replace_tensors(call.op.scopes(kinds, call.attrs)[place], dict(zip(formal, sources, strict=True)))
+    tensors: dict[Node, Source] = {
+        leaf: Tensor(f"x{k}", leaf.tensor.shape, leaf.tensor.dtype) for k, leaf in enumerate(leaves)
+    }
+    first, second = (expression(node, tensors.get, {}) for node in (left, right))
+    assert isinstance(first, Scope) and isinstance(second, Scope)
+    return canonical(first) == canonical(second)

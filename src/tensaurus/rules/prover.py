@@ -11,24 +11,22 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any
 
-from tensaurus.algebra.expr import Body, Call, Const, Read, Scope, Tensor, call, compute, replace_tensors
+from tensaurus.algebra.expr import Body, Call, Const, Read, Scope, Tensor, call, compute
 from tensaurus.algebra.simplify import alike, canonical
 from tensaurus.algebra.size import Symbol, terms_of
 from tensaurus.algebra.text import show
 from tensaurus.algebra.typing import dtype_of
 from tensaurus.algebra.undecided import Question
-from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node
-from tensaurus.ops import Op
+from tensaurus.graph.node import CONSTANT, INPUT, Node
 from tensaurus.rules.assumption import LEAST
 from tensaurus.rules.domain import REAL
+from tensaurus.rules.expression import Source, expression
 
 TIMEOUT = 3_000  # milliseconds for one question to Z3
 COMPARED = {"lt": operator.lt, "le": operator.le, "eq": operator.eq}  # kinds of questions about numbers
-
-Source: TypeAlias = Tensor | Scope
-
 
 @dataclass(frozen=True)
 class Proved:
@@ -44,37 +42,24 @@ class Open:
     reason: str
 
 
-def expression(node: Node, nonzero: frozenset[str], memo: dict[Node, Source]) -> Source:
-    """The node over its leaves, which are tensors of the inputs' names; `nonzero` names some of them."""
-    if node in memo:
-        return memo[node]
-    found: Source
+def _leaf(node: Node, nonzero: frozenset[str]) -> Source | None:
+    """Tensors of the inputs' names, `nonzero` some of them, and numbers."""
     if node.op is INPUT:
         name = node.attribute("name")
         dtype = "real" if name.startswith(REAL) else node.tensor.dtype
-        found = Tensor(name, node.tensor.shape, dtype, name in nonzero)
-    elif node.op is CONSTANT:
+        return Tensor(name, node.tensor.shape, dtype, name in nonzero)
+    if node.op is CONSTANT:
         array = node.attribute("data").array
-        found = Scope((), call(f"to_{node.tensor.dtype}", Const(Fraction(array.item()))))
-    else:
-        owner, place = (node.args[0], node.attribute("index")) if node.op is ITEM else (node, 0)
-        assert owner is not None and isinstance(owner.op, Op)
-        kinds = tuple(None if a is None else a.tensor for a in owner.args)
-        given = {
-            tensor: expression(arg, nonzero, memo)
-            for tensor, arg in zip(owner.op.tensors(kinds), owner.args, strict=False)
-            if tensor is not None and arg is not None
-        }
-        found = replace_tensors(owner.op.scopes(kinds, owner.attrs)[place], given)
-    memo[node] = found
-    return found
+        return Scope((), call(f"to_{node.tensor.dtype}", Const(Fraction(array.item()))))
+    return None
 
 
 def equal(left: Node, right: Node, assumed: Mapping[Question, bool]) -> Proved | Open:
     """Whether both nodes are the same function of their inputs, under what is assumed of these."""
     positive = frozenset(q.subject for q, known in assumed.items() if q.kind == "positive" and known)
     memo: dict[Node, Source] = {}
-    first, second = (_scope(expression(node, positive, memo)) for node in (left, right))
+    leaf = partial(_leaf, nonzero=positive)
+    first, second = (_scope(expression(node, leaf, memo)) for node in (left, right))
     if alike(first, second):
         return Proved("algebra")
     a, b = canonical(first), canonical(second)

@@ -3,7 +3,7 @@
 `algebra`    a proof for all sizes, see `proof`
 `reals`      float64 with what breaks laws: zeros, signs, magnitudes, integers at the ends of their types
 `gf`         random points of GF(2^31-1): a false identity of degree d passes one trial with probability d/p
-`z3`         a proof for all real elements at the instance's shapes (max, min, abs, signs of constants)
+`z3`         all real elements at the instances' shapes, with the constants that they have pinned
 `rationals`  exact fractions with the true max and min, and with numbers around every constant of the rule
 
 What any of them shows to be wrong is refuted, with a counterexample.  What none of them can settle is
@@ -16,12 +16,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import log2
-from typing import Any
 
 import numpy as np
 
-from tensaurus.algebra.analysis import degree
-from tensaurus.algebra.expr import Call, Reduce, Scope, children, reads
+from tensaurus.algebra.analysis import degree, functions
 from tensaurus.algebra.field import Array, Field, P, Prime, Rationals, Reals, Terms
 from tensaurus.graph.fold import evaluated
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node
@@ -38,6 +36,7 @@ SECONDS = 30.0  # for a proof
 FEWEST = 3
 TRIALS = 2
 TAME = 8.0  # where a function as exp is still far from the largest float
+STEPS = tuple(Fraction(n, 8) for n in (-8, -1, 0, 1, 8))  # around a number that a rule writes
 SMALL = 6  # instances that Z3 is asked about, the smallest
 ORDER = frozenset({"max", "min", "lt", "le", "sign"})  # of GF(p) there is some order, and no law with + and *
 
@@ -80,7 +79,7 @@ def verify(
         return proved
     if len(found) < FEWEST:
         return Unknown(rule, f"{len(found) or 'no'} instance{'s' * (len(found) > 1)} of it types")
-    if _wrong(found, [Prime(seed + t) for t in range(TRIALS)], _Random(seed)) is None:
+    if _wrong(found, [Prime(seed + t) for t in range(TRIALS)], _Draws(seed)) is None:
         if any(_ordered(instance) for instance in found):
             return Evidence("tested", "gf", f"{maker.coverage}, {TRIALS} trials, no error bound")
         bound = max(_degree(i) for i in found) / P
@@ -88,11 +87,12 @@ def verify(
         return Evidence("tested", "gf", f"{maker.coverage}, {TRIALS} trials, {text}")
     if wrong := _wrong(found, [Rationals(seed + t) for t in range(2 * TRIALS)], special):
         return _confirmed(rule, wrong)
-    return _by_z3(rule, sorted(found, key=_elements)[:SMALL])
+    return _by_z3(rule, maker, sorted(found, key=_elements)[:SMALL])
 
 
-def _by_z3(rule: Rule, found: Sequence[Instance]) -> Evidence | Refuted | Unknown:
-    for instance in found:
+def _by_z3(rule: Rule, maker: Maker, smallest: Sequence[Instance]) -> Evidence | Refuted | Unknown:
+    """No proof of the rule: what the instances pin (sizes, attributes, constants) is a sample."""
+    for instance in smallest:
         terms = Terms()
         try:
             values = leaf_values(instance, terms, np.random.default_rng(0))
@@ -110,7 +110,7 @@ def _by_z3(rule: Rule, found: Sequence[Instance]) -> Evidence | Refuted | Unknow
             if shown is None:
                 return Unknown(rule, f"Z3's counterexample says nothing of output {place}, at {instance}")
             return _confirmed(rule, shown)
-    return Evidence("proved", "z3", f"all reals, {len(found)} instances")
+    return Evidence("tested", "z3", f"{maker.coverage}, all reals at {len(smallest)} of them")
 
 
 def _confirmed(rule: Rule, wrong: Counterexample) -> Refuted | Unknown:
@@ -118,14 +118,11 @@ def _confirmed(rule: Rule, wrong: Counterexample) -> Refuted | Unknown:
 
     There, functions as exp are what they are, and not any function.
     """
-    field = Reals()
     values = {
         wrong.instance.nodes[name]: value.astype(np.float64) if value.dtype.kind == "O" else value
         for name, value in wrong.inputs.items()
     }
-    shown = _compared(wrong.instance, values, field)
-    if shown is not None and not shown.finite:
-        shown = _compared(wrong.instance, {leaf: _tamed(v) for leaf, v in values.items()}, field)
+    shown = _tried(wrong.instance, values, Reals())
     if shown is not None:
         return Refuted(rule, shown)
     return Unknown(rule, f"it rests on more than is known of its functions: {wrong}")
@@ -140,12 +137,17 @@ def _wrong(found: Sequence[Instance], fields: Sequence[Field], draws: _Draws) ->
     for place, instance in enumerate(found):
         for trial, field in enumerate(fields):
             values = leaf_values(instance, field, np.random.default_rng((draws.seed, place, trial)), draws)
-            shown = _compared(instance, values, field)
-            if shown is not None and not shown.finite:  # it may be the range of float64 that ends
-                shown = _compared(instance, {leaf: _tamed(v) for leaf, v in values.items()}, field)
-            if shown is not None:
+            if (shown := _tried(instance, values, field)) is not None:
                 return shown
     return None
+
+
+def _tried(instance: Instance, values: dict[Node, Array], field: Field) -> Counterexample | None:
+    """Where the sides differ; at tamer values too, where it may be that the range of float64 ends."""
+    shown = _compared(instance, values, field)
+    if shown is None or shown.finite:
+        return shown
+    return _compared(instance, {leaf: _tamed(v) for leaf, v in values.items()}, field)
 
 
 def _tamed(data: Array) -> Array:
@@ -161,45 +163,31 @@ def _compared(instance: Instance, values: dict[Node, Array], field: Field) -> Co
     return None
 
 
-@dataclass(frozen=True)
-class _Random:
-    """Elements drawn uniformly, integers small."""
+class _Draws:
+    """Elements drawn uniformly."""
 
-    seed: int
+    def __init__(self, seed: int):
+        self.seed = seed
 
     def floats(self, field: Field, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
         return field.random(shape, rng)
 
-    def integers(self, dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
-        return drawn_integers(dtype, shape, rng)
 
-
-class _Special(_Random):
-    """Numbers at which laws break: zeros, both signs, fractions, large ones, and those around the constants
-    of the rule and of the instance."""
+class _Special(_Draws):
+    """Numbers at which laws break: zeros, both signs, fractions, large ones, and around the rule's own."""
 
     def __init__(self, rule: Rule, seed: int):
         super().__init__(seed)
-        around = {
-            number + step
-            for root in (*rule.lhs, *rule.rhs)
-            for number in _literals(root)
-            for step in (Fraction(-1), Fraction(-1, 8), Fraction(0), Fraction(1, 8), Fraction(1))
-        }
         plain = [Fraction(n, 4) for n in (-40, -12, -7, -4, -2, -1, 0, 0, 0, 1, 2, 3, 4, 7, 12, 40)]
-        object.__setattr__(self, "numbers", [*plain, Fraction(-(2**14)), Fraction(2**14), *sorted(around)])
-
-    numbers: list[Fraction]
+        own = {number for root in (*rule.lhs, *rule.rhs) for number in _literals(root)}
+        around = sorted({number + step for number in own for step in STEPS})
+        # no larger ones: products of three are still exact in float64
+        self.numbers = np.array([float(n) for n in (*plain, -(2**14), 2**14, *around)])
 
     def floats(self, field: Field, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
         if rng.random() < 0.3:
             return field.random(shape, rng)
-        picked = rng.integers(0, len(self.numbers), shape)
-        table = np.array([float(n) for n in self.numbers])
-        return field.lift(table[picked])
-
-
-_Draws = _Random
+        return field.lift(self.numbers[rng.integers(0, len(self.numbers), shape)])
 
 
 def _literals(term: Term | None) -> Iterator[Fraction]:
@@ -218,28 +206,16 @@ def _ordered(instance: Instance) -> bool:
     for node in topological([*instance.left, *instance.right]):
         if isinstance(node.op, Op):
             kinds = tuple(None if a is None else a.tensor for a in node.args)
-            if any(_compares(scope) for scope in node.op.scopes(kinds, node.attrs)):
+            if any(not ORDER.isdisjoint(functions(scope)) for scope in node.op.scopes(kinds, node.attrs)):
                 return True
     return False
-
-
-def _compares(scope: Scope) -> bool:
-    waiting = [scope.body]
-    while waiting:
-        body = waiting.pop()
-        if isinstance(body, Call) and body.fn in ORDER:
-            return True
-        if isinstance(body, Reduce) and body.monoid in ORDER:
-            return True
-        waiting.extend(children(body))
-    return any(isinstance(read.source, Scope) and _compares(read.source) for read in reads(scope.body))
 
 
 def leaf_values(
     instance: Instance, field: Field, rng: np.random.Generator, draws: _Draws | None = None
 ) -> dict[Node, Array]:
     """Elements for every leaf of an instance, but for the pinned ones their own."""
-    draws = draws or _Random(0)
+    draws = draws or _Draws(0)
     values: dict[Node, Array] = {}
     for leaf in instance.leaves:
         kind = leaf.tensor
@@ -249,7 +225,7 @@ def leaf_values(
         elif kind.dtype.startswith("float"):
             values[leaf] = draws.floats(field, shape, rng)
         else:
-            values[leaf] = field.lift(draws.integers(kind.dtype, shape, rng))
+            values[leaf] = field.lift(drawn_integers(kind.dtype, shape, rng))
     return values
 
 

@@ -1,0 +1,33 @@
+"""A program as one expression over its leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from tensaurus.algebra.expr import Scope, Tensor, replace_tensors
+from tensaurus.graph.node import ITEM, Node
+from tensaurus.ops import Op
+
+__all__ = ["Source", "expression"]
+
+Source: TypeAlias = Tensor | Scope
+
+
+def expression(node: Node, leaf: Callable[[Node], Source | None], memo: dict[Node, Source]) -> Source:
+    """What the node computes, of what `leaf` gives for some nodes; None from it for all others."""
+    if node in memo:
+        return memo[node]
+    found = leaf(node)
+    if found is None:
+        owner, place = (node.args[0], node.attribute("index")) if node.op is ITEM else (node, 0)
+        assert owner is not None and isinstance(owner.op, Op)
+        kinds = tuple(None if arg is None else arg.tensor for arg in owner.args)
+        given = {
+            tensor: expression(arg, leaf, memo)
+            for tensor, arg in zip(owner.op.tensors(kinds), owner.args, strict=False)
+            if tensor is not None and arg is not None
+        }
+        found = replace_tensors(owner.op.scopes(kinds, owner.attrs)[place], given)
+    memo[node] = found
+    return found
