@@ -231,6 +231,8 @@ def answer(model: ModelProto, program: Program, feeds: dict[str, Array]) -> Answ
         raise Undefined("opaque: " + "; ".join(f"{name} ({why})" for name, why in opaque))
     cache: dict[Node, Array] = {}
     outputs = _evaluated(program, feeds, Reals(strict=True), cache)
+    if node := next(_hiding_nan(program, cache), None):
+        raise Undefined(f"{node.op} of NaN")
     floats = [
         np.abs(v) for v in cache.values() if isinstance(v, np.ndarray) and v.dtype.kind == "f" and v.size
     ]
@@ -238,6 +240,18 @@ def answer(model: ModelProto, program: Program, feeds: dict[str, Array]) -> Answ
     smallest = min([float(np.min(v, where=v > 0, initial=np.inf)) for v in floats], default=np.inf)
     finite = all(np.isfinite(v).all() for v in floats)
     return Answer(outputs, program, feeds, smallest, largest, finite)
+
+
+def _hiding_nan(program: Program, values: Mapping[Node, Array]) -> Iterator[Node]:
+    """Nodes that read NaN and compute numbers of it: nobody says how NaN is ordered, or what integer it is."""
+
+    def has_nan(node: Node | None) -> bool:
+        value = values.get(node) if node is not None else None
+        return isinstance(value, np.ndarray) and value.dtype.kind == "f" and bool(np.isnan(value).any())
+
+    for node in program.nodes:
+        if isinstance(node.op, Op) and any(map(has_nan, node.args)) and not has_nan(node):
+            yield node
 
 
 def _evaluated(

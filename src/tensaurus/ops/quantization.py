@@ -138,6 +138,7 @@ def _dequantize_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[s
         "u8[2,3,2] f32[2]>0 u8[2] axis=-1",
         "i8[3,2] f32[3]>0 axis=0",
         "i32[5]={-70000,-1,0,3,999} f32[]={0.001}",
+        "i32[3]={-2147483648,2147483647,16777217} f32[]={1} i32[]={100}",
         "i16[3] f32[]={0.1} i16[]={5}",
         "i8[2,5] f32[2,3]>0 i8[2,3] block_size=2",
         "i8[2,3] f16[]={0.5}",
@@ -162,10 +163,11 @@ def dequantize_linear(
         _fit(p, x, axis, block_size)
 
     def at(*place: Size) -> Body:
-        found = converted(x[place], x.dtype, scale.dtype)
+        found = converted(x[place], x.dtype, "int32")  # the difference is one of int32, and wraps as they do
         if zero is not None:
-            found = found - converted(_at(zero, place, axis, block_size), zero.dtype, scale.dtype)
-        return converted(found * _at(scale, place, axis, block_size), scale.dtype, target)
+            found = found - converted(_at(zero, place, axis, block_size), zero.dtype, "int32")
+        whole = converted(found, "int32", scale.dtype)
+        return converted(whole * _at(scale, place, axis, block_size), scale.dtype, target)
 
     return compute(x.shape, at)
 
