@@ -243,7 +243,7 @@ def answer(model: ModelProto, program: Program, feeds: dict[str, Array]) -> Answ
 
 
 def _hiding_nan(program: Program, values: Mapping[Node, Array]) -> Iterator[Node]:
-    """Nodes that read NaN and compute numbers of it: nobody says how NaN is ordered, or what integer it is."""
+    """Nodes that read NaN and make numbers of it: nobody says how NaN is ordered, or what integer it is."""
 
     def has_nan(node: Node | None) -> bool:
         value = values.get(node) if node is not None else None

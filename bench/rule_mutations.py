@@ -28,8 +28,9 @@ from pathlib import Path
 from time import monotonic
 
 from tensaurus.files import replacing
+from tensaurus.rules.evidence import Evidence
 from tensaurus.rules.match import commutes
-from tensaurus.rules.rule import Evidence, Rule, library
+from tensaurus.rules.rule import Rule, library
 from tensaurus.rules.term import Apply, Item, Literal, Term, Variable
 from tensaurus.rules.verify import Refuted, verify
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic
 
@@ -34,6 +34,7 @@ from tensaurus.egraph.cycles import Efficient, Vanilla, filter_cycles
 from tensaurus.egraph.egraph import ABSENT, EGraph, typed
 from tensaurus.egraph.equality import equal
 from tensaurus.egraph.extract import Problem, dag_cost, greedy, greedy_dag, needed
+from tensaurus.egraph.finder import Found, find_all
 from tensaurus.egraph.proof import Proof, prove
 from tensaurus.egraph.saturate import Limits, Ruleset, saturate
 from tensaurus.equivalence.chain import refutation
@@ -43,8 +44,9 @@ from tensaurus.graph.node import Node, constant, opaque, source
 from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType
 from tensaurus.rules.equation import Equation
+from tensaurus.rules.evidence import Axiom, Derived, Proved
 from tensaurus.rules.match import Matcher
-from tensaurus.rules.rule import Evidence, library
+from tensaurus.rules.rule import library
 
 
 def assert_congruent(graph: EGraph) -> None:
@@ -92,7 +94,7 @@ class Held:
 
 def said(name: str, left: Node, right: Node) -> Equation:
     """An equation over X and Y that nobody has tested."""
-    return Equation(name, name, (left,), (right,), (X, Y), Evidence("axiom"))
+    return Equation(name, name, (left,), (right,), (X, Y), Axiom())
 
 
 def test_a_node_is_inserted_once() -> None:
@@ -373,12 +375,50 @@ def test_two_terms_are_equal_by_rules_and_the_steps_are_shown() -> None:
     assert equal(left, right, laws[2:]) is None
 
 
+def test_what_follows_from_equations_is_derived_and_replayed_step_by_step() -> None:
+    laws = rules("Add(x, Add(y, z)) => Add(Add(x, y), z)", "Mul(x, 1) => x")
+    one = constant(np.ones((), np.float32))
+    left, right = node("Add", X, node("Add", node("Mul", Y, one), Z)), node("Add", node("Add", X, Y), Z)
+    proof = equal(left, right, laws)
+    assert proof is not None
+    whole = proof.equation("whole", (X, Y, Z))
+    assert isinstance(whole.evidence, Derived) and str(whole.evidence) == "derived(r0, r1)"
+    assert refutation(whole) is None
+    lacking = replace(whole, ground=Derived(proof.equations[:1]))
+    assert refutation(lacking) == "it does not follow from its steps"
+    wrong = replace(proof.equations[0], left=(X,), right=(Y,))
+    assert "differ" in str(refutation(replace(whole, ground=Derived((*proof.equations, wrong)))))
+    inexact = replace(wrong, ground=Axiom())
+    exact = replace(wrong, ground=Proved("algebra", "all sizes"))
+    assert Derived((exact, exact)).exact and not Derived((exact, inexact)).exact
+
+
+def test_a_finder_only_says_what_is_equal() -> None:
+    """Both sides are inserted for it, where there is room for them; what rests on other merges is proved."""
+    x = source("x", X.types[0])
+    twice, both = node("Add", x, x), node("Mul", x, constant(np.full((), 2, np.float32)))
+    law = Equation("twice", "Add(x, x) => Mul(x, 2)", (twice,), (both,), (x,), Axiom())
+
+    def find(graph: EGraph, room: int) -> list[Found]:
+        return [Found(law, (graph.adopt(y),)) for y in (X, Y)]
+
+    graph, (root, other) = graph_of(program(node("Neg", node("Add", X, Y)), node("Add", X, X)))
+    graph.union(graph.adopt(X), graph.adopt(Y), Held(X, Y))
+    graph.rebuild()
+    before = len(graph)
+    assert find_all(graph, [find], before + 1) == 0 and len(graph) == before
+    assert find_all(graph, [find], before + 2) == 1 and len(graph) == before + 2
+    target = node("Neg", node("Mul", Y, constant(np.full((), 2, np.float32))))
+    proof = prove(graph, [(root, target)])
+    assert proof.holds() and {e.name for e in proof.equations} == {"twice", "held"}
+
+
 def test_calls_in_both_orders_are_one_where_the_operator_commutes() -> None:
     same = [node("Add", X, Y), node("Add", Y, X), node("Mul", X, Y), node("Mul", Y, X)]
     apart = [node("Sub", X, Y), node("Sub", Y, X)]
     graph, roots = graph_of(program(*[node("Relu", term) for term in (*same, *apart)]))
     before = len(graph)
-    assert commute(graph, before) == 2 and len(graph) < before  # what reads them is one, too
+    assert find_all(graph, [commute], before) == 2 and len(graph) < before  # what reads them is one, too
     classes = [graph.find(root) for root in roots]
     assert classes[0] == classes[1] and classes[2] == classes[3] and len(set(classes)) == 4
     proof = prove(graph, [(roots[0], node("Relu", same[1]))])

@@ -11,6 +11,9 @@ from tensaurus.equivalence.field_check import check_field
 from tensaurus.equivalence.pairs import Laws, Pairs
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.program import Program
+from tensaurus.rules import evidence
+from tensaurus.rules.evidence import Allowed, Axiom, Evidence, Proved, parse_evidence
+from tensaurus.rules.rule import library
 
 FINITE: list[Field] = [Prime(1), Pairs(2), Pairs(3, Laws(order=True)), Pairs(4, Laws(inverse=True))]
 
@@ -67,3 +70,29 @@ def test_a_rewrite_that_order_decides_is_replayed_in_float64() -> None:
     (wrong,) = parse_rule("wrong: Relu(Relu(x)) => x | tested(gf, by no one)")
     assert refutation(matched(right, (twice,), (relu,))) is None
     assert refutation(matched(wrong, (twice,), (x,))) is not None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Axiom("somebody"),
+        Proved("algebra", "all sizes, ranks 1-5"),
+        Proved("z3", "all reals, all sizes, all ranks"),
+        evidence.Tested("gf", "40 instances, varied dim(x, 0); never a", 2, 59),
+        evidence.Tested("gf", "8 instances", 2),
+        evidence.Tested("float64", "where it is used"),
+        Allowed("allowed by --allow-unproved"),
+    ],
+    ids=str,
+)
+def test_evidence_is_read_as_it_is_written(said: Evidence) -> None:
+    assert parse_evidence(str(said)) == said
+
+
+def test_every_line_of_the_library_says_what_it_says() -> None:
+    said = [rule.evidence for rule in library() if "off" not in rule.tags]
+    assert said and all(isinstance(found, (Proved, evidence.Tested)) for found in said)
+    for found in said:
+        assert parse_evidence(str(found)) == found
+        if isinstance(found, evidence.Tested):
+            assert found.coverage and (found.trials or found.field == "z3")

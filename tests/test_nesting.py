@@ -12,6 +12,7 @@ from small_programs import X, graph_of, node, program, whole_library
 
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.egraph import EGraph
+from tensaurus.egraph.finder import find_all
 from tensaurus.egraph.improve import quick
 from tensaurus.egraph.nesting import WIDEST, nest
 from tensaurus.egraph.proof import prove
@@ -58,7 +59,7 @@ def test_a_mean_of_means_stays() -> None:
     x, y, z = (matrix(n) for n in "xyz")
     graph, _ = graph_of(program(node("Mean", node("Mean", x, y), z)))
     before = len(graph)
-    assert nest(graph, 100) == 0 and len(graph) == before
+    assert find_all(graph, [nest], 100) == 0 and len(graph) == before
 
 
 @pytest.mark.parametrize("name", JOINED)
@@ -76,7 +77,7 @@ def test_any_tree_of_calls_is_one_call(name: str, data: st.DataObject) -> None:
         line[start:end] = [apply(op, line[start:end], example.attrs)]
     whole = program(line[0])
     graph, (root,) = graph_of(whole)
-    nest(graph, 1000)
+    find_all(graph, [nest], 1000)
     flat = apply(op, leaves, example.attrs)
     assert graph.find(graph.adopt(flat)) == graph.find(root)
     assert prove(graph, [(root, flat)]).holds()
@@ -100,7 +101,7 @@ def test_any_tree_of_splits_is_one_split(data: st.DataObject) -> None:
     parts = splits(data.draw, x, 3)
     whole = program(*parts)
     graph, roots = graph_of(whole)
-    nest(graph, 1000)
+    find_all(graph, [nest], 1000)
     sizes = tuple(part.tensor.shape[0] for part in parts)
     flat = apply(registry["Split"], [x], {"axis": 0, "split": sizes}, 0)
     for place, root in enumerate(roots):
@@ -146,7 +147,7 @@ def test_what_is_not_proved_is_replayed() -> None:
     x, y = (source(name, TensorType("float32", (rows, 3, 4))) for name, rows in (("x", 2), ("y", 1)))
     whole = program(node("Concat", x, node("Concat", y, axis=0), axis=0))
     graph, (root,) = graph_of(whole)
-    nest(graph, 100)
+    find_all(graph, [nest], 100)
     assert graph.find(graph.adopt(node("Concat", x, y, axis=0))) == graph.find(root)
     (made,) = graph.sources
     (equation,), _ = made.evidence(graph)
@@ -159,7 +160,7 @@ def test_hundreds_of_calls_are_one() -> None:
     for leaf in leaves[1:]:
         tall = node("Concat", tall, leaf, axis=0)
     graph, (root,) = graph_of(program(tall))
-    nest(graph, 10_000)
+    find_all(graph, [nest], 10_000)
     assert graph.find(graph.adopt(node("Concat", *leaves, axis=0))) == graph.find(root)
 
 
@@ -168,9 +169,9 @@ def test_nothing_is_inserted_past_the_limit() -> None:
     whole = program(node("Concat", node("Concat", x, y, axis=0), z, axis=0))
     graph, _ = graph_of(whole)
     before = len(graph)
-    nest(graph, before)
+    find_all(graph, [nest], before)
     assert len(graph) == before
-    nest(graph, before + 1)
+    find_all(graph, [nest], before + 1)
     assert len(graph) == before + 1
 
 
@@ -254,6 +255,6 @@ def test_doubling_again_and_again_is_nested_only_so_far() -> None:
     for _ in range(60):
         made = node("Max", made, made)
     graph, (root,) = graph_of(program(made))
-    assert nest(graph, 50_000) > 0
+    assert find_all(graph, [nest], 50_000) > 0
     calls = [n for n in graph.live(graph.find(root)) if graph.alive[n]]
     assert 2 < max(len(graph.args[n]) for n in calls) <= WIDEST

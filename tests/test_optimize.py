@@ -21,8 +21,9 @@ from tensaurus.cost.operators import OperatorCosts, estimate
 from tensaurus.errors import TensaurusError
 from tensaurus.optimize import Result, optimize
 from tensaurus.report.summary import METADATA_KEY, Summary
+from tensaurus.rules import evidence
 from tensaurus.rules import rule as rule_module
-from tensaurus.rules.rule import Evidence, parse_rule
+from tensaurus.rules.rule import parse_rule
 
 RNG = np.random.default_rng(5)
 
@@ -115,7 +116,7 @@ def test_affine_maps_fold_and_hardswish_is_named(database: Path) -> None:
     assert "scale-after-conv-without-b" in used and any("hard" in name for name in used)
     assert all(r.evidence.startswith(("tested(", "proved(")) and r.law for r in result.rewrites)
     assert "over GF(2^31-1)" in summary.replay
-    assert any(evidence.startswith("proved(z3") for evidence in result.evidence.values())
+    assert any(found.startswith("proved(z3") for found in result.evidence.values())
 
 
 def test_the_interface_stays(database: Path) -> None:
@@ -190,7 +191,7 @@ def test_a_wrong_rule_never_reaches_a_result(
     loop = import_module("tensaurus.optimize")
 
     (rule,) = parse_rule(f"{line} | tested(gf, none of it is true)")
-    assert rule.evidence == Evidence("tested", "gf", "none of it is true")
+    assert rule.evidence == evidence.Tested("gf", "none of it is true")
     monkeypatch.setattr(loop, "library", lambda: [rule])
     monkeypatch.setattr(OperatorCosts, "__call__", lambda self, node: 1.0 if node in KNOWN else 0.0)
     monkeypatch.setattr(OperatorCosts, "known", lambda self, piece: float(piece.root in KNOWN))

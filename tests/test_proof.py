@@ -10,8 +10,9 @@ import pytest
 from tensaurus.algebra.size import Symbol, atoms, evaluate, nonnegative, polynomial, substitute
 from tensaurus.algebra.undecided import Question
 from tensaurus.rules.assumption import LEAST, ways
+from tensaurus.rules.evidence import Proved
 from tensaurus.rules.proof import NOWHERE, Unproved, prove
-from tensaurus.rules.rule import Evidence, library, parse_rule
+from tensaurus.rules.rule import library, parse_rule
 
 LIBRARY = {rule.name: rule for rule in library() if "off" not in rule.tags}
 
@@ -136,7 +137,7 @@ RIGHT = {
 }
 
 
-def proof_of(text: str) -> Evidence | Unproved:
+def proof_of(text: str) -> Proved | Unproved:
     (rule,) = parse_rule(f"tried [any]: {text}" if "Where" in text else f"tried: {text}")
     return prove(rule)
 
@@ -151,7 +152,7 @@ def test_no_wrong_rule_is_proved(text: str) -> None:
 @pytest.mark.parametrize("text", RIGHT.values(), ids=RIGHT)
 def test_right_rules_are_proved(text: str) -> None:
     found = proof_of(text)
-    assert isinstance(found, Evidence), found.reason
+    assert isinstance(found, Proved), found.reason
 
 
 # proved in a fifth of a second or so; bench/proofs.py proves all
@@ -166,7 +167,7 @@ SAMPLE = [
 @pytest.mark.parametrize("name", SAMPLE)
 def test_rules_of_the_library_are_proved(name: str) -> None:
     found = prove(LIBRARY[name])
-    assert isinstance(found, Evidence), found.reason
+    assert isinstance(found, Proved), found.reason
     assert found.by in ("algebra", "z3") and "all sizes" in found.detail
 
 

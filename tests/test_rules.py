@@ -15,9 +15,10 @@ from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType, Untypable, registry
 from tensaurus.ops.onnx_form import NotInOpset, node_proto
 from tensaurus.rules.annotate import annotated
+from tensaurus.rules.evidence import Evidence
 from tensaurus.rules.instances import instances
 from tensaurus.rules.match import Matcher, Rewriter, commutes
-from tensaurus.rules.rule import Evidence, Rule, library, parse_rule
+from tensaurus.rules.rule import Rule, library, parse_rule
 from tensaurus.rules.term import RuleError
 from tensaurus.rules.verify import Refuted, leaf_values, run, verify
 
@@ -279,9 +280,7 @@ def test_relu_and_max_where_no_window_is_padding(
         assert bool(found & {"relu-through-max", "relu-through-max-back"}) == applies
 
 
-@pytest.mark.parametrize(
-    ("low", "applies"), [(0, False), (2, False), (3, True)]
-)
+@pytest.mark.parametrize(("low", "applies"), [(0, False), (2, False), (3, True)])
 def test_an_average_is_a_convolution_where_a_window_fits(low: int, applies: bool) -> None:
     """Two rows under a window of three: the pool has no rows, and onnxruntime refuses the convolution."""
     height = polynomial(Symbol("H", low))

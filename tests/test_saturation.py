@@ -54,8 +54,8 @@ from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 from tensaurus.graph.text import show, workload  # noqa: F401, another process shows programs
 from tensaurus.ops import Op, TensorType
+from tensaurus.rules import evidence
 from tensaurus.rules.equation import Equation
-from tensaurus.rules.rule import Evidence
 from tensaurus.search.candidate import Candidate, Outcome, Step
 from tensaurus.search.saturation import Saturation
 from tensaurus.zoo.builder import Builder, Value
@@ -590,7 +590,7 @@ def test_a_rewrite_that_is_not_one_does_not_replay() -> None:
     _, _, outcome = searched("gates")
     best = outcome.best
     assert best.step is not None
-    tested = Evidence("tested", "gf", "it was not")
+    tested = evidence.Tested("gf", "it was not")
     law = "Add(x, y) => Mul(x, y)"
     wrong = Equation("wrong", law, (node("Add", X, Y),), (node("Mul", X, Y),), (X, Y), tested)
     broken = Candidate(best.program, 0.0, Step(lambda: (wrong,), best.chain[0]))

@@ -14,9 +14,7 @@ from tensaurus.rules.rule import Rule
 __all__ = ["equal"]
 
 
-def equal(
-    left: Node, right: Node, rules: Iterable[Rule], limits: Limits | None = None
-) -> Proof | None:
+def equal(left: Node, right: Node, rules: Iterable[Rule], limits: Limits | None = None) -> Proof | None:
     """Why two terms are equal, print it to see the steps; None where the rules do not show it within limits.
 
     The proof's equations, and congruence (what reads equal tensors is equal), lead from one to the other.

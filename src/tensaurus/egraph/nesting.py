@@ -10,45 +10,30 @@ that take in a part, and nobody needs them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
-from itertools import pairwise
-from typing import NamedTuple
+from functools import cache, cached_property, lru_cache
+from typing import NamedTuple, TypeAlias
 
-from tensaurus.egraph.egraph import ABSENT, EGraph, Source, operator_head, output_head, typed
-from tensaurus.graph.node import ITEM, Node, item
+from tensaurus.egraph.egraph import ABSENT, EGraph, Head, operator_head, output_head
+from tensaurus.egraph.finder import Found
+from tensaurus.graph.node import ITEM, Node, Type, item, source
 from tensaurus.ops import Op, TensorType, registry
 from tensaurus.ops.declare import Attributes
 from tensaurus.rules.equation import Equation
-from tensaurus.rules.nesting import calling, joins, nested_equation, parted
+from tensaurus.rules.nesting import joins, nested_equation, parted
 
 __all__ = ["nest"]
 
 DEEPEST = 50  # calls inside each other that are taken in at once; what is left is taken in next
-PASSES = 12  # over all calls, each taking in what the ones before have made
 WIDEST = 200  # arguments of one call: a tensor joined to itself k times over is 2**k of them
 
 
-def nest(graph: EGraph, limit: int) -> int:
-    """Insert one call for each call that has others inside, within so many e-nodes; how many it found.
-
-    The e-graph must be rebuilt, and is afterwards.
-    """
-    known: set[tuple[int, ...]] = set()
-    for _ in range(PASSES):
-        fresh = [call for call in _Nests(graph).calls() if call.numbers not in known]
-        if not fresh:
-            break
-        known.update(call.numbers for call in fresh)
-        equal: list[tuple[int, int, Source]] = []
-        for call in fresh:
-            if len(graph) + call.size <= limit:
-                equal += call.insert(graph)
-        for left, right, source in equal:
-            graph.union(left, right, source)
-        graph.rebuild()
-    return len(known)
+def nest(graph: EGraph, room: int) -> Iterator[Found]:
+    """One call for each call that has others inside, within so many e-nodes."""
+    for call in _Nests(graph).calls():
+        if call.size <= room:
+            yield from call.found(graph)
 
 
 @cache
@@ -56,6 +41,9 @@ def _kinds() -> dict[object, bool]:
     """The operators that nest: true where in an argument, false where in an output."""
     ops = registry.values()
     return {op: op.nested is None for op in ops if op.nested is not None or joins(op)}
+
+
+_Shape: TypeAlias = "tuple[Head, tuple[_Shape | Type, ...]]"  # of calls: which are inside, and types
 
 
 class _Nests:
@@ -112,7 +100,7 @@ class _Nests:
         op, attrs, kinds = head.op, head.attrs, _types(graph, args)
         if not isinstance(op, Op) or len(kinds) != 1 or len(op.types(kinds, attrs)) != head.outputs:
             return None
-        inside: list[tuple[int, _Parted] | None] = [None] * head.outputs
+        inside: list[_Parted | None] = [None] * head.outputs
         for place in reversed(range(head.outputs)):
             part = graph.peek(output_head(place), (number,))
             if part is None:
@@ -122,7 +110,7 @@ class _Nests:
             found = [call for other in alike if isinstance(call := self._call(other, depth), _Parted)]
             best = max(found, key=lambda call: (call.size, -call.number), default=None)
             if best is not None and (flat := parted(op, kinds[0], attrs, place, best.attrs)) is not None:
-                inside[place], attrs = (part, best), flat
+                inside[place], attrs = best, flat
         return _Parted(number, tuple(inside), attrs)
 
 
@@ -148,52 +136,44 @@ class _Joined:
         """E-nodes that the one call takes."""
         return 1
 
-    def insert(self, graph: EGraph) -> list[tuple[int, int, Source]]:
-        """The one call, and what it is equal to."""
-        facts = typed(graph.facts[graph.find(self.number)].types)
-        return [(self.number, graph.add(graph.heads[self.number], self._args(graph), facts), self)]
+    def found(self, graph: EGraph) -> Iterator[Found]:
+        """The calls are the one."""
+        yield Found(_joined(self._shape(graph)), self._args(graph))
 
     def _args(self, graph: EGraph) -> tuple[int, ...]:
         """The one call's arguments."""
         told = zip(graph.born[self.number], self.inside, strict=True)
         return tuple(arg for own, call in told for arg in ((own,) if call is None else call._args(graph)))
 
-    def _nested(self, graph: EGraph) -> Node:
-        """The calls as they are nested."""
-        told = zip(graph.born[self.number], self.inside, strict=True)
-        args = [graph.term(own) if call is None else call._nested(graph) for own, call in told]
-        return graph.heads[self.number].build(args)
+    def _shape(self, graph: EGraph) -> _Shape:
+        told = zip(graph.args[self.number], self.inside, strict=True)
+        facts, find = graph.facts, graph.find
+        parts = (facts[find(own)].types[0] if call is None else call._shape(graph) for own, call in told)
+        return graph.heads[self.number], tuple(parts)
 
-    def _needs(self, graph: EGraph) -> Iterator[tuple[int, int]]:
-        for own, call in zip(graph.born[self.number], self.inside, strict=True):
-            if call is not None:
-                yield own, call.number
-                yield from call._needs(graph)
 
-    def evidence(self, graph: EGraph) -> tuple[list[Equation], list[tuple[int, int]]]:
-        """The calls are the one."""
-        head, args = graph.heads[self.number], self._args(graph)
-        names = [f"x{place}" for place in range(len(args))]
-        left = iter(names)
+@lru_cache(10_000)
+def _joined(shape: _Shape) -> Equation:
+    """Calls of this shape are one call."""
+    leaves: list[Node] = []
 
-        def said(call: _Joined) -> str:
-            parts = [next(left) if inner is None else said(inner) for inner in call.inside]
-            return calling(head.op, parts, head.attrs)
+    def nested(part: _Shape | Type) -> Node:
+        if isinstance(part, tuple):
+            head, parts = part
+            return head.build([nested(inner) for inner in parts])
+        leaves.append(source(f"x{len(leaves)}", part))
+        return leaves[-1]
 
-        leaves = [graph.term(arg) for arg in args]
-        nested, flat = self._nested(graph), head.build(leaves)
-        one = calling(head.op, names, head.attrs)
-        name = f"nested-{str(head.op).lower()}"
-        found = nested_equation(name, (said(self), nested), (one, flat), leaves)
-        return [found], _apart(self._needs(graph))
+    calls = nested(shape)
+    head = shape[0]
+    return nested_equation(f"nested-{str(head.op).lower()}", calls, head.build(leaves), leaves)
 
 
 class _Link(NamedTuple):
-    """A call, the place of one of its outputs, and its e-node where another call reads it, else -1."""
+    """A call, and the place of one of its outputs."""
 
     number: int
     place: int
-    part: int
 
 
 @dataclass(frozen=True)
@@ -201,21 +181,21 @@ class _Parted:
     """A call of several outputs, with those inside, (output, call on it); the one call's attributes."""
 
     number: int
-    inside: tuple[tuple[int, _Parted] | None, ...]
+    inside: tuple[_Parted | None, ...]
     attrs: Attributes
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
         """The e-nodes of the calls."""
-        return (self.number, *(n for found in self.inside if found is not None for n in found[1].numbers))
+        return (self.number, *(n for call in self.inside if call is not None for n in call.numbers))
 
     @cached_property
     def leaves(self) -> tuple[tuple[_Link, ...], ...]:
         """Of each output of the one call, the way to it."""
         return tuple(
-            (_Link(self.number, place, -1 if found is None else found[0]), *below)
-            for place, found in enumerate(self.inside)
-            for below in (((),) if found is None else found[1].leaves)
+            (_Link(self.number, place), *below)
+            for place, call in enumerate(self.inside)
+            for below in (((),) if call is None else call.leaves)
         )
 
     @property
@@ -223,60 +203,31 @@ class _Parted:
         """E-nodes that the one call takes at most."""
         return 1 + len(self.leaves)
 
-    def insert(self, graph: EGraph) -> list[tuple[int, int, Source]]:
-        """The one call, and what its outputs are equal to."""
-        op = graph.heads[self.number].op
-        types = tuple(
-            graph.facts[graph.find(leaf[-1].number)].types[leaf[-1].place] for leaf in self.leaves
-        )
-        head = operator_head(op, self.attrs, len(types))
-        flat = graph.add(head, graph.born[self.number], typed(types))
-        equal: list[tuple[int, int, Source]] = []
-        for place, (leaf, kind) in enumerate(zip(self.leaves, types, strict=True)):
-            number, output, _ = leaf[-1]
-            old = graph.peek(output_head(output), (number,))
-            if old is not None:
-                new = graph.add(output_head(place), (flat,), typed((kind,)))
-                equal.append((old, new, _Part(leaf, old, flat, place)))
-        return equal
+    def found(self, graph: EGraph) -> Iterator[Found]:
+        """Of every output that is read, which of the one call it is; nobody may read the others."""
+        head, born = graph.heads[self.number], graph.born[self.number]
+        (kind,) = graph.facts[graph.find(born[0])].types
+        for place, leaf in enumerate(self.leaves):
+            number, output = leaf[-1]
+            if graph.peek(output_head(output), (number,)) is not None:
+                links = tuple((graph.heads[link.number], link.place) for link in leaf)
+                yield Found(_parted(head, kind, links, self.attrs, len(self.leaves), place), born)
 
 
-@dataclass(frozen=True)
-class _Part:
-    """An output of nested calls, and which of the one call it is.
-
-    An equation of its own for every output: nobody may read the others.
-    """
-
-    leaf: tuple[_Link, ...]
-    old: int  # the e-node of the nested output
-    flat: int  # the one call
-    place: int
-
-    def evidence(self, graph: EGraph) -> tuple[list[Equation], list[tuple[int, int]]]:
-        """The output is that of the one call."""
-        heads, born = graph.heads, graph.born
-        op = heads[self.flat].op
-        leaf = node = graph.term(born[self.leaf[0].number][0])
-        said = "x"
-        needs = [(born[self.old][0], self.leaf[-1].number)]
-        for link in self.leaf:
-            node = item(heads[link.number].build([node]), link.place)
-            said = f"{calling(op, [said], heads[link.number].attrs)}[{link.place}]"
-        for above, below in pairwise(self.leaf):
-            needs += [(born[below.number][0], above.part), (born[above.part][0], above.number)]
-        one = f"{calling(op, ['x'], heads[self.flat].attrs)}[{self.place}]"
-        flat = item(graph.term(self.flat), self.place)
-        kind = "nested" if len(self.leaf) > 1 else "beside-nested"
-        name = f"{kind}-{str(op).lower()}"
-        return [nested_equation(name, (said, node), (one, flat), [leaf])], _apart(needs)
+@lru_cache(10_000)
+def _parted(
+    head: Head, kind: Type, links: tuple[tuple[Head, int], ...], attrs: Attributes, outputs: int, place: int
+) -> Equation:
+    """An output of calls, each on an output of the one before, is one of the one call."""
+    leaf = nested = source("x", kind)
+    for call, output in links:
+        nested = item(call.build([nested]), output)
+    flat = item(operator_head(head.op, attrs, outputs).build([leaf]), place)
+    name = f"{'nested' if len(links) > 1 else 'beside-nested'}-{str(head.op).lower()}"
+    return nested_equation(name, nested, flat, [leaf])
 
 
 def _types(graph: EGraph, groups: Sequence[int]) -> tuple[TensorType, ...]:
     """Of tensors."""
     kinds = [graph.facts[group].types[0] for group in groups if group != ABSENT]
     return tuple(kind for kind in kinds if isinstance(kind, TensorType))
-
-
-def _apart(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    return [(a, b) for a, b in pairs if a != b]

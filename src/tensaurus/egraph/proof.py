@@ -14,9 +14,10 @@ from tensaurus.egraph.egraph import ABSENT, CONGRUENT, EGraph
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
 from tensaurus.graph.program import topological
 from tensaurus.rules.equation import Equation
+from tensaurus.rules.evidence import Derived, Step
 from tensaurus.rules.nesting import said
 
-__all__ = ["Proof", "prove"]
+__all__ = ["Proof", "follows", "prove"]
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,22 @@ class Proof:
 
     def holds(self) -> bool:
         """Whether each two are equal by the equations and congruence alone."""
-        closure = _Closure()
-        for equation in self.equations:
-            for a, b in zip(equation.left, equation.right, strict=True):
-                closure.merge(a, b)
-        return all(closure.equal(left, right) for left, right in self.pairs)
+        return follows(self.pairs, self.equations)
+
+    def equation(self, name: str, leaves: Sequence[Node]) -> Equation:
+        """The pairs as an equation of its own, derived from those of the proof; whatever the leaves are."""
+        left, right = zip(*self.pairs, strict=True)
+        law = ", ".join(f"{said(a)} = {said(b)}" for a, b in self.pairs)
+        return Equation(name, law, left, right, tuple(leaves), Derived(self.equations))
+
+
+def follows(pairs: Iterable[tuple[Node, Node]], steps: Iterable[Step]) -> bool:
+    """Whether each two are equal by the steps and congruence alone."""
+    closure = _Closure()
+    for step in steps:
+        for a, b in zip(step.left, step.right, strict=True):
+            closure.merge(a, b)
+    return all(closure.equal(left, right) for left, right in pairs)
 
 
 def prove(graph: EGraph, pairs: Sequence[tuple[int, Node]]) -> Proof:

@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeAlias
 from tensaurus.egraph.check import Refutation, check
 from tensaurus.egraph.collector import collector_resting
 from tensaurus.egraph.egraph import EGraph, Kind
+from tensaurus.egraph.finder import Finder, find_all
 from tensaurus.egraph.join import Joined, Needs, joined
 from tensaurus.egraph.pattern import Match, Pattern
 from tensaurus.egraph.rewrite import Plan
@@ -27,13 +28,10 @@ from tensaurus.egraph.table import Candidates, Table
 from tensaurus.rules.equation import Equation, instance
 from tensaurus.rules.match import Binding, build
 
-__all__ = ["Entry", "Exploration", "Filter", "Finder", "Limits", "Matched", "Ruleset", "saturate"]
+__all__ = ["Entry", "Exploration", "Filter", "Limits", "Matched", "Ruleset", "saturate"]
 
 
 KEPT = 0.1  # of the room, for what finders insert alone
-
-# Inserts equalities that no rule writes, within so many e-nodes, and rebuilds; how many there were.
-Finder: TypeAlias = Callable[[EGraph, int], int]
 
 
 @dataclass(frozen=True)
@@ -210,8 +208,8 @@ class _Run:
             finally:
                 self._merge()
                 graph.rebuild()
-                for finder in self.finders if multi else ():
-                    finder(graph, self.limits.nodes)
+                if multi:
+                    find_all(graph, self.finders, self.limits.nodes)
                 graph.changed = {graph.find(group) for group in graph.changed}
                 if self.cycles is not None:
                     self.cycles.end(graph)

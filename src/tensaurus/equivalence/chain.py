@@ -22,12 +22,14 @@ from tensaurus.algebra.integers import is_integer
 from tensaurus.backends import BackendError
 from tensaurus.backends.reference import evaluate_all
 from tensaurus.cost.operators import number_of, operations
+from tensaurus.egraph.proof import follows
 from tensaurus.equivalence.field_check import FieldCheck, check_field
 from tensaurus.equivalence.trial import Stage, silent
-from tensaurus.graph.node import CONSTANT, INPUT, Node, again, source
+from tensaurus.graph.node import CONSTANT, INPUT, Node, source
 from tensaurus.graph.program import Program, topological
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.rules.equation import Equation
+from tensaurus.rules.evidence import Derived
 from tensaurus.search.candidate import Candidate
 
 AFFORDABLE = 6e10  # operations of all whole programs that are evaluated over GF(p)
@@ -38,8 +40,6 @@ TOLERANCE = 1e-9  # of float64 results, relative to the largest element: four di
 LARGE = 1 << 15  # elements of one bound tensor above which a rewrite is replayed on a smaller one
 SMALL = 9  # size to which the dimensions of a large tensor are cut, where the rule still types
 UNKNOWN = 4  # of every dimension that is not known
-
-FIELD_EVIDENCE = frozenset({"gf", "algebra", "canonical form", "symbols"})
 
 
 @dataclass
@@ -112,7 +112,7 @@ def _applied(run: Sequence[Candidate]) -> Iterator[Equation]:
 
 def _exact(equation: Equation) -> bool:
     """Whether it holds in every field."""
-    return equation.evidence.by in FIELD_EVIDENCE
+    return equation.evidence.exact
 
 
 def _check_run(
@@ -153,11 +153,27 @@ def _check_run(
 
 def _check_alone(equation: Equation, seed: int, known: dict[Any, FieldCheck]) -> FieldCheck:
     """The equation over its leaves; what is the same over leaves of the same types has the same answer."""
+    if isinstance(equation.evidence, Derived):
+        return _check_steps(equation, equation.evidence, seed, known)
     pieces, exact = _cut(equation), _exact(equation)
     key = (pieces[0].roots, pieces[1].roots, exact)
     if key not in known:
         known[key] = _check_pieces(pieces, exact, seed)
     return known[key]
+
+
+def _check_steps(equation: Equation, derived: Derived, seed: int, known: dict[Any, FieldCheck]) -> FieldCheck:
+    """What follows from other equations, if each of them holds."""
+    sides = tuple(zip(equation.left, equation.right, strict=True))
+    if not follows(sides, derived.steps):
+        return FieldCheck(False, 0, 0, 1.0, "it does not follow from its steps")
+    checks = [_check_alone(step, seed, known) for step in derived.steps if isinstance(step, Equation)]
+    assert len(checks) == len(derived.steps)
+    if failed := next((check for check in checks if not check.passed), None):
+        return failed
+    bound = min(1.0, sum(check.error_bound for check in checks))
+    trials = min((check.trials for check in checks), default=0)
+    return FieldCheck(True, trials, max((check.degree for check in checks), default=0), bound)
 
 
 def _check_pieces(pieces: tuple[Program, Program], exact: bool, seed: int) -> FieldCheck:
@@ -214,9 +230,10 @@ def _pieces(equation: Equation, kinds: Mapping[Node, TensorType]) -> tuple[Progr
     """Both sides over leaves of these types; None where an attribute holds the sizes that were."""
     inputs = {leaf: source(f"v{k}", kind) for k, (leaf, kind) in enumerate(kinds.items())}
     try:
-        left, right = (_rebuilt(side, inputs) for side in (equation.left, equation.right))
+        made = equation.over(inputs)
     except Untypable:
         return None
+    left, right = made.left, made.right
     if [node.types for node in left] != [node.types for node in right]:
         return None
     # what is read besides the leaves is an input, too
@@ -234,18 +251,6 @@ def _smaller(kind: TensorType) -> TensorType:
     """Spatial dimensions (from the third on) cut: weights fix the others."""
     head, rest = kind.shape[:2], kind.shape[2:]
     return TensorType(kind.dtype, (*head, *(min(n, SMALL) if isinstance(n, int) else n for n in rest)))
-
-
-def _rebuilt(roots: Sequence[Node], inputs: Mapping[Node, Node]) -> tuple[Node, ...]:
-    """The roots over other inputs, retyped.  Raises Untypable."""
-    new: dict[Node, Node] = dict(inputs)
-
-    def visit(node: Node) -> Node:
-        if node not in new:
-            new[node] = again(node, tuple(a and visit(a) for a in node.args))
-        return new[node]
-
-    return tuple(map(visit, roots))
 
 
 def _check_reals(a: Program, b: Program, seed: int) -> FieldCheck:

@@ -11,10 +11,10 @@ from typing import Any
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node, again
 
 
-def topological(roots: Iterable[Node]) -> list[Node]:
-    """Every node that the roots need, each once, arguments first; deterministic."""
+def topological(roots: Iterable[Node], given: Iterable[Node] = ()) -> list[Node]:
+    """Every node that the roots need besides those given, each once, arguments first; deterministic."""
     order: list[Node] = []
-    seen: set[Node] = set()
+    seen: set[Node] = set(given)
     stack: list[tuple[Node, int]] = [(root, 0) for root in reversed(list(roots))]
     while stack:
         node, place = stack.pop()

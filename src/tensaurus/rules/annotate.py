@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from tensaurus.rules.rule import Evidence, Rule, read_rules
+from tensaurus.rules.evidence import Evidence
+from tensaurus.rules.rule import Rule, read_rules
 from tensaurus.rules.verify import Refuted, Unknown, verify
 
 _EVIDENCE = re.compile(r"\s*\|\s*\w+\([^|]*\)\s*$")

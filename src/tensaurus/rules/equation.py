@@ -6,17 +6,18 @@ whatever comes later.  It is checked over its leaves, and no rule is needed for 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 
-from tensaurus.graph.node import Node
+from tensaurus.graph.node import Node, again
+from tensaurus.rules.evidence import Evidence, Tested
 from tensaurus.rules.match import Binding, Matcher
-from tensaurus.rules.rule import Evidence, Rule
+from tensaurus.rules.rule import Rule
 
 __all__ = ["Equation", "instance"]
 
-UNPROVED = Evidence("tested", "float64", "where it is used")
+UNPROVED = Tested("float64", "where it is used")
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Equation:
     left      the programs before
     right     those after, of the same types
     leaves    the nodes that may be anything of their types; constants among them stay what they are
-    evidence  why it holds: an axiom, proved, or tested
+    ground    its evidence, or what finds it when it is asked for
     """
 
     name: str
@@ -36,7 +37,25 @@ class Equation:
     left: tuple[Node, ...]
     right: tuple[Node, ...]
     leaves: tuple[Node, ...]
-    evidence: Evidence
+    ground: Evidence | Callable[[], Evidence] = field(compare=False)
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """Why it holds."""
+        return self.ground() if callable(self.ground) else self.ground
+
+    def over(self, leaves: Mapping[Node, Node]) -> Equation:
+        """The same of other leaves; raises Untypable where their types are others and do not fit."""
+        new = dict(leaves)
+
+        def visit(node: Node) -> Node:
+            if node not in new:
+                new[node] = again(node, tuple(arg and visit(arg) for arg in node.args))
+            return new[node]
+
+        left, right = (tuple(map(visit, side)) for side in (self.left, self.right))
+        kept = dict.fromkeys(leaves.get(leaf, leaf) for leaf in self.leaves)
+        return replace(self, left=left, right=right, leaves=tuple(kept), ground=lambda: self.evidence)
 
 
 def instance(rule: Rule, binding: Binding, left: Sequence[Node], right: Sequence[Node]) -> Equation:

@@ -11,25 +11,26 @@ form of both sides as its proof; of very many arguments it is replayed instead.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 
 from tensaurus.algebra.expr import Scope, Tensor
 from tensaurus.algebra.simplify import canonical
-from tensaurus.graph.node import CONSTANT, INPUT, Node, apply, source
+from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node, apply, source
 from tensaurus.graph.text import show_type
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.declare import Attributes
 from tensaurus.ops.examples import parse
 from tensaurus.rules.equation import Equation
+from tensaurus.rules.evidence import Evidence, Proved, Tested
 from tensaurus.rules.expression import Source, expression
-from tensaurus.rules.rule import Evidence
 
 SHOWN = 40  # arguments up to which canonical forms are compared: their time grows with the square (100: 6 s)
 
 __all__ = ["calling", "joins", "nested_equation", "parted", "said"]
 
-SHOWN_EQUAL = Evidence("proved", "canonical form", "at these sizes")
-USED = Evidence("tested", "gf", "where it is used")
+SHOWN_EQUAL = Proved("algebra", "at these sizes")
+USED = Tested("gf", "where it is used")
+DEEP = 1000  # calls inside each other that are written out where it is the law
 
 
 @cache
@@ -74,14 +75,14 @@ def parted(op: Op, kind: TensorType, outer: Attributes, index: int, inner: Attri
     return attrs if (*before[:index], *parts, *before[index + 1 :]) == whole else None
 
 
-def nested_equation(
-    name: str, left: tuple[str, Node], right: tuple[str, Node], leaves: Sequence[Node]
-) -> Equation:
-    """Two calls on these leaves are equal; each is given as text and as node."""
-    shown = len(leaves) <= SHOWN and _same(left[1], right[1], leaves)
-    evidence = SHOWN_EQUAL if shown else USED
-    law = f"{left[0]} => {right[0]}"
-    return Equation(name, law, (left[1],), (right[1],), tuple(dict.fromkeys(leaves)), evidence)
+def nested_equation(name: str, left: Node, right: Node, leaves: Sequence[Node]) -> Equation:
+    """Two calls on these leaves are equal; why is looked into where it is asked for."""
+    law = f"{said(left, DEEP)} => {said(right, DEEP)}"
+    return Equation(name, law, (left,), (right,), tuple(leaves), partial(_shown, left, right, tuple(leaves)))
+
+
+def _shown(left: Node, right: Node, leaves: Sequence[Node]) -> Evidence:
+    return SHOWN_EQUAL if len(leaves) <= SHOWN and _same(left, right, leaves) else USED
 
 
 def calling(op: object, args: Sequence[str], attrs: Attributes) -> str:
@@ -97,6 +98,8 @@ def said(node: Node | None, depth: int = 4) -> str:
         return str(node.attribute("name"))
     if node.op is CONSTANT or not depth:
         return ", ".join(map(show_type, node.types))
+    if node.op is ITEM:
+        return f"{said(node.args[0], depth)}[{node.attribute('index')}]"
     return calling(node.op, [said(arg, depth - 1) for arg in node.args], node.attrs)
 
 

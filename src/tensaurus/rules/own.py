@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tensaurus.errors import TensaurusError
-from tensaurus.rules.rule import Evidence, Rule, read_rules
+from tensaurus.rules.evidence import Allowed, Evidence
+from tensaurus.rules.rule import Rule, read_rules
 from tensaurus.rules.term import RuleError
 from tensaurus.rules.verify import Refuted, Unknown, verify
 
@@ -59,5 +60,5 @@ def _evidence(rule: Rule, file: Path, allow_unproved: bool, note: Callable[[str]
             reason = f"rule {rule.name} is not known to be right: {shown.reason}"
             raise TensaurusError(reason, file=file, remedy=remedy)
         note(f"rule {rule.name} is taken although it is not known to be right: {shown.reason}")
-        return Evidence("unproved", "", "allowed by --allow-unproved")
+        return Allowed("allowed by --allow-unproved")
     return shown

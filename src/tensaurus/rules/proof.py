@@ -31,9 +31,10 @@ from time import monotonic
 
 from tensaurus.rules.cases import Case, Cases, Gap, inner_first
 from tensaurus.rules.domain import RANK, domain, sampled
+from tensaurus.rules.evidence import Proved
 from tensaurus.rules.pointwise import scalar_rule
-from tensaurus.rules.prover import Open, Proved, equal
-from tensaurus.rules.rule import Evidence, Rule
+from tensaurus.rules.prover import Open, Settled, equal
+from tensaurus.rules.rule import Rule
 
 LIMIT = 120  # cases of one rank: if there may be more, sizes of one are left out from the next rank on
 MOST = 3000  # cases of one rank: if there may be more, and no sizes of one among them, the rank is left out
@@ -52,7 +53,7 @@ class Unproved:
     reason: str
 
 
-def prove(rule: Rule, seconds: float = inf) -> Evidence | Unproved:
+def prove(rule: Rule, seconds: float = inf) -> Proved | Unproved:
     """Evidence that a rule is right for all sizes.
 
     After so many seconds no further rank is begun, and the evidence names those that are done; a rank that is
@@ -66,7 +67,7 @@ def prove(rule: Rule, seconds: float = inf) -> Evidence | Unproved:
             used = [by for each in kinds for by in _proved(Cases(scalar, dtypes=_named(rule, each)), until)]
             if not used:
                 return Unproved(rule, NOWHERE)
-            return Evidence("proved", *_by(used, "all sizes, all ranks" + _sampled(rule)))
+            return Proved(*_by(used, "all sizes, all ranks" + _sampled(rule)))
         return _by_ranks(rule, until)
     except _Stopped as stopped:
         return Unproved(rule, str(stopped))
@@ -87,7 +88,7 @@ def _proved(cases: Cases, until: float) -> list[str]:
         if monotonic() > until:
             raise _Late("the time is over")
         verdict = found if isinstance(found, Gap) else settled(found)
-        if not isinstance(verdict, Proved):
+        if not isinstance(verdict, Settled):
             raise _Stopped(verdict.reason + (f" at {found.state}" if isinstance(found, Case) else ""))
         used.append(verdict.by)
     return used
@@ -97,7 +98,7 @@ def _by(used: Sequence[str], said: str) -> tuple[str, str]:
     return ("z3", f"all reals, {said}") if "z3" in used else ("algebra", said)
 
 
-def _by_ranks(rule: Rule, until: float) -> Evidence | Unproved:
+def _by_ranks(rule: Rule, until: float) -> Proved | Unproved:
     names, types = rule.variables, _types(rule)
     uniform = [_named(rule, [kind] * len(names)) for kind in types]
     mixed = (_named(rule, kinds) for kinds in product(types, repeat=len(names)) if len(names) <= MIXED)
@@ -114,7 +115,7 @@ def _by_ranks(rule: Rule, until: float) -> Evidence | Unproved:
     said = f"all sizes, ranks {ranks[0]}-{ranks[-1]}"
     if whole < ranks[-1]:
         said += f", sizes of one in broadcasting to rank {whole}"
-    return Evidence("proved", *_by([by for found in used for by in found], said + _sampled(rule)))
+    return Proved(*_by([by for found in used for by in found], said + _sampled(rule)))
 
 
 def _ranks(rule: Rule, dtypes: Mapping[str, str], until: float) -> tuple[list[list[str]], int]:
@@ -161,7 +162,7 @@ def _sampled(rule: Rule) -> str:
     return "".join(f", {each}" for each in said)
 
 
-def settled(case: Case) -> Proved | Open:
+def settled(case: Case) -> Settled | Open:
     """Whether the sides of a case are equal."""
     by = "algebra"
     for left, right in zip(case.left, case.right, strict=True):
@@ -169,4 +170,4 @@ def settled(case: Case) -> Proved | Open:
         if isinstance(verdict, Open):
             return verdict
         by = verdict.by if verdict.by != "algebra" else by
-    return Proved(by)
+    return Settled(by)

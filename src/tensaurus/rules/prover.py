@@ -28,8 +28,9 @@ from tensaurus.rules.expression import Source, expression
 TIMEOUT = 3_000  # milliseconds for one question to Z3
 COMPARED = {"lt": operator.lt, "le": operator.le, "eq": operator.eq}  # kinds of questions about numbers
 
+
 @dataclass(frozen=True)
-class Proved:
+class Settled:
     """Equal, as `by` shows: "algebra" or "z3"."""
 
     by: str
@@ -54,14 +55,14 @@ def _leaf(node: Node, nonzero: frozenset[str]) -> Source | None:
     return None
 
 
-def equal(left: Node, right: Node, assumed: Mapping[Question, bool]) -> Proved | Open:
+def equal(left: Node, right: Node, assumed: Mapping[Question, bool]) -> Settled | Open:
     """Whether both nodes are the same function of their inputs, under what is assumed of these."""
     positive = frozenset(q.subject for q, known in assumed.items() if q.kind == "positive" and known)
     memo: dict[Node, Source] = {}
     leaf = partial(_leaf, nonzero=positive)
     first, second = (_scope(expression(node, leaf, memo)) for node in (left, right))
     if alike(first, second):
-        return Proved("algebra")
+        return Settled("algebra")
     a, b = canonical(first), canonical(second)
     if a.shape != b.shape:
         return Open(f"shapes {a.shape} and {b.shape}")
@@ -72,7 +73,9 @@ def _scope(source: Source) -> Scope:
     return source if isinstance(source, Scope) else compute(source.shape, lambda *i: source[i])
 
 
-def _ordered(a: Scope, b: Scope, positive: frozenset[str], assumed: Mapping[Question, bool]) -> Proved | Open:
+def _ordered(
+    a: Scope, b: Scope, positive: frozenset[str], assumed: Mapping[Question, bool]
+) -> Settled | Open:
     import z3
 
     terms = _Terms(a, positive)
@@ -91,7 +94,7 @@ def _ordered(a: Scope, b: Scope, positive: frozenset[str], assumed: Mapping[Ques
     except (NotImplementedError, z3.Z3Exception) as error:
         return Open(f"canonical forms differ, and Z3 has no {error}")
     if found == z3.unsat:
-        return Proved("z3")
+        return Settled("z3")
     if found == z3.unknown:
         return Open("canonical forms differ, and Z3 says unknown")
     forms = f"{show(a)} and {show(b)}"

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from importlib.resources import files
 
+from tensaurus.rules.evidence import Evidence, parse_evidence
 from tensaurus.rules.term import (
     Apply,
     Item,
@@ -37,24 +38,6 @@ from tensaurus.rules.term import (
     require_known,
     variables,
 )
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """Why a rule is right.
-
-    kind    axiom, proved or tested
-    by      the field or the prover: "canonical form", "symbols", "z3", "gf", "rationals"
-    detail  instances, trials, error bound
-    """
-
-    kind: str
-    by: str = ""
-    detail: str = ""
-
-    def __str__(self) -> str:
-        inside = ", ".join(part for part in (self.by, self.detail) if part)
-        return f"{self.kind}({inside})"
 
 
 @dataclass(frozen=True)
@@ -120,12 +103,6 @@ def parse_rule(line: str) -> list[Rule]:
         for tree in (*rule.where, *(tree for root in rule.rhs for tree in attributes(root))):
             require_known(tree, given)
     return [variant for rule in rules for variant in _with_optionals(rule)]
-
-
-def parse_evidence(text: str) -> Evidence:
-    kind, inside = text[:-1].split("(", 1)
-    by, _, detail = inside.partition(", ")
-    return Evidence(kind, by, detail)
 
 
 def _with_optionals(rule: Rule) -> Iterator[Rule]:

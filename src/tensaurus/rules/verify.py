@@ -26,9 +26,10 @@ from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node
 from tensaurus.graph.program import topological
 from tensaurus.ops import Op, TensorType
 from tensaurus.rules.counterexample import Counterexample, differ
+from tensaurus.rules.evidence import Evidence, Proved, Tested
 from tensaurus.rules.instances import Instance, Maker, drawn_integers, elements
 from tensaurus.rules.proof import prove
-from tensaurus.rules.rule import Evidence, Rule
+from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import Apply, Item, Literal, Term
 
 INSTANCES = 40
@@ -75,16 +76,15 @@ def verify(
     if wrong := _wrong(found, [Reals()] * TRIALS, special):
         return Refuted(rule, wrong)
     proved = prove(rule, SECONDS) if proofs else None
-    if isinstance(proved, Evidence):
+    if isinstance(proved, Proved):
         return proved
     if len(found) < FEWEST:
         return Unknown(rule, f"{len(found) or 'no'} instance{'s' * (len(found) > 1)} of it types")
     if _wrong(found, [Prime(seed + t) for t in range(TRIALS)], _Draws(seed)) is None:
         if any(_ordered(instance) for instance in found):
-            return Evidence("tested", "gf", f"{maker.coverage}, {TRIALS} trials, no error bound")
+            return Tested("gf", str(maker.coverage), TRIALS)
         bound = max(_degree(i) for i in found) / P
-        text = f"error < 2^-{int(-TRIALS * log2(bound))}"
-        return Evidence("tested", "gf", f"{maker.coverage}, {TRIALS} trials, {text}")
+        return Tested("gf", str(maker.coverage), TRIALS, int(-TRIALS * log2(bound)))
     if wrong := _wrong(found, [Rationals(seed + t) for t in range(2 * TRIALS)], special):
         return _confirmed(rule, wrong)
     return _by_z3(rule, maker, sorted(found, key=_elements)[:SMALL])
@@ -110,7 +110,7 @@ def _by_z3(rule: Rule, maker: Maker, smallest: Sequence[Instance]) -> Evidence |
             if shown is None:
                 return Unknown(rule, f"Z3's counterexample says nothing of output {place}, at {instance}")
             return _confirmed(rule, shown)
-    return Evidence("tested", "z3", f"{maker.coverage}, all reals at {len(smallest)} of them")
+    return Tested("z3", f"{maker.coverage}, all reals at {len(smallest)} of them")
 
 
 def _confirmed(rule: Rule, wrong: Counterexample) -> Refuted | Unknown:

@@ -1,0 +1,110 @@
+"""Equalities that no rule writes: who finds them, and how they enter the e-graph.
+
+A finder looks at the e-graph and says what it found as equations, each with the e-nodes that its leaves stand
+for.  It changes nothing: what both sides need is inserted here, and merged, for all finders in one way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from tensaurus.egraph.egraph import ABSENT, EGraph, typed
+from tensaurus.graph.node import Node
+from tensaurus.graph.program import topological
+from tensaurus.rules.equation import Equation
+
+__all__ = ["Finder", "Found", "find_all"]
+
+PASSES = 12  # of all finders, each taking in what the ones before have made
+
+
+class Found(NamedTuple):
+    """An equation, and the e-nodes that its leaves stand for, in their order."""
+
+    equation: Equation
+    terms: tuple[int, ...]
+
+
+class Finder(Protocol):
+    """Whoever knows equalities between e-nodes."""
+
+    def __call__(self, graph: EGraph, room: int) -> Iterable[Found]:
+        """What is equal in an e-graph that is rebuilt; about so many e-nodes may be inserted.
+
+        What was found before is found again: it costs nothing more.
+        """
+
+
+def find_all(graph: EGraph, finders: Sequence[Finder], most: int) -> int:
+    """Insert what the finders find until nothing is new, up to so many e-nodes; how many were merged.
+
+    The e-graph must be rebuilt, and is afterwards.
+    """
+    merged = 0
+    for _ in range(PASSES):
+        before = merged
+        for finder in finders:
+            equal = []
+            for equation, terms in list(finder(graph, most - len(graph))):
+                instance = _inserted(graph, equation, terms, most - len(graph))
+                if instance is not None:
+                    equal.append(instance)
+            for instance in equal:
+                pairs = zip(instance.left, instance.right, strict=True)
+                merged += sum(graph.union(left, right, instance) for left, right in pairs)
+            graph.rebuild()
+        if merged == before:
+            break
+    return merged
+
+
+@dataclass(frozen=True)
+class _Instance:
+    """An equation over terms: the e-nodes of both sides, and what their being there rests on."""
+
+    equation: Equation
+    terms: tuple[int, ...]
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+    needs: tuple[tuple[int, int], ...]
+
+    def evidence(self, graph: EGraph) -> tuple[list[Equation], Sequence[tuple[int, int]]]:
+        """The equation of these terms."""
+        leaves = dict(zip(self.equation.leaves, map(graph.term, self.terms), strict=True))
+        return [self.equation.over(leaves)], self.needs
+
+
+def _inserted(graph: EGraph, equation: Equation, terms: tuple[int, ...], room: int) -> _Instance | None:
+    """Both sides as e-nodes; None where there is no room for what is new, or the two are one already."""
+    order = topological((*equation.left, *equation.right), equation.leaves)
+    numbers = dict(zip(equation.leaves, terms, strict=True))
+    new = 0
+    for node in order:  # first only looked up: nothing is inserted by halves
+        args = _args(node, numbers)
+        number = None if args is None else graph.peek(graph.head_of(node), args)
+        if number is None:
+            new += 1
+        else:
+            numbers[node] = number
+    sides = equation.left, equation.right
+    if new > room:
+        return None
+    if not new and all(graph.find(numbers[a]) == graph.find(numbers[b]) for a, b in zip(*sides, strict=True)):
+        return None
+    needs: dict[tuple[int, int], None] = {}
+    for node in order:
+        args = _args(node, numbers)
+        assert args is not None
+        if node not in numbers:
+            numbers[node] = graph.add(graph.head_of(node), args, typed(node.types))
+        needs.update(((a, b), None) for a, b in zip(graph.born[numbers[node]], args, strict=True) if a != b)
+    left, right = (tuple(numbers[node] for node in side) for side in sides)
+    return _Instance(equation, terms, left, right, tuple(needs))
+
+
+def _args(node: Node, numbers: dict[Node, int]) -> tuple[int, ...] | None:
+    """The e-nodes of a node's arguments; None where one is not there yet."""
+    found = [ABSENT if arg is None else numbers.get(arg) for arg in node.args]
+    return None if None in found else tuple(found)  # type: ignore[arg-type]

@@ -1,0 +1,161 @@
+"""Why an equality is right.  As rule files write it: `kind(by, detail)`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, TypeAlias
+
+from tensaurus.graph.node import Node
+
+__all__ = ["Allowed", "Axiom", "Derived", "Evidence", "Proved", "Step", "Tested", "parse_evidence"]
+
+
+@dataclass(frozen=True)
+class Axiom:
+    """Taken for granted."""
+
+    kind: ClassVar[str] = "axiom"
+    by: str = ""
+
+    @property
+    def exact(self) -> bool:
+        """Whether it holds in every field: nobody says."""
+        return False
+
+    def __str__(self) -> str:
+        return _said(self.kind, self.by)
+
+
+@dataclass(frozen=True)
+class Proved:
+    """Shown for everything that `covers` says.
+
+    by      "algebra" (canonical forms of both sides) or "z3" (for the order of the reals)
+    covers  sizes and ranks; what is a sample in spite of the proof
+    """
+
+    kind: ClassVar[str] = "proved"
+    by: str
+    covers: str
+
+    @property
+    def exact(self) -> bool:
+        """Whether it holds in every field; the order of the reals no other has."""
+        return self.by == "algebra"
+
+    def __str__(self) -> str:
+        return _said(self.kind, self.by, self.covers)
+
+
+@dataclass(frozen=True)
+class Tested:
+    """Compared at instances.
+
+    field     "gf" (GF(2^31-1)), "z3" (all reals, at these instances), "float64"
+    coverage  the instances: how many, what was varied
+    trials    of each instance
+    bits      wrong with a probability below 2^-bits; 0 where there is no bound
+    """
+
+    kind: ClassVar[str] = "tested"
+    field: str
+    coverage: str
+    trials: int = 0
+    bits: int = 0
+
+    @property
+    def by(self) -> str:
+        """As of what is proved."""
+        return self.field
+
+    @property
+    def exact(self) -> bool:
+        """Whether it holds in every field."""
+        return self.field == "gf"
+
+    def __str__(self) -> str:
+        trials = f"{self.trials} trials, {f'error < 2^-{self.bits}' if self.bits else 'no error bound'}"
+        return _said(self.kind, self.field, self.coverage, trials if self.trials else "")
+
+
+class Step(Protocol):
+    """One equality of several that another follows from: an `equation.Equation`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def left(self) -> tuple[Node, ...]: ...
+
+    @property
+    def right(self) -> tuple[Node, ...]: ...
+
+    @property
+    def evidence(self) -> Evidence: ...
+
+
+@dataclass(frozen=True)
+class Derived:
+    """Follows from other equalities by congruence, in this order."""
+
+    kind: ClassVar[str] = "derived"
+    steps: tuple[Step, ...]
+
+    @property
+    def by(self) -> str:
+        """The names of the steps, each once."""
+        return ", ".join(dict.fromkeys(step.name for step in self.steps))
+
+    @property
+    def exact(self) -> bool:
+        """Whether it holds in every field: where all steps do."""
+        return all(step.evidence.exact for step in self.steps)
+
+    def __str__(self) -> str:
+        return _said(self.kind, self.by)
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Neither shown nor refuted, and used because somebody allowed it."""
+
+    kind: ClassVar[str] = "unproved"
+    by: str
+
+    @property
+    def exact(self) -> bool:
+        """Whether it holds in every field: nobody knows."""
+        return False
+
+    def __str__(self) -> str:
+        return _said(self.kind, self.by)
+
+
+Evidence: TypeAlias = Axiom | Proved | Tested | Derived | Allowed
+
+_TRIALS = re.compile(
+    r"(?:(?P<coverage>.*), )?(?P<trials>\d+) trials, (?:error < 2\^-(?P<bits>\d+)|no error bound)$"
+)
+
+
+def parse_evidence(text: str) -> Axiom | Proved | Tested | Allowed:
+    """What a rule file says; raises ValueError where it is none."""
+    kind, _, inside = text.removesuffix(")").partition("(")
+    by, _, detail = inside.partition(", ")
+    if kind == "axiom":
+        return Axiom(inside)
+    if kind == "unproved":
+        return Allowed(inside)
+    if kind == "proved":
+        return Proved(by, detail)
+    if kind == "tested":
+        found = _TRIALS.match(detail)
+        if found is None:
+            return Tested(by, detail)
+        return Tested(by, found["coverage"] or "", int(found["trials"]), int(found["bits"] or 0))
+    raise ValueError(f"no evidence: {text}")
+
+
+def _said(kind: str, *parts: str) -> str:
+    return f"{kind}({', '.join(filter(None, parts))})"
