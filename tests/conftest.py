@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,11 @@ import numpy as np
 import onnx
 import pytest
 from hypothesis import settings
+
+# A shell that starts a job in the background has it ignore these, and what it starts inherits that.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 # Examples take as long as the machine's load makes them take; CI must not fail by chance.
 settings.register_profile("tensaurus", deadline=None, derandomize="CI" in os.environ)

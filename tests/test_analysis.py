@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from tensaurus.algebra.analysis import degree, flops, multilinear, total_degree
+from tensaurus.algebra.analysis import flops
+from tensaurus.algebra.degree import ONE, Degrees, multilinear
 from tensaurus.algebra.expr import Scope, Tensor, call, compute, fold, look, total, where
+from tensaurus.algebra.pairs import Laws
 from tensaurus.algebra.size import Symbol, polynomial
 
 N, K, M = (polynomial(Symbol(name, 1)) for name in "NKM")
@@ -41,26 +43,6 @@ def test_flops_of_copies_are_none_and_of_choices_the_dearer_branch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scope", "of_x", "of_y"),
-    [
-        (each(lambda x, y: x + y), 1, 1),
-        (each(lambda x, y: x * x * y), 2, 1),
-        (each(lambda x, y: x / 3 - 1), 1, 0),
-        (each(lambda x, y: x / y), 1, None),
-        (each(lambda x, y: call("exp", y) * x), 1, None),
-        (each(lambda x, y: call("max", x, 0)), None, 0),
-        (each(lambda x, y: call("pow", x, 3) + y), 3, 1),
-        (each(lambda x, y: x * 0 * y), 0, 0),
-        (compute((N,), lambda i: fold("prod", (4,), lambda k: X[i, k])), 4, 0),
-        (compute((N,), lambda i: fold("prod", (K,), lambda k: X[i, k])), None, 0),
-        (compute((N, K), lambda i, j: ROW[i] * Y[i, j]), 1, 1),
-    ],
-)
-def test_degree(scope: Scope, of_x: int | None, of_y: int | None) -> None:
-    assert (degree(scope, X), degree(scope, Y)) == (of_x, of_y)
-
-
-@pytest.mark.parametrize(
     ("scope", "linear_in"),
     [
         (MATMUL, {X, W}),
@@ -83,18 +65,24 @@ def test_multilinear(scope: Scope, linear_in: set[Tensor]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scope", "bound"),
+    ("scope", "laws", "bound"),
     [
-        (MATMUL, 2),
-        (each(lambda x, y: x * y * x + 1), 3),
-        (each(lambda x, y: call("exp", x * x) * y), 2),
-        (each(lambda x, y: call("max", x * x, y)), 2),
-        (each(lambda x, y: x / y), 3),  # numerator 1, denominator 1 counted twice
-        (compute((N,), lambda i: total((K,), lambda k: X[i, k] / Y[i, k])), None),
-        (compute((N,), lambda i: total((4,), lambda k: X[i, k] / Y[i, k])), 12),
-        (compute((N,), lambda i: fold("prod", (4,), lambda k: X[i, k])), 4),
-        (compute((N,), lambda i: 7), 0),
+        (MATMUL, Laws(), 2),
+        (each(lambda x, y: x * y * x + 1), Laws(), 3),
+        (each(lambda x, y: call("pow", x, 3) + y), Laws(), 3),
+        (each(lambda x, y: call("exp", x * x) * y), Laws(), 2),
+        (each(lambda x, y: call("exp", x * x * x) * y), Laws(), 3),  # the argument is what may coincide
+        (each(lambda x, y: call("max", x * x, y)), Laws(), 2),
+        (each(lambda x, y: call("max", x * x, y) * x), Laws(order=True), 3),
+        (each(lambda x, y: x / y), Laws(), 2),  # of x times an unknown number
+        (each(lambda x, y: x / y), Laws(inverse=True), 4),  # numerator 1, three times the denominator
+        (compute((N,), lambda i: total((4,), lambda k: X[i, k] / Y[i, k])), Laws(inverse=True), 16),
+        (compute((N,), lambda i: fold("prod", (4,), lambda k: X[i, k])), Laws(), 4),
+        (compute((N, K), lambda i, j: ROW[i] * Y[i, j]), Laws(), 2),
+        (compute((N,), lambda i: 7), Laws(), 1),
     ],
 )
-def test_total_degree(scope: Scope, bound: int | None) -> None:
-    assert total_degree(scope) == bound
+def test_degree(scope: Scope, laws: Laws, bound: float) -> None:
+    degrees = Degrees(laws)
+    degrees.met(degrees.of(scope, dict.fromkeys([X, Y, W, AT, INT], ONE)))
+    assert degrees.largest == bound

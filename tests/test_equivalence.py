@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from tensaurus.algebra.pairs import Laws, Pairs, halves
 from tensaurus.equivalence import Verdict, check_field, same_interface, verify
-from tensaurus.equivalence.degree import total_degree
 from tensaurus.equivalence.inputs import KINDS, Values, assignments, feed
 from tensaurus.equivalence.judge import GROUP, Original, typical
 from tensaurus.equivalence.neighbours import moved, neighbour
-from tensaurus.equivalence.pairs import Laws, Pairs, halves
 from tensaurus.errors import TensaurusError
+from tensaurus.graph.degree import total_degree
 from tensaurus.graph.onnx_export import export_model
 from tensaurus.graph.onnx_import import import_model
 
@@ -584,9 +584,9 @@ def test_folding_is_equal_before_it_is_rounded() -> None:
 def test_degrees_are_cut_by_unknown_functions() -> None:
     deep = " ".join(f"a{k + 1} = Mul (a{k}, a{k})" for k in range(6))
     text = "net (float[3] a0) => (float[3] y) {{ {} y = Identity (a6) }}"
-    assert total_degree([import_model(parsed(text.format(deep)))], Laws()) == 64
+    assert total_degree(import_model(parsed(text.format(deep))).roots, Laws()) == 64
     cut = " ".join(f"b{k} = Mul (a{k}, a{k}) a{k + 1} = Tanh (b{k})" for k in range(6))
-    assert total_degree([import_model(parsed(text.format(cut)))], Laws()) == 2
+    assert total_degree(import_model(parsed(text.format(cut))).roots, Laws()) == 2
 
 
 @pytest.mark.parametrize("fn", ["add", "sub", "mul", "div"])

@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 from tensaurus.algebra.field import Field, Prime
+from tensaurus.algebra.pairs import Laws, Pairs
 from tensaurus.equivalence.field_check import check_field
-from tensaurus.equivalence.pairs import Laws, Pairs
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.program import Program
 from tensaurus.rules import evidence

@@ -168,7 +168,7 @@ SAMPLE = [
 def test_rules_of_the_library_are_proved(name: str) -> None:
     found = prove(LIBRARY[name])
     assert isinstance(found, Proved), found.reason
-    assert found.by in ("algebra", "z3") and "all sizes" in found.detail
+    assert found.by in ("algebra", "z3") and "all sizes" in found.covers
 
 
 def test_evidence_says_what_is_claimed() -> None:

@@ -166,7 +166,7 @@ def scopes_of(node: Node) -> tuple[Scope, ...]:
     """The expression of each of the node's outputs; none of an opaque node."""
     if not isinstance(node.op, Op):
         return ()
-    kinds = tuple(None if a is None else a.tensor for a in node.args)
+    kinds = node.kinds()
     return tuple(node.op.scopes(kinds, node.attrs)[: len(node.types)])
 
 

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,6 +18,7 @@ from tensaurus.egraph.egraph import ABSENT, EGraph, Fact, Head, operator_head, o
 from tensaurus.egraph.guard import ASKS_CONTENT, Known, calls
 from tensaurus.graph.node import Node, Type
 from tensaurus.ops import TensorType, Untypable
+from tensaurus.rules.attributes import attributes_given, attributes_match
 from tensaurus.rules.match import FLOATS, literal, orders
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import Apply, Item, Literal, Term, Undefined, Variable, evaluate
@@ -197,23 +198,11 @@ def _attributes(
     match term:
         case Item(inner, _):
             return _attributes(inner, matched, known, names, values)
-        case Apply(op, args, attrs, rest):
+        case Apply(_, args):
             if not all(_attributes(arg, matched, known, names, values) for arg in args):
                 return False
-            head = matched[id(term)]
-            given = dict(head.attrs)
-            for name, tree in attrs:
-                value = given.pop(name)
-                if isinstance(tree, ast.Name) and tree.id not in values and tree.id not in names:
-                    values[tree.id] = value
-                elif evaluate(tree, {**names, **values}) != value:
-                    return False
-            if rest is not None:
-                return bool(values.setdefault(rest, given) == given)
-            if not given:
-                return True
-            named = {name: dict(head.attrs)[name] for name, _ in attrs}
-            return op.canonical(_kinds(args, matched, known), named) == head.attrs
+            kinds = partial(_kinds, args, matched, known)
+            return attributes_match(term, matched[id(term)].attrs, names, values, kinds)
     return True
 
 
@@ -274,13 +263,11 @@ class _Writer:
                 if len(types) == 1:
                     return ref, types
                 return self._step(Step(output_head(index), (ref,), typed((types[index],)), None))
-            case Apply(op, args, attrs, rest):
+            case Apply(op, args):
                 found = [None if arg is None else self.write(arg) for arg in args]
                 while found and found[-1] is None:
                     found.pop()
-                names = {**self.names, **self.values}
-                given = dict(self.values[rest]) if rest is not None else {}
-                given.update((name, evaluate(tree, names)) for name, tree in attrs)
+                given = attributes_given(term, self.names, self.values)
                 kinds = tuple(None if entry is None else _tensor(entry[1][0]) for entry in found)
                 canonical = op.canonical(kinds, given)
                 types = op.types(kinds, canonical)

@@ -10,26 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Any
 
 import numpy as np
 
-from tensaurus.algebra.field import Array, P
+from tensaurus.algebra.field import Array
+from tensaurus.algebra.pairs import LADDER, Laws, Pairs
 from tensaurus.backends import BackendError
 from tensaurus.backends.reference.evaluation import evaluate_all
-from tensaurus.equivalence.degree import total_degree
 from tensaurus.equivalence.indices import indices_of
-from tensaurus.equivalence.pairs import Laws, Pairs
+from tensaurus.graph.degree import total_degree
 from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType
 
-# From the strictest on: what is equal without a law is equal with it, and the bound is better without.
-LADDER = (
-    (Laws(), ""),
-    (Laws(inverse=True), "with 1/x the inverse of x"),
-    (Laws(inverse=True, order=True), "with max and min of a random order, for which there is no bound"),
-)
 SIZE = 4  # of every dimension that is not known
 
 
@@ -94,7 +87,7 @@ def _places(a: Program, b: Program) -> dict[str, tuple[int, int]]:
 def _check(
     a: Program, b: Program, laws: Laws, trials: int, seed: int, ranges: Mapping[str, tuple[int, int]]
 ) -> FieldCheck:
-    degree = total_degree([a, b], laws)
+    degree = total_degree((*a.roots, *b.roots), laws)
     bound = 1.0
     for trial in range(trials):
         field = Pairs(seed * 1_000_003 + trial, laws)
@@ -116,10 +109,9 @@ def _check(
             difference = _difference(value, right[name])
             if difference:
                 return FieldCheck(False, trial + 1, degree, 1.0, f"output {name} {difference}")
-        ratio = degree / P
-        bound *= min(1.0, (1 + field.drawn * degree) * ratio * ratio) if degree < inf else 1.0
+        bound *= field.error(degree)
     vast = "" if bound < 1 or laws.order else "of a degree too large for a bound"
-    return FieldCheck(True, trials, degree, 1.0 if laws.order else bound, vast)
+    return FieldCheck(True, trials, degree, bound, vast)
 
 
 def _unchecked(degree: float, reason: str) -> FieldCheck:

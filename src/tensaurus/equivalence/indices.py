@@ -84,7 +84,7 @@ class _Uses:
         self, owner: Node, node: Node, carried: Mapping[Node, Mapping[str, bool]]
     ) -> dict[str, bool]:
         assert isinstance(owner.op, Op)
-        kinds = tuple(None if a is None else a.tensor for a in owner.args)
+        kinds = owner.kinds()
         scope = owner.op.scopes(kinds, owner.attrs)[node.attribute("index") if node is not owner else 0]
         inputs: dict[Tensor, Mapping[str, bool]] = {
             leaf: carried.get(arg, {})

@@ -122,7 +122,7 @@ def _jumps(nodes: list[Node]) -> bool:
     """True where a last bit of a float may decide about more than a last bit."""
     for node in nodes:
         if isinstance(node.op, Op) and any(_is_float(a.tensor) for a in node.args if a is not None):
-            kinds = tuple(None if a is None else a.tensor for a in node.args)
+            kinds = node.kinds()
             for scope in node.op.scopes(kinds, node.attrs):
                 if any(fn in JUMPS or "int" in (cast_target(fn) or "") for fn in functions(scope)):
                     return True
@@ -143,7 +143,7 @@ def evaluated(node: Node, values: Mapping[Node, Array], field: Any) -> Array:
             return values[owner]
     op = owner.op
     assert isinstance(op, Op)
-    kinds = tuple(None if a is None else a.tensor for a in owner.args)
+    kinds = owner.kinds()
     scope = op.scopes(kinds, owner.attrs)[index]
     needed = set(tensors(scope))
     leaves = {

@@ -77,6 +77,13 @@ class Node:
             raise Untypable(f"{self.op} yields no tensor of known rank")
         return self.type
 
+    def kinds(self) -> tuple[TensorType | None, ...]:
+        """Types of the arguments as declarations take them, None for one that is absent.
+
+        Raises Untypable where one is no tensor of known rank.
+        """
+        return tuple(None if arg is None else arg.tensor for arg in self.args)
+
     def __getitem__(self, index: int) -> Node:
         return item(self, index)
 

@@ -317,7 +317,7 @@ def _node_proto(
         found = held.get(name)
         return found.attribute("data").array if found is not None and found.op is CONSTANT else None
 
-    kinds = [None if a is None else a.tensor for a in node.args]
+    kinds = node.kinds()
     return node_proto(
         node.op,
         kinds,

@@ -154,7 +154,7 @@ def _owner(node: Node) -> Node | None:
 
 
 def _kinds(owner: Node) -> tuple[TensorType | None, ...]:
-    return tuple(None if a is None else a.tensor for a in owner.args)
+    return owner.kinds()
 
 
 def _scope(node: Node) -> Scope:

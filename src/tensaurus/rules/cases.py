@@ -91,9 +91,8 @@ class VariableFact(Fact):
 class CaseBinding(Binding):
     """What a case binds, with facts in the place of nodes."""
 
-    def names(self) -> dict[str, Any]:
-        facts = {name: VariableFact(name, node.tensor) for name, node in self.nodes.items()}
-        return {**facts, **self.values}
+    def facts(self) -> Mapping[str, Fact]:
+        return {name: VariableFact(name, node.tensor) for name, node in self.nodes.items()}
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,7 @@ class State:
                 assert isinstance(value, Read) and isinstance(value.source, Tensor)
                 nodes[name] = source(value.source.name, TensorType(dtype, ()))
         values = {k: dict(v) if isinstance(v, dict) else v for k, v in self.values.items()}
-        return _NumberBinding(nodes, values)
+        return CaseBinding(nodes, values)
 
     def __str__(self) -> str:
         kinds = [f"{name} {list(kind.shape)}" for name, kind in self.types.items()]
@@ -175,11 +174,6 @@ class State:
             for k, v in (value.items() if isinstance(value, dict) else [(name, value)])
         ]
         return ", ".join(kinds + given).replace("'", "")
-
-
-class _NumberBinding(CaseBinding):
-    def names(self) -> dict[str, Any]:
-        return {**super().names(), **self.values}
 
 
 @dataclass(frozen=True)

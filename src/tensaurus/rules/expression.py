@@ -22,7 +22,7 @@ def expression(node: Node, leaf: Callable[[Node], Source | None], memo: dict[Nod
     if found is None:
         owner, place = (node.args[0], node.attribute("index")) if node.op is ITEM else (node, 0)
         assert owner is not None and isinstance(owner.op, Op)
-        kinds = tuple(None if arg is None else arg.tensor for arg in owner.args)
+        kinds = owner.kinds()
         given = {
             tensor: expression(arg, leaf, memo)
             for tensor, arg in zip(owner.op.tensors(kinds), owner.args, strict=False)

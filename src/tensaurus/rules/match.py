@@ -6,9 +6,8 @@ Nodes are immutable and interned, so what a single-root rule makes of a node is 
 
 from __future__ import annotations
 
-import ast
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -24,6 +23,7 @@ from tensaurus.algebra.simplify import symmetric
 from tensaurus.graph.node import CONSTANT, ITEM, Node, apply, constant, item
 from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType, Untypable
+from tensaurus.rules.attributes import attributes_given, attributes_match
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import Apply, Fact, Item, Literal, Term, Undefined, Variable, evaluate
 
@@ -70,8 +70,13 @@ class Binding:
     def copy(self) -> Binding:
         return Binding(dict(self.nodes), dict(self.values))
 
+    def facts(self) -> Mapping[str, Fact]:
+        """What conditions may ask of the tensors."""
+        return {name: NodeFact(node) for name, node in self.nodes.items()}
+
     def names(self) -> dict[str, Any]:
-        return {**{k: NodeFact(n) for k, n in self.nodes.items()}, **self.values}
+        """What conditions may read."""
+        return {**self.facts(), **self.values}
 
 
 @cache
@@ -134,36 +139,10 @@ def matches(term: Term | None, node: Node | None, binding: Binding, dtypes: froz
             for arg, inner_node in zip(args, node.args, strict=True):
                 if not matches(arg, inner_node, binding, dtypes):
                     return False
-            return _attributes_match(term, node, binding)
-
-
-def _attributes_match(term: Apply, node: Node, binding: Binding) -> bool:
-    given = dict(node.attrs)
-    for name, tree in term.attrs:
-        value = given.pop(name)
-        if isinstance(tree, ast.Name) and tree.id not in binding.values and tree.id not in binding.nodes:
-            binding.values[tree.id] = value
-            continue
-        try:
-            if evaluate(tree, binding.names()) != value:
+            try:
+                return attributes_match(term, node.attrs, binding.facts(), binding.values, node.kinds)
+            except (Undefined, Untypable):
                 return False
-        except Undefined:
-            return False
-    if term.rest is not None:
-        known = binding.values.get(term.rest)
-        if known is not None:
-            return bool(known == given)
-        binding.values[term.rest] = given
-        return True
-    if not given:
-        return True
-    kinds = tuple(None if a is None else a.tensor for a in node.args)
-    assert isinstance(node.op, Op)
-    named = {name: node.attribute(name) for name, _ in term.attrs}
-    try:
-        return node.op.canonical(kinds, named) == node.attrs
-    except Untypable:
-        return False
 
 
 def build(term: Term | None, binding: Binding, dtype: str, every: bool = False) -> Node | None:
@@ -183,10 +162,8 @@ def build(term: Term | None, binding: Binding, dtype: str, every: bool = False) 
             if index >= len(whole.types):
                 raise Untypable(f"{whole.op} has {len(whole.types)} outputs")
             return item(whole, index)
-        case Apply(op, args, attrs, rest):
-            names = binding.names()
-            given = dict(binding.values[rest]) if rest is not None else {}
-            given.update((name, evaluate(tree, names)) for name, tree in attrs)
+        case Apply(op, args):
+            given = attributes_given(term, binding.facts(), binding.values)
             nodes = [build(a, binding, dtype) for a in args]
             return apply(op, nodes, given, 0 if every else 1)
     raise TypeError(term)

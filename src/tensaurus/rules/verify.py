@@ -15,16 +15,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from math import log2
 
 import numpy as np
 
-from tensaurus.algebra.analysis import degree, functions
-from tensaurus.algebra.field import Array, Field, P, Prime, Rationals, Reals, Terms
+from tensaurus.algebra.field import Array, Field, Rationals, Reals, Terms
+from tensaurus.algebra.pairs import LADDER, Laws, Pairs
+from tensaurus.graph.degree import total_degree
 from tensaurus.graph.fold import evaluated
-from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node
+from tensaurus.graph.node import CONSTANT, ITEM, Node
 from tensaurus.graph.program import topological
-from tensaurus.ops import Op, TensorType
 from tensaurus.rules.counterexample import Counterexample, differ
 from tensaurus.rules.evidence import Evidence, Proved, Tested
 from tensaurus.rules.instances import Instance, Maker, drawn_integers, elements
@@ -39,7 +40,6 @@ TRIALS = 2
 TAME = 8.0  # where a function as exp is still far from the largest float
 STEPS = tuple(Fraction(n, 8) for n in (-8, -1, 0, 1, 8))  # around a number that a rule writes
 SMALL = 6  # instances that Z3 is asked about, the smallest
-ORDER = frozenset({"max", "min", "lt", "le", "sign"})  # of GF(p) there is some order, and no law with + and *
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,12 @@ def verify(
         return proved
     if len(found) < FEWEST:
         return Unknown(rule, f"{len(found) or 'no'} instance{'s' * (len(found) > 1)} of it types")
-    if _wrong(found, [Prime(seed + t) for t in range(TRIALS)], _Draws(seed)) is None:
-        if any(_ordered(instance) for instance in found):
-            return Tested("gf", str(maker.coverage), TRIALS)
-        bound = max(_degree(i) for i in found) / P
-        return Tested("gf", str(maker.coverage), TRIALS, int(-TRIALS * log2(bound)))
+    for laws, _ in LADDER:
+        fields = [Pairs(seed + t, laws) for t in range(TRIALS)]
+        if _wrong(found, fields, _Draws(seed)) is None:
+            degree = max(map(partial(_degree, laws=laws), found))
+            bits = int(-sum(log2(field.error(degree)) for field in fields))
+            return Tested("gf", str(maker.coverage), TRIALS, bits)
     if wrong := _wrong(found, [Rationals(seed + t) for t in range(2 * TRIALS)], special):
         return _confirmed(rule, wrong)
     return _by_z3(rule, maker, sorted(found, key=_elements)[:SMALL])
@@ -201,16 +202,6 @@ def _literals(term: Term | None) -> Iterator[Fraction]:
             yield from _literals(inner)
 
 
-def _ordered(instance: Instance) -> bool:
-    """Whether a side compares floats: a random order has no polynomials, and so no bound."""
-    for node in topological([*instance.left, *instance.right]):
-        if isinstance(node.op, Op):
-            kinds = tuple(None if a is None else a.tensor for a in node.args)
-            if any(not ORDER.isdisjoint(functions(scope)) for scope in node.op.scopes(kinds, node.attrs)):
-                return True
-    return False
-
-
 def leaf_values(
     instance: Instance, field: Field, rng: np.random.Generator, draws: _Draws | None = None
 ) -> dict[Node, Array]:
@@ -242,28 +233,7 @@ def run(roots: Sequence[Node], leaves: dict[Node, Array], field: Field) -> list[
     return [values[root] for root in roots]
 
 
-def _degree(instance: Instance) -> int:
-    """A bound of the total degree of both sides; what is unknown to the field counts as a fresh variable."""
-    degrees: dict[Node, int] = {}
-    for node in topological([*instance.left, *instance.right]):
-        degrees[node] = _node_degree(node, degrees)
-    return max(2, *(degrees[root] for root in (*instance.left, *instance.right)))
-
-
-def _node_degree(node: Node, degrees: dict[Node, int]) -> int:
-    if node.op in (INPUT, CONSTANT):
-        return 1
-    owner = node.args[0] if node.op is ITEM else node
-    assert owner is not None
-    if not isinstance(owner.op, Op):
-        return 1
-    index = node.attribute("index") if node.op is ITEM else 0
-    kinds = tuple(None if a is None else a.tensor for a in owner.args)
-    scope = owner.op.scopes(kinds, owner.attrs)[index]
-    total = 0
-    for leaf, arg in zip(owner.op.tensors(kinds), owner.args, strict=True):
-        if leaf is not None and arg is not None and isinstance(arg.type, TensorType):
-            found = degree(scope, leaf)
-            # a quotient a/b brought to one denominator adds the degree of b: count it as one more factor
-            total += (2 if found is None else found) * degrees.get(arg, 1)
-    return max(1, total)
+def _degree(instance: Instance, laws: Laws) -> float:
+    """Of both sides, in every leaf that is drawn."""
+    drawn = [leaf for leaf in instance.leaves if leaf.op is CONSTANT and leaf not in instance.pinned]
+    return total_degree((*instance.left, *instance.right), laws, drawn)

@@ -159,7 +159,7 @@ class _Run:
         owner, index = _owner(node), node.attribute("index") if _owner(node) is not node else 0
         op = owner.op
         assert isinstance(op, Op)
-        kinds = tuple(None if a is None else a.tensor for a in owner.args)
+        kinds = owner.kinds()
         scope = op.scopes(kinds, owner.attrs)[index]
         needed = set(tensors(scope))
         leaves: dict[Any, Array] = {}

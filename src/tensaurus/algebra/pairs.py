@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,14 @@ class Laws:
     inverse: bool = False
 
 
+# From the strictest on: what is equal without a law is equal with it, and the bound is better without.
+LADDER = (
+    (Laws(), ""),
+    (Laws(inverse=True), "with 1/x the inverse of x"),
+    (Laws(inverse=True, order=True), "with max and min of a random order, for which there is no bound"),
+)
+
+
 def pack(first: Array, second: Array) -> Array:
     return np.asarray(first << _HALF | second)
 
@@ -49,6 +58,17 @@ class Pairs(Prime):
         super().__init__(seed)
         self.laws = Laws() if laws is None else laws
         self.drawn = 0  # values that are random: of inputs and of unknown functions
+
+    def error(self, degree: float) -> float:
+        """The probability that what was computed is equal and ought not to be, for polynomials of a degree.
+
+        Either two results are equal by chance, or two arguments of an unknown function are; 1 where there is
+        an order, of which nobody knows how many values it depends on.
+        """
+        if self.laws.order or degree == inf:
+            return 1.0
+        ratio = degree / P
+        return min(1.0, (1 + self.drawn * degree) * ratio * ratio)
 
     def constant(self, value: Any) -> Array:
         found = super().constant(value)

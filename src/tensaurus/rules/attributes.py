@@ -1,0 +1,49 @@
+"""What a rule's terms say of attributes: read off an operator that is matched, given to one that is built."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tensaurus.ops import TensorType
+from tensaurus.ops.declare import Attributes
+from tensaurus.rules.term import Apply, evaluate
+
+__all__ = ["attributes_given", "attributes_match"]
+
+
+def attributes_match(
+    term: Apply,
+    attrs: Attributes,
+    facts: Mapping[str, Any],
+    values: dict[str, Any],
+    kinds: Callable[[], tuple[TensorType | None, ...]],
+) -> bool:
+    """Whether an operator's attributes are those of the term; a name without a value is given one.
+
+    `facts` are what is known of the variables, `values` those of names (of a rest, all that is left over);
+    `kinds` gives the types of the operator's arguments: what the term does not mention has its default
+    there.  Raises Undefined and Untypable.
+    """
+    left = dict(attrs)
+    for name, tree in term.attrs:
+        value = left.pop(name)
+        if isinstance(tree, ast.Name) and tree.id not in values and tree.id not in facts:
+            values[tree.id] = value
+        elif evaluate(tree, {**facts, **values}) != value:
+            return False
+    if term.rest is not None:
+        return bool(values.setdefault(term.rest, left) == left)
+    if not left:
+        return True
+    named = {name: value for name, value in attrs if name not in left}
+    return bool(term.op.canonical(kinds(), named) == attrs)
+
+
+def attributes_given(term: Apply, facts: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes that the term writes, by name.  Raises Undefined."""
+    given = dict(values[term.rest]) if term.rest is not None else {}
+    names = {**facts, **values}
+    given.update((name, evaluate(tree, names)) for name, tree in term.attrs)
+    return given
