@@ -40,9 +40,9 @@ from tensaurus.egraph.saturate import Limits, Ruleset, saturate
 from tensaurus.equivalence.chain import refutation
 from tensaurus.equivalence.field_check import check_field
 from tensaurus.errors import NotEqualError
-from tensaurus.graph.node import Node, constant, opaque, source
+from tensaurus.graph.node import Node, apply, constant, item, opaque, source
 from tensaurus.graph.program import Program
-from tensaurus.ops import TensorType
+from tensaurus.ops import TensorType, registry
 from tensaurus.rules.equation import Equation
 from tensaurus.rules.evidence import Axiom, Derived, Proved
 from tensaurus.rules.match import Matcher
@@ -391,6 +391,21 @@ def test_what_follows_from_equations_is_derived_and_replayed_step_by_step() -> N
     inexact = replace(wrong, ground=Axiom())
     exact = replace(wrong, ground=Proved("algebra", "all sizes"))
     assert Derived((exact, exact)).exact and not Derived((exact, inexact)).exact
+
+
+def test_a_law_of_every_output_is_one_line() -> None:
+    """Whichever output is read: the name stands for it on both sides, and for one output alone."""
+    parts = apply(registry["Split"], [X], {"axis": 0, "split": (1, 2, 1)}, 0)
+    laws = Ruleset(rules("Relu(Split(x, axis=k, split=s)[i]) => Split(Relu(x), axis=k, split=s)[i]"))
+    graph, roots = graph_of(program(*(node("Relu", item(parts, k)) for k in range(3))))
+    assert saturate(graph, laws, refutation=refutation).applied["r0"] == 3
+    whole = apply(registry["Split"], [node("Relu", X)], {"axis": 0, "split": (1, 2, 1)}, 0)
+    assert [graph.find(root) for root in roots] == [graph.find(graph.adopt(item(whole, k))) for k in range(3)]
+    part = "Split(x, axis=0, split=s)[i]"
+    matcher = Matcher(rules(f"Max({part}, {part}) => {part}")[0])
+    first, last = item(parts, 0), item(parts, 2)
+    assert matcher.rewrite(node("Max", first, last)) is None
+    assert matcher.rewrite(node("Max", last, last)) is last
 
 
 def test_a_finder_only_says_what_is_equal() -> None:

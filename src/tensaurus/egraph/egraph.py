@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Leaf, Node, Type, again, apply, item
 from tensaurus.ops import Op, TensorType
 from tensaurus.rules.equation import Equation
-from tensaurus.rules.match import scalar_value
+from tensaurus.rules.match import filled_value, scalar_value
 
 __all__ = [
     "ABSENT",
@@ -70,7 +70,7 @@ class Fact:
     is a number for the types and for `static`.
     """
 
-    __slots__ = ("types", "code", "static", "constant", "scalar", "_content", "_positive")
+    __slots__ = ("types", "code", "static", "constant", "scalar", "_content", "_filled", "_positive")
 
     def __init__(
         self, types: tuple[Type, ...], code: int, static: bool, constant: Node | None, scalar: Fraction | None
@@ -78,6 +78,7 @@ class Fact:
         self.types, self.code, self.static, self.constant, self.scalar = types, code, static, constant, scalar
         self._content: int | None = None
         self._positive: bool | None = None
+        self._filled: tuple[Fraction | None] | None = None
 
     @property
     def tensor(self) -> TensorType | None:
@@ -94,10 +95,18 @@ class Fact:
         return self._positive
 
     @property
+    def filled(self) -> Fraction | None:
+        """The number that all elements of a constant are."""
+        if self._filled is None:
+            self._filled = (None if self.constant is None else filled_value(self.constant),)
+        return self._filled[0]
+
+    @property
     def content(self) -> int:
-        """A number for all that a rule's conditions may ask: for `code`, `scalar` and `positive`."""
+        """A number for all that a rule's conditions may ask: for `code`, and for what a constant holds."""
         if self._content is None:
-            self._content = _contents.setdefault((self.code, self.scalar, self.positive), len(_contents))
+            key = (self.code, self.scalar, self.filled, self.positive)
+            self._content = _contents.setdefault(key, len(_contents))
         return self._content
 
 
@@ -112,7 +121,7 @@ class Source(Protocol):
 _operators: dict[Any, Head] = {}
 _codes: dict[tuple[tuple[Type, ...], bool], int] = {}
 _coded: list[tuple[tuple[Type, ...], bool]] = []  # by code
-_contents: dict[tuple[int, Fraction | None, bool], int] = {}
+_contents: dict[tuple[int, Fraction | None, Fraction | None, bool], int] = {}
 _numbers: dict[Fraction, Fraction] = {}
 
 

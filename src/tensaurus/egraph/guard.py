@@ -16,7 +16,7 @@ from tensaurus.rules.term import Fact as Asked
 
 __all__ = ["ASKS_CONTENT", "Guard", "Known", "calls", "guards"]
 
-ASKS_CONTENT = frozenset({"value", "positive"})  # functions of what a constant holds
+ASKS_CONTENT = frozenset({"value", "filled", "positive"})  # functions of what a constant holds
 
 
 class Known(Asked):
@@ -33,6 +33,12 @@ class Known(Asked):
         if self._fact.scalar is None:
             raise Undefined("not a scalar constant")
         return self._fact.scalar
+
+    @property
+    def filled(self) -> Fraction:
+        if self._fact.filled is None:
+            raise Undefined("not a constant of one number")
+        return self._fact.filled
 
     @property
     def positive(self) -> bool:

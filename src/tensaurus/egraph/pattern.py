@@ -180,7 +180,7 @@ def kind_of(term: Term) -> Kind:
         case Apply(op, args, _, _):
             return kind(op, len(args))
         case Item(_, index):
-            return kind(ITEM, 1, index)
+            return kind(ITEM, 1, None if isinstance(index, str) else index)
     raise ValueError(f"a rule's left side must be an operator, not {term}")
 
 
@@ -216,7 +216,7 @@ def shape(term: Term | None, names: dict[str, int]) -> Any:
         case Apply(op, args, _, _):
             return (op, *(shape(arg, names) for arg in args))
         case Item(inner, index):
-            return (ITEM, index, shape(inner, names))
+            return (ITEM, None if isinstance(index, str) else index, shape(inner, names))
     raise TypeError(term)
 
 

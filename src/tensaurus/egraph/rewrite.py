@@ -18,7 +18,7 @@ from tensaurus.egraph.egraph import ABSENT, EGraph, Fact, Head, operator_head, o
 from tensaurus.egraph.guard import ASKS_CONTENT, Known, calls
 from tensaurus.graph.node import Node, Type
 from tensaurus.ops import TensorType, Untypable
-from tensaurus.rules.attributes import attributes_given, attributes_match
+from tensaurus.rules.attributes import attributes_given, attributes_match, output_of
 from tensaurus.rules.match import FLOATS, literal, orders
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import Apply, Item, Literal, Term, Undefined, Variable, evaluate
@@ -196,7 +196,10 @@ def _attributes(
 ) -> bool:
     """Whether the attributes of the matched heads agree with the term's; binds those that it names."""
     match term:
-        case Item(inner, _):
+        case Item(inner, index):
+            place = matched[id(term)].attrs[0][1]
+            if isinstance(index, str) and values.setdefault(index, place) != place:
+                return False
             return _attributes(inner, matched, known, names, values)
         case Apply(_, args):
             if not all(_attributes(arg, matched, known, names, values) for arg in args):
@@ -217,8 +220,8 @@ def _kinds(args: Sequence[Term | None], matched: dict[int, Head], known: dict[st
                 return known[name].tensor
             case Literal():
                 raise Undefined("the type of a literal")
-            case Item(inner, index):
-                return _tensor(types(inner)[index])
+            case Item(inner):
+                return _tensor(types(inner)[matched[id(term)].attrs[0][1]])
             case Apply():
                 return _tensor(types(term)[0])
 
@@ -258,11 +261,10 @@ class _Writer:
                 return self._constant(value)
             case Item(inner, index):
                 ref, types = self.write(inner, every=True)
-                if index >= len(types):
-                    raise Untypable(f"{inner.op} has {len(types)} outputs")
+                place = output_of(index, self.values, inner.op, len(types))
                 if len(types) == 1:
                     return ref, types
-                return self._step(Step(output_head(index), (ref,), typed((types[index],)), None))
+                return self._step(Step(output_head(place), (ref,), typed((types[place],)), None))
             case Apply(op, args):
                 found = [None if arg is None else self.write(arg) for arg in args]
                 while found and found[-1] is None:

@@ -19,7 +19,7 @@ class Table:
     """E-nodes of each kind, by class."""
 
     rows: dict[Kind, dict[int, list[int]]] = field(default_factory=lambda: defaultdict(dict))
-    _kinds: dict[tuple[Head, int], Kind] = field(default_factory=dict)
+    _kinds: dict[tuple[Head, int], tuple[Kind, ...]] = field(default_factory=dict)
     _kinds_of: dict[int, list[Kind]] = field(default_factory=dict)  # of each class
     _every: dict[Kind, Candidates] = field(default_factory=dict)
 
@@ -34,15 +34,17 @@ class Table:
             row: dict[Kind, list[int]] = {}
             for number in graph.live(group):
                 key = (heads[number], len(args[number]))
-                found = kinds.get(key)
-                if found is None:
+                asked = kinds.get(key)
+                if asked is None:
                     head, count = key
-                    place = head.attrs[0][1] if head.op is ITEM else None
-                    found = kinds[key] = kind(head.op, count, place)
-                if found in row:
-                    row[found].append(number)
-                else:
-                    row[found] = [number]
+                    asked = kinds[key] = (kind(head.op, count),)
+                    if head.op is ITEM:  # a rule asks for this output, or for any
+                        asked = kinds[key] = (*asked, kind(ITEM, count, head.attrs[0][1]))
+                for found in asked:
+                    if found in row:
+                        row[found].append(number)
+                    else:
+                        row[found] = [number]
             for found, numbers in row.items():
                 self.rows[found][group] = numbers
             self._kinds_of[group] = list(row)

@@ -10,7 +10,7 @@ from tensaurus.rules.rule import Rule, read_rules
 from tensaurus.rules.verify import Refuted, Unknown, verify
 
 _EVIDENCE = re.compile(r"\s*\|\s*\w+\([^|]*\)\s*$")
-STRENGTH = ("tested(gf", "tested(z3", "proved(")
+STRENGTH = ("axiom", "tested(gf", "tested(z3", "proved(")
 
 
 def annotated(
@@ -26,9 +26,10 @@ def annotated(
         if not block[0].strip() or block[0].lstrip().startswith("#"):
             lines.extend(block)
             continue
+        rules = read_rules(block)
         block[-1] = _EVIDENCE.sub("", block[-1])
         found: list[Evidence] = []
-        for rule in read_rules(block):
+        for rule in rules:
             result = check(rule)
             if isinstance(result, Evidence):
                 found.append(result)

@@ -6,11 +6,11 @@ import ast
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tensaurus.ops import TensorType
+from tensaurus.ops import TensorType, Untypable
 from tensaurus.ops.declare import Attributes
 from tensaurus.rules.term import Apply, evaluate
 
-__all__ = ["attributes_given", "attributes_match"]
+__all__ = ["attributes_given", "attributes_match", "output_of"]
 
 
 def attributes_match(
@@ -47,3 +47,11 @@ def attributes_given(term: Apply, facts: Mapping[str, Any], values: Mapping[str,
     names = {**facts, **values}
     given.update((name, evaluate(tree, names)) for name, tree in term.attrs)
     return given
+
+
+def output_of(index: int | str, values: Mapping[str, Any], op: object, outputs: int) -> int:
+    """Which output of an operator a term asks for.  Raises Untypable where there is none such."""
+    place = values[index] if isinstance(index, str) else index
+    if not isinstance(place, int) or not 0 <= place < outputs:
+        raise Untypable(f"{op} has {outputs} outputs, and none is {place}")
+    return place

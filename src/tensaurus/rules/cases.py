@@ -56,6 +56,7 @@ from tensaurus.rules.term import (
     Variable,
     evaluate,
     named,
+    outputs_named,
     variables,
 )
 
@@ -230,6 +231,7 @@ class Cases:
             (tree, {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} & given) for tree in rule.where
         ]
         # what the right side computes from names that are bound must type, too
+        self.outputs = [found for root in rule.lhs for found in outputs_named(root)]
         self.made = [(a, _read(a)) for root in rule.rhs for a in inner_first(root)]
         self.refusals = 0
         self.broadcasts = False  # whether a size was asked to be 1
@@ -251,14 +253,19 @@ class Cases:
             self._admitted(binding)
             dtype = self._dtype(now)
             _firm(term, binding)
-            build(term, binding, dtype, every=True)
+            made = build(term, binding, dtype, every=True)
+            assert made is not None
             for other, needed in self.made:
                 if needed <= binding.nodes.keys() | binding.values.keys():
                     _firm(other, binding)
                     build(other, binding, dtype, every=True)
+            return len(made.types)
 
-        def then(now: State, _: Any, __: Any) -> Iterator[Found]:
-            yield from self._step(place + 1, now)
+        def then(now: State, outputs: int, _: Any) -> Iterator[Found]:
+            names = [name for name, owner in self.outputs if owner is term and name not in now.values]
+            for picked in product(range(outputs), repeat=len(names)):
+                values = {**now.values, **dict(zip(names, picked, strict=True))}
+                yield from self._step(place + 1, replace(now, values=values))
 
         for wider in self._introduced(term, state):
             yield from self._settled(wider, run, then)
@@ -417,7 +424,8 @@ def _read(term: Apply) -> set[str]:
         for n in ast.walk(loop.target) if isinstance(n, ast.Name)
     }  # fmt: skip
     rests = {inner.rest for inner in inner_first(term) if inner.rest is not None}
-    return (found - loops) | rests | set(variables(term))
+    outputs = {name for name, _ in outputs_named(term)}
+    return (found - loops) | rests | outputs | set(variables(term))
 
 
 def _in_order(asked: Iterable[Question]) -> Iterator[Question]:

@@ -28,7 +28,7 @@ from tensaurus.rules.change import Change, examples_of
 from tensaurus.rules.coverage import Coverage, flat
 from tensaurus.rules.match import Binding, Matcher, build
 from tensaurus.rules.rule import Rule
-from tensaurus.rules.term import Apply, Item, Term, Undefined, Variable, variables
+from tensaurus.rules.term import Apply, Item, Term, Undefined, Variable, outputs_named, variables
 
 POOL: tuple[tuple[int, ...], ...] = (
     *((), (1,), (2,), (3,), (2, 3), (3, 2), (3, 3), (1, 3), (2, 2, 3), (2, 3, 2), (1, 2, 3), (1, 3, 4, 4)),
@@ -122,7 +122,8 @@ class Maker:
         self.rule = rule
         self.rng = np.random.default_rng(seed)
         self.matcher = Matcher(rule)
-        self.fixed = _asked(rule, "value", "positive", negated=True)
+        self.filled = _asked(rule, "filled", negated=True)
+        self.fixed = _asked(rule, "value", "positive", negated=True) | self.filled
         self.static = _asked(rule, "const") | self.fixed
         self.applications = list(_applications(rule.lhs))
         self.seen: set[Any] = set()
@@ -197,7 +198,10 @@ class Maker:
         binding = Binding({}, dict(values))
         for name, kind in types.items():
             if name in self.static:
-                binding.nodes[name] = constant(_data(kind, self.rng, name in self.fixed))
+                data = _data(kind, self.rng, name in self.fixed)
+                if name in self.filled and data.size and self.rng.random() < 0.9:
+                    data = np.full_like(data, data.flat[0])
+                binding.nodes[name] = constant(data)
             else:
                 binding.nodes[name] = source(name, kind)
         made = _built(self.rule, self.matcher, binding)
@@ -297,6 +301,9 @@ class Proposal:
         self._resize()
         for term in reversed(applications):
             self._learn(term)
+        for root in self.rule.lhs:
+            for name, _ in outputs_named(root):
+                self.values.setdefault(name, int(self.rng.integers(3)))
         integers = "any" in self.rule.tags and self.rng.random() < 0.5
         for name in self.rule.variables:
             if name not in self.types:

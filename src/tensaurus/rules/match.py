@@ -23,7 +23,7 @@ from tensaurus.algebra.simplify import symmetric
 from tensaurus.graph.node import CONSTANT, ITEM, Node, apply, constant, item
 from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType, Untypable
-from tensaurus.rules.attributes import attributes_given, attributes_match
+from tensaurus.rules.attributes import attributes_given, attributes_match, output_of
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import Apply, Fact, Item, Literal, Term, Undefined, Variable, evaluate
 
@@ -45,8 +45,26 @@ class NodeFact(Fact):
         return found
 
     @property
+    def filled(self) -> Fraction:
+        found = filled_value(self.node)
+        if found is None:
+            raise Undefined("not a constant of one number")
+        return found
+
+    @property
     def positive(self) -> bool:
         return self.node.op is CONSTANT and bool((self.node.attribute("data").array > 0).all())
+
+
+def filled_value(node: Node) -> Fraction | None:
+    """The exact number that all elements of a constant are."""
+    if node.op is not CONSTANT:
+        return None
+    data = node.attribute("data").array
+    if data.dtype.kind not in "fiu" or not data.size or (data != data.flat[0]).any():
+        return None
+    number = data.flat[0].item()
+    return Fraction(number) if np.isfinite(number) else None
 
 
 def scalar_value(node: Node) -> Fraction | None:
@@ -130,7 +148,10 @@ def matches(term: Term | None, node: Node | None, binding: Binding, dtypes: froz
         case Literal(value):
             return scalar_value(node) == value
         case Item(inner, index):
-            if node.op is not ITEM or node.attribute("index") != index:
+            if node.op is not ITEM:
+                return False
+            place = node.attribute("index")
+            if place != (binding.values.setdefault(index, place) if isinstance(index, str) else index):
                 return False
             return matches(inner, node.args[0], binding, dtypes)
         case Apply(op, args):
@@ -159,9 +180,8 @@ def build(term: Term | None, binding: Binding, dtype: str, every: bool = False) 
         case Item(inner, index):
             whole = build(inner, binding, dtype, every=True)
             assert whole is not None
-            if index >= len(whole.types):
-                raise Untypable(f"{whole.op} has {len(whole.types)} outputs")
-            return item(whole, index)
+            place = output_of(index, binding.values, whole.op, len(whole.types))
+            return item(whole, place)
         case Apply(op, args):
             given = attributes_given(term, binding.facts(), binding.values)
             nodes = [build(a, binding, dtype) for a in args]

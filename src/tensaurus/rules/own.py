@@ -50,7 +50,7 @@ def own_rules(
 
 
 def _evidence(rule: Rule, file: Path, allow_unproved: bool, note: Callable[[str], None]) -> Evidence:
-    shown = verify(rule)
+    shown = verify(replace(rule, evidence=None))  # what a file says of itself is not taken for it
     if isinstance(shown, Refuted):
         remedy = f"`tensaurus rules verify {file}` shows both sides."
         raise TensaurusError(f"rule {rule.name} is wrong: {shown.reason}", file=file, remedy=remedy)

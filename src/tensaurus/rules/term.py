@@ -1,6 +1,7 @@
 """Terms of rules and the side language of their attributes and conditions, parsed from text.
 
-    term  ::=  variable | variable? | number | Operator(term, ..., attribute=expression, **rest) | term[index]
+    term  ::=  variable | variable? | number | Operator(term, ..., attribute=expression, **rest)
+               | term[number] | term[name]
 
 A rule is read with Python's own grammar and never executed: `evaluate` walks the few forms that sizes,
 tuples and conditions need.
@@ -53,10 +54,10 @@ class Apply:
 
 @dataclass(frozen=True)
 class Item:
-    """One output of a term with several."""
+    """One output of a term with several: a number, or a name for whichever it is."""
 
     term: Apply
-    index: int
+    index: int | str
 
 
 Term: TypeAlias = Variable | Literal | Apply | Item
@@ -94,7 +95,7 @@ def _term(tree: ast.expr) -> Term:
             if name.startswith(OPTIONAL):
                 return Variable(name.removeprefix(OPTIONAL), optional=True)
             return Variable(name)
-        case ast.Subscript(value=inner, slice=ast.Constant(value=int(index))):
+        case ast.Subscript(value=inner, slice=(ast.Constant(value=int(index)) | ast.Name(id=index))):
             found = _term(inner)
             if not isinstance(found, Apply):
                 raise RuleError(f"{ast.unparse(tree)}: only an operator has outputs")
@@ -149,9 +150,19 @@ def named(term: Term | None) -> set[str]:
         case Apply(_, args, attrs, rest):
             found = {value.id for _, value in attrs if isinstance(value, ast.Name)}
             return found.union({rest} if rest else (), *(named(arg) for arg in args))
-        case Item(inner, _):
-            return named(inner)
+        case Item(inner, index):
+            return named(inner) | ({index} if isinstance(index, str) else set())
     return set()
+
+
+def outputs_named(term: Term | None) -> list[tuple[str, Apply]]:
+    """The names that a term has for outputs, and whose outputs they are."""
+    match term:
+        case Apply(_, args, _, _):
+            return [found for arg in args for found in outputs_named(arg)]
+        case Item(inner, index):
+            return [*([(index, inner)] if isinstance(index, str) else []), *outputs_named(inner)]
+    return []
 
 
 def attributes(term: Term | None) -> list[ast.expr]:
@@ -330,6 +341,11 @@ class Fact:
         """True for a constant whose elements are all known to be above zero."""
         raise Undefined("not a constant")
 
+    @property
+    def filled(self) -> Fraction:
+        """The number that all elements of a constant are.  Raises Undefined where there is none."""
+        raise Undefined("not a constant of one number")
+
 
 def _product(values: Any) -> Any:
     return reduce(operator.mul, values, 1)
@@ -344,6 +360,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "dtype": lambda x: x.dtype,
     "value": lambda x: x.value,
     "positive": lambda x: x.positive,
+    "filled": lambda x: x.filled,
     "len": len,
     "range": range,
     "tuple": tuple,
