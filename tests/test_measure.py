@@ -298,7 +298,9 @@ def test_an_interrupt_while_a_worker_is_asked_ends_it() -> None:
     with Worker("onnxruntime", threads=1) as worker:
         worker.compile(ONE)
         worker.feed({"x": np.zeros((128, 128), np.float32)})
-        timer = threading.Timer(0.3, interrupt_main)
+        ident = threading.main_thread().ident
+        assert ident is not None
+        timer = threading.Timer(0.3, signal.pthread_kill, (ident, signal.SIGINT))
         timer.start()
         with pytest.raises(KeyboardInterrupt):
             worker.time(60)

@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import threading
-from _thread import interrupt_main
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
@@ -249,4 +248,6 @@ def _on_unraisable(lost: Any) -> None:
 
 def _redeliver() -> None:
     _state.again = True
-    interrupt_main(signal.SIGINT)
+    ident = threading.main_thread().ident
+    assert ident is not None
+    signal.pthread_kill(ident, signal.SIGINT)  # ends what the thread waits in, too
