@@ -66,14 +66,16 @@ def _equal_parts(size: Size, count: int) -> tuple[Size, ...]:
 
 
 def _split_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Sizes as numbers; equal symbolic ones as their count."""
+    """Sizes as numbers; equal symbolic ones as their count, which runtimes refuse for a size of 0."""
     axis = one_axis(attrs["axis"], tensors[0].rank)
     sizes, count = attrs["split"], attrs["num_outputs"]
+    counted = sizes is None
     if sizes is None:
         if not count:
             raise Untypable("neither sizes nor a number of outputs")
         sizes = _equal_parts(tensors[0].shape[axis], count)
-    if sizes and not isinstance(sizes[0], int) and all(same(n, sizes[0]) for n in sizes):
+    counted = counted or bool(sizes) and nonnegative(sizes[0] - 1)
+    if counted and not isinstance(sizes[0], int) and all(same(n, sizes[0]) for n in sizes):
         return {"axis": axis, "split": None, "num_outputs": len(sizes)}
     return {"axis": axis, "split": sizes, "num_outputs": None}
 
