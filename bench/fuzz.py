@@ -21,6 +21,7 @@ import gc
 import os
 import signal
 import sys
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -207,6 +208,8 @@ def _ride(connection: Connection, folder: Path, seed: int, numbers: Sequence[int
             connection.send(lane.report(number))
     except (KeyboardInterrupt, BrokenPipeError):
         pass
+    except BaseException:
+        traceback.print_exc()
     finally:
         lane.close()
         connection.close()
@@ -306,9 +309,10 @@ def main() -> None:
                 break
     except KeyboardInterrupt:
         pass
-    print(f"{len(reports)} mutants in {monotonic() - start:.0f} s")
+    known = complete(reports, options.first)
+    print(f"{len(reports)} mutants in {monotonic() - start:.0f} s, {len(known)} without a gap")
     with replacing(options.table) as beside:
-        beside.write_text(table(complete(reports, options.first), options.seed))
+        beside.write_text(table(known, options.seed))
 
 
 if __name__ == "__main__":

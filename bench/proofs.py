@@ -1,12 +1,15 @@
 """How many rules are proved for all sizes, how long that takes, and what stops the others.
 
-    python bench/proofs.py [name ...]     rules whose names contain one of these; all without
+    python bench/proofs.py [--limit SECONDS] [name ...]
+
+Rules whose names contain one of these; all without.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from math import inf
 
 from tensaurus.rules.proof import Unproved, prove
 from tensaurus.rules.rule import library
@@ -15,14 +18,16 @@ from tensaurus.rules.rule import library
 def main() -> None:
     parser = argparse.ArgumentParser(description="prove rules for all sizes")
     parser.add_argument("names", nargs="*")
-    names = parser.parse_args().names
+    parser.add_argument("--limit", type=float, default=inf, help="seconds for each rule")
+    options = parser.parse_args()
+    names = options.names
     rules = [rule for rule in library() if "off" not in rule.tags]
     chosen = [rule for rule in rules if not names or any(name in rule.name for name in names)]
     unproved: list[Unproved] = []
     begin = time.perf_counter()
     for rule in chosen:
         start = time.perf_counter()
-        found = prove(rule)
+        found = prove(rule, options.limit)
         said = found.reason if isinstance(found, Unproved) else str(found)
         print(f"{time.perf_counter() - start:7.2f} s  {rule.name}: {said[:300]}", flush=True)
         unproved.extend([found] if isinstance(found, Unproved) else [])

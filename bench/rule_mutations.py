@@ -12,7 +12,7 @@ A mutant is refuted, or right after all (the mutation changes nothing, or genera
 or tested as any rule is), or unknown, or there is no instance of it.  Writes tables/rule_mutations.md: fates
 by kind, and every mutant that was not refuted.
 
-    python bench/rule_mutations.py [--wanted 40] [--limit SECONDS] [name ...]
+    python bench/rule_mutations.py [--wanted 40] [--limit SECONDS] [--lanes 1] [name ...]
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from math import inf
+from multiprocessing import get_context
 from pathlib import Path
 from time import monotonic
 
@@ -46,6 +48,17 @@ class Mutant:
     kind: str
     what: str
     rule: Rule
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of one mutant: one of FATES, and why."""
+
+    rule: str
+    kind: str
+    what: str
+    fate: str
+    why: str
 
 
 def mutants(rule: Rule) -> Iterator[Mutant]:
@@ -147,27 +160,37 @@ def _lost(term: Term) -> Iterator[tuple[str, Term]]:
 
 def fate(mutant: Rule, wanted: int) -> tuple[str, str]:
     """One of FATES, and why."""
-    found = verify(mutant, wanted)
+    found = verify(replace(mutant, evidence=None), wanted)
     if isinstance(found, Refuted):
         return "refuted", found.reason
     return (found.kind, str(found)) if isinstance(found, Evidence) else ("unknown", found.reason)
 
 
-def page(rows: Sequence[tuple[Mutant, str, str]], rules: int) -> str:
+@cache
+def _rules() -> dict[str, Rule]:
+    return {rule.name: rule for rule in library() if "off" not in rule.tags}
+
+
+def fates(name: str, wanted: int) -> list[Row]:
+    """What becomes of every mutant of a rule."""
+    return [Row(name, m.kind, m.what, *fate(m.rule, wanted)) for m in mutants(_rules()[name])]
+
+
+def page(rows: Sequence[Row], rules: int) -> str:
     """The table as Markdown."""
-    counts = Counter((mutant.kind, found) for mutant, found, _ in rows)
+    counts = Counter((row.kind, row.fate) for row in rows)
     said = f"{len(rows)} mutants of {rules} rules; `python bench/rule_mutations.py`."
     lines = ["# Mutants of the rules", "", said, "", f"| mutation | mutants | {' | '.join(FATES)} |"]
     lines += [f"| --- | {' | '.join(['---:'] * (1 + len(FATES)))} |"]
     for kind in KINDS:
-        fates = [counts[kind, found] for found in FATES]
-        cells = [sum(fates), *fates]
+        ends = [counts[kind, end] for end in FATES]
+        cells = [sum(ends), *ends]
         lines.append(f"| {kind} | {' | '.join(map(str, cells))} |")
     lines += ["", "## Not refuted", "", "| rule | mutation | | fate | why |"]
     lines += ["| --- | --- | --- | --- | --- |"]
-    for mutant, found, why in rows:
-        if found != "refuted":
-            cells = [mutant.rule.name, mutant.kind, f"`{mutant.what}`", found, why[:160]]
+    for row in rows:
+        if row.fate != "refuted":
+            cells = [row.rule, row.kind, f"`{row.what}`", row.fate, row.why[:160]]
             lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -179,22 +202,22 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="rules; all where none is named")
     parser.add_argument("--wanted", type=int, default=40, help="instances of each mutant")
     parser.add_argument("--limit", type=float, default=inf, help="seconds after which it ends")
+    parser.add_argument("--lanes", type=int, default=1, help="processes side by side")
     parser.add_argument("--table", type=Path, default=TABLE)
     options = parser.parse_args()
-    rows: list[tuple[Mutant, str, str]] = []
+    names = options.names or list(_rules())
+    rows: list[Row] = []
     start, done = monotonic(), 0
-    for rule in library():
-        if "off" in rule.tags or (options.names and rule.name not in options.names):
-            continue
-        if monotonic() - start > options.limit:
-            break
-        done += 1
-        for mutant in mutants(rule):
-            found, why = fate(mutant.rule, options.wanted)
-            rows.append((mutant, found, why))
-            if found != "refuted":
-                print(f"{found:8} {rule.name}: {mutant.kind} {mutant.what}: {why[:100]}", flush=True)
-    print(Counter(found for _, found, _ in rows))
+    with get_context("fork").Pool(options.lanes) as pool:
+        for found in pool.imap(partial(fates, wanted=options.wanted), names):
+            done += 1
+            rows += found
+            for row in found:
+                if row.fate != "refuted":
+                    print(f"{row.fate:8} {row.rule}: {row.kind} {row.what}: {row.why[:100]}", flush=True)
+            if monotonic() - start > options.limit:
+                break
+    print(Counter(row.fate for row in rows))
     with replacing(options.table) as beside:
         beside.write_text(page(rows, done))
 

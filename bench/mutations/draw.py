@@ -177,5 +177,5 @@ def mutant(seed: int, number: int) -> Mutant:
                 chosen = random.choice(KINDS[kind])
                 draft.steps.append(f"{chosen.__name__} {chosen(draft)}".strip())
             return Mutant(number, name, kind, "; ".join(draft.steps), draft.bytes, seedling.files)
-        except (Inapplicable, DecodeError):  # protobuf holds a hundred messages within each other
-            continue
+        except (Inapplicable, DecodeError, ValueError):
+            continue  # protobuf holds a hundred messages within each other; what is broken is no array

@@ -24,6 +24,8 @@ import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from math import inf
+from time import monotonic
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -62,6 +64,14 @@ from tensaurus.rules.term import (
 
 SIZES = ("zero", "nonnegative")  # kinds of questions about sizes
 EVERY = 4  # refusals of which one is tried with numbers
+
+
+class Stopped(Exception):
+    """What a proof stops at."""
+
+
+class Late(Stopped):
+    """The time is over."""
 
 
 class Refused(ValueError):
@@ -213,7 +223,7 @@ class Cases:
     """The cases of one rule in which the largest rank of a variable is `rank`.
 
     `low` is the least size; `dtypes` are the element types of the variables, one for all or by name; without
-    `ones`, sizes that broadcast are not 1.
+    `ones`, sizes that broadcast are not 1.  Raises Late after `until`.
     """
 
     def __init__(
@@ -223,8 +233,10 @@ class Cases:
         low: int = 1,
         dtypes: Mapping[str, str] | str = "float32",
         ones: bool = True,
+        until: float = inf,
     ):
         self.rule, self.rank, self.low, self.dtypes, self.ones = rule, rank, low, dtypes, ones
+        self.until = until
         self.applications = [a for root in rule.lhs for a in inner_first(root)]
         given = set[str]().union(*map(named, rule.lhs))
         self.conditions = [
@@ -318,6 +330,8 @@ class Cases:
         self, state: State, run: Run, then: Callable[[State, Any, Sequence[Question]], Iterator[Found]]
     ) -> Iterator[Found]:
         """What follows in every case in which the run succeeds."""
+        if monotonic() > self.until:
+            raise Late("the time is over")
         reason: Exception | None = None
         with watched(state.assumed) as watch:
             try:
@@ -336,12 +350,8 @@ class Cases:
                 pass
             elif question.kind in SIZES:
                 found = ways(question)
-                if found is None:
-                    # as far as types go it can be assumed: it is a gap where more than a refusal follows
-                    for other in self._settled(rest.answered(question, True), run, then):
-                        stuck = Gap(f"cannot assume {_said(question)} at {state}")
-                        yield stuck if isinstance(other, Case) else other
-                        return
+                if found is None:  # the sizes keep their form, and the answer is left to whoever proves
+                    yield from self._settled(rest.answered(question, True), run, then)
                 for values in found or ():
                     changed = rest.put(values)
                     if changed is not None:

@@ -29,11 +29,11 @@ from itertools import chain, product
 from math import inf
 from time import monotonic
 
-from tensaurus.rules.cases import Case, Cases, Gap, inner_first
+from tensaurus.rules.cases import Case, Cases, Gap, Late, Stopped, inner_first
 from tensaurus.rules.domain import RANK, domain, sampled
 from tensaurus.rules.evidence import Proved
 from tensaurus.rules.pointwise import scalar_rule
-from tensaurus.rules.prover import Open, Settled, equal
+from tensaurus.rules.prover import MOVED, STRENGTH, Open, Settled, equal
 from tensaurus.rules.rule import Rule
 
 LIMIT = 120  # cases of one rank: if there may be more, sizes of one are left out from the next rank on
@@ -64,32 +64,23 @@ def prove(rule: Rule, seconds: float = inf) -> Proved | Unproved:
     try:
         if scalar is not None:
             kinds = product(_types(rule), repeat=len(rule.variables))
-            used = [by for each in kinds for by in _proved(Cases(scalar, dtypes=_named(rule, each)), until)]
+            cases = (Cases(scalar, dtypes=_named(rule, each), until=until) for each in kinds)
+            used = [by for each in cases for by in _proved(each)]
             if not used:
                 return Unproved(rule, NOWHERE)
             return Proved(*_by(used, "all sizes, all ranks" + _sampled(rule)))
         return _by_ranks(rule, until)
-    except _Stopped as stopped:
+    except Stopped as stopped:
         return Unproved(rule, str(stopped))
 
 
-class _Stopped(Exception):
-    """What a proof stops at."""
-
-
-class _Late(_Stopped):
-    """The time is over."""
-
-
-def _proved(cases: Cases, until: float) -> list[str]:
-    """What each case is proved by.  Raises _Stopped at the first that is not."""
+def _proved(cases: Cases) -> list[str]:
+    """What each case is proved by.  Raises Stopped at the first that is not."""
     used: list[str] = []
     for found in cases:
-        if monotonic() > until:
-            raise _Late("the time is over")
         verdict = found if isinstance(found, Gap) else settled(found)
         if not isinstance(verdict, Settled):
-            raise _Stopped(verdict.reason + (f" at {found.state}" if isinstance(found, Case) else ""))
+            raise Stopped(verdict.reason + (f" at {found.state}" if isinstance(found, Case) else ""))
         used.append(verdict.by)
     return used
 
@@ -109,9 +100,11 @@ def _by_ranks(rule: Rule, until: float) -> Proved | Unproved:
     else:
         return Unproved(rule, NOWHERE)
     ranks = [rank for rank, found in enumerate(used) if found]
+    moves = all(by == MOVED for found in used for by in found)
     for other in uniform[uniform.index(kinds) + 1 :] if kinds in uniform else ():
-        for rank in range(ranks[0], max(ranks[0], SMALL) + 1):
-            used.append(_proved(Cases(rule, rank, dtypes=other), inf))
+        # what only moves elements does not ask what they are
+        for rank in range(ranks[0], ranks[0] + 1 if moves else max(ranks[0], SMALL) + 1):
+            used.append(_proved(Cases(rule, rank, dtypes=other, until=until)))
     said = f"all sizes, ranks {ranks[0]}-{ranks[-1]}"
     if whole < ranks[-1]:
         said += f", sizes of one in broadcasting to rank {whole}"
@@ -123,10 +116,10 @@ def _ranks(rule: Rule, dtypes: Mapping[str, str], until: float) -> tuple[list[li
     used: list[list[str]] = []
     whole = RANK
     for rank in range(RANK + 1):
-        cases = Cases(rule, rank, dtypes=dtypes, ones=whole == RANK)
+        cases = Cases(rule, rank, dtypes=dtypes, ones=whole == RANK, until=until)
         try:
-            used.append(_proved(cases, until))
-        except _Late:
+            used.append(_proved(cases))
+        except Late:
             if any(used):
                 break
             raise
@@ -164,10 +157,10 @@ def _sampled(rule: Rule) -> str:
 
 def settled(case: Case) -> Settled | Open:
     """Whether the sides of a case are equal."""
-    by = "algebra"
+    by = MOVED
     for left, right in zip(case.left, case.right, strict=True):
         verdict = equal(left, right, case.state.assumed)
         if isinstance(verdict, Open):
             return verdict
-        by = verdict.by if verdict.by != "algebra" else by
+        by = max(by, verdict.by, key=STRENGTH.index)
     return Settled(by)

@@ -1,0 +1,211 @@
+"""Bodies of expressions as terms of Z3."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+from tensaurus.algebra.expr import Body, Call, Const, Index, Read, Scope, Select, Tensor, replace_axes
+from tensaurus.algebra.functions import cast_target
+from tensaurus.algebra.size import Axis, Floor, Symbol, atoms, evaluate, polynomial, terms_of
+from tensaurus.algebra.text import show
+from tensaurus.algebra.typing import dtype_of
+from tensaurus.algebra.undecided import Question
+from tensaurus.rules.assumption import LEAST
+
+__all__ = ["PlacedTerms", "Terms"]
+
+COMPARED = {"lt": operator.lt, "le": operator.le, "eq": operator.eq}  # kinds of questions about numbers
+
+
+class Terms:
+    """Over the reals: what is no arithmetic (a read, a choice by places) is a variable, one for each text.
+
+    `facts` are what is known of the variables.
+    """
+
+    def __init__(self, scope: Scope, positive: frozenset[str]):
+        import z3
+
+        self.z3, self.axes, self.positive = z3, scope.axes, positive
+        self.facts: list[Any] = []
+
+    def of(self, body: Body) -> Any:
+        z3 = self.z3
+        match body:
+            case Const(value):
+                if isinstance(value, bool):
+                    return z3.BoolVal(value)
+                if isinstance(value, float):
+                    raise NotImplementedError(f"number {value}")
+                return self._polynomial(value)
+            case Call(fn, args):
+                return self._call(fn, [self.of(a) for a in args])
+        name = show(Scope(self.axes, body))
+        kind = dtype_of(Scope((), body))
+        if kind == "bool":
+            return z3.Bool(name)
+        if not kind.startswith("float"):
+            raise NotImplementedError(f"order of {kind}")
+        found = z3.Real(name)
+        match body:
+            case Read(Tensor(known), _, None) if known in self.positive:
+                self.facts.append(found > 0)
+        return found
+
+    def _polynomial(self, value: Any) -> Any:
+        z3 = self.z3
+        total: Any = z3.RealVal(0)
+        for factors, coefficient in terms_of(value):
+            exact = Fraction(coefficient)
+            term: Any = z3.Q(exact.numerator, exact.denominator)
+            for atom in factors:
+                name = z3.Real(f"size {atom.key}")
+                if isinstance(atom, Symbol) and atom.low > LEAST:
+                    self.facts.append(name >= atom.low)
+                term = term * name
+            total = total + term
+        return total
+
+    def assume(self, question: Question, yes: bool) -> None:
+        """Take the answer for a fact, if it is of numbers."""
+        if yes and question.kind in COMPARED:
+            a, b = (self.of(x) if isinstance(x, Body) else self._polynomial(x) for x in question.subject)
+            self.facts.append(COMPARED[question.kind](a, b))
+
+    def _call(self, fn: str, args: list[Any]) -> Any:
+        z3 = self.z3
+        plain: dict[str, Callable[..., Any]] = {
+            "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg,
+            "lt": operator.lt, "le": operator.le, "eq": operator.eq,
+            "not": z3.Not, "and": z3.And, "or": z3.Or, "xor": z3.Xor, "where": z3.If,
+        }  # fmt: skip
+        match fn:
+            case "div":
+                return z3.If(args[1] == 0, z3.RealVal(0), args[0] / args[1])
+            case "max":
+                return z3.If(args[0] >= args[1], args[0], args[1])
+            case "min":
+                return z3.If(args[0] <= args[1], args[0], args[1])
+            case "abs":
+                return z3.If(args[0] >= 0, args[0], -args[0])
+            case "sign":
+                return z3.If(args[0] > 0, z3.RealVal(1), z3.If(args[0] < 0, z3.RealVal(-1), z3.RealVal(0)))
+        if fn in plain:
+            return plain[fn](*args)
+        # a function of which nothing is known, of reals or bools
+        sorts = [a.sort() for a in args]
+        bools = fn in ("isnan", "isinf", "to_bool")
+        return z3.Function(fn, *sorts, z3.BoolSort() if bools else z3.RealSort())(*args)
+
+
+class PlacedTerms(Terms):
+    """Besides, places and sizes are integers: a choice by places is one, a read is a function of its places.
+
+    Elements of integer types are anything: they are moved, and nothing is computed with them.
+    """
+
+    def __init__(self, scope: Scope, positive: frozenset[str]):
+        super().__init__(scope, positive)
+        self.places: dict[Any, Any] = {}
+
+    def of(self, body: Body) -> Any:
+        match body:
+            case Const(float(value)):
+                return self.z3.Real(f"literal {value}")
+            case Select(guard, then, other):
+                return self._either([self.size(g) >= 0 for g in guard], then, other)
+            case Read(source, indices, outside):
+                if isinstance(source, Scope):
+                    inside = self.of(replace_axes(source.body, dict(zip(source.axes, indices, strict=True))))
+                else:
+                    inside = self._element(source, indices)
+                if outside is None:
+                    return inside
+                places = [self.size(index) for index in indices]
+                ends = [self.size(n) for n in source.shape]
+                within = [c for p, end in zip(places, ends, strict=True) for c in (p >= 0, p < end)]
+                return self._either(within, inside, outside)
+        return super().of(body)
+
+    def size(self, size: Index) -> Any:
+        """An integer."""
+        for atom in atoms(size):
+            if isinstance(atom, Floor):
+                self._place(atom)
+        return evaluate(size, self._place)
+
+    def assume(self, question: Question, yes: bool) -> None:
+        """Take the answer for a fact, of sizes too."""
+        if question.kind in ("zero", "nonnegative"):
+            size = self.size(question.subject)
+            fact = size == 0 if question.kind == "zero" else size >= 0
+            self.facts.append(fact if yes else self.z3.Not(fact))
+        else:
+            super().assume(question, yes)
+
+    def _place(self, atom: Any) -> Any:
+        if atom in self.places:
+            return self.places[atom]
+        match atom:
+            case Symbol(_, low, high):
+                found = self.places[atom] = self.z3.Int(f"size {atom.key}")
+                if low > LEAST:
+                    self.facts.append(found >= low)
+                if high is not None:
+                    self.facts.append(found <= self.size(high))
+            case Axis(_, extent):
+                found = self.places[atom] = self.z3.Int(f"place {len(self.places)}")
+                self.facts += [found >= 0, found < self.size(extent)]
+            case Floor(_, bottom):
+                found = self.places[atom] = atom.value(self._place, self.size)
+                self.facts.append(self.size(bottom) >= 1)
+            case _:
+                raise NotImplementedError(f"place {atom.key}")
+        return found
+
+    def _element(self, tensor: Tensor, indices: Sequence[Index]) -> Any:
+        z3 = self.z3
+        places = [self.size(index) for index in indices]
+        name, sort = f"tensor {tensor.name}", self._sort(tensor.dtype)
+        found = z3.Const(name, sort)
+        if places:
+            found = z3.Function(name, *[z3.IntSort()] * len(places), sort)(*places)
+        if tensor.name in self.positive:
+            self.facts.append(found > 0)
+        return found
+
+    def _sort(self, dtype: str) -> Any:
+        if dtype == "bool":
+            return self.z3.BoolSort()
+        real = dtype == "real" or dtype.startswith(("float", "bfloat"))
+        return self.z3.RealSort() if real else self.z3.DeclareSort(dtype)
+
+    def _either(self, conditions: Sequence[Any], then: Any, other: Any) -> Any:
+        """One of two bodies, or terms; a number beside elements of integers is one of them."""
+        z3 = self.z3
+        pair = [self.of(x) if isinstance(x, Body) else x for x in (then, other)]
+        for place, term in enumerate(pair):
+            sort = pair[1 - place].sort()
+            if z3.is_real(term) and sort.kind() == z3.Z3_UNINTERPRETED_SORT:
+                pair[place] = z3.Function(f"as {sort}", z3.RealSort(), sort)(term)
+        return z3.If(z3.And(*conditions), *pair)
+
+    def _polynomial(self, value: Any) -> Any:
+        z3 = self.z3
+        total: Any = z3.RealVal(0)
+        for factors, coefficient in terms_of(value):
+            exact = Fraction(coefficient)
+            term: Any = z3.Q(exact.numerator, exact.denominator)
+            for atom in factors:
+                term = term * z3.ToReal(self.size(polynomial(atom)))
+            total = total + term
+        return total
+
+    def _call(self, fn: str, args: list[Any]) -> Any:
+        target = cast_target(fn)
+        if target is not None:
+            return self.z3.Function(fn, args[0].sort(), self._sort(target))(*args)
+        return super()._call(fn, args)
