@@ -139,6 +139,8 @@ def _emit(sketch: Sketch, node: Node, names: dict[Node, str], changes: Changes) 
     if node.op is CONSTANT:
         names[node] = sketch.leaf(node.tensor, node.attribute("data").array, constant=True)
     elif isinstance(node.op, Op):
+        if any(a is not None and a not in names for a in node.args):
+            raise Undrawn("an output that the changed attributes leave out")
         inputs = [None if a is None else names[a] for a in node.args]
         types = tuple(None if n is None else sketch.types[n] for n in inputs)
         attrs = changes.attributes(node.op, dict(node.attrs), types, sketch.rng)

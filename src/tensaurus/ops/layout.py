@@ -45,8 +45,7 @@ def _read_shape(x: Tensor, asked: Sequence[Size], allowzero: int) -> tuple[Size,
 def _reshape_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
     """Known sizes as numbers; a symbolic one as 0 where it is copied, else the only one as -1.
 
-    Beside a size of 0, -1 is no number, and 0 means a copy: sizes that may be 0 are written out, unless it
-    was -1 that was asked for.
+    Beside a size of 0, -1 is no number: sizes that may be 0 are written out, unless -1 was asked for.
     """
     x = tensors[0]
     sizes = list(_read_shape(x, attrs["shape"], attrs["allowzero"]))
@@ -61,7 +60,7 @@ def _reshape_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str,
     asked = any(same(n, -1) for n in attrs["shape"])
     others = [n for p, n in enumerate(sizes) if len(open_) > 1 or p not in open_]
     if open_ and not asked and not all(n > 0 if isinstance(n, int) else nonnegative(n - 1) for n in others):
-        return {"shape": tuple(sizes), "allowzero": 1}
+        return {"shape": tuple(sizes), "allowzero": attrs["allowzero"]}
     if len(open_) == 1:
         shape[open_[0]] = -1
     return {"shape": tuple(shape), "allowzero": 0}

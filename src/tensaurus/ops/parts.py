@@ -292,7 +292,7 @@ def pad(
     if any(negative(n) for n in shape):
         raise Untypable(f"pads {pads} of {x.shape}")
     if mode == "constant":
-        edge = Const(bool(value) if x.dtype == "bool" else value)
+        edge = Const(not same(value, 0) if x.dtype == "bool" else value)
         inner = x.padded(edge)
         return compute(shape, lambda *place: inner[tuple(i - b for i, b in zip(place, begins, strict=True))])
     pieces = [_pieces(mode, *each) for each in zip(x.shape, begins, ends, strict=True)]
@@ -311,6 +311,8 @@ def _pieces(mode: str, n: Size, begin: int, end: int) -> list[tuple[Size, int, S
         return [*before, *middle, *([(n, 0, n - 1)] if end > 0 else [])]
     if mode not in ("reflect", "wrap"):
         raise Untypable(f"the pad mode {mode}")
+    if mode == "wrap" and min(begin, end) < 0:
+        raise Untypable("a wrap that crops: runtimes have their own ideas")
     period = n if mode == "wrap" else n - 1
     reach = max(begin, end)
     if reach > 0 and not nonnegative(period - reach) and (not isinstance(period, int) or period < 1):

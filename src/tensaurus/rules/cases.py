@@ -45,7 +45,7 @@ from tensaurus.algebra.undecided import Question, answer, open_questions, settle
 from tensaurus.graph.node import Node, source
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.rules.assumption import LEAST, Values, easier, symbol, ways
-from tensaurus.rules.domain import KNOWN, choices, put_in, symbols_of
+from tensaurus.rules.domain import KNOWN, choices, paired, put_in, symbols_of
 from tensaurus.rules.match import Binding, build
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import (
@@ -317,8 +317,10 @@ class Cases:
             except (Untypable, Undefined, *KNOWN):
                 return
             rank = -1 if first is None else first.tensor.rank
-        pools = [list(choices(term.op, name, rank)) for name in [n for n, _ in single] + others]
-        for picked in product(*pools):
+        asked = [n for n, _ in single] + others
+        pools = [list(choices(term.op, name, rank)) for name in asked]
+        pairs = paired(term.op)
+        for picked in _equally_long(pools, [name in pairs for name in asked]):
             values = dict(state.values)
             for (_, key), value in zip(single, picked[: len(single)], strict=True):
                 values[key] = value
@@ -409,6 +411,19 @@ class Cases:
         left, right = sides
         if any(a is not b for a, b in zip(left, right, strict=True)):
             yield Case(state, left, right, tuple(asked))
+
+
+def _equally_long(pools: Sequence[Sequence[Any]], paired: Sequence[bool]) -> Iterator[tuple[Any, ...]]:
+    """One of each pool, the tuples of those that are paired equally long."""
+    tuples = [pool for pool, pair in zip(pools, paired, strict=True) if pair]
+    lengths = {len(value) for pool in tuples for value in pool if value is not None}
+    for length in sorted(lengths) or [0]:
+        yield from product(
+            *(
+                [v for v in pool if v is None or len(v) == length] if pair else pool
+                for pool, pair in zip(pools, paired, strict=True)
+            )
+        )
 
 
 def _firm(term: Apply, binding: CaseBinding) -> None:

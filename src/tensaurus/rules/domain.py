@@ -169,6 +169,32 @@ def choices(op: Op, name: str, rank: int) -> Iterator[Any]:
         yield None
 
 
+@cache
+def paired(op: Op) -> frozenset[str]:
+    """Attributes whose tuples must be equally long, as examples with one of them cut short are refused."""
+    examples = cases_of(op)
+    tuples = {name for _, attrs in examples for name, value in attrs.items() if _whole(value) and value}
+    found = {
+        name
+        for name in tuples
+        if all(
+            _refused(op, kinds, {**attrs, name: attrs[name][:-1]})
+            for kinds, attrs in examples
+            if _whole(attrs[name]) and attrs[name]
+        )
+    }
+    alike = all(len({len(attrs[n]) for n in found if _whole(attrs[n])}) <= 1 for _, attrs in examples)
+    return frozenset(found) if alike and len(found) > 1 else frozenset()
+
+
+def _refused(op: Op, kinds: Any, attrs: dict[str, Any]) -> bool:
+    try:
+        op.scopes(kinds, op.canonical(kinds, attrs))
+    except (Untypable, *KNOWN):
+        return True
+    return False
+
+
 def _counts(known: Domain, rank: int, most: int) -> Sequence[int]:
     if known.length is None:
         return range(most + 1)
@@ -184,7 +210,7 @@ def _listed(known: Domain, rank: int) -> Iterator[Any]:
             if orders and any(v != tuple(sorted(v)) for v in tuples):
                 yield from itertools.permutations(range(count))
             elif all(list(v) == sorted(set(v)) for v in tuples):
-                yield from itertools.combinations(range(max(rank, RANK)), count)
+                yield from itertools.combinations(range(rank + count), count)
             else:
                 numbers = sorted({n for v in tuples for n in v if abs(n) < FAR} | {-1, 1, 2})
                 yield from itertools.product(numbers, repeat=count)

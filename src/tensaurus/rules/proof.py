@@ -104,7 +104,7 @@ def _by_ranks(rule: Rule, until: float) -> Proved | Unproved:
     for other in uniform[uniform.index(kinds) + 1 :] if kinds in uniform else ():
         # what only moves elements does not ask what they are
         for rank in range(ranks[0], ranks[0] + 1 if moves else max(ranks[0], SMALL) + 1):
-            used.append(_proved(Cases(rule, rank, dtypes=other, until=until)))
+            used.append(_proved(Cases(rule, rank, dtypes=other)))
     said = f"all sizes, ranks {ranks[0]}-{ranks[-1]}"
     if whole < ranks[-1]:
         said += f", sizes of one in broadcasting to rank {whole}"

@@ -62,8 +62,9 @@ def equal(left: Node, right: Node, assumed: Mapping[Question, bool]) -> Settled 
     memo: dict[Node, Source] = {}
     leaf = partial(_leaf, nonzero=positive)
     first, second = (_scope(expression(node, leaf, memo)) for node in (left, right))
+    computes = _computes(first, second)
     if alike(first, second):
-        return Settled("algebra" if _computes(first, second) else MOVED)
+        return Settled("algebra" if computes else MOVED)
     a, b = canonical(first), canonical(second)
     if a.shape == b.shape:
         verdict = _asked(Terms(a, positive), a.body, b.body, assumed)
@@ -71,7 +72,8 @@ def equal(left: Node, right: Node, assumed: Mapping[Question, bool]) -> Settled 
             return verdict
     # the sizes are equal by what is assumed
     places: dict[Atom, Size] = {own: polynomial(other) for own, other in zip(b.axes, a.axes, strict=True)}
-    return _asked(PlacedTerms(a, positive), a.body, replace_axes(b.body, places), assumed)
+    verdict = _asked(PlacedTerms(a, positive), a.body, replace_axes(b.body, places), assumed)
+    return verdict if computes or isinstance(verdict, Open) else Settled(MOVED)
 
 
 def _scope(source: Source) -> Scope:
@@ -85,6 +87,7 @@ def _asked(terms: Terms, first: Body, second: Body, assumed: Mapping[Question, b
         left, right = terms.of(first), terms.of(second)
         for question, yes in assumed.items():
             terms.assume(question, yes)
+        terms.admit()
         solver = z3.Solver()
         solver.set("timeout", TIMEOUT)
         solver.add(*terms.facts)
@@ -93,7 +96,7 @@ def _asked(terms: Terms, first: Body, second: Body, assumed: Mapping[Question, b
     except (NotImplementedError, TypeError, z3.Z3Exception) as error:
         return Open(f"canonical forms differ, and Z3 has no {error}")
     if found == z3.unsat:
-        return Settled("z3" if _computes(*(Scope(terms.axes, body) for body in (first, second))) else MOVED)
+        return Settled("z3")
     if found == z3.unknown:
         return Open("canonical forms differ, and Z3 says unknown")
     forms = f"{show(Scope(terms.axes, first))} and {show(Scope(terms.axes, second))}"

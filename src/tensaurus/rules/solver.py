@@ -9,6 +9,7 @@ from typing import Any
 
 from tensaurus.algebra.expr import Body, Call, Const, Index, Read, Scope, Select, Tensor, replace_axes
 from tensaurus.algebra.functions import cast_target
+from tensaurus.algebra.integers import RING, is_integer
 from tensaurus.algebra.size import Axis, Floor, Symbol, atoms, evaluate, polynomial, terms_of
 from tensaurus.algebra.text import show
 from tensaurus.algebra.typing import dtype_of
@@ -31,6 +32,9 @@ class Terms:
 
         self.z3, self.axes, self.positive = z3, scope.axes, positive
         self.facts: list[Any] = []
+
+    def admit(self) -> None:
+        """Raises NotImplementedError where it cannot be said over the reals; when all is written."""
 
     def of(self, body: Body) -> Any:
         z3 = self.z3
@@ -104,12 +108,20 @@ class Terms:
 class PlacedTerms(Terms):
     """Besides, places and sizes are integers: a choice by places is one, a read is a function of its places.
 
-    Elements of integer types are anything: they are moved, and nothing is computed with them.
+    Elements of integer types are reals, too: what is equal for all reals as polynomials is so in every ring.
     """
 
     def __init__(self, scope: Scope, positive: frozenset[str]):
         super().__init__(scope, positive)
         self.places: dict[Any, Any] = {}
+        self.integers: set[str] = set()  # the integer types of elements
+        self.called: set[str] = set()
+
+    def admit(self) -> None:
+        """Raises NotImplementedError where integers are asked for more than a ring has."""
+        if self.integers and self.called - RING:
+            fns = " and ".join(sorted(self.called - RING))
+            raise NotImplementedError(f"{fns} of {' and '.join(sorted(self.integers))}")
 
     def of(self, body: Body) -> Any:
         match body:
@@ -178,20 +190,14 @@ class PlacedTerms(Terms):
         return found
 
     def _sort(self, dtype: str) -> Any:
-        if dtype == "bool":
-            return self.z3.BoolSort()
-        real = dtype == "real" or dtype.startswith(("float", "bfloat"))
-        return self.z3.RealSort() if real else self.z3.DeclareSort(dtype)
+        if is_integer(dtype):
+            self.integers.add(dtype)
+        return self.z3.BoolSort() if dtype == "bool" else self.z3.RealSort()
 
     def _either(self, conditions: Sequence[Any], then: Any, other: Any) -> Any:
-        """One of two bodies, or terms; a number beside elements of integers is one of them."""
-        z3 = self.z3
+        """One of two bodies, or terms."""
         pair = [self.of(x) if isinstance(x, Body) else x for x in (then, other)]
-        for place, term in enumerate(pair):
-            sort = pair[1 - place].sort()
-            if z3.is_real(term) and sort.kind() == z3.Z3_UNINTERPRETED_SORT:
-                pair[place] = z3.Function(f"as {sort}", z3.RealSort(), sort)(term)
-        return z3.If(z3.And(*conditions), *pair)
+        return self.z3.If(self.z3.And(*conditions), *pair)
 
     def _polynomial(self, value: Any) -> Any:
         z3 = self.z3
@@ -208,4 +214,5 @@ class PlacedTerms(Terms):
         target = cast_target(fn)
         if target is not None:
             return self.z3.Function(fn, args[0].sort(), self._sort(target))(*args)
+        self.called.add(fn)
         return super()._call(fn, args)
