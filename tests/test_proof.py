@@ -84,6 +84,24 @@ WRONG = {
     "rows and columns of one length": (
         "Reshape(Transpose(x, perm=(1, 0)), shape=s, allowzero=z) => Reshape(x, shape=s, allowzero=z)"
     ),
+    # places that Z3 decides about
+    "a crop that is forgotten": (
+        "Pad(Pad(x, pads=p, value=v), pads=q, value=v) "
+        "=> Pad(x, pads=tuple(m + n for m, n in zip(p, q)), value=v)"
+    ),
+    "a part moved by one": (
+        "Slice(x, starts=s, ends=e, axes=(0,), steps=(1,)) "
+        "=> Slice(x, starts=tuple(n + 1 for n in s), ends=tuple(n + 1 for n in e), axes=(0,), steps=(1,))"
+    ),
+    "the other half": (
+        "Slice(Concat(x, y, axis=0), starts=s, ends=e, axes=(0,), steps=(1,)) "
+        "=> Slice(y, starts=s, ends=e, axes=(0,), steps=(1,)) "
+        "where s[0] >= 0, e[0] >= 0, e[0] <= dim(x,0), shape(x) == shape(y)"
+    ),
+    "a pad that is cut off on the other side": (
+        "Slice(Pad(x, pads=p, value=v), starts=s, ends=e, axes=(0,), steps=(1,)) => x "
+        "where len(p) == 2, s == (p[1],), e == (dim(x,0) + p[1],), p[0] >= 0, p[1] >= 0"
+    ),
     # groups
     "weights of groups side by side": (
         "Concat(Conv(x, v, group=g, **a), Conv(x, w, group=g, **a), axis=1) "
@@ -133,20 +151,25 @@ RIGHT = {
         "ReduceSum(Transpose(x, perm=(1, 0)), axes=(0,), keepdims=0) => ReduceSum(x, axes=(1,), keepdims=0)"
     ),
     "where both are one": "Where(c, x, x) => x where rank(c) == 0",
+    "all of it": "Slice(x, starts=(0,), ends=e, axes=(0,), steps=(1,)) => x where e[0] >= dim(x,0)",
+    "a pad that is cut off": (
+        "Slice(Pad(x, pads=p, value=v), starts=s, ends=e, axes=(0,), steps=(1,)) => x "
+        "where len(p) == 2, s == (p[0],), e == (dim(x,0) + p[0],), p[0] >= 0, p[1] >= 0"
+    ),
     "flattened twice": "Flatten(Flatten(x, axis=1), axis=1) => Flatten(x, axis=1)",
 }
 
 
 def proof_of(text: str) -> Proved | Unproved:
     (rule,) = parse_rule(f"tried [any]: {text}" if "Where" in text else f"tried: {text}")
-    return prove(rule)
+    return prove(rule, 20)
 
 
 @pytest.mark.parametrize("text", WRONG.values(), ids=WRONG)
 def test_no_wrong_rule_is_proved(text: str) -> None:
     found = proof_of(text)
     assert isinstance(found, Unproved), f"{text} is {found}"
-    assert found.reason != NOWHERE
+    assert found.reason not in (NOWHERE, "the time is over")
 
 
 @pytest.mark.parametrize("text", RIGHT.values(), ids=RIGHT)

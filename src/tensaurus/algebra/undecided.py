@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 
@@ -32,6 +33,11 @@ class Watch:
     assumed: Mapping[Question, bool]
     asked: dict[Question, None] = field(default_factory=dict)
 
+    @cached_property
+    def answers(self) -> frozenset[tuple[Question, bool]]:
+        """What is assumed, as a key."""
+        return frozenset(self.assumed.items())
+
 
 _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
@@ -49,6 +55,12 @@ def watched(assumed: Mapping[Question, bool]) -> Iterator[Watch]:
 
 def watching() -> bool:
     return _watch.get() is not None
+
+
+def assumptions() -> frozenset[tuple[Question, bool]] | None:
+    """What answers are assumed: a part of the key of whatever may depend on them."""
+    watch = _watch.get()
+    return None if watch is None else watch.answers
 
 
 def answer(kind: str, subject: Any) -> bool:

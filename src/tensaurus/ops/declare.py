@@ -23,7 +23,7 @@ from tensaurus.algebra.expr import Scope, Tensor
 from tensaurus.algebra.size import Size
 from tensaurus.algebra.typing import Untypable as Untypable
 from tensaurus.algebra.typing import dtype_of
-from tensaurus.algebra.undecided import settled_so_far, watching
+from tensaurus.algebra.undecided import assumptions, settled_so_far, watching
 
 # The element types that expressions compute with; any other (strings, 8-bit floats) leaves a node opaque.
 NUMBERS = frozenset(
@@ -168,7 +168,7 @@ class Op:
 
     def scopes(self, types: tuple[TensorType | None, ...], attrs: Attributes) -> tuple[Scope, ...]:
         """The expression of each output over `tensors(types)`; attrs in canonical form.  Raises Untypable."""
-        key = (types, attrs)
+        key = (types, attrs, assumptions())
         found = self._scopes.get(key)
         if found is None or isinstance(found, Untypable) and watching():
             try:
@@ -187,11 +187,13 @@ class Op:
 
     def types(self, types: tuple[TensorType | None, ...], attrs: Attributes) -> tuple[TensorType, ...]:
         """The type of each output.  Raises Untypable."""
-        key = (types, attrs)
+        key = (types, attrs, assumptions())
         found = self._types.get(key)
         if found is None:
             scopes = self.scopes(types, attrs)
             found = tuple(TensorType(dtype_of(scope), scope.shape) for scope in scopes)
+            if len(self._types) > 65536:
+                self._types.clear()
             self._types[key] = found
         return found
 

@@ -39,6 +39,7 @@ from tensaurus.rules.rule import Rule
 LIMIT = 120  # cases of one rank: if there may be more, sizes of one are left out from the next rank on
 MOST = 3000  # cases of one rank: if there may be more, and no sizes of one among them, the rank is left out
 SMALL = 2  # the largest rank for which other element types than the first are tried
+LEAST_RANK = 2  # a proof of fewer ranks, where there are more, says too little
 TYPES = ("float32", "int64", "bool")  # of variables that may be of any
 FLOATS = ("float32", "float64")
 MIXED = 3  # variables whose element types are tried in all combinations, where one type for all does not do
@@ -56,8 +57,7 @@ class Unproved:
 def prove(rule: Rule, seconds: float = inf) -> Proved | Unproved:
     """Evidence that a rule is right for all sizes.
 
-    After so many seconds no further rank is begun, and the evidence names those that are done; a rank that is
-    not done then is none.
+    After so many seconds the evidence names the ranks that are done; it is none where LEAST_RANK is not.
     """
     scalar = scalar_rule(rule)
     until = monotonic() + seconds
@@ -120,7 +120,7 @@ def _ranks(rule: Rule, dtypes: Mapping[str, str], until: float) -> tuple[list[li
         try:
             used.append(_proved(cases))
         except Late:
-            if any(used):
+            if rank > LEAST_RANK and any(used):
                 break
             raise
         before, now = (len(found) for found in (*[[]], *used)[-2:])

@@ -19,7 +19,7 @@ from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.simplify import alike, canonical
 from tensaurus.algebra.size import Atom, Size, polynomial
 from tensaurus.algebra.text import show
-from tensaurus.algebra.undecided import Question
+from tensaurus.algebra.undecided import Question, watched
 from tensaurus.graph.node import CONSTANT, INPUT, Node
 from tensaurus.rules.domain import REAL
 from tensaurus.rules.expression import Source, expression
@@ -61,7 +61,8 @@ def equal(left: Node, right: Node, assumed: Mapping[Question, bool]) -> Settled 
     positive = frozenset(q.subject for q, known in assumed.items() if q.kind == "positive" and known)
     memo: dict[Node, Source] = {}
     leaf = partial(_leaf, nonzero=positive)
-    first, second = (_scope(expression(node, leaf, memo)) for node in (left, right))
+    with watched(assumed):  # as they were typed
+        first, second = (_scope(expression(node, leaf, memo)) for node in (left, right))
     computes = _computes(first, second)
     if alike(first, second):
         return Settled("algebra" if computes else MOVED)
