@@ -63,6 +63,7 @@ from tensaurus.rules.term import (
 )
 
 SIZES = ("zero", "nonnegative")  # kinds of questions about sizes
+ASSUMED = 24  # answers of one case, beyond which none is assumed that no replacement makes true
 EVERY = 4  # refusals of which one is tried with numbers
 
 
@@ -352,6 +353,9 @@ class Cases:
                 pass
             elif question.kind in SIZES:
                 found = ways(question)
+                if found is None and len(rest.assumed) >= ASSUMED:
+                    yield Gap(f"cannot assume {_said(question)} at {state}")
+                    return
                 if found is None:  # the sizes keep their form, and the answer is left to whoever proves
                     yield from self._settled(rest.answered(question, True), run, then)
                 for values in found or ():

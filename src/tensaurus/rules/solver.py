@@ -10,7 +10,7 @@ from typing import Any
 from tensaurus.algebra.expr import Body, Call, Const, Index, Read, Scope, Select, Tensor, replace_axes
 from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.integers import RING, is_integer
-from tensaurus.algebra.size import Axis, Floor, Symbol, atoms, evaluate, polynomial, terms_of
+from tensaurus.algebra.size import Atom, Axis, Floor, Symbol, atoms, evaluate, polynomial, terms_of
 from tensaurus.algebra.text import show
 from tensaurus.algebra.typing import dtype_of
 from tensaurus.algebra.undecided import Question
@@ -66,12 +66,16 @@ class Terms:
             exact = Fraction(coefficient)
             term: Any = z3.Q(exact.numerator, exact.denominator)
             for atom in factors:
-                name = z3.Real(f"size {atom.key}")
-                if isinstance(atom, Symbol) and atom.low > LEAST:
-                    self.facts.append(name >= atom.low)
-                term = term * name
+                term = term * self._real(atom)
             total = total + term
         return total
+
+    def _real(self, atom: Atom) -> Any:
+        """A size as a real number."""
+        name = self.z3.Real(f"size {atom.key}")
+        if isinstance(atom, Symbol) and atom.low > LEAST:
+            self.facts.append(name >= atom.low)
+        return name
 
     def assume(self, question: Question, yes: bool) -> None:
         """Take the answer for a fact, if it is of numbers."""
@@ -199,16 +203,8 @@ class PlacedTerms(Terms):
         pair = [self.of(x) if isinstance(x, Body) else x for x in (then, other)]
         return self.z3.If(self.z3.And(*conditions), *pair)
 
-    def _polynomial(self, value: Any) -> Any:
-        z3 = self.z3
-        total: Any = z3.RealVal(0)
-        for factors, coefficient in terms_of(value):
-            exact = Fraction(coefficient)
-            term: Any = z3.Q(exact.numerator, exact.denominator)
-            for atom in factors:
-                term = term * z3.ToReal(self.size(polynomial(atom)))
-            total = total + term
-        return total
+    def _real(self, atom: Atom) -> Any:
+        return self.z3.ToReal(self.size(polynomial(atom)))
 
     def _call(self, fn: str, args: list[Any]) -> Any:
         target = cast_target(fn)
