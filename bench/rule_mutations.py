@@ -12,7 +12,7 @@ A mutant is refuted, or right after all (the mutation changes nothing, or genera
 or tested as any rule is), or unknown, or there is no instance of it.  Writes tables/rule_mutations.md: fates
 by kind, and every mutant that was not refuted.
 
-    python bench/rule_mutations.py [--wanted 40] [--limit SECONDS] [--lanes 1] [name ...]
+    python bench/rule_mutations.py [--wanted 40] [--proofs 30] [--limit SECONDS] [--lanes 1] [name ...]
 """
 
 from __future__ import annotations
@@ -158,9 +158,9 @@ def _lost(term: Term) -> Iterator[tuple[str, Term]]:
     yield from _inside(term, _lost)
 
 
-def fate(mutant: Rule, wanted: int) -> tuple[str, str]:
+def fate(mutant: Rule, wanted: int, seconds: float) -> tuple[str, str]:
     """One of FATES, and why."""
-    found = verify(replace(mutant, evidence=None), wanted)
+    found = verify(replace(mutant, evidence=None), wanted, seconds=seconds)
     if isinstance(found, Refuted):
         return "refuted", found.reason
     return (found.kind, str(found)) if isinstance(found, Evidence) else ("unknown", found.reason)
@@ -171,9 +171,9 @@ def _rules() -> dict[str, Rule]:
     return {rule.name: rule for rule in library() if "off" not in rule.tags}
 
 
-def fates(name: str, wanted: int) -> list[Row]:
+def fates(name: str, wanted: int, seconds: float) -> list[Row]:
     """What becomes of every mutant of a rule."""
-    return [Row(name, m.kind, m.what, *fate(m.rule, wanted)) for m in mutants(_rules()[name])]
+    return [Row(name, m.kind, m.what, *fate(m.rule, wanted, seconds)) for m in mutants(_rules()[name])]
 
 
 def page(rows: Sequence[Row], rules: int) -> str:
@@ -201,6 +201,7 @@ def main() -> None:
     )
     parser.add_argument("names", nargs="*", help="rules; all where none is named")
     parser.add_argument("--wanted", type=int, default=40, help="instances of each mutant")
+    parser.add_argument("--proofs", type=float, default=30.0, help="seconds for the proof of each mutant")
     parser.add_argument("--limit", type=float, default=inf, help="seconds after which it ends")
     parser.add_argument("--lanes", type=int, default=1, help="processes side by side")
     parser.add_argument("--table", type=Path, default=TABLE)
@@ -208,8 +209,9 @@ def main() -> None:
     names = options.names or list(_rules())
     rows: list[Row] = []
     start, done = monotonic(), 0
+    each = partial(fates, wanted=options.wanted, seconds=options.proofs)
     with get_context("fork").Pool(options.lanes) as pool:
-        for found in pool.imap(partial(fates, wanted=options.wanted), names):
+        for found in pool.imap(each, names):
             done += 1
             rows += found
             for row in found:

@@ -64,11 +64,11 @@ class Unknown:
 
 
 def verify(
-    rule: Rule, wanted: int = INSTANCES, seed: int = 0, proofs: bool = True
+    rule: Rule, wanted: int = INSTANCES, seed: int = 0, seconds: float = SECONDS
 ) -> Evidence | Refuted | Unknown:
     """The evidence that a rule is right, where it is wrong, or why it is not known.
 
-    What is not refuted is proved for all sizes if it can be, and tested otherwise (or without `proofs`); a
+    What is not refuted is proved for all sizes if it can be within so many seconds, and tested otherwise; a
     law that its line calls an axiom is only tried in float64.
     """
     maker = Maker(rule, seed)
@@ -78,7 +78,7 @@ def verify(
         return Refuted(rule, wrong)
     if isinstance(rule.evidence, Axiom) and len(found) >= FEWEST:
         return rule.evidence
-    proved = prove(rule, SECONDS) if proofs else None
+    proved = prove(rule, seconds) if seconds else None
     if isinstance(proved, Proved):
         return proved
     if len(found) < FEWEST:
