@@ -340,3 +340,33 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
         save_model(model_with_weight(), path)
     assert path.read_bytes() == b"old"
     assert sorted(f.name for f in tmp_path.iterdir()) == ["m.onnx", "m.onnx.data"]
+
+
+def every_text() -> ModelProto:
+    """A model that has each of its texts once, all of them starting with `!`."""
+    model = model_with_weight()
+    graph, node = model.graph, model.graph.node[0]
+    model.producer_name, model.domain, model.doc_string, graph.doc_string = "!0", "!1", "!2", "!3"
+    model.metadata_props.add(key="!4", value="!5")
+    node.doc_string, node.attribute.add(name="!6", doc_string="!7").ref_attr_name = "!8", "!9"
+    tensor = graph.initializer[0]
+    tensor.doc_string = "!10"
+    tensor.external_data.add(key="!11", value="!12")
+    graph.input[0].type.denotation = "!13"
+    graph.quantization_annotation.add(tensor_name="!14").quant_parameter_tensor_names.add(key="!15")
+    graph.sparse_initializer.add().values.name = "!16"
+    function = model.functions.add(name="!17", domain="!18", doc_string="!19")
+    function.input.append("!20")
+    function.node.add(op_type="!21").output.append("!22")
+    model.training_info.add().initialization.name = "!23"
+    return model
+
+
+@pytest.mark.parametrize("number", range(24))
+def test_no_text_may_be_other_than_utf_8(number: int, tmp_path: Path) -> None:
+    content = every_text().SerializeToString()
+    said = f"!{number}".encode()
+    assert content.count(bytes([len(said)]) + said) == 1
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content.replace(bytes([len(said)]) + said, bytes([len(said)]) + b"\xff" * len(said)))
+    refused(path, "not UTF-8")

@@ -17,7 +17,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # A room imports only from rooms on lower floors, and from itself.
 FLOORS = (
     ("errors", "signals", "_version"),
-    ("files", "scratch"),
+    ("collector", "files", "scratch"),
     ("child",),
     ("algebra",),
     ("ops", "codegen"),

@@ -13,7 +13,7 @@ from functools import cached_property
 from math import inf
 from typing import Any, TypeAlias
 
-from tensaurus.egraph.collector import collector_resting
+from tensaurus.collector import collector_resting
 from tensaurus.egraph.egraph import ABSENT, EGraph
 from tensaurus.egraph.extract import Choice, Problem, greedy, needed
 from tensaurus.egraph.pattern import Match, Pattern

@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from time import monotonic
 
-from tensaurus.egraph.collector import collector_resting
+from tensaurus.collector import collector_resting
 from tensaurus.egraph.extract import Choice, Problem, dag_cost, greedy, needed
 
 __all__ = ["improved", "quick"]

@@ -16,8 +16,8 @@ from math import inf
 from time import monotonic
 from typing import Any, Protocol, TypeAlias
 
+from tensaurus.collector import collector_resting
 from tensaurus.egraph.check import Refutation, check
-from tensaurus.egraph.collector import collector_resting
 from tensaurus.egraph.egraph import EGraph, Kind
 from tensaurus.egraph.finder import Finder, find_all
 from tensaurus.egraph.join import Joined, Needs, joined

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import onnx
+from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 from onnx import ModelProto, TensorProto
 
@@ -87,21 +88,19 @@ def _known_fields(model: ModelProto) -> bool:
     return not any(len(UnknownFieldSet(message)) for message in messages)
 
 
-def _texts(model: ModelProto) -> Iterator[object]:
-    """The names in a model; protobuf gives those that are not UTF-8 as bytes."""
-    yield from (model.producer_name, model.producer_version, model.domain, model.doc_string)
-    for entry in (*model.metadata_props, *model.graph.metadata_props):
-        yield from (entry.key, entry.value)
-    yield from (entry.domain for entry in model.opset_import)
-    for graph in graphs_in(model.graph):
-        yield from (graph.name, graph.doc_string)
-        for value in (*graph.input, *graph.output, *graph.value_info):
-            yield value.name
-            yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
-        yield from (tensor.name for tensor in graph.initializer)
-        for node in graph.node:
-            yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
-            yield from (attribute.name for attribute in node.attribute)
+def _texts(message: Message) -> Iterator[object]:
+    """Every text in a message; protobuf gives those that are not UTF-8 as bytes."""
+    if isinstance(message, TensorProto):  # whose elements are not to be copied
+        yield from (message.name, message.doc_string)
+        yield from (text for entry in message.external_data for text in (entry.key, entry.value))
+        return
+    for field, value in message.ListFields():
+        repeated = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+        if field.type == field.TYPE_STRING:
+            yield from value if repeated else (value,)
+        elif field.type == field.TYPE_MESSAGE:
+            for part in value if repeated else (value,):
+                yield from _texts(part)
 
 
 # ------------------------------------------------------------------------------------ external data

@@ -15,6 +15,7 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 from tensaurus.algebra.size import Arithmetic, Floor, Largest, Symbol, polynomial, terms_of
+from tensaurus.collector import collector_resting
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.data import Data, numpy_dtype
 from tensaurus.graph.frame import CONTENT, Frame, around, graphs_in, light_copy, opsets_of
@@ -60,9 +61,10 @@ def import_model(
     functions = frozenset((f.domain, f.name) for f in model.functions)
     room = Room(opsets_of(model), functions, Types(light), graph=model.graph)
     try:
-        for value in inputs:
-            room.take(value)
-        room.run(model.graph, overridable)
+        with collector_resting():  # nodes are many, and none is garbage
+            for value in inputs:
+                room.take(value)
+            room.run(model.graph, overridable)
         outputs = tuple((o.name, room.lookup(o.name)) for o in graph.output)
         for value, (_, node) in zip(graph.output, outputs, strict=True):
             _require_stated(value, node.types[0])

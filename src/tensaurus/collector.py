@@ -1,4 +1,4 @@
-"""Python's garbage collector, out of the way of e-graphs."""
+"""Python's garbage collector, out of the way of what has no garbage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["collector_resting"]
 
 @contextmanager
 def collector_resting() -> Iterator[None]:
-    """An e-graph has no garbage in cycles, and the collector would walk through all of it again and again.
+    """E-graphs and programs have none in cycles, and the collector would walk through all of them again.
 
     What was made meanwhile counts as old at once: the collector would begin with it as soon as it is back.
     """
