@@ -9,7 +9,8 @@ Each rule is mutated mechanically, one change at a time:
     lost       an operator of one tensor on the right side is left out
 
 A mutant is refuted, or right after all (the mutation changes nothing, or generalizes the law: it is proved,
-or tested as any rule is), or unknown, or there is no instance of it.  Writes tables/rule_mutations.md: fates
+or tested as any rule is), or there is nowhere where it applies (types refuse it: no instance, no case), or
+it is unknown.  Writes tables/rule_mutations.md: fates
 by kind, and every mutant that was not refuted.
 
     python bench/rule_mutations.py [--wanted 40] [--proofs 30] [--limit SECONDS] [--lanes 1] [name ...]
@@ -32,13 +33,14 @@ from time import monotonic
 from tensaurus.files import replacing
 from tensaurus.rules.evidence import Evidence
 from tensaurus.rules.match import commutes
+from tensaurus.rules.proof import NOWHERE, Unproved, prove
 from tensaurus.rules.rule import Rule, library
 from tensaurus.rules.term import Apply, Item, Literal, Term, Variable
 from tensaurus.rules.verify import Refuted, verify
 
 TABLE = Path(__file__).parent / "tables" / "rule_mutations.md"
 KINDS = ("dropped", "freed", "swapped", "changed", "lost")
-FATES = ("refuted", "proved", "tested", "unknown")
+FATES = ("refuted", "proved", "nowhere", "tested", "unknown")
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,11 @@ def fate(mutant: Rule, wanted: int, seconds: float) -> tuple[str, str]:
     found = verify(replace(mutant, evidence=None), wanted, seconds=seconds)
     if isinstance(found, Refuted):
         return "refuted", found.reason
-    return (found.kind, str(found)) if isinstance(found, Evidence) else ("unknown", found.reason)
+    if isinstance(found, Evidence):
+        return found.kind, str(found)
+    proof = prove(mutant, seconds)
+    nowhere = isinstance(proof, Unproved) and proof.reason == NOWHERE
+    return "nowhere" if nowhere else "unknown", found.reason
 
 
 @cache
@@ -179,7 +185,7 @@ def fates(name: str, wanted: int, seconds: float) -> list[Row]:
 def page(rows: Sequence[Row], rules: int) -> str:
     """The table as Markdown."""
     counts = Counter((row.kind, row.fate) for row in rows)
-    said = f"{len(rows)} mutants of {rules} rules; `python bench/rule_mutations.py`."
+    said = f"{len(rows)} mutants of {rules} rules of {len(_rules())}; `python bench/rule_mutations.py`."
     lines = ["# Mutants of the rules", "", said, "", f"| mutation | mutants | {' | '.join(FATES)} |"]
     lines += [f"| --- | {' | '.join(['---:'] * (1 + len(FATES)))} |"]
     for kind in KINDS:
