@@ -8,6 +8,7 @@ from typing import Any
 from tensaurus.algebra.expr import Body, Const, Scope, Tensor, compute, where
 from tensaurus.algebra.size import Size, largest, negative, nonnegative, same, smallest
 from tensaurus.algebra.typing import Untypable
+from tensaurus.algebra.undecided import open_questions
 from tensaurus.ops.axes import distinct_axes, one_axis, replaced
 from tensaurus.ops.declare import op
 
@@ -292,7 +293,10 @@ def pad(
     if any(negative(n) for n in shape):
         raise Untypable(f"pads {pads} of {x.shape}")
     if mode == "constant":
-        edge = Const(not same(value, 0) if x.dtype == "bool" else value)
+        truth = x.dtype == "bool" and not same(value, 0)
+        if truth and open_questions():
+            raise Untypable("whether the value is zero is not known")
+        edge = Const(truth if x.dtype == "bool" else value)
         inner = x.padded(edge)
         return compute(shape, lambda *place: inner[tuple(i - b for i, b in zip(place, begins, strict=True))])
     pieces = [_pieces(mode, *each) for each in zip(x.shape, begins, ends, strict=True)]

@@ -67,7 +67,8 @@ def _zero(gap: Size) -> list[Values] | None:
         if isinstance(bottom, int) and gcd(share, bottom) == 1:
             top = _divided(top, share) or top
         hint = min((a.key for a in atoms(top) if isinstance(a, Symbol)), default="n")
-        return _zero(top - bottom * symbol(hint, 1 if nonnegative(top - 1) else 0))
+        least = 1 if nonnegative(top - 1) else 0 if nonnegative(top) else LEAST
+        return _zero(top - bottom * symbol(hint, least))
     for signed in (gap, -gap):
         if nonnegative(signed):
             return _all_zero(signed) or _quotient(signed)

@@ -99,6 +99,10 @@ class VariableFact(Fact):
     def positive(self) -> bool:
         return self.static and answer("positive", self.name)
 
+    @property
+    def filled(self) -> Any:
+        raise TypeError(f"what fills {self.name}")
+
 
 class CaseBinding(Binding):
     """What a case binds, with facts in the place of nodes."""
@@ -313,10 +317,8 @@ class Cases:
             return
         rank = 0
         if term.args:
-            try:
+            with watched(state.assumed):  # as it was typed before
                 first = build(term.args[0], state.binding(), self._dtype(state))
-            except (Untypable, Undefined, *KNOWN):
-                return
             rank = -1 if first is None else first.tensor.rank
         asked = [n for n, _ in single] + others
         pools = [list(choices(term.op, name, rank)) for name in asked]
@@ -365,7 +367,7 @@ class Cases:
             else:
                 yield from self._settled(rest.answered(question, True), run, then)
             rest = rest.answered(question, False)
-        if not isinstance(reason, (Untypable, Undefined, Refused)):
+        if not isinstance(reason, (Untypable, Undefined, Refused)) or isinstance(reason.__cause__, TypeError):
             yield Gap(f"{type(reason).__name__}: {reason} at {state}")
             return
         self.refusals += 1

@@ -28,10 +28,13 @@ from tensaurus.ops.examples import parse as parse_example
 from tensaurus.rules.assumption import LEAST, symbol
 
 RANK = 5
+PLACES = frozenset({"axis", "batch_dims"})  # attributes that name or count dimensions: all are tried
 REAL = "$"  # how the name of a number begins
 # what asking an unknown number for its value raises
 KNOWN = (TypeError, ValueError, AttributeError, IndexError, KeyError, ArithmeticError)
 FAR = 2**31 - 1  # what stands for no number in an example
+
+_fresh = itertools.count(1)
 
 
 class Unknown(Poly):
@@ -80,7 +83,7 @@ def unknown_number(hint: str) -> Any:
 
 def unknown_real(hint: str) -> Body:
     """Any real number: like a literal, of the element type of what it meets."""
-    return Read(Tensor(REAL + hint, (), "real"), ())
+    return Read(Tensor(f"{REAL}{hint}.{next(_fresh)}", (), "real"), ())
 
 
 @cache
@@ -93,7 +96,8 @@ def domain(op: Op, name: str) -> Domain:
         annotation = inspect.signature(op.declare).parameters[name].annotation
         real = annotation == "float" or any(isinstance(v, Fraction) for v in numbers)
         if set(values) <= {0, 1} and not real:
-            return Domain("listed", (0, 1))  # a switch
+            switch = name not in PLACES and not any(_takes(op, k, {**a, name: 2}) for k, a, _ in given)
+            return Domain("listed", (0, 1) if switch else tuple(range(RANK + 1)))
         for kind, make in [("real", unknown_real), ("number", unknown_number)] if real else [
             ("size", unknown_number)
         ]:
@@ -131,7 +135,7 @@ def sampled(op: Op, name: str) -> bool:
     if known.kind != "listed" or set(known.values) <= {None} or len(known.values) == 1:
         return False
     values = [v for v in known.values if v is not None]
-    whole = all(isinstance(v, int) and 0 <= v <= RANK for v in values)
+    whole = set(values) <= {0, 1} or name in PLACES and all(isinstance(v, int) for v in values)
     axes = [v for v in values if _whole(v) and len({*v}) == len(v) and min(v, default=0) >= 0]
     return not whole and len(axes) < len(values)
 
@@ -178,7 +182,7 @@ def paired(op: Op) -> frozenset[str]:
         name
         for name in tuples
         if all(
-            _refused(op, kinds, {**attrs, name: attrs[name][:-1]})
+            not _takes(op, kinds, {**attrs, name: attrs[name][:-1]})
             for kinds, attrs in examples
             if _whole(attrs[name]) and attrs[name]
         )
@@ -187,12 +191,17 @@ def paired(op: Op) -> frozenset[str]:
     return frozenset(found) if alike and len(found) > 1 else frozenset()
 
 
-def _refused(op: Op, kinds: Any, attrs: dict[str, Any]) -> bool:
+def _takes(op: Op, kinds: Any, attrs: dict[str, Any]) -> bool:
     try:
         op.scopes(kinds, op.canonical(kinds, attrs))
     except (Untypable, *KNOWN):
-        return True
-    return False
+        return False
+    return True
+
+
+def tuples(known: Domain) -> bool:
+    """Whether it is listed tuples, of lengths that examples do not tie to the rank."""
+    return known.length is None and any(_whole(v) and v for v in known.values)
 
 
 def _counts(known: Domain, rank: int, most: int) -> Sequence[int]:

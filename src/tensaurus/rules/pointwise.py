@@ -26,11 +26,11 @@ from tensaurus.rules.assumption import symbol
 from tensaurus.rules.cases import inner_first
 from tensaurus.rules.domain import KNOWN, choices
 from tensaurus.rules.rule import Rule
-from tensaurus.rules.term import Item
+from tensaurus.rules.term import Item, attributes
 
 RANKS = {1: 4, 2: 3}  # by the number of inputs; 2 for more
 SHAPES = frozenset({"shape", "rank", "dim", "numel", "channelwise", "broadcasts"})
-ELEMENTS = frozenset({"const", "value", "positive"})
+ELEMENTS = frozenset({"const", "value", "positive", "filled"})
 
 
 def scalar_rule(rule: Rule) -> Rule | None:
@@ -43,12 +43,16 @@ def scalar_rule(rule: Rule) -> Rule | None:
             return None
         if not elementwise(term.op, tuple(a is not None for a in term.args)):
             return None
-    return replace(rule, where=tuple(c for c in rule.where if not _of_shapes(c)))
+    written = [tree for t in terms for tree in attributes(t)]
+    if any(_names(tree) & SHAPES for tree in written):
+        return None
+    if any(_names(c) & SHAPES and _names(c) & ELEMENTS for c in rule.where):
+        return None  # what is asked of the elements may depend on the shape
+    return replace(rule, where=tuple(c for c in rule.where if not _names(c) & SHAPES))
 
 
-def _of_shapes(condition: ast.expr) -> bool:
-    named = {n.id for n in ast.walk(condition) if isinstance(n, ast.Name)}
-    return bool(named & SHAPES) and not named & ELEMENTS
+def _names(tree: ast.expr) -> set[str]:
+    return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
 
 
 @cache

@@ -30,7 +30,7 @@ from math import inf
 from time import monotonic
 
 from tensaurus.rules.cases import Case, Cases, Gap, Late, Stopped, inner_first
-from tensaurus.rules.domain import RANK, domain, sampled
+from tensaurus.rules.domain import RANK, domain, sampled, tuples
 from tensaurus.rules.evidence import Proved
 from tensaurus.rules.pointwise import scalar_rule
 from tensaurus.rules.prover import MOVED, STRENGTH, Open, Settled, equal
@@ -101,10 +101,15 @@ def _by_ranks(rule: Rule, until: float) -> Proved | Unproved:
         return Unproved(rule, NOWHERE)
     ranks = [rank for rank, found in enumerate(used) if found]
     moves = all(by == MOVED for found in used for by in found)
+    asked = any(isinstance(n, ast.Name) and n.id == "dtype" for c in rule.where for n in ast.walk(c))
     for other in uniform[uniform.index(kinds) + 1 :] if kinds in uniform else ():
-        # what only moves elements does not ask what they are
-        for rank in range(ranks[0], ranks[0] + 1 if moves else max(ranks[0], SMALL) + 1):
+        # what only moves elements does not ask what they are, unless the rule does
+        most = 1 if moves and not asked else SMALL
+        for rank in range(ranks[0], max(ranks[0], most) + 1):
             used.append(_proved(Cases(rule, rank, dtypes=other)))
+    if kinds in uniform and len(names) > 1:
+        for other in mixed:
+            used.append(_proved(Cases(rule, ranks[0], dtypes=other)))
     said = f"all sizes, ranks {ranks[0]}-{ranks[-1]}"
     if whole < ranks[-1]:
         said += f", sizes of one in broadcasting to rank {whole}"
@@ -143,6 +148,8 @@ def _sampled(rule: Rule) -> str:
     """What is said of attributes that are not all tried."""
     names: set[str] = set()
     lengths: set[str] = set()
+    counted: set[str] = set()
+    whole: set[str] = set()
     for term in (a for root in rule.lhs for a in inner_first(root)):
         free = {name for name, tree in term.attrs if isinstance(tree, ast.Name)}
         if term.rest is not None:
@@ -150,8 +157,12 @@ def _sampled(rule: Rule) -> str:
         names |= {name for name in free if sampled(term.op, name)}
         known = {name: domain(term.op, name) for name in free}
         lengths |= {name for name, each in known.items() if each.kind == "sizes" and each.length is None}
+        counted |= {name for name, each in known.items() if each.kind == "listed" and tuples(each)}
+        whole |= {name for name, each in known.items() if each.kind == "number"}
     said = [f"{' and '.join(sorted(names))} as in examples"] if names else []
     said += [f"{' and '.join(sorted(lengths))} of up to {RANK}"] if lengths else []
+    said += [f"{' and '.join(sorted(counted - names))} of up to the rank"] if counted - names else []
+    said += [f"{' and '.join(sorted(whole))} whole"] if whole else []
     return "".join(f", {each}" for each in said)
 
 

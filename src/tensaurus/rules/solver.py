@@ -18,6 +18,7 @@ from tensaurus.rules.assumption import LEAST
 
 __all__ = ["PlacedTerms", "Terms"]
 
+CHOICES = frozenset({"where", "not", "and", "or", "xor"})  # of elements that are moved, by truths
 COMPARED = {"lt": operator.lt, "le": operator.le, "eq": operator.eq}  # kinds of questions about numbers
 
 
@@ -32,9 +33,14 @@ class Terms:
 
         self.z3, self.axes, self.positive = z3, scope.axes, positive
         self.facts: list[Any] = []
+        self.integers: set[str] = set()  # the integer types of elements
+        self.called: set[str] = set()
 
     def admit(self) -> None:
-        """Raises NotImplementedError where it cannot be said over the reals; when all is written."""
+        """Raises NotImplementedError where integers are asked for more than a ring has.  When all is said."""
+        if self.integers and self.called - RING - CHOICES:
+            fns = " and ".join(sorted(self.called - RING - CHOICES))
+            raise NotImplementedError(f"{fns} of {' and '.join(sorted(self.integers))}")
 
     def of(self, body: Body) -> Any:
         z3 = self.z3
@@ -85,6 +91,10 @@ class Terms:
 
     def _call(self, fn: str, args: list[Any]) -> Any:
         z3 = self.z3
+        target = cast_target(fn)
+        if target is not None:
+            return z3.Function(fn, args[0].sort(), self._sort(target))(*args)
+        self.called.add(fn)
         plain: dict[str, Callable[..., Any]] = {
             "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg,
             "lt": operator.lt, "le": operator.le, "eq": operator.eq,
@@ -105,8 +115,13 @@ class Terms:
             return plain[fn](*args)
         # a function of which nothing is known, of reals or bools
         sorts = [a.sort() for a in args]
-        bools = fn in ("isnan", "isinf", "to_bool")
+        bools = fn in ("isnan", "isinf")
         return z3.Function(fn, *sorts, z3.BoolSort() if bools else z3.RealSort())(*args)
+
+    def _sort(self, dtype: str) -> Any:
+        if is_integer(dtype):
+            self.integers.add(dtype)
+        return self.z3.BoolSort() if dtype == "bool" else self.z3.RealSort()
 
 
 class PlacedTerms(Terms):
@@ -118,15 +133,6 @@ class PlacedTerms(Terms):
     def __init__(self, scope: Scope, positive: frozenset[str]):
         super().__init__(scope, positive)
         self.places: dict[Any, Any] = {}
-        self.integers: set[str] = set()  # the integer types of elements
-        self.called: set[str] = set()
-
-    def admit(self) -> None:
-        """Raises NotImplementedError where integers are asked for more than a ring has."""
-        if self.integers and self.called - RING:
-            fns = " and ".join(sorted(self.called - RING))
-            raise NotImplementedError(f"{fns} of {' and '.join(sorted(self.integers))}")
-
     def of(self, body: Body) -> Any:
         match body:
             case Const(float(value)):
@@ -193,11 +199,6 @@ class PlacedTerms(Terms):
             self.facts.append(found > 0)
         return found
 
-    def _sort(self, dtype: str) -> Any:
-        if is_integer(dtype):
-            self.integers.add(dtype)
-        return self.z3.BoolSort() if dtype == "bool" else self.z3.RealSort()
-
     def _either(self, conditions: Sequence[Any], then: Any, other: Any) -> Any:
         """One of two bodies, or terms."""
         pair = [self.of(x) if isinstance(x, Body) else x for x in (then, other)]
@@ -205,10 +206,3 @@ class PlacedTerms(Terms):
 
     def _real(self, atom: Atom) -> Any:
         return self.z3.ToReal(self.size(polynomial(atom)))
-
-    def _call(self, fn: str, args: list[Any]) -> Any:
-        target = cast_target(fn)
-        if target is not None:
-            return self.z3.Function(fn, args[0].sort(), self._sort(target))(*args)
-        self.called.add(fn)
-        return super()._call(fn, args)
