@@ -367,7 +367,7 @@ class Cases:
             else:
                 yield from self._settled(rest.answered(question, True), run, then)
             rest = rest.answered(question, False)
-        if not isinstance(reason, (Untypable, Undefined, Refused)) or isinstance(reason.__cause__, TypeError):
+        if not isinstance(reason, (Untypable, Undefined, Refused)) or _unsaid(reason):
             yield Gap(f"{type(reason).__name__}: {reason} at {state}")
             return
         self.refusals += 1
@@ -430,6 +430,11 @@ def _equally_long(pools: Sequence[Sequence[Any]], paired: Sequence[bool]) -> Ite
                 for pool, pair in zip(pools, paired, strict=True)
             )
         )
+
+
+def _unsaid(error: Exception) -> bool:
+    """Whether an expression has no value because of symbols: of None, which some have, no number has one."""
+    return isinstance(error.__cause__, TypeError) and "NoneType" not in str(error.__cause__)
 
 
 def _firm(term: Apply, binding: CaseBinding) -> None:
