@@ -68,7 +68,7 @@ class Child:
         limit = int((1 - RESERVE) * available_memory()) if memory is None else memory
         command = (
             "from tensaurus.child import serve; "
-            f"serve({{}}, {limit}, {factory!r}, {', '.join(map(repr, arguments))})"
+            f"serve({os.getpid()}, {{}}, {limit}, {factory!r}, {', '.join(map(repr, arguments))})"
         )
         here, there = Pipe()
         self._connection = here
@@ -211,10 +211,12 @@ def _end(owner: int, process: subprocess.Popen[bytes], connection: Connection, e
         process.wait()
 
 
-def serve(descriptor: int, memory: int, factory: str, *arguments: Any) -> None:
+def serve(parent: int, descriptor: int, memory: int, factory: str, *arguments: Any) -> None:
     """The child's side: answer (verb, *arguments) with (True, value) or (False, one line) until the end."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG, Linux
+    if os.getppid() != parent:  # it was gone before
+        return
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_DATA, (memory, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     connection = Connection(descriptor)
