@@ -230,25 +230,3 @@ def _above(size: Poly) -> Iterator[tuple[Values, bool]]:
             rest = rest + max(-least, 0) if least < 0 else rest
             value = (slack - rest) if sign > 0 else (rest - slack)
             yield {own: value}, own.low == LEAST or nonnegative(value - own.low)
-
-
-def split_quotient(size: Size) -> Values | None:
-    """A replacement by which a quotient in the size is a symbol: t // b = q where t = q*b + r, 0 <= r < b."""
-    for atom in sorted((a for a in atoms(size) if isinstance(a, Floor)), key=lambda a: a.key):
-        top, bottom = polynomial(atom.top), atom.bottom
-        if not all(isinstance(a, Symbol) for a in atoms(top) | atoms(bottom)):
-            continue
-        for factors, coefficient in terms_of(top):
-            if len(factors) != 1 or coefficient != 1 or not _alone(factors[0], top):
-                continue
-            (own,) = factors
-            if own not in atoms(bottom):
-                count = symbol("q", 0) - (0 if nonnegative(top) else symbol("q", 0))
-                rest = polynomial(Symbol(f"r.{next(_fresh)}", 0, bottom - 1))
-                return {own: bottom * count + rest - (top - polynomial(own))}
-    return None
-
-
-def replaced(values: Values, old: Values) -> dict[Atom, Size]:
-    """Two replacements, one after the other."""
-    return {**{a: substitute(v, values) for a, v in old.items()}, **values}
