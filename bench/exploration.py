@@ -35,9 +35,9 @@ from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.commuting import commute
 from tensaurus.egraph.cycles import Efficient, Vanilla
 from tensaurus.egraph.egraph import EGraph
-from tensaurus.egraph.improve import quick
 from tensaurus.egraph.nesting import nest
 from tensaurus.egraph.saturate import Exploration, Filter, Limits, Ruleset, saturate
+from tensaurus.extraction.improve import quick
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.program import Program
 from tensaurus.rules.rule import library

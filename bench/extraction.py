@@ -33,12 +33,14 @@ from prices import Prices
 
 from tensaurus.egraph.cycles import Efficient
 from tensaurus.egraph.egraph import EGraph
-from tensaurus.egraph.exact import Cycles, Solver, solve
-from tensaurus.egraph.extract import Choice, Problem, dag_cost, greedy, greedy_dag
-from tensaurus.egraph.improve import quick
 from tensaurus.egraph.saturate import Limits, Ruleset, saturate
-from tensaurus.egraph.serialized import read_problem, write_problem
-from tensaurus.egraph.shrink import components, shrink
+from tensaurus.egraph.serialize import write_problem
+from tensaurus.extraction.exact import Cycles, Solver, solve
+from tensaurus.extraction.greedy import greedy, greedy_dag
+from tensaurus.extraction.improve import quick
+from tensaurus.extraction.problem import Choice, Problem, dag_cost
+from tensaurus.extraction.serialized import read_problem
+from tensaurus.extraction.shrink import components, shrink
 from tensaurus.files import replacing
 from tensaurus.graph.node import Node
 from tensaurus.graph.onnx_import import import_model

@@ -33,10 +33,10 @@ from prices import Prices
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.commuting import commute
 from tensaurus.egraph.egraph import EGraph
-from tensaurus.egraph.extract import dag_cost
-from tensaurus.egraph.improve import quick
 from tensaurus.egraph.nesting import nest
 from tensaurus.egraph.saturate import Limits, Ruleset, saturate
+from tensaurus.extraction.improve import quick
+from tensaurus.extraction.problem import dag_cost
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.program import Program
 from tensaurus.rules.match import Rewriter

@@ -11,8 +11,8 @@ import onnx
 from hypothesis import strategies as st
 
 from tensaurus.egraph.egraph import EGraph
-from tensaurus.egraph.extract import Problem, dag_cost
 from tensaurus.egraph.saturate import Ruleset
+from tensaurus.extraction.problem import Problem, dag_cost
 from tensaurus.graph.node import INPUT, Node, apply, source
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.program import Program, topological

@@ -33,13 +33,14 @@ from tensaurus.egraph.commuting import commute
 from tensaurus.egraph.cycles import Efficient, Vanilla, filter_cycles
 from tensaurus.egraph.egraph import ABSENT, EGraph, typed
 from tensaurus.egraph.equality import equal
-from tensaurus.egraph.extract import Problem, dag_cost, greedy, greedy_dag, needed
 from tensaurus.egraph.finder import Found, find_all
 from tensaurus.egraph.proof import Proof, prove
 from tensaurus.egraph.saturate import Limits, Ruleset, saturate
 from tensaurus.equivalence.chain import refutation
 from tensaurus.equivalence.field_check import check_field
 from tensaurus.errors import NotEqualError
+from tensaurus.extraction.greedy import greedy, greedy_dag
+from tensaurus.extraction.problem import Problem, dag_cost, needed
 from tensaurus.graph.node import Node, apply, constant, item, opaque, source
 from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType, registry

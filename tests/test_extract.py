@@ -19,17 +19,19 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tensaurus.cli import app
-from tensaurus.egraph.blocks import blocks
-from tensaurus.egraph.cpsat import CpSat
 from tensaurus.egraph.egraph import EGraph
-from tensaurus.egraph.exact import Extraction, solve
-from tensaurus.egraph.extract import Problem, dag_cost, greedy, greedy_dag, needed, problem_of, tree_costs
-from tensaurus.egraph.formulation import Cycles, exclusions, formulate, heights, supports
-from tensaurus.egraph.highs import Highs
-from tensaurus.egraph.relaxation import relax
 from tensaurus.egraph.saturate import Limits, Ruleset, saturate
-from tensaurus.egraph.serialized import read_problem, write_problem
-from tensaurus.egraph.shrink import components, shrink, unshrunk
+from tensaurus.egraph.serialize import problem_of, write_problem
+from tensaurus.extraction.blocks import blocks
+from tensaurus.extraction.cpsat import CpSat
+from tensaurus.extraction.exact import Extraction, solve
+from tensaurus.extraction.formulation import Cycles, exclusions, formulate, heights, supports
+from tensaurus.extraction.greedy import greedy, greedy_dag, tree_costs
+from tensaurus.extraction.highs import Highs
+from tensaurus.extraction.problem import Problem, dag_cost, needed
+from tensaurus.extraction.relaxation import relax
+from tensaurus.extraction.serialized import read_problem
+from tensaurus.extraction.shrink import components, shrink, unshrunk
 from tensaurus.graph.node import Node, apply, source
 from tensaurus.ops import TensorType, registry
 from tensaurus.rules.rule import library
@@ -465,7 +467,7 @@ def test_places_that_cannot_be_used(tmp_path: Path) -> None:
 
 def test_solvers_are_loaded_when_they_are_needed() -> None:
     program = (
-        "import sys, tensaurus, tensaurus.cli, tensaurus.egraph.exact\n"
+        "import sys, tensaurus, tensaurus.cli, tensaurus.extraction.exact\n"
         "assert not {'ortools', 'highspy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -13,12 +13,12 @@ from small_programs import X, graph_of, node, program, whole_library
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import find_all
-from tensaurus.egraph.improve import quick
 from tensaurus.egraph.nesting import WIDEST, nest
 from tensaurus.egraph.proof import prove
 from tensaurus.egraph.saturate import Limits, saturate
 from tensaurus.equivalence.chain import refutation
 from tensaurus.equivalence.field_check import check_field
+from tensaurus.extraction.improve import quick
 from tensaurus.graph.node import Node, apply, constant, item, source
 from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType, registry

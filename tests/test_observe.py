@@ -16,10 +16,10 @@ from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.observe import Observation, Observer
 from tensaurus.egraph.choices import Choices
-from tensaurus.egraph.extract import Choice, Problem
 from tensaurus.egraph.fusion import fusions
-from tensaurus.egraph.improve import quick
 from tensaurus.egraph.saturate import Ruleset
+from tensaurus.extraction.improve import quick
+from tensaurus.extraction.problem import Choice, Problem
 from tensaurus.graph.node import Node, source
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.piece import Piece

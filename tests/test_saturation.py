@@ -42,12 +42,13 @@ from tensaurus.cost.operators import alone, estimate
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.cycles import Efficient
 from tensaurus.egraph.egraph import EGraph
-from tensaurus.egraph.extract import Choice, Problem, dag_cost, greedy, greedy_dag, needed
 from tensaurus.egraph.fusion import fusions
-from tensaurus.egraph.improve import improved, quick
 from tensaurus.egraph.saturate import Filter, Limits, Ruleset, saturate
 from tensaurus.equivalence.chain import check_rewrites, refutation
 from tensaurus.equivalence.field_check import check_field
+from tensaurus.extraction.greedy import greedy, greedy_dag
+from tensaurus.extraction.improve import improved, quick
+from tensaurus.extraction.problem import Choice, Problem, dag_cost, needed
 from tensaurus.graph.node import Node, constant, source
 from tensaurus.graph.onnx_export import export_model
 from tensaurus.graph.piece import Piece

@@ -239,12 +239,12 @@ def test_other_threads_are_not_interrupted() -> None:
 def test_the_solver_leaves_the_handler_of_interrupts() -> None:
     """CP-SAT would take it for itself, and leave the action that kills."""
     code = """
-from tensaurus.egraph.extract import Problem
-from tensaurus.egraph.exact import solve
+from tensaurus.extraction.problem import Problem
+from tensaurus.extraction.exact import solve
 def caught():
     line = next(l for l in open("/proc/self/status") if l.startswith("SigCgt"))
     return int(line.split()[1], 16) >> 1 & 1
-from tensaurus.egraph.cpsat import CpSat
+from tensaurus.extraction.cpsat import CpSat
 solver = CpSat(1, 0)
 model = solver._cp.CpModel()
 model.maximize(model.new_bool_var(""))

@@ -71,9 +71,10 @@ def extract(
     The last line is the choice's cost, a lower bound of every choice's, the gap between them as a part of the
     cost, and seconds.
     """
-    from tensaurus.egraph.exact import Extraction, solve
-    from tensaurus.egraph.extract import dag_cost, greedy, greedy_dag, needed
-    from tensaurus.egraph.serialized import read_problem, write_choice
+    from tensaurus.extraction.exact import Extraction, solve
+    from tensaurus.extraction.greedy import greedy, greedy_dag
+    from tensaurus.extraction.problem import dag_cost, needed
+    from tensaurus.extraction.serialized import read_problem, write_choice
 
     if out is not None:
         require_writable(out)

@@ -1,1 +1,1 @@
-"""All equal programs at once: e-graph, saturation, extraction."""
+"""All equal programs at once: e-graph, saturation, proofs."""

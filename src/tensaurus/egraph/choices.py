@@ -15,9 +15,10 @@ from typing import Any, TypeAlias
 
 from tensaurus.collector import collector_resting
 from tensaurus.egraph.egraph import ABSENT, EGraph
-from tensaurus.egraph.extract import Choice, Problem, greedy, needed
 from tensaurus.egraph.pattern import Match, Pattern
 from tensaurus.egraph.table import Table
+from tensaurus.extraction.greedy import greedy
+from tensaurus.extraction.problem import Choice, Problem, needed
 from tensaurus.graph.census import bytes_of
 from tensaurus.graph.node import Node, Type
 from tensaurus.graph.piece import Piece

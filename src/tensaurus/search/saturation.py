@@ -22,12 +22,12 @@ from tensaurus.egraph.check import Refutation
 from tensaurus.egraph.choices import Choices, Place
 from tensaurus.egraph.commuting import commute
 from tensaurus.egraph.egraph import EGraph
-from tensaurus.egraph.extract import Choice, Problem, dag_cost
 from tensaurus.egraph.fusion import fusions
 from tensaurus.egraph.nesting import nest
 from tensaurus.egraph.pattern import Pattern
 from tensaurus.egraph.proof import prove
 from tensaurus.egraph.saturate import Exploration, Limits, Ruleset, saturate
+from tensaurus.extraction.problem import Choice, Problem, dag_cost
 from tensaurus.graph.node import Node
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program

@@ -11,10 +11,10 @@ from typing import Protocol, TypeAlias
 from tensaurus.cost.observe import Observation
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.egraph.check import Refutation
-from tensaurus.egraph.exact import solve
-from tensaurus.egraph.extract import Choice, Problem, dag_cost
-from tensaurus.egraph.improve import quick
 from tensaurus.egraph.saturate import Limits, Ruleset
+from tensaurus.extraction.exact import solve
+from tensaurus.extraction.improve import quick
+from tensaurus.extraction.problem import Choice, Problem, dag_cost
 from tensaurus.graph.node import Node
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program

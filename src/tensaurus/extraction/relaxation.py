@@ -13,10 +13,11 @@ from math import frexp, inf, ldexp
 from time import monotonic
 from typing import Any
 
-from tensaurus.egraph.covers import Covers
-from tensaurus.egraph.extract import Choice, Problem, dag_cost, greedy, needed
-from tensaurus.egraph.formulation import Cover, Formulation, Support, exclusions, support
-from tensaurus.egraph.shrink import components
+from tensaurus.extraction.covers import Covers
+from tensaurus.extraction.formulation import Cover, Formulation, Support, exclusions, support
+from tensaurus.extraction.greedy import greedy
+from tensaurus.extraction.problem import Choice, Problem, dag_cost, needed
+from tensaurus.extraction.shrink import components
 
 __all__ = ["Relaxed", "relax"]
 

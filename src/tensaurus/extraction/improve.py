@@ -15,7 +15,8 @@ from math import inf
 from time import monotonic
 
 from tensaurus.collector import collector_resting
-from tensaurus.egraph.extract import Choice, Problem, dag_cost, greedy, needed
+from tensaurus.extraction.greedy import greedy
+from tensaurus.extraction.problem import Choice, Problem, dag_cost, needed
 
 __all__ = ["improved", "quick"]
 

@@ -9,19 +9,16 @@ A child is the name of any node of the class that is read; `class_data` is not l
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from tensaurus.egraph.egraph import ABSENT, EGraph
-from tensaurus.egraph.extract import Choice, Problem, greedy, problem_of
 from tensaurus.errors import TensaurusError
+from tensaurus.extraction.problem import Choice, Problem
 from tensaurus.files import replacing
-from tensaurus.graph.node import Node
-from tensaurus.ops import Op
 
-__all__ = ["read_problem", "to_json", "write_choice", "write_problem"]
+__all__ = ["read_problem", "write_choice"]
 
 
 def read_problem(path: str | Path) -> tuple[Problem, list[str], list[str]]:
@@ -105,38 +102,6 @@ def _cost_of(name: str, row: Mapping[str, Any], path: str | Path) -> float:
         text = f"its cost is {value}"
         raise TensaurusError(text, file=path, node=name, remedy="Costs are finite and 0 or more.")
     return value
-
-
-def to_json(graph: EGraph, roots: Sequence[int], cost: Callable[[Node], float]) -> dict[str, Any]:
-    """What the roots can be made of; nodes that no program can use are left out."""
-    problem, nodes, numbers = problem_of(graph, roots, cost)
-    trees = greedy(problem)
-    names = {group: str(number) for group, number in trees.items()}
-    written: dict[str, Any] = {}
-    for number, node in enumerate(nodes):
-        if all(child in trees for child in problem.children[number]):
-            op = graph.heads[node].op
-            reads = [names[numbers[graph.find(arg)]] for arg in graph.args[node] if arg != ABSENT]
-            written[str(number)] = {
-                "op": op.name if isinstance(op, Op) else str(op),
-                "children": reads,
-                "eclass": str(problem.groups[number]),
-                "cost": problem.costs[number],
-            }
-    return {"nodes": written, "root_eclasses": [str(root) for root in problem.roots]}
-
-
-def write_problem(
-    path: str | Path, graph: EGraph, roots: Sequence[int], cost: Callable[[Node], float]
-) -> None:
-    """Write what the roots can be made of, a line for each node."""
-    whole = to_json(graph, roots, cost)
-    lines = ",\n".join(
-        f"{json.dumps(name)}:{json.dumps(row, separators=(',', ':'))}" for name, row in whole["nodes"].items()
-    )
-    tops = json.dumps(whole["root_eclasses"])
-    with replacing(path) as beside:
-        beside.write_text(f'{{"nodes":{{\n{lines}\n}},"root_eclasses":{tops}}}\n', encoding="utf-8")
 
 
 def write_choice(

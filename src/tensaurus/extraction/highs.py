@@ -13,8 +13,8 @@ from math import frexp, ldexp
 from pathlib import Path
 from typing import Any
 
-from tensaurus.egraph.extract import Choice
-from tensaurus.egraph.formulation import Answer, Formulation, heights
+from tensaurus.extraction.formulation import Answer, Formulation, heights
+from tensaurus.extraction.problem import Choice
 from tensaurus.scratch import environment
 from tensaurus.signals import adopt, disown
 

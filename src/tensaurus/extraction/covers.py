@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from tensaurus.egraph.extract import Problem, tree_costs
-from tensaurus.egraph.formulation import Cover
+from tensaurus.extraction.formulation import Cover
+from tensaurus.extraction.greedy import tree_costs
+from tensaurus.extraction.problem import Problem
 
 __all__ = ["Covers"]
 

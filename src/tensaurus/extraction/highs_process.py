@@ -1,4 +1,4 @@
-"""The process in which HiGHS runs: one program in, one answer out, both pickled; see `egraph/highs`."""
+"""The process in which HiGHS runs: one program in, one answer out, both pickled; see `extraction/highs`."""
 
 from __future__ import annotations
 

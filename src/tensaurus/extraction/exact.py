@@ -15,14 +15,15 @@ from math import inf
 from time import monotonic
 from typing import Literal, TypeAlias
 
-from tensaurus.egraph.blocks import Block, blocks
-from tensaurus.egraph.cpsat import CpSat
-from tensaurus.egraph.extract import Choice, Problem, dag_cost, greedy, needed
-from tensaurus.egraph.formulation import Answer, Cycles, Formulation, formulate, supports
-from tensaurus.egraph.highs import Highs
-from tensaurus.egraph.improve import improved
-from tensaurus.egraph.relaxation import relax
-from tensaurus.egraph.shrink import Shrunk, shrink, unshrunk
+from tensaurus.extraction.blocks import Block, blocks
+from tensaurus.extraction.cpsat import CpSat
+from tensaurus.extraction.formulation import Answer, Cycles, Formulation, formulate, supports
+from tensaurus.extraction.greedy import greedy
+from tensaurus.extraction.highs import Highs
+from tensaurus.extraction.improve import improved
+from tensaurus.extraction.problem import Choice, Problem, dag_cost, needed
+from tensaurus.extraction.relaxation import relax
+from tensaurus.extraction.shrink import Shrunk, shrink, unshrunk
 
 __all__ = ["Cycles", "Extraction", "Solver", "solve"]
 

@@ -12,7 +12,8 @@ from functools import partial
 from math import inf
 from time import monotonic
 
-from tensaurus.egraph.extract import Choice, Problem, greedy, needed, tree_costs
+from tensaurus.extraction.greedy import greedy, tree_costs
+from tensaurus.extraction.problem import Choice, Problem, needed
 
 __all__ = ["Shrunk", "components", "needs_of", "shrink", "unshrunk"]
 

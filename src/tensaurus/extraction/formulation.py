@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-from tensaurus.egraph.extract import Choice, Problem
-from tensaurus.egraph.shrink import components, needs_of
+from tensaurus.extraction.problem import Choice, Problem
+from tensaurus.extraction.shrink import components, needs_of
 
 __all__ = [
     "Answer",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensaurus.egraph.extract import Choice, Problem
+from tensaurus.extraction.problem import Choice, Problem
 
 __all__ = ["Block", "blocks"]
 

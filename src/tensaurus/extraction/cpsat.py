@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import floor, frexp, ldexp
 from typing import Any
 
-from tensaurus.egraph.extract import Choice
-from tensaurus.egraph.formulation import Answer, Formulation, heights
+from tensaurus.extraction.formulation import Answer, Formulation, heights
+from tensaurus.extraction.problem import Choice
 
 __all__ = ["CpSat"]
 

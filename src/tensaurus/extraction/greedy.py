@@ -1,78 +1,14 @@
-"""Extraction: one e-node for each class that a program needs, without a cycle, as cheap as can be.
-
-`Problem` is an e-graph as an extraction sees it: numbered choices with costs, grouped into classes.  Costs
-are not negative; a class is paid for once, however often it is read.
-"""
+"""Extraction without a proof: the cheapest tree of each class, and programs that are grown from those."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
 from time import monotonic
 
-from tensaurus.egraph.egraph import ABSENT, EGraph
-from tensaurus.graph.node import Node
+from tensaurus.extraction.problem import Choice, Problem, dag_cost
 
-__all__ = [
-    "Choice",
-    "Problem",
-    "dag_cost",
-    "greedy",
-    "greedy_dag",
-    "needed",
-    "problem_of",
-    "tree_costs",
-]
-
-Choice = Mapping[int, int]  # of each class that is needed, the chosen e-node
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Choices 0, 1, ... of classes 0, 1, ...; a choice costs, and needs its children's classes."""
-
-    costs: Sequence[float]
-    children: Sequence[Collection[int]]  # of each choice, every class that it reads, once
-    groups: Sequence[int]  # the class of each choice
-    members: Sequence[Sequence[int]]  # the choices of each class
-    roots: Sequence[int]
-
-    def order(self, choice: Choice) -> list[int] | None:
-        """The classes that the roots need, children first; None where the choice is cyclic or incomplete."""
-        done: dict[int, bool] = {}  # false while below it is looked at
-        order: list[int] = []
-        stack = list(self.roots)
-        while stack:
-            group = stack[-1]
-            state = done.get(group)
-            if state is not None:
-                stack.pop()
-                if not state:
-                    done[group] = True
-                    order.append(group)
-                continue
-            if group not in choice:
-                return None
-            done[group] = False
-            for child in self.children[choice[group]]:
-                if done.get(child) is False:
-                    return None
-                if child not in done:
-                    stack.append(child)
-        return order
-
-
-def dag_cost(problem: Problem, choice: Choice) -> float:
-    """The sum over the classes that are needed; infinite where the choice is cyclic or incomplete."""
-    order = problem.order(choice)
-    return inf if order is None else sum(problem.costs[choice[group]] for group in order)
-
-
-def needed(problem: Problem, choice: Choice) -> dict[int, int]:
-    """The part of the choice that the roots need, children first; empty where it is cyclic or incomplete."""
-    return {group: choice[group] for group in problem.order(choice) or ()}
+__all__ = ["greedy", "greedy_dag", "tree_costs"]
 
 
 def greedy(problem: Problem) -> dict[int, int]:
@@ -182,44 +118,3 @@ def _needed(problem: Problem, root: int, choice: Choice) -> dict[int, int]:
 
 def _total(problem: Problem, program: Choice) -> float:
     return sum(problem.costs[number] for number in program.values())
-
-
-def problem_of(
-    graph: EGraph, roots: Sequence[int], cost: Callable[[Node], float]
-) -> tuple[Problem, list[int], dict[int, int]]:
-    """What the roots can be made of; with the e-node of each choice and the number of each class.
-
-    `cost` is of one node over the arguments that it was inserted with; classes that depend on constants alone
-    cost nothing, as they are computed ahead of time.
-    """
-    numbers: dict[int, int] = {}
-    members: list[list[int]] = []
-    costs: list[float] = []
-    children: list[tuple[int, ...]] = []
-    groups: list[int] = []
-    nodes: list[int] = []
-
-    def number_of(group: int) -> int:
-        if group not in numbers:
-            numbers[group] = len(members)
-            members.append([])
-            todo.append(group)
-        return numbers[group]
-
-    todo: list[int] = []
-    tops = [number_of(graph.find(root)) for root in roots]
-    while todo:
-        group = todo.pop()
-        free = graph.facts[group].static
-        for node in graph.live(group):
-            if node in graph.filtered:
-                continue
-            reads = dict.fromkeys(number_of(read) for read in graph.args[node] if read != ABSENT)
-            if numbers[group] in reads:
-                continue
-            members[numbers[group]].append(len(nodes))
-            nodes.append(node)
-            groups.append(numbers[group])
-            children.append(tuple(reads))
-            costs.append(0.0 if free else cost(graph.term(node)))
-    return Problem(costs, children, groups, members, tops), nodes, numbers
