@@ -130,7 +130,7 @@ def extraction(graph: EGraph, roots: list[int]) -> float:
     """Seconds until a program is found."""
     start = monotonic()
     choices = Choices(graph, roots)
-    quick(choices.problem([estimate(piece) for piece in choices.pieces]))
+    quick(choices.problem(choices.keyed([estimate(piece) for piece in choices.pieces])))
     return monotonic() - start
 
 

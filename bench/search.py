@@ -94,7 +94,7 @@ def saturation(program: Program, ruleset: Ruleset, limits: Limits) -> Run:
     graph.rebuild()
     explored = saturate(graph, ruleset, limits, finders=(nest, commute))
     choices = Choices(graph, roots)
-    problem = choices.problem([prices(piece.root) for piece in choices.pieces])
+    problem = choices.problem(choices.keyed([prices(piece.root) for piece in choices.pieces]))
     cost = dag_cost(problem, quick(problem))
     seconds = process_time() - start
     return Run(seconds, cost, seconds, len(graph), explored.ended_by)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_programs import X, graph_of, node, program, whole_library
 
+from tensaurus.cost.weights import packing
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import find_all
@@ -109,7 +110,7 @@ def test_any_tree_of_splits_is_one_split(data: st.DataObject) -> None:
         assert prove(graph, [(root, item(flat, place))]).holds()
     assert_replays(graph)
     choices = Choices(graph, roots)
-    made = choices.program(whole, quick(choices.problem([1.0] * len(choices.pieces))))
+    made = choices.program(whole, quick(choices.problem(choices.keyed([1.0] * len(choices.pieces)))))
     assert sum(n.op is registry["Split"] for n in made.active) == 1
     assert check_field(whole, made).passed
 
@@ -190,7 +191,7 @@ def test_products_of_one_weight_become_one_product() -> None:
     whole = program(*(node("MatMul", matrix(f"x{k}"), w) for k in range(4)))
     graph, roots = merged(whole)
     choices = Choices(graph, roots)
-    made = choices.program(whole, quick(choices.problem([1.0] * len(choices.pieces))))
+    made = choices.program(whole, quick(choices.problem(choices.keyed([1.0] * len(choices.pieces)))))
     assert Counter(str(n.op) for n in made.active if isinstance(n.op, Op)) == {
         "Concat": 1,
         "MatMul": 1,
@@ -229,8 +230,8 @@ def test_a_constant_has_a_copy_for_each_kind_of_kernel() -> None:
     ):
         whole = program(*roots)
         graph, numbers = graph_of(whole)
-        choices = Choices(graph, numbers)
-        problem = choices.problem([1.0] * len(choices.pieces), byte=1.0)
+        choices = Choices(graph, numbers, packing=packing)
+        problem = choices.problem(choices.keyed([1.0] * len(choices.pieces), byte=1.0))
         choice = quick(problem)
         assert choices.memory(choice) == size
         assert choices.footprint(choice) == copies * size
@@ -243,7 +244,7 @@ def test_what_stands_at_known_places_is_the_same_choice() -> None:
     graph, roots = graph_of(whole)
     saturate(graph, whole_library(), Limits(nodes=400, rounds=3))
     choices = Choices(graph, roots)
-    choice = quick(choices.problem([1.0] * len(choices.pieces)))
+    choice = quick(choices.problem(choices.keyed([1.0] * len(choices.pieces))))
     places = [choices.place(number) for number in choice.values()]
     assert choices.at(places) == choice
     assert choices.at([]) == {}

@@ -15,6 +15,7 @@ from tensaurus import backends
 from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.observe import Observation, Observer
+from tensaurus.cost.placed import Placed, PlacedCosts
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.fusion import fusions
 from tensaurus.egraph.saturate import Ruleset
@@ -27,7 +28,6 @@ from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType
 from tensaurus.rules.match import expander
 from tensaurus.rules.rule import library
-from tensaurus.search.neighbourhoods import Neighbourhoods, Placed
 from tensaurus.search.saturation import Saturation
 from tensaurus.zoo.builder import Builder, Value
 
@@ -86,7 +86,7 @@ def test_a_kernel_is_shared_out_by_what_its_choices_cost_alone() -> None:
     (relu,) = first.nodes
     second, third = placed(1, "Neg", 3.0, relu), placed(2, "Exp", 5.0)
     kernels = ((first.nodes | second.nodes, 8.0), (third.nodes, 1.0), (frozenset[Node](), 0.5))
-    known = Neighbourhoods()
+    known = PlacedCosts()
     known.note(Observation(9.5, kernels), [first, second, third])
     assert known.places == {(0,): 2.0, (1,): 6.0, (2,): 1.0} and known.rest == 0.5
     # of its like, what that took; of its operators, by as much dearer as those were; else as all were
@@ -100,11 +100,11 @@ def test_a_kernel_is_shared_out_by_what_its_choices_cost_alone() -> None:
 
 
 def test_nothing_seen_changes_nothing() -> None:
-    assert Neighbourhoods().elsewhere([Piece.of(node("Relu", X))], [3.0]) == [3.0]
+    assert PlacedCosts().elsewhere([Piece.of(node("Relu", X))], [3.0]) == [3.0]
 
 
 def test_the_mean_of_all_looks_at_a_place_counts() -> None:
-    known, part = Neighbourhoods(), placed(0, "Relu", 1.0)
+    known, part = PlacedCosts(), placed(0, "Relu", 1.0)
     other = placed(1, "Exp", 1.0)
     for seconds in (4.0, 2.0):
         kernels = ((part.nodes, seconds), (other.nodes, 8.0))
@@ -121,7 +121,7 @@ def test_the_nodes_of_choices_are_those_of_the_program() -> None:
     assert relu.args[0] is not None
     pieces = [Piece(relu, Piece.of(relu.args[0]).leaves)]
     choices = Choices(graph, roots, fusions(pieces))
-    problem = choices.problem([1.0] * len(choices.pieces))
+    problem = choices.problem(choices.keyed([1.0] * len(choices.pieces)))
     choice = quick(problem)
     computed = choices.computed(choice)
     nodes = [n for found in computed.values() for n in found if isinstance(n.op, Op)]
@@ -132,7 +132,7 @@ def test_the_nodes_of_choices_are_those_of_the_program() -> None:
 
 
 def test_what_slows_everything_down_is_the_constants_price() -> None:
-    known, part = Neighbourhoods(), placed(0, "Relu", 1.0)
+    known, part = PlacedCosts(), placed(0, "Relu", 1.0)
     other = placed(1, "Exp", 1.0)
 
     def note(relu: float, exp: float, kept: int) -> None:

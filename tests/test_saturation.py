@@ -57,7 +57,7 @@ from tensaurus.graph.text import show, workload  # noqa: F401, another process s
 from tensaurus.ops import Op, TensorType
 from tensaurus.rules import evidence
 from tensaurus.rules.equation import Equation
-from tensaurus.search.candidate import Candidate, Outcome, Step
+from tensaurus.search.candidate import Candidate, Outcome, Rewritten
 from tensaurus.search.saturation import Saturation
 from tensaurus.zoo.builder import Builder, Value
 
@@ -83,6 +83,11 @@ def fused_by(proto: ModelProto, name: str) -> list[Piece]:
     backend = backends.find(name)
     kernels = backend.kernels(proto.SerializeToString()) if isinstance(backend, backends.Fusing) else []
     return fused_pieces(proto, kernels)
+
+
+def used(choices: Choices, choice: Choice) -> list[int]:
+    """The keys of a choice, each as often as it is used."""
+    return [choices.keys[number] for number in choice.values() if choices.keys[number] >= 0]
 
 
 def operators(whole: Program) -> Counter[str]:
@@ -135,14 +140,14 @@ def test_a_choice_is_a_program(name: str, filtered: bool) -> None:
     choices = Choices(found.graph, found.roots)
     for price in (estimate, lambda piece: 1.0, lambda piece: float(len(piece.leaves) % 2)):
         costs = [price(piece) for piece in choices.pieces]
-        problem = choices.problem(costs)
+        problem = choices.problem(choices.keyed(costs))
         for choice in (needed(problem, greedy(problem)), quick(problem)):
             made = choices.program(found.whole, choice)
             assert made.inputs == found.whole.inputs
             assert [k for k, _ in made.outputs] == [k for k, _ in found.whole.outputs]
             assert check_field(found.whole, made).passed
             cost = dag_cost(problem, choice)
-            assert isclose(cost, sum(costs[key] for key in choices.used(choice)))
+            assert isclose(cost, sum(costs[key] for key in used(choices, choice)))
             assert isclose(cost, sum(price(Piece.of(n)) for n in made.active if isinstance(n.op, Op)))
             assert choices.memory(choice) == kept_bytes(made)
 
@@ -154,14 +159,14 @@ def test_a_choice_with_fusions_is_a_program(name: str) -> None:
     assert pieces
     choices = Choices(found.graph, found.roots, fusions(pieces))
     assert {piece.text for piece in pieces} <= {piece.text for piece in choices.pieces}
-    problem = choices.problem([1.0 for _ in choices.pieces])
+    problem = choices.problem(choices.keyed([1.0 for _ in choices.pieces]))
     choice = quick(problem)
     made = choices.program(found.whole, choice)
     assert check_field(found.whole, made).passed
-    used = [choices.pieces[key] for key in choices.used(choice)]
-    assert max(sum(isinstance(n.op, Op) for n in piece.inner) for piece in used) > 1
+    pieces = [choices.pieces[key] for key in used(choices, choice)]
+    assert max(sum(isinstance(n.op, Op) for n in piece.inner) for piece in pieces) > 1
     singles = Choices(found.graph, found.roots)
-    alone_costs = singles.problem([1.0 for _ in singles.pieces])
+    alone_costs = singles.problem(singles.keyed([1.0 for _ in singles.pieces]))
     assert dag_cost(problem, choice) < dag_cost(alone_costs, quick(alone_costs))
 
 
@@ -169,8 +174,8 @@ def test_a_choice_with_fusions_is_a_program(name: str) -> None:
 def test_what_depends_on_constants_is_kept_once_and_free(name: str) -> None:
     found = explored(name)
     choices = Choices(found.graph, found.roots)
-    free = choices.problem([1.0 for _ in choices.pieces])
-    dear = choices.problem([1.0 for _ in choices.pieces], byte=2.0)
+    free = choices.problem(choices.keyed([1.0 for _ in choices.pieces]))
+    dear = choices.problem(choices.keyed([1.0 for _ in choices.pieces], byte=2.0))
     kept = [number for number, size in enumerate(choices.kept) if size]
     for number in kept:
         assert choices.keys[number] < 0
@@ -185,7 +190,7 @@ def test_only_the_programs_own_choices(name: str) -> None:
     found = explored(name)
     own, every = (Choices(found.graph, found.roots, before=limit) for limit in (found.own, inf))
     assert 0 < len(own.keys) < len(every.keys)
-    problem = own.problem([1.0 for _ in own.pieces])
+    problem = own.problem(own.keyed([1.0 for _ in own.pieces]))
     made = own.program(found.whole, quick(problem))
     assert operators(made) <= operators(found.whole)
     untouched = {Piece.of(n).text for n in found.whole.active if isinstance(n.op, Op)}
@@ -197,7 +202,8 @@ def test_without_rules_a_program_is_itself() -> None:
         whole = small(make)
         graph, roots = graph_of(whole)
         choices = Choices(graph, roots)
-        assert choices.program(whole, quick(choices.problem([1.0] * len(choices.pieces)))) == whole
+        problem = choices.problem(choices.keyed([1.0] * len(choices.pieces)))
+        assert choices.program(whole, quick(problem)) == whole
 
 
 def test_an_incomplete_choice_is_refused() -> None:
@@ -594,7 +600,7 @@ def test_a_rewrite_that_is_not_one_does_not_replay() -> None:
     tested = evidence.Tested("gf", "it was not")
     law = "Add(x, y) => Mul(x, y)"
     wrong = Equation("wrong", law, (node("Add", X, Y),), (node("Mul", X, Y),), (X, Y), tested)
-    broken = Candidate(best.program, 0.0, Step(lambda: (wrong,), best.chain[0]))
+    broken = Candidate(best.program, 0.0, Rewritten(lambda: (wrong,), best.chain[0]))
     found = check_rewrites([replace(broken, program=program(node("Mul", X, Y)))])
     assert not found.passed
     assert refutation(wrong) is not None and refutation(replace(wrong, right=wrong.left)) is None
@@ -657,7 +663,7 @@ def test_no_fusion_goes_through_what_reads_its_own_class() -> None:
     graph.union(graph.adopt(X), graph.adopt(node("Add", X, zero)), Given(law))
     graph.rebuild()
     choices = Choices(graph, [root], fusions([Piece(node("Relu", node("Add", X, Y)), (X, Y))]))
-    problem = choices.problem([1.0] * len(choices.pieces))
+    problem = choices.problem(choices.keyed([1.0] * len(choices.pieces)))
     assert choices.program(program(node("Relu", X)), quick(problem)).roots == (node("Relu", X),)
 
 

@@ -7,7 +7,7 @@ as runtimes keep constants the way that the kernel wants them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -53,10 +53,15 @@ class Choices:
 
     @collector_resting()
     def __init__(
-        self, graph: EGraph, roots: Sequence[int], fusions: Sequence[Pattern] = (), before: float = inf
+        self,
+        graph: EGraph,
+        roots: Sequence[int],
+        fusions: Sequence[Pattern] = (),
+        before: float = inf,
+        packing: Callable[[Piece], str] = lambda piece: "",
     ):
-        """Of the e-nodes that are older than `before`."""
-        self.graph, self._before = graph, before
+        """Of the e-nodes older than `before`; kernels of one `packing` keep a constant in the same way."""
+        self.graph, self._before, self._packing = graph, before, packing
         self.keys: list[int] = []
         self.pieces: list[Piece] = []
         self.kept: list[int] = []
@@ -177,7 +182,7 @@ class Choices:
         for number, reads in enumerate(self._children):
             for read in reads:
                 if read in large:
-                    kind = self.pieces[self.keys[number]].label if self.keys[number] >= 0 else ""
+                    kind = self._packing(self.pieces[self.keys[number]]) if self.keys[number] >= 0 else ""
                     readers.setdefault(read, {}).setdefault(kind, []).append(number)
         for group, kinds in readers.items():
             if len(kinds) == 1:
@@ -210,15 +215,14 @@ class Choices:
         root = what.pattern.instance(graph, what.match, terms)
         return Piece(root, tuple(dict.fromkeys(graph.term(term) for term in terms)))
 
-    def problem(self, costs: Sequence[float], byte: float = 0.0) -> Problem:
-        """With seconds of each key, and what a byte that kernels read of constants counts."""
-        keyed = zip(self.keys, self.packed, strict=True)
-        prices = [costs[key] if key >= 0 else byte * packed for key, packed in keyed]
-        return Problem(prices, self._children, self._groups, self._members, self._roots)
+    def problem(self, costs: Sequence[float]) -> Problem:
+        """With what each choice costs."""
+        return Problem(costs, self._children, self._groups, self._members, self._roots)
 
-    def used(self, choice: Choice) -> list[int]:
-        """The keys of a choice, each as often as it is used."""
-        return [self.keys[number] for number in choice.values() if self.keys[number] >= 0]
+    def keyed(self, costs: Sequence[float], byte: float = 0.0) -> list[float]:
+        """What each choice costs: by its key, and by the bytes that kernels read where it is a constant."""
+        keyed = zip(self.keys, self.packed, strict=True)
+        return [costs[key] if key >= 0 else byte * packed for key, packed in keyed]
 
     def memory(self, choice: Choice) -> int:
         """Bytes of the constants that a choice keeps."""
@@ -236,6 +240,10 @@ class Choices:
         what = self._what[number]
         return () if what is None else (what,) if isinstance(what, int) else what.match
 
+    def places(self, choice: Choice) -> tuple[Place, ...]:
+        """Of its choices."""
+        return tuple(self.place(number) for number in choice.values())
+
     def at(self, places: Iterable[Place]) -> dict[int, int]:
         """The choice whose choices have these places; empty where they are not all here."""
         found = {group: members[0] for group, members in enumerate(self._members) if len(members) == 1}
@@ -243,7 +251,7 @@ class Choices:
             number = self._numbered.get(place)
             if number is not None:
                 found[self._groups[number]] = number
-        return needed(self.problem([0.0] * len(self.pieces)), found)
+        return needed(self.problem([0.0] * len(self.keys)), found)
 
     @cached_property
     def _numbered(self) -> dict[Place, int]:
@@ -269,7 +277,7 @@ class Choices:
 
     def _built(self, choice: Choice) -> dict[int, Node]:
         """The node of each class."""
-        order = self.problem([0.0] * len(self.pieces)).order(choice)
+        order = self.problem([0.0] * len(self.keys)).order(choice)
         if order is None:
             raise ValueError("the choice is cyclic or incomplete")
         graph, find = self.graph, self.graph.find

@@ -15,7 +15,7 @@ from tensaurus.graph.node import Node
 from tensaurus.graph.program import topological
 from tensaurus.rules.equation import Equation
 
-__all__ = ["Finder", "Found", "find_all"]
+__all__ = ["Finder", "Found", "enter", "find_all"]
 
 PASSES = 12  # of all finders, each taking in what the ones before have made
 
@@ -57,6 +57,22 @@ def find_all(graph: EGraph, finders: Sequence[Finder], most: int) -> int:
             graph.rebuild()
         if merged == before:
             break
+    return merged
+
+
+def enter(graph: EGraph, equations: Iterable[Equation], most: int) -> int:
+    """Insert equations of concrete programs, up to so many e-nodes; how many of their sides were merged.
+
+    This is the door for whoever has equations already: another search, a derivation by hand.  The e-graph
+    must be rebuilt, and is afterwards.
+    """
+    merged = 0
+    for equation in equations:
+        terms = tuple(graph.adopt(leaf) for leaf in equation.leaves)
+        if (instance := _inserted(graph, equation, terms, most - len(graph))) is not None:
+            pairs = zip(instance.left, instance.right, strict=True)
+            merged += sum(graph.union(left, right, instance) for left, right in pairs)
+            graph.rebuild()
     return merged
 
 

@@ -22,7 +22,7 @@ from tensaurus.graph.program import Program
 from tensaurus.rules.equation import Equation, matched
 from tensaurus.rules.match import Rewriter
 from tensaurus.rules.rule import Rule
-from tensaurus.search.candidate import Candidate, Outcome, Step
+from tensaurus.search.candidate import Candidate, Outcome, Rewritten
 from tensaurus.signals import Interruptible
 
 Cost: TypeAlias = Callable[[Node], float]  # seconds of one node
@@ -164,7 +164,7 @@ class Backtrack:
         if key not in self._seen:
             self._seen.add(key)
             applied = partial(_equations, rule, tuple(changes))
-            yield Candidate(made, self.total(made), Step(applied, current))
+            yield Candidate(made, self.total(made), Rewritten(applied, current))
 
     def everywhere(self, program: Program, rule: Rule) -> tuple[Program, list[Change]]:
         """The program with the rule applied at every node, arguments first, and each application."""

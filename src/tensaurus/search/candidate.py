@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tensaurus.graph.program import Program
 from tensaurus.rules.equation import Equation
 
-__all__ = ["Candidate", "Outcome", "Step"]
+__all__ = ["Candidate", "Outcome", "Rewritten"]
 
 
 @dataclass(frozen=True)
-class Step:
-    """Rewrites of a whole program, and the program before them.
+class Rewritten:
+    """How a program was made: rewrites of a whole program, and that program.
 
     The program after them is equal to it by these and by congruence: what reads equal tensors is equal.
     """
@@ -40,7 +40,7 @@ class Candidate:
 
     program: Program
     cost: float
-    step: Step | None = None
+    step: Rewritten | None = None
     measured: float | None = None
     by: frozenset[str] = frozenset()
     sure: bool = True
@@ -58,6 +58,15 @@ class Candidate:
             at = at.step.before
             line.append(at)
         return line[::-1]
+
+    @property
+    def applied(self) -> tuple[Equation, ...]:
+        """Every rewrite from the original program to this one, in order."""
+        return tuple(e for at in self.chain if at.step is not None for e in at.step.applied)
+
+    def also(self, by: frozenset[str]) -> Candidate:
+        """The same, found by these searches, too."""
+        return replace(self, by=self.by | by)
 
 
 @dataclass

@@ -15,21 +15,20 @@ from tensaurus.egraph.saturate import Limits, Ruleset
 from tensaurus.extraction.exact import solve
 from tensaurus.extraction.improve import quick
 from tensaurus.extraction.problem import Choice, Problem, dag_cost
-from tensaurus.graph.node import Node
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 from tensaurus.rules.match import Rewriter
 from tensaurus.rules.rule import Rule
 from tensaurus.search.backtrack import Backtrack
-from tensaurus.search.candidate import Candidate, Outcome
-from tensaurus.search.saturation import Saturation
+from tensaurus.search.candidate import Outcome
+from tensaurus.search.saturation import SATURATION, Saturation
 
 __all__ = ["STRATEGIES", "Effort", "Runtime", "Strategy"]
 
 Watch: TypeAlias = Callable[[int, float], None]
 
-SATURATION, BACKTRACKING = "saturation", "backtracking"
-MOST = 0.75  # of the time of both, saturation's
+BACKTRACKING = "backtracking"
+OTHER = 0.25  # of the time that is left, backtracking's where both search
 BACKTRACKS = 400  # steps of it at most where the caller sets no limit on them
 PROVABLE = 10_000  # choices; of more than that a proof takes minutes
 PROOF = 10.0  # seconds that the proof of one optimum may take
@@ -79,23 +78,27 @@ class Strategy(Protocol):
 
 
 class Saturating:
-    """All rewrites at once in an e-graph."""
+    """All rewrites at once in an e-graph; what `other` finds enters it."""
 
-    def __init__(self, rules: Sequence[Rule], runtime: Runtime):
-        self._ruleset, self._runtime = Ruleset(rules), runtime
+    def __init__(self, rules: Sequence[Rule], runtime: Runtime, other: Strategy | None = None):
+        self._ruleset, self._runtime, self._other = Ruleset(rules), runtime, other
 
     def search(self, program: Program, effort: Effort, watch: Watch) -> Outcome:
         extractors = [_quick]
         if effort.steps is None:  # a proof that runs out of time ends differently on another day
             extractors.append(_exact)
-        limits = Limits(nodes=effort.nodes, multi=effort.multi, deadline=effort.deadline)
+
+        def other(whole: Program) -> Outcome | None:
+            return None if self._other is None else self._other.search(whole, _part(effort), watch)
+
         search = Saturation(
             self._ruleset,
             self._runtime.costs,
             extractors,
             self._runtime.fused,
             self._runtime.observe,
-            limits,
+            other,
+            Limits(nodes=effort.nodes, multi=effort.multi, deadline=effort.deadline),
             effort.memory,
             deadline=effort.deadline,
             watch=watch,
@@ -104,6 +107,14 @@ class Saturating:
         if effort.steps is not None:
             search.steps = effort.steps
         return search.run(program)
+
+
+def _part(effort: Effort) -> Effort:
+    """What another search may take of it."""
+    if effort.deadline is None:
+        return effort
+    now = monotonic()
+    return replace(effort, deadline=now + OTHER * (effort.deadline - now))
 
 
 class Backtracking:
@@ -116,42 +127,15 @@ class Backtracking:
     def search(self, program: Program, effort: Effort, watch: Watch) -> Outcome:
         steps = BACKTRACKS if effort.steps is None else effort.steps
         search = Backtrack(self._rewriter, self._costs, effort.alpha, steps, effort.deadline, watch=watch)
-        return search.run(program)
+        outcome = search.run(program)
+        by = frozenset({BACKTRACKING})
+        outcome.candidates = [candidate.also(by) for candidate in outcome.candidates]
+        return outcome
 
 
-class Both:
-    """Saturation within most of the time, then backtracking; the best programs of both.
-
-    Two searches that err differently leave more to measure end to end.
-    """
-
-    def __init__(self, rules: Sequence[Rule], runtime: Runtime):
-        self._first = Saturating(rules, runtime)
-        self._second = Backtracking(rules, runtime)
-
-    def search(self, program: Program, effort: Effort, watch: Watch) -> Outcome:
-        now, most = monotonic(), effort
-        if effort.deadline is not None:
-            most = replace(effort, deadline=now + MOST * (effort.deadline - now))
-        first = self._first.search(program, most, watch)
-        if first.ended_by == "interrupt":
-            return first
-        second = self._second.search(program, effort, watch)
-        found: dict[tuple[Node, ...], Candidate] = {}
-        for name, outcome in ((SATURATION, first), (BACKTRACKING, second)):
-            for candidate in outcome.candidates:
-                known = found.get(candidate.program.roots, candidate)
-                found[candidate.program.roots] = replace(known, by=known.by | {name})
-        ended_by = "interrupt" if second.ended_by == "interrupt" else first.ended_by
-        return replace(
-            first,
-            candidates=list(found.values()),
-            ended_by=ended_by,
-            steps=first.steps + second.steps,
-            programs=first.programs + second.programs,
-            seconds=first.seconds + second.seconds,
-            notes=[*first.notes, *second.notes],
-        )
+def both(rules: Sequence[Rule], runtime: Runtime) -> Strategy:
+    """Saturation, with backtracking's programs in its e-graph: one extraction chooses among everything."""
+    return Saturating(rules, runtime, Backtracking(rules, runtime))
 
 
 def _quick(problem: Problem, seconds: float, start: Choice | None) -> Choice:
@@ -166,7 +150,7 @@ def _exact(problem: Problem, seconds: float, start: Choice | None) -> Choice:
 
 
 STRATEGIES: dict[str, Callable[[Sequence[Rule], Runtime], Strategy]] = {
-    "both": Both,
+    "both": both,
     SATURATION: Saturating,
     BACKTRACKING: Backtracking,
 }

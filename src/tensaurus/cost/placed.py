@@ -21,7 +21,7 @@ from tensaurus.cost.observe import Observation
 from tensaurus.graph.node import Node
 from tensaurus.graph.piece import Piece
 
-__all__ = ["Neighbourhoods", "Placed"]
+__all__ = ["Placed", "PlacedCosts"]
 
 LEAST = 1e-9  # seconds: no operator counts less when a kernel's time is shared out
 COMMON = 0.1  # of a program's time, at least, is that of what the first program has too, to tell a pace
@@ -39,7 +39,7 @@ class Placed:
 
 
 @dataclass
-class Neighbourhoods:
+class PlacedCosts:
     """What was observed so far.
 
     places  seconds of the choices that were seen, the mean over the programs that they were seen in

@@ -1,0 +1,171 @@
+"""What does it cost?  One answer for every choice of an extraction, by all that is known so far.
+
+In this order: what a choice took at its place in a program that was run as a whole, or what its like took
+there (`cost/placed`); what it takes alone (`cost/operators`); and where nobody has measured it, an estimate
+that flatters it, as one that is too high would never be found out.  Constants cost by the byte
+(`cost/weights`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Protocol
+
+from tensaurus.cost.observe import Observation
+from tensaurus.cost.placed import Placed, PlacedCosts
+from tensaurus.cost.weights import Allowance
+from tensaurus.graph.node import Node
+from tensaurus.graph.piece import Piece
+
+__all__ = ["Alone", "Choosable", "Costs", "Prices"]
+
+FLATTERY = 0.7  # of what the luckiest operator of its kind would make of its estimate
+
+
+class Alone(Protocol):
+    """What pieces cost by themselves."""
+
+    def known(self, piece: Piece) -> float | None:
+        """Seconds, where it was measured; infinite where the runtime refuses it."""
+
+    def measure(self, piece: Piece) -> float:
+        """Seconds; measured now unless they are known."""
+
+    def estimate(self, piece: Piece) -> float:
+        """Seconds by arithmetic and traffic alone."""
+
+
+class Choosable(Protocol):
+    """The choices of an extraction, as far as they cost: choices of one key cost the same elsewhere."""
+
+    @property
+    def keys(self) -> Sequence[int]:
+        """Of each choice, its number in `pieces`; -1 where it computes nothing."""
+
+    @property
+    def pieces(self) -> Sequence[Piece]:
+        """Of each key, one that has it."""
+
+    def place(self, number: int) -> Hashable:
+        """Where a choice stands, the same in every extraction from one e-graph."""
+
+    def keyed(self, costs: Sequence[float], byte: float) -> list[float]:
+        """What each choice costs, by the costs of each key and of a byte."""
+
+    def footprint(self, choice: Mapping[int, int]) -> int:
+        """Bytes of constants that the kernels of a choice read."""
+
+
+@dataclass
+class Costs:
+    """What is known of costs in one search.
+
+    alone      what pieces cost by themselves
+    placed     what was learnt of them within programs
+    allowance  bytes of constants that a program may have, and their price
+    luck       of each kind of operator, the least share of its estimate that one took
+    largest    of each kind of operator, the largest estimate of those that were measured
+    """
+
+    alone: Alone
+    placed: PlacedCosts = field(default_factory=PlacedCosts)
+    allowance: Allowance = field(default_factory=Allowance)
+    luck: dict[str, float] = field(default_factory=dict)
+    largest: dict[str, float] = field(default_factory=dict)
+
+    def prices(self, choices: Choosable) -> Prices:
+        """Of the choices, by what is known now."""
+        return Prices(self, choices)
+
+    def learn(
+        self, seen: Observation, parts: Mapping[int, frozenset[Node]], prices: Prices, read: int
+    ) -> None:
+        """Of a program that was run as a whole: the nodes that each choice computes, and the bytes of
+        constants that its kernels read."""
+        choices = prices.choices
+        placed = [
+            Placed(choices.place(n), choices.pieces[choices.keys[n]], prices.alone[choices.keys[n]], nodes)
+            for n, nodes in parts.items()
+        ]
+        self.placed.note(seen, placed, read)
+
+    def read(self, pieces: Sequence[Piece]) -> tuple[list[float], list[bool]]:
+        """Of each piece its seconds alone, and whether they were measured."""
+        known = [self.alone.known(piece) for piece in pieces]
+        for piece, seconds in zip(pieces, known, strict=True):
+            if seconds is not None:
+                self._note(piece, seconds)
+        pairs = zip(pieces, known, strict=True)
+        costs = [self._flattered(piece) if seconds is None else seconds for piece, seconds in pairs]
+        return costs, [seconds is not None for seconds in known]
+
+    def measure(self, piece: Piece) -> float:
+        """Seconds alone, from now on."""
+        seconds = self.alone.measure(piece)
+        self._note(piece, seconds)
+        return seconds
+
+    def _note(self, piece: Piece, seconds: float) -> None:
+        estimate = self.alone.estimate(piece)
+        if estimate > 0 and seconds < inf:
+            name = piece.label
+            self.luck[name] = min(self.luck.get(name, inf), seconds / estimate)
+            self.largest[name] = max(self.largest.get(name, 0.0), estimate)
+
+    def _flattered(self, piece: Piece) -> float:
+        """The larger an operator, the less of its estimate it takes: beyond what was measured of its kind, it
+        has the luck of the luckiest."""
+        name, estimate = piece.label, self.alone.estimate(piece)
+        luck = min(self.luck.values(), default=1.0)
+        if estimate <= self.largest.get(name, 0.0):  # of what has no elements the estimate may be 0
+            luck = self.luck.get(name, luck)
+        return FLATTERY * luck * estimate
+
+
+class Prices:
+    """The prices of one extraction's choices, which change as operators are measured.
+
+    alone  of each key, seconds by itself
+    sure   of each key, whether these were measured
+    """
+
+    def __init__(self, costs: Costs, choices: Choosable) -> None:
+        self._costs, self.choices = costs, choices
+        self.alone, self.sure = costs.read(choices.pieces)
+        places = costs.placed.places
+        self._at = {
+            number: places[place]
+            for number, key in enumerate(choices.keys)
+            if key >= 0 and places and (place := choices.place(number)) in places
+        }
+        self._elsewhere = costs.placed.elsewhere(choices.pieces, self.alone)
+
+    def of_choices(self) -> list[float]:
+        """What each choice costs, constants by the byte that kernels read of them."""
+        byte = self._costs.allowance.byte + self._costs.placed.byte
+        prices = self.choices.keyed(self._elsewhere, byte)
+        for number, seconds in self._at.items():
+            prices[number] = seconds
+        return prices
+
+    def unsure(self, chosen: Iterable[int]) -> list[int]:
+        """The keys of these choices that were never measured."""
+        keys = dict.fromkeys(self.choices.keys[number] for number in chosen)
+        return [key for key in keys if key >= 0 and not self.sure[key]]
+
+    def measure(self, key: int) -> None:
+        """What the key's piece takes alone, from now on."""
+        self.alone[key], self.sure[key] = self._costs.measure(self.choices.pieces[key]), True
+
+    def settle(self) -> None:
+        """Take in what was measured."""
+        self._elsewhere = self._costs.placed.elsewhere(self.choices.pieces, self.alone)
+
+    def total(self, choice: Mapping[int, int]) -> float:
+        """Seconds that a program is expected to take."""
+        keys, placed, allowance = self.choices.keys, self._costs.placed, self._costs.allowance
+        seconds = sum(self._at.get(n, self._elsewhere[keys[n]]) for n in choice.values() if keys[n] >= 0)
+        beyond = max(0, self.choices.footprint(choice) - allowance.footprint)
+        return seconds + placed.rest + placed.byte * beyond
