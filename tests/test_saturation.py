@@ -57,6 +57,8 @@ from tensaurus.graph.text import show, workload  # noqa: F401, another process s
 from tensaurus.ops import Op, TensorType
 from tensaurus.rules import evidence
 from tensaurus.rules.equation import Equation
+from tensaurus.rules.match import Rewriter
+from tensaurus.search.backtrack import Backtrack
 from tensaurus.search.candidate import Candidate, Outcome, Rewritten
 from tensaurus.search.saturation import Saturation
 from tensaurus.zoo.builder import Builder, Value
@@ -675,6 +677,23 @@ def test_what_is_cheaper_by_estimates_is_tried_however_little_time_there_is() ->
     assert operators(late.best.program) == {"Add": 1, "Mul": 1} and not late.best.sure
     assert late.best.step is not None and check_rewrites([late.best]).passed
     assert any(candidate.program is whole for candidate in late.candidates)
+
+
+def test_one_extraction_chooses_among_what_both_searches_have_found() -> None:
+    """Each knows one law; the cheapest program needs both."""
+    whole, prices = program(node("Neg", node("Neg", SPREAD))), Made({"Mul": 10.0})
+    factoring = Rewriter(rules("Add(Mul(x, z), Mul(y, z)) => Mul(Add(x, y), z)"))
+
+    def other(asked: Program) -> Outcome:
+        return Backtrack(factoring, lambda n: prices.price(Piece.of(n)), steps=5).run(asked)
+
+    laws = Ruleset(rules("Neg(Neg(x)) => x"))
+    outcome = search(whole, prices, laws, other=other)
+    assert operators(outcome.best.program) == {"Add": 1, "Mul": 1}
+    assert outcome.best.step is not None and len(outcome.best.applied) == 2
+    assert check_rewrites([outcome.best]).passed
+    assert all(operators(one.program)["Mul"] == 2 for one in search(whole, prices, laws).candidates)
+    assert any(operators(one.program) == {"Add": 1, "Mul": 1, "Neg": 2} for one in outcome.candidates)
 
 
 def test_tensors_without_elements_have_costs() -> None:
