@@ -16,8 +16,9 @@ from tensaurus import backends
 from tensaurus.backends import Bindable, Fusing, Profiling
 from tensaurus.backends._kernels import Kernel, charged, per_run
 from tensaurus.errors import TensaurusError
+from tensaurus.graph.build import Build
 
-RUNTIMES = [name for name in ("onnxruntime", "openvino") if name in backends.installed()]
+RUNTIMES = backends.targets()
 RANDOM = np.random.default_rng(7)
 
 
@@ -34,11 +35,11 @@ def model(
     inputs: list[ValueInfoProto],
     outputs: list[ValueInfoProto],
     weights: dict[str, np.ndarray] | None = None,
-) -> bytes:
+) -> Build:
     tensors = [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
     graph = helper.make_graph(nodes, "graph", inputs, outputs, tensors)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return bytes(proto.SerializeToString())
+    return Build(proto.SerializeToString())
 
 
 CONVOLUTION = model(
@@ -84,9 +85,9 @@ def test_what_renames_nothing_is_optimized_once(monkeypatch: pytest.MonkeyPatch)
     levels = []
     optimized = onnxruntime._optimized
 
-    def counted(proto: Any, level: Any) -> Any:
+    def counted(build: Build, level: Any) -> Any:
         levels.append(level)
-        return optimized(proto, level)
+        return optimized(build, level)
 
     monkeypatch.setattr(onnxruntime, "_optimized", counted)
     product = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Relu", ["p"], ["y"])]
@@ -170,9 +171,11 @@ def test_described(name: str) -> None:
 @pytest.mark.parametrize("batch", [1, 3])
 def test_runtimes_agree(batch: int, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
-    path.write_bytes(CONVOLUTION)
+    assert isinstance(CONVOLUTION.model, bytes)
+    path.write_bytes(CONVOLUTION.model)
     x = floats(batch, 3, 16, 16)
-    first, second = (backends.find(name).compile(path, threads=1).run(None, {"x": x}) for name in RUNTIMES)
+    sessions = [backends.find(name).compile(Build(path), threads=1) for name in RUNTIMES]
+    first, second = (session.run(None, {"x": x}) for session in sessions[:2])
     assert [array.shape for array in first] == [(batch, 8, 8, 8), (batch, 8, 16, 16)]
     for a, b in zip(first, second, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
@@ -220,8 +223,8 @@ def test_refusals_are_one_line(name: str) -> None:
     session = backend.compile(MANY_NAMES, threads=1)
     x, c = floats(3, 4), np.array(1.0, np.float32)
     attempts: list[Callable[[], object]] = [
-        lambda: backend.compile(b"no model", threads=1),
-        lambda: backend.compile(Path("/nowhere/model.onnx"), threads=1),
+        lambda: backend.compile(Build(b"no model"), threads=1),
+        lambda: backend.compile(Build(Path("/nowhere/model.onnx")), threads=1),
         lambda: session.run(["nothing"], {"x": x, "c": c}),
         lambda: session.run(None, {"x": x}),
         lambda: session.run(None, {"x": x, "c": c, "extra": x}),
@@ -282,7 +285,7 @@ def test_what_declares_another_rank_than_it_computes_runs_as_often_as_one_likes(
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     feeds = {"x": np.ones((2, 3), np.float32), "shape": np.array([1, 2, 3])}
-    session = backends.find("onnxruntime").compile(model.SerializeToString(), threads=1)
+    session = backends.find("onnxruntime").compile(Build(model.SerializeToString()), threads=1)
     (once,) = session.run(None, feeds)
     call = session.bind(feeds)  # type: ignore[attr-defined]
     for _ in range(3):

@@ -23,6 +23,7 @@ from tensaurus import backends, child, signals
 from tensaurus.cost.machine import Machine, busy_seconds, default_threads
 from tensaurus.cost.measure import Contender, Stopwatch, Timing, choose, compare, ratio
 from tensaurus.cost.worker import Worker, WorkerError
+from tensaurus.graph.build import Build
 
 RANDOM = np.random.default_rng(3)
 
@@ -36,14 +37,14 @@ def model(
     inputs: list[ValueInfoProto],
     outputs: list[ValueInfoProto],
     weights: dict[str, np.ndarray] | None = None,
-) -> bytes:
+) -> Build:
     tensors = [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
     graph = helper.make_graph(nodes, "graph", inputs, outputs, tensors)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return bytes(proto.SerializeToString())
+    return Build(proto.SerializeToString())
 
 
-def products(count: int, size: int = 128) -> bytes:
+def products(count: int, size: int = 128) -> Build:
     weight = RANDOM.standard_normal((size, size)).astype(np.float32) / size**0.5
     names = ["x", *(f"x{i}" for i in range(1, count)), "y"]
     nodes = [helper.make_node("MatMul", [a, "w"], [b]) for a, b in pairwise(names)]
@@ -127,7 +128,7 @@ def test_refusals_leave_the_worker_alive() -> None:
         with pytest.raises(WorkerError, match="no model"):
             worker.run()
         with pytest.raises(WorkerError, match="protobuf"):
-            worker.compile(b"junk")
+            worker.compile(Build(b"junk"))
         worker.compile(ONE)
         with pytest.raises(WorkerError, match="no feeds"):
             worker.time(0.01)
@@ -178,8 +179,8 @@ def test_compare() -> None:
     assert len(one.samples) > len(ten.samples)
 
 
-@pytest.mark.parametrize("broken", [b"junk", ENDLESS])
-def test_compare_names_the_contender_that_fails(broken: bytes) -> None:
+@pytest.mark.parametrize("broken", [Build(b"junk"), ENDLESS])
+def test_compare_names_the_contender_that_fails(broken: Build) -> None:
     contenders = [Contender("good", "onnxruntime", ONE), Contender("bad", "onnxruntime", broken)]
     with pytest.raises(WorkerError, match=r"^bad: onnxruntime: "):
         compare(contenders, FEEDS, threads=1, rounds=1, seconds=0.01, timeout=1.0)
@@ -214,7 +215,7 @@ def test_stopwatch() -> None:
     with Stopwatch("onnxruntime", threads=1) as watch:
         one, ten = watch.measure(ONE, FEEDS), watch.measure(TEN, FEEDS)
         assert one is not None and ten is not None and 0 < one < ten
-        assert watch.measure(b"junk", FEEDS) is None
+        assert watch.measure(Build(b"junk"), FEEDS) is None
         assert watch.failure is not None and "protobuf" in watch.failure
         assert watch.measure(ONE, {}) is None
         assert watch.measure(ONE, FEEDS) is not None and watch.failure is None
@@ -237,14 +238,15 @@ def test_stopwatch_survives_hangs_and_deaths() -> None:
 def test_choose() -> None:
     assert choose(ONE, FEEDS, 1, rounds=2, seconds=0.02) in backends.installed()
     with pytest.raises(backends.BackendError, match="no backend runs the model: onnxruntime: "):
-        choose(b"junk", FEEDS, 1)
+        choose(Build(b"junk"), FEEDS, 1)
 
 
 SCRIPT = """
 import sys, time
 import numpy as np
 from tensaurus.cost.worker import Worker
-model = open(sys.argv[1], "rb").read()
+from tensaurus.graph.build import Build
+model = Build(open(sys.argv[1], "rb").read())
 feeds = {"x": np.zeros((128, 128), np.float32)}
 with Worker("onnxruntime", threads=1) as resting, Worker("onnxruntime", threads=1) as working:
     for worker in (resting, working):
@@ -257,7 +259,8 @@ with Worker("onnxruntime", threads=1) as resting, Worker("onnxruntime", threads=
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_worker_outlives_its_parent(ending: signal.Signals, tmp_path: Path) -> None:
-    (tmp_path / "model.onnx").write_bytes(ONE)
+    assert isinstance(ONE.model, bytes)
+    (tmp_path / "model.onnx").write_bytes(ONE.model)
     parent = subprocess.Popen(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "model.onnx")],
         stdout=subprocess.PIPE,

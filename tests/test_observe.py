@@ -21,6 +21,7 @@ from tensaurus.egraph.fusion import fusions
 from tensaurus.egraph.saturate import Ruleset
 from tensaurus.extraction.improve import quick
 from tensaurus.extraction.problem import Choice, Problem
+from tensaurus.graph.builds import Builds
 from tensaurus.graph.node import Node, source
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.piece import Piece
@@ -31,7 +32,7 @@ from tensaurus.rules.rule import library
 from tensaurus.search.saturation import Saturation
 from tensaurus.zoo.builder import Builder, Value
 
-RUNTIMES = [name for name in ("onnxruntime", "openvino") if name in backends.installed()]
+RUNTIMES = backends.targets()
 
 
 def hard(b: Builder) -> Value:
@@ -48,7 +49,7 @@ def records(tmp_path: Path) -> Iterator[Database]:
 
 def observer(backend: str, records: Database, folder: Path) -> Observer:
     feeds = {"x": np.ones((1, 8, 6, 6), np.float32)}
-    return Observer(feeds, backend, Machine.here(1), records, folder, expander(library()))
+    return Observer(feeds, backend, Machine.here(1), records, Builds(folder, expander(library())))
 
 
 @pytest.mark.parametrize("backend", RUNTIMES)

@@ -15,6 +15,7 @@ from tensaurus.algebra.field import Prime, Reals
 from tensaurus.backends import BackendError
 from tensaurus.backends.reference import Token, evaluate, evaluate_all
 from tensaurus.backends.reference import evaluation as evaluating
+from tensaurus.graph.build import Build
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.program import Program
 
@@ -29,11 +30,11 @@ def parsed(text: str, **weights: np.ndarray) -> onnx.ModelProto:
 
 
 def reference(model: onnx.ModelProto, **feeds: np.ndarray) -> list[Any]:
-    return backends.find("reference").compile(model.SerializeToString(), threads=1).run(None, feeds)
+    return backends.find("reference").compile(Build(model.SerializeToString()), threads=1).run(None, feeds)
 
 
 def runtime(model: onnx.ModelProto, **feeds: np.ndarray) -> list[Any]:
-    return backends.find("onnxruntime").compile(model.SerializeToString(), threads=1).run(None, feeds)
+    return backends.find("onnxruntime").compile(Build(model.SerializeToString()), threads=1).run(None, feeds)
 
 
 def program(text: str, **weights: np.ndarray) -> Program:
@@ -215,7 +216,7 @@ def test_text_passes_through() -> None:
 
 def test_symbolic_sizes_are_known_at_the_run() -> None:
     model = parsed("net (float[N,3] x) => (float[N,3] y) { m = ReduceMean <axes = [0]> (x) y = Sub (x, m) }")
-    session = backends.find("reference").compile(model.SerializeToString(), threads=1)
+    session = backends.find("reference").compile(Build(model.SerializeToString()), threads=1)
     for count in (2, 5):
         x = RNG.standard_normal((count, 3)).astype(np.float32)
         np.testing.assert_allclose(session.run(None, {"x": x})[0], x - x.astype(float).mean(0), rtol=1e-12)
@@ -233,7 +234,7 @@ def test_symbolic_sizes_are_known_at_the_run() -> None:
 )
 def test_refusals(names: Any, feeds: dict[str, Any], words: str) -> None:
     model = parsed("net (float[3] x) => (float[3] y) { y = Neg (x) }")
-    session = backends.find("reference").compile(model.SerializeToString(), threads=1)
+    session = backends.find("reference").compile(Build(model.SerializeToString()), threads=1)
     with pytest.raises(BackendError) as caught:
         session.run(names, feeds)
     assert words in str(caught.value)
@@ -241,7 +242,7 @@ def test_refusals(names: Any, feeds: dict[str, Any], words: str) -> None:
 
 def test_bytes_that_are_no_model() -> None:
     with pytest.raises(BackendError, match="reference"):
-        backends.find("reference").compile(b"\xff\xff\xff", threads=1)
+        backends.find("reference").compile(Build(b"\xff\xff\xff"), threads=1)
 
 
 def test_values_are_freed_after_their_last_use(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import ModelProto
 from small_programs import (
     PROGRAMS,
     X,
@@ -27,7 +26,6 @@ from small_programs import (
     brute_force,
     gates,
     graph_of,
-    model,
     node,
     problems,
     program,
@@ -49,8 +47,9 @@ from tensaurus.equivalence.field_check import check_field
 from tensaurus.extraction.greedy import greedy, greedy_dag
 from tensaurus.extraction.improve import improved, quick
 from tensaurus.extraction.problem import Choice, Problem, dag_cost, needed
+from tensaurus.graph.build import Build
 from tensaurus.graph.node import Node, constant, source
-from tensaurus.graph.onnx_export import export_model
+from tensaurus.graph.onnx_export import export
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 from tensaurus.graph.text import show, workload  # noqa: F401, another process shows programs
@@ -80,11 +79,14 @@ def extract(problem: Problem, seconds: float, start: Choice | None) -> dict[int,
     return quick(problem, start)
 
 
-def fused_by(proto: ModelProto, name: str) -> list[Piece]:
+def fused_by(made: Program, name: str) -> list[Piece]:
     """What the backend of that name fuses."""
     backend = backends.find(name)
-    kernels = backend.kernels(proto.SerializeToString()) if isinstance(backend, backends.Fusing) else []
-    return fused_pieces(proto, kernels)
+    proto, tensors = export(made)
+    build = Build(proto.SerializeToString())
+    return fused_pieces(
+        tensors.written, backend.kernels(build) if isinstance(backend, backends.Fusing) else []
+    )
 
 
 def used(choices: Choices, choice: Choice) -> list[int]:
@@ -157,7 +159,7 @@ def test_a_choice_is_a_program(name: str, filtered: bool) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_choice_with_fusions_is_a_program(name: str) -> None:
     found = explored(name)
-    pieces = fused_by(model(PROGRAMS[name]), "onnxruntime")
+    pieces = fused_by(small(PROGRAMS[name]), "onnxruntime")
     assert pieces
     choices = Choices(found.graph, found.roots, fusions(pieces))
     assert {piece.text for piece in pieces} <= {piece.text for piece in choices.pieces}
@@ -323,7 +325,7 @@ FUSED = {
 @pytest.mark.parametrize("make", FUSED, ids=lambda make: make.__name__)
 def test_what_onnxruntime_fuses_is_one_piece(make: Callable[[Builder], Value]) -> None:
     whole = small(make)
-    (piece,) = (p for p in fused_by(model(make), "onnxruntime") if p.root is whole.outputs[0][1])
+    (piece,) = (p for p in fused_by(small(make), "onnxruntime") if p.root is whole.outputs[0][1])
     assert Counter(str(n.op) for n in piece.inner if isinstance(n.op, Op)) == FUSED[make]
     # and wherever it occurs in an e-graph
     graph, roots = graph_of(whole)
@@ -337,11 +339,11 @@ def test_a_result_that_others_read_is_not_fused_away() -> None:
         y = b.conv(b.input("x", 1, 8, 6, 6), "c", 8, 3, padding=1)
         return [b.relu(y), b.node("Sigmoid", y)]
 
-    assert fused_by(model(both), "onnxruntime") == []
+    assert fused_by(small(both), "onnxruntime") == []
 
 
 def test_a_runtime_that_does_not_tell_fuses_nothing() -> None:
-    assert fused_by(model(conv_relu), "reference") == []
+    assert fused_by(small(conv_relu), "reference") == []
 
 
 @pytest.mark.skipif("openvino" not in backends.installed(), reason="openvino is not installed")
@@ -351,7 +353,7 @@ def test_what_openvino_fuses_are_pieces() -> None:
         (conv_relu, [{"Conv", "Relu"}]),
         (conv_add_relu, [{"Add", "Relu"}, {"BatchNormalization", "Conv"}, {"Conv", "Relu"}]),
     ):
-        pieces = fused_by(model(make), "openvino")
+        pieces = fused_by(small(make), "openvino")
         found = [{str(n.op) for n in piece.inner} for piece in pieces]
         assert sorted(found, key=sorted) == wanted
 
@@ -441,7 +443,7 @@ def test_a_piece_over_other_leaves() -> None:
 def run_alone(piece: Piece, copies: int) -> tuple[dict[str, np.ndarray], list[np.ndarray], list[np.ndarray]]:
     """Feeds, weights and outputs of the copies on onnxruntime."""
     made, feeds = alone(piece, 17, None, copies)
-    session = backends.find("onnxruntime").compile(made.SerializeToString(), threads=1)
+    session = backends.find("onnxruntime").compile(Build(made.SerializeToString()), threads=1)
     constants = [np.frombuffer(tensor.raw_data, np.float32) for tensor in made.graph.initializer]
     return feeds, constants, session.run(None, feeds)
 
@@ -613,7 +615,7 @@ def test_fusions_of_the_runtime_are_priced_as_one() -> None:
     whole = small(gates)
 
     def fused(made: Program) -> list[Piece]:
-        return fused_by(export_model(made), "onnxruntime")
+        return fused_by(made, "onnxruntime")
 
     @dataclass
     class PerKernel(Made):

@@ -17,6 +17,7 @@ from test_ops import differences, newest_of_onnxruntime  # noqa: E402
 from tensaurus import backends  # noqa: E402
 from tensaurus.backends import Bindable  # noqa: E402
 from tensaurus.backends._onnx_to_torch import RENDERINGS  # noqa: E402
+from tensaurus.graph.build import Build  # noqa: E402
 from tensaurus.zoo.builder import Builder  # noqa: E402
 
 WAYS = ["torch", "torch_channels_last", "inductor"]
@@ -65,7 +66,7 @@ def test_rendering(operator: str) -> None:
                 continue
             known = min(opset, newest_of_onnxruntime())
             model = newest if known == opset else sample.model(known, len(newest.graph.output))
-            proto, feeds = model.SerializeToString(), sample.feeds(model)
+            proto, feeds = Build(model.SerializeToString()), sample.feeds(model)
             try:
                 theirs = backends.find("onnxruntime").compile(proto, threads=1).run(None, feeds)
             except backends.BackendError:
@@ -100,10 +101,10 @@ def network() -> ModelProto:
 @pytest.mark.parametrize("name", WAYS)
 def test_network(name: str, tmp_path: Path) -> None:
     """Each way computes what onnxruntime does, at both inputs, run and bound, from a file or bytes."""
-    model = network().SerializeToString()
+    model = Build(network().SerializeToString())
     path = tmp_path / "model.onnx"
-    path.write_bytes(model)
-    session = backends.find(name).compile(path if name == "torch" else model, threads=2)
+    path.write_bytes(network().SerializeToString())
+    session = backends.find(name).compile(Build(path) if name == "torch" else model, threads=2)
     reference = backends.find("onnxruntime").compile(model, threads=2)
     assert isinstance(session, Bindable)
     for _ in range(2):
@@ -131,7 +132,7 @@ def test_inductor_reads_frozen_weights(monkeypatch: pytest.MonkeyPatch) -> None:
         return call
 
     monkeypatch.setattr(torch, "compile", compiled)
-    session = backends.find("inductor").compile(network().SerializeToString(), threads=1)
+    session = backends.find("inductor").compile(Build(network().SerializeToString()), threads=1)
     assert seen == [(True, True)]
     feeds = {"x": np.ones((2, 3, 16, 16), np.float32)}
     session.run(None, feeds)
@@ -140,7 +141,7 @@ def test_inductor_reads_frozen_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_convolutions_are_channels_last() -> None:
-    session = backends.find("torch_channels_last").compile(network().SerializeToString(), threads=1)
+    session = backends.find("torch_channels_last").compile(Build(network().SerializeToString()), threads=1)
     weights = [w for w in session._module.buffers() if w.ndim == 4]  # type: ignore[attr-defined]
     assert len(weights) == 2
     assert all(w.is_contiguous(memory_format=torch.channels_last) for w in weights)
@@ -150,7 +151,7 @@ def test_convolutions_are_channels_last() -> None:
     assert y.is_contiguous(memory_format=torch.channels_last)
 
 
-def one_node(operator: str, shape: list[int | str], **more: object) -> bytes:
+def one_node(operator: str, shape: list[int | str], **more: object) -> Build:
     node = helper.make_node(operator, ["x"], ["y"], name="here", **more)
     graph = helper.make_graph(
         [node],
@@ -158,7 +159,7 @@ def one_node(operator: str, shape: list[int | str], **more: object) -> bytes:
         [helper.make_tensor_value_info("x", 1, shape)],
         [helper.make_tensor_value_info("y", 1, None)],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]).SerializeToString()
+    return Build(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]).SerializeToString())
 
 
 def test_what_has_no_rendering_is_named() -> None:
@@ -183,9 +184,9 @@ def test_feeds_are_checked() -> None:
     for given in (fixed, np.asfortranarray(x), x.T.copy().T):
         np.testing.assert_array_equal(session.run(None, {"x": given})[0], x)
     with pytest.raises(backends.BackendError, match="^torch: "):
-        backends.find("torch").compile(b"no model", threads=1)
+        backends.find("torch").compile(Build(b"no model"), threads=1)
     with pytest.raises(backends.BackendError, match="^torch: "):
-        backends.find("torch").compile(Path("/nowhere/model.onnx"), threads=1)
+        backends.find("torch").compile(Build(Path("/nowhere/model.onnx")), threads=1)
 
 
 def test_outputs_belong_to_the_caller() -> None:
@@ -216,7 +217,7 @@ def test_sizes_are_computed_beforehand() -> None:
         [helper.make_tensor_value_info("y", 1, None)],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
-    session = backends.find("torch").compile(model.SerializeToString(), threads=1)
+    session = backends.find("torch").compile(Build(model.SerializeToString()), threads=1)
     x = RANDOM.standard_normal((2, 3)).astype(np.float32)
     np.testing.assert_array_equal(session.run(None, {"x": x})[0], x.reshape(-1))
     calls = [n for n in session._module.graph.nodes if n.op.startswith("call")]  # type: ignore[attr-defined]
@@ -226,7 +227,7 @@ def test_sizes_are_computed_beforehand() -> None:
 @pytest.mark.skipif("openvino" not in backends.installed(), reason="needs openvino")
 def test_openvino_at_its_default_precision() -> None:
     """Beside float32: the same model, within bfloat16's rounding."""
-    model = network().SerializeToString()
+    model = Build(network().SerializeToString())
     feeds = {"x": RANDOM.standard_normal((2, 3, 16, 16)).astype(np.float32)}
     ours, theirs = (
         backends.find(name).compile(model, threads=1).run(None, feeds)[0]

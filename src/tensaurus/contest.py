@@ -25,8 +25,8 @@ from tensaurus.cost.worker import Worker, WorkerError
 from tensaurus.equivalence.inputs import require_ranges
 from tensaurus.equivalence.sample import sample_feeds
 from tensaurus.errors import TensaurusError, naming
+from tensaurus.graph.build import Build
 from tensaurus.graph.inlining import inlined
-from tensaurus.graph.model_file import packed
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.optimize import optimize
 from tensaurus.report.progress import NoProgress, Progress
@@ -47,7 +47,7 @@ PATIENCE = 900.0  # seconds that a runtime may take to compile
 class _Entrant:
     name: str
     backend: str
-    model: bytes | Path
+    build: Build
     ours: bool = False
     note: str = ""
 
@@ -117,19 +117,20 @@ class Contest:
             program = import_model(inlined(model, subject.name), subject.shapes, subject.name)
             require_ranges(model, subject.ranges)
             folder = stack.enter_context(temporary())
-            source = packed(model, folder)
+            source = Build.of(model, folder)
             feeds, words = sample_feeds(
                 model, subject.shapes, self.seed, source, self.peers[0], threads, subject.ranges
             )
             if words:
                 told.note(f"no sizes were given for every input; timed with {words}")
             entrants = [_Entrant(peer, peer, source) for peer in self.peers]
-            entrants += [_Entrant(f"{file} on {p}", p, file) for file in self.against for p in self.peers]
+            others = [(Build(file), f"{file} on") for file in self.against]
+            entrants += [_Entrant(f"{name} {p}", p, build) for build, name in others for p in self.peers]
             entrants += [self._optimized(subject, model, backend, source, folder) for backend in self.ours]
             return self._measured(subject, entrants, feeds, demand(program))
 
     def _optimized(
-        self, subject: Subject, model: onnx.ModelProto, backend: str, source: bytes | Path, folder: Path
+        self, subject: Subject, model: onnx.ModelProto, backend: str, source: Build, folder: Path
     ) -> _Entrant:
         """The optimizer's result for the backend."""
         name = f"tensaurus on {backend}"
@@ -156,7 +157,7 @@ class Contest:
             return _Entrant(name, backend, source, True, "unchanged")
         kept = folder / backend
         kept.mkdir()
-        return _Entrant(name, backend, packed(result.model, kept), True)
+        return _Entrant(name, backend, Build.of(result.model, kept, result.libraries), True)
 
     def _measured(
         self, subject: Subject, entrants: Sequence[_Entrant], feeds: Mapping[str, Array], needs: Demand
@@ -172,7 +173,7 @@ class Contest:
                 told.phase(f"{subject.name}: compiling it for {entrant.name}")
                 worker = stack.enter_context(Worker(entrant.backend, threads=threads, timeout=PATIENCE))
                 try:
-                    worker.compile(entrant.model)
+                    worker.compile(entrant.build)
                     worker.feed(feeds)
                     outputs[entrant] = worker.run()
                     worker.time(ROUND)

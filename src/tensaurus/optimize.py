@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import inf, nan
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import onnx
 
@@ -24,15 +25,17 @@ from tensaurus.cost.whole import model_times
 from tensaurus.cost.worker import RUN_LIMIT
 from tensaurus.equivalence.chain import check_rewrites, refutation
 from tensaurus.equivalence.field_check import FieldCheck
+from tensaurus.equivalence.given import Inputs, given_inputs
 from tensaurus.equivalence.inputs import require_ranges
 from tensaurus.equivalence.interface import required_inputs
 from tensaurus.equivalence.sample import sample_feeds
 from tensaurus.equivalence.verdict import Verdict, verify
 from tensaurus.errors import TensaurusError, naming
+from tensaurus.graph.build import Build, save_libraries
+from tensaurus.graph.builds import Builds
 from tensaurus.graph.census import census, constant_bytes
 from tensaurus.graph.inlining import inlined
-from tensaurus.graph.model_file import load_model, packed, save_model
-from tensaurus.graph.onnx_export import export_model
+from tensaurus.graph.model_file import load_model, save_model
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
@@ -56,6 +59,7 @@ class Result:
 
     model: onnx.ModelProto
     summary: Summary
+    libraries: tuple[Path, ...] = ()  # of custom operators that the model needs
 
     @property
     def speedup(self) -> float:
@@ -73,13 +77,27 @@ class Result:
         return {rewrite.rule: rewrite.evidence for rewrite in self.rewrites}
 
     def save(self, path: str | Path) -> None:
-        """Write the model, beside first and then renamed.  Raises TensaurusError."""
+        """Write the model, beside first and then renamed, and its libraries beside it.
+
+        Raises TensaurusError.
+        """
+        save_libraries(self.libraries, path)
         save_model(self.model, path)
 
-    def session(self) -> backends.Session:
-        """The result, ready to run: .run(output_names, {name: array})."""
-        backend = backends.find(self.summary.backend)
-        return backend.compile(self.model.SerializeToString(), threads=self.summary.threads)
+    def session(self, options: Any = None, providers: Any = None) -> backends.Session:
+        """The result, ready to run: get_inputs(), get_outputs(), .run(output_names, {name: array}).
+
+        `options` are the backend's own: onnxruntime's SessionOptions, or a dict of openvino's properties;
+        `providers` are onnxruntime's.  Raises BackendError for what the backend does not take.
+        """
+        backend, threads = backends.find(self.summary.backend), self.summary.threads
+        with temporary() as folder:
+            build = Build.of(self.model, folder, self.libraries)
+            if options is None and providers is None:
+                return backend.compile(build, threads=threads)
+            if not isinstance(backend, backends.Configurable):
+                raise backends.BackendError(f"{backend.name} takes no options")
+            return backend.configured(build, threads=threads, options=options, providers=providers)
 
 
 def optimize(
@@ -87,6 +105,7 @@ def optimize(
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     ranges: Mapping[str, tuple[int, int]] | None = None,
+    inputs: Inputs | None = None,
     backend: str = "onnxruntime",
     threads: int | None = None,
     time_limit: float = 60.0,
@@ -107,6 +126,7 @@ def optimize(
 
     shapes      fixes sizes of inputs, {name: sizes}
     ranges      values of integer inputs, {name: (lowest, highest)}; else 0 and 1
+    inputs      the caller's own, {name: array} or an .npz file: timed on, and compared on beside made-up ones
     backend     onnxruntime, openvino, or auto: the faster of those installed
     time_limit  seconds to search, where `steps` does not limit the search
     search      both, saturation, or backtracking (`alpha`: how much worse than the best a program may be)
@@ -138,16 +158,17 @@ def optimize(
     with naming(name), ExitStack() as stack:
         records = stack.enter_context(Database(database))
         require_ranges(original, ranges or {})
+        given = given_inputs(inputs, original, shapes or {})
         told.phase("trying it")
         first = "onnxruntime" if backend == "auto" else backend
         folder = stack.enter_context(temporary())
-        source = packed(original, folder)
+        source = Build.of(original, folder)
         if strange := [v.name for v in required_inputs(original) if not v.type.HasField("tensor_type")]:
             reason = f"input {strange[0]} is not a tensor, no values can be made up for it"
             told.note(f"{reason}: the model stays as it is")
             return _unchanged(original, program, name, first, machine, reason)
         feeds, words = sample_feeds(
-            original, shapes or {}, seed, source, first, machine.threads, ranges, run_limit
+            original, shapes or {}, seed, source, first, machine.threads, ranges, run_limit, given
         )
         if words:
             told.note(f"no sizes were given for every input; timed with {words}")
@@ -157,9 +178,18 @@ def optimize(
         stopwatch = stack.enter_context(Stopwatch(backend, threads=machine.threads))
         weights = constant_bytes(program)
         costs = OperatorCosts(
-            records, stopwatch, backend, machine, program.frame.opset, expand, weights=weights
+            records,
+            stopwatch,
+            backend,
+            machine,
+            program.frame.opset,
+            expand,
+            weights=weights,
+            original=program,
+            supports=backends.find(backend).supports,
         )
-        observer = stack.enter_context(Observer(feeds, backend, machine, records, folder, expand))
+        builds = Builds(folder, expand)
+        observer = stack.enter_context(Observer(feeds, backend, machine, records, builds))
         stack.enter_context(signals.keeping())
         told.phase("searching")
         start = monotonic()
@@ -189,24 +219,31 @@ def optimize(
         gc.collect()  # e-graphs and proofs refer to themselves, and hold weights
         seconds = monotonic() - start
         told.phase("measuring the best programs")
-        found = [c for c in outcome.candidates if c.step is not None or bodies]
-        models = [export_model(candidate.program, expand=expand) for candidate in found]
-        sources = [source, *(packed(candidate, folder) for candidate in models)]
-        base, *times = model_times(sources, feeds, backend, machine, records)
+        found: list[Candidate] = []
+        made: list[Build] = []
+        for candidate in outcome.candidates:
+            if candidate.step is not None or bodies:
+                try:
+                    made.append(builds(candidate.program))
+                    found.append(candidate)
+                except TensaurusError as error:
+                    told.note(f"a program was dropped, it cannot be written: {error}")
+        base, *times = model_times([source, *made], feeds, backend, machine, records)
         fastest = {by: base for candidate in outcome.candidates for by in candidate.by or {search}}
         for candidate, taken in zip(found, times, strict=True):
             for by in candidate.by or {search}:
                 fastest[by] = min(taken, fastest.get(by, base))
-        choice = Choice(original, base)
+        choice = Choice(source, base)
         for taken, place in sorted((t, k) for k, t in enumerate(times) if t < (1 - MARGIN) * base):
             told.phase("checking that it is equal")
             applied = [*bodies, found[place]]
             replay = check_rewrites(applied, seed, told.stage)
             verdict = verify(
-                original,
-                models[place],
+                source,
+                made[place],
                 shapes=shapes,
                 ranges=ranges,
+                inputs=given or None,
                 seed=seed,
                 backend=backend,
                 threads=machine.threads,
@@ -217,10 +254,11 @@ def optimize(
             for fault in verdict.faults:
                 told.note(fault)
             if replay.passed and verdict.passed:
-                choice = Choice(models[place], taken, verdict, applied, replay)
+                choice = Choice(made[place], taken, verdict, applied, replay)
                 break
             reason = replay.detail if verdict.passed else verdict.detail
             told.note(f"a faster program was thrown away: {reason}")
+        result = original if choice.build is source else choice.build.proto()
     chosen = choice.applied[-1] if choice.applied else outcome.original
     summary = replace(
         _unmeasured(program, name, backend, machine),
@@ -239,7 +277,7 @@ def optimize(
         original_predicted_ms=outcome.original.cost * 1e3,
         constants_mb=constant_bytes(chosen.program) / 1e6,
     )
-    return Result(_labelled(choice.model, summary), summary)
+    return Result(_labelled(result, summary), summary, choice.build.libraries)
 
 
 def _unmeasured(program: Program, name: str, backend: str, machine: Machine) -> Summary:
@@ -274,7 +312,7 @@ def _unchanged(
 class Choice:
     """The model to return, seconds of one run, and why it is right; the original where nothing beats it."""
 
-    model: onnx.ModelProto
+    build: Build
     seconds: float
     verdict: Verdict = Verdict(True, 0.0, 0.0, detail="unchanged")
     applied: Sequence[Candidate] = ()

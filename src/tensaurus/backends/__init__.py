@@ -9,21 +9,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from numpy.typing import NDArray
 
 from tensaurus.errors import TensaurusError
+from tensaurus.graph.build import Build
+
+if TYPE_CHECKING:
+    from tensaurus.graph.node import Node
 
 __all__ = [
     "Array",
     "Backend",
     "BackendError",
     "Bindable",
+    "Configurable",
     "Fusing",
     "Plain",
+    "Port",
     "Profiling",
     "Session",
     "find",
@@ -41,8 +46,33 @@ class BackendError(TensaurusError, ValueError):
     """An unknown backend, or a model or feed that a backend refuses; one line."""
 
 
+class Port(Protocol):
+    """An input or an output, as onnxruntime's NodeArg shows it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def type(self) -> str:
+        """Such as tensor(float)."""
+        ...
+
+    @property
+    def shape(self) -> Sequence[int | str | None]:
+        """Sizes; of one that is open its name, or None."""
+        ...
+
+
 class Session(Protocol):
     """A compiled model."""
+
+    def get_inputs(self) -> Sequence[Port]:
+        """What must be fed, in the model's order."""
+        ...
+
+    def get_outputs(self) -> Sequence[Port]:
+        """In the model's order."""
+        ...
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Array]) -> list[Array]:
         """The named outputs, or all of them in the model's order; the caller owns the arrays.
@@ -98,8 +128,27 @@ class Backend(Protocol):
         """Whether the runtime can be imported, without importing it."""
         ...
 
-    def compile(self, model: bytes | Path, *, threads: int) -> Session:
-        """A session on `threads` threads; raises BackendError if the runtime refuses the model."""
+    def compile(self, build: Build, *, threads: int) -> Session:
+        """A session on `threads` threads.
+
+        Raises BackendError if the runtime refuses the model or a library, or can load no libraries.
+        """
+        ...
+
+    def supports(self, node: Node) -> bool:
+        """False where the runtime cannot run such a node at all; what is measured knows more."""
+        return True
+
+
+@runtime_checkable
+class Configurable(Protocol):
+    """A backend whose sessions take settings of the runtime's own."""
+
+    def configured(self, build: Build, *, threads: int, options: Any, providers: Any) -> Session:
+        """What `compile` gives, with the runtime's own options and execution providers; None: ours.
+
+        Raises BackendError for what is none of the runtime's.
+        """
         ...
 
 
@@ -107,7 +156,7 @@ class Backend(Protocol):
 class Fusing(Protocol):
     """A backend that can tell which nodes of a model it runs as one."""
 
-    def kernels(self, model: bytes | Path) -> list[frozenset[str]]:
+    def kernels(self, build: Build) -> list[frozenset[str]]:
         """Of each of the runtime's own kernels, the tensors of the model that it computes, inner ones too.
 
         Read from the graph that the runtime has optimized; kernels that cannot be traced are left out.
@@ -120,7 +169,7 @@ class Fusing(Protocol):
 class Plain(Protocol):
     """A backend that can run a model node by node, as it is written."""
 
-    def plain(self, model: bytes | Path, *, threads: int) -> Session:
+    def plain(self, build: Build, *, threads: int) -> Session:
         """What `compile` gives, without the runtime's own rewriting of the graph."""
         ...
 
@@ -130,7 +179,7 @@ class Profiling(Protocol):
     """A backend that can tell where the time of a model goes."""
 
     def profile(
-        self, model: bytes | Path, feeds: Mapping[str, Array], *, threads: int, seconds: float
+        self, build: Build, feeds: Mapping[str, Array], *, threads: int, seconds: float
     ) -> list[tuple[frozenset[str], float]]:
         """Of each of the runtime's own kernels, the tensors of the model that it computes and its seconds.
 

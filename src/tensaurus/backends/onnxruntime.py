@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensaurus.backends import Array, BackendError, said
+from tensaurus.backends import Array, Backend, BackendError, Port, said
 from tensaurus.backends._kernels import Kernel, charged, per_run, traced
+from tensaurus.graph.build import Build
 from tensaurus.scratch import temporary
 
 if TYPE_CHECKING:
@@ -28,6 +29,12 @@ BLOCKED = "com.microsoft.nchwc"  # the domain of operators on blocked layouts
 @dataclass(frozen=True)
 class _Session:
     inner: Any
+
+    def get_inputs(self) -> list[Port]:
+        return list(self.inner.get_inputs())
+
+    def get_outputs(self) -> list[Port]:
+        return list(self.inner.get_outputs())
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Array]) -> list[Array]:
         try:
@@ -81,7 +88,7 @@ class _Session:
 
 
 @dataclass(frozen=True)
-class _OnnxRuntime:
+class _OnnxRuntime(Backend):
     name: str = "onnxruntime"
     package: str = "onnxruntime"
     target: bool = True
@@ -94,38 +101,40 @@ class _OnnxRuntime:
     def installed(self) -> bool:
         return find_spec("onnxruntime") is not None
 
-    def compile(self, model: bytes | Path, *, threads: int) -> _Session:
+    def compile(self, build: Build, *, threads: int) -> _Session:
         """A session on `threads` threads that runs one node after the other."""
-        return _Session(_opened(model, _options(threads)))
+        return _Session(_opened(build, _options(threads)))
 
-    def plain(self, model: bytes | Path, *, threads: int) -> _Session:
+    def configured(self, build: Build, *, threads: int, options: Any, providers: Any) -> _Session:
+        """With a SessionOptions, to which the libraries are added, and names of execution providers."""
+        import onnxruntime as ort
+
+        if options is not None and not isinstance(options, ort.SessionOptions):
+            raise BackendError(f"onnxruntime: options are a SessionOptions, not {type(options).__name__}")
+        return _Session(_opened(build, _options(threads) if options is None else options, providers))
+
+    def plain(self, build: Build, *, threads: int) -> _Session:
         """With every graph optimization off."""
         import onnxruntime as ort
 
         options = _options(threads)
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        return _Session(_opened(model, options))
+        return _Session(_opened(build, options))
 
-    def kernels(self, model: bytes | Path) -> list[frozenset[str]]:
+    def kernels(self, build: Build) -> list[frozenset[str]]:
         """Of the graph that runs; it renames tensors in blocked layouts, which the graph before explains."""
-        import onnx
-
-        proto = onnx.load(model) if isinstance(model, Path) else onnx.load_from_string(model)
-        return [kernel.tensors for kernel in _kernels(proto) if kernel.tensors]
+        return [kernel.tensors for kernel in _kernels(build) if kernel.tensors]
 
     def profile(
-        self, model: bytes | Path, feeds: Mapping[str, Array], *, threads: int, seconds: float
+        self, build: Build, feeds: Mapping[str, Array], *, threads: int, seconds: float
     ) -> list[tuple[frozenset[str], float]]:
         """By the events that onnxruntime writes of each node; those of nodes inside bodies are in theirs."""
-        import onnx
-
-        proto = onnx.load(model) if isinstance(model, Path) else onnx.load_from_string(model)
-        kernels = _kernels(proto)
+        kernels = _kernels(build)
         options = _options(threads)
         options.enable_profiling = True
         with temporary() as folder:
             options.profile_file_prefix = str(folder / "profile")
-            session = _opened(model, options)
+            session = _opened(build, options)
             call = _Session(session).bind(feeds)
             runs, start = 0, perf_counter()
             while runs < FEWEST + WARM or perf_counter() - start < seconds:
@@ -151,26 +160,32 @@ def _options(threads: int) -> Any:
     return options
 
 
-def _opened(model: bytes | Path, options: Any) -> Any:
+def _opened(build: Build, options: Any, providers: Any = None) -> Any:
     import onnxruntime as ort
 
-    source = str(model) if isinstance(model, Path) else model
+    for library in build.libraries:
+        try:
+            options.register_custom_ops_library(str(library))
+        except Exception as error:
+            raise BackendError(f"onnxruntime: {library} cannot be loaded: {said(error)}") from error
+    source = build.model if isinstance(build.model, bytes) else str(build.model)
     try:
-        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        return ort.InferenceSession(source, options, providers=providers or ["CPUExecutionProvider"])
     except Exception as error:
         raise BackendError(f"onnxruntime: {said(error)}") from error
 
 
-def _kernels(model: onnx.ModelProto) -> list[Kernel]:
+def _kernels(build: Build) -> list[Kernel]:
     """The nodes of the graph that runs; blocked layouts rename tensors, which the graph before explains."""
     import onnxruntime as ort
 
+    model = build.proto(weights=False)
     levels = ort.GraphOptimizationLevel
-    running = _optimized(model, levels.ORT_ENABLE_ALL)
+    running = _optimized(build, levels.ORT_ENABLE_ALL)
     makers = {name: node for node in model.graph.node for name in node.output}
     renamed = any(name and name not in makers for node in running for name in node.output)
     # where a model has thousands of outputs, optimizing it once more takes many seconds
-    earlier = _optimized(model, levels.ORT_ENABLE_EXTENDED) if renamed else []
+    earlier = _optimized(build, levels.ORT_ENABLE_EXTENDED) if renamed else []
     before = {node.output[0]: node for node in earlier}
     plain: dict[str, str] = {}  # the names of renamed tensors
     for node in reversed(running if renamed else []):
@@ -209,7 +224,7 @@ def _taken(kernels: Sequence[Kernel], events: Sequence[Mapping[str, Any]], runs:
     return [per_run(spent[WARM:]) if len(spent) == runs else 0.0 for spent in samples]
 
 
-def _optimized(model: onnx.ModelProto, level: Any) -> Sequence[onnx.NodeProto]:
+def _optimized(build: Build, level: Any) -> list[onnx.NodeProto]:
     """The nodes of the graph that onnxruntime makes of the model."""
     import onnx
 
@@ -218,11 +233,7 @@ def _optimized(model: onnx.ModelProto, level: Any) -> Sequence[onnx.NodeProto]:
     options.log_severity_level = 4
     with temporary() as folder:
         options.optimized_model_filepath = str(folder / "optimized.onnx")
-        try:
-            source = model.SerializeToString()
-        except Exception as error:  # larger than a message may be
-            raise BackendError(f"onnxruntime: {said(error)}") from error
-        _opened(source, options)
+        _opened(build, options)
         optimized = onnx.load(options.optimized_model_filepath, load_external_data=False)
     return list(optimized.graph.node)
 

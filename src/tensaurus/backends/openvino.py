@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensaurus.backends import Array, BackendError, said
+from tensaurus.backends import Array, Backend, BackendError, Port, said
 from tensaurus.backends._kernels import Kernel, charged, per_run, traced
+from tensaurus.backends._ports import ports_of
+from tensaurus.graph.build import Build
 
 if TYPE_CHECKING:
     import onnx
@@ -40,12 +42,17 @@ def _runtime() -> Any:
 
 
 @cache
-def _core() -> Any:
-    return _runtime().Core()
+def _core(libraries: tuple[Path, ...] = ()) -> Any:
+    """One for each set of libraries: what is added to one stays."""
+    core = _runtime().Core()
+    for library in libraries:
+        core.add_extension(str(library))
+    return core
 
 
 class _Session:
-    def __init__(self, compiled: Any) -> None:
+    def __init__(self, compiled: Any, ports: tuple[Sequence[Port], Sequence[Port]]) -> None:
+        self._shown = ports
         self._request = compiled.create_infer_request()
         self._ports = tuple(compiled.inputs)
         self._inputs = {name for port in self._ports for name in port.get_names()}
@@ -53,6 +60,12 @@ class _Session:
             name: position for position, port in enumerate(compiled.outputs) for name in port.get_names()
         }
         self._count = len(compiled.outputs)
+
+    def get_inputs(self) -> Sequence[Port]:
+        return self._shown[0]
+
+    def get_outputs(self) -> Sequence[Port]:
+        return self._shown[1]
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Array]) -> list[Array]:
         try:
@@ -112,7 +125,7 @@ class _Session:
 
 
 @dataclass(frozen=True)
-class OpenVino:
+class OpenVino(Backend):
     """OpenVINO, exact or not."""
 
     name: str = "openvino"
@@ -128,26 +141,33 @@ class OpenVino:
     def installed(self) -> bool:
         return find_spec("openvino") is not None
 
-    def compile(self, model: bytes | Path, *, threads: int) -> _Session:
+    def compile(self, build: Build, *, threads: int) -> _Session:
         """A session of one stream on `threads` threads."""
-        return _Session(self._compiled(model, threads))
+        return self._session(build, threads)
 
-    def kernels(self, model: bytes | Path) -> list[frozenset[str]]:
+    def configured(self, build: Build, *, threads: int, options: Any, providers: Any) -> _Session:
+        """With properties of openvino's, by name."""
+        if providers is not None:
+            raise BackendError("openvino: it has no execution providers", remedy="Leave out `providers`.")
+        if not isinstance(options, Mapping):
+            raise BackendError(f"openvino: options are a dict of properties, not {type(options).__name__}")
+        return self._session(build, threads, **options)
+
+    def _session(self, build: Build, threads: int, **more: Any) -> _Session:
+        compiled = self._compiled(build, threads, **more)
+        return _Session(compiled, ports_of(build.proto(weights=False)))
+
+    def kernels(self, build: Build) -> list[frozenset[str]]:
         """By the layers that openvino says each of its own was made of."""
-        import onnx
-
-        proto = onnx.load(model) if isinstance(model, Path) else onnx.load_from_string(model)
-        found = _kernels(self._compiled(model, 1), proto)
+        found = _kernels(self._compiled(build, 1), build.proto(weights=False))
         return [kernel.tensors for kernel in found if kernel.tensors]
 
     def profile(
-        self, model: bytes | Path, feeds: Mapping[str, Array], *, threads: int, seconds: float
+        self, build: Build, feeds: Mapping[str, Array], *, threads: int, seconds: float
     ) -> list[tuple[frozenset[str], float]]:
         """By openvino's own counters, read after every run."""
-        import onnx
-
-        compiled = self._compiled(model, threads, PERF_COUNT=True)
-        session = _Session(compiled)
+        compiled, proto = self._compiled(build, threads, PERF_COUNT=True), build.proto(weights=False)
+        session = _Session(compiled, ports_of(proto))
         call = session.bind(feeds)
         taken: dict[str, list[float]] = defaultdict(list)
         runs, start = 0, perf_counter()
@@ -157,22 +177,25 @@ class OpenVino:
             if runs > WARM:
                 for name, spent in session.counters():
                     taken[name].append(spent)
-        proto = onnx.load(model) if isinstance(model, Path) else onnx.load_from_string(model)
         kernels = _kernels(compiled, proto)
         return charged(kernels, [per_run(taken[kernel.name]) for kernel in kernels])
 
-    def _compiled(self, model: bytes | Path, threads: int, **more: Any) -> Any:
+    def _compiled(self, build: Build, threads: int, **more: Any) -> Any:
         settings: dict[str, Any] = {
             "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": 1,
             "PERFORMANCE_HINT": "LATENCY",
-            **more,
         }
         if self.exact:
             settings["INFERENCE_PRECISION_HINT"] = "f32"
         try:
-            source = _core().read_model(str(model) if isinstance(model, Path) else model)
-            return _core().compile_model(source, "CPU", settings)
+            core = _core(build.libraries)
+        except Exception as error:
+            names = ", ".join(map(str, build.libraries))
+            raise BackendError(f"openvino: {names} cannot be loaded: {said(error)}") from error
+        try:
+            source = core.read_model(build.model if isinstance(build.model, bytes) else str(build.model))
+            return core.compile_model(source, "CPU", settings | more)
         except Exception as error:
             raise BackendError(f"openvino: {said(error)}") from error
 

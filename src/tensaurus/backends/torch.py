@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tensaurus.backends import Array, BackendError, said
+from tensaurus.backends import Array, Backend, BackendError, Port, said
+from tensaurus.backends._ports import ports_of
+from tensaurus.graph.build import Build
 
 __all__ = ["BACKEND", "Torch"]
 
@@ -36,6 +37,12 @@ class _Session:
         if all(None not in sizes for sizes, _ in self._inputs.values()):
             zeros: Any = torch.zeros
             self._call([zeros(sizes, dtype=dtype) for sizes, dtype in self._inputs.values()])
+
+    def get_inputs(self) -> Sequence[Port]:
+        return ports_of(self._model)[0]
+
+    def get_outputs(self) -> Sequence[Port]:
+        return ports_of(self._model)[1]
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Array]) -> list[Array]:
         if strange := [name for name in output_names or () if name not in self._outputs]:
@@ -113,7 +120,7 @@ class _Session:
 
 
 @dataclass(frozen=True)
-class Torch:
+class Torch(Backend):
     """One way to run torch."""
 
     name: str = "torch"
@@ -130,28 +137,24 @@ class Torch:
     def installed(self) -> bool:
         return find_spec("torch") is not None
 
-    def compile(self, model: bytes | Path, *, threads: int) -> _Session:
+    def compile(self, build: Build, *, threads: int) -> _Session:
         """A session on `threads` threads; torch has one number of threads for all sessions of a process."""
         import torch
 
+        if build.libraries:
+            raise BackendError(f"{self.name}: it cannot load libraries of operators, as {build.libraries[0]}")
         torch.set_num_threads(threads)
         try:
-            proto = _read(model)
+            proto = _read(build)
         except Exception as error:
             raise BackendError(f"{self.name}: {said(error)}") from error
         return _Session(self, proto)
 
 
-def _read(model: bytes | Path) -> Any:
-    from onnx import ModelProto
-
+def _read(build: Build) -> Any:
     from tensaurus.graph.model_file import load_model
 
-    if isinstance(model, Path):
-        return load_model(model)
-    proto = ModelProto()
-    proto.ParseFromString(model)
-    return proto
+    return build.proto() if isinstance(build.model, bytes) else load_model(build.model)
 
 
 BACKEND = Torch()

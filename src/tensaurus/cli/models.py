@@ -10,6 +10,7 @@ import typer
 from tensaurus.cli.app import Command, app
 from tensaurus.cli.options import (
     DatabaseFile,
+    InputsFile,
     Model,
     Ranges,
     RunLimit,
@@ -33,6 +34,7 @@ def optimize(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where the result goes.")],
     shape: Shapes = None,
     range_: Ranges = None,
+    inputs: InputsFile = None,
     backend: Annotated[
         str, typer.Option(metavar="NAME", help="onnxruntime, openvino, or auto: the faster of them.")
     ] = "onnxruntime",
@@ -81,7 +83,9 @@ def optimize(
     Ctrl-C ends the search, and the best result so far is checked and written; a second one gives up.
     """
     shapes, ranges = parse_shapes(shape or ()), parse_ranges(range_ or ())
-    require_distinct({"MODEL": model, "--output": output, "--json": json, "--db": database})
+    require_distinct(
+        {"MODEL": model, "--output": output, "--json": json, "--db": database, "--inputs": inputs}
+    )
     for path in (output, json):
         if path is not None:
             require_writable(path)
@@ -94,6 +98,7 @@ def optimize(
                 model,
                 shapes=shapes,
                 ranges=ranges,
+                inputs=inputs,
                 backend=backend,
                 threads=threads,
                 time_limit=time_limit,
@@ -120,7 +125,8 @@ def optimize(
             beside.write_text(result.summary.to_json() + "\n", encoding="utf-8")
     if not quiet:
         show(result.summary.render())
-        typer.echo(f"\nwrote {output}")
+        names = [output, *(output.with_name(library.name) for library in result.libraries)]
+        typer.echo(f"\nwrote {', '.join(map(str, names))}")
 
 
 @app.command(cls=Command)
@@ -129,6 +135,7 @@ def verify(
     b: Annotated[Path, typer.Argument(metavar="B", help="Another one.", show_default=False)],
     shape: Shapes = None,
     range_: Ranges = None,
+    inputs: InputsFile = None,
     backend: Annotated[
         str, typer.Option(metavar="NAME", help="What runs them: onnxruntime or openvino.")
     ] = "onnxruntime",
@@ -158,6 +165,7 @@ def verify(
             b,
             shapes=shapes,
             ranges=ranges,
+            inputs=inputs,
             seed=seed,
             backend=backend,
             threads=threads,

@@ -29,6 +29,10 @@ Ranges = Annotated[
         "--range", metavar="INPUT=LOW,HIGH", help="Values of an integer input; else 0 and 1. Repeatable."
     ),
 ]
+InputsFile = Annotated[
+    Path | None,
+    typer.Option("--inputs", metavar="FILE", help="Inputs of your own: an .npz file of arrays by name."),
+]
 Threads = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, max=1024, help="Computing threads; default: one per core."),

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-import onnx
-
-from tensaurus.errors import TensaurusError
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node
-from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.piece import Piece
 from tensaurus.ops import Op
 
@@ -17,16 +13,11 @@ __all__ = ["fused_pieces"]
 MOST = 12  # operators of one kernel; more than that were not traced, but missed an end
 
 
-def fused_pieces(model: onnx.ModelProto, kernels: Iterable[frozenset[str]]) -> list[Piece]:
+def fused_pieces(nodes: Mapping[str, Node], kernels: Iterable[frozenset[str]]) -> list[Piece]:
     """Pieces of several operators that a runtime runs as one kernel, by the tensors that each computes.
 
-    They are pieces of the model as it is written, with its constants folded.
+    `nodes` are what the model's tensors are (`Tensors.written`).
     """
-    try:
-        program = import_model(model, {}, "the model")
-    except TensaurusError:
-        return []
-    nodes = {name: node for node, name in program.names.items()}
     return [piece for names in kernels if (piece := _piece(names, nodes)) is not None]
 
 

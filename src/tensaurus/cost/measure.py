@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from tensaurus import backends
 from tensaurus.backends import Array, BackendError
 from tensaurus.cost.worker import DISTURBED, REPEATS, Round, Worker, WorkerError
+from tensaurus.graph.build import Build
 
 __all__ = [
     "Contender",
@@ -34,7 +34,7 @@ class Contender:
 
     name: str
     backend: str
-    model: bytes | Path
+    build: Build
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def compare(
         for contender in contenders:
             worker = stack.enter_context(Worker(contender.backend, threads=threads, timeout=timeout))
             try:
-                warm_up(worker, contender.model, feeds, seconds)
+                warm_up(worker, contender.build, feeds, seconds)
             except WorkerError as error:
                 raise WorkerError(f"{contender.name}: {error}") from error
             workers.append(worker)
@@ -121,7 +121,7 @@ def refusal(contender: Contender, feeds: Mapping[str, Array], threads: int) -> s
     """Why the contender does not run on the feeds; None where it does."""
     with Worker(contender.backend, threads=threads) as worker:
         try:
-            worker.compile(contender.model)
+            worker.compile(contender.build)
             worker.feed(feeds)
             worker.run()
         except WorkerError as error:
@@ -130,7 +130,7 @@ def refusal(contender: Contender, feeds: Mapping[str, Array], threads: int) -> s
 
 
 def choose(
-    model: bytes | Path,
+    build: Build,
     feeds: Mapping[str, Array],
     threads: int,
     *,
@@ -149,7 +149,7 @@ def choose(
         for name in backends.targets():
             worker = stack.enter_context(Worker(name, threads=threads, timeout=timeout))
             try:
-                warm_up(worker, model, feeds, seconds)
+                warm_up(worker, build, feeds, seconds)
             except WorkerError as error:
                 refusals.append(str(error))
                 worker.close()
@@ -164,9 +164,9 @@ def choose(
         return min(in_turns(names, workers, rounds, seconds), key=lambda timing: timing.median).name
 
 
-def warm_up(worker: Worker, model: bytes | Path, feeds: Mapping[str, Array], seconds: float) -> None:
+def warm_up(worker: Worker, build: Build, feeds: Mapping[str, Array], seconds: float) -> None:
     """Compile the model and run it for about `seconds`; raises WorkerError."""
-    worker.compile(model)
+    worker.compile(build)
     worker.feed(feeds)
     worker.time(seconds)
 
@@ -219,7 +219,7 @@ class Stopwatch:
         self.failure: str | None = None  # why the last measurement was None
         self.disturbed = 0  # measurements that other processes disturbed, repetitions too
 
-    def measure(self, model: bytes | Path, feeds: Mapping[str, Array]) -> float | None:
+    def measure(self, build: Build, feeds: Mapping[str, Array]) -> float | None:
         """Median seconds of one run, or None where the runtime refuses, crashes or hangs.
 
         Weights belong in the model as initializers, as the runtime prepares those once.
@@ -228,7 +228,7 @@ class Stopwatch:
             self.close()
             self._worker = Worker(self._backend, threads=self._threads, timeout=self._timeout)
         try:
-            taken, disturbed = self._worker.measure(model, feeds, seconds=self._seconds, runs=self._runs)
+            taken, disturbed = self._worker.measure(build, feeds, seconds=self._seconds, runs=self._runs)
         except WorkerError as error:
             self.failure = str(error)
             return None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import prod
+from collections.abc import Callable, Iterator
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from tensaurus.cost.database import Database, Measurement
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.measure import Stopwatch
 from tensaurus.errors import TensaurusError
+from tensaurus.graph.build import Build
 from tensaurus.graph.frame import Frame
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node, constant, source
 from tensaurus.graph.onnx_export import Expand, export_model
@@ -41,6 +42,9 @@ class OperatorCosts:
 
     Leaves, projections and nodes over constants alone cost nothing.  Opaque nodes cost nothing either: every
     candidate has the same ones.
+
+    What the runtime refuses costs infinitely much, unless it is made of the original's own operators: these
+    run within the original, whatever they do alone, so that they are estimated, and never known.
     """
 
     def __init__(
@@ -53,8 +57,13 @@ class OperatorCosts:
         expand: Expand | None = None,
         told: Callable[[], None] = lambda: None,
         weights: int = 0,
+        original: Program | None = None,
+        supports: Callable[[Node], bool] = lambda node: True,
     ):
-        """`weights` are the bytes of constants that the program reads in each run."""
+        """For the program `original`, which reads `weights` bytes of constants in each run.
+
+        What is not supported (`Backend.supports`) is not even tried.
+        """
         self.database = database
         self.stopwatch = stopwatch
         self.backend = machine.backend_key(backend)
@@ -63,7 +72,9 @@ class OperatorCosts:
         self.expand = expand
         self.told = told
         self.weights = _rounded(weights)
+        self.supports = supports
         self.measured = 0
+        self._running = set() if original is None else set(_texts(original))
         self._known: dict[Node, float] = {}
         self._texts: dict[str, float] = {}
 
@@ -75,47 +86,64 @@ class OperatorCosts:
 
     def measure(self, piece: Piece) -> float:
         """Seconds, measured now unless they are known."""
-        found = self.known(piece)
+        text = self._text(piece)
+        found = self._stored(text)
         if found is None:
-            found = self._measure(piece, self._text(piece))
-        return self._usable(piece, found)
+            found = self._measure(piece, text)
+        return estimate(piece) if found == inf and self._runs(piece) else found
 
     def estimate(self, piece: Piece) -> float:
         """Seconds by arithmetic and traffic alone."""
         return estimate(piece)
 
     def known(self, piece: Piece) -> float | None:
-        """Seconds, as they were measured before; None where nobody has."""
-        text = self._text(piece)
+        """Seconds, as they were measured before; None where nobody has, or nobody can."""
+        found = self._stored(self._text(piece))
+        return None if found == inf and self._runs(piece) else found
+
+    def _text(self, piece: Piece) -> str:
+        return f"opset {self.opset}, {self.weights / 2**20:g} MiB of weights: {piece.text}"
+
+    def _stored(self, text: str) -> float | None:
         if text not in self._texts:
             stored = self.database.get(text, self.backend, self.device)
             if stored is None:
                 return None
             self._texts[text] = stored.seconds
-        return self._usable(piece, self._texts[text])
+        return self._texts[text]
 
-    def _text(self, piece: Piece) -> str:
-        return f"opset {self.opset}, {self.weights / 2**20:g} MiB of weights: {piece.text}"
-
-    def _usable(self, piece: Piece, seconds: float) -> float:
-        """What the runtime refuses to run alone is estimated."""
-        return seconds if np.isfinite(seconds) else estimate(piece)
+    def _runs(self, piece: Piece) -> bool:
+        """Whether it is made of operators on types that the original has too."""
+        return all(_free(node) or Piece.of(node).text in self._running for node in piece.inner)
 
     def _measure(self, piece: Piece, text: str) -> float:
         self.told()
         seconds: float | None = None
-        try:
+        if all(map(self.supports, piece.inner)):
             copies = _copies(piece, self.weights)
-            model, feeds = alone(piece, self.opset, self.expand, copies)
-            seconds = self.stopwatch.measure(model.SerializeToString(), feeds)
-            seconds = None if seconds is None else seconds / copies
-        except (TensaurusError, ValueError, MemoryError):  # there is no room for copies of its weights
-            pass
+            for number in dict.fromkeys((copies, 1)):  # there may be no room for copies of its weights
+                try:
+                    model, feeds = alone(piece, self.opset, self.expand, number)
+                    seconds = self.stopwatch.measure(Build(model.SerializeToString()), feeds)
+                except (TensaurusError, ValueError, MemoryError):
+                    continue
+                seconds = None if seconds is None else seconds / number
+                break
         self.measured += 1
-        value = float("inf") if seconds is None else seconds
+        value = inf if seconds is None else seconds
         self.database.put(Measurement(text, self.backend, self.device, "", value))
         self._texts[text] = value
         return value
+
+
+def _texts(program: Program) -> Iterator[str]:
+    """Of every operator of the program, those of bodies too."""
+    for node in program.nodes:
+        if not _free(node):
+            yield Piece.of(node).text
+        elif node.op is OPAQUE:
+            for _, body in node.attribute("form").bodies:
+                yield from _texts(body)
 
 
 def _free(node: Node) -> bool:

@@ -3,56 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from math import inf
-from pathlib import Path
 
 from tensaurus.backends import Array
 from tensaurus.cost.database import Database, Measurement
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.measure import Contender, compare, ratio, refusal
+from tensaurus.graph.build import Build
 
 
 def model_times(
-    packed: Sequence[bytes | Path],
+    builds: Sequence[Build],
     feeds: Mapping[str, Array],
     backend: str,
     machine: Machine,
     database: Database,
 ) -> list[float]:
-    """Seconds of one run of each model, as a runtime takes it; the others are compared with the first.
+    """Seconds of one run of each model; the others are compared with the first.
 
     All are measured in one comparison, round by round, so that drift of the machine cancels out; with every
     one of them in the database, none is measured and the times are those.  A model that the runtime refuses
     takes forever (inf); raises WorkerError where it refuses the first.
     """
     sizes = " ".join(f"{name}:{list(array.shape)}" for name, array in feeds.items())
-    names = [digest(model) for model in packed]
+    names = [build.digest for build in builds]
     texts = [f"model {name} beside {names[0]} on {sizes}" for name in names]
     key = machine.backend_key(backend)
     stored = [database.get(text, key, machine.key) for text in texts]
     if all(entry is not None for entry in stored):
         return [entry.seconds for entry in stored if entry is not None]
-    entries = [Contender(f"model {k}" if k else "the model", backend, p) for k, p in enumerate(packed)]
+    entries = [Contender(f"model {k}" if k else "the model", backend, b) for k, b in enumerate(builds)]
     # with sizes fixed, a runtime's own inference may refuse a dead branch
     running = [k for k, entry in enumerate(entries) if not k or not refusal(entry, feeds, machine.threads)]
     contenders = [entries[k] for k in running]
     timings = compare(contenders, feeds, threads=machine.threads)
     base = timings[0].median
-    seconds = [base] + [inf] * (len(packed) - 1)
+    seconds = [base] + [inf] * (len(builds) - 1)
     for place, timing in zip(running[1:], timings[1:], strict=True):
         seconds[place] = base / ratio(timings[0], timing).median
     database.put_many([Measurement(t, key, machine.key, "", s) for t, s in zip(texts, seconds, strict=True)])
     return seconds
-
-
-def digest(model: bytes | Path) -> str:
-    """A hash of the model's bytes; of a large model, those beside its file included."""
-    if isinstance(model, bytes):
-        return sha256(model).hexdigest()
-    found = sha256()
-    for part in sorted(model.parent.glob(f"{model.name}*")):
-        with part.open("rb") as file:
-            while block := file.read(1 << 24):
-                found.update(block)
-    return found.hexdigest()

@@ -10,7 +10,6 @@ import gc
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -18,6 +17,7 @@ from tensaurus import backends
 from tensaurus.backends import Array, Bindable, Fusing, Profiling, Session
 from tensaurus.child import Child, ChildError
 from tensaurus.cost.machine import allowed_cores, busy_seconds, waited_seconds
+from tensaurus.graph.build import Build
 
 __all__ = ["DISTURBED", "RUN_LIMIT", "Round", "Worker", "WorkerError", "tried"]
 
@@ -66,9 +66,9 @@ class Worker(Child):
             remedy=remedy,
         )
 
-    def compile(self, model: bytes | Path, *, plain: bool = False) -> float:
+    def compile(self, build: Build, *, plain: bool = False) -> float:
         """Replace the session; returns the seconds that it took.  For `plain` see `backends.Plain`."""
-        return float(self.ask("compile", model, plain))
+        return float(self.ask("compile", build, plain))
 
     def feed(self, feeds: Mapping[str, Array]) -> None:
         """Set the inputs, by name, of every run that follows."""
@@ -85,45 +85,44 @@ class Worker(Child):
         return Round(samples, disturbance)
 
     def measure(
-        self, model: bytes | Path, feeds: Mapping[str, Array], *, seconds: float, runs: int
+        self, build: Build, feeds: Mapping[str, Array], *, seconds: float, runs: int
     ) -> tuple[float, bool]:
         """Median seconds of one run of a small model, and whether other processes disturbed it.
 
         It is compiled, warmed up, run for `seconds` and `runs` times at least (three runs are enough after
         5 * `seconds`), again where it was disturbed, and dropped.
         """
-        middle, disturbed = self.ask("measure", model, dict(feeds), seconds, runs, patience=seconds)
+        middle, disturbed = self.ask("measure", build, dict(feeds), seconds, runs, patience=seconds)
         return middle, disturbed
 
     def profile(
-        self, model: bytes | Path, feeds: Mapping[str, Array], seconds: float
+        self, build: Build, feeds: Mapping[str, Array], seconds: float
     ) -> list[tuple[frozenset[str], float]] | None:
         """Where the time of a model goes (`backends.Profiling`); None where the backend cannot tell.
 
         Drops the session.
         """
         found: list[tuple[frozenset[str], float]] | None
-        found = self.ask("profile", model, dict(feeds), seconds, patience=seconds)
+        found = self.ask("profile", build, dict(feeds), seconds, patience=seconds)
         return found
 
-    def kernels(self, model: bytes | Path) -> list[frozenset[str]]:
+    def kernels(self, build: Build) -> list[frozenset[str]]:
         """What the runtime makes of a model (`backends.Fusing`); nothing where the backend cannot tell.
 
         Drops the session.
         """
-        found: list[frozenset[str]] = self.ask("kernels", model)
+        found: list[frozenset[str]] = self.ask("kernels", build)
         return found
 
 
-def tried(model: bytes | Path, backend: str, *, threads: int, limit: float, plain: bool = False) -> Worker:
+def tried(build: Build, backend: str, *, threads: int, limit: float, plain: bool = False) -> Worker:
     """A worker that has compiled a model whose behaviour nobody knows; a run may take `limit` seconds.
 
     For `plain` see `backends.Plain`.  Raises WorkerError.
     """
-    size = len(model) if isinstance(model, bytes) else model.stat().st_size
-    worker = Worker(backend, threads=threads, timeout=limit + size // LOADING, remedy=MORE_TIME)
+    worker = Worker(backend, threads=threads, timeout=limit + build.size // LOADING, remedy=MORE_TIME)
     try:
-        worker.compile(model, plain=plain)
+        worker.compile(build, plain=plain)
     except BaseException:
         worker.close()
         raise
@@ -140,14 +139,14 @@ class Desk:
         self._call: Any = None
         self._feeds: dict[str, Array] = {}
 
-    def compile(self, model: bytes | Path, plain: bool = False) -> float:
+    def compile(self, build: Build, plain: bool = False) -> float:
         self._drop()  # two sessions would disturb each other
         start = time.perf_counter()
         backend = backends.find(self._backend)
         if not plain:
-            self._session = backend.compile(model, threads=self._threads)
+            self._session = backend.compile(build, threads=self._threads)
         elif isinstance(backend, backends.Plain):
-            self._session = backend.plain(model, threads=self._threads)
+            self._session = backend.plain(build, threads=self._threads)
         else:
             raise backends.BackendError(f"{self._backend} cannot run a model as it is written")
         return time.perf_counter() - start
@@ -172,10 +171,10 @@ class Desk:
         return samples, max(waited, others / (wall * len(allowed_cores())))
 
     def measure(
-        self, model: bytes | Path, feeds: dict[str, Array], seconds: float, runs: int
+        self, build: Build, feeds: dict[str, Array], seconds: float, runs: int
     ) -> tuple[float, bool]:
         try:
-            self.compile(model)
+            self.compile(build)
             self.feed(feeds)
             for _ in range(2):
                 self._call()
@@ -191,18 +190,18 @@ class Desk:
             self._drop()
 
     def profile(
-        self, model: bytes | Path, feeds: dict[str, Array], seconds: float
+        self, build: Build, feeds: dict[str, Array], seconds: float
     ) -> list[tuple[frozenset[str], float]] | None:
         self._drop()
         backend = backends.find(self._backend)
         if not isinstance(backend, Profiling):
             return None
-        return backend.profile(model, feeds, threads=self._threads, seconds=seconds)
+        return backend.profile(build, feeds, threads=self._threads, seconds=seconds)
 
-    def kernels(self, model: bytes | Path) -> list[frozenset[str]]:
+    def kernels(self, build: Build) -> list[frozenset[str]]:
         self._drop()
         backend = backends.find(self._backend)
-        return backend.kernels(model) if isinstance(backend, Fusing) else []
+        return backend.kernels(build) if isinstance(backend, Fusing) else []
 
     def _samples(self, seconds: float, runs: int) -> tuple[tuple[float, ...], float]:
         """Seconds of each run, for `seconds` and `runs` times; three are enough after 5 * `seconds`.

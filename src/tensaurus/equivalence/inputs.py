@@ -25,7 +25,8 @@ KINDS = (
     *("random", "blocks", "negative", "zeros", "constant", "large", "tiny", "magnitudes"),
     *("edges", "nan", "infinite"),
 )
-PLAUSIBLE = frozenset({"random", "blocks", "negative"})
+GIVEN = "given"  # by the caller
+PLAUSIBLE = frozenset({"random", "blocks", "negative", GIVEN})
 UNREAL = frozenset({"nan", "infinite"})  # no numbers: what a runtime's kernels make of them is not specified
 DIMENSIONS = 6  # that are made 1 alone
 OFFSETS = 24

@@ -31,8 +31,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import onnx
 
 from tensaurus.backends import Array
+from tensaurus.equivalence.inputs import Feed
 
 K = 8.0
 C = 16.0
@@ -52,6 +54,20 @@ class Finding:
     own_abs: float = 0.0
     own_rel: float = 0.0
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class Sight:
+    """A finding and where it was made."""
+
+    output: str
+    feed: Feed
+    exact: bool
+    finding: Finding
+
+    def __str__(self) -> str:
+        way = ", both in float64," if self.exact else ""
+        return f"output {self.output} on {self.feed.kind} inputs{way} {self.finding.reason}"
 
 
 @dataclass
@@ -346,3 +362,11 @@ def _limits(dtype: np.dtype[Any]) -> Any:
     import ml_dtypes
 
     return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+
+
+def unit_of(elem_type: int) -> np.dtype[Any] | None:
+    """The type of an output if it is a floating-point one."""
+    if not elem_type or elem_type == onnx.TensorProto.STRING:
+        return None
+    found = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(elem_type))
+    return found if "float" in found.name else None

@@ -9,9 +9,9 @@ from pathlib import Path
 from onnx import ModelProto, ValueInfoProto
 
 from tensaurus.equivalence.neighbours import neighbour
+from tensaurus.graph.build import Build
 from tensaurus.graph.frame import bodies_of
-
-LARGE = 2**31 - 2**20  # bytes that a model may have to be sent to a runtime without a file
+from tensaurus.graph.model_file import TWO_GIGABYTES, load_model
 
 
 @dataclass
@@ -20,32 +20,32 @@ class Model:
 
     name: str
     proto: ModelProto
-    source: bytes | Path
+    build: Build
     inputs: tuple[ValueInfoProto, ...] = ()
 
     @classmethod
-    def read(cls, given: Path | str | ModelProto, shapes: Mapping[str, Sequence[int]], spare: Path) -> Model:
-        """Load it and fix sizes in `proto`; `spare` is a free path for a model too large for one message."""
+    def read(
+        cls, given: Path | str | ModelProto | Build, shapes: Mapping[str, Sequence[int]], folder: Path
+    ) -> Model:
+        """Load it and fix sizes in `proto`; a model too large for one message is written to the folder."""
         from tensaurus.graph.inference import fix_shapes
-        from tensaurus.graph.model_file import load_model, save_model
 
+        name, proto = "the model", ModelProto()
         if isinstance(given, ModelProto):
-            name, proto = "the model", ModelProto()
             proto.CopyFrom(given)
-            fix_shapes(proto, shapes)
-            if given.ByteSize() < LARGE:
-                return cls(name, proto, given.SerializeToString(), tuple(given.graph.input))
-            save_model(given, spare)
-            return cls(name, proto, spare, tuple(given.graph.input))
-        proto = load_model(given)
+            build = Build.of(given, folder)
+        elif isinstance(given, Build):
+            proto, build = given.proto(), given
+        else:
+            name, proto, build = str(given), load_model(given), Build(Path(given))
         inputs = tuple(_copied(value) for value in proto.graph.input)
-        fix_shapes(proto, shapes, given)
-        return cls(str(given), proto, Path(given), inputs)
+        fix_shapes(proto, shapes, None if isinstance(given, ModelProto | Build) else given)
+        return cls(name, proto, build, inputs)
 
     @property
     def large(self) -> bool:
         """Whether a changed copy would be too large to be sent."""
-        return bool(self.proto.ByteSize() > LARGE // 2)
+        return bool(self.proto.ByteSize() > TWO_GIGABYTES // 2)
 
     @property
     def branches(self) -> bool:
@@ -53,12 +53,12 @@ class Model:
         parts = (self.proto.graph, *self.proto.functions)
         return any(True for part in parts for node in part.node for _ in bodies_of(node))
 
-    def neighbour(self, seed: int, kept: Collection[float]) -> bytes:
+    def neighbour(self, seed: int, kept: Collection[float]) -> Build:
         """The model one rounding away, as a runtime gets it; see `neighbours`."""
         made = neighbour(self.proto, seed, kept)
         del made.graph.input[:]
         made.graph.input.extend(self.inputs)
-        return bytes(made.SerializeToString())
+        return Build(bytes(made.SerializeToString()), self.build.libraries)
 
 
 def _copied(value: ValueInfoProto) -> ValueInfoProto:

@@ -7,15 +7,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
-
-import onnx
 
 from tensaurus.backends.reference import Session
 from tensaurus.child import Child, ChildError
 from tensaurus.equivalence.indices import Indices, indices_of
+from tensaurus.graph.build import Build
 from tensaurus.graph.node import OPAQUE, Node
 from tensaurus.graph.program import Program
 
@@ -51,14 +49,13 @@ class Desk:
         self._session: Session | None = None
         self._branches: Branches = {}
 
-    def load(self, model: bytes | Path, shapes: Mapping[str, Sequence[int]]) -> None:
+    def load(self, build: Build, shapes: Mapping[str, Sequence[int]]) -> None:
         """Replace the model."""
         from tensaurus.graph.inlining import inlined
         from tensaurus.graph.onnx_import import import_model
 
         self._session = None
-        proto = onnx.load_from_string(model) if isinstance(model, bytes) else onnx.load(model)
-        program = import_model(inlined(proto), shapes)
+        program = import_model(inlined(build.proto()), shapes)
         self._session, self._branches = Session(program), branches_of(program)
 
     def run(self, arrays: Mapping[str, Any], rounded: bool) -> list[Any]:
@@ -117,7 +114,7 @@ class Reference:
 
     def run(
         self,
-        model: bytes | Path,
+        build: Build,
         arrays: Mapping[str, Any],
         shapes: Mapping[str, Sequence[int]] = MappingProxyType({}),
         *,
@@ -127,30 +124,30 @@ class Reference:
 
         Where `rounded`, every operator's result is rounded to its own type, as a runtime does.
         """
-        found: list[Any] = self._holding(model, shapes).ask("run", dict(arrays), rounded)
+        found: list[Any] = self._holding(build, shapes).ask("run", dict(arrays), rounded)
         return found
 
-    def facts(self, model: bytes | Path, shapes: Mapping[str, Sequence[int]]) -> Facts:
+    def facts(self, build: Build, shapes: Mapping[str, Sequence[int]]) -> Facts:
         """What is known of a model without running it.  Raises NoReference."""
-        found: Facts = self._holding(model, shapes).ask("facts")
+        found: Facts = self._holding(build, shapes).ask("facts")
         return found
 
     def taken(
-        self, model: bytes | Path, arrays: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]
+        self, build: Build, arrays: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]
     ) -> list[str]:
         """The branches, as `facts` names them, that these inputs reach.  Raises NoReference."""
-        found: list[str] = self._holding(model, shapes).ask("taken", dict(arrays))
+        found: list[str] = self._holding(build, shapes).ask("taken", dict(arrays))
         return found
 
-    def _holding(self, model: bytes | Path, shapes: Mapping[str, Sequence[int]]) -> _Evaluator:
+    def _holding(self, build: Build, shapes: Mapping[str, Sequence[int]]) -> _Evaluator:
         child = _evaluator(os.getpid(), self._threads)
         if not child.alive:
             _evaluator.cache_clear()
             child, self._loaded = _evaluator(os.getpid(), self._threads), None
         child.timeout = self._limit
-        key = (model, tuple(shapes.items()))
+        key = (build, tuple(shapes.items()))
         if self._loaded != key:
-            child.ask("load", model, dict(shapes))
+            child.ask("load", build, dict(shapes))
             self._loaded = key
         return child
 

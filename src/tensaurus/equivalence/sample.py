@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from onnx import ModelProto
 
@@ -11,29 +10,39 @@ from tensaurus.backends import Array
 from tensaurus.cost.worker import RUN_LIMIT, WorkerError, tried
 from tensaurus.equivalence.inputs import Values, assignments, feed
 from tensaurus.errors import TensaurusError
+from tensaurus.graph.build import Build
 
 
 def sample_feeds(
     model: ModelProto,
     shapes: Mapping[str, Sequence[int]],
     seed: int,
-    packed: bytes | Path,
+    build: Build,
     backend: str,
     threads: int,
     ranges: Mapping[str, tuple[int, int]] | None = None,
     limit: float = RUN_LIMIT,
+    given: Mapping[str, Array] | None = None,
 ) -> tuple[dict[str, Array], str]:
     """Random inputs on which the model runs, and in words the sizes made up for them ("" where none were).
 
-    `packed` is the model as the backend takes it; a run may take `limit` seconds.
+    `build` is the model as the backend takes it; a run may take `limit` seconds; inputs that are `given` are
+    taken as they are.
     Raises TensaurusError where no values can be made up, or the model runs on none of them.
     """
     refusal = ""
     try:
-        trial = tried(packed, backend, threads=threads, limit=limit)
+        trial = tried(build, backend, threads=threads, limit=limit)
     except WorkerError as error:
         raise TensaurusError(f"{backend} does not run it: {error}") from error
     with trial as worker:
+        if given:
+            try:
+                worker.feed(given)
+                worker.run()
+            except WorkerError as error:
+                raise TensaurusError(f"{backend} does not run it on the inputs given: {error}") from error
+            return dict(given), ""
         for sizes, words in assignments(model, shapes):
             arrays = dict(feed(model, sizes, "random", seed, Values(ranges or {})).arrays)
             try:

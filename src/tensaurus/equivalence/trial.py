@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
-import onnx
 
 from tensaurus.cost.worker import RUN_LIMIT, Worker, WorkerError, tried
 from tensaurus.equivalence.constants import constants_of, shared
 from tensaurus.equivalence.indices import Indices
 from tensaurus.equivalence.inputs import (
+    GIVEN,
     Feed,
     Shape,
     Values,
@@ -25,12 +25,13 @@ from tensaurus.equivalence.inputs import (
     variations,
 )
 from tensaurus.equivalence.interface import required_inputs
-from tensaurus.equivalence.judge import Finding, Original, identical
+from tensaurus.equivalence.judge import Finding, Original, Sight, identical, unit_of
 from tensaurus.equivalence.model import Model
 from tensaurus.equivalence.neighbours import moved_feed
 from tensaurus.equivalence.reference import Reference
 from tensaurus.equivalence.witness import Witness
 from tensaurus.errors import TensaurusError
+from tensaurus.graph.build import Build
 
 NEIGHBOURS = 4  # on the runtime
 EXACT_NEIGHBOURS = 2
@@ -42,20 +43,6 @@ Stage: TypeAlias = Callable[[str, int, int], None]  # what begins, and which of 
 
 def silent(name: str, done: int, total: int) -> None:
     """Nobody is told."""
-
-
-@dataclass(frozen=True)
-class Sight:
-    """A finding and where it was made."""
-
-    output: str
-    feed: Feed
-    exact: bool
-    finding: Finding
-
-    def __str__(self) -> str:
-        way = ", both in float64," if self.exact else ""
-        return f"output {self.output} on {self.feed.kind} inputs{way} {self.finding.reason}"
 
 
 @dataclass
@@ -89,8 +76,9 @@ class Trial:
         ranges: Mapping[str, tuple[int, int]],
         limit: float = RUN_LIMIT,
         stage: Stage = silent,
+        given: Mapping[str, Any] | None = None,
     ):
-        """A run may take `limit` seconds."""
+        """A run may take `limit` seconds; inputs that are `given` are tried beside those of the kinds."""
         self.limit = limit
         self.original, self.candidate, self.seed, self.given = original, candidate, seed, shapes
         self.backend, self.threads, self.stage = backend, threads, stage
@@ -100,7 +88,7 @@ class Trial:
         self.rows: list[_Row] = []
         self.random: set[str] = set()
         self.kept = shared(original.proto, candidate.proto)
-        self._beside: dict[int, bytes] = {}
+        self._beside: dict[int, Build] = {}
         self._reference = Reference(threads, limit)
         self._witness = Witness(backend, threads, limit)
         self._told = False
@@ -110,6 +98,7 @@ class Trial:
         except WorkerError as error:
             raise TensaurusError(f"the original does not run: {error}") from error
         try:
+            self._run_given(given or {})
             self._run_original(kinds)
             self._reach_branches()
             self._run_neighbours()
@@ -127,7 +116,7 @@ class Trial:
         self._witness.close()
 
     def _tried(self, model: Model) -> Worker:
-        return tried(model.source, self.backend, threads=self.threads, limit=self.limit)
+        return tried(model.build, self.backend, threads=self.threads, limit=self.limit)
 
     # -------------------------------------------------------------------------------------- the candidate
 
@@ -188,7 +177,7 @@ class Trial:
         for number, row in enumerate(rows, 1):
             self.stage("result in float64, input", number, len(rows))
             try:
-                outputs = self._reference.run(self.candidate.source, row.feed.arrays, row.shapes)
+                outputs = self._reference.run(self.candidate.build, row.feed.arrays, row.shapes)
             except TensaurusError as error:
                 if row.feed.unreal:
                     self._note(f"not compared on {row.feed.kind} inputs: {error}")
@@ -222,7 +211,7 @@ class Trial:
 
         For most kinds of inputs the distances that the runtime's neighbours keep are measure enough.
         """
-        kinds = [_unit(output.type.tensor_type.elem_type) for output in self.original.proto.graph.output]
+        kinds = [unit_of(output.type.tensor_type.elem_type) for output in self.original.proto.graph.output]
         endless = row.feed.unreal and not row.feed.kind.startswith("nan")
         originals = [Original(e, e, unit, endless) for e, unit in zip(row.truth or [], kinds, strict=True)]
         if row.feed.kind not in FINE:
@@ -241,7 +230,7 @@ class Trial:
         for original, result in zip(originals, results, strict=True):
             original.add(result)
 
-    def _neighbour(self, seed: int) -> bytes:
+    def _neighbour(self, seed: int) -> Build:
         if seed not in self._beside:
             self._beside[seed] = self.original.neighbour(seed, self.kept)
         return self._beside[seed]
@@ -252,36 +241,49 @@ class Trial:
         try:
             if not any(is_integer(value) for value in required_inputs(self.original.proto)):
                 return Indices()
-            return self._reference.facts(self.original.source, self.given).indices
+            return self._reference.facts(self.original.build, self.given).indices
         except TensaurusError:  # then there is no reference either, and a note says so
             return Indices()
 
+    def _run_given(self, arrays: Mapping[str, Any]) -> None:
+        if arrays:
+            try:
+                self._add(Feed(GIVEN, arrays), {name: array.shape for name, array in arrays.items()})
+            except WorkerError as error:
+                raise TensaurusError(f"the original does not run on the inputs given: {error}") from error
+
     def _run_original(self, kinds: Sequence[str]) -> None:
+        own = len(self.rows)  # given by the caller
         first: WorkerError | None = None
         guessed: list[str] = []
         tried_sizes: list[Mapping[str, Shape]] = []
         for shapes, words in assignments(self.original.proto, self.given):
             before = len(self.rows)
             made = list(feeds(self.original.proto, shapes, kinds, self.seed, self.values))
-            for place, item in enumerate(made if not before else made[:1], 1):
-                self.stage("original and its float64 reference, input", place, len(made) if not before else 1)
+            for place, item in enumerate(made if before == own else made[:1], 1):
+                total = len(made) if before == own else 1
+                self.stage("original and its float64 reference, input", place, total)
                 try:
-                    self._add(item, shapes if words else self.given, words if before else "")
+                    self._add(item, shapes if words else self.given, words if before > own else "")
                 except WorkerError as error:
                     if place == 1:
-                        if not self._worker.alive:
+                        if not self._worker.alive and not own:
                             raise TensaurusError(f"the original does not run: {error}") from error
                         first = first or error  # sizes that do not fit each other
+                        self._revive()
                         break
                     self._note(f"the original does not run on {item.kind} inputs: {error}")
                     self._revive()
             if len(self.rows) > before:
                 guessed += [words] if words else []
                 tried_sizes.append(shapes)
-                if before or not words:
+                if before > own or not words:
                     break
-        if not self.rows:
-            raise TensaurusError(f"the original does not run on inputs made up for it: {first}")
+        if not tried_sizes:
+            failure = f"the original does not run on inputs made up for it: {first}"
+            if not own:
+                raise TensaurusError(failure)
+            return self._note(failure)
         small, refused = self._run_small(kinds[:1], tried_sizes)
         if guessed:
             self._note(f"sizes that were not given are made up: {', then '.join([*guessed, *small])}")
@@ -328,7 +330,7 @@ class Trial:
 
     def _referred(self, item: Feed, shapes: Mapping[str, Sequence[int]]) -> list[Any] | None:
         try:
-            return self._reference.run(self.original.source, item.arrays, shapes)
+            return self._reference.run(self.original.build, item.arrays, shapes)
         except TensaurusError as error:
             if item.unreal:
                 self._note(f"not compared on {item.kind} inputs: {error}")
@@ -342,7 +344,7 @@ class Trial:
             if not model.branches:
                 continue
             try:
-                around = self._reference.facts(model.source, self.given).branches
+                around = self._reference.facts(model.build, self.given).branches
                 left = dict.fromkeys(around)
                 for row in list(self.rows) if left else []:
                     self._reached(model, row.feed, left)
@@ -369,7 +371,7 @@ class Trial:
 
     def _reached(self, model: Model, item: Feed, left: dict[str, None]) -> bool:
         """Whether these inputs reach branches that are left; takes them out."""
-        new = [t for t in self._reference.taken(model.source, item.arrays, self.given) if t in left]
+        new = [t for t in self._reference.taken(model.build, item.arrays, self.given) if t in left]
         for text in new:
             del left[text]
         return bool(new)
@@ -432,7 +434,7 @@ class Trial:
 
     def _shaken(self, row: _Row) -> _Row:
         with suppress(TensaurusError):  # it has run in float64
-            outputs = self._reference.run(self.original.source, row.feed.arrays, row.shapes, rounded=True)
+            outputs = self._reference.run(self.original.build, row.feed.arrays, row.shapes, rounded=True)
             for original, output in zip(row.results, outputs, strict=True):
                 original.shake(output)
         return row
@@ -466,8 +468,9 @@ class Trial:
                 self._note(f"output {name} is the same on two random inputs: it shows little")
 
     def _note_unmet(self, edges: bool) -> None:
+        given = {name for row in self.rows if row.feed.kind == GIVEN for name in row.feed.arrays}
         names = [v.name for v in required_inputs(self.original.proto) if is_integer(v)]
-        for name in self.values.narrow(names):
+        for name in self.values.narrow(name for name in names if name not in given):
             self._note(
                 f"integer input {name} was never anything but 0 and 1: --range {name}=LOW,HIGH gives it more"
             )
@@ -478,14 +481,6 @@ class Trial:
 
 def _array(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind not in "OSU"
-
-
-def _unit(elem_type: int) -> np.dtype[Any] | None:
-    """The type of an output if it is a floating-point one."""
-    if not elem_type or elem_type == onnx.TensorProto.STRING:
-        return None
-    found = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(elem_type))
-    return found if "float" in found.name else None
 
 
 def _run(worker: Worker, arrays: Mapping[str, Any]) -> list[Any]:

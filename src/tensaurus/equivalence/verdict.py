@@ -12,11 +12,13 @@ from rich.text import Text
 from tensaurus.cost.machine import default_threads
 from tensaurus.cost.worker import RUN_LIMIT, WorkerError
 from tensaurus.equivalence.field_check import FieldCheck
+from tensaurus.equivalence.given import Inputs, given_inputs
 from tensaurus.equivalence.inputs import KINDS
 from tensaurus.equivalence.interface import same_interface
 from tensaurus.equivalence.model import Model
 from tensaurus.equivalence.trial import Stage, Trial, silent
 from tensaurus.errors import naming
+from tensaurus.graph.build import Build
 from tensaurus.report.summary import Equality
 from tensaurus.scratch import temporary
 
@@ -58,14 +60,15 @@ class Verdict:
 
 
 def verify(
-    a: Path | str | ModelProto,
-    b: Path | str | ModelProto,
+    a: Path | str | ModelProto | Build,
+    b: Path | str | ModelProto | Build,
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     seed: int = 0,
     backend: str = "onnxruntime",
     threads: int | None = None,
     ranges: Mapping[str, tuple[int, int]] | None = None,
+    inputs: Inputs | None = None,
     kinds: Sequence[str] = KINDS,
     field: FieldCheck | None = None,
     limit: float = RUN_LIMIT,
@@ -73,14 +76,19 @@ def verify(
 ) -> Verdict:
     """Compare candidate b with original a.
 
-    `shapes` fixes sizes of inputs; `ranges` are the values of integer inputs (both ends included; else
-    0..1); `kinds` are inputs to try, of `inputs.KINDS`; `field` is a check made before, for the record; a run
-    may take `limit` seconds; `stage` is told what is being done.
+    shapes  fixes sizes of inputs
+    ranges  values of integer inputs, both ends included; else 0 and 1
+    inputs  the caller's own, {name: array} or an .npz file, tried beside those of the kinds
+    kinds   inputs to make up, of `inputs.KINDS`
+    field   a check made before, for the record
+    limit   seconds that a run may take
+    stage   is told what is being done
+
     Raises TensaurusError where a file is no model, or the original does not run.
     """
     with temporary() as folder:
-        original = Model.read(a, shapes or {}, folder / "a.onnx")
-        candidate = Model.read(b, shapes or {}, folder / "b.onnx")
+        original = Model.read(a, shapes or {}, folder)
+        candidate = Model.read(b, shapes or {}, folder)
         if differences := same_interface(original.proto, candidate.proto):
             return Verdict(False, detail="; ".join(differences), field=field)
         with naming(original.name):
@@ -95,15 +103,16 @@ def verify(
                 ranges=ranges or {},
                 limit=limit,
                 stage=stage,
+                given=given_inputs(inputs, original.proto, shapes or {}),
             )
         with started as trial:
             try:
                 sights = trial.judge()
             except WorkerError as error:
-                inputs = tuple(row.feed.kind for row in trial.rows)
+                tried = tuple(row.feed.kind for row in trial.rows)
                 detail = f"{candidate.name} does not run: {error}"
                 notes, faults = tuple(trial.notes), tuple(trial.faults)
-                return Verdict(False, inputs=inputs, detail=detail, field=field, notes=notes, faults=faults)
+                return Verdict(False, inputs=tried, detail=detail, field=field, notes=notes, faults=faults)
     plausible = [s.finding for s in sights if s.feed.plausible and not s.exact]
     max_abs, max_rel, own_abs, own_rel = (
         max((getattr(finding, key) for finding in plausible), default=float("nan"))
@@ -116,6 +125,6 @@ def verify(
         worst = max((s.finding.worst for s in sights), default=0.0)
         own = f"the original's own error {own_abs:.2g} absolute, {own_rel:.2g} relative"
         detail = f"{len(trial.rows)} inputs; {own}; at most {worst:.2g} of what is allowed"
-    inputs = tuple(row.feed.kind for row in trial.rows)
+    tried = tuple(row.feed.kind for row in trial.rows)
     errors = (max_abs, max_rel, own_abs, own_rel)
-    return Verdict(not wrong, *errors, inputs, detail, field, tuple(trial.notes), tuple(trial.faults))
+    return Verdict(not wrong, *errors, tried, detail, field, tuple(trial.notes), tuple(trial.faults))

@@ -25,7 +25,7 @@ class Witness:
         """All outputs of a model, which is always the same for `whose`.  Raises WorkerError."""
         worker = self._workers.get(whose)
         if worker is None or not worker.alive:
-            worker = tried(model.source, self.name, threads=self._threads, limit=self._limit, plain=True)
+            worker = tried(model.build, self.name, threads=self._threads, limit=self._limit, plain=True)
             self._workers[whose] = worker
         worker.feed(arrays)
         return list(worker.run())

@@ -25,6 +25,13 @@ class Problem:
     members: Sequence[Sequence[int]]  # the choices of each class
     roots: Sequence[int]
 
+    def possible(self) -> Problem:
+        """Without choices of infinite cost; numbers stay, such choices are members of no class."""
+        if all(cost < inf for cost in self.costs):
+            return self
+        members = [[number for number in group if self.costs[number] < inf] for group in self.members]
+        return Problem(self.costs, self.children, self.groups, members, self.roots)
+
     def order(self, choice: Choice) -> list[int] | None:
         """The classes that the roots need, children first; None where the choice is cyclic or incomplete."""
         done: dict[int, bool] = {}  # false while below it is looked at

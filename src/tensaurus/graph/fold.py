@@ -26,8 +26,10 @@ SCRATCH = 16  # times these bytes that a step of the computation may have
 JUMPS = frozenset({"floor", "ceil", "round", "sign", "mod", "fmod", "eq", "lt", "le"})
 
 
-def fold(program: Program) -> Program:
+def fold(program: Program, became: dict[Node, Node] | None = None) -> Program:
     """Every maximal expression over constants becomes a constant: computed in float64, rounded once.
+
+    `became` is filled with what each node became, where any changed.
 
     What no specification gives a value (300 as a uint8, 1 / 0 in integers) is left to the runtime.
 
@@ -61,7 +63,7 @@ def fold(program: Program) -> Program:
             args = tuple(old if _kept(old) else new for old, new in zip(node.args, args, strict=True))
         return folded.get(node) or again(node, args)
 
-    return program.rebuilt(build) if folded else program
+    return program.rebuilt(build, became) if folded else program
 
 
 def _kept(arg: Node | None) -> bool:

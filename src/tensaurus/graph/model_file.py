@@ -56,7 +56,7 @@ def load_model(path: str | Path) -> ModelProto:
 
 def check_model(model: ModelProto, file: str | Path | None = None) -> None:
     """Raise TensaurusError where ONNX's checker refuses a model in memory."""
-    if _weight(model) < TWO_GIGABYTES:
+    if weight_of(model) < TWO_GIGABYTES:
         _check(model.SerializeToString(), file)
         return
     light = light_copy(model)  # too large for the checker: it sees placeholders without elements
@@ -194,7 +194,7 @@ def _extent(tensor: TensorProto, size: int, file: Path) -> tuple[int, int]:
 
 def save_model(model: ModelProto, path: str | Path) -> None:
     """Write the model, beside first and then renamed; above 2 GB its weights go to PATH.data."""
-    if _weight(model) < TWO_GIGABYTES:
+    if weight_of(model) < TWO_GIGABYTES:
         with replacing(path) as beside:
             beside.write_bytes(model.SerializeToString(deterministic=True))
         return
@@ -216,15 +216,6 @@ def save_model(model: ModelProto, path: str | Path) -> None:
         beside.write_bytes(stored.SerializeToString(deterministic=True))
 
 
-def packed(model: ModelProto, folder: Path) -> bytes | Path:
-    """The model as a runtime takes it: its bytes; a file in the folder above 2 GB, the limit of a message."""
-    if _weight(model) < TWO_GIGABYTES:
-        return bytes(model.SerializeToString(deterministic=True))
-    path = folder / f"model_{len(list(folder.iterdir()))}.onnx"
-    save_model(model, path)
-    return path
-
-
 def _weights(model: ModelProto) -> Iterator[TensorProto]:
     """The tensors whose elements a light copy may leave out."""
     for graph in graphs_in(model.graph):
@@ -232,7 +223,7 @@ def _weights(model: ModelProto) -> Iterator[TensorProto]:
         yield from (a.t for node in graph.node for a in node.attribute if a.HasField("t"))
 
 
-def _weight(model: ModelProto) -> int:
+def weight_of(model: ModelProto) -> int:
     """How many bytes the tensors take; those without raw data are small."""
     raw = (t for t in tensors_of(model) if t.HasField("raw_data"))
     try:

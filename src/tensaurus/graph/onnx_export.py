@@ -21,6 +21,7 @@ from onnx import (
 from tensaurus.algebra.field import Array
 from tensaurus.algebra.size import Size, polynomial
 from tensaurus.errors import TensaurusError
+from tensaurus.graph.build import Tensors
 from tensaurus.graph.fold import evaluated, fold
 from tensaurus.graph.model_file import save_model
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node, again
@@ -31,7 +32,7 @@ from tensaurus.ops.leaf_form import ONNX_DOMAINS, copy_node, sparse_initializer
 from tensaurus.ops.onnx_form import NotInOpset, node_proto
 from tensaurus.ops.size_form import SizeForm
 
-__all__ = ["evaluated", "export_model", "fold", "save_model"]
+__all__ = ["evaluated", "export", "export_model", "fold", "save_model"]
 
 # An operator that an opset lacks, as nodes that compute the same; None where nothing is known.
 Expand: TypeAlias = Callable[[Node, int], Node | None]
@@ -42,6 +43,16 @@ COPY_OPSET = 14  # of ONNX's own operators, where a model imports none and needs
 
 def export_model(program: Program, *, folded: bool = True, expand: Expand | None = None) -> ModelProto:
     """The ONNX model of a whole program.  Raises TensaurusError for a node that its opset cannot say."""
+    return export(program, folded=folded, expand=expand)[0]
+
+
+def export(
+    program: Program, *, folded: bool = True, expand: Expand | None = None
+) -> tuple[ModelProto, Tensors]:
+    """The ONNX model of a whole program, and what its tensors are.
+
+    Raises TensaurusError for a node that its opset cannot say.
+    """
     frame = program.frame
     writer = Writer(frame.opset, {t.name for t in frame.defaults}, folded=folded, expand=expand)
     work = writer.prepared(program)
@@ -63,7 +74,7 @@ def export_model(program: Program, *, folded: bool = True, expand: Expand | None
         # one that imports nothing, which IR versions before 3 cannot, is of the first opset
         version = COPY_OPSET if model.opset_import else frame.opset
         model.opset_import.add(domain="", version=version)
-    return model
+    return model, writer.tensors(program, work)
 
 
 def _interface(
@@ -108,11 +119,17 @@ class Writer:
         self.items: dict[Node, dict[int, Node]] = defaultdict(dict)
         self.hints: Mapping[Node, str] = {}
         self.reading: Node | None = None  # the node that needs a size
+        self.became: dict[Node, Node] = {}  # of the program's nodes, what is written for each
         self.sizes = SizeForm(opset, self.dimension, self.place, self.fresh)
 
     def prepared(self, program: Program) -> Program:
         """The program folded, with every node that the opset lacks replaced by its expansion."""
-        return lowered(fold(program) if self.folded else program, self.opset, self.expand)
+        folded: dict[Node, Node] = {}
+        lower: dict[Node, Node] = {}
+        made = fold(program, folded) if self.folded else program
+        work = lowered(made, self.opset, self.expand, lower)
+        self.became = {n: lower[m] for n in program.nodes if (m := folded.get(n, n)) in lower}
+        return work
 
     def fresh(self, hint: str) -> str:
         """A name that no value has yet, the hint itself if it is free."""
@@ -257,6 +274,25 @@ class Writer:
                 entry.name = name
         return graph
 
+    def tensors(self, program: Program, work: Program) -> Tensors:
+        """What the tensors are of a program that was prepared, and written as `work`."""
+        names = [*((name, node) for node, name in self.names.items()), *work.outputs]
+        written = {name: node for name, node in names if node.op not in (INPUT, CONSTANT)}
+        places = [(self.names.get(made), node) for node, made in self.became.items()]
+        found: dict[str, set[Node]] = {}
+        for name, node in [*places, *program.outputs]:
+            if name is not None and name in written and node.op not in (INPUT, CONSTANT):
+                owner = node.args[0] if node.op is ITEM else node
+                assert owner is not None
+                found.setdefault(name, set()).add(owner)
+        named, made_here = set(found), {name for proto in self.nodes for name in proto.output if name}
+        for proto in reversed(self.nodes):  # what is computed for others only
+            meant = set[Node]().union(*(found.get(name, ()) for name in proto.output))
+            for name in proto.input:
+                if name in made_here and name not in named:
+                    found.setdefault(name, set()).update(meant)
+        return Tensors(written, {name: frozenset(nodes) for name, nodes in found.items()})
+
     # ------------------------------------------------------------------ sizes that are not numbers
 
     def place(self, proto: NodeProto | TensorProto) -> None:
@@ -331,8 +367,13 @@ def _node_proto(
     )
 
 
-def lowered(program: Program, opset: int, expand: Expand | None) -> Program:
-    """The program with every node that the opset lacks replaced by its expansion."""
+def lowered(
+    program: Program, opset: int, expand: Expand | None, became: dict[Node, Node] | None = None
+) -> Program:
+    """The program with every node that the opset lacks replaced by its expansion.
+
+    `became` is filled with what each node became.
+    """
     written: set[tuple[object, ...]] = set()  # what one node of its kind shows of all
 
     def lower(node: Node, args: tuple[Node | None, ...]) -> Node:
@@ -356,7 +397,7 @@ def lowered(program: Program, opset: int, expand: Expand | None) -> Program:
         written.add(kind)
         return made
 
-    return program.rebuilt(lower)
+    return program.rebuilt(lower, became)
 
 
 def _within(

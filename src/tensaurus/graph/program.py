@@ -87,9 +87,16 @@ class Program:
         """The program with nodes replaced; replacements must not read what they replace."""
         return self.rebuilt(lambda node, args: changes.get(node) or again(node, args))
 
-    def rebuilt(self, build: Callable[[Node, tuple[Node | None, ...]], Node]) -> Program:
-        """Every node rebuilt, arguments first, by build(node, new arguments)."""
-        new: dict[Node, Node] = {}
+    def rebuilt(
+        self,
+        build: Callable[[Node, tuple[Node | None, ...]], Node],
+        became: dict[Node, Node] | None = None,
+    ) -> Program:
+        """Every node rebuilt, arguments first, by build(node, new arguments).
+
+        `became` is filled with what each node became.
+        """
+        new: dict[Node, Node] = {} if became is None else became
         names = dict(self.names)
         for node in self.nodes:
             args = tuple(None if a is None else new[a] for a in node.args)

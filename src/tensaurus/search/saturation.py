@@ -250,8 +250,10 @@ class _Search:
             while not settled:
                 if self._late():
                     return None
-                problem = choices.problem(prices.of_choices())
+                problem = choices.problem(prices.of_choices()).possible()
                 choice = extract(problem, self._patience(), _cheapest_of(problem, starts))
+                if dag_cost(problem, choice) == inf:  # of some class the runtime refuses everything
+                    return best
                 starts.append(choice)
                 self.steps += 1
                 unsure = prices.unsure(choice.values())
@@ -259,12 +261,13 @@ class _Search:
                 allowance, read = self.costs.allowance, choices.footprint(choice)
                 cost = prices.total(choice)
                 fits = allowance.admits(choices.memory(choice), read)
-                if fits and (not unsure or not in_time or cost < (1 - GAIN) * self.programs.best):
+                worth = not unsure or not in_time or cost < (1 - GAIN) * self.programs.best
+                if fits and cost < inf and worth:
                     entry = Extracted(choices.program(self.program, choice), choices.places(choice), cost)
                     entry.sure = in_time
                     best = _Cheapest(self.programs.keep(entry), choices, choice, prices)
                 self.limits.watch(self.steps, self.programs.best)
-                if not in_time or not (fits or allowance.raised(cost, read)):
+                if not in_time or not (fits or cost == inf or allowance.raised(cost, read)):
                     return None
                 settled = fits and not unsure
         return best
@@ -356,7 +359,7 @@ class _Search:
 
 def _cheapest_of(problem: Problem, starts: Sequence[Choice]) -> Choice | None:
     totals = [dag_cost(problem, known) for known in starts]
-    return starts[totals.index(min(totals))] if totals else None
+    return starts[totals.index(min(totals))] if min(totals, default=inf) < inf else None
 
 
 def _joined(made: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensaurus.backends import Array, BackendError
+from tensaurus.backends import Array, Backend, BackendError, Port
+from tensaurus.backends._ports import ports_of
+from tensaurus.graph.build import Build
 
 if TYPE_CHECKING:
     from tensaurus.backends.reference.evaluation import Token, evaluate, evaluate_all
@@ -33,6 +34,19 @@ class Session:
     """An imported model in float64."""
 
     program: Program
+
+    def get_inputs(self) -> Sequence[Port]:
+        return self._ports()[0]
+
+    def get_outputs(self) -> Sequence[Port]:
+        return self._ports()[1]
+
+    def _ports(self) -> tuple[Sequence[Port], Sequence[Port]]:
+        from onnx import GraphProto, ModelProto
+
+        frame = self.program.frame
+        graph = GraphProto(input=frame.inputs, output=frame.outputs, initializer=frame.defaults)
+        return ports_of(ModelProto(graph=graph))
 
     def run(
         self,
@@ -85,7 +99,7 @@ def _returned(value: Any, kind: Type) -> Any:
 
 
 @dataclass(frozen=True)
-class _Reference:
+class _Reference(Backend):
     name: str = "reference"
     package: str = "tensaurus"
     target: bool = False
@@ -98,20 +112,17 @@ class _Reference:
     def installed(self) -> bool:
         return True
 
-    def compile(self, model: bytes | Path, *, threads: int) -> Session:
-        """A session in float64; `threads` is what numpy's BLAS has."""
-        from onnx import ModelProto
+    def compile(self, build: Build, *, threads: int) -> Session:
+        """A session in float64; `threads` is what numpy's BLAS has.
 
+        Libraries are not needed: an operator is computed from its expression.
+        """
         from tensaurus.errors import TensaurusError
         from tensaurus.graph.model_file import load_model
         from tensaurus.graph.onnx_import import import_model
 
         try:
-            if isinstance(model, bytes):
-                proto = ModelProto()
-                proto.ParseFromString(model)
-            else:
-                proto = load_model(model)
+            proto = build.proto() if isinstance(build.model, bytes) else load_model(build.model)
             return Session(import_model(proto))
         except (TensaurusError, ValueError, RuntimeError) as error:
             raise BackendError(f"reference: {error}") from error

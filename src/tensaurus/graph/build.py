@@ -1,0 +1,150 @@
+"""What a backend compiles, a worker times and a result saves: a model with the libraries of its operators.
+
+Whoever only runs one needs neither onnx nor our operators: they are imported where a method needs them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensaurus.errors import TensaurusError
+from tensaurus.files import replacing
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from tensaurus.graph.node import Node
+
+__all__ = ["Build", "Tensors", "save_libraries"]
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """What the tensors of an exported model are, by name; inputs and constants have no entry.
+
+    written   the node that stands there, constants folded and expansions in the place of what they expand
+    computed  the nodes of the program that it is computed for: inside an expansion, that of the whole
+    """
+
+    written: Mapping[str, Node] = field(default_factory=dict)
+    computed: Mapping[str, frozenset[Node]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Build:
+    """A model as runtimes take it; two of the same content are equal.
+
+    model      an ONNX model's bytes, or the path of its file
+    libraries  shared objects with custom operators; the files must stay where they are
+    tensors    what its tensors are, where it was exported from a program; stays in this process
+    """
+
+    model: bytes | Path
+    libraries: tuple[Path, ...] = ()
+    tensors: Tensors = Tensors()
+
+    @classmethod
+    def of(
+        cls,
+        model: ModelProto,
+        folder: Path,
+        libraries: Sequence[Path] = (),
+        tensors: Tensors = Tensors(),
+    ) -> Build:
+        """The model's bytes; above 2 GB, the limit of a message, a file in the folder."""
+        from tensaurus.graph.model_file import TWO_GIGABYTES, save_model, weight_of
+
+        if weight_of(model) < TWO_GIGABYTES:
+            return cls(bytes(model.SerializeToString(deterministic=True)), tuple(libraries), tensors)
+        path = folder / f"model_{len(list(folder.iterdir()))}.onnx"
+        save_model(model, path)
+        return cls(path, tuple(libraries), tensors)
+
+    def proto(self, *, weights: bool = True) -> ModelProto:
+        """The model read again; of a file without `weights`, external data stays outside.
+
+        Raises whatever onnx and the file system find wrong with it.
+        """
+        import onnx
+
+        if isinstance(self.model, bytes):
+            return onnx.load_from_string(self.model)
+        return onnx.load(self.model, load_external_data=weights)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the model, without external data."""
+        return len(self.model) if isinstance(self.model, bytes) else self.model.stat().st_size
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the content, external data and libraries included, wherever these lie.
+
+        Raises TensaurusError for a file that cannot be read.
+        """
+        try:
+            if isinstance(self.model, bytes):
+                parts = [sha256(self.model).hexdigest()]
+            else:
+                parts = [_hash(self.model), *(_hash(file) for file in self._beside())]
+            parts += [f"library {_hash(library)}" for library in self.libraries]
+        except OSError as error:
+            raise TensaurusError(f"cannot be read: {error.strerror}", file=error.filename) from error
+        return parts[0] if len(parts) == 1 else sha256("\n".join(parts).encode()).hexdigest()
+
+    def _beside(self) -> list[Path]:
+        """The files of the model's external data, in the order of their names."""
+        from tensaurus.graph.frame import tensors_of
+
+        assert isinstance(self.model, Path)
+        entries = [e for tensor in tensors_of(self.proto(weights=False)) for e in tensor.external_data]
+        places = {entry.value for entry in entries if entry.key == "location"}
+        return [self.model.parent / place for place in sorted(places)]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Build) and (self is other or self.digest == other.digest)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Nodes do not cross the border of a process."""
+        return {**self.__dict__, "tensors": Tensors()}
+
+    def __repr__(self) -> str:
+        what = f"{len(self.model)} bytes" if isinstance(self.model, bytes) else str(self.model)
+        return f"Build({', '.join([what, *map(str, self.libraries)])})"
+
+
+def _hash(path: Path) -> str:
+    found = sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 24):
+            found.update(block)
+    return found.hexdigest()
+
+
+def save_libraries(libraries: Sequence[Path], model: str | Path) -> list[Path]:
+    """Copy the libraries beside the model's file, under their own names; returns where they are.
+
+    Raises TensaurusError where two have one name, or one has the model's.
+    """
+    folder, taken = Path(model).parent, {Path(model).name}
+    places = [folder / library.name for library in libraries]
+    for place in places:
+        if place.name in taken:
+            raise TensaurusError(f"two files of the result would have the name {place.name}", file=model)
+        taken.add(place.name)
+    for library, place in zip(libraries, places, strict=True):
+        if place.exists() and os.path.samefile(library, place):
+            continue
+        with replacing(place) as beside:
+            shutil.copyfile(library, beside)
+    return places
