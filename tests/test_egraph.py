@@ -27,11 +27,12 @@ from small_programs import (
     whole_library,
 )
 
+from tensaurus.egraph.analysis import typed
 from tensaurus.egraph.check import check
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.commuting import commute
 from tensaurus.egraph.cycles import Efficient, Vanilla, filter_cycles
-from tensaurus.egraph.egraph import ABSENT, EGraph, typed
+from tensaurus.egraph.egraph import ABSENT, EGraph
 from tensaurus.egraph.equality import equal
 from tensaurus.egraph.finder import Found, find_all
 from tensaurus.egraph.proof import Proof, prove
@@ -219,7 +220,7 @@ def test_literals_of_every_shape(law: str) -> None:
     for order in (terms, terms[::-1]):
         graph, roots = graph_of(program(*order))
         assert saturate(graph, Ruleset(rules(law)), Limits(multi=2)).applied["r0"]
-        assert [graph.facts[graph.find(root)].types for root in roots] == [term.types for term in order]
+        assert [graph.analyses[graph.find(root)].types for root in roots] == [term.types for term in order]
         assert graph.find(roots[order.index(terms[0])]) == graph.find(graph.adopt(scalars[0]))
 
 

@@ -87,7 +87,7 @@ class Choices:
         number = self._numbers.get(group)
         if number is None:
             number = self._numbers[group] = len(self._members)
-            self._codes[group] = self.graph.facts[group].code
+            self._codes[group] = self.graph.analyses[group].code
             self._members.append([])
             self._todo.append(group)
         return number
@@ -99,7 +99,7 @@ class Choices:
         append, what = self._append, self._what
         while todo:
             group = todo.pop()
-            if graph.facts[group].static:
+            if graph.analyses[group].static:
                 self._keep(group)
                 continue
             own, live = numbers[group], graph.live(group)
@@ -150,18 +150,18 @@ class Choices:
         self.packed.append(kept)
 
     def _keep(self, group: int) -> None:
-        fact = self.graph.facts[group]
-        size = self._bytes.get(fact.types)
+        analysis = self.graph.analyses[group]
+        size = self._bytes.get(analysis.types)
         if size is None:
-            size = sum(bytes_of(kind) for kind in fact.types if isinstance(kind, TensorType))
-            self._bytes[fact.types] = size
+            size = sum(bytes_of(kind) for kind in analysis.types if isinstance(kind, TensorType))
+            self._bytes[analysis.types] = size
         self._append(self._numbers[group], min(self.graph.live(group)), (), -1, size)
 
     def _fuse(self, fusions: Sequence[Pattern]) -> None:
         """What matches the fusions; all that lies inside computes at run time."""
         graph, numbers, find = self.graph, self._numbers, self.graph.find
         table = Table()
-        table.update(graph, [group for group in numbers if not graph.facts[group].static])
+        table.update(graph, [group for group in numbers if not graph.analyses[group].static])
         for pattern in fusions:
             for match in table.search(graph, pattern, most=FUSED):
                 if (
@@ -292,7 +292,7 @@ class Choices:
         ]
         wanted = {find(term) for read in terms for term in read if term != ABSENT}
         wanted |= {find(what) for what in chosen if isinstance(what, int)}
-        self._plan_constants([group for group in wanted if graph.facts[group].static])
+        self._plan_constants([group for group in wanted if graph.analyses[group].static])
         constants: dict[int, Node] = {}
         built: dict[int, Node] = {}
 
@@ -301,7 +301,7 @@ class Choices:
             return self._constant(group, constants) if found is None else found
 
         for number, what, reads in zip(order, chosen, terms, strict=True):
-            if isinstance(what, int) and graph.facts[find(what)].static:
+            if isinstance(what, int) and graph.analyses[find(what)].static:
                 built[number] = self._constant(find(what), constants)
                 continue
             read = [None if term == ABSENT else node_of(find(term)) for term in reads]
@@ -345,7 +345,7 @@ class Choices:
             for node in graph.live(group):
                 choices.append((node, group))
                 for read in graph.args[node]:
-                    if read != ABSENT and read not in numbers and graph.facts[read].static:
+                    if read != ABSENT and read not in numbers and graph.analyses[read].static:
                         numbers[read] = len(below)
                         below.append(read)
         choices.sort()

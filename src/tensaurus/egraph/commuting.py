@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from tensaurus.egraph.egraph import EGraph, Head
+from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import Found
+from tensaurus.egraph.head import Head
 from tensaurus.graph.node import Type, source
 from tensaurus.ops import Op
 from tensaurus.rules.equation import Equation
@@ -32,7 +33,7 @@ def commute(graph: EGraph, room: int) -> Iterator[Found]:
         a, b = map(graph.find, graph.args[number])
         other = graph.peek(head, (b, a)) if a < b else None
         if other is not None and graph.find(other) != graph.find(number):
-            (x,), (y,) = graph.facts[a].types, graph.facts[b].types
+            (x,), (y,) = graph.analyses[a].types, graph.analyses[b].types
             yield Found(_swapped(head, x, y), graph.born[number])
 
 

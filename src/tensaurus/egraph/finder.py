@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from tensaurus.egraph.egraph import ABSENT, EGraph, typed
+from tensaurus.egraph.analysis import typed
+from tensaurus.egraph.egraph import ABSENT, EGraph
 from tensaurus.graph.node import Node
 from tensaurus.graph.program import topological
 from tensaurus.rules.equation import Equation

@@ -8,41 +8,40 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import cache
 
-from tensaurus.egraph.egraph import Fact, coded, typed
+from tensaurus.egraph.analysis import Analysis, coded, typed
 from tensaurus.rules.match import FLOATS
 from tensaurus.rules.rule import Rule
-from tensaurus.rules.term import FUNCTIONS, Undefined, evaluate
-from tensaurus.rules.term import Fact as Asked
+from tensaurus.rules.term import FUNCTIONS, Fact, Undefined, evaluate
 
-__all__ = ["ASKS_CONTENT", "Guard", "Known", "calls", "guards"]
+__all__ = ["ASKS_CONTENT", "Guard", "ClassFact", "calls", "guards"]
 
 ASKS_CONTENT = frozenset({"value", "filled", "positive"})  # functions of what a constant holds
 
 
-class Known(Asked):
+class ClassFact(Fact):
     """A class as conditions see it.  Raises Undefined for what is not a tensor."""
 
-    def __init__(self, fact: Fact):
-        kind = fact.tensor
+    def __init__(self, of: Analysis):
+        kind = of.tensor
         if kind is None:
             raise Undefined("not a tensor")
-        self.shape, self.dtype, self.static, self._fact = kind.shape, kind.dtype, fact.static, fact
+        self.shape, self.dtype, self.static, self._of = kind.shape, kind.dtype, of.static, of
 
     @property
     def value(self) -> Fraction:
-        if self._fact.scalar is None:
+        if self._of.scalar is None:
             raise Undefined("not a scalar constant")
-        return self._fact.scalar
+        return self._of.scalar
 
     @property
     def filled(self) -> Fraction:
-        if self._fact.filled is None:
+        if self._of.filled is None:
             raise Undefined("not a constant of one number")
-        return self._fact.filled
+        return self._of.filled
 
     @property
     def positive(self) -> bool:
-        return self._fact.positive
+        return self._of.positive
 
 
 class Guard(dict[int, bool]):
@@ -58,12 +57,12 @@ class Guard(dict[int, bool]):
 
     def _holds(self, code: int) -> bool:
         types, static = coded(code)
-        fact = typed(types)[static]
-        kind = fact.tensor
+        of = typed(types)[static]
+        kind = of.tensor
         if kind is None or self.floats and kind.dtype not in FLOATS:
             return False
         try:
-            return all(evaluate(condition, {self.name: Known(fact)}) for condition in self.conditions)
+            return all(evaluate(condition, {self.name: ClassFact(of)}) for condition in self.conditions)
         except Undefined:
             return False
 

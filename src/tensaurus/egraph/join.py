@@ -204,15 +204,15 @@ class _Join:
     def _of(self, place: int) -> list[_Row]:
         if place not in self._rows:
             graph, merged, needs, sorts = self.graph, self.merged, self.needs, self.entry.sorts
-            find, facts, heads = graph.find, graph.facts, graph.heads
+            find, analyses, heads = graph.find, graph.analyses, graph.heads
             bind, asks = self.entry.patterns[place].bind, self.entry.rewrite.asks_content
             literals = self.entry.patterns[place].literals  # whose shapes may decide about the root's
             rows = self._rows[place] = []
             for match in self.found[place]:
                 terms = bind(graph.born, match)
                 classes = tuple([find(term) for term in terms])
-                known = [facts[group].content if asks else facts[group].code for group in classes]
-                root = facts[find(match[0])].types if literals else ()
+                known = [analyses[group].content if asks else analyses[group].code for group in classes]
+                root = analyses[find(match[0])].types if literals else ()
                 sort = sorts.setdefault((*[heads[number] for number in match], *known, root), len(sorts))
                 roots = merged.get(match[0], match[:1])
                 rows.append(_Row(match, terms, classes, roots, needs.own(roots), needs.below(roots), sort))
@@ -240,6 +240,6 @@ class _Join:
         graph = self.graph
         heads = [graph.heads[number] for row in rows for number in row.match]
         classes = self._together(rows, [row.classes for row in rows])
-        facts = [graph.facts[graph.find(group)] for group in classes]
-        roots = [graph.facts[graph.find(row.match[0])] for row in rows]
-        return self.entry.plan(graph, heads, facts, roots)
+        analyses = [graph.analyses[graph.find(group)] for group in classes]
+        roots = [graph.analyses[graph.find(row.match[0])] for row in rows]
+        return self.entry.plan(graph, heads, analyses, roots)

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from typing import NamedTuple, TypeAlias
 
-from tensaurus.egraph.egraph import ABSENT, EGraph, Head, operator_head, output_head
+from tensaurus.egraph.egraph import ABSENT, EGraph
 from tensaurus.egraph.finder import Found
+from tensaurus.egraph.head import Head, operator_head, output_head
 from tensaurus.graph.node import ITEM, Node, Type, item, source
 from tensaurus.ops import Op, TensorType, registry
 from tensaurus.ops.declare import Attributes
@@ -147,8 +148,8 @@ class _Joined:
 
     def _shape(self, graph: EGraph) -> _Shape:
         told = zip(graph.args[self.number], self.inside, strict=True)
-        facts, find = graph.facts, graph.find
-        parts = (facts[find(own)].types[0] if call is None else call._shape(graph) for own, call in told)
+        analyses, find = graph.analyses, graph.find
+        parts = (analyses[find(own)].types[0] if call is None else call._shape(graph) for own, call in told)
         return graph.heads[self.number], tuple(parts)
 
 
@@ -206,7 +207,7 @@ class _Parted:
     def found(self, graph: EGraph) -> Iterator[Found]:
         """Of every output that is read, which of the one call it is; nobody may read the others."""
         head, born = graph.heads[self.number], graph.born[self.number]
-        (kind,) = graph.facts[graph.find(born[0])].types
+        (kind,) = graph.analyses[graph.find(born[0])].types
         for place, leaf in enumerate(self.leaves):
             number, output = leaf[-1]
             if graph.peek(output_head(output), (number,)) is not None:
@@ -229,5 +230,5 @@ def _parted(
 
 def _types(graph: EGraph, groups: Sequence[int]) -> tuple[TensorType, ...]:
     """Of tensors."""
-    kinds = [graph.facts[group].types[0] for group in groups if group != ABSENT]
+    kinds = [graph.analyses[group].types[0] for group in groups if group != ABSENT]
     return tuple(kind for kind in kinds if isinstance(kind, TensorType))

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from tensaurus.egraph.egraph import ABSENT, EGraph, Kind, interned, kind
+from tensaurus.egraph.analysis import interned
+from tensaurus.egraph.egraph import ABSENT, EGraph
+from tensaurus.egraph.head import Kind, kind
 from tensaurus.graph.node import ITEM, Node
 from tensaurus.rules.term import Apply, Item, Literal, Term, Variable
 
@@ -157,11 +159,11 @@ class _Writer:
             self.say(f"if m{number}_{spot.argument} is None: continue")
         for name, at in fresh:
             if name in self.guards:
-                self.say(f"if not {self.keep(self.guards[name])}[facts[{at}].code]: continue")
+                self.say(f"if not {self.keep(self.guards[name])}[analyses[{at}].code]: continue")
         for place, part in enumerate(parts):
             if isinstance(part, Literal):
                 at, value = f"a{number}[{place}]", self.keep(interned(part.value))
-                self.say(f"if {at} == {ABSENT} or facts[{at}].scalar is not {value}: continue")
+                self.say(f"if {at} == {ABSENT} or analyses[{at}].scalar is not {value}: continue")
         for part, _, spot in inner:
             self.inner.append((spot, len(self.operators)))
             self.operator(part, f"m{number}_{spot.argument}")
@@ -232,7 +234,7 @@ def compiled(term: Term, guards: Mapping[str, Guard] | None = None) -> Pattern:
     writer.say("if len(out) >= most: return")
     firsts = [spots[0] for spots in writer.places.values()]
     terms = "".join(f"born[match[{first.operator}]][{first.argument}], " for first in firsts)
-    source = "def search(nodes, rows, args, facts, out, most, deadline):\n"
+    source = "def search(nodes, rows, args, analyses, out, most, deadline):\n"
     source += f"    {' '.join(f'rows{k},' for k in range(len(writer.kinds)))} = rows\n"
     source += "\n".join(writer.lines)
     source += f"\ndef bind(born, match):\n    return ({terms})"
@@ -259,15 +261,15 @@ def compiled(term: Term, guards: Mapping[str, Guard] | None = None) -> Pattern:
 def sift(pattern: Pattern, known: str) -> Sift:
     """Calls `act` for each match whose heads and variables have plans, which are looked up or made.
 
-    What is `known` of the variables is the `code` or `content` of facts; what has no plan is `refused`.
+    What is `known` of the variables is the `code` or `content` of analyses; what has no plan is `refused`.
     """
     matched, firsts = range(len(pattern.operators)), [spots[0] for spots in pattern.places]
     classes = "".join(f"c{k}, " for k in range(len(firsts)))
     key = "".join(f"heads[n{k}], " for k in matched)
-    key += "".join(f"facts[c{k}].{known}, " for k in range(len(firsts)))
+    key += "".join(f"analyses[c{k}].{known}, " for k in range(len(firsts)))
     if pattern.literals:  # a literal is matched by value, and its shape may decide about the root's
-        key += "facts[find(n0)].types, "
-    lines = ["def sift(matches, tried, args, heads, facts, parents, find, plans, plan, act, refused):"]
+        key += "analyses[find(n0)].types, "
+    lines = ["def sift(matches, tried, args, heads, analyses, parents, find, plans, plan, act, refused):"]
     lines += ["    for match in matches:", "        if match in tried: continue"]
     lines += [f"        {''.join(f'n{k}, ' for k in matched)} = match"]
     for place, first in enumerate(firsts):

@@ -14,8 +14,10 @@ from functools import cache, partial
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
-from tensaurus.egraph.egraph import ABSENT, EGraph, Fact, Head, operator_head, output_head, typed
-from tensaurus.egraph.guard import ASKS_CONTENT, Known, calls
+from tensaurus.egraph.analysis import Analysis, typed
+from tensaurus.egraph.egraph import ABSENT, EGraph
+from tensaurus.egraph.guard import ASKS_CONTENT, ClassFact, calls
+from tensaurus.egraph.head import Head, operator_head, output_head
 from tensaurus.graph.node import Node, Type
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.rules.attributes import attributes_given, attributes_match, output_of
@@ -34,7 +36,7 @@ class Step(NamedTuple):
 
     head: Head
     args: tuple[int | None, ...]
-    facts: tuple[Fact, Fact]  # what its types say, see `egraph.typed`
+    analyses: tuple[Analysis, Analysis]  # what its types say, see `egraph.typed`
     node: Node | None
 
 
@@ -86,8 +88,8 @@ class Rewrite:
         self,
         graph: EGraph,
         heads: Sequence[Head],
-        facts: Sequence[Fact],
-        roots: Sequence[Fact],
+        analyses: Sequence[Analysis],
+        roots: Sequence[Analysis],
         variables: Sequence[str],
         operators: Sequence[Sequence[Term]],
     ) -> Plan | None:
@@ -96,7 +98,7 @@ class Rewrite:
         `roots` are what is known of the roots, `operators` each one's matched terms, as the heads are.
         """
         try:
-            return self._planned(graph, heads, facts, roots, variables, operators)
+            return self._planned(graph, heads, analyses, roots, variables, operators)
         except (Untypable, Undefined):
             return None
 
@@ -104,16 +106,16 @@ class Rewrite:
         self,
         graph: EGraph,
         heads: Sequence[Head],
-        facts: Sequence[Fact],
-        roots: Sequence[Fact],
+        analyses: Sequence[Analysis],
+        roots: Sequence[Analysis],
         variables: Sequence[str],
         operators: Sequence[Sequence[Term]],
     ) -> Plan | None:
-        known = dict(zip(variables, facts, strict=True))
-        kinds = [fact.tensor for fact in facts]
+        known = dict(zip(variables, analyses, strict=True))
+        kinds = [analysis.tensor for analysis in analyses]
         if any(kind is None or (self.dtypes is not None and kind.dtype not in self.dtypes) for kind in kinds):
             return None
-        names: dict[str, Any] = {name: Known(fact) for name, fact in known.items()}
+        names: dict[str, Any] = {name: ClassFact(analysis) for name, analysis in known.items()}
         values: dict[str, Any] = {}
         flat = [term for group in operators for term in group]
         matched = {id(term): head for term, head in zip(flat, heads, strict=True)}
@@ -127,7 +129,7 @@ class Rewrite:
             graph, {name: place for place, name in enumerate(variables)}, known, names, values, dtype
         )
         found = [writer.write(root) for root in self.rule.rhs]
-        if any(types != fact.types for (_, types), fact in zip(found, roots, strict=True)):
+        if any(types != analysis.types for (_, types), analysis in zip(found, roots, strict=True)):
             return None
         steps = tuple(writer.steps)
         return Plan(steps, tuple(ref for ref, _ in found), values, dtype, _insert(steps, len(variables)))
@@ -190,7 +192,7 @@ def _trees(rule: Rule) -> list[ast.expr]:
 def _attributes(
     term: Term | None,
     matched: dict[int, Head],
-    known: dict[str, Fact],
+    known: dict[str, Analysis],
     names: dict[str, Any],
     values: dict[str, Any],
 ) -> bool:
@@ -209,7 +211,9 @@ def _attributes(
     return True
 
 
-def _kinds(args: Sequence[Term | None], matched: dict[int, Head], known: dict[str, Fact]) -> tuple[Any, ...]:
+def _kinds(
+    args: Sequence[Term | None], matched: dict[int, Head], known: dict[str, Analysis]
+) -> tuple[Any, ...]:
     """Types of a matched operator's arguments, from those of the variables."""
 
     def kind(term: Term | None) -> TensorType | None:
@@ -244,7 +248,7 @@ class _Writer:
 
     graph: EGraph
     numbers: dict[str, int]
-    known: dict[str, Fact]
+    known: dict[str, Analysis]
     names: dict[str, Any]
     values: dict[str, Any]
     dtype: str
@@ -285,7 +289,7 @@ class _Writer:
 
     def _step(self, step: Step) -> tuple[int, tuple[Type, ...]]:
         self.steps.append(step)
-        return ~(len(self.steps) - 1), step.facts[0].types
+        return ~(len(self.steps) - 1), step.analyses[0].types
 
 
 def rewrites(rule: Rule) -> list[Rewrite]:

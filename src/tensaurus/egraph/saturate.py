@@ -18,8 +18,9 @@ from typing import Any, Protocol, TypeAlias
 
 from tensaurus.collector import collector_resting
 from tensaurus.egraph.check import Refutation, check
-from tensaurus.egraph.egraph import EGraph, Kind
+from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import Finder, find_all
+from tensaurus.egraph.head import Kind
 from tensaurus.egraph.join import Joined, Needs, joined
 from tensaurus.egraph.pattern import Match, Pattern
 from tensaurus.egraph.rewrite import Plan
@@ -282,14 +283,14 @@ class _Run:
         What a match makes depends on its e-nodes alone, and on what is known of the variables.
         """
         graph, find, cycles = self.graph, self.graph.find, self.cycles
-        born, heads, facts = graph.born, graph.heads, graph.facts
+        born, heads, analyses = graph.born, graph.heads, graph.analyses
         tried, refused, bind = self.tried[family], self.refused[family], family.pattern.bind
         again: list[Match] = []
         entries = len(family.entries)
 
         def plan(key: Any, match: Match, classes: tuple[int, ...]) -> tuple[tuple[Entry, Plan], ...]:
-            told = [heads[number] for number in match], [facts[group] for group in classes]
-            roots = [facts[find(match[0])]]
+            told = [heads[number] for number in match], [analyses[group] for group in classes]
+            roots = [analyses[find(match[0])]]
             made = [(entry, entry.plan(graph, *told, roots)) for entry in family.entries]
             family.plans[key] = found = tuple([(entry, plan) for entry, plan in made if plan is not None])
             return found
@@ -312,7 +313,7 @@ class _Run:
                 if find(root) != find(new):
                     self._hold([(root, new)], (entry, (match,), told, plan, made))
 
-        now = graph.args, heads, facts, graph.parents, find
+        now = graph.args, heads, analyses, graph.parents, find
         family.sift(matches, tried, *now, family.plans, plan, act, refused)
         tried.update(matches)
         tried.difference_update(again)

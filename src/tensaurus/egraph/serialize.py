@@ -43,7 +43,7 @@ def problem_of(
     tops = [number_of(graph.find(root)) for root in roots]
     while todo:
         group = todo.pop()
-        free = graph.facts[group].static
+        free = graph.analyses[group].static
         for node in graph.live(group):
             if node in graph.filtered:
                 continue

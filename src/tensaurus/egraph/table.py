@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import inf
 
-from tensaurus.egraph.egraph import EGraph, Head, Kind, kind
+from tensaurus.egraph.egraph import EGraph
+from tensaurus.egraph.head import Head, Kind, kind
 from tensaurus.egraph.pattern import Match, Pattern
 from tensaurus.graph.node import ITEM
 
@@ -77,7 +78,7 @@ class Table:
                 if among is None:
                     among = self._every[pattern.root] = self.having(graph, pattern.root)
             nodes = among.over(pattern.below)
-            pattern.search(nodes, rows, graph.args, graph.facts, found, most, deadline)
+            pattern.search(nodes, rows, graph.args, graph.analyses, found, most, deadline)
         return found
 
 
