@@ -9,6 +9,7 @@ from time import monotonic
 
 import numpy as np
 import pytest
+from cycles import Acyclic, Efficient, Vanilla, filter_cycles
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_programs import (
@@ -31,12 +32,11 @@ from tensaurus.egraph.analysis import typed
 from tensaurus.egraph.check import check
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.commuting import commute
-from tensaurus.egraph.cycles import Efficient, Vanilla, filter_cycles
 from tensaurus.egraph.egraph import ABSENT, EGraph
 from tensaurus.egraph.equality import equal
 from tensaurus.egraph.finder import Found, find_all
 from tensaurus.egraph.proof import Proof, prove
-from tensaurus.egraph.saturate import Limits, Ruleset, saturate
+from tensaurus.egraph.saturate import Limits, Ruleset, Runner, saturate
 from tensaurus.equivalence.chain import refutation
 from tensaurus.equivalence.field_check import check_field
 from tensaurus.errors import NotEqualError
@@ -270,7 +270,8 @@ def test_everything_that_is_equal_is_equal(name: str, filter_name: str) -> None:
     whole = small(PROGRAMS[name])
     graph, roots = graph_of(whole)
     made = FILTERS[filter_name]
-    saturate(graph, whole_library(), Limits(nodes=1500, rounds=4), cycles=made() if made else None)
+    exploration = graph, whole_library(), Limits(nodes=1500, rounds=4)
+    (Acyclic(made(), *exploration) if made else Runner(*exploration)).explore()
     assert_congruent(graph)
     if made is not None:
         assert_acyclic(graph)
@@ -294,10 +295,8 @@ def test_everything_that_is_equal_is_equal(name: str, filter_name: str) -> None:
 def test_two_explorations_are_the_same() -> None:
     def explored() -> tuple[list[object], int]:
         graph, _ = graph_of(small(gates))
-        saturate(graph, whole_library(), Limits(nodes=800, rounds=4), cycles=Efficient())
-        return [(graph.heads[n], graph.args[n], n in graph.filtered) for n in range(len(graph.heads))], len(
-            graph
-        )
+        Acyclic(Efficient(), graph, whole_library(), Limits(nodes=800, rounds=4)).explore()
+        return list(zip(graph.heads, graph.args, graph.alive, strict=True)), len(graph)
 
     (first, size), (second, other) = explored(), explored()
     assert size == other

@@ -95,7 +95,7 @@ class Choices:
     def _walk(self) -> None:
         """The e-nodes of every class, of those that cost and read the same the oldest."""
         graph, numbers, known, codes, todo = self.graph, self._numbers, self._known, self._codes, self._todo
-        filtered, before, heads, args = graph.filtered, self._before, graph.heads, graph.args
+        before, heads, args = self._before, graph.heads, graph.args
         append, what = self._append, self._what
         while todo:
             group = todo.pop()
@@ -105,7 +105,7 @@ class Choices:
             own, live = numbers[group], graph.live(group)
             seen: dict[Any, int] = {}
             for node in live:
-                if node in filtered or node >= before:
+                if node >= before:
                     continue
                 classes = args[node]
                 if group in classes:
@@ -164,11 +164,7 @@ class Choices:
         table.update(graph, [group for group in numbers if not graph.analyses[group].static])
         for pattern in fusions:
             for match in table.search(graph, pattern, most=FUSED):
-                if (
-                    graph.filtered.isdisjoint(match)
-                    and self._looping.isdisjoint(match)
-                    and max(match) < self._before
-                ):
+                if self._looping.isdisjoint(match) and max(match) < self._before:
                     classes = tuple([find(term) for term in pattern.bind(graph.born, match)])
                     own, reads = numbers[find(match[0])], [numbers[group] for group in classes]
                     if own not in reads:

@@ -41,7 +41,6 @@ class EGraph:
         self.analyses: dict[int, Analysis] = {}  # of each class
         self.members: dict[int, list[int]] = {}  # of each class, its e-nodes
         self.readers: dict[int, list[int]] = {}  # of each class, the e-nodes that read it
-        self.filtered: set[int] = set()  # e-nodes that are not to be extracted: they would close a cycle
         self.sources: list[Source] = []  # of the edges in the proof forest
         self.changed: set[int] = set()  # classes with new members since they were last asked for
         self.learnt = 0  # how often more was found out of a class than of its members
@@ -220,8 +219,6 @@ class EGraph:
         older, younger = (number, twin) if number < twin else (twin, number)
         known[key] = older  # the oldest of a class must stay
         self.alive[younger] = False
-        if younger not in self.filtered:  # one of the two was live, and so they are
-            self.filtered.discard(older)
         a, b = find(number), find(twin)
         if a == b:
             self.changed.add(a)

@@ -57,7 +57,7 @@ class _Nests:
     def calls(self) -> Iterator[_Joined | _Parted]:
         """Those that have others inside."""
         graph = self.graph
-        kept = (n for n, alive in enumerate(graph.alive) if alive and n not in graph.filtered)
+        kept = (n for n, alive in enumerate(graph.alive) if alive)
         kinds = _kinds()
         found = [(n, kinds[op]) for n in kept if (op := graph.heads[n].op) in kinds]
         read = {

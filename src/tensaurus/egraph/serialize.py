@@ -45,8 +45,6 @@ def problem_of(
         group = todo.pop()
         free = graph.analyses[group].static
         for node in graph.live(group):
-            if node in graph.filtered:
-                continue
             reads = dict.fromkeys(number_of(read) for read in graph.args[node] if read != ABSENT)
             if numbers[group] in reads:
                 continue
