@@ -35,12 +35,13 @@ from prices import Prices
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.saturate import Limits, Ruleset, Runner
 from tensaurus.egraph.serialize import write_problem
+from tensaurus.extraction.components import components
 from tensaurus.extraction.exact import Cycles, Solver, solve
 from tensaurus.extraction.greedy import greedy, greedy_dag
 from tensaurus.extraction.improve import quick
 from tensaurus.extraction.problem import Choice, Problem, dag_cost
 from tensaurus.extraction.serialized import read_problem
-from tensaurus.extraction.shrink import components, shrink
+from tensaurus.extraction.shrink import shrink
 from tensaurus.files import replacing
 from tensaurus.graph.node import Node
 from tensaurus.graph.onnx_import import import_model

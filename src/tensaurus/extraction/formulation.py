@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
+from tensaurus.extraction.components import components
+from tensaurus.extraction.needs import needs_of
 from tensaurus.extraction.problem import Choice, Problem
-from tensaurus.extraction.shrink import components, needs_of
 
 __all__ = [
     "Answer",

@@ -13,11 +13,11 @@ from math import frexp, inf, ldexp
 from time import monotonic
 from typing import Any
 
+from tensaurus.extraction.components import components
 from tensaurus.extraction.covers import Covers
 from tensaurus.extraction.formulation import Cover, Formulation, Support, exclusions, support
 from tensaurus.extraction.greedy import greedy
 from tensaurus.extraction.problem import Choice, Problem, dag_cost, needed
-from tensaurus.extraction.shrink import components
 
 __all__ = ["Relaxed", "relax"]
 
