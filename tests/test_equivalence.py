@@ -15,9 +15,10 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tensaurus.algebra.pairs import Laws, Pairs, halves
 from tensaurus.equivalence import Verdict, check_field, same_interface, verify
-from tensaurus.equivalence.inputs import KINDS, Values, assignments, feed
+from tensaurus.equivalence.inputs import KINDS, Values, feed
 from tensaurus.equivalence.judge import GROUP, Original, typical
 from tensaurus.equivalence.neighbours import moved, neighbour
+from tensaurus.equivalence.shapes import assignments
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.degree import total_degree
 from tensaurus.graph.onnx_export import export_model

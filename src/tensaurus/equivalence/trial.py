@@ -13,22 +13,13 @@ import onnx
 from tensaurus.cost.worker import RUN_LIMIT, Worker, WorkerError, tried
 from tensaurus.equivalence.constants import constants_of, shared
 from tensaurus.equivalence.indices import Indices
-from tensaurus.equivalence.inputs import (
-    Feed,
-    Shape,
-    Values,
-    assignments,
-    feeds,
-    is_integer,
-    offsets,
-    unmet,
-    variations,
-)
+from tensaurus.equivalence.inputs import Feed, Values, feeds, is_integer, offsets, unmet
 from tensaurus.equivalence.interface import required_inputs
 from tensaurus.equivalence.judge import Finding, Original, identical
 from tensaurus.equivalence.model import Model
 from tensaurus.equivalence.neighbours import moved_feed
 from tensaurus.equivalence.reference import Reference
+from tensaurus.equivalence.shapes import Shape, assignments, variations
 from tensaurus.equivalence.witness import Witness
 from tensaurus.errors import TensaurusError
 
