@@ -11,11 +11,12 @@ from rich.text import Text
 
 from tensaurus.cost.machine import default_threads
 from tensaurus.cost.worker import RUN_LIMIT, WorkerError
+from tensaurus.equivalence.baseline import Stage, silent
 from tensaurus.equivalence.field_check import FieldCheck
 from tensaurus.equivalence.inputs import KINDS
 from tensaurus.equivalence.interface import same_interface
 from tensaurus.equivalence.model import Model
-from tensaurus.equivalence.trial import Stage, Trial, silent
+from tensaurus.equivalence.trial import Trial
 from tensaurus.errors import naming
 from tensaurus.report.summary import Equality
 from tensaurus.scratch import temporary
