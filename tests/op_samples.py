@@ -17,8 +17,10 @@ from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.size import Symbol, polynomial
 from tensaurus.ops import Op, TensorType, registry
 from tensaurus.ops.declare import Attributes
+from tensaurus.ops.element_type import dtype_code
 from tensaurus.ops.examples import Array, Example, parse
-from tensaurus.ops.onnx_form import NEWEST, NotInOpset, dtype_code, node_proto, versions
+from tensaurus.ops.onnx_form import node_proto
+from tensaurus.ops.schema import NEWEST, NotInOpset, versions
 
 
 @dataclass(frozen=True)

@@ -794,7 +794,7 @@ def _symbolic(node: Node) -> bool:
 
 
 def value(name: str, kind: TensorType) -> onnx.ValueInfoProto:
-    from tensaurus.ops.onnx_form import dtype_code
+    from tensaurus.ops.element_type import dtype_code
 
     return helper.make_tensor_value_info(
         name, dtype_code(kind.dtype), [n if isinstance(n, int) else str(n) for n in kind.shape]

@@ -20,7 +20,7 @@ from tensaurus.equivalence.interface import required_inputs
 from tensaurus.equivalence.shapes import Shape
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.data import size_in_bytes
-from tensaurus.ops.onnx_form import dtype_name
+from tensaurus.ops.element_type import dtype_name
 
 KINDS = (
     *("random", "blocks", "negative", "zeros", "constant", "large", "tiny", "magnitudes"),

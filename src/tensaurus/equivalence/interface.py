@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from onnx import ModelProto, TypeProto, ValueInfoProto
 
-from tensaurus.ops.onnx_form import dtype_name
+from tensaurus.ops.element_type import dtype_name
 
 
 def inputs_of(model: ModelProto) -> list[ValueInfoProto]:

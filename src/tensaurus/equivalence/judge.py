@@ -21,8 +21,8 @@ scale   the largest element of the output, on these inputs or on plausible ones:
 
 Rounding that moves a result so far from the exact one moves those of perturbed copies as well, and kernels
 that approximate a function (exp, erf) keep half of the digits of their type.  Beyond that a witness is asked:
-the runtime on the model as it is written.  If it is right, the runtime is not; else, from the fourth root of u
-on (which no sum in another order loses), the runtime or the reference is wrong.
+the runtime on the model as it is written.  If it is right, the runtime is not; else, from the fourth root of
+u on (which no sum in another order loses), the runtime or the reference is wrong.
 """
 
 from __future__ import annotations

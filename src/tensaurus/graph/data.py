@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from tensaurus.ops.onnx_form import dtype_code, dtype_name
+from tensaurus.ops.element_type import dtype_code, dtype_name
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

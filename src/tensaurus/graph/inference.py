@@ -19,8 +19,8 @@ from tensaurus.graph.frame import bodies_of, graphs_in
 from tensaurus.graph.node import OtherType, Type
 from tensaurus.graph.shape_inference import infer_shapes
 from tensaurus.ops import TensorType
+from tensaurus.ops.element_type import dtype_code, dtype_name
 from tensaurus.ops.leaf_form import ONNX_DOMAINS
-from tensaurus.ops.onnx_form import dtype_code, dtype_name
 
 # what exporters write for a size that they do not know, and names that the text form needs itself
 _NO_NAMES = frozenset({"none", "null", "unknown", "dynamic", "inf", "nan", "max", "min", "true", "false"})

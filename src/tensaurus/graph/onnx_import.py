@@ -19,7 +19,7 @@ from tensaurus.graph.inference import Types, fix_shapes
 from tensaurus.graph.node import Type
 from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType
-from tensaurus.ops.onnx_form import dtype_code, dtype_name
+from tensaurus.ops.element_type import dtype_code, dtype_name
 
 __all__ = ["import_model"]
 

@@ -29,7 +29,8 @@ from itertools import chain, product
 from math import inf
 from time import monotonic
 
-from tensaurus.rules.cases import Case, Cases, Gap, Late, Stopped, inner_first
+from tensaurus.rules.case import Case, Gap
+from tensaurus.rules.cases import Cases, Late, Stopped, inner_first
 from tensaurus.rules.domain import RANK, domain, sampled, tuples
 from tensaurus.rules.evidence import Proved
 from tensaurus.rules.pointwise import scalar_rule
