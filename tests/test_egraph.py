@@ -34,7 +34,7 @@ from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.commuting import commute
 from tensaurus.egraph.egraph import ABSENT, EGraph
 from tensaurus.egraph.equality import equal
-from tensaurus.egraph.finder import Found, find_all
+from tensaurus.egraph.finder import Proposal, find_all
 from tensaurus.egraph.proof import Proof, prove
 from tensaurus.egraph.saturate import Limits, Ruleset, Runner, saturate
 from tensaurus.equivalence.chain import refutation
@@ -415,8 +415,8 @@ def test_a_finder_only_says_what_is_equal() -> None:
     twice, both = node("Add", x, x), node("Mul", x, constant(np.full((), 2, np.float32)))
     law = Equation("twice", "Add(x, x) => Mul(x, 2)", (twice,), (both,), (x,), Axiom())
 
-    def find(graph: EGraph, room: int) -> list[Found]:
-        return [Found(law, (graph.adopt(y),)) for y in (X, Y)]
+    def find(graph: EGraph, room: int) -> list[Proposal]:
+        return [Proposal(law, (graph.adopt(y),)) for y in (X, Y)]
 
     graph, (root, other) = graph_of(program(node("Neg", node("Add", X, Y)), node("Add", X, X)))
     graph.union(graph.adopt(X), graph.adopt(Y), Held(X, Y))

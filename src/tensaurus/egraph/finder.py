@@ -16,12 +16,12 @@ from tensaurus.graph.node import Node
 from tensaurus.graph.program import topological
 from tensaurus.rules.equation import Equation
 
-__all__ = ["Finder", "Found", "enter", "find_all"]
+__all__ = ["Finder", "Proposal", "enter", "find_all"]
 
 PASSES = 12  # of all finders, each taking in what the ones before have made
 
 
-class Found(NamedTuple):
+class Proposal(NamedTuple):
     """An equation, and the e-nodes that its leaves stand for, in their order."""
 
     equation: Equation
@@ -31,7 +31,7 @@ class Found(NamedTuple):
 class Finder(Protocol):
     """Whoever knows equalities between e-nodes."""
 
-    def __call__(self, graph: EGraph, room: int) -> Iterable[Found]:
+    def __call__(self, graph: EGraph, room: int) -> Iterable[Proposal]:
         """What is equal in an e-graph that is rebuilt; about so many e-nodes may be inserted.
 
         What was found before is found again: it costs nothing more.

@@ -11,7 +11,7 @@ from functools import cache
 from tensaurus.egraph.analysis import Analysis, coded, typed
 from tensaurus.rules.match import FLOATS
 from tensaurus.rules.rule import Rule
-from tensaurus.rules.term import FUNCTIONS, Fact, Undefined, evaluate
+from tensaurus.rules.term import FUNCTIONS, Fact, Undefined, evaluate_expression
 
 __all__ = ["ASKS_CONTENT", "Guard", "ClassFact", "calls", "guards"]
 
@@ -62,7 +62,8 @@ class Guard(dict[int, bool]):
         if kind is None or self.floats and kind.dtype not in FLOATS:
             return False
         try:
-            return all(evaluate(condition, {self.name: ClassFact(of)}) for condition in self.conditions)
+            names = {self.name: ClassFact(of)}
+            return all(evaluate_expression(condition, names) for condition in self.conditions)
         except Undefined:
             return False
 

@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 from tensaurus.graph.node import ITEM, Leaf, Node, again, apply, item
 from tensaurus.ops import Op
+from tensaurus.ops.declare import Attributes
 
 __all__ = ["Head", "Kind", "kind", "operator_head", "output_head"]
 
-Attributes: TypeAlias = tuple[tuple[str, Any], ...]  # as nodes have them
 Kind: TypeAlias = str  # what a pattern asks of an e-node: its operator, how many arguments; see `kind`
 
 

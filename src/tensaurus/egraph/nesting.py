@@ -16,7 +16,7 @@ from functools import cache, cached_property, lru_cache
 from typing import NamedTuple, TypeAlias
 
 from tensaurus.egraph.egraph import ABSENT, EGraph
-from tensaurus.egraph.finder import Found
+from tensaurus.egraph.finder import Proposal
 from tensaurus.egraph.head import Head, operator_head, output_head
 from tensaurus.graph.node import ITEM, Node, Type, item, source
 from tensaurus.ops import Op, TensorType, registry
@@ -30,7 +30,7 @@ DEEPEST = 50  # calls inside each other that are taken in at once; what is left 
 WIDEST = 200  # arguments of one call: a tensor joined to itself k times over is 2**k of them
 
 
-def nest(graph: EGraph, room: int) -> Iterator[Found]:
+def nest(graph: EGraph, room: int) -> Iterator[Proposal]:
     """One call for each call that has others inside, within so many e-nodes."""
     for call in _Nests(graph).calls():
         if call.size <= room:
@@ -137,9 +137,9 @@ class _Joined:
         """E-nodes that the one call takes."""
         return 1
 
-    def found(self, graph: EGraph) -> Iterator[Found]:
+    def found(self, graph: EGraph) -> Iterator[Proposal]:
         """The calls are the one."""
-        yield Found(_joined(self._shape(graph)), self._args(graph))
+        yield Proposal(_joined(self._shape(graph)), self._args(graph))
 
     def _args(self, graph: EGraph) -> tuple[int, ...]:
         """The one call's arguments."""
@@ -204,7 +204,7 @@ class _Parted:
         """E-nodes that the one call takes at most."""
         return 1 + len(self.leaves)
 
-    def found(self, graph: EGraph) -> Iterator[Found]:
+    def found(self, graph: EGraph) -> Iterator[Proposal]:
         """Of every output that is read, which of the one call it is; nobody may read the others."""
         head, born = graph.heads[self.number], graph.born[self.number]
         (kind,) = graph.analyses[graph.find(born[0])].types
@@ -212,7 +212,7 @@ class _Parted:
             number, output = leaf[-1]
             if graph.peek(output_head(output), (number,)) is not None:
                 links = tuple((graph.heads[link.number], link.place) for link in leaf)
-                yield Found(_parted(head, kind, links, self.attrs, len(self.leaves), place), born)
+                yield Proposal(_parted(head, kind, links, self.attrs, len(self.leaves), place), born)
 
 
 @lru_cache(10_000)

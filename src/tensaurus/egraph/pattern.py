@@ -30,7 +30,7 @@ Sift = Callable[..., None]  # what `sift` writes
 
 
 @dataclass(frozen=True)
-class Place:
+class Position:
     """An argument of a matched e-node: the operator's number in the pattern, and the argument's."""
 
     operator: int
@@ -51,9 +51,9 @@ class Pattern:
     search: Callable[[Sequence[int], Sequence[Rows], Any, Any, list[Match], float, float], None]
     bind: Callable[[Born, Match], tuple[int, ...]]  # the term that each variable stands for
     variables: tuple[str, ...]
-    places: tuple[tuple[Place, ...], ...]
-    inner: tuple[tuple[Place, int], ...]
-    literals: tuple[Place, ...]
+    places: tuple[tuple[Position, ...], ...]
+    inner: tuple[tuple[Position, int], ...]
+    literals: tuple[Position, ...]
     operators: tuple[Term, ...]  # an Apply or Item each, as numbered
     depth: int
     source: str
@@ -103,9 +103,9 @@ class _Writer:
     guards: Mapping[str, Guard]
     lines: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)  # variable: where its class is
-    places: dict[str, list[Place]] = field(default_factory=dict)
-    inner: list[tuple[Place, int]] = field(default_factory=list)
-    literals: list[Place] = field(default_factory=list)
+    places: dict[str, list[Position]] = field(default_factory=dict)
+    inner: list[tuple[Position, int]] = field(default_factory=list)
+    literals: list[Position] = field(default_factory=list)
     operators: list[Term] = field(default_factory=list)
     kinds: dict[Kind, int] = field(default_factory=dict)
     constants: dict[str, Any] = field(default_factory=dict)
@@ -135,16 +135,16 @@ class _Writer:
         self.say(f"a{number} = args[n{number}]")
         parts: tuple[Term | None, ...] = (term.term,) if isinstance(term, Item) else term.args
         fresh: list[tuple[str, str]] = []
-        inner: list[tuple[Apply | Item, str, Place]] = []
+        inner: list[tuple[Apply | Item, str, Position]] = []
         for place, part in enumerate(parts):  # what costs least to look at goes first
             at = f"a{number}[{place}]"
             match part:
                 case None:
                     self.say(f"if {at} != {ABSENT}: continue")
                 case Literal():
-                    self.literals.append(Place(number, place))
+                    self.literals.append(Position(number, place))
                 case Variable(name, _):
-                    self.places.setdefault(name, []).append(Place(number, place))
+                    self.places.setdefault(name, []).append(Position(number, place))
                     if name in self.names:
                         self.say(f"if {at} != {self.names[name]}: continue")
                     else:
@@ -153,7 +153,7 @@ class _Writer:
                         self.names[name] = at
                         fresh.append((name, at))
                 case Apply() | Item():
-                    inner.append((part, at, Place(number, place)))
+                    inner.append((part, at, Position(number, place)))
         for part, at, spot in inner:
             self.say(f"m{number}_{spot.argument} = {self.rows(part)}.get({at})")
             self.say(f"if m{number}_{spot.argument} is None: continue")

@@ -23,7 +23,7 @@ from tensaurus.ops import TensorType, Untypable
 from tensaurus.rules.attributes import attributes_given, attributes_match, output_of
 from tensaurus.rules.match import FLOATS, literal, orders
 from tensaurus.rules.rule import Rule
-from tensaurus.rules.term import Apply, Item, Literal, Term, Undefined, Variable, evaluate
+from tensaurus.rules.term import Apply, Item, Literal, Term, Undefined, Variable, evaluate_expression
 
 __all__ = ["Plan", "Rewrite", "rewrites"]
 
@@ -122,7 +122,7 @@ class Rewrite:
         for root in self.side:
             if not _attributes(root, matched, known, names, values):
                 return None
-        if not all(evaluate(condition, {**names, **values}) for condition in self.rule.where):
+        if not all(evaluate_expression(condition, {**names, **values}) for condition in self.rule.where):
             return None
         dtype = next((kind.dtype for kind in kinds if kind is not None), "float32")
         writer = _Writer(

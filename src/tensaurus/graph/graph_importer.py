@@ -13,7 +13,7 @@ from tensaurus.algebra.size import Arithmetic, Floor, Largest, Symbol, polynomia
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.data import Data, numpy_dtype
 from tensaurus.graph.frame import Frame, around, graphs_in
-from tensaurus.graph.inference import Place, Types, contradiction
+from tensaurus.graph.inference import Location, Types, contradiction
 from tensaurus.graph.node import CONSTANT, Node, Type, apply, constant, item, opaque, source
 from tensaurus.graph.opaque import Form, operator_name
 from tensaurus.graph.program import Program, topological
@@ -50,7 +50,7 @@ class GraphImporter:
         # sizes keep their names in a body without inputs; those of a loop may differ in each iteration
         shared = outer is not None and not graph.input
         scope = outer.place.scope if outer is not None and shared else str(number or "")
-        self.place: Place = Place(str(number), scope)
+        self.place: Location = Location(str(number), scope)
         self.names: dict[str, Node] = {}
         self.captured: dict[str, tuple[Node, Node]] = {}  # name: (the body's input, the outer node)
         self.given: set[Symbol] = set(outer.given) if outer is not None else set()

@@ -76,7 +76,7 @@ def fix_shapes(
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where a value is: in which graph, and in which scope of named sizes."""
 
     graph: str
@@ -115,7 +115,7 @@ class Types:
             )
 
     def of(
-        self, proto: TypeProto, name: str, place: Place, sizes: Mapping[str, Size] = MappingProxyType({})
+        self, proto: TypeProto, name: str, place: Location, sizes: Mapping[str, Size] = MappingProxyType({})
     ) -> Type:
         """Our type of a value; `sizes` are those that some names stand for.
 
@@ -142,7 +142,7 @@ class Types:
         opset: int,
         kinds: Sequence[Type | None],
         values: Sequence[Any],
-        place: Place,
+        place: Location,
         stated: Sequence[TypeProto],
     ) -> list[Type]:
         """The types of a node's outputs, from those of its arguments and the values of these where known."""

@@ -12,7 +12,7 @@
     type     ::=  float32[2, N, (N + 1) // 2]  |  other('0a02...')
 
 A line is a Python expression, parsed by Python's own grammar and never run.  Texts are exact:
-`parse(show(program), table(program)) == program`, and every node of it is the same object.
+`parse_program(show(program), table(program)) == program`, and every node of it is the same object.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def table(program: Program) -> dict[str, Data | Form]:
                 found[data.digest.hex()] = data
         elif node.op is OPAQUE:
             form: Form = node.attribute("form")
-            found[digest(form)] = form
+            found[form_digest(form)] = form
     return found
 
 
@@ -122,7 +122,7 @@ def workload(node: Node) -> str:
     return _applied(node, args)
 
 
-def digest(form: Form) -> str:
+def form_digest(form: Form) -> str:
     """The name of an opaque form: a hash of its operator, attributes and bodies."""
     found = hashlib.blake2b(form.node, digest_size=16)
     found.update(f"{form.inputs} {form.outputs}".encode())
@@ -136,7 +136,7 @@ def _applied(node: Node, args: list[str]) -> str:
     pieces = list(args)
     if node.op is OPAQUE:
         form: Form = node.attribute("form")
-        name, pieces = "opaque", [repr(form.operator), repr(digest(form)), *pieces]
+        name, pieces = "opaque", [repr(form.operator), repr(form_digest(form)), *pieces]
         pieces += [f"identity={value}" for key, value in node.attrs if key == "identity"]
     else:
         name = str(node.op.name)
@@ -151,7 +151,7 @@ def show_type(kind: Type) -> str:
 
 
 def show_value(value: Any) -> str:
-    """An attribute as text that `parse` reads back exactly."""
+    """An attribute as text that `parse_program` reads back exactly."""
     if isinstance(value, tuple):
         return f"({', '.join(map(show_value, value))}{',' if len(value) == 1 else ''})"
     if isinstance(value, Arithmetic):
@@ -186,7 +186,7 @@ def _show_data(data: Data) -> str:
 # ---------------------------------------------------------------------------------------- parsing
 
 
-def parse(text: str, table: Mapping[str, Data | Form] | None = None) -> Program:
+def parse_program(text: str, table: Mapping[str, Data | Form] | None = None) -> Program:
     """The program with this text.  Declared nodes are typed again.  Raises ValueError naming the line."""
     reader = _Reader(table or {})
     for number, line in enumerate(text.splitlines(), 1):

@@ -46,7 +46,7 @@ from tensaurus.rules.term import (
     Term,
     Undefined,
     Variable,
-    evaluate,
+    evaluate_expression,
     named,
     outputs_named,
     variables,
@@ -64,11 +64,10 @@ class Late(Stopped):
     """The time is over."""
 
 
-class Refused(ValueError):
+class NotApplicable(ValueError):
     """The rule does not apply."""
 
 
-Found: TypeAlias = Case | Gap
 Run: TypeAlias = Callable[[State], Any]
 
 
@@ -113,10 +112,10 @@ class Cases:
         self.broadcasts = False  # whether a size was asked to be 1
         self.rng = np.random.default_rng(len(rule.text))
 
-    def __iter__(self) -> Iterator[Found]:
+    def __iter__(self) -> Iterator[Case | Gap]:
         yield from self._step(0, State())
 
-    def _step(self, place: int, state: State) -> Iterator[Found]:
+    def _step(self, place: int, state: State) -> Iterator[Case | Gap]:
         if place == len(self.applications):
             if state.types and max(kind.rank for kind in state.types.values()) < self.rank:
                 return
@@ -137,7 +136,7 @@ class Cases:
                     build(other, binding, dtype, every=True)
             return len(made.types)
 
-        def then(now: State, outputs: int, _: Any) -> Iterator[Found]:
+        def then(now: State, outputs: int, _: Any) -> Iterator[Case | Gap]:
             names = [name for name, owner in self.outputs if owner is term and name not in now.values]
             for picked in product(range(outputs), repeat=len(names)):
                 values = {**now.values, **dict(zip(names, picked, strict=True))}
@@ -191,8 +190,8 @@ class Cases:
             yield replace(state, values=values)
 
     def _settled(
-        self, state: State, run: Run, then: Callable[[State, Any, Sequence[Question]], Iterator[Found]]
-    ) -> Iterator[Found]:
+        self, state: State, run: Run, then: Callable[[State, Any, Sequence[Question]], Iterator[Case | Gap]]
+    ) -> Iterator[Case | Gap]:
         """What follows in every case in which the run succeeds."""
         if monotonic() > self.until:
             raise Late("the time is over")
@@ -226,7 +225,7 @@ class Cases:
             else:
                 yield from self._settled(rest.answered(question, True), run, then)
             rest = rest.answered(question, False)
-        if not isinstance(reason, (Untypable, Undefined, Refused)) or _unsaid(reason):
+        if not isinstance(reason, (Untypable, Undefined, NotApplicable)) or _unsaid(reason):
             yield Gap(f"{type(reason).__name__}: {reason} at {state}")
             return
         self.refusals += 1
@@ -261,7 +260,7 @@ class Cases:
             settled_so_far()
             assert old is not None
             if new is None or not _alike(old.tensor, new.tensor):
-                raise Refused(f"{old.type} is not {new and new.type}")
+                raise NotApplicable(f"{old.type} is not {new and new.type}")
         return left, right  # type: ignore[return-value]
 
     def _admitted(self, binding: CaseBinding) -> None:
@@ -269,10 +268,10 @@ class Cases:
         names = binding.names()
         for condition, needed in self.conditions:
             settled_so_far()
-            if needed <= names.keys() and not evaluate(condition, names):
-                raise Refused(ast.unparse(condition))
+            if needed <= names.keys() and not evaluate_expression(condition, names):
+                raise NotApplicable(ast.unparse(condition))
 
-    def _case(self, state: State, sides: Any, asked: Sequence[Question]) -> Iterator[Found]:
+    def _case(self, state: State, sides: Any, asked: Sequence[Question]) -> Iterator[Case | Gap]:
         left, right = sides
         if any(a is not b for a, b in zip(left, right, strict=True)):
             yield Case(state, left, right, tuple(asked))
@@ -303,9 +302,9 @@ def _firm(term: Apply, binding: CaseBinding) -> None:
         if not any(isinstance(n, (ast.IfExp, ast.Compare)) for n in ast.walk(tree)):
             continue
         settled_so_far()
-        evaluate(tree, names)
+        evaluate_expression(tree, names)
         if open_questions():
-            raise Refused(f"{name} depends on sizes")
+            raise NotApplicable(f"{name} depends on sizes")
 
 
 def _read(term: Apply) -> set[str]:

@@ -24,7 +24,7 @@ from tensaurus.algebra.expr import Body, Read, Tensor
 from tensaurus.algebra.size import Atom, Poly, atoms, polynomial, same, substitute
 from tensaurus.algebra.undecided import watched
 from tensaurus.ops import Op, TensorType, Untypable
-from tensaurus.ops.examples import parse as parse_example
+from tensaurus.ops.examples import parse_example
 from tensaurus.rules.assumption import LEAST, symbol
 
 RANK = 5
@@ -37,7 +37,7 @@ FAR = 2**31 - 1  # what stands for no number in an example
 _fresh = itertools.count(1)
 
 
-class Unknown(Poly):
+class UnknownSize(Poly):
     """A size that must not be asked for its value in passing: == asks `same`, a truth value it has not."""
 
     __slots__ = ()
@@ -78,7 +78,7 @@ def cases_of(op: Op) -> tuple[tuple[tuple[TensorType | None, ...], dict[str, Any
 
 def unknown_number(hint: str) -> Any:
     """Any integer."""
-    return Unknown.of(symbol(hint, LEAST))
+    return UnknownSize.of(symbol(hint, LEAST))
 
 
 def unknown_real(hint: str) -> Body:
@@ -240,7 +240,7 @@ def put_in(value: Any, values: Any) -> Any:
     """An attribute with symbols replaced."""
     if isinstance(value, tuple):
         return tuple(put_in(v, values) for v in value)
-    return Unknown.of(substitute(value, values)) if isinstance(value, Poly) else value
+    return UnknownSize.of(substitute(value, values)) if isinstance(value, Poly) else value
 
 
 def symbols_of(value: Any) -> set[Atom]:

@@ -10,7 +10,7 @@ from tensaurus.errors import TensaurusError
 from tensaurus.rules.evidence import Allowed, Evidence
 from tensaurus.rules.rule import Rule, read_rules
 from tensaurus.rules.term import RuleError
-from tensaurus.rules.verify import Refuted, Unknown, verify
+from tensaurus.rules.verify import Refuted, Undecided, verify
 
 __all__ = ["own_rules", "rules_of"]
 
@@ -54,7 +54,7 @@ def _evidence(rule: Rule, file: Path, allow_unproved: bool, note: Callable[[str]
     if isinstance(shown, Refuted):
         remedy = f"`tensaurus rules verify {file}` shows both sides."
         raise TensaurusError(f"rule {rule.name} is wrong: {shown.reason}", file=file, remedy=remedy)
-    if isinstance(shown, Unknown):
+    if isinstance(shown, Undecided):
         if not allow_unproved:
             remedy = "--allow-unproved takes it all the same."
             reason = f"rule {rule.name} is not known to be right: {shown.reason}"

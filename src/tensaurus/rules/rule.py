@@ -34,7 +34,7 @@ from tensaurus.rules.term import (
     attributes,
     expression,
     named,
-    parse,
+    parse_terms,
     require_known,
     variables,
 )
@@ -90,7 +90,7 @@ def parse_rule(line: str) -> list[Rule]:
         raise RuleError(f"no tag {min(tags - TAGS)}")
     conditions = expression(f"({found['where']},)").elts if found["where"] else []  # type: ignore[attr-defined]
     evidence = parse_evidence(found["evidence"]) if found["evidence"] else None
-    sides = parse(found["lhs"]), parse(found["rhs"])
+    sides = parse_terms(found["lhs"]), parse_terms(found["rhs"])
     base = Rule(found["name"], *sides, tuple(conditions), tags - {"back"}, line.strip(), evidence)
     rules = [base]
     if found["arrow"] == "<=>":

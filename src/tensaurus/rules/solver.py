@@ -16,13 +16,13 @@ from tensaurus.algebra.typing import dtype_of
 from tensaurus.algebra.undecided import Question
 from tensaurus.rules.assumption import LEAST
 
-__all__ = ["PlacedTerms", "Terms"]
+__all__ = ["PlacedTerms", "SolverTerms"]
 
 CHOICES = frozenset({"where", "not", "and", "or", "xor"})  # of elements that are moved, by truths
 COMPARED = {"lt": operator.lt, "le": operator.le, "eq": operator.eq}  # kinds of questions about numbers
 
 
-class Terms:
+class SolverTerms:
     """Over the reals: what is no arithmetic (a read, a choice by places) is a variable, one for each text.
 
     `facts` are what is known of the variables.
@@ -124,7 +124,7 @@ class Terms:
         return self.z3.BoolSort() if dtype == "bool" else self.z3.RealSort()
 
 
-class PlacedTerms(Terms):
+class PlacedTerms(SolverTerms):
     """Besides, places and sizes are integers: a choice by places is one, a read is a function of its places.
 
     Elements of integer types are reals, too: what is equal for all reals as polynomials is so in every ring.

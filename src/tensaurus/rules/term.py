@@ -3,8 +3,8 @@
     term  ::=  variable | variable? | number | Operator(term, ..., attribute=expression, **rest)
                | term[number] | term[name]
 
-A rule is read with Python's own grammar and never executed: `evaluate` walks the few forms that sizes,
-tuples and conditions need.
+A rule is read with Python's own grammar and never executed: `evaluate_expression` walks the few forms that
+sizes, tuples and conditions need.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class RuleError(ValueError):
     """A rule's text that means nothing, with the reason."""
 
 
-def parse(text: str) -> tuple[Term, ...]:
+def parse_terms(text: str) -> tuple[Term, ...]:
     """The roots of one side of a rule."""
     tree = _tree(text)
     roots = tree.elts if isinstance(tree, ast.Tuple) else [tree]
@@ -264,7 +264,7 @@ class Undefined(ValueError):
     """An expression that has no value under this binding: the rule does not apply."""
 
 
-def evaluate(tree: ast.expr, names: Mapping[str, Any]) -> Any:
+def evaluate_expression(tree: ast.expr, names: Mapping[str, Any]) -> Any:
     """The value of a side expression.  Raises Undefined."""
     try:
         return _evaluate(tree, names)
