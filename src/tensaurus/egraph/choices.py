@@ -120,14 +120,13 @@ class Choices:
                     reads = sorted(set(reads))
                 head = heads[node]
                 if isinstance(head.op, Op):
-                    told = (head, *[-1 if read == ABSENT else codes[read] for read in classes])
+                    signature = (head, *[-1 if read == ABSENT else codes[read] for read in classes])
                     if len(reads) < len(classes):
-                        told += (_twice(classes),)
-                    found = known.get(told)
-                    if found is None:
-                        found = known[told] = len(self.pieces)
+                        signature += (_twice(classes),)
+                    key = known.get(signature, -1)
+                    if key < 0:
+                        key = known[signature] = len(self.pieces)
                         self.pieces.append(self._piece(node))
-                    key = found
                 else:
                     key = -1
                 if len(live) > 1:
@@ -196,10 +195,10 @@ class Choices:
 
     def _fused_key(self, what: _Fused, classes: tuple[int, ...]) -> int:
         heads = [self.graph.heads[number] for number in what.match]
-        told = (what.pattern, *heads, *[self._codes[group] for group in classes], _twice(classes))
-        key = self._known.get(told)
+        signature = (what.pattern, *heads, *[self._codes[group] for group in classes], _twice(classes))
+        key = self._known.get(signature)
         if key is None:
-            key = self._known[told] = len(self.pieces)
+            key = self._known[signature] = len(self.pieces)
             self.pieces.append(self._piece(what))
         return key
 
@@ -242,12 +241,12 @@ class Choices:
 
     def at(self, places: Iterable[Place]) -> dict[int, int]:
         """The choice whose choices have these places; empty where they are not all here."""
-        found = {group: members[0] for group, members in enumerate(self._members) if len(members) == 1}
+        choice = {group: members[0] for group, members in enumerate(self._members) if len(members) == 1}
         for place in places:
             number = self._numbered.get(place)
             if number is not None:
-                found[self._groups[number]] = number
-        return needed(self.problem([0.0] * len(self.keys)), found)
+                choice[self._groups[number]] = number
+        return needed(self.problem([0.0] * len(self.keys)), choice)
 
     @cached_property
     def _numbered(self) -> dict[Place, int]:
@@ -264,12 +263,12 @@ class Choices:
     def computed(self, choice: Choice) -> dict[int, frozenset[Node]]:
         """Of each choice that costs, the nodes of that program that it stands for."""
         built = self._built(choice)
-        found = {}
+        nodes = {}
         for group, number in choice.items():
             if self.keys[number] >= 0 and group in built:
                 leaves = [built[child] for child in self._children[number]]
-                found[number] = frozenset(Piece(built[group], tuple(leaves)).inner)
-        return found
+                nodes[number] = frozenset(Piece(built[group], tuple(leaves)).inner)
+        return nodes
 
     def _built(self, choice: Choice) -> dict[int, Node]:
         """The node of each class."""
@@ -293,8 +292,8 @@ class Choices:
         built: dict[int, Node] = {}
 
         def node_of(group: int) -> Node:
-            found = built.get(self._numbers.get(group, -1))
-            return self._constant(group, constants) if found is None else found
+            node = built.get(self._numbers.get(group, -1))
+            return self._constant(group, constants) if node is None else node
 
         for number, what, reads in zip(order, chosen, terms, strict=True):
             if isinstance(what, int) and graph.analyses[find(what)].static:

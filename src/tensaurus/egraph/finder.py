@@ -123,5 +123,5 @@ def _inserted(graph: EGraph, equation: Equation, terms: tuple[int, ...], room: i
 
 def _args(node: Node, numbers: dict[Node, int]) -> tuple[int, ...] | None:
     """The e-nodes of a node's arguments; None where one is not there yet."""
-    found = [ABSENT if arg is None else numbers.get(arg) for arg in node.args]
-    return None if None in found else tuple(found)  # type: ignore[arg-type]
+    args = [ABSENT if arg is None else numbers.get(arg) for arg in node.args]
+    return None if None in args else tuple(args)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What a rule asks of one variable alone and by its types alone: told at once for all classes of one type."""
+"""What a rule asks of one variable alone and by its types alone: answered at once for all classes of one type."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Guard(dict[int, bool]):
         self.conditions, self.name, self.floats = conditions, name, floats
 
     def __missing__(self, code: int) -> bool:
-        self[code] = found = self._holds(code)
-        return found
+        self[code] = holds = self._holds(code)
+        return holds
 
     def _holds(self, code: int) -> bool:
         types, static = coded(code)
@@ -71,13 +71,14 @@ class Guard(dict[int, bool]):
 def guards(rule: Rule) -> Mapping[str, Guard]:
     """By variable; rules that ask the same of a variable share the answers."""
     floats = "any" not in rule.tags
-    found: dict[str, list[ast.expr]] = {}
+    asked: dict[str, list[str]] = {}
     for condition in rule.where:
         bound = {node.id for loop in _loops(condition) for node in _names(loop.target)}
         names = {node.id for node in _names(condition)} - bound - FUNCTIONS.keys()
         if len(names) == 1 and names <= rule.variables.keys() and not calls(condition) & ASKS_CONTENT:
-            found.setdefault(names.pop(), []).append(condition)
-    return {name: _guard(tuple(_without(name, c) for c in asked), floats) for name, asked in found.items()}
+            (name,) = names
+            asked.setdefault(name, []).append(_without(name, condition))
+    return {name: _guard(tuple(conditions), floats) for name, conditions in asked.items()}
 
 
 def _without(name: str, condition: ast.expr) -> str:
@@ -92,8 +93,8 @@ def _guard(conditions: tuple[str, ...], floats: bool) -> Guard:
 
 def calls(tree: ast.expr) -> set[str]:
     """The functions that an expression calls."""
-    found = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return {func.id for func in found if isinstance(func, ast.Name)}
+    functions = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return {func.id for func in functions if isinstance(func, ast.Name)}
 
 
 def _names(tree: ast.expr) -> list[ast.Name]:

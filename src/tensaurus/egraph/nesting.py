@@ -34,7 +34,7 @@ def nest(graph: EGraph, room: int) -> Iterator[Proposal]:
     """One call for each call that has others inside, within so many e-nodes."""
     for call in _Nests(graph).calls():
         if call.size <= room:
-            yield from call.found(graph)
+            yield from call.proposals(graph)
 
 
 @cache
@@ -59,15 +59,15 @@ class _Nests:
         graph = self.graph
         kept = (n for n, alive in enumerate(graph.alive) if alive)
         kinds = _kinds()
-        found = [(n, kinds[op]) for n in kept if (op := graph.heads[n].op) in kinds]
+        calls = [(n, kinds[op]) for n in kept if (op := graph.heads[n].op) in kinds]
         read = {
             graph.args[part][0]
-            for number, joining in found
+            for number, joining in calls
             if not joining
             for part in graph.live(graph.args[number][0])
             if graph.heads[part].op is ITEM
         }  # classes of which a call reads an output
-        for number, joining in found:
+        for number, joining in calls:
             if joining or graph.find(number) in read:
                 call = self._call(number)
                 if call is not None and len(call.numbers) > 1:
@@ -88,8 +88,8 @@ class _Nests:
         room = WIDEST - len(args)
         for group in args:
             alike = (other for other in graph.live(group) if graph.heads[other] is head)
-            found = [call for other in alike if isinstance(call := self._call(other, depth), _Joined)]
-            fitting = [call for call in found if call.count - 1 <= room]
+            calls = [call for other in alike if isinstance(call := self._call(other, depth), _Joined)]
+            fitting = [call for call in calls if call.count - 1 <= room]
             best = max(fitting, key=lambda call: (call.count, -call.number), default=None)
             room -= 0 if best is None else best.count - 1
             inside.append(best)
@@ -108,8 +108,8 @@ class _Nests:
                 continue
             readers = sorted({n for n in graph.readers[graph.find(part)] if graph.alive[n]})
             alike = (other for other in readers if graph.heads[other].op is op)
-            found = [call for other in alike if isinstance(call := self._call(other, depth), _Parted)]
-            best = max(found, key=lambda call: (call.size, -call.number), default=None)
+            calls = [call for other in alike if isinstance(call := self._call(other, depth), _Parted)]
+            best = max(calls, key=lambda call: (call.size, -call.number), default=None)
             if best is not None and (flat := parted(op, kinds[0], attrs, place, best.attrs)) is not None:
                 inside[place], attrs = best, flat
         return _Parted(number, tuple(inside), attrs)
@@ -137,19 +137,19 @@ class _Joined:
         """E-nodes that the one call takes."""
         return 1
 
-    def found(self, graph: EGraph) -> Iterator[Proposal]:
+    def proposals(self, graph: EGraph) -> Iterator[Proposal]:
         """The calls are the one."""
         yield Proposal(_joined(self._shape(graph)), self._args(graph))
 
     def _args(self, graph: EGraph) -> tuple[int, ...]:
         """The one call's arguments."""
-        told = zip(graph.born[self.number], self.inside, strict=True)
-        return tuple(arg for own, call in told for arg in ((own,) if call is None else call._args(graph)))
+        inside = zip(graph.born[self.number], self.inside, strict=True)
+        return tuple(arg for own, call in inside for arg in ((own,) if call is None else call._args(graph)))
 
     def _shape(self, graph: EGraph) -> _Shape:
-        told = zip(graph.args[self.number], self.inside, strict=True)
+        inside = zip(graph.args[self.number], self.inside, strict=True)
         analyses, find = graph.analyses, graph.find
-        parts = (analyses[find(own)].types[0] if call is None else call._shape(graph) for own, call in told)
+        parts = (analyses[find(own)].types[0] if call is None else call._shape(graph) for own, call in inside)
         return graph.heads[self.number], tuple(parts)
 
 
@@ -204,7 +204,7 @@ class _Parted:
         """E-nodes that the one call takes at most."""
         return 1 + len(self.leaves)
 
-    def found(self, graph: EGraph) -> Iterator[Proposal]:
+    def proposals(self, graph: EGraph) -> Iterator[Proposal]:
         """Of every output that is read, which of the one call it is; nobody may read the others."""
         head, born = graph.heads[self.number], graph.born[self.number]
         (kind,) = graph.analyses[graph.find(born[0])].types

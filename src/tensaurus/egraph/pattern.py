@@ -89,10 +89,10 @@ class Pattern:
         born = graph.born
         pairs = [(born[match[at.operator]][at.argument], match[inner]) for at, inner in self.inner]
         for first, *others in self.places:
-            told = born[match[first.operator]][first.argument]
-            pairs += [(told, born[match[at.operator]][at.argument]) for at in others]
+            term = born[match[first.operator]][first.argument]
+            pairs += [(term, born[match[at.operator]][at.argument]) for at in others]
         numbers = (born[match[at.operator]][at.argument] for at in self.literals)
-        pairs += [(told, graph.constant_of(told)) for told in numbers]
+        pairs += [(term, graph.constant_of(term)) for term in numbers]
         return [(a, b) for a, b in pairs if a != b]
 
 
@@ -229,8 +229,8 @@ def compiled(term: Term, guards: Mapping[str, Guard] | None = None) -> Pattern:
     assert isinstance(term, Apply | Item)
     writer.rows(term)
     writer.operator(term, "nodes")
-    found = ", ".join(f"n{number}" for number in range(len(writer.operators)))
-    writer.say(f"out.append(({found},))")
+    numbers = ", ".join(f"n{number}" for number in range(len(writer.operators)))
+    writer.say(f"out.append(({numbers},))")
     writer.say("if len(out) >= most: return")
     firsts = [spots[0] for spots in writer.places.values()]
     terms = "".join(f"born[match[{first.operator}]][{first.argument}], " for first in firsts)

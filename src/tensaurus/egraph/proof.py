@@ -82,7 +82,7 @@ def prove(graph: EGraph, pairs: Sequence[tuple[int, Node]]) -> Proof:
             elif why not in wanted:
                 wanted[why], needs = graph.sources[why].evidence(graph)
                 need(needs)
-    equations = tuple(equation for _, found in sorted(wanted.items()) for equation in found)
+    equations = tuple(equation for _, several in sorted(wanted.items()) for equation in several)
     return Proof(tuple((graph.term(left), right) for left, right in pairs), equations)
 
 

@@ -128,11 +128,11 @@ class Rewrite:
         writer = _Writer(
             graph, {name: place for place, name in enumerate(variables)}, known, names, values, dtype
         )
-        found = [writer.write(root) for root in self.rule.rhs]
-        if any(types != analysis.types for (_, types), analysis in zip(found, roots, strict=True)):
+        written = [writer.write(root) for root in self.rule.rhs]
+        if any(types != analysis.types for (_, types), analysis in zip(written, roots, strict=True)):
             return None
         steps = tuple(writer.steps)
-        return Plan(steps, tuple(ref for ref, _ in found), values, dtype, _insert(steps, len(variables)))
+        return Plan(steps, tuple(ref for ref, _ in written), values, dtype, _insert(steps, len(variables)))
 
 
 def _insert(steps: Sequence[Step], variables: int) -> Insert:
@@ -230,8 +230,8 @@ def _kinds(
                 return _tensor(types(term)[0])
 
     def types(term: Apply) -> tuple[Type, ...]:
-        found: tuple[Type, ...] = term.op.types(tuple(map(kind, term.args)), matched[id(term)].attrs)
-        return found
+        derived: tuple[Type, ...] = term.op.types(tuple(map(kind, term.args)), matched[id(term)].attrs)
+        return derived
 
     return tuple(map(kind, args))
 
@@ -270,16 +270,16 @@ class _Writer:
                     return ref, types
                 return self._step(Step(output_head(place), (ref,), typed((types[place],)), None))
             case Apply(op, args):
-                found = [None if arg is None else self.write(arg) for arg in args]
-                while found and found[-1] is None:
-                    found.pop()
+                written = [None if arg is None else self.write(arg) for arg in args]
+                while written and written[-1] is None:
+                    written.pop()
                 given = attributes_given(term, self.names, self.values)
-                kinds = tuple(None if entry is None else _tensor(entry[1][0]) for entry in found)
+                kinds = tuple(None if entry is None else _tensor(entry[1][0]) for entry in written)
                 canonical = op.canonical(kinds, given)
                 types = op.types(kinds, canonical)
                 types = types if every else types[:1]
                 head = operator_head(op, canonical, len(types))
-                refs = tuple(None if entry is None else entry[0] for entry in found)
+                refs = tuple(None if entry is None else entry[0] for entry in written)
                 return self._step(Step(head, refs, typed(types), None))
         raise TypeError(term)
 

@@ -271,8 +271,8 @@ class Baseline:
                 if (name := self.names[place]) in self.random:
                     continue
                 witness = None if outputs is None else outputs[place]
-                for found, size in zip((wrong, doubtful), row.results[place].settle(witness), strict=True):
-                    found[name] = max(found.get(name, (0.0, "")), (size, row.feed.kind))
+                for worst, size in zip((wrong, doubtful), row.results[place].settle(witness), strict=True):
+                    worst[name] = max(worst.get(name, (0.0, "")), (size, row.feed.kind))
         plainly = f"{self._witness.name} without graph optimizations"
         for name, (size, kind) in wrong.items():
             if size:

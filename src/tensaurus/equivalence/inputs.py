@@ -199,16 +199,16 @@ def _carrier(most: int) -> type[np.generic]:
 def _integers_beside(constants: Constants, low: int, high: int) -> list[int]:
     """The ends of the range, and what is at most one away from a constant in it."""
     whole = [*constants.integers, *(round(number) for number in constants.numbers)]
-    found = dict.fromkeys([low, low + 1, -1, 0, 1, high - 1, high])
-    found.update(dict.fromkeys(n + step for n in whole for step in (-1, 0, 1)))
-    return [n for n in found if low <= n <= high]
+    near = dict.fromkeys([low, low + 1, -1, 0, 1, high - 1, high])
+    near.update(dict.fromkeys(n + step for n in whole for step in (-1, 0, 1)))
+    return [n for n in near if low <= n <= high]
 
 
 def _floats_beside(constants: Constants, dtype: np.dtype[np.generic]) -> list[float]:
-    found = dict.fromkeys(n for number in constants.numbers for n in beside(number, dtype))
+    near = dict.fromkeys(n for number in constants.numbers for n in beside(number, dtype))
     with np.errstate(all="ignore"):
-        fine = np.isfinite(np.asarray(list(found), np.float64).astype(dtype).astype(np.float64))
-    return [n for n, kept in zip(found, fine, strict=True) if kept] or [0.0]
+        fine = np.isfinite(np.asarray(list(near), np.float64).astype(dtype).astype(np.float64))
+    return [n for n, kept in zip(near, fine, strict=True) if kept] or [0.0]
 
 
 def _groups(candidates: Sequence[float], size: int) -> list[Sequence[float]]:

@@ -154,7 +154,7 @@ class Original:
             witness = self.own
         cleared = wrong & ~self._implausible(witness) & self._agrees(witness)
         doubtful = self._implausible(self.own, 4.0) & ~cleared
-        told = self._relative(cleared), self._relative(doubtful)
+        sizes = self._relative(cleared), self._relative(doubtful)
         if self.error is None:
             if doubtful.any():
                 self.reference = np.where(doubtful, self.own, self.reference)
@@ -163,7 +163,7 @@ class Original:
             # what the runtime made of perturbed copies is wrong there, too
             self.seen = [self.reference, *(np.where(cleared & (n == old), self.own, n) for n in kept)]
             self.miscomputed = cleared if cleared.any() else None
-            return told
+            return sizes
         if doubtful.any():
             self.reference = np.where(doubtful, self.own.astype(np.float64), self.reference)
             beside = _larger(self.spread, _distance(witness, self.own))
@@ -174,7 +174,7 @@ class Original:
             self.error = np.where(doubtful, self.error, right)
             with np.errstate(all="ignore"):
                 self.miscomputed = cleared | (_distance(old, self.reference) > self.allowed())
-        return told
+        return sizes
 
     @property
     def largest(self) -> float:
@@ -221,8 +221,8 @@ class Original:
         if right.all():
             return Finding()
         place = tuple(int(i) for i in np.argwhere(~right)[0])
-        told = f"differs at {int((~right).sum())} of {right.size} elements, first at {list(place)}: "
-        return Finding(False, np.inf, reason=f"{told}{candidate[place]}, not {self.own[place]}")
+        difference = f"differs at {int((~right).sum())} of {right.size} elements, first at {list(place)}: "
+        return Finding(False, np.inf, reason=f"{difference}{candidate[place]}, not {self.own[place]}")
 
     def _real(self, candidate: Array) -> Finding:
         reference = self.reference
@@ -238,8 +238,8 @@ class Original:
         settled = (fine & ~own_fine & ~finite) | (~fine & ~own_fine & ~finite & other)
         if (wrong := broken | settled).any():
             place = tuple(int(i) for i in np.argwhere(wrong)[0])
-            told = f"has {candidate[place]} where the original has {self.own[place]}"
-            return Finding(False, np.inf, reason=f"{told}, at {list(place)}")
+            difference = f"has {candidate[place]} where the original has {self.own[place]}"
+            return Finding(False, np.inf, reason=f"{difference}, at {list(place)}")
         both = fine & finite
         if not both.any():
             return Finding()
@@ -257,9 +257,9 @@ class Original:
         max_abs = float(error.max())
         reason = ""
         if worst > 1:
-            told = f"is {candidate[place]:.9g} where the exact value is {reference[place]:.9g}"
+            difference = f"is {candidate[place]:.9g} where the exact value is {reference[place]:.9g}"
             mine = "" if self.unit is not None else f" and the original's {self.own[place]:.9g}"
-            reason = f"{told}{mine}, at {list(place)}"
+            reason = f"{difference}{mine}, at {list(place)}"
         return Finding(worst <= 1, worst, max_abs, max_abs / scale, own_abs, own_abs / scale, reason)
 
     def allowed(self) -> Array:

@@ -39,7 +39,7 @@ class Trial(Baseline):
 
     def judge(self) -> list[Sight]:
         """Every output on every input.  Raises WorkerError where the candidate does not run."""
-        found: list[Sight] = []
+        sights: list[Sight] = []
         rows = [row for row in self.rows if row.results]
         with self._tried(self.candidate) as worker:
             for number, row in enumerate(rows, 1):
@@ -47,8 +47,8 @@ class Trial(Baseline):
                 results = run(worker, row.feed.arrays)
                 if len(results) != len(self.names):
                     raise WorkerError(f"it has {len(results)} outputs, not {len(self.names)}")
-                found += self._judged(row, row.results, results, exact=False)
-        return found + self._judge_exact()
+                sights += self._judged(row, row.results, results, exact=False)
+        return sights + self._judge_exact()
 
     def _judged(
         self, row: Row, originals: Sequence[Original], results: Sequence[Any], exact: bool
@@ -88,7 +88,7 @@ class Trial(Baseline):
 
     def _judge_exact(self) -> list[Sight]:
         """Both models by the reference.  Perturbed copies run only for the inputs where they may decide."""
-        found: list[Sight] = []
+        done: list[Sight] = []
         open_rows: list[tuple[Row, list[Original], list[Any]]] = []
         rows = [row for row in self.rows if row.truth is not None]
         for number, row in enumerate(rows, 1):
@@ -104,7 +104,7 @@ class Trial(Baseline):
             originals = self._expected(row)
             sights = self._judged(row, originals, outputs, exact=True)
             if all(sight.finding.passed for sight in sights):
-                found += sights
+                done += sights
             else:
                 open_rows.append((row, originals, outputs))
         for count in range(0 if self.original.large else PERTURBED_EXACT):
@@ -115,13 +115,13 @@ class Trial(Baseline):
                 self._move(row, originals, self.seed * 1_000_003 + PERTURBED + count)
                 sights = self._judged(row, originals, outputs, exact=True)
                 if all(sight.finding.passed for sight in sights):
-                    found += sights
+                    done += sights
                 else:
                     left.append((row, originals, outputs))
             open_rows = left
         for row, originals, outputs in open_rows:
-            found += self._judged(row, originals, outputs, exact=True)
-        return found
+            done += self._judged(row, originals, outputs, exact=True)
+        return done
 
     def _expected(self, row: Row) -> list[Original]:
         """What the candidate is compared with in float64.
@@ -152,8 +152,8 @@ def _unit(elem_type: int) -> np.dtype[Any] | None:
     """The type of an output if it is a floating-point one."""
     if not elem_type or elem_type == onnx.TensorProto.STRING:
         return None
-    found = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(elem_type))
-    return found if "float" in found.name else None
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(elem_type))
+    return dtype if "float" in dtype.name else None
 
 
 def _kind(value: Any) -> str:

@@ -332,8 +332,8 @@ class _Work:
         return Shrunk(smaller, self.whole, choices, self.reached, self.given, self.paid)
 
 
-def _until(deadline: float, found: Iterable[int]) -> Iterator[int]:
-    for each in found:
+def _until(deadline: float, numbers: Iterable[int]) -> Iterator[int]:
+    for each in numbers:
         if monotonic() > deadline:
             return
         yield each

@@ -77,10 +77,10 @@ def node_proto(
             continue
         name = f"{output_names[0] or op.name}.{parameter}"
         if _is_symbolic(value):
-            found = symbolic(value) if symbolic is not None else None
-            if found is None:
+            tensor_name = symbolic(value) if symbolic is not None else None
+            if tensor_name is None:
                 raise NotInOpset(f"{op.name}: {parameter}={value} is not a number")
-            name, held[found] = found, _objects(value)
+            name, held[tensor_name] = tensor_name, _objects(value)
         else:
             name = fresh(name) if fresh is not None else name
             formal_input = schema.inputs[min(place, len(schema.inputs) - 1)]
@@ -251,7 +251,7 @@ def _check_same(
     constant_of: Callable[[str], Array | None] | None,
 ) -> None:
     """The node must read back as what it was written from."""
-    args, found = from_onnx(op, node, opset, held.get)
+    args, read = from_onnx(op, node, opset, held.get)
     if constant_of is None or not any(isinstance(a, np.ndarray) for a in args):
         wanted = [n or None for n in names]
         while wanted and wanted[-1] is None:
@@ -259,7 +259,7 @@ def _check_same(
         if list(args) != wanted:
             raise NotInOpset(f"{op.name} of opset {opset} cannot take these inputs")
     try:
-        again = dict(op.canonical(types, found))
+        again = dict(op.canonical(types, read))
     except Untypable as error:
         raise NotInOpset(f"{op.name} of opset {opset}: {error}") from error
     for name, value in attrs.items():

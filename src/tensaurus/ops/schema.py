@@ -28,12 +28,12 @@ def _schema(name: str, domain: str, opset: int) -> defs.OpSchema | None:
 
 def schema_of(op: Op, opset: int) -> defs.OpSchema:
     """ONNX's schema of the operator in an opset.  Raises NotInOpset, also before `since`."""
-    found = _schema(op.name, op.domain, opset)
-    if found is None or found.deprecated:
+    schema = _schema(op.name, op.domain, opset)
+    if schema is None or schema.deprecated:
         raise NotInOpset(f"opset {opset} has no {op.name}")
     if opset < op.since:
         raise NotInOpset(f"{op.name} of opset {opset} differs from that of {op.since}")
-    return found
+    return schema
 
 
 @cache
@@ -46,8 +46,8 @@ def versions(op: Op) -> tuple[int, ...]:
     }
     result = []
     for version in sorted(changed):
-        found = _schema(op.name, op.domain, version)
-        if found is not None and not found.deprecated:
+        schema = _schema(op.name, op.domain, version)
+        if schema is not None and not schema.deprecated:
             result.append(version)
     return tuple(result)
 

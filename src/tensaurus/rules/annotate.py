@@ -28,15 +28,15 @@ def annotated(
             continue
         rules = read_rules(block)
         block[-1] = _EVIDENCE.sub("", block[-1])
-        found: list[Evidence] = []
+        evidences: list[Evidence] = []
         for rule in rules:
             result = check(rule)
             if isinstance(result, Evidence):
-                found.append(result)
+                evidences.append(result)
             else:
                 refuted.append(result)
-        if found:
-            block[-1] = f"{block[-1].rstrip()} | {min(found, key=_strength)}"
+        if evidences:
+            block[-1] = f"{block[-1].rstrip()} | {min(evidences, key=_strength)}"
         lines.extend(block)
     return "\n".join(lines) + "\n", refuted
 

@@ -147,8 +147,8 @@ class Assignment:
 
     def _other(self, op: Op, name: str, value: Any) -> Any:
         """What another example gives an attribute, of the same length."""
-        found = [dict(attrs)[name] for _, attrs in examples_of(op)]
-        alike = [v for v in found if isinstance(v, tuple) == isinstance(value, tuple)]
+        values = [dict(attrs)[name] for _, attrs in examples_of(op)]
+        alike = [v for v in values if isinstance(v, tuple) == isinstance(value, tuple)]
         if isinstance(value, tuple):
             alike = [v for v in alike if len(v) == len(value)]
         return alike[self.rng.integers(len(alike))]

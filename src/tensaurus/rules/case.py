@@ -94,13 +94,13 @@ class State:
             else put_in(value, values)
             for name, value in self.values.items()
         }  # fmt: skip
-        found = State(types, given, assumed)
+        state = State(types, given, assumed)
         for question, known in assumed.items():
             if known and question.kind == "nonnegative" and nonnegative(-question.subject):
                 options = ways(Question("zero", question.subject))
                 if options is not None and len(options) == 1:
-                    return found.put(options[0])
-        return found
+                    return state.put(options[0])
+        return state
 
     def answered(self, question: Question, known: bool) -> State:
         return replace(self, assumed={**self.assumed, question: known})

@@ -106,7 +106,7 @@ class Cases:
             (tree, {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} & given) for tree in rule.where
         ]
         # what the right side computes from names that are bound must type, too
-        self.outputs = [found for root in rule.lhs for found in outputs_named(root)]
+        self.outputs = [output for root in rule.lhs for output in outputs_named(root)]
         self.made = [(a, _read(a)) for root in rule.rhs for a in inner_first(root)]
         self.refusals = 0
         self.broadcasts = False  # whether a size was asked to be 1
@@ -212,13 +212,13 @@ class Cases:
             if one and not self.ones:
                 pass
             elif question.kind in SIZES:
-                found = ways(question)
-                if found is None and len(rest.assumed) >= ASSUMED:
+                solutions = ways(question)
+                if solutions is None and len(rest.assumed) >= ASSUMED:
                     yield Gap(f"cannot assume {_said(question)} at {state}")
                     return
-                if found is None:  # the sizes keep their form, and the answer is left to whoever proves
+                if solutions is None:  # the sizes keep their form, and the answer is left to whoever proves
                     yield from self._settled(rest.answered(question, True), run, then)
-                for values in found or ():
+                for values in solutions or ():
                     changed = rest.put(values)
                     if changed is not None:
                         yield from self._settled(changed, run, then)
@@ -310,7 +310,7 @@ def _firm(term: Apply, binding: CaseBinding) -> None:
 def _read(term: Apply) -> set[str]:
     """The names that a term and its attributes read."""
     trees = [tree for inner in inner_first(term) for _, tree in inner.attrs]
-    found = {n.id for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Name)} - FUNCTIONS.keys()
+    names = {n.id for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Name)} - FUNCTIONS.keys()
     loops = {
         n.id
         for tree in trees
@@ -319,7 +319,7 @@ def _read(term: Apply) -> set[str]:
     }  # fmt: skip
     rests = {inner.rest for inner in inner_first(term) if inner.rest is not None}
     outputs = {name for name, _ in outputs_named(term)}
-    return (found - loops) | rests | outputs | set(variables(term))
+    return (names - loops) | rests | outputs | set(variables(term))
 
 
 def _in_order(asked: Iterable[Question]) -> Iterator[Question]:

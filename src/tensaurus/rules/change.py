@@ -21,17 +21,17 @@ INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32
 @cache
 def examples_of(op: Op) -> tuple[tuple[tuple[TensorType | None, ...], tuple[tuple[str, Any], ...]], ...]:
     """Types and canonical attributes of an operator's examples, on floats of known sizes."""
-    found = []
+    examples = []
     for text in op.examples:
         example = parse_example(text)
         kinds = tuple(None if k is None else TensorType(k.dtype, k.shape) for k in example.types)
         if any(k is not None and not k.static for k in kinds):
             continue
         try:
-            found.append((kinds, op.canonical(kinds, example.attrs)))
+            examples.append((kinds, op.canonical(kinds, example.attrs)))
         except Untypable:
             continue
-    return tuple(found)
+    return tuple(examples)
 
 
 @dataclass

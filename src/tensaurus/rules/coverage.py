@@ -20,11 +20,11 @@ Dimension: TypeAlias = tuple[str, int]  # a variable, and one of its dimensions 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:
     """Attributes by name, those of a rest each for itself."""
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for name, value in values.items():
         rest = isinstance(value, dict)
-        found.update({f"{name}.{key}": inner for key, inner in value.items()} if rest else {name: value})
-    return found
+        flattened.update({f"{name}.{key}": inner for key, inner in value.items()} if rest else {name: value})
+    return flattened
 
 
 @dataclass

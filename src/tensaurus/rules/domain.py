@@ -67,13 +67,13 @@ class Domain:
 @cache
 def cases_of(op: Op) -> tuple[tuple[tuple[TensorType | None, ...], dict[str, Any]], ...]:
     """Input types of known sizes and canonical attributes, of the operator's examples."""
-    found = []
+    cases = []
     for text in op.examples:
         example = parse_example(text)
         kinds = tuple(example.types)
         if all(k is None or k.static for k in kinds):
-            found.append((kinds, dict(op.canonical(kinds, example.attrs))))
-    return tuple(found)
+            cases.append((kinds, dict(op.canonical(kinds, example.attrs))))
+    return tuple(cases)
 
 
 def unknown_number(hint: str) -> Any:
@@ -178,7 +178,7 @@ def paired(op: Op) -> frozenset[str]:
     """Attributes whose tuples must be equally long, as examples with one of them cut short are refused."""
     examples = cases_of(op)
     tuples = {name for _, attrs in examples for name, value in attrs.items() if _whole(value) and value}
-    found = {
+    pairs = {
         name
         for name in tuples
         if all(
@@ -187,8 +187,8 @@ def paired(op: Op) -> frozenset[str]:
             if _whole(attrs[name]) and attrs[name]
         )
     }
-    alike = all(len({len(attrs[n]) for n in found if _whole(attrs[n])}) <= 1 for _, attrs in examples)
-    return frozenset(found) if alike and len(found) > 1 else frozenset()
+    alike = all(len({len(attrs[n]) for n in pairs if _whole(attrs[n])}) <= 1 for _, attrs in examples)
+    return frozenset(pairs) if alike and len(pairs) > 1 else frozenset()
 
 
 def _takes(op: Op, kinds: Any, attrs: dict[str, Any]) -> bool:

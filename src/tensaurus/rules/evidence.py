@@ -150,10 +150,10 @@ def parse_evidence(text: str) -> Axiom | Proved | Tested | Allowed:
     if kind == "proved":
         return Proved(by, detail)
     if kind == "tested":
-        found = _TRIALS.match(detail)
-        if found is None:
+        trials = _TRIALS.match(detail)
+        if trials is None:
             return Tested(by, detail)
-        return Tested(by, found["coverage"] or "", int(found["trials"]), int(found["bits"] or 0))
+        return Tested(by, trials["coverage"] or "", int(trials["trials"]), int(trials["bits"] or 0))
     raise ValueError(f"no evidence: {text}")
 
 

@@ -83,13 +83,13 @@ def _asked(rule: Rule, *functions: str, negated: bool = False) -> set[str]:
 
 def _held_equal(rule: Rule) -> dict[str, frozenset[str]]:
     """Of each name, those that a condition holds equal to it."""
-    found: dict[str, frozenset[str]] = {}
+    equal: dict[str, frozenset[str]] = {}
     for condition in rule.where:
         match condition:
             case ast.Compare(left=ast.Name(id=a), ops=[ast.Eq()], comparators=[ast.Name(id=b)]):
-                group = found.get(a, frozenset({a})) | found.get(b, frozenset({b}))
-                found.update(dict.fromkeys(group, group))
-    return found
+                group = equal.get(a, frozenset({a})) | equal.get(b, frozenset({b}))
+                equal.update(dict.fromkeys(group, group))
+    return equal
 
 
 def _applications(roots: tuple[Term | None, ...]) -> Iterator[Apply]:
@@ -133,32 +133,32 @@ class Maker:
         for _ in range(ATTEMPTS):
             if len(self.made) * 2 >= wanted:
                 break
-            found = self.proposed()
-            if found is not None:
-                yield found
+            instance = self.proposed()
+            if instance is not None:
+                yield instance
         for _ in range(CHANGES * wanted):
             if not self.made or len(self.made) >= wanted:
                 break
-            found = self.changed()
-            if found is not None:
-                yield found
+            instance = self.changed()
+            if instance is not None:
+                yield instance
 
         for _ in range(LAST if self.made else 0):
             if not self.coverage.constant:
                 break
-            found = self.changed(self.coverage.constant)
-            if found is not None:
-                yield found
+            instance = self.changed(self.coverage.constant)
+            if instance is not None:
+                yield instance
 
     def proposed(self) -> Instance | None:
         """One from the operators' examples; None where this one is none."""
         assignment = Assignment(self.rule, self.rng)
         first = self.waiting.pop(0) if self.waiting else None
         assignment.draw(self.applications, dict([first]) if first else {})
-        found = self._instance(assignment.types, assignment.values)
-        if found is not None:
+        instance = self._instance(assignment.types, assignment.values)
+        if instance is not None:
             self.waiting = [other for other in self.waiting if other != first]
-        return found
+        return instance
 
     def changed(self, names: Sequence[str] = ()) -> Instance | None:
         """One that differs a little from one that there is, in one of these attributes where some are named.
@@ -211,10 +211,10 @@ class Maker:
         pinned = frozenset(
             bound.nodes[n] for n in self.fixed & {*bound.nodes} if bound.nodes[n].op is CONSTANT
         )
-        found = Instance(left, right, bound.nodes, bound.values, pinned)
-        self.made.append(found)
-        self.coverage.add(found.nodes, flat(found.values))
-        return found
+        instance = Instance(left, right, bound.nodes, bound.values, pinned)
+        self.made.append(instance)
+        self.coverage.add(instance.nodes, flat(instance.values))
+        return instance
 
 
 def _usable(kind: TensorType, rule: Rule) -> bool:
@@ -268,8 +268,8 @@ def _built(
         left = tuple(build(root, binding, dtype) for root in rule.lhs)
     except UNBUILT:
         return None
-    for found in matcher.bindings(left):  # type: ignore[arg-type]
-        right = matcher.apply(left, found)  # type: ignore[arg-type]
+    for bound in matcher.bindings(left):  # type: ignore[arg-type]
+        right = matcher.apply(left, bound)  # type: ignore[arg-type]
         if right is not None:
-            return left, right, found  # type: ignore[return-value]
+            return left, right, bound  # type: ignore[return-value]
     return None

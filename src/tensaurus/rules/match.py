@@ -39,17 +39,17 @@ class NodeFact(Fact):
 
     @property
     def value(self) -> Fraction:
-        found = scalar_value(self.node)
-        if found is None:
+        value = scalar_value(self.node)
+        if value is None:
             raise Undefined("not a scalar constant")
-        return found
+        return value
 
     @property
     def filled(self) -> Fraction:
-        found = filled_value(self.node)
-        if found is None:
+        number = filled_value(self.node)
+        if number is None:
             raise Undefined("not a constant of one number")
-        return found
+        return number
 
     @property
     def positive(self) -> bool:
@@ -102,7 +102,7 @@ def commutes(op: Op) -> bool:
     """True where the declaration is symmetric in two inputs, as its expressions show."""
     if op.attributes or not (op.variadic or len(op.inputs) == 2):
         return False
-    found: list[bool] = []
+    symmetries: list[bool] = []
     # a product of vectors commutes, one of matrices does not: every rank has its say
     for kind in (TensorType(dtype, shape) for dtype in ("float32", "bool") for shape in ((2,), (3, 3))):
         try:
@@ -112,8 +112,8 @@ def commutes(op: Op) -> bool:
         (scope, *_) = op.scopes((kind, kind), ())
         a, b = op.tensors((kind, kind))
         assert a is not None and b is not None
-        found.append(symmetric(scope, a, b))
-    return bool(found) and all(found)
+        symmetries.append(symmetric(scope, a, b))
+    return bool(symmetries) and all(symmetries)
 
 
 def orders(term: Term | None) -> list[Term | None]:

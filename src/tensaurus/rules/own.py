@@ -37,7 +37,7 @@ def own_rules(
     Raises TensaurusError for one that is refuted, for one of which neither is known (unless they are
     allowed: then there is a note), and for one that has the name of another.
     """
-    found: list[Rule] = []
+    own: list[Rule] = []
     names = {rule.name for rule in library}
     for file in files:
         for rule in rules_of(file):
@@ -45,8 +45,8 @@ def own_rules(
                 raise TensaurusError(f"there is a rule {rule.name} already", file=file)
             names.add(rule.name)
             if "off" not in rule.tags:
-                found.append(replace(rule, evidence=_evidence(rule, file, allow_unproved, note)))
-    return found
+                own.append(replace(rule, evidence=_evidence(rule, file, allow_unproved, note)))
+    return own
 
 
 def _evidence(rule: Rule, file: Path, allow_unproved: bool, note: Callable[[str], None]) -> Evidence:

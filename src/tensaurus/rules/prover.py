@@ -93,12 +93,12 @@ def _asked(terms: SolverTerms, first: Body, second: Body, assumed: Mapping[Quest
         solver.set("timeout", TIMEOUT)
         solver.add(*terms.facts)
         solver.add(left != right)
-        found = solver.check()
+        answer = solver.check()
     except (NotImplementedError, TypeError, z3.Z3Exception) as error:
         return Open(f"canonical forms differ, and Z3 has no {error}")
-    if found == z3.unsat:
+    if answer == z3.unsat:
         return Settled("z3")
-    if found == z3.unknown:
+    if answer == z3.unknown:
         return Open("canonical forms differ, and Z3 says unknown")
     forms = f"{show(Scope(terms.axes, first))} and {show(Scope(terms.axes, second))}"
     return Open(f"canonical forms differ: {forms if len(forms) < 600 else forms[:600] + '...'}")

@@ -96,10 +96,10 @@ def _term(tree: ast.expr) -> Term:
                 return Variable(name.removeprefix(OPTIONAL), optional=True)
             return Variable(name)
         case ast.Subscript(value=inner, slice=(ast.Constant(value=int(index)) | ast.Name(id=index))):
-            found = _term(inner)
-            if not isinstance(found, Apply):
+            call = _term(inner)
+            if not isinstance(call, Apply):
                 raise RuleError(f"{ast.unparse(tree)}: only an operator has outputs")
-            return Item(found, index)
+            return Item(call, index)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
             if name not in registry:
                 raise RuleError(f"no operator {name}")
@@ -122,8 +122,8 @@ def _number(tree: ast.expr) -> Fraction | None:
         case ast.Constant(value=(int() | float()) as value):
             return Fraction(str(value))
         case ast.UnaryOp(op=ast.USub(), operand=inner):
-            found = _number(inner)
-            return None if found is None else -found
+            number = _number(inner)
+            return None if number is None else -number
         case ast.BinOp(left=left, op=ast.Div(), right=right):
             a, b = _number(left), _number(right)
             return None if a is None or not b else a / b
@@ -148,8 +148,8 @@ def named(term: Term | None) -> set[str]:
         case Variable(name, _):
             return {name}
         case Apply(_, args, attrs, rest):
-            found = {value.id for _, value in attrs if isinstance(value, ast.Name)}
-            return found.union({rest} if rest else (), *(named(arg) for arg in args))
+            names = {value.id for _, value in attrs if isinstance(value, ast.Name)}
+            return names.union({rest} if rest else (), *(named(arg) for arg in args))
         case Item(inner, index):
             return named(inner) | ({index} if isinstance(index, str) else set())
     return set()
@@ -159,7 +159,7 @@ def outputs_named(term: Term | None) -> list[tuple[str, Apply]]:
     """The names that a term has for outputs, and whose outputs they are."""
     match term:
         case Apply(_, args, _, _):
-            return [found for arg in args for found in outputs_named(arg)]
+            return [output for arg in args for output in outputs_named(arg)]
         case Item(inner, index):
             return [*([(index, inner)] if isinstance(index, str) else []), *outputs_named(inner)]
     return []

@@ -72,26 +72,26 @@ def verify(
     law that its line calls an axiom is only tried in float64.
     """
     maker = Maker(rule, seed)
-    found = list(maker.instances(wanted))
+    instances = list(maker.instances(wanted))
     special = _Special(rule, seed)
-    if wrong := _wrong(found, [Reals()] * TRIALS, special):
+    if wrong := _wrong(instances, [Reals()] * TRIALS, special):
         return Refuted(rule, wrong)
-    if isinstance(rule.evidence, Axiom) and len(found) >= FEWEST:
+    if isinstance(rule.evidence, Axiom) and len(instances) >= FEWEST:
         return rule.evidence
     proved = prove(rule, seconds) if seconds else None
     if isinstance(proved, Proved):
         return proved
-    if len(found) < FEWEST:
-        return Undecided(rule, f"{len(found) or 'no'} instance{'s' * (len(found) > 1)} of it types")
+    if len(instances) < FEWEST:
+        return Undecided(rule, f"{len(instances) or 'no'} instance{'s' * (len(instances) > 1)} of it types")
     for laws, _ in LADDER:
         fields = [Pairs(seed + t, laws) for t in range(TRIALS)]
-        if _wrong(found, fields, _Draws(seed)) is None:
-            degree = max(map(partial(_degree, laws=laws), found))
+        if _wrong(instances, fields, _Draws(seed)) is None:
+            degree = max(map(partial(_degree, laws=laws), instances))
             bits = int(-sum(log2(field.error(degree)) for field in fields))
             return Tested("gf", str(maker.coverage), TRIALS, bits)
-    if wrong := _wrong(found, [Rationals(seed + t) for t in range(2 * TRIALS)], special):
+    if wrong := _wrong(instances, [Rationals(seed + t) for t in range(2 * TRIALS)], special):
         return _confirmed(rule, wrong)
-    return _by_z3(rule, maker, sorted(found, key=_elements)[:SMALL])
+    return _by_z3(rule, maker, sorted(instances, key=_elements)[:SMALL])
 
 
 def _by_z3(rule: Rule, maker: Maker, smallest: Sequence[Instance]) -> Evidence | Refuted | Undecided:
@@ -136,9 +136,9 @@ def _elements(instance: Instance) -> int:
     return sum(elements(leaf.tensor) for leaf in instance.leaves)
 
 
-def _wrong(found: Sequence[Instance], fields: Sequence[Field], draws: _Draws) -> Counterexample | None:
+def _wrong(instances: Sequence[Instance], fields: Sequence[Field], draws: _Draws) -> Counterexample | None:
     """The first instance on which the sides differ."""
-    for place, instance in enumerate(found):
+    for place, instance in enumerate(instances):
         for trial, field in enumerate(fields):
             values = leaf_values(instance, field, np.random.default_rng((draws.seed, place, trial)), draws)
             if (shown := _tried(instance, values, field)) is not None:
