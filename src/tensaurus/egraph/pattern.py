@@ -70,16 +70,16 @@ class Pattern:
         built: dict[int, Node] = {}
         for number in reversed(range(len(match))):  # what stands inside has the higher number
             args: list[Node | None] = []
-            for argument, told in enumerate(graph.born[match[number]]):
+            for argument, inserted in enumerate(graph.born[match[number]]):
                 at = (number, argument)
                 if at in inner:
                     args.append(built[inner[at]])
                 elif at in spots:
                     args.append(nodes[spots[at]])
                 elif at in literals:
-                    args.append(graph.term(graph.constant_of(told)))
+                    args.append(graph.term(graph.constant_of(inserted)))
                 else:
-                    assert told == ABSENT
+                    assert inserted == ABSENT
                     args.append(None)
             built[number] = graph.heads[match[number]].build(args)
         return built[0]
