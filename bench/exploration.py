@@ -30,13 +30,14 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from cycles import Acyclic, Efficient, Filter, Vanilla
+
 from tensaurus.cost.operators import estimate
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.commuting import commute
-from tensaurus.egraph.cycles import Efficient, Vanilla
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.nesting import nest
-from tensaurus.egraph.saturate import Exploration, Filter, Limits, Ruleset, saturate
+from tensaurus.egraph.saturate import Exploration, Limits, Ruleset, Runner
 from tensaurus.extraction.improve import quick
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.program import Program
@@ -66,15 +67,15 @@ FILTERS: dict[str, Callable[[], Filter] | None] = {"none": None, "vanilla": Vani
 
 def explored(
     program: Program, ruleset: Ruleset, limits: Limits, kind: str
-) -> tuple[EGraph, list[int], Exploration]:
-    """The e-graph of the program, its roots, and how it went."""
+) -> tuple[Runner, list[int], Exploration]:
+    """The exploration of the program, the e-graph's roots, and how it went."""
     graph = EGraph()
     roots = [graph.adopt(out) for _, out in program.outputs]
     graph.rebuild()
     make = FILTERS.get(kind)
-    cycles = make() if make else None
     finders = (nest, commute) if kind == OURS else ()
-    return graph, roots, saturate(graph, ruleset, limits, cycles=cycles, finders=finders)
+    runner = Acyclic(make(), graph, ruleset, limits) if make else Runner(graph, ruleset, limits, finders)
+    return runner, roots, runner.explore()
 
 
 def memory_now() -> float:
@@ -101,29 +102,30 @@ def row(model: str, multi: int, nodes: int, rounds: int, kind: str, limit: float
     ruleset = Ruleset(library())
     limits = Limits(nodes, rounds, multi, start + limit)
     before = memory_now()
-    graph, roots, found = explored(program, ruleset, limits, kind)
+    runner, roots, report = explored(program, ruleset, limits, kind)
+    graph = runner.graph
     cold = monotonic() - start
     peak = memory_peak()
-    told: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "nodes": len(graph),
         "classes": len(graph.members),
-        "rounds": found.rounds,
-        "ended_by": found.ended_by,
+        "rounds": report.rounds,
+        "ended_by": report.ended_by,
         "cold": cold,
         "mb": peak - before,
-        "refused": found.filtered,
-        "filtered": len(graph.filtered),
+        "refused": runner.refused_matches if isinstance(runner, Acyclic) else 0,
+        "filtered": runner.removed if isinstance(runner, Acyclic) else 0,
     }
     if kind == OURS:
-        told["quick"] = extraction(graph, roots)
-    if found.ended_by != "time":
-        del graph
+        figures["quick"] = extraction(graph, roots)
+    if report.ended_by != "time":
+        del graph, runner
         start = monotonic()
-        graph, roots, _ = explored(program, ruleset, Limits(nodes, rounds, multi, start + limit), kind)
-        told["warm"] = monotonic() - start
+        runner, roots, _ = explored(program, ruleset, Limits(nodes, rounds, multi, start + limit), kind)
+        figures["warm"] = monotonic() - start
         if kind == OURS:
-            told["quick"] = extraction(graph, roots)
-    return told
+            figures["quick"] = extraction(runner.graph, roots)
+    return figures
 
 
 def extraction(graph: EGraph, roots: list[int]) -> float:
@@ -140,12 +142,12 @@ def apart(*values: object) -> dict[str, Any]:
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(words[2:])}: {done.stderr.strip().splitlines()[-1]}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
 
 
-def seconds(told: dict[str, Any], key: str) -> str:
-    return f"{told[key]:.2f}" if key in told else ""
+def seconds(figures: dict[str, Any], key: str) -> str:
+    return f"{figures[key]:.2f}" if key in figures else ""
 
 
 def line(*cells: object) -> None:
@@ -164,11 +166,11 @@ def explorations(options: argparse.Namespace) -> None:
     head("model", "k_multi", "e-nodes", "classes", "rounds", "ended by", *columns)
     for model in options.models:
         for multi in options.multi:
-            told = apart(model, multi, options.nodes, options.rounds, OURS, options.limit)
+            figures = apart(model, multi, options.nodes, options.rounds, OURS, options.limit)
             theirs = TENSAT.get(model, "") if multi == 1 else ""
-            times = [seconds(told, key) for key in ("cold", "warm", "quick")]
-            size = [told[key] for key in ("nodes", "classes", "rounds", "ended_by")]
-            line(model, multi, *size, *times, f"{told['mb']:.0f}", theirs)
+            times = [seconds(figures, key) for key in ("cold", "warm", "quick")]
+            size = [figures[key] for key in ("nodes", "classes", "rounds", "ended_by")]
+            line(model, multi, *size, *times, f"{figures['mb']:.0f}", theirs)
 
 
 def filters(options: argparse.Namespace) -> None:
@@ -179,10 +181,11 @@ def filters(options: argparse.Namespace) -> None:
         for multi in options.multi:
             theirs = dict(zip(("vanilla", "efficient"), TABLE_5.get((model, multi), ("", "")), strict=True))
             for kind in FILTERS:
-                told = apart(model, multi, options.nodes, options.rounds, kind, options.limit)
-                took = seconds(told, "warm") or seconds(told, "cold")
-                size = [told[key] for key in ("nodes", "ended_by")]
-                line(model, multi, kind, *size, took, told["refused"], told["filtered"], theirs.get(kind, ""))
+                figures = apart(model, multi, options.nodes, options.rounds, kind, options.limit)
+                took = seconds(figures, "warm") or seconds(figures, "cold")
+                size = [figures[key] for key in ("nodes", "ended_by")]
+                kept_out = [figures[key] for key in ("refused", "filtered")]
+                line(model, multi, kind, *size, took, *kept_out, theirs.get(kind, ""))
 
 
 def main() -> None:

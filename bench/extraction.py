@@ -29,18 +29,19 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
+from cycles import Acyclic, Efficient
 from prices import Prices
 
-from tensaurus.egraph.cycles import Efficient
 from tensaurus.egraph.egraph import EGraph
-from tensaurus.egraph.saturate import Limits, Ruleset, saturate
+from tensaurus.egraph.saturate import Limits, Ruleset, Runner
 from tensaurus.egraph.serialize import write_problem
+from tensaurus.extraction.components import components
 from tensaurus.extraction.exact import Cycles, Solver, solve
 from tensaurus.extraction.greedy import greedy, greedy_dag
 from tensaurus.extraction.improve import quick
 from tensaurus.extraction.problem import Choice, Problem, dag_cost
 from tensaurus.extraction.serialized import read_problem
-from tensaurus.extraction.shrink import components, shrink
+from tensaurus.extraction.shrink import shrink
 from tensaurus.files import replacing
 from tensaurus.graph.node import Node
 from tensaurus.graph.onnx_import import import_model
@@ -94,9 +95,8 @@ def explored(model: str, nodes: int, multi: int, file: Path, filtered: bool = Fa
     graph = EGraph()
     roots = [graph.adopt(out) for _, out in program.outputs]
     graph.rebuild()
-    saturate(
-        graph, Ruleset(library()), Limits(nodes=nodes, multi=multi), cycles=Efficient() if filtered else None
-    )
+    exploration = graph, Ruleset(library()), Limits(nodes=nodes, multi=multi)
+    (Acyclic(Efficient(), *exploration) if filtered else Runner(*exploration)).explore()
     file.parent.mkdir(exist_ok=True)
     write_problem(file, graph, roots, cost)
     return sum(map(cost, program.active))

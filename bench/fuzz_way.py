@@ -18,8 +18,9 @@ from prices import Prices
 
 from tensaurus.equivalence import inputs
 from tensaurus.equivalence.chain import check_rewrites
-from tensaurus.equivalence.inputs import assignments, feed
+from tensaurus.equivalence.inputs import feed
 from tensaurus.equivalence.interface import required_inputs, same_interface
+from tensaurus.equivalence.shapes import assignments
 from tensaurus.equivalence.verdict import verify
 from tensaurus.errors import TensaurusError, naming
 from tensaurus.graph.inlining import inlined

@@ -17,8 +17,10 @@ from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.size import Symbol, polynomial
 from tensaurus.ops import Op, TensorType, registry
 from tensaurus.ops.declare import Attributes
-from tensaurus.ops.examples import Array, Example, parse
-from tensaurus.ops.onnx_form import NEWEST, NotInOpset, dtype_code, node_proto, versions
+from tensaurus.ops.element_type import dtype_code
+from tensaurus.ops.examples import Array, Example, parse_example
+from tensaurus.ops.onnx_form import node_proto
+from tensaurus.ops.schema import NEWEST, NotInOpset, versions
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
 def samples() -> list[Sample]:
     """Every example of every operator that ONNX has."""
     return [
-        Sample(op, parse(text))
+        Sample(op, parse_example(text))
         for _, op in sorted(registry.items())
         if op.domain == ""
         for text in op.examples

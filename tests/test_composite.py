@@ -11,7 +11,7 @@ import pytest
 from tensaurus.algebra.field import Field, Prime, Rationals, Reals
 from tensaurus.algebra.interpret import interpret
 from tensaurus.ops import TensorType, Untypable, registry
-from tensaurus.ops.examples import parse
+from tensaurus.ops.examples import parse_example
 
 Array = np.ndarray[Any, Any]
 COMPOSITE = [op for _, op in sorted(registry.items()) if op.domain == "tensaurus"]
@@ -91,7 +91,7 @@ FORMULAS: dict[str, Callable[..., Array]] = {
 
 @pytest.mark.parametrize(("name", "text"), [(op.name, text) for op in COMPOSITE for text in op.examples])
 def test_formula(name: str, text: str) -> None:
-    example = parse(text)
+    example = parse_example(text)
     values = [v.astype(np.float64) for v in example.values(np.random.default_rng(0)) if v is not None]
     np.testing.assert_allclose(run(name, *values, **example.attrs), FORMULAS[name](*values, **example.attrs))
 
@@ -129,6 +129,6 @@ def test_kernels_that_copy_and_average() -> None:
     ],
 )
 def test_what_has_no_meaning_is_refused(name: str, text: str) -> None:
-    example, op = parse(text), registry[name]
+    example, op = parse_example(text), registry[name]
     with pytest.raises(Untypable):
         op.types(example.types, op.canonical(example.types, example.attrs))

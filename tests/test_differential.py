@@ -16,16 +16,9 @@ from tensaurus.ops import registry
 from tensaurus.ops.elementwise import broadcast
 from tensaurus.rules.rule import parse_rule
 
-BENCH = Path(__file__).parent.parent / "bench"
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="limits of memory and time are read from /proc"
 )
-
-
-@pytest.fixture(autouse=True)
-def bench(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bench's modules are scripts, which find each other beside themselves."""
-    monkeypatch.syspath_prepend(str(BENCH))
 
 
 def test_forty_models() -> None:

@@ -9,6 +9,7 @@ from time import monotonic
 
 import numpy as np
 import pytest
+from cycles import Acyclic, Efficient, Vanilla, filter_cycles
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_programs import (
@@ -27,15 +28,15 @@ from small_programs import (
     whole_library,
 )
 
+from tensaurus.egraph.analysis import typed
 from tensaurus.egraph.check import check
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.commuting import commute
-from tensaurus.egraph.cycles import Efficient, Vanilla, filter_cycles
-from tensaurus.egraph.egraph import ABSENT, EGraph, typed
+from tensaurus.egraph.egraph import ABSENT, EGraph
 from tensaurus.egraph.equality import equal
-from tensaurus.egraph.finder import Found, find_all
+from tensaurus.egraph.finder import Proposal, find_all
 from tensaurus.egraph.proof import Proof, prove
-from tensaurus.egraph.saturate import Limits, Ruleset, saturate
+from tensaurus.egraph.saturate import Limits, Ruleset, Runner, saturate
 from tensaurus.equivalence.chain import refutation
 from tensaurus.equivalence.field_check import check_field
 from tensaurus.errors import NotEqualError
@@ -219,7 +220,7 @@ def test_literals_of_every_shape(law: str) -> None:
     for order in (terms, terms[::-1]):
         graph, roots = graph_of(program(*order))
         assert saturate(graph, Ruleset(rules(law)), Limits(multi=2)).applied["r0"]
-        assert [graph.facts[graph.find(root)].types for root in roots] == [term.types for term in order]
+        assert [graph.analyses[graph.find(root)].types for root in roots] == [term.types for term in order]
         assert graph.find(roots[order.index(terms[0])]) == graph.find(graph.adopt(scalars[0]))
 
 
@@ -269,7 +270,8 @@ def test_everything_that_is_equal_is_equal(name: str, filter_name: str) -> None:
     whole = small(PROGRAMS[name])
     graph, roots = graph_of(whole)
     made = FILTERS[filter_name]
-    saturate(graph, whole_library(), Limits(nodes=1500, rounds=4), cycles=made() if made else None)
+    exploration = graph, whole_library(), Limits(nodes=1500, rounds=4)
+    (Acyclic(made(), *exploration) if made else Runner(*exploration)).explore()
     assert_congruent(graph)
     if made is not None:
         assert_acyclic(graph)
@@ -293,10 +295,8 @@ def test_everything_that_is_equal_is_equal(name: str, filter_name: str) -> None:
 def test_two_explorations_are_the_same() -> None:
     def explored() -> tuple[list[object], int]:
         graph, _ = graph_of(small(gates))
-        saturate(graph, whole_library(), Limits(nodes=800, rounds=4), cycles=Efficient())
-        return [(graph.heads[n], graph.args[n], n in graph.filtered) for n in range(len(graph.heads))], len(
-            graph
-        )
+        Acyclic(Efficient(), graph, whole_library(), Limits(nodes=800, rounds=4)).explore()
+        return list(zip(graph.heads, graph.args, graph.alive, strict=True)), len(graph)
 
     (first, size), (second, other) = explored(), explored()
     assert size == other
@@ -415,8 +415,8 @@ def test_a_finder_only_says_what_is_equal() -> None:
     twice, both = node("Add", x, x), node("Mul", x, constant(np.full((), 2, np.float32)))
     law = Equation("twice", "Add(x, x) => Mul(x, 2)", (twice,), (both,), (x,), Axiom())
 
-    def find(graph: EGraph, room: int) -> list[Found]:
-        return [Found(law, (graph.adopt(y),)) for y in (X, Y)]
+    def find(graph: EGraph, room: int) -> list[Proposal]:
+        return [Proposal(law, (graph.adopt(y),)) for y in (X, Y)]
 
     graph, (root, other) = graph_of(program(node("Neg", node("Add", X, Y)), node("Add", X, X)))
     graph.union(graph.adopt(X), graph.adopt(Y), Held(X, Y))

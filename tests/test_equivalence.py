@@ -15,9 +15,10 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tensaurus.algebra.pairs import Laws, Pairs, halves
 from tensaurus.equivalence import Verdict, check_field, same_interface, verify
-from tensaurus.equivalence.inputs import KINDS, Values, assignments, feed
+from tensaurus.equivalence.inputs import KINDS, Values, feed
 from tensaurus.equivalence.judge import GROUP, Original, typical
-from tensaurus.equivalence.neighbours import moved, neighbour
+from tensaurus.equivalence.perturbation import perturbed, perturbed_model
+from tensaurus.equivalence.shapes import assignments
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.degree import total_degree
 from tensaurus.graph.onnx_export import export_model
@@ -216,7 +217,7 @@ def test_the_stages_of_a_check_are_told() -> None:
         assert counts == [(k, len(counts)) for k in range(1, len(counts) + 1)]
 
 
-def test_neighbours_in_float64_run_only_where_they_may_decide() -> None:
+def test_perturbed_copies_in_float64_run_only_where_they_may_decide() -> None:
     said: list[tuple[str, int, int]] = []
     assert verify(net(), net(), kinds=FEW, threads=1, stage=lambda *what: said.append(what)).passed
     assert not any("in float64" in name and "rounding away" in name for name, _, _ in said)
@@ -458,21 +459,21 @@ def test_like_elements_share_their_errors(count: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_neighbours_are_one_rounding_away(dtype: Any) -> None:
+def test_perturbed_copies_are_one_rounding_away(dtype: Any) -> None:
     array = np.random.default_rng(1).standard_normal(1000).astype(dtype)
     array[:6] = [0, 1, -0.5, 6, np.inf, np.nan]
-    other = moved(array, np.random.default_rng(2))
+    other = perturbed(array, np.random.default_rng(2))
     assert other.dtype == dtype
     np.testing.assert_array_equal(other[:6], array[:6])
     steps = np.abs(other[6:] - array[6:]) / np.spacing(np.abs(array[6:]))
     assert steps.max() <= 1 and 0.5 < np.mean(steps > 0) < 0.8
 
 
-def test_neighbours_of_models() -> None:
+def test_perturbed_models() -> None:
     model = net()
-    other = neighbour(model, 0)
+    other = perturbed_model(model, 0)
     assert other != model and len(other.graph.initializer) == len(model.graph.initializer)
-    assert neighbour(model, 0) == other != neighbour(model, 1)
+    assert perturbed_model(model, 0) == other != perturbed_model(model, 1)
 
 
 def test_inputs_are_seeded_and_plausible() -> None:
@@ -625,7 +626,7 @@ def test_a_real_model_with_one_wrong_weight(pretrained: Callable[[str], Path]) -
 
 def test_scalars_stay_scalars() -> None:
     """A float input of rank 0 is compared like any other."""
-    assert moved(np.float32(0.3).reshape(()), np.random.default_rng(0)).shape == ()
+    assert perturbed(np.float32(0.3).reshape(()), np.random.default_rng(0)).shape == ()
     model = onnx.parser.parse_model(
         """
         <ir_version: 8, opset_import: ["" : 17]>

@@ -23,6 +23,7 @@ from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.saturate import Limits, Ruleset, saturate
 from tensaurus.egraph.serialize import problem_of, write_problem
 from tensaurus.extraction.blocks import blocks
+from tensaurus.extraction.components import components
 from tensaurus.extraction.cpsat import CpSat
 from tensaurus.extraction.exact import Extraction, solve
 from tensaurus.extraction.formulation import Cycles, exclusions, formulate, heights, supports
@@ -31,7 +32,7 @@ from tensaurus.extraction.highs import Highs
 from tensaurus.extraction.problem import Problem, dag_cost, needed
 from tensaurus.extraction.relaxation import relax
 from tensaurus.extraction.serialized import read_problem
-from tensaurus.extraction.shrink import components, shrink, unshrunk
+from tensaurus.extraction.shrink import shrink, unshrunk
 from tensaurus.graph.node import Node, apply, source
 from tensaurus.ops import TensorType, registry
 from tensaurus.rules.rule import library

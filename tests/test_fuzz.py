@@ -7,14 +7,6 @@ from pathlib import Path
 
 import pytest
 
-BENCH = Path(__file__).parent.parent / "bench"
-
-
-@pytest.fixture(autouse=True)
-def bench(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bench's modules are scripts, which find each other beside themselves."""
-    monkeypatch.syspath_prepend(str(BENCH))
-
 
 def test_a_mutant_is_made_of_its_seed_and_number_alone() -> None:
     from mutations import KINDS, mutant

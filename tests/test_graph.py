@@ -23,11 +23,11 @@ from tensaurus.graph.node import CONSTANT, Node, apply, constant, item, source
 from tensaurus.graph.onnx_export import export_model
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.program import Program
-from tensaurus.graph.text import parse, show, table, workload
+from tensaurus.graph.text import parse_program, show, table, workload
 from tensaurus.graph.unlock import unlock
 from tensaurus.graph.values import known
 from tensaurus.ops import TensorType, Untypable, registry
-from tensaurus.ops.examples import parse as parse_example
+from tensaurus.ops.examples import parse_example
 
 HEAD = '<ir_version: {ir}, opset_import: ["": {opset}{more}]>'
 
@@ -647,20 +647,19 @@ def test_text_of_every_kind_of_node() -> None:
     few = constant(np.array([[-0.0, 1e-45, np.inf]], np.float32))
     program = Program((x,), (("y -> z", half), ("w", weight), ("n", nan), ("f", few), ("h", half)))
     text = show(program)
-    assert parse(text, table(program)) == program
-    assert show(parse(text, table(program))) == text
+    assert parse_program(text, table(program)) == program
+    assert show(parse_program(text, table(program))) == text
     assert len(table(program)) == 2
     with pytest.raises(ValueError, match="line"):
-        parse(text, {})
+        parse_program(text, {})
 
 
 def test_text_of_opaque_nodes() -> None:
     for original in (branches(), initialized(model(LOOP), scale=np.ones(2, np.float32))):
         program = import_model(original)
-        assert parse(show(program), table(program)) == program
-        assert all(
-            a is b for a, b in zip(parse(show(program), table(program)).nodes, program.nodes, strict=True)
-        )
+        again = parse_program(show(program), table(program))
+        assert again == program
+        assert all(a is b for a, b in zip(again.nodes, program.nodes, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -681,7 +680,7 @@ def test_text_of_opaque_nodes() -> None:
 )
 def test_bad_text(text: str) -> None:
     with pytest.raises(ValueError, match=r"line \d+: "):
-        parse(text)
+        parse_program(text)
 
 
 def test_workloads_say_all_that_decides_a_time() -> None:
@@ -753,7 +752,7 @@ def programs(draw: st.DrawFn) -> Program:
 @given(programs())
 def test_random_programs_survive_text(program: Program) -> None:
     text = show(program)
-    found = parse(text, table(program))
+    found = parse_program(text, table(program))
     assert found == program
     assert show(found) == text
     assert len({workload(n) for n in program.nodes if n.declared}) <= len(program.nodes)
@@ -794,7 +793,7 @@ def _symbolic(node: Node) -> bool:
 
 
 def value(name: str, kind: TensorType) -> onnx.ValueInfoProto:
-    from tensaurus.ops.onnx_form import dtype_code
+    from tensaurus.ops.element_type import dtype_code
 
     return helper.make_tensor_value_info(
         name, dtype_code(kind.dtype), [n if isinstance(n, int) else str(n) for n in kind.shape]

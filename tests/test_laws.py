@@ -15,10 +15,10 @@ from tensaurus.graph.node import Node, apply, constant, source
 from tensaurus.graph.onnx_export import export_model
 from tensaurus.graph.program import Program, topological
 from tensaurus.ops import TensorType, registry
-from tensaurus.ops.examples import parse as parse_example
+from tensaurus.ops.examples import parse_example
 from tensaurus.rules.match import Binding, Rewriter, build, commutes, expander
 from tensaurus.rules.rule import library
-from tensaurus.rules.term import parse
+from tensaurus.rules.term import parse_terms
 from tensaurus.rules.verify import run
 
 FLOAT = TensorProto.FLOAT
@@ -120,7 +120,7 @@ def sides(left: str, right: str, shapes: dict[str, str]) -> tuple[Node, Node]:
         for names, text in shapes.items()
         for name in names
     }
-    built = [build(parse(text)[0], Binding(leaves, {}), "float32") for text in (left, right)]
+    built = [build(parse_terms(text)[0], Binding(leaves, {}), "float32") for text in (left, right)]
     assert built[0] is not None and built[1] is not None
     return built[0], built[1]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from functools import cache
 from pathlib import Path
 
@@ -34,6 +34,19 @@ FLOORS = (
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 FORBIDDEN_NAMES = ("manager", "helper", "helpers", "utils", "util", "context", "engine", "base")
+LONGEST = 400  # lines of a file
+
+# TEMPORARY: still too long, or in a circle; what is mended leaves this set, and nothing may join it.
+TEMPORARY = {
+    "tensaurus.algebra.collect",
+    "tensaurus.algebra.expr",
+    "tensaurus.algebra.field",
+    "tensaurus.algebra.interpret",
+    "tensaurus.algebra.poly",
+    "tensaurus.algebra.size",
+    "tensaurus.algebra.text",
+}
+
 PAPERS = ("taso", "tensat", "pet", "einnet", "eto")
 
 
@@ -50,8 +63,19 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
-def imported_rooms(tree: ast.Module, path: Path) -> Iterator[tuple[int, str]]:
-    """Line and room of every import from this package; '__init__' for the package itself."""
+def module_of(path: Path) -> str:
+    """Its dotted name; a room's __init__.py is the room."""
+    return ".".join(("tensaurus", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+MODULES = {module_of(path): path for path in FILES}
+
+
+def imports(tree: ast.Module, path: Path) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of every import from this package, also in a function or for types alone.
+
+    `from tensaurus.room import name` is an import of that module if there is one, else of the room's face.
+    """
     for node in ast.walk(tree):
         names: list[str] = []
         if isinstance(node, ast.Import):
@@ -59,11 +83,42 @@ def imported_rooms(tree: ast.Module, path: Path) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{where(path)}:{node.lineno}: imports are absolute"
             deeper = [f"{node.module}.{alias.name}" for alias in node.names]
-            names = deeper if node.module == "tensaurus" else [node.module or ""]
-        for name in names:
-            package, *rest = name.split(".")
-            if package == "tensaurus":
-                yield node.lineno, rest[0] if rest and rest[0] in FLOOR else "__init__"
+            names = [name if name in MODULES else node.module or "" for name in deeper]
+        yield from ((node.lineno, name) for name in names if name.split(".")[0] == "tensaurus")
+
+
+def imported_rooms(tree: ast.Module, path: Path) -> Iterator[tuple[int, str]]:
+    """Line and room of every import from this package; '__init__' for the package itself."""
+    for line, name in imports(tree, path):
+        room = name.removeprefix("tensaurus").removeprefix(".").split(".")[0]
+        yield line, room if room in FLOOR else "__init__"
+
+
+def circles(graph: Mapping[str, Set[str]]) -> list[list[str]]:
+    """Strongly connected components of more than one (Tarjan), sorted."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    circles = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in sorted(graph[name]):
+            if other not in index:
+                visit(other)
+            if other in stack:
+                low[name] = min(low[name], low[other])
+        if low[name] == index[name]:
+            place = stack.index(name)
+            if len(stack) > place + 1:
+                circles.append(sorted(stack[place:]))
+            del stack[place:]
+
+    for name in sorted(graph):
+        if name not in index:
+            visit(name)
+    return sorted(circles)
 
 
 def upward_imports(tree: ast.Module, path: Path) -> list[str]:
@@ -73,6 +128,27 @@ def upward_imports(tree: ast.Module, path: Path) -> list[str]:
         for line, room in imported_rooms(tree, path)
         if room != here and FLOOR[room] >= FLOOR[here]
     ]
+
+
+@pytest.mark.parametrize(
+    ("graph", "expected"),
+    [
+        ({"a": {"b"}, "b": {"c"}, "c": set()}, []),
+        ({"a": {"b"}, "b": {"a"}}, [["a", "b"]]),
+        ({"a": {"b", "c"}, "b": {"c"}, "c": {"d"}, "d": {"b"}}, [["b", "c", "d"]]),
+        ({"a": {"b"}, "b": {"a", "c"}, "c": {"d"}, "d": {"c"}}, [["a", "b"], ["c", "d"]]),
+    ],
+)
+def test_circles_are_seen(graph: dict[str, set[str]], expected: list[list[str]]) -> None:
+    assert circles(graph) == expected
+
+
+def test_files_import_one_way() -> None:
+    graph = {
+        name: {other for _, other in imports(tree_of(path), path) if other in MODULES and other != name}
+        for name, path in MODULES.items()
+    }
+    assert [circle for circle in circles(graph) if not {*circle} <= TEMPORARY] == []
 
 
 def test_every_room_has_a_floor() -> None:
@@ -103,8 +179,9 @@ def test_the_direction_is_enforced(file: str, line: str, refused: bool) -> None:
 
 
 def test_files_are_small() -> None:
-    lengths = {where(path): len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
-    assert {name: length for name, length in lengths.items() if length > 500} == {}
+    lengths = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in MODULES.items()}
+    large = {name: length for name, length in lengths.items() if length > LONGEST}
+    assert {name: length for name, length in large.items() if name not in TEMPORARY} == {}
 
 
 def test_names_say_what_things_are() -> None:

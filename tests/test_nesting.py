@@ -23,7 +23,7 @@ from tensaurus.extraction.improve import quick
 from tensaurus.graph.node import Node, apply, constant, item, source
 from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType, registry
-from tensaurus.ops.examples import parse
+from tensaurus.ops.examples import parse_example
 from tensaurus.rules.nesting import joins, parted
 
 JOINED = [name for name, op in registry.items() if joins(op)]
@@ -68,7 +68,7 @@ def test_a_mean_of_means_stays() -> None:
 @given(data=st.data())
 def test_any_tree_of_calls_is_one_call(name: str, data: st.DataObject) -> None:
     op = registry[name]
-    example = next(e for e in map(parse, op.examples) if len(e.types) > 1)
+    example = next(e for e in map(parse_example, op.examples) if len(e.types) > 1)
     count = data.draw(st.integers(3, 6))
     leaves = [source(f"x{k}", example.types[k % len(example.types)]) for k in range(count)]
     line = list(leaves)
@@ -119,7 +119,7 @@ def test_any_tree_of_splits_is_one_split(data: st.DataObject) -> None:
 def test_declared_attributes_of_one_call_are_those_of_its_parts(name: str) -> None:
     """Every example that can be nested in another: types agree, and the canonical forms of every part."""
     op = registry[name]
-    examples = [(e.types[0], op.canonical(e.types[:1], e.attrs)) for e in map(parse, op.examples)]
+    examples = [(e.types[0], op.canonical(e.types[:1], e.attrs)) for e in map(parse_example, op.examples)]
     shown = 0
     for kind, outer in examples:
         assert kind is not None

@@ -12,7 +12,8 @@ from onnx import numpy_helper
 from tensaurus.algebra.field import Reals
 from tensaurus.algebra.interpret import interpret
 from tensaurus.ops import TensorType, Untypable, registry
-from tensaurus.ops.onnx_form import dtype_name, from_onnx
+from tensaurus.ops.element_type import dtype_name
+from tensaurus.ops.onnx_form import from_onnx
 
 # Why a node of a declared operator may stay opaque.
 OPAQUE = re.compile(

@@ -19,19 +19,10 @@ from tensaurus.algebra.field import P, Prime, Rationals, Reals
 from tensaurus.algebra.functions import RING
 from tensaurus.algebra.size import Symbol, polynomial, substitute
 from tensaurus.ops import Op, TensorType, Untypable, registry
-from tensaurus.ops.examples import parse
-from tensaurus.ops.onnx_form import (
-    DTYPES,
-    NEWEST,
-    NotInOpset,
-    dtype_name,
-    formals,
-    from_onnx,
-    implied,
-    node_proto,
-    schema_of,
-    versions,
-)
+from tensaurus.ops.element_type import dtype_name
+from tensaurus.ops.examples import parse_example
+from tensaurus.ops.onnx_form import DTYPES, from_onnx, node_proto
+from tensaurus.ops.schema import NEWEST, NotInOpset, formals, implied, schema_of, versions
 
 OPS = [op for _, op in sorted(registry.items()) if op.domain == ""]
 SAMPLES = samples()
@@ -69,7 +60,7 @@ def newest_of_onnxruntime() -> int:
     """The newest opset that onnxruntime reads."""
     for opset in range(NEWEST, 0, -1):
         try:
-            _run(Sample(registry["Relu"], parse("f32[1]")).model(opset, 1), None)
+            _run(Sample(registry["Relu"], parse_example("f32[1]")).model(opset, 1), None)
             return opset
         except Exception:
             continue

@@ -17,7 +17,7 @@ from rich.console import Console, RenderableType
 from tensaurus.errors import TensaurusError, circumstances
 from tensaurus.report.explain import explain
 from tensaurus.report.progress import NoProgress, PlainProgress, TerminalProgress, describe, progress_on
-from tensaurus.report.summary import METADATA_KEY, Equality, Rewrite, Summary, tally
+from tensaurus.report.summary import METADATA_KEY, AppliedRule, Equality, Summary, tally
 
 SUMMARY = Summary(
     model="rec.onnx",
@@ -28,9 +28,9 @@ SUMMARY = Summary(
     speedup=1.3,
     equivalence=Equality(1.5e-6, 2e-5, True, "20 inputs"),
     rewrites=(
-        Rewrite("hardswish", "proved by z3 for all x", 14),
-        Rewrite("fold-scale", "axiom", 40),
-        Rewrite("merge-conv", "Tested(p=2^31-1, trials=8)", 1),
+        AppliedRule("hardswish", "proved by z3 for all x", 14),
+        AppliedRule("fold-scale", "axiom", 40),
+        AppliedRule("merge-conv", "Tested(p=2^31-1, trials=8)", 1),
     ),
     search_seconds=31.5,
     measurements=210,
@@ -57,7 +57,7 @@ def test_summary_survives_json() -> None:
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 equalities = st.builds(Equality, finite, finite, st.booleans(), st.text())
-rewrites = st.builds(Rewrite, st.text(), st.text(), st.integers(0))
+rewrites = st.builds(AppliedRule, st.text(), st.text(), st.integers(0))
 summaries = st.builds(
     Summary,
     *(st.text(), st.text(), st.integers(1), finite, finite, finite, equalities),
@@ -127,7 +127,7 @@ def test_unchanged_model_says_so() -> None:
 
 def test_markup_in_names_is_text() -> None:
     odd = replace(
-        SUMMARY, model="[red]x[/nonsense]", rewrites=(Rewrite("[bold]r", "[/]", 1),), unlock=("[/x]",)
+        SUMMARY, model="[red]x[/nonsense]", rewrites=(AppliedRule("[bold]r", "[/]", 1),), unlock=("[/x]",)
     )
     said = text(odd.render())
     assert "[red]x[/nonsense]" in said

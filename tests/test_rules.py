@@ -13,7 +13,8 @@ from tensaurus.algebra.size import Symbol, polynomial
 from tensaurus.graph.node import Node, apply, constant, source
 from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType, Untypable, registry
-from tensaurus.ops.onnx_form import NotInOpset, node_proto
+from tensaurus.ops.onnx_form import node_proto
+from tensaurus.ops.schema import NotInOpset
 from tensaurus.rules.annotate import annotated
 from tensaurus.rules.evidence import Axiom, Evidence
 from tensaurus.rules.instances import instances

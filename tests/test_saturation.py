@@ -15,6 +15,7 @@ from time import monotonic
 
 import numpy as np
 import pytest
+from cycles import Acyclic, Efficient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_programs import (
@@ -38,10 +39,9 @@ from tensaurus import backends
 from tensaurus.cost.kernels import fused_pieces
 from tensaurus.cost.operators import alone, estimate
 from tensaurus.egraph.choices import Choices
-from tensaurus.egraph.cycles import Efficient
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.fusion import fusions
-from tensaurus.egraph.saturate import Filter, Limits, Ruleset, saturate
+from tensaurus.egraph.saturate import Limits, Ruleset, Runner
 from tensaurus.equivalence.chain import check_rewrites, refutation
 from tensaurus.equivalence.field_check import check_field
 from tensaurus.extraction.greedy import greedy, greedy_dag
@@ -116,11 +116,12 @@ class Explored:
     own: int  # e-nodes before this one are the program's
 
     @classmethod
-    def of(cls, make: Callable[[Builder], Value | list[Value]], cycles: Filter | None = None) -> Explored:
+    def of(cls, make: Callable[[Builder], Value | list[Value]], filtered: bool = False) -> Explored:
         whole = small(make)
         graph, roots = graph_of(whole)
         own = len(graph.heads)
-        saturate(graph, whole_library(), LIMITS, cycles=cycles)
+        exploration = graph, whole_library(), LIMITS
+        (Acyclic(Efficient(), *exploration) if filtered else Runner(*exploration)).explore()
         return cls(whole, graph, roots, own)
 
 
@@ -140,7 +141,7 @@ def kept_bytes(whole: Program) -> int:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_choice_is_a_program(name: str, filtered: bool) -> None:
     """It computes the same, costs what was said, and keeps as many constants."""
-    found = Explored.of(PROGRAMS[name], Efficient()) if filtered else explored(name)
+    found = Explored.of(PROGRAMS[name], filtered=True) if filtered else explored(name)
     choices = Choices(found.graph, found.roots)
     for price in (estimate, lambda piece: 1.0, lambda piece: float(len(piece.leaves) % 2)):
         costs = [price(piece) for piece in choices.pieces]

@@ -42,7 +42,7 @@ from tensaurus.algebra.size import Axis, Size, Symbol, polynomial
 from tensaurus.algebra.text import parse, show
 from tensaurus.algebra.typing import dtype_of
 from tensaurus.ops import registry
-from tensaurus.ops.examples import parse as parse_example
+from tensaurus.ops.examples import parse_example
 
 N, M, K, J, H = (polynomial(Symbol(name, 1)) for name in "NMKJH")
 

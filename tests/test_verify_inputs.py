@@ -13,8 +13,9 @@ from onnx import ModelProto, numpy_helper
 from tensaurus.equivalence import Verdict, check_field, verify
 from tensaurus.equivalence.constants import beside, constants_of, shared
 from tensaurus.equivalence.indices import Indices, indices_of
-from tensaurus.equivalence.inputs import Values, assignments, feed, feeds, variations
+from tensaurus.equivalence.inputs import Values, feed, feeds
 from tensaurus.equivalence.judge import Original
+from tensaurus.equivalence.shapes import assignments, variations
 from tensaurus.graph.onnx_import import import_model
 
 

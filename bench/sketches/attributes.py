@@ -10,7 +10,7 @@ from typing import Any
 from sketches.elements import Random
 from tensaurus.ops import Op, TensorType
 from tensaurus.ops.declare import NUMBERS
-from tensaurus.ops.examples import parse
+from tensaurus.ops.examples import parse_example
 
 FLOATS = (-1.5, -0.5, -0.25, 0.0, 0.1, 0.75, 1.0, 2.0)
 RATIOS = (0.5, 0.6, 0.8, 1.0, 1.25, 1.5, 1.7, 2.0, 2.5, 3.0)
@@ -245,7 +245,7 @@ def _small(a: Around) -> Any:
 
 
 def _texts(op: Op, name: str) -> list[str]:
-    found = [parse(text).attrs.get(name) for text in op.examples]
+    found = [parse_example(text).attrs.get(name) for text in op.examples]
     return sorted({v for v in found if isinstance(v, str)})
 
 

@@ -11,8 +11,9 @@ from sketches.elements import FLOATS, Random
 from sketches.sketch import SIGNED, Sketch, Undrawn
 from tensaurus.ops import Op, TensorType, registry
 from tensaurus.ops.declare import NUMBERS
-from tensaurus.ops.examples import Example, parse
-from tensaurus.ops.onnx_form import NotInOpset, formals, schema_of, tensor_text
+from tensaurus.ops.element_type import tensor_text
+from tensaurus.ops.examples import Example, parse_example
+from tensaurus.ops.schema import NotInOpset, formals, schema_of
 
 SIZES = (1, 2, 3, 4, 5, 6, 7)
 TRIES = 60
@@ -35,7 +36,7 @@ def declared(opset: int) -> tuple[Op, ...]:
 
 @cache
 def examples(op: Op) -> tuple[Example, ...]:
-    return tuple(parse(text) for text in op.examples)
+    return tuple(parse_example(text) for text in op.examples)
 
 
 def of_operators(opset: int, rng: Random, op: Op | None = None) -> Sketch:

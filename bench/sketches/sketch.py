@@ -14,7 +14,9 @@ from tensaurus.graph.frame import Frame
 from tensaurus.graph.node import Node
 from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType, Untypable
-from tensaurus.ops.onnx_form import NotInOpset, dtype_code, from_onnx, implied, node_proto
+from tensaurus.ops.element_type import dtype_code
+from tensaurus.ops.onnx_form import from_onnx, node_proto
+from tensaurus.ops.schema import NotInOpset, implied
 
 SIZES = (1, 2, 3, 5, 7)
 SIGNED = 11  # the opset from which on axes may be negative

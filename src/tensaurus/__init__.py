@@ -15,7 +15,7 @@ from tensaurus.errors import NotEqualError, TensaurusError
 
 if TYPE_CHECKING:
     from tensaurus.equivalence import verify
-    from tensaurus.graph.onnx_import import load_model as load
+    from tensaurus.graph.model_file import load_model as load
     from tensaurus.optimize import Result, optimize
 
 __all__ = ["NotEqualError", "Result", "TensaurusError", "__version__", "load", "optimize", "verify"]
@@ -23,7 +23,7 @@ __all__ = ["NotEqualError", "Result", "TensaurusError", "__version__", "load", "
 # Imported when first asked for, so that `import tensaurus` costs nothing.
 _HOMES = {
     "Result": ("tensaurus.optimize", "Result"),
-    "load": ("tensaurus.graph.onnx_import", "load_model"),
+    "load": ("tensaurus.graph.model_file", "load_model"),
     "optimize": ("tensaurus.optimize", "optimize"),
     "verify": ("tensaurus.equivalence", "verify"),
 }

@@ -41,7 +41,7 @@ from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 from tensaurus.graph.unlock import unlock
 from tensaurus.report.progress import NoProgress, Progress
-from tensaurus.report.summary import METADATA_KEY, Equality, Rewrite, Summary
+from tensaurus.report.summary import METADATA_KEY, AppliedRule, Equality, Summary
 from tensaurus.rules.match import expander
 from tensaurus.rules.own import own_rules
 from tensaurus.rules.rule import library
@@ -67,7 +67,7 @@ class Result:
         return self.summary.speedup
 
     @property
-    def rewrites(self) -> tuple[Rewrite, ...]:
+    def rewrites(self) -> tuple[AppliedRule, ...]:
         """What was applied, how often, and why it is right."""
         return self.summary.rewrites
 
@@ -362,14 +362,14 @@ class Hunt:
         return outcome
 
 
-def _rewrites(candidates: Sequence[Candidate]) -> tuple[Rewrite, ...]:
+def _rewrites(candidates: Sequence[Candidate]) -> tuple[AppliedRule, ...]:
     """The rules applied along the chains, in the order of their first use, with how often."""
     counts: Counter[tuple[str, str, str]] = Counter()
     for candidate in candidates:
         for at in candidate.chain:
             if at.step is not None:
                 counts.update((made.name, str(made.evidence), made.law) for made in at.step.applied)
-    return tuple(Rewrite(name, evidence, count, law) for (name, evidence, law), count in counts.items())
+    return tuple(AppliedRule(name, evidence, count, law) for (name, evidence, law), count in counts.items())
 
 
 def _labelled(model: onnx.ModelProto, summary: Summary) -> onnx.ModelProto:

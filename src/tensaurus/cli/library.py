@@ -42,7 +42,7 @@ def rules_verify(
     from tensaurus.rules.annotate import annotated
     from tensaurus.rules.own import rules_of
     from tensaurus.rules.rule import library
-    from tensaurus.rules.verify import Refuted, Unknown
+    from tensaurus.rules.verify import Refuted, Undecided
     from tensaurus.rules.verify import verify as check
 
     found = library() if file is None else rules_of(file)
@@ -54,7 +54,7 @@ def rules_verify(
         if isinstance(evidence, Refuted):
             wrong += 1
             typer.echo(f"{rule.name}: REFUTED\n{evidence.counterexample.text}")
-        elif isinstance(evidence, Unknown):
+        elif isinstance(evidence, Undecided):
             open_ += 1
             typer.echo(f"{rule.name}: UNKNOWN, {evidence.reason}")
         else:

@@ -22,7 +22,7 @@ def check(graph: EGraph, refutation: Refutation) -> None:
     Raises NotEqualError for the first that is wrong: it names the rule and shows both sides.
     """
     for number, head in enumerate(graph.heads):
-        known = graph.facts[graph.find(number)].types
+        known = graph.analyses[graph.find(number)].types
         try:
             types = graph.term(number).types
         except Untypable as error:

@@ -87,7 +87,7 @@ class Choices:
         number = self._numbers.get(group)
         if number is None:
             number = self._numbers[group] = len(self._members)
-            self._codes[group] = self.graph.facts[group].code
+            self._codes[group] = self.graph.analyses[group].code
             self._members.append([])
             self._todo.append(group)
         return number
@@ -95,17 +95,17 @@ class Choices:
     def _walk(self) -> None:
         """The e-nodes of every class, of those that cost and read the same the oldest."""
         graph, numbers, known, codes, todo = self.graph, self._numbers, self._known, self._codes, self._todo
-        filtered, before, heads, args = graph.filtered, self._before, graph.heads, graph.args
+        before, heads, args = self._before, graph.heads, graph.args
         append, what = self._append, self._what
         while todo:
             group = todo.pop()
-            if graph.facts[group].static:
+            if graph.analyses[group].static:
                 self._keep(group)
                 continue
             own, live = numbers[group], graph.live(group)
             seen: dict[Any, int] = {}
             for node in live:
-                if node in filtered or node >= before:
+                if node >= before:
                     continue
                 classes = args[node]
                 if group in classes:
@@ -120,14 +120,13 @@ class Choices:
                     reads = sorted(set(reads))
                 head = heads[node]
                 if isinstance(head.op, Op):
-                    told = (head, *[-1 if read == ABSENT else codes[read] for read in classes])
+                    signature = (head, *[-1 if read == ABSENT else codes[read] for read in classes])
                     if len(reads) < len(classes):
-                        told += (_twice(classes),)
-                    found = known.get(told)
-                    if found is None:
-                        found = known[told] = len(self.pieces)
+                        signature += (_twice(classes),)
+                    key = known.get(signature, -1)
+                    if key < 0:
+                        key = known[signature] = len(self.pieces)
                         self.pieces.append(self._piece(node))
-                    key = found
                 else:
                     key = -1
                 if len(live) > 1:
@@ -150,25 +149,21 @@ class Choices:
         self.packed.append(kept)
 
     def _keep(self, group: int) -> None:
-        fact = self.graph.facts[group]
-        size = self._bytes.get(fact.types)
+        analysis = self.graph.analyses[group]
+        size = self._bytes.get(analysis.types)
         if size is None:
-            size = sum(bytes_of(kind) for kind in fact.types if isinstance(kind, TensorType))
-            self._bytes[fact.types] = size
+            size = sum(bytes_of(kind) for kind in analysis.types if isinstance(kind, TensorType))
+            self._bytes[analysis.types] = size
         self._append(self._numbers[group], min(self.graph.live(group)), (), -1, size)
 
     def _fuse(self, fusions: Sequence[Pattern]) -> None:
         """What matches the fusions; all that lies inside computes at run time."""
         graph, numbers, find = self.graph, self._numbers, self.graph.find
         table = Table()
-        table.update(graph, [group for group in numbers if not graph.facts[group].static])
+        table.update(graph, [group for group in numbers if not graph.analyses[group].static])
         for pattern in fusions:
             for match in table.search(graph, pattern, most=FUSED):
-                if (
-                    graph.filtered.isdisjoint(match)
-                    and self._looping.isdisjoint(match)
-                    and max(match) < self._before
-                ):
+                if self._looping.isdisjoint(match) and max(match) < self._before:
                     classes = tuple([find(term) for term in pattern.bind(graph.born, match)])
                     own, reads = numbers[find(match[0])], [numbers[group] for group in classes]
                     if own not in reads:
@@ -200,10 +195,10 @@ class Choices:
 
     def _fused_key(self, what: _Fused, classes: tuple[int, ...]) -> int:
         heads = [self.graph.heads[number] for number in what.match]
-        told = (what.pattern, *heads, *[self._codes[group] for group in classes], _twice(classes))
-        key = self._known.get(told)
+        signature = (what.pattern, *heads, *[self._codes[group] for group in classes], _twice(classes))
+        key = self._known.get(signature)
         if key is None:
-            key = self._known[told] = len(self.pieces)
+            key = self._known[signature] = len(self.pieces)
             self.pieces.append(self._piece(what))
         return key
 
@@ -246,12 +241,12 @@ class Choices:
 
     def at(self, places: Iterable[Place]) -> dict[int, int]:
         """The choice whose choices have these places; empty where they are not all here."""
-        found = {group: members[0] for group, members in enumerate(self._members) if len(members) == 1}
+        choice = {group: members[0] for group, members in enumerate(self._members) if len(members) == 1}
         for place in places:
             number = self._numbered.get(place)
             if number is not None:
-                found[self._groups[number]] = number
-        return needed(self.problem([0.0] * len(self.keys)), found)
+                choice[self._groups[number]] = number
+        return needed(self.problem([0.0] * len(self.keys)), choice)
 
     @cached_property
     def _numbered(self) -> dict[Place, int]:
@@ -268,12 +263,12 @@ class Choices:
     def computed(self, choice: Choice) -> dict[int, frozenset[Node]]:
         """Of each choice that costs, the nodes of that program that it stands for."""
         built = self._built(choice)
-        found = {}
+        nodes = {}
         for group, number in choice.items():
             if self.keys[number] >= 0 and group in built:
                 leaves = [built[child] for child in self._children[number]]
-                found[number] = frozenset(Piece(built[group], tuple(leaves)).inner)
-        return found
+                nodes[number] = frozenset(Piece(built[group], tuple(leaves)).inner)
+        return nodes
 
     def _built(self, choice: Choice) -> dict[int, Node]:
         """The node of each class."""
@@ -292,16 +287,16 @@ class Choices:
         ]
         wanted = {find(term) for read in terms for term in read if term != ABSENT}
         wanted |= {find(what) for what in chosen if isinstance(what, int)}
-        self._plan_constants([group for group in wanted if graph.facts[group].static])
+        self._plan_constants([group for group in wanted if graph.analyses[group].static])
         constants: dict[int, Node] = {}
         built: dict[int, Node] = {}
 
         def node_of(group: int) -> Node:
-            found = built.get(self._numbers.get(group, -1))
-            return self._constant(group, constants) if found is None else found
+            node = built.get(self._numbers.get(group, -1))
+            return self._constant(group, constants) if node is None else node
 
         for number, what, reads in zip(order, chosen, terms, strict=True):
-            if isinstance(what, int) and graph.facts[find(what)].static:
+            if isinstance(what, int) and graph.analyses[find(what)].static:
                 built[number] = self._constant(find(what), constants)
                 continue
             read = [None if term == ABSENT else node_of(find(term)) for term in reads]
@@ -345,7 +340,7 @@ class Choices:
             for node in graph.live(group):
                 choices.append((node, group))
                 for read in graph.args[node]:
-                    if read != ABSENT and read not in numbers and graph.facts[read].static:
+                    if read != ABSENT and read not in numbers and graph.analyses[read].static:
                         numbers[read] = len(below)
                         below.append(read)
         choices.sort()

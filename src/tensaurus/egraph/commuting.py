@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from tensaurus.egraph.egraph import EGraph, Head
-from tensaurus.egraph.finder import Found
+from tensaurus.egraph.egraph import EGraph
+from tensaurus.egraph.finder import Proposal
+from tensaurus.egraph.head import Head
 from tensaurus.graph.node import Type, source
 from tensaurus.ops import Op
 from tensaurus.rules.equation import Equation
@@ -23,7 +24,7 @@ __all__ = ["commute"]
 SYMMETRIC = Proved("algebra", "symmetric in both arguments")
 
 
-def commute(graph: EGraph, room: int) -> Iterator[Found]:
+def commute(graph: EGraph, room: int) -> Iterator[Proposal]:
     """Calls that are in the e-graph in both orders."""
     for number, alive in enumerate(graph.alive):
         head = graph.heads[number]
@@ -32,8 +33,8 @@ def commute(graph: EGraph, room: int) -> Iterator[Found]:
         a, b = map(graph.find, graph.args[number])
         other = graph.peek(head, (b, a)) if a < b else None
         if other is not None and graph.find(other) != graph.find(number):
-            (x,), (y,) = graph.facts[a].types, graph.facts[b].types
-            yield Found(_swapped(head, x, y), graph.born[number])
+            (x,), (y,) = graph.analyses[a].types, graph.analyses[b].types
+            yield Proposal(_swapped(head, x, y), graph.born[number])
 
 
 @cache

@@ -8,106 +8,19 @@ program, however the classes grow together.  Proofs speak of these terms; see `e
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
-from functools import cache
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
-from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Leaf, Node, Type, again, apply, item
-from tensaurus.ops import Op, TensorType
+from tensaurus.egraph.analysis import Analysis, analysed, typed
+from tensaurus.egraph.head import Head, operator_head
+from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
+from tensaurus.ops import Op
 from tensaurus.rules.equation import Equation
-from tensaurus.rules.match import filled_value, scalar_value
+from tensaurus.rules.match import scalar_value
 
-__all__ = [
-    "ABSENT",
-    "CONGRUENT",
-    "EGraph",
-    "Fact",
-    "Head",
-    "Kind",
-    "Source",
-    "coded",
-    "interned",
-    "kind",
-    "operator_head",
-    "output_head",
-    "typed",
-]
+__all__ = ["ABSENT", "CONGRUENT", "EGraph", "Source"]
 
 ABSENT = -1  # in place of an optional input that is not there
 CONGRUENT = -1  # the reason of an edge between e-nodes of one head whose arguments are equal
-
-Attributes: TypeAlias = tuple[tuple[str, Any], ...]  # as nodes have them
-Kind: TypeAlias = str  # what a pattern asks of an e-node: its operator, how many arguments; see `kind`
-
-
-class Head:
-    """What an e-node is but for its arguments: an operator with attributes, or a leaf.  Interned."""
-
-    __slots__ = ("op", "attrs", "outputs", "node")
-
-    def __init__(self, op: Op | Leaf, attrs: Attributes, outputs: int, node: Node | None = None):
-        self.op, self.attrs, self.outputs = op, attrs, outputs
-        self.node = node  # an input, a constant, or an opaque node with arguments of its own
-
-    def build(self, args: Sequence[Node | None]) -> Node:
-        """The node over these arguments."""
-        if isinstance(self.op, Op):
-            return apply(self.op, args, dict(self.attrs), self.outputs)
-        if self.op is ITEM:
-            assert args[0] is not None
-            return item(args[0], self.attrs[0][1])
-        assert self.node is not None
-        return again(self.node, tuple(args))
-
-    def __repr__(self) -> str:
-        return f"<{self.op} {dict(self.attrs)}>"
-
-
-class Fact:
-    """What is known of a class: types of its outputs, and whether it depends on constants alone.
-
-    `constant` is a node of known elements in it, `scalar` its value where there is just one element; `code`
-    is a number for the types and for `static`.
-    """
-
-    __slots__ = ("types", "code", "static", "constant", "scalar", "_content", "_filled", "_positive")
-
-    def __init__(
-        self, types: tuple[Type, ...], code: int, static: bool, constant: Node | None, scalar: Fraction | None
-    ):
-        self.types, self.code, self.static, self.constant, self.scalar = types, code, static, constant, scalar
-        self._content: int | None = None
-        self._positive: bool | None = None
-        self._filled: tuple[Fraction | None] | None = None
-
-    @property
-    def tensor(self) -> TensorType | None:
-        """The type of the only output, if it is a tensor."""
-        only = self.types[0] if len(self.types) == 1 else None
-        return only if isinstance(only, TensorType) else None
-
-    @property
-    def positive(self) -> bool:
-        """True for a constant whose elements are all known to be above zero."""
-        if self._positive is None:
-            node = self.constant
-            self._positive = node is not None and bool((node.attribute("data").array > 0).all())
-        return self._positive
-
-    @property
-    def filled(self) -> Fraction | None:
-        """The number that all elements of a constant are."""
-        if self._filled is None:
-            self._filled = (None if self.constant is None else filled_value(self.constant),)
-        return self._filled[0]
-
-    @property
-    def content(self) -> int:
-        """A number for all that a rule's conditions may ask: for `code`, and for what a constant holds."""
-        if self._content is None:
-            key = (self.code, self.scalar, self.filled, self.positive)
-            self._content = _contents.setdefault(key, len(_contents))
-        return self._content
 
 
 class Source(Protocol):
@@ -115,57 +28,6 @@ class Source(Protocol):
 
     def evidence(self, graph: EGraph) -> tuple[Sequence[Equation], Sequence[tuple[int, int]]]:
         """Equations between programs, and pairs of terms whose equality it took besides."""
-
-
-# Of operators, attributes and types there are few: all e-graphs share them, and what rules know of them.
-_operators: dict[Any, Head] = {}
-_codes: dict[tuple[tuple[Type, ...], bool], int] = {}
-_coded: list[tuple[tuple[Type, ...], bool]] = []  # by code
-_contents: dict[tuple[int, Fraction | None, Fraction | None, bool], int] = {}
-_numbers: dict[Fraction, Fraction] = {}
-
-
-def operator_head(op: Op | Leaf, attrs: Attributes, outputs: int) -> Head:
-    """The head of an operator's nodes, or of an output's."""
-    key = (op, attrs, outputs)
-    head = _operators.get(key)
-    if head is None:
-        head = _operators[key] = Head(op, attrs, outputs)
-    return head
-
-
-def output_head(place: int) -> Head:
-    """The head of one output of a call of several."""
-    return operator_head(ITEM, (("index", place),), 1)
-
-
-def interned(value: Fraction) -> Fraction:
-    """The one object for this number: equal scalars of classes are identical."""
-    return _numbers.setdefault(value, value)
-
-
-def coded(code: int) -> tuple[tuple[Type, ...], bool]:
-    """The types, and whether static, that a fact's code stands for."""
-    return _coded[code]
-
-
-def _fact(types: tuple[Type, ...], static: bool, constant: Node | None, scalar: Fraction | None) -> Fact:
-    code = _codes.setdefault((types, static), len(_codes))
-    if code == len(_coded):
-        _coded.append((types, static))
-    return Fact(types, code, static, constant, None if scalar is None else interned(scalar))
-
-
-@cache
-def kind(op: Op | Leaf, arguments: int, index: int | None = None) -> Kind:
-    """The kind of e-nodes of an operator; `index` is the place of an output.  Texts know their own hash."""
-    return f"{op.name}/{arguments}" if index is None else f"{op.name}/{arguments} {index}"
-
-
-@cache
-def typed(types: tuple[Type, ...]) -> tuple[Fact, Fact]:
-    """What is known of a class by its types alone: where it depends on inputs, and where it does not."""
-    return _fact(types, False, None, None), _fact(types, True, None, None)
 
 
 class EGraph:
@@ -176,10 +38,9 @@ class EGraph:
         self.born: list[tuple[int, ...]] = []  # its arguments as it was inserted: numbers of e-nodes
         self.args: list[tuple[int, ...]] = []  # its arguments' classes, as of the last rebuild
         self.alive: list[bool] = []  # false: another e-node became the same one
-        self.facts: dict[int, Fact] = {}  # of each class
+        self.analyses: dict[int, Analysis] = {}  # of each class
         self.members: dict[int, list[int]] = {}  # of each class, its e-nodes
         self.readers: dict[int, list[int]] = {}  # of each class, the e-nodes that read it
-        self.filtered: set[int] = set()  # e-nodes that are not to be extracted: they would close a cycle
         self.sources: list[Source] = []  # of the edges in the proof forest
         self.changed: set[int] = set()  # classes with new members since they were last asked for
         self.learnt = 0  # how often more was found out of a class than of its members
@@ -230,7 +91,7 @@ class EGraph:
 
     def constant_of(self, number: int) -> int:
         """The constant of known elements in the class of an e-node, the e-node itself where there is none."""
-        constant = self.facts[self.find(number)].constant
+        constant = self.analyses[self.find(number)].constant
         return number if constant is None else self._numbers[constant]
 
     def adopt(self, node: Node) -> int:
@@ -254,17 +115,17 @@ class EGraph:
         """The e-node of that head over the classes of these arguments, if there is one."""
         return self.known.get((head, *[a if a == ABSENT else self.find(a) for a in args]))
 
-    def add(self, head: Head, args: Sequence[int], facts: tuple[Fact, Fact]) -> int:
+    def add(self, head: Head, args: Sequence[int], analyses: tuple[Analysis, Analysis]) -> int:
         """The e-node of that head over e-nodes, inserted unless its like is there; its number.
 
-        `facts` are what `typed` says of its types.
+        `analyses` are what `typed` says of its types.
         """
         find = self.find
         key = (head, *[a if a == ABSENT else find(a) for a in args])
         known = self.known.get(key)
-        return self.insert(key, tuple(args), facts) if known is None else known
+        return self.insert(key, tuple(args), analyses) if known is None else known
 
-    def insert(self, key: tuple[Any, ...], born: tuple[int, ...], facts: tuple[Fact, Fact]) -> int:
+    def insert(self, key: tuple[Any, ...], born: tuple[int, ...], analyses: tuple[Analysis, Analysis]) -> int:
         """A new e-node, of a key that is not `known`: its head, and the classes of its arguments `born`."""
         number = len(self.parents)
         head: Head = key[0]
@@ -277,7 +138,7 @@ class EGraph:
         self.alive.append(True)
         self.known[key] = number
         self.members[number] = [number]
-        readers, known = self.readers, self.facts
+        readers, known = self.readers, self.analyses
         readers[number] = []
         static = not (isinstance(head.op, Op) and head.op.kept)
         for read in classes if len(classes) < 2 else set(classes):
@@ -286,11 +147,11 @@ class EGraph:
                 if static and not known[read].static:
                     static = False
         if head.node is None:
-            known[number] = facts[static]
+            known[number] = analyses[static]
         elif head.op is CONSTANT:
-            known[number] = _fact(facts[True].types, True, head.node, scalar_value(head.node))
+            known[number] = analysed(analyses[True].types, True, head.node, scalar_value(head.node))
         else:
-            known[number] = facts[False]
+            known[number] = analyses[False]
         self.changed.add(number)
         return number
 
@@ -314,9 +175,9 @@ class EGraph:
         moved = readers.pop(b)
         readers[a] += moved
         self._moved.append(moved)
-        old, other = self.facts[a], self.facts.pop(b)
+        old, other = self.analyses[a], self.analyses.pop(b)
         if old is not other:
-            both = self.facts[a] = _both(old, other)
+            both = self.analyses[a] = old.join(other)
             self.learnt += 1
             if both.static and not (old.static and other.static):
                 self._grown.append(a)
@@ -358,8 +219,6 @@ class EGraph:
         older, younger = (number, twin) if number < twin else (twin, number)
         known[key] = older  # the oldest of a class must stay
         self.alive[younger] = False
-        if younger not in self.filtered:  # one of the two was live, and so they are
-            self.filtered.discard(older)
         a, b = find(number), find(twin)
         if a == b:
             self.changed.add(a)
@@ -369,13 +228,13 @@ class EGraph:
     def _settle(self, number: int) -> None:
         """A class whose member has come to read constants alone depends on constants alone, too."""
         group = self.find(number)
-        old = self.facts[group]
+        old = self.analyses[group]
         head = self.heads[number]
         if old.static or (head.op.kept if isinstance(head.op, Op) else head.op is not ITEM):
             return
-        if all(read == ABSENT or self.facts[self.find(read)].static for read in self.args[number]):
+        if all(read == ABSENT or self.analyses[self.find(read)].static for read in self.args[number]):
             self.learnt += 1
-            self.facts[group] = _fact(old.types, True, old.constant, old.scalar)
+            self.analyses[group] = analysed(old.types, True, old.constant, old.scalar)
             self._grown.append(group)
             self.changed.add(group)
 
@@ -432,10 +291,3 @@ class EGraph:
         return up + [(b, a, why) for a, b, why in reversed(down)]
 
 
-def _both(a: Fact, b: Fact) -> Fact:
-    """What is known of a class that two became; raises ValueError where their types differ."""
-    if a.types != b.types:
-        raise ValueError(f"a union of {a.types} and {b.types}")
-    constant = a.constant or b.constant
-    scalar = a.scalar if a.scalar is not None else b.scalar
-    return _fact(a.types, a.static or b.static, constant, scalar)

@@ -10,17 +10,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from tensaurus.egraph.egraph import ABSENT, EGraph, typed
+from tensaurus.egraph.analysis import typed
+from tensaurus.egraph.egraph import ABSENT, EGraph
 from tensaurus.graph.node import Node
 from tensaurus.graph.program import topological
 from tensaurus.rules.equation import Equation
 
-__all__ = ["Finder", "Found", "enter", "find_all"]
+__all__ = ["Finder", "Proposal", "enter", "find_all"]
 
 PASSES = 12  # of all finders, each taking in what the ones before have made
 
 
-class Found(NamedTuple):
+class Proposal(NamedTuple):
     """An equation, and the e-nodes that its leaves stand for, in their order."""
 
     equation: Equation
@@ -30,7 +31,7 @@ class Found(NamedTuple):
 class Finder(Protocol):
     """Whoever knows equalities between e-nodes."""
 
-    def __call__(self, graph: EGraph, room: int) -> Iterable[Found]:
+    def __call__(self, graph: EGraph, room: int) -> Iterable[Proposal]:
         """What is equal in an e-graph that is rebuilt; about so many e-nodes may be inserted.
 
         What was found before is found again: it costs nothing more.
@@ -122,5 +123,5 @@ def _inserted(graph: EGraph, equation: Equation, terms: tuple[int, ...], room: i
 
 def _args(node: Node, numbers: dict[Node, int]) -> tuple[int, ...] | None:
     """The e-nodes of a node's arguments; None where one is not there yet."""
-    found = [ABSENT if arg is None else numbers.get(arg) for arg in node.args]
-    return None if None in found else tuple(found)  # type: ignore[arg-type]
+    args = [ABSENT if arg is None else numbers.get(arg) for arg in node.args]
+    return None if None in args else tuple(args)  # type: ignore[arg-type]

@@ -25,12 +25,12 @@ def fusions(pieces: Iterable[Piece]) -> list[Pattern]:
 
     A piece that is too large for a pattern has none: a pattern is a tree, and repeats what the piece shares.
     """
-    found: dict[object, Term] = {}
+    terms: dict[object, Term] = {}
     for piece in pieces:
         term = _term(piece)
         if loops(term) <= LOOPS:
-            found.setdefault(shape(term, {}), term)
-    return [compiled(term) for term in found.values()]
+            terms.setdefault(shape(term, {}), term)
+    return [compiled(term) for term in terms.values()]
 
 
 def _term(piece: Piece) -> Term:

@@ -1,4 +1,4 @@
-"""What a rule asks of one variable alone and by its types alone: told at once for all classes of one type."""
+"""What a rule asks of one variable alone and by its types alone, answered once for classes of one type."""
 
 from __future__ import annotations
 
@@ -8,41 +8,40 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import cache
 
-from tensaurus.egraph.egraph import Fact, coded, typed
+from tensaurus.egraph.analysis import Analysis, coded, typed
 from tensaurus.rules.match import FLOATS
 from tensaurus.rules.rule import Rule
-from tensaurus.rules.term import FUNCTIONS, Undefined, evaluate
-from tensaurus.rules.term import Fact as Asked
+from tensaurus.rules.term import FUNCTIONS, Fact, Undefined, evaluate_expression
 
-__all__ = ["ASKS_CONTENT", "Guard", "Known", "calls", "guards"]
+__all__ = ["ASKS_CONTENT", "Guard", "ClassFact", "calls", "guards"]
 
 ASKS_CONTENT = frozenset({"value", "filled", "positive"})  # functions of what a constant holds
 
 
-class Known(Asked):
+class ClassFact(Fact):
     """A class as conditions see it.  Raises Undefined for what is not a tensor."""
 
-    def __init__(self, fact: Fact):
-        kind = fact.tensor
+    def __init__(self, of: Analysis):
+        kind = of.tensor
         if kind is None:
             raise Undefined("not a tensor")
-        self.shape, self.dtype, self.static, self._fact = kind.shape, kind.dtype, fact.static, fact
+        self.shape, self.dtype, self.static, self._of = kind.shape, kind.dtype, of.static, of
 
     @property
     def value(self) -> Fraction:
-        if self._fact.scalar is None:
+        if self._of.scalar is None:
             raise Undefined("not a scalar constant")
-        return self._fact.scalar
+        return self._of.scalar
 
     @property
     def filled(self) -> Fraction:
-        if self._fact.filled is None:
+        if self._of.filled is None:
             raise Undefined("not a constant of one number")
-        return self._fact.filled
+        return self._of.filled
 
     @property
     def positive(self) -> bool:
-        return self._fact.positive
+        return self._of.positive
 
 
 class Guard(dict[int, bool]):
@@ -53,17 +52,18 @@ class Guard(dict[int, bool]):
         self.conditions, self.name, self.floats = conditions, name, floats
 
     def __missing__(self, code: int) -> bool:
-        self[code] = found = self._holds(code)
-        return found
+        self[code] = holds = self._holds(code)
+        return holds
 
     def _holds(self, code: int) -> bool:
         types, static = coded(code)
-        fact = typed(types)[static]
-        kind = fact.tensor
+        of = typed(types)[static]
+        kind = of.tensor
         if kind is None or self.floats and kind.dtype not in FLOATS:
             return False
         try:
-            return all(evaluate(condition, {self.name: Known(fact)}) for condition in self.conditions)
+            names = {self.name: ClassFact(of)}
+            return all(evaluate_expression(condition, names) for condition in self.conditions)
         except Undefined:
             return False
 
@@ -71,13 +71,14 @@ class Guard(dict[int, bool]):
 def guards(rule: Rule) -> Mapping[str, Guard]:
     """By variable; rules that ask the same of a variable share the answers."""
     floats = "any" not in rule.tags
-    found: dict[str, list[ast.expr]] = {}
+    asked: dict[str, list[str]] = {}
     for condition in rule.where:
         bound = {node.id for loop in _loops(condition) for node in _names(loop.target)}
         names = {node.id for node in _names(condition)} - bound - FUNCTIONS.keys()
         if len(names) == 1 and names <= rule.variables.keys() and not calls(condition) & ASKS_CONTENT:
-            found.setdefault(names.pop(), []).append(condition)
-    return {name: _guard(tuple(_without(name, c) for c in asked), floats) for name, asked in found.items()}
+            (name,) = names
+            asked.setdefault(name, []).append(_without(name, condition))
+    return {name: _guard(tuple(conditions), floats) for name, conditions in asked.items()}
 
 
 def _without(name: str, condition: ast.expr) -> str:
@@ -92,8 +93,8 @@ def _guard(conditions: tuple[str, ...], floats: bool) -> Guard:
 
 def calls(tree: ast.expr) -> set[str]:
     """The functions that an expression calls."""
-    found = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return {func.id for func in found if isinstance(func, ast.Name)}
+    functions = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return {func.id for func in functions if isinstance(func, ast.Name)}
 
 
 def _names(tree: ast.expr) -> list[ast.Name]:

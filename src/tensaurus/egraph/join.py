@@ -4,7 +4,7 @@ Whether a rule applies depends on the heads that were matched and on what is kno
 matches there are many, of such sorts few: which go together is found out once, and no others are joined.
 
 A merge of what depends on each other would need itself: two steps of a recurrence have no product in common.
-What depends on what is told by the programs that the roots were inserted as, as in TENSAT's filter of cycles
+What depends on what is read off the programs that the roots were inserted as, as in TENSAT's filter of cycles
 (section 5.2); a merge that another program of a root would allow is missed.
 """
 
@@ -56,17 +56,17 @@ class Needs:
 
     def own(self, roots: Merged) -> int:
         """The roots themselves."""
-        found = 0
+        bits = 0
         for root in roots:
-            found |= self._bits.get(self._find(root), 0)
-        return found
+            bits |= self._bits.get(self._find(root), 0)
+        return bits
 
     def below(self, roots: Merged) -> int:
         """What they need."""
-        found = 0
+        bits = 0
         for root in roots:
-            found |= self._below[root]
-        return found
+            bits |= self._below[root]
+        return bits
 
 
 class _Row(NamedTuple):
@@ -104,7 +104,7 @@ class _Alike(NamedTuple):
 def joined(
     graph: EGraph,
     entry: Entry,
-    found: Sequence[Sequence[Match]],
+    matches: Sequence[Sequence[Match]],
     merged: Mapping[int, Merged],
     needs: Needs,
 ) -> Iterator[Joined]:
@@ -114,7 +114,7 @@ def joined(
     it has `merged` it merges only with what came wholly before or after, and needs nothing of it: never
     anything twice.
     """
-    return _Join(graph, entry, found, merged, needs).extend((), {})
+    return _Join(graph, entry, matches, merged, needs).extend((), {})
 
 
 class _Join:
@@ -124,12 +124,12 @@ class _Join:
         self,
         graph: EGraph,
         entry: Entry,
-        found: Sequence[Sequence[Match]],
+        matches: Sequence[Sequence[Match]],
         merged: Mapping[int, Merged],
         needs: Needs,
     ):
         self.graph, self.entry, self.merged, self.needs = graph, entry, merged, needs
-        self.found = found
+        self.matches = matches
         self._buckets: dict[Any, dict[tuple[int, ...], dict[int, _Alike]]] = {}
         self._rows: dict[int, list[_Row]] = {}
         self._fitting: dict[Any, list[tuple[_Alike, Plan]]] = {}
@@ -183,11 +183,11 @@ class _Join:
         """What each has for its variables, by slot; where roots share a variable, the first one's."""
         if len(rows) == 1:  # slots are numbered as the roots name them
             return parts[0]
-        found: dict[int, int] = {}
+        by_slot: dict[int, int] = {}
         for slots, part in zip(self.entry.slots, parts, strict=False):
             for slot, value in zip(slots, part, strict=True):
-                found.setdefault(slot, value)
-        return tuple([found[slot] for slot in range(len(found))])
+                by_slot.setdefault(slot, value)
+        return tuple([by_slot[slot] for slot in range(len(by_slot))])
 
     def _by(self, place: int, shared: tuple[int, ...]) -> dict[tuple[int, ...], dict[int, _Alike]]:
         """The matches of a root by the classes of shared variables and by sort."""
@@ -204,15 +204,15 @@ class _Join:
     def _of(self, place: int) -> list[_Row]:
         if place not in self._rows:
             graph, merged, needs, sorts = self.graph, self.merged, self.needs, self.entry.sorts
-            find, facts, heads = graph.find, graph.facts, graph.heads
+            find, analyses, heads = graph.find, graph.analyses, graph.heads
             bind, asks = self.entry.patterns[place].bind, self.entry.rewrite.asks_content
             literals = self.entry.patterns[place].literals  # whose shapes may decide about the root's
             rows = self._rows[place] = []
-            for match in self.found[place]:
+            for match in self.matches[place]:
                 terms = bind(graph.born, match)
                 classes = tuple([find(term) for term in terms])
-                known = [facts[group].content if asks else facts[group].code for group in classes]
-                root = facts[find(match[0])].types if literals else ()
+                known = [analyses[group].content if asks else analyses[group].code for group in classes]
+                root = analyses[find(match[0])].types if literals else ()
                 sort = sorts.setdefault((*[heads[number] for number in match], *known, root), len(sorts))
                 roots = merged.get(match[0], match[:1])
                 rows.append(_Row(match, terms, classes, roots, needs.own(roots), needs.below(roots), sort))
@@ -224,22 +224,22 @@ class _Join:
         """What fits to these as the last root, and what to insert then."""
         sorts, plans = tuple([row.sort for row in chosen]), self.entry.plans
         key = agreed, sorts
-        found = self._fitting.get(key)
-        if found is None:
-            found = self._fitting[key] = []
+        fitting = self._fitting.get(key)
+        if fitting is None:
+            fitting = self._fitting[key] = []
             for sort, alike in self._by(len(chosen), shared).get(agreed, {}).items():
                 all_sorts = (*sorts, sort)
                 if all_sorts not in plans:
                     plans[all_sorts] = self._plan((*chosen, alike.rows[0]))
                 if (plan := plans[all_sorts]) is not None:
-                    found.append((alike, plan))
-        return found
+                    fitting.append((alike, plan))
+        return fitting
 
     def _plan(self, rows: Sequence[_Row]) -> Plan | None:
         """For matches of these sorts; None where the rule does not apply."""
         graph = self.graph
         heads = [graph.heads[number] for row in rows for number in row.match]
         classes = self._together(rows, [row.classes for row in rows])
-        facts = [graph.facts[graph.find(group)] for group in classes]
-        roots = [graph.facts[graph.find(row.match[0])] for row in rows]
-        return self.entry.plan(graph, heads, facts, roots)
+        analyses = [graph.analyses[graph.find(group)] for group in classes]
+        roots = [graph.analyses[graph.find(row.match[0])] for row in rows]
+        return self.entry.plan(graph, heads, analyses, roots)

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from typing import NamedTuple, TypeAlias
 
-from tensaurus.egraph.egraph import ABSENT, EGraph, Head, operator_head, output_head
-from tensaurus.egraph.finder import Found
+from tensaurus.egraph.egraph import ABSENT, EGraph
+from tensaurus.egraph.finder import Proposal
+from tensaurus.egraph.head import Head, operator_head, output_head
 from tensaurus.graph.node import ITEM, Node, Type, item, source
 from tensaurus.ops import Op, TensorType, registry
 from tensaurus.ops.declare import Attributes
@@ -29,11 +30,11 @@ DEEPEST = 50  # calls inside each other that are taken in at once; what is left 
 WIDEST = 200  # arguments of one call: a tensor joined to itself k times over is 2**k of them
 
 
-def nest(graph: EGraph, room: int) -> Iterator[Found]:
+def nest(graph: EGraph, room: int) -> Iterator[Proposal]:
     """One call for each call that has others inside, within so many e-nodes."""
     for call in _Nests(graph).calls():
         if call.size <= room:
-            yield from call.found(graph)
+            yield from call.proposals(graph)
 
 
 @cache
@@ -56,17 +57,17 @@ class _Nests:
     def calls(self) -> Iterator[_Joined | _Parted]:
         """Those that have others inside."""
         graph = self.graph
-        kept = (n for n, alive in enumerate(graph.alive) if alive and n not in graph.filtered)
+        kept = (n for n, alive in enumerate(graph.alive) if alive)
         kinds = _kinds()
-        found = [(n, kinds[op]) for n in kept if (op := graph.heads[n].op) in kinds]
+        calls = [(n, kinds[op]) for n in kept if (op := graph.heads[n].op) in kinds]
         read = {
             graph.args[part][0]
-            for number, joining in found
+            for number, joining in calls
             if not joining
             for part in graph.live(graph.args[number][0])
             if graph.heads[part].op is ITEM
         }  # classes of which a call reads an output
-        for number, joining in found:
+        for number, joining in calls:
             if joining or graph.find(number) in read:
                 call = self._call(number)
                 if call is not None and len(call.numbers) > 1:
@@ -87,8 +88,8 @@ class _Nests:
         room = WIDEST - len(args)
         for group in args:
             alike = (other for other in graph.live(group) if graph.heads[other] is head)
-            found = [call for other in alike if isinstance(call := self._call(other, depth), _Joined)]
-            fitting = [call for call in found if call.count - 1 <= room]
+            calls = [call for other in alike if isinstance(call := self._call(other, depth), _Joined)]
+            fitting = [call for call in calls if call.count - 1 <= room]
             best = max(fitting, key=lambda call: (call.count, -call.number), default=None)
             room -= 0 if best is None else best.count - 1
             inside.append(best)
@@ -107,8 +108,8 @@ class _Nests:
                 continue
             readers = sorted({n for n in graph.readers[graph.find(part)] if graph.alive[n]})
             alike = (other for other in readers if graph.heads[other].op is op)
-            found = [call for other in alike if isinstance(call := self._call(other, depth), _Parted)]
-            best = max(found, key=lambda call: (call.size, -call.number), default=None)
+            calls = [call for other in alike if isinstance(call := self._call(other, depth), _Parted)]
+            best = max(calls, key=lambda call: (call.size, -call.number), default=None)
             if best is not None and (flat := parted(op, kinds[0], attrs, place, best.attrs)) is not None:
                 inside[place], attrs = best, flat
         return _Parted(number, tuple(inside), attrs)
@@ -136,19 +137,19 @@ class _Joined:
         """E-nodes that the one call takes."""
         return 1
 
-    def found(self, graph: EGraph) -> Iterator[Found]:
+    def proposals(self, graph: EGraph) -> Iterator[Proposal]:
         """The calls are the one."""
-        yield Found(_joined(self._shape(graph)), self._args(graph))
+        yield Proposal(_joined(self._shape(graph)), self._args(graph))
 
     def _args(self, graph: EGraph) -> tuple[int, ...]:
         """The one call's arguments."""
-        told = zip(graph.born[self.number], self.inside, strict=True)
-        return tuple(arg for own, call in told for arg in ((own,) if call is None else call._args(graph)))
+        inside = zip(graph.born[self.number], self.inside, strict=True)
+        return tuple(arg for own, call in inside for arg in ((own,) if call is None else call._args(graph)))
 
     def _shape(self, graph: EGraph) -> _Shape:
-        told = zip(graph.args[self.number], self.inside, strict=True)
-        facts, find = graph.facts, graph.find
-        parts = (facts[find(own)].types[0] if call is None else call._shape(graph) for own, call in told)
+        inside = zip(graph.args[self.number], self.inside, strict=True)
+        analyses, find = graph.analyses, graph.find
+        parts = (analyses[find(own)].types[0] if call is None else call._shape(graph) for own, call in inside)
         return graph.heads[self.number], tuple(parts)
 
 
@@ -203,15 +204,15 @@ class _Parted:
         """E-nodes that the one call takes at most."""
         return 1 + len(self.leaves)
 
-    def found(self, graph: EGraph) -> Iterator[Found]:
+    def proposals(self, graph: EGraph) -> Iterator[Proposal]:
         """Of every output that is read, which of the one call it is; nobody may read the others."""
         head, born = graph.heads[self.number], graph.born[self.number]
-        (kind,) = graph.facts[graph.find(born[0])].types
+        (kind,) = graph.analyses[graph.find(born[0])].types
         for place, leaf in enumerate(self.leaves):
             number, output = leaf[-1]
             if graph.peek(output_head(output), (number,)) is not None:
                 links = tuple((graph.heads[link.number], link.place) for link in leaf)
-                yield Found(_parted(head, kind, links, self.attrs, len(self.leaves), place), born)
+                yield Proposal(_parted(head, kind, links, self.attrs, len(self.leaves), place), born)
 
 
 @lru_cache(10_000)
@@ -229,5 +230,5 @@ def _parted(
 
 def _types(graph: EGraph, groups: Sequence[int]) -> tuple[TensorType, ...]:
     """Of tensors."""
-    kinds = [graph.facts[group].types[0] for group in groups if group != ABSENT]
+    kinds = [graph.analyses[group].types[0] for group in groups if group != ABSENT]
     return tuple(kind for kind in kinds if isinstance(kind, TensorType))

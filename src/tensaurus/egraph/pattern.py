@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from tensaurus.egraph.egraph import ABSENT, EGraph, Kind, interned, kind
+from tensaurus.egraph.analysis import interned
+from tensaurus.egraph.egraph import ABSENT, EGraph
+from tensaurus.egraph.head import Kind, kind
 from tensaurus.graph.node import ITEM, Node
 from tensaurus.rules.term import Apply, Item, Literal, Term, Variable
 
@@ -28,7 +30,7 @@ Sift = Callable[..., None]  # what `sift` writes
 
 
 @dataclass(frozen=True)
-class Place:
+class Position:
     """An argument of a matched e-node: the operator's number in the pattern, and the argument's."""
 
     operator: int
@@ -49,9 +51,9 @@ class Pattern:
     search: Callable[[Sequence[int], Sequence[Rows], Any, Any, list[Match], float, float], None]
     bind: Callable[[Born, Match], tuple[int, ...]]  # the term that each variable stands for
     variables: tuple[str, ...]
-    places: tuple[tuple[Place, ...], ...]
-    inner: tuple[tuple[Place, int], ...]
-    literals: tuple[Place, ...]
+    places: tuple[tuple[Position, ...], ...]
+    inner: tuple[tuple[Position, int], ...]
+    literals: tuple[Position, ...]
     operators: tuple[Term, ...]  # an Apply or Item each, as numbered
     depth: int
     source: str
@@ -68,16 +70,16 @@ class Pattern:
         built: dict[int, Node] = {}
         for number in reversed(range(len(match))):  # what stands inside has the higher number
             args: list[Node | None] = []
-            for argument, told in enumerate(graph.born[match[number]]):
+            for argument, inserted in enumerate(graph.born[match[number]]):
                 at = (number, argument)
                 if at in inner:
                     args.append(built[inner[at]])
                 elif at in spots:
                     args.append(nodes[spots[at]])
                 elif at in literals:
-                    args.append(graph.term(graph.constant_of(told)))
+                    args.append(graph.term(graph.constant_of(inserted)))
                 else:
-                    assert told == ABSENT
+                    assert inserted == ABSENT
                     args.append(None)
             built[number] = graph.heads[match[number]].build(args)
         return built[0]
@@ -87,10 +89,10 @@ class Pattern:
         born = graph.born
         pairs = [(born[match[at.operator]][at.argument], match[inner]) for at, inner in self.inner]
         for first, *others in self.places:
-            told = born[match[first.operator]][first.argument]
-            pairs += [(told, born[match[at.operator]][at.argument]) for at in others]
+            term = born[match[first.operator]][first.argument]
+            pairs += [(term, born[match[at.operator]][at.argument]) for at in others]
         numbers = (born[match[at.operator]][at.argument] for at in self.literals)
-        pairs += [(told, graph.constant_of(told)) for told in numbers]
+        pairs += [(term, graph.constant_of(term)) for term in numbers]
         return [(a, b) for a, b in pairs if a != b]
 
 
@@ -101,9 +103,9 @@ class _Writer:
     guards: Mapping[str, Guard]
     lines: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)  # variable: where its class is
-    places: dict[str, list[Place]] = field(default_factory=dict)
-    inner: list[tuple[Place, int]] = field(default_factory=list)
-    literals: list[Place] = field(default_factory=list)
+    places: dict[str, list[Position]] = field(default_factory=dict)
+    inner: list[tuple[Position, int]] = field(default_factory=list)
+    literals: list[Position] = field(default_factory=list)
     operators: list[Term] = field(default_factory=list)
     kinds: dict[Kind, int] = field(default_factory=dict)
     constants: dict[str, Any] = field(default_factory=dict)
@@ -133,16 +135,16 @@ class _Writer:
         self.say(f"a{number} = args[n{number}]")
         parts: tuple[Term | None, ...] = (term.term,) if isinstance(term, Item) else term.args
         fresh: list[tuple[str, str]] = []
-        inner: list[tuple[Apply | Item, str, Place]] = []
+        inner: list[tuple[Apply | Item, str, Position]] = []
         for place, part in enumerate(parts):  # what costs least to look at goes first
             at = f"a{number}[{place}]"
             match part:
                 case None:
                     self.say(f"if {at} != {ABSENT}: continue")
                 case Literal():
-                    self.literals.append(Place(number, place))
+                    self.literals.append(Position(number, place))
                 case Variable(name, _):
-                    self.places.setdefault(name, []).append(Place(number, place))
+                    self.places.setdefault(name, []).append(Position(number, place))
                     if name in self.names:
                         self.say(f"if {at} != {self.names[name]}: continue")
                     else:
@@ -151,17 +153,17 @@ class _Writer:
                         self.names[name] = at
                         fresh.append((name, at))
                 case Apply() | Item():
-                    inner.append((part, at, Place(number, place)))
+                    inner.append((part, at, Position(number, place)))
         for part, at, spot in inner:
             self.say(f"m{number}_{spot.argument} = {self.rows(part)}.get({at})")
             self.say(f"if m{number}_{spot.argument} is None: continue")
         for name, at in fresh:
             if name in self.guards:
-                self.say(f"if not {self.keep(self.guards[name])}[facts[{at}].code]: continue")
+                self.say(f"if not {self.keep(self.guards[name])}[analyses[{at}].code]: continue")
         for place, part in enumerate(parts):
             if isinstance(part, Literal):
                 at, value = f"a{number}[{place}]", self.keep(interned(part.value))
-                self.say(f"if {at} == {ABSENT} or facts[{at}].scalar is not {value}: continue")
+                self.say(f"if {at} == {ABSENT} or analyses[{at}].scalar is not {value}: continue")
         for part, _, spot in inner:
             self.inner.append((spot, len(self.operators)))
             self.operator(part, f"m{number}_{spot.argument}")
@@ -227,12 +229,12 @@ def compiled(term: Term, guards: Mapping[str, Guard] | None = None) -> Pattern:
     assert isinstance(term, Apply | Item)
     writer.rows(term)
     writer.operator(term, "nodes")
-    found = ", ".join(f"n{number}" for number in range(len(writer.operators)))
-    writer.say(f"out.append(({found},))")
+    numbers = ", ".join(f"n{number}" for number in range(len(writer.operators)))
+    writer.say(f"out.append(({numbers},))")
     writer.say("if len(out) >= most: return")
     firsts = [spots[0] for spots in writer.places.values()]
     terms = "".join(f"born[match[{first.operator}]][{first.argument}], " for first in firsts)
-    source = "def search(nodes, rows, args, facts, out, most, deadline):\n"
+    source = "def search(nodes, rows, args, analyses, out, most, deadline):\n"
     source += f"    {' '.join(f'rows{k},' for k in range(len(writer.kinds)))} = rows\n"
     source += "\n".join(writer.lines)
     source += f"\ndef bind(born, match):\n    return ({terms})"
@@ -259,15 +261,15 @@ def compiled(term: Term, guards: Mapping[str, Guard] | None = None) -> Pattern:
 def sift(pattern: Pattern, known: str) -> Sift:
     """Calls `act` for each match whose heads and variables have plans, which are looked up or made.
 
-    What is `known` of the variables is the `code` or `content` of facts; what has no plan is `refused`.
+    What is `known` of the variables is the `code` or `content` of analyses; what has no plan is `refused`.
     """
     matched, firsts = range(len(pattern.operators)), [spots[0] for spots in pattern.places]
     classes = "".join(f"c{k}, " for k in range(len(firsts)))
     key = "".join(f"heads[n{k}], " for k in matched)
-    key += "".join(f"facts[c{k}].{known}, " for k in range(len(firsts)))
+    key += "".join(f"analyses[c{k}].{known}, " for k in range(len(firsts)))
     if pattern.literals:  # a literal is matched by value, and its shape may decide about the root's
-        key += "facts[find(n0)].types, "
-    lines = ["def sift(matches, tried, args, heads, facts, parents, find, plans, plan, act, refused):"]
+        key += "analyses[find(n0)].types, "
+    lines = ["def sift(matches, tried, args, heads, analyses, parents, find, plans, plan, act, refused):"]
     lines += ["    for match in matches:", "        if match in tried: continue"]
     lines += [f"        {''.join(f'n{k}, ' for k in matched)} = match"]
     for place, first in enumerate(firsts):

@@ -14,7 +14,7 @@ from tensaurus.egraph.egraph import ABSENT, CONGRUENT, EGraph
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
 from tensaurus.graph.program import topological
 from tensaurus.rules.equation import Equation
-from tensaurus.rules.evidence import Derived, Step
+from tensaurus.rules.evidence import Derived, Lemma
 from tensaurus.rules.nesting import said
 
 __all__ = ["Proof", "follows", "prove"]
@@ -47,7 +47,7 @@ class Proof:
         return Equation(name, law, left, right, tuple(leaves), Derived(self.equations))
 
 
-def follows(pairs: Iterable[tuple[Node, Node]], steps: Iterable[Step]) -> bool:
+def follows(pairs: Iterable[tuple[Node, Node]], steps: Iterable[Lemma]) -> bool:
     """Whether each two are equal by the steps and congruence alone."""
     closure = _Closure()
     for step in steps:
@@ -82,7 +82,7 @@ def prove(graph: EGraph, pairs: Sequence[tuple[int, Node]]) -> Proof:
             elif why not in wanted:
                 wanted[why], needs = graph.sources[why].evidence(graph)
                 need(needs)
-    equations = tuple(equation for _, found in sorted(wanted.items()) for equation in found)
+    equations = tuple(equation for _, several in sorted(wanted.items()) for equation in several)
     return Proof(tuple((graph.term(left), right) for left, right in pairs), equations)
 
 

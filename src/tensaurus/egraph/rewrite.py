@@ -14,14 +14,16 @@ from functools import cache, partial
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
-from tensaurus.egraph.egraph import ABSENT, EGraph, Fact, Head, operator_head, output_head, typed
-from tensaurus.egraph.guard import ASKS_CONTENT, Known, calls
+from tensaurus.egraph.analysis import Analysis, typed
+from tensaurus.egraph.egraph import ABSENT, EGraph
+from tensaurus.egraph.guard import ASKS_CONTENT, ClassFact, calls
+from tensaurus.egraph.head import Head, operator_head, output_head
 from tensaurus.graph.node import Node, Type
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.rules.attributes import attributes_given, attributes_match, output_of
 from tensaurus.rules.match import FLOATS, literal, orders
 from tensaurus.rules.rule import Rule
-from tensaurus.rules.term import Apply, Item, Literal, Term, Undefined, Variable, evaluate
+from tensaurus.rules.term import Apply, Item, Literal, Term, Undefined, Variable, evaluate_expression
 
 __all__ = ["Plan", "Rewrite", "rewrites"]
 
@@ -34,7 +36,7 @@ class Step(NamedTuple):
 
     head: Head
     args: tuple[int | None, ...]
-    facts: tuple[Fact, Fact]  # what its types say, see `egraph.typed`
+    analyses: tuple[Analysis, Analysis]  # what its types say, see `egraph.typed`
     node: Node | None
 
 
@@ -86,8 +88,8 @@ class Rewrite:
         self,
         graph: EGraph,
         heads: Sequence[Head],
-        facts: Sequence[Fact],
-        roots: Sequence[Fact],
+        analyses: Sequence[Analysis],
+        roots: Sequence[Analysis],
         variables: Sequence[str],
         operators: Sequence[Sequence[Term]],
     ) -> Plan | None:
@@ -96,7 +98,7 @@ class Rewrite:
         `roots` are what is known of the roots, `operators` each one's matched terms, as the heads are.
         """
         try:
-            return self._planned(graph, heads, facts, roots, variables, operators)
+            return self._planned(graph, heads, analyses, roots, variables, operators)
         except (Untypable, Undefined):
             return None
 
@@ -104,33 +106,33 @@ class Rewrite:
         self,
         graph: EGraph,
         heads: Sequence[Head],
-        facts: Sequence[Fact],
-        roots: Sequence[Fact],
+        analyses: Sequence[Analysis],
+        roots: Sequence[Analysis],
         variables: Sequence[str],
         operators: Sequence[Sequence[Term]],
     ) -> Plan | None:
-        known = dict(zip(variables, facts, strict=True))
-        kinds = [fact.tensor for fact in facts]
+        known = dict(zip(variables, analyses, strict=True))
+        kinds = [analysis.tensor for analysis in analyses]
         if any(kind is None or (self.dtypes is not None and kind.dtype not in self.dtypes) for kind in kinds):
             return None
-        names: dict[str, Any] = {name: Known(fact) for name, fact in known.items()}
+        names: dict[str, Any] = {name: ClassFact(analysis) for name, analysis in known.items()}
         values: dict[str, Any] = {}
         flat = [term for group in operators for term in group]
         matched = {id(term): head for term, head in zip(flat, heads, strict=True)}
         for root in self.side:
             if not _attributes(root, matched, known, names, values):
                 return None
-        if not all(evaluate(condition, {**names, **values}) for condition in self.rule.where):
+        if not all(evaluate_expression(condition, {**names, **values}) for condition in self.rule.where):
             return None
         dtype = next((kind.dtype for kind in kinds if kind is not None), "float32")
         writer = _Writer(
             graph, {name: place for place, name in enumerate(variables)}, known, names, values, dtype
         )
-        found = [writer.write(root) for root in self.rule.rhs]
-        if any(types != fact.types for (_, types), fact in zip(found, roots, strict=True)):
+        written = [writer.write(root) for root in self.rule.rhs]
+        if any(types != analysis.types for (_, types), analysis in zip(written, roots, strict=True)):
             return None
         steps = tuple(writer.steps)
-        return Plan(steps, tuple(ref for ref, _ in found), values, dtype, _insert(steps, len(variables)))
+        return Plan(steps, tuple(ref for ref, _ in written), values, dtype, _insert(steps, len(variables)))
 
 
 def _insert(steps: Sequence[Step], variables: int) -> Insert:
@@ -190,7 +192,7 @@ def _trees(rule: Rule) -> list[ast.expr]:
 def _attributes(
     term: Term | None,
     matched: dict[int, Head],
-    known: dict[str, Fact],
+    known: dict[str, Analysis],
     names: dict[str, Any],
     values: dict[str, Any],
 ) -> bool:
@@ -209,7 +211,9 @@ def _attributes(
     return True
 
 
-def _kinds(args: Sequence[Term | None], matched: dict[int, Head], known: dict[str, Fact]) -> tuple[Any, ...]:
+def _kinds(
+    args: Sequence[Term | None], matched: dict[int, Head], known: dict[str, Analysis]
+) -> tuple[Any, ...]:
     """Types of a matched operator's arguments, from those of the variables."""
 
     def kind(term: Term | None) -> TensorType | None:
@@ -226,8 +230,8 @@ def _kinds(args: Sequence[Term | None], matched: dict[int, Head], known: dict[st
                 return _tensor(types(term)[0])
 
     def types(term: Apply) -> tuple[Type, ...]:
-        found: tuple[Type, ...] = term.op.types(tuple(map(kind, term.args)), matched[id(term)].attrs)
-        return found
+        derived: tuple[Type, ...] = term.op.types(tuple(map(kind, term.args)), matched[id(term)].attrs)
+        return derived
 
     return tuple(map(kind, args))
 
@@ -244,7 +248,7 @@ class _Writer:
 
     graph: EGraph
     numbers: dict[str, int]
-    known: dict[str, Fact]
+    known: dict[str, Analysis]
     names: dict[str, Any]
     values: dict[str, Any]
     dtype: str
@@ -266,16 +270,16 @@ class _Writer:
                     return ref, types
                 return self._step(Step(output_head(place), (ref,), typed((types[place],)), None))
             case Apply(op, args):
-                found = [None if arg is None else self.write(arg) for arg in args]
-                while found and found[-1] is None:
-                    found.pop()
+                written = [None if arg is None else self.write(arg) for arg in args]
+                while written and written[-1] is None:
+                    written.pop()
                 given = attributes_given(term, self.names, self.values)
-                kinds = tuple(None if entry is None else _tensor(entry[1][0]) for entry in found)
+                kinds = tuple(None if entry is None else _tensor(entry[1][0]) for entry in written)
                 canonical = op.canonical(kinds, given)
                 types = op.types(kinds, canonical)
                 types = types if every else types[:1]
                 head = operator_head(op, canonical, len(types))
-                refs = tuple(None if entry is None else entry[0] for entry in found)
+                refs = tuple(None if entry is None else entry[0] for entry in written)
                 return self._step(Step(head, refs, typed(types), None))
         raise TypeError(term)
 
@@ -285,7 +289,7 @@ class _Writer:
 
     def _step(self, step: Step) -> tuple[int, tuple[Type, ...]]:
         self.steps.append(step)
-        return ~(len(self.steps) - 1), step.facts[0].types
+        return ~(len(self.steps) - 1), step.analyses[0].types
 
 
 def rewrites(rule: Rule) -> list[Rewrite]:

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
-from tensaurus.egraph.egraph import EGraph, Fact, Head
+from tensaurus.egraph.analysis import Analysis
+from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.guard import guards
+from tensaurus.egraph.head import Head
 from tensaurus.egraph.pattern import Pattern, Sift, compiled, shape, sift
 from tensaurus.egraph.rewrite import Plan, Rewrite, rewrites
 from tensaurus.rules.rule import Rule
@@ -30,10 +32,10 @@ class Entry:
         self.operators = [pattern.operators for pattern in own]
 
     def plan(
-        self, graph: EGraph, heads: Sequence[Head], facts: Sequence[Fact], roots: Sequence[Fact]
+        self, graph: EGraph, heads: Sequence[Head], analyses: Sequence[Analysis], roots: Sequence[Analysis]
     ) -> Plan | None:
         """What it inserts where these were matched; None where it does not apply."""
-        return self.rewrite.plan(graph, heads, facts, roots, self.names, self.operators)
+        return self.rewrite.plan(graph, heads, analyses, roots, self.names, self.operators)
 
 
 class Family:

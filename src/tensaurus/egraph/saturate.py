@@ -9,17 +9,18 @@ after the rules of one root have saturated or filled half of the room: merged is
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 from tensaurus.collector import collector_resting
 from tensaurus.egraph.check import Refutation, check
-from tensaurus.egraph.egraph import EGraph, Kind
+from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import Finder, find_all
+from tensaurus.egraph.head import Kind
 from tensaurus.egraph.join import Joined, Needs, joined
 from tensaurus.egraph.pattern import Match, Pattern
 from tensaurus.egraph.rewrite import Plan
@@ -28,7 +29,7 @@ from tensaurus.egraph.table import Candidates, Table
 from tensaurus.rules.equation import Equation, instance
 from tensaurus.rules.match import Binding, build
 
-__all__ = ["Entry", "Exploration", "Filter", "Limits", "Matched", "Ruleset", "saturate"]
+__all__ = ["Entry", "Exploration", "Limits", "Matched", "Ruleset", "Runner", "saturate"]
 
 
 KEPT = 0.1  # of the room, for what finders insert alone
@@ -76,14 +77,10 @@ class Matched:
             assert made is not None
             left.append(pattern.instance(graph, match, bound))
             right.append(made)
-            found = pattern.bind(graph.born, match)
-            needs += [(a, b) for a, b in zip(bound, found, strict=True) if a != b]
+            own = pattern.bind(graph.born, match)
+            needs += [(a, b) for a, b in zip(bound, own, strict=True) if a != b]
             needs += pattern.needs(graph, match)
         return [instance(rule, binding, left, right)], needs
-
-
-# what Matched takes
-_Made: TypeAlias = tuple[Entry, tuple[Match, ...], Sequence[int], Plan, Sequence[int]]
 
 
 @dataclass
@@ -93,24 +90,8 @@ class Exploration:
     ended_by: str = "saturated"  # or: nodes, rounds, matches, time
     rounds: int = 0
     matches: int = 0  # that a rule applied to
-    filtered: int = 0  # that would have made a cycle
     applied: Counter[str] = field(default_factory=Counter)  # unions by rule
     seconds: float = 0.0
-
-
-class Filter(Protocol):
-    """Keeps the e-graph free of cycles, or lets everything pass."""
-
-    eager: bool  # whether it must see every union before the next match, not the round's together
-
-    def begin(self, graph: EGraph) -> None:
-        """A round begins; the e-graph is rebuilt."""
-
-    def allows(self, graph: EGraph, roots: Sequence[int], reads: Iterable[int]) -> bool:
-        """Whether e-nodes over the classes `reads` may join the classes of `roots`."""
-
-    def end(self, graph: EGraph) -> None:
-        """A round is over; the e-graph is rebuilt."""
 
 
 def saturate(
@@ -118,25 +99,20 @@ def saturate(
     ruleset: Ruleset,
     limits: Limits = Limits(),
     *,
-    cycles: Filter | None = None,
     finders: Sequence[Finder] = (),
     watch: Callable[[int, int], None] = lambda rounds, nodes: None,
     refutation: Refutation | None = None,
 ) -> Exploration:
     """Apply the rules until nothing is new or a limit is met; nothing is inserted past the limit of e-nodes.
 
-    The e-graph must be rebuilt, and is afterwards.  `watch` is told of the rounds done and of the e-nodes.
+    The e-graph must be rebuilt, and is afterwards.  `watch` gets the rounds done and the e-nodes there are.
     The `finders` look for more after every round with multi-patterns, which write one thing in several ways.
     With a `refutation` everything is checked in the end, see `check`.
     """
-    start = monotonic()
-    run = _Run(graph, ruleset, limits, cycles, finders)
-    with collector_resting():
-        run.explore(watch)
-    run.report.seconds = monotonic() - start
+    report = Runner(graph, ruleset, limits, finders).explore(watch)
     if refutation is not None:
         check(graph, refutation)
-    return run.report
+    return report
 
 
 class _Stop(Exception):
@@ -147,19 +123,13 @@ class _Full(_Stop):
     """There is no room for another e-node, or for another match."""
 
 
-class _Run:
+class Runner:
     """One exploration."""
 
     def __init__(
-        self,
-        graph: EGraph,
-        ruleset: Ruleset,
-        limits: Limits,
-        cycles: Filter | None,
-        finders: Sequence[Finder],
+        self, graph: EGraph, ruleset: Ruleset, limits: Limits = Limits(), finders: Sequence[Finder] = ()
     ):
-        self.graph, self.ruleset, self.limits, self.cycles = graph, ruleset, limits, cycles
-        self.finders = finders
+        self.graph, self.ruleset, self.limits, self.finders = graph, ruleset, limits, finders
         self.table = Table()
         self.most = limits.nodes - (int(KEPT * limits.nodes) if finders else 0)
         self.room = self.most  # e-nodes at most
@@ -167,13 +137,15 @@ class _Run:
         self.tried: dict[Family, set[Match]] = defaultdict(set)  # matches of earlier rounds
         self.refused: dict[Family, list[Match]] = defaultdict(list)  # those that not every entry took
         self.joined: dict[Entry, set[tuple[Match, ...]]] = defaultdict(set)  # those of several roots
-        self.equal: list[tuple[list[tuple[int, int]], _Made]] = []  # to be merged when the round is over
+        self.equal: list[tuple[list[tuple[int, int]], Matched]] = []  # merged when the round is over
         self.learnt = 0
         self.cut = False  # a pattern matched more often in this round than the limit allows
         self.merged: dict[int, tuple[int, ...]] = {}  # the roots that each has merged
 
-    def explore(self, watch: Callable[[int, int], None]) -> None:
+    @collector_resting()
+    def explore(self, watch: Callable[[int, int], None] = lambda rounds, nodes: None) -> Exploration:
         """Rules of one root first, within half of the room; then those of several, and what follows."""
+        start = monotonic()
         graph, report, limits = self.graph, self.report, self.limits
         graph.changed = set(graph.classes)
         multi = min(limits.multi, limits.rounds) if self.ruleset.several else 0
@@ -190,6 +162,8 @@ class _Run:
                 report.ended_by = "rounds"
         except _Stop as stop:
             report.ended_by = str(stop)
+        report.seconds = monotonic() - start
+        return report
 
     def _rounds(self, count: int, watch: Callable[[int, int], None], multi: bool = False) -> None:
         """At most so many rounds, until nothing is new."""
@@ -198,25 +172,21 @@ class _Run:
             if not graph.changed and not multi:
                 return
             before = set(graph.changed)
-            if self.cycles is not None:
-                self.cycles.begin(graph)
             try:
-                self._round(multi)
+                self.round(multi)
             except _Stop:
                 graph.changed |= before  # not every match of theirs was applied
                 raise
             finally:
-                self._merge()
+                self.merge()
                 graph.rebuild()
                 if multi:
                     find_all(graph, self.finders, self.limits.nodes)
                 graph.changed = {graph.find(group) for group in graph.changed}
-                if self.cycles is not None:
-                    self.cycles.end(graph)
             self.report.rounds += 1
             watch(self.report.rounds, len(graph))
 
-    def _round(self, multi: bool) -> None:
+    def round(self, multi: bool) -> None:
         """Search all patterns, then apply the rules to what matches."""
         graph, ruleset, table = self.graph, self.ruleset, self.table
         self.cut = False
@@ -231,8 +201,8 @@ class _Run:
         joint: list[tuple[Entry, list[list[Match]]]] = []
         if multi:
             wanted = dict.fromkeys(pattern for entry in ruleset.several for pattern in entry.patterns)
-            found = {pattern: self._search(pattern) for pattern in wanted}
-            joint = [(entry, [found[pattern] for pattern in entry.patterns]) for entry in ruleset.several]
+            matches_of = {pattern: self._search(pattern) for pattern in wanted}
+            joint = [(entry, [matches_of[p] for p in entry.patterns]) for entry in ruleset.several]
         reach = [changed]  # classes from which what changed is so many steps below
         roots: dict[tuple[Kind, int], Candidates] = {}  # their e-nodes of a kind
         singles: list[tuple[Family, list[Match]]] = []
@@ -245,7 +215,7 @@ class _Run:
                 roots[key] = table.having(graph, pattern.root, reach[pattern.depth - 1])
             if matches := self._search(pattern, roots[key]):
                 singles.append((family, matches))
-        singles.sort(key=lambda found: len(found[1]))  # what matches most is what a limit cuts
+        singles.sort(key=lambda single: len(single[1]))  # what matches most is what a limit cuts
         for family, matches in singles:
             self._sift(family, matches)
         if joint:
@@ -256,11 +226,11 @@ class _Run:
     def _search(self, pattern: Pattern, among: Candidates | None = None) -> list[Match]:
         """Where it matches, as far as the limits allow."""
         deadline, most = self.limits.deadline, self.limits.matches
-        found = self.table.search(self.graph, pattern, among, most, inf if deadline is None else deadline)
+        matches = self.table.search(self.graph, pattern, among, most, inf if deadline is None else deadline)
         if deadline is not None and monotonic() > deadline:
             raise _Stop("time")
-        self.cut |= len(found) >= most
-        return found
+        self.cut |= len(matches) >= most
+        return matches
 
     def _together(self, joint: Sequence[tuple[Entry, list[list[Match]]]]) -> None:
         """Apply the rules of several roots to the matches of each; raises _Stop."""
@@ -272,7 +242,7 @@ class _Run:
             left = []
             for entry, rest in waiting:
                 if (together := next(rest, None)) is not None:
-                    self._apply(entry, together)
+                    self._apply_joined(entry, together)
                     left.append((entry, rest))
             waiting = left
 
@@ -281,70 +251,80 @@ class _Run:
 
         What a match makes depends on its e-nodes alone, and on what is known of the variables.
         """
-        graph, find, cycles = self.graph, self.graph.find, self.cycles
-        born, heads, facts = graph.born, graph.heads, graph.facts
-        tried, refused, bind = self.tried[family], self.refused[family], family.pattern.bind
-        again: list[Match] = []
-        entries = len(family.entries)
+        graph = self.graph
+        born, heads, analyses, find = graph.born, graph.heads, graph.analyses, graph.find
+        tried, refused = self.tried[family], self.refused[family]
+        bind, apply, entries = family.pattern.bind, self.apply, len(family.entries)
 
         def plan(key: Any, match: Match, classes: tuple[int, ...]) -> tuple[tuple[Entry, Plan], ...]:
-            told = [heads[number] for number in match], [facts[group] for group in classes]
-            roots = [facts[find(match[0])]]
-            made = [(entry, entry.plan(graph, *told, roots)) for entry in family.entries]
-            family.plans[key] = found = tuple([(entry, plan) for entry, plan in made if plan is not None])
-            return found
+            matched, variables = [heads[number] for number in match], [analyses[group] for group in classes]
+            roots = [analyses[find(match[0])]]
+            plans = [(entry, entry.plan(graph, matched, variables, roots)) for entry in family.entries]
+            family.plans[key] = kept = tuple([(entry, plan) for entry, plan in plans if plan is not None])
+            return kept
 
         def act(match: Match, classes: tuple[int, ...], plans: tuple[tuple[Entry, Plan], ...]) -> None:
-            terms, root = bind(born, match), match[0]
+            terms = bind(born, match)
             if len(plans) < entries:
                 refused.append(match)
             for entry, plan in plans:
-                told = tuple(map(graph.constant_of, terms)) if entry.rewrite.asks_content else terms
-                if cycles is not None:
-                    classes = tuple(map(find, terms))
-                    if not cycles.allows(graph, (root,), told):
-                        self.report.filtered += 1
-                        again.append(match)
-                        continue
-                made = self._insert(plan, told, classes)
-                (place,) = plan.roots
-                new = told[place] if place >= 0 else made[~place]
-                if find(root) != find(new):
-                    self._hold([(root, new)], (entry, (match,), told, plan, made))
+                apply(entry, (match,), terms, classes, plan)
 
-        now = graph.args, heads, facts, graph.parents, find
+        now = graph.args, heads, analyses, graph.parents, find
         family.sift(matches, tried, *now, family.plans, plan, act, refused)
         tried.update(matches)
-        tried.difference_update(again)
 
-    def _insert(self, plan: Plan, terms: Sequence[int], classes: Sequence[int]) -> tuple[int, ...]:
-        """The e-nodes of a plan; raises _Stop where a limit is met."""
-        graph, deadline = self.graph, self.limits.deadline
+    def _apply_joined(self, entry: Entry, match: Joined) -> None:
+        """Apply a rule of several roots, unless it was to these matches."""
+        joined, newest = self.joined[entry], len(self.graph.heads)
+        if match.matches in joined:
+            return
+        made = self.apply(entry, match.matches, match.terms, match.classes, match.plan)
+        joined.add(match.matches)
+        if entry.rewrite.once:
+            for number in made:
+                if number >= newest:
+                    self.merged[number] = match.roots
+
+    def apply(
+        self,
+        entry: Entry,
+        matches: tuple[Match, ...],
+        terms: Sequence[int],
+        classes: Sequence[int],
+        plan: Plan,
+    ) -> Sequence[int]:
+        """Insert what a rule makes of a match for each of its roots; the e-nodes.  Raises _Stop at a limit.
+
+        Roots and what they become are merged when the round is over: until then e-nodes are found by class.
+        """
+        graph, deadline, find = self.graph, self.limits.deadline, self.graph.find
         self.report.matches += 1
         if deadline is not None and monotonic() > deadline:
             raise _Stop("time")
+        if entry.rewrite.asks_content:  # the rule's instance must show them
+            terms = tuple(map(graph.constant_of, terms))
         room = self.room - len(graph.known)
         if len(plan.steps) > room and plan.missing(graph, terms) > room:
             raise _Full("nodes")
-        return plan.insert(graph, terms, classes)
+        made = plan.insert(graph, terms, classes)
+        pairs = []
+        for match, place in zip(matches, plan.roots, strict=True):
+            new = terms[place] if place >= 0 else made[~place]
+            if find(match[0]) != find(new):
+                pairs.append((match[0], new))
+        if pairs:
+            self.equal.append((pairs, Matched(entry, matches, terms, plan, made)))
+        return made
 
-    def _hold(self, pairs: list[tuple[int, int]], made: _Made) -> None:
-        """Terms are equal: merged when the round is over, as until then e-nodes are found by class."""
-        self.equal.append((pairs, made))
-        if self.cycles is not None and self.cycles.eager:
-            self._merge()
-
-    def _merge(self) -> None:
-        """Merge what was found to be equal."""
+    def merge(self) -> None:
+        """Merge what rules have made equal."""
         graph, applied = self.graph, self.report.applied
-        find = graph.find
-        for pairs, made in self.equal:
-            source = None
+        for pairs, source in self.equal:
+            name = source.entry.rewrite.rule.name
             for left, right in pairs:
-                if find(left) != find(right):
-                    source = source or Matched(*made)
-                    graph.union(left, right, source)
-                    applied[source.entry.rewrite.rule.name] += 1
+                if graph.union(left, right, source):
+                    applied[name] += 1
         self.equal.clear()
 
     def _above(self, groups: set[int]) -> set[int]:
@@ -352,30 +332,3 @@ class _Run:
         graph = self.graph
         readers = (number for group in groups for number in graph.readers[group] if graph.alive[number])
         return groups | {graph.find(number) for number in readers}
-
-    def _apply(self, entry: Entry, found: Joined) -> None:
-        """Insert what a rule of several roots makes of a match; raises _Stop."""
-        graph, find = self.graph, self.graph.find
-        matches, terms, classes, plan, merged = found
-        joined = self.joined[entry]
-        if matches in joined:
-            return
-        roots = [match[0] for match in matches]
-        if self.cycles is not None:
-            classes = tuple(map(find, terms))
-        if entry.rewrite.asks_content:  # the rule's instance must show them
-            terms = tuple(map(graph.constant_of, terms))
-        if self.cycles is not None and not self.cycles.allows(graph, roots, terms):
-            self.report.filtered += 1
-            return
-        newest = len(graph.heads)
-        made = self._insert(plan, terms, classes)
-        if entry.rewrite.once:
-            for number in made:
-                if number >= newest:
-                    self.merged[number] = merged
-        joined.add(matches)
-        news = [terms[place] if place >= 0 else made[~place] for place in plan.roots]
-        pairs = [(root, new) for root, new in zip(roots, news, strict=True) if find(root) != find(new)]
-        if pairs:
-            self._hold(pairs, (entry, matches, terms, plan, made))

@@ -43,10 +43,8 @@ def problem_of(
     tops = [number_of(graph.find(root)) for root in roots]
     while todo:
         group = todo.pop()
-        free = graph.facts[group].static
+        free = graph.analyses[group].static
         for node in graph.live(group):
-            if node in graph.filtered:
-                continue
             reads = dict.fromkeys(number_of(read) for read in graph.args[node] if read != ABSENT)
             if numbers[group] in reads:
                 continue

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import inf
 
-from tensaurus.egraph.egraph import EGraph, Head, Kind, kind
+from tensaurus.egraph.egraph import EGraph
+from tensaurus.egraph.head import Head, Kind, kind
 from tensaurus.egraph.pattern import Match, Pattern
 from tensaurus.graph.node import ITEM
 
@@ -40,13 +41,13 @@ class Table:
                     asked = kinds[key] = (kind(head.op, count),)
                     if head.op is ITEM:  # a rule asks for this output, or for any
                         asked = kinds[key] = (*asked, kind(ITEM, count, head.attrs[0][1]))
-                for found in asked:
-                    if found in row:
-                        row[found].append(number)
+                for wanted in asked:
+                    if wanted in row:
+                        row[wanted].append(number)
                     else:
-                        row[found] = [number]
-            for found, numbers in row.items():
-                self.rows[found][group] = numbers
+                        row[wanted] = [number]
+            for wanted, numbers in row.items():
+                self.rows[wanted][group] = numbers
             self._kinds_of[group] = list(row)
         self._every.clear()
 
@@ -70,15 +71,15 @@ class Table:
         The first so many matches, and those that are seen by `deadline` of `time.monotonic`.
         """
         rows = [self.rows.get(wanted, {}) for wanted in pattern.kinds]
-        found: list[Match] = []
+        matches: list[Match] = []
         if all(rows):
             if among is None:
                 among = self._every.get(pattern.root)
                 if among is None:
                     among = self._every[pattern.root] = self.having(graph, pattern.root)
             nodes = among.over(pattern.below)
-            pattern.search(nodes, rows, graph.args, graph.facts, found, most, deadline)
-        return found
+            pattern.search(nodes, rows, graph.args, graph.analyses, matches, most, deadline)
+        return matches
 
 
 class Candidates:
@@ -103,10 +104,10 @@ class Candidates:
             read = args[number]
             while len(places) < len(read):
                 places.append({})
-            for found, group in zip(places, read, strict=False):
+            for readers, group in zip(places, read, strict=False):
                 for below in kinds.get(group, ()):
-                    if below in found:
-                        found[below].append(number)
+                    if below in readers:
+                        readers[below].append(number)
                     else:
-                        found[below] = [number]
+                        readers[below] = [number]
         return {(place, below): nodes for place, by in enumerate(places) for below, nodes in by.items()}

@@ -23,8 +23,8 @@ from tensaurus.backends import BackendError
 from tensaurus.backends.reference import evaluate_all
 from tensaurus.cost.operators import number_of, operations
 from tensaurus.egraph.proof import follows
+from tensaurus.equivalence.baseline import Stage, silent
 from tensaurus.equivalence.field_check import FieldCheck, check_field
-from tensaurus.equivalence.trial import Stage, silent
 from tensaurus.graph.node import CONSTANT, INPUT, Node, source
 from tensaurus.graph.program import Program, topological
 from tensaurus.ops import TensorType, Untypable

@@ -37,12 +37,12 @@ def constants_of(models: Sequence[ModelProto]) -> Constants:
     arrays = [np.ravel(array) for model in models for array in _arrays(model)]
     arrays.sort(key=lambda array: array.size > 1)
     whole = [int(v) for array in arrays if array.dtype.kind in "iu" for v in array]
-    found: dict[float, None] = {}
+    values: dict[float, None] = {}
     for array in arrays:
         wide = np.asarray(array, np.float64)
         fine = np.isfinite(wide) if array.dtype.kind not in "iu" else np.abs(wide) <= HUGE
-        found.update((float(v), None) for v in wide[fine])
-    numbers = list(found)
+        values.update((float(v), None) for v in wide[fine])
+    numbers = list(values)
     return Constants(tuple(numbers[:MOST]), tuple(dict.fromkeys(whole))[:MOST], len(numbers[MOST:]))
 
 

@@ -64,15 +64,15 @@ def check_field(
     drawn from `ranges` (by name, both ends included; else from the places that they name in both programs,
     else 0..1), and the bound holds for those drawn.
     """
-    found: FieldCheck | None = None
+    check: FieldCheck | None = None
     known = {**_places(a, b), **(ranges or {})}
     for laws, words in LADDER:
-        found = _check(a, b, laws, trials if not laws.order else max(trials, 8), seed, known)
-        if found.passed:
-            text = ", ".join(t for t in (found.detail, words) if t)
-            return FieldCheck(True, found.trials, found.degree, found.error_bound, text)
-    assert found is not None
-    return found
+        check = _check(a, b, laws, trials if not laws.order else max(trials, 8), seed, known)
+        if check.passed:
+            text = ", ".join(t for t in (check.detail, words) if t)
+            return FieldCheck(True, check.trials, check.degree, check.error_bound, text)
+    assert check is not None
+    return check
 
 
 def _places(a: Program, b: Program) -> dict[str, tuple[int, int]]:

@@ -13,7 +13,7 @@ from tensaurus.backends import Array
 from tensaurus.equivalence.interface import inputs_of, required_inputs, sizes_of
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.data import numpy_dtype
-from tensaurus.ops.onnx_form import dtype_name
+from tensaurus.ops.element_type import dtype_name
 
 __all__ = ["Inputs", "given_inputs"]
 

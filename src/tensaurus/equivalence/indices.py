@@ -48,8 +48,8 @@ def indices_of(program: Program) -> Indices:
     run = _Uses()
     run.visit(program, {node: {node.attribute("name"): True} for node in program.inputs})
     limits = {
-        name: (max(low for low, _ in found), min(high for _, high in found))
-        for name, found in run.limits.items()
+        name: (max(low for low, _ in bounds), min(high for _, high in bounds))
+        for name, bounds in run.limits.items()
         if name in names and name not in run.unknown
     }
     return Indices(

@@ -9,17 +9,18 @@ from math import prod
 
 import numpy as np
 import onnx
-from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from tensaurus.algebra.integers import limits
 from tensaurus.backends import Array
 from tensaurus.cost.machine import memory_bytes
 from tensaurus.equivalence.constants import HUGE, NEAR, Constants, beside
 from tensaurus.equivalence.indices import Indices
-from tensaurus.equivalence.interface import required_inputs, sizes_of
+from tensaurus.equivalence.interface import required_inputs
+from tensaurus.equivalence.shapes import Shape
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.data import size_in_bytes
-from tensaurus.ops.onnx_form import dtype_name
+from tensaurus.ops.element_type import dtype_name
 
 KINDS = (
     *("random", "blocks", "negative", "zeros", "constant", "large", "tiny", "magnitudes"),
@@ -28,18 +29,13 @@ KINDS = (
 GIVEN = "given"  # by the caller
 PLAUSIBLE = frozenset({"random", "blocks", "negative", GIVEN})
 UNREAL = frozenset({"nan", "infinite"})  # no numbers: what a runtime's kernels make of them is not specified
-DIMENSIONS = 6  # that are made 1 alone
 OFFSETS = 24
 FEW = 3  # inputs that are no numbers one by one
 PARTS, MANY = 4, 24  # feeds of edges at most, and where all inputs together have few elements
 TINY = 64
-# batch and other size where a model leaves them open, in the order of trying
-GUESSES = ((1, 32), (2, 64), (1, 48), (2, 48), (1, 16), (2, 8), (1, 4), (2, 3), (1, 1), (1, 224), (1, 512))
 RANK = 64  # of an array of numpy's
 BLOCK = 8  # noise alone leaves many detectors silent: blocks of 8 x 8 have edges and surfaces
 WORDS = ("", "a", "zwei", "trois mots ici", "42")
-
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -204,16 +200,16 @@ def _carrier(most: int) -> type[np.generic]:
 def _integers_beside(constants: Constants, low: int, high: int) -> list[int]:
     """The ends of the range, and what is at most one away from a constant in it."""
     whole = [*constants.integers, *(round(number) for number in constants.numbers)]
-    found = dict.fromkeys([low, low + 1, -1, 0, 1, high - 1, high])
-    found.update(dict.fromkeys(n + step for n in whole for step in (-1, 0, 1)))
-    return [n for n in found if low <= n <= high]
+    near = dict.fromkeys([low, low + 1, -1, 0, 1, high - 1, high])
+    near.update(dict.fromkeys(n + step for n in whole for step in (-1, 0, 1)))
+    return [n for n in near if low <= n <= high]
 
 
 def _floats_beside(constants: Constants, dtype: np.dtype[np.generic]) -> list[float]:
-    found = dict.fromkeys(n for number in constants.numbers for n in beside(number, dtype))
+    near = dict.fromkeys(n for number in constants.numbers for n in beside(number, dtype))
     with np.errstate(all="ignore"):
-        fine = np.isfinite(np.asarray(list(found), np.float64).astype(dtype).astype(np.float64))
-    return [n for n, kept in zip(found, fine, strict=True) if kept] or [0.0]
+        fine = np.isfinite(np.asarray(list(near), np.float64).astype(dtype).astype(np.float64))
+    return [n for n, kept in zip(near, fine, strict=True) if kept] or [0.0]
 
 
 def _groups(candidates: Sequence[float], size: int) -> list[Sequence[float]]:
@@ -333,80 +329,6 @@ def require_ranges(model: ModelProto, ranges: Mapping[str, tuple[int, int]]) -> 
             raise TensaurusError(f"the range {low},{high} of input {name} goes beyond its type {kind}")
 
 
-def assignments(
-    model: ModelProto, shapes: Mapping[str, Sequence[int]]
-) -> Iterator[tuple[dict[str, Shape], str]]:
-    """Shapes of all inputs to try, with words for the sizes made up ("" where none were).
-
-    An unknown first dimension is a batch of 1, and later of 2; every other unknown size is one number, the
-    likeliest first.  Where none fits, all but last dimensions count as batches (states of recurrent models
-    have theirs in the middle).  Raises TensaurusError for an input of unknown rank.
-    """
-    entries = required_inputs(model)
-    known: dict[str, list[int | None]] = {}
-    for value in entries:
-        sizes = list(shapes[value.name]) if value.name in shapes else _sizes(value.type)
-        if sizes is None:
-            raise TensaurusError(
-                f"the rank of input {value.name} is not known", remedy=f"Give it: --shape {value.name}=..."
-            )
-        known[value.name] = list(sizes)
-    if all(n is not None for sizes in known.values() for n in sizes):
-        yield {name: tuple(n for n in sizes if n is not None) for name, sizes in known.items()}, ""
-        return
-    labels = {value.name: _labels(value) for value in entries}
-    firsts = {marks[0] for marks in labels.values() if marks}
-    inner = {mark for marks in labels.values() for mark in marks[:-1]}
-    for (batch, other), batches in (
-        (guess, marks) for marks in (firsts, firsts | inner) for guess in GUESSES
-    ):
-        made: dict[str, Shape] = {}
-        said: list[str] = []
-        for name, sizes in known.items():
-            fill = [batch if mark in batches else other for mark in labels[name]]
-            full = tuple(f if n is None else n for n, f in zip(sizes, fill, strict=True))
-            made[name] = full
-            if None in sizes:
-                said.append(f"{name}={','.join(map(str, full))}")
-        yield made, " ".join(said)
-
-
-def variations(
-    model: ModelProto, shapes: Mapping[str, Sequence[int]], first: Mapping[str, Shape]
-) -> Iterator[tuple[dict[str, Shape], str]]:
-    """Small and odd sizes of what the model leaves open, beside those of `first`; with words for them.
-
-    All of them 1, 2 and 3, all of them odd and different, and each of them 1 beside the others of `first`.
-    """
-    entries = required_inputs(model)
-    labels = {value.name: _labels(value) for value in entries}
-    loose: dict[str, int] = {}
-    for value in entries:
-        sizes = list(shapes[value.name]) if value.name in shapes else _sizes(value.type)
-        for mark, known, size in zip(
-            labels[value.name], sizes or [], first.get(value.name, ()), strict=False
-        ):
-            if known is None:
-                loose.setdefault(mark, size)
-    if not loose:
-        return
-    plans: list[dict[str, int]] = [dict.fromkeys(loose, n) for n in (1, 2, 3)]
-    batches = {marks[0] for marks in labels.values() if marks}  # each costs as much as the whole model
-    plans.append({mark: 3 if mark in batches else 5 + 2 * place for place, mark in enumerate(loose)})
-    plans += [loose | {mark: 1} for mark in list(loose)[:DIMENSIONS]]
-    seen = [loose]
-    for plan in plans:
-        if plan in seen:
-            continue
-        seen.append(plan)
-        made = {
-            name: tuple(plan.get(mark, n) for mark, n in zip(labels[name], sizes, strict=True))
-            for name, sizes in first.items()
-        }
-        changed = [name for name in made if any(mark in loose for mark in labels[name])]
-        yield made, " ".join(f"{name}={','.join(map(str, made[name]))}" for name in changed)
-
-
 def offsets(model: ModelProto, shapes: Mapping[str, Shape], seed: int, values: Values) -> Iterator[Feed]:
     """Inputs that are wholly near one number each time: around powers of ten and the models' constants."""
     numbers = [sign * 10.0**n for n in (0, 1, 2, 4, -2) for sign in (1, -1)]
@@ -424,13 +346,3 @@ def offsets(model: ModelProto, shapes: Mapping[str, Shape], seed: int, values: V
         yield Feed(f"around {number:.3g}", arrays)
 
 
-def _sizes(kind: TypeProto) -> list[int | None] | None:
-    if not kind.HasField("tensor_type"):
-        return []
-    return sizes_of(kind)
-
-
-def _labels(value: onnx.ValueInfoProto) -> list[str]:
-    """A name for every dimension: equal names are equal sizes."""
-    dims = value.type.tensor_type.shape.dim
-    return [d.dim_param if d.dim_param.isidentifier() else f"{value.name}:{k}" for k, d in enumerate(dims)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from onnx import ModelProto, TypeProto, ValueInfoProto
 
-from tensaurus.ops.onnx_form import dtype_name
+from tensaurus.ops.element_type import dtype_name
 
 
 def inputs_of(model: ModelProto) -> list[ValueInfoProto]:
@@ -46,11 +46,11 @@ def _different(
         if sorted(names) == sorted(others):
             return [f"the {what}s are in the order {_listed(others)}, not {_listed(names)}"]
         return [f"the {what}s are {_listed(others)}, not {_listed(names)}"]
-    found = []
+    differences = []
     for one, other in zip(left, right, strict=True):
         if not _agree(one.type, other.type, strict):
-            found.append(f"{what} {one.name} is {_text(other.type)}, not {_text(one.type)}")
-    return found
+            differences.append(f"{what} {one.name} is {_text(other.type)}, not {_text(one.type)}")
+    return differences
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,8 +1,8 @@
-"""Is one output of a candidate right?  Its error beside those of the original and its neighbours.
+"""Is one output of a candidate right?  Its error beside those of the original and its perturbed copies.
 
     |b - ref|  <=  K * max(own, like) + C * u * |ref| + tiny          for every element
 
-own    the largest error at this element of the original and of its neighbours (models one rounding away)
+own    the largest error at this element of the original and of its perturbed copies (one rounding away)
 like   the 0.9-quantile of `own` over the elements of like magnitude (within a factor of two, where there are
        64 such; else over as many powers of two as hold 64, but eight at most)
 u      half the spacing of the output's type at 1; tiny is its smallest normal number
@@ -14,15 +14,15 @@ An own error is *implausible* where it exceeds
 
     K * max(spread, like) + sqrt(u) * scale + tiny
 
-spread  the largest distance of a neighbour's result from the original's own, and of the reference from
+spread  the largest distance of a perturbed copy's result from the original's own, and of the reference from
         itself where the result of every operator is rounded to its type
 scale   the largest element of the output, on these inputs or on plausible ones: kernels know a function's
         values (0 to 1 of a sigmoid), not its tails
 
-Rounding that moves a result so far from the exact one moves the neighbours' results as well, and kernels that
-approximate a function (exp, erf) keep half of the digits of their type.  Beyond that a witness is asked: the
-runtime on the model as it is written.  If it is right, the runtime is not; else, from the fourth root of u on
-(which no sum in another order loses), the runtime or the reference is wrong.
+Rounding that moves a result so far from the exact one moves those of perturbed copies as well, and kernels
+that approximate a function (exp, erf) keep half of the digits of their type.  Beyond that a witness is asked:
+the runtime on the model as it is written.  If it is right, the runtime is not; else, from the fourth root of
+u on (which no sum in another order loses), the runtime or the reference is wrong.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Sight:
 
 @dataclass
 class Original:
-    """One output of the original on one input: the reference, its own result, and its neighbours'.
+    """One output of the original on one input: the reference, its own result, and its perturbed copies'.
 
     `unit` is the type whose rounding is allowed for, the output's own by default; `unreal` where infinities
     came in: which of infinities and NaN goes out is the order of computing there.  `scale` is the output's
@@ -85,9 +85,9 @@ class Original:
     unreal: bool = False
     scale: float = 0.0
     error: Any = None  # float64: the largest so far
-    spread: Any = None  # float64: the largest distance of a neighbour from the original's own
-    strange: Any = None  # where a neighbour is not finite
-    seen: list[Any] = field(default_factory=list)  # integers that a neighbour or the reference has there
+    spread: Any = None  # float64: the largest distance of a perturbed copy from the original's own
+    strange: Any = None  # where a perturbed copy is not finite
+    seen: list[Any] = field(default_factory=list)  # integers that a perturbed copy or the reference has there
     miscomputed: Any = None  # where the runtime computes the original wrong
     truth: Any = None  # the float64 reference, whatever the runtime makes of it
 
@@ -104,7 +104,7 @@ class Original:
             self.seen = [self.reference]
 
     def add(self, sample: Any) -> None:
-        """What a neighbour computed."""
+        """What a perturbed copy computed."""
         if _shape(sample) != _shape(self.own):
             return
         if self.error is not None:
@@ -138,7 +138,7 @@ class Original:
             if not self.seen or _shape(result) != _shape(self.own):
                 return np.zeros((), bool)
             differs = np.asarray(result != self.reference)
-            for sample in self.seen[1:]:  # rounding decides where neighbours differ
+            for sample in self.seen[1:]:  # rounding decides where perturbed copies differ
                 differs &= sample == self.own
             return differs
         finite = np.isfinite(self.reference)
@@ -170,16 +170,16 @@ class Original:
             witness = self.own
         cleared = wrong & ~self._implausible(witness) & self._agrees(witness)
         doubtful = self._implausible(self.own, 4.0) & ~cleared
-        told = self._relative(cleared), self._relative(doubtful)
+        sizes = self._relative(cleared), self._relative(doubtful)
         if self.error is None:
             if doubtful.any():
                 self.reference = np.where(doubtful, self.own, self.reference)
             old, kept = self.own, self.seen[1:]
             self.own = np.where(cleared, self.reference, self.own)
-            # what the runtime made of neighbours is wrong there, too
+            # what the runtime made of perturbed copies is wrong there, too
             self.seen = [self.reference, *(np.where(cleared & (n == old), self.own, n) for n in kept)]
             self.miscomputed = cleared if cleared.any() else None
-            return told
+            return sizes
         if doubtful.any():
             self.reference = np.where(doubtful, self.own.astype(np.float64), self.reference)
             beside = _larger(self.spread, _distance(witness, self.own))
@@ -190,7 +190,7 @@ class Original:
             self.error = np.where(doubtful, self.error, right)
             with np.errstate(all="ignore"):
                 self.miscomputed = cleared | (_distance(old, self.reference) > self.allowed())
-        return told
+        return sizes
 
     @property
     def largest(self) -> float:
@@ -230,15 +230,15 @@ class Original:
         return self._real(candidate)
 
     def _discrete(self, candidate: Array) -> Finding:
-        """Equal to the original, or to the reference or a neighbour where these differ from it."""
+        """Equal to the original, or to the reference or a perturbed copy where these differ from it."""
         right = np.asarray(candidate == self.own)
         for sample in self.seen:
             right |= candidate == sample
         if right.all():
             return Finding()
         place = tuple(int(i) for i in np.argwhere(~right)[0])
-        told = f"differs at {int((~right).sum())} of {right.size} elements, first at {list(place)}: "
-        return Finding(False, np.inf, reason=f"{told}{candidate[place]}, not {self.own[place]}")
+        difference = f"differs at {int((~right).sum())} of {right.size} elements, first at {list(place)}: "
+        return Finding(False, np.inf, reason=f"{difference}{candidate[place]}, not {self.own[place]}")
 
     def _real(self, candidate: Array) -> Finding:
         reference = self.reference
@@ -254,8 +254,8 @@ class Original:
         settled = (fine & ~own_fine & ~finite) | (~fine & ~own_fine & ~finite & other)
         if (wrong := broken | settled).any():
             place = tuple(int(i) for i in np.argwhere(wrong)[0])
-            told = f"has {candidate[place]} where the original has {self.own[place]}"
-            return Finding(False, np.inf, reason=f"{told}, at {list(place)}")
+            difference = f"has {candidate[place]} where the original has {self.own[place]}"
+            return Finding(False, np.inf, reason=f"{difference}, at {list(place)}")
         both = fine & finite
         if not both.any():
             return Finding()
@@ -273,9 +273,9 @@ class Original:
         max_abs = float(error.max())
         reason = ""
         if worst > 1:
-            told = f"is {candidate[place]:.9g} where the exact value is {reference[place]:.9g}"
+            difference = f"is {candidate[place]:.9g} where the exact value is {reference[place]:.9g}"
             mine = "" if self.unit is not None else f" and the original's {self.own[place]:.9g}"
-            reason = f"{told}{mine}, at {list(place)}"
+            reason = f"{difference}{mine}, at {list(place)}"
         return Finding(worst <= 1, worst, max_abs, max_abs / scale, own_abs, own_abs / scale, reason)
 
     def allowed(self) -> Array:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from onnx import ModelProto, ValueInfoProto
 
-from tensaurus.equivalence.neighbours import neighbour
+from tensaurus.equivalence.perturbation import perturbed_model
 from tensaurus.graph.build import Build
 from tensaurus.graph.frame import bodies_of
 from tensaurus.graph.model_file import TWO_GIGABYTES, load_model
@@ -53,9 +53,9 @@ class Model:
         parts = (self.proto.graph, *self.proto.functions)
         return any(True for part in parts for node in part.node for _ in bodies_of(node))
 
-    def neighbour(self, seed: int, kept: Collection[float]) -> Build:
-        """The model one rounding away, as a runtime gets it; see `neighbours`."""
-        made = neighbour(self.proto, seed, kept)
+    def perturbed(self, seed: int, kept: Collection[float]) -> Build:
+        """The model one rounding away, as a runtime gets it; see `perturbation`."""
+        made = perturbed_model(self.proto, seed, kept)
         del made.graph.input[:]
         made.graph.input.extend(self.inputs)
         return Build(bytes(made.SerializeToString()), self.build.libraries)

@@ -8,7 +8,8 @@ from onnx import ModelProto
 
 from tensaurus.backends import Array
 from tensaurus.cost.worker import RUN_LIMIT, WorkerError, tried
-from tensaurus.equivalence.inputs import Values, assignments, feed
+from tensaurus.equivalence.inputs import Values, feed
+from tensaurus.equivalence.shapes import assignments
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.build import Build
 

@@ -11,12 +11,13 @@ from rich.text import Text
 
 from tensaurus.cost.machine import default_threads
 from tensaurus.cost.worker import RUN_LIMIT, WorkerError
+from tensaurus.equivalence.baseline import Stage, silent
 from tensaurus.equivalence.field_check import FieldCheck
 from tensaurus.equivalence.given import Inputs, given_inputs
 from tensaurus.equivalence.inputs import KINDS
 from tensaurus.equivalence.interface import same_interface
 from tensaurus.equivalence.model import Model
-from tensaurus.equivalence.trial import Stage, Trial, silent
+from tensaurus.equivalence.trial import Trial
 from tensaurus.errors import naming
 from tensaurus.graph.build import Build
 from tensaurus.report.summary import Equality

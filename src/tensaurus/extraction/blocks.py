@@ -27,16 +27,16 @@ class Block:
 
     def adopted(self, choice: Choice) -> list[dict[int, int]]:
         """What a choice of the whole takes in each occurrence."""
-        found = []
+        adopted = []
         for choices, classes in zip(self.choices, self.classes, strict=True):
             places = {number: place for place, number in enumerate(choices)}
-            found.append({g: places[choice[old]] for g, old in enumerate(classes) if old in choice})
-        return found
+            adopted.append({g: places[choice[old]] for g, old in enumerate(classes) if old in choice})
+        return adopted
 
 
 def blocks(problem: Problem) -> list[Block]:
     """The parts that share no class, the smallest first.  Roots must be all that every program needs."""
-    found: dict[Any, Block] = {}
+    blocks_of: dict[Any, Block] = {}
     parts = _connected(problem)
     for groups in parts:
         order = _canonical(problem, groups) if len(parts) > 1 else groups
@@ -51,9 +51,9 @@ def blocks(problem: Problem) -> list[Block]:
         roots = [place[root] for root in problem.roots if root in place]
         choices = [number for row in rows for _, _, number in row]
         key = (tuple(tuple((cost, reads) for cost, reads, _ in row) for row in rows), tuple(sorted(roots)))
-        if key in found:
-            found[key].choices.append(choices)
-            found[key].classes.append(order)
+        if key in blocks_of:
+            blocks_of[key].choices.append(choices)
+            blocks_of[key].classes.append(order)
             continue
         starts = [sum(len(row) for row in rows[:k]) for k in range(len(rows))]
         part = Problem(
@@ -63,8 +63,8 @@ def blocks(problem: Problem) -> list[Block]:
             [list(range(start, start + len(row))) for start, row in zip(starts, rows, strict=True)],
             sorted(roots),
         )
-        found[key] = Block(part, [choices], [order])
-    return sorted(found.values(), key=lambda block: len(block.problem.costs))
+        blocks_of[key] = Block(part, [choices], [order])
+    return sorted(blocks_of.values(), key=lambda block: len(block.problem.costs))
 
 
 def _connected(problem: Problem) -> list[list[int]]:

@@ -35,23 +35,23 @@ class Covers:
         # Of what a choice reads one class stands for it: the dearest that is not read in any case.
         self._below: list[int | None] = []
         for number, children in enumerate(problem.children):
-            found = max((c for c in children if c not in roots), key=lambda c: (totals[c], -c), default=None)
-            below = found is not None and totals[found] > problem.costs[number]
-            self._below.append(found if below else None)
+            dear = max((c for c in children if c not in roots), key=lambda c: (totals[c], -c), default=None)
+            below = dear is not None and totals[dear] > problem.costs[number]
+            self._below.append(dear if below else None)
 
     def _leaves(self, group: int) -> frozenset[int]:
         """Choices of which every program of the class takes one: the way down a program ends somewhere."""
         if group not in self._known:
-            found, stack, seen = set(), [group], {group}
+            leaves, stack, seen = set(), [group], {group}
             while stack:
                 for number in self._problem.members[stack.pop()]:
                     below = self._below[number]
                     if below is None:
-                        found.add(number)
+                        leaves.add(number)
                     elif below not in seen:
                         seen.add(below)
                         stack.append(below)
-            self._known[group] = frozenset(found)
+            self._known[group] = frozenset(leaves)
         return self._known[group]
 
     def broken(self, x: Sequence[float], y: Sequence[float]) -> list[Cover]:
@@ -64,14 +64,14 @@ class Covers:
         for group, leaves in taken.items():
             for number in leaves:
                 readers[number].append(group)
-        found: dict[tuple[int, frozenset[int]], float] = {}
+        excesses: dict[tuple[int, frozenset[int]], float] = {}
         for group, leaves in taken.items():
             if len(leaves) > 1:
                 most = max(len(readers[number]) for number in leaves)
                 for by in range(2, min(most, MOST) + 1):
                     for inside, excess in self._grown(group, by, x, y, taken, readers):
-                        found[by, inside] = excess
-        best = sorted(found, key=lambda key: (-found[key], key[0], sorted(key[1])))
+                        excesses[by, inside] = excess
+        best = sorted(excesses, key=lambda key: (-excesses[key], key[0], sorted(key[1])))
         return [self._row(by, sorted(inside)) for by, inside in best[:ROWS]]
 
     def _grown(

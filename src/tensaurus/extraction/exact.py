@@ -104,9 +104,9 @@ class _Whole:
         smaller = shrink(problem, (monotonic() + deadline) / 2) if shrunk else unshrunk(problem)
         left = smaller.problem
         places = [[list(range(len(left.costs)))], [list(range(len(left.members)))]]
-        found = blocks(left) if shrunk else [Block(left, *places)]
+        parts = blocks(left) if shrunk else [Block(left, *places)]
         first = smaller.adopted(improved(problem, greedy(problem), deadline) if start is None else start)
-        return cls(smaller, [_Part.of(block, first, cycles, deadline) for block in found])
+        return cls(smaller, [_Part.of(block, first, cycles, deadline) for block in parts])
 
     def improve(self, search: _Search, deadline: float) -> None:
         """Solve the parts; those that did not finish get the time that others left."""
@@ -155,8 +155,8 @@ class _Part:
         """
         problem = block.problem
         starts = block.adopted(start)
-        found = [greedy(problem), *starts, *(_repaired(problem, choice) for choice in starts)]
-        best = min(found, key=lambda choice: dag_cost(problem, choice))
+        candidates = [greedy(problem), *starts, *(_repaired(problem, choice) for choice in starts)]
+        best = min(candidates, key=lambda choice: dag_cost(problem, choice))
         best = improved(problem, best, deadline)
         return cls(block, formulate(problem, cycles), needed(problem, best), dag_cost(problem, best))
 
@@ -242,18 +242,18 @@ class _Search:
             solvers.append(CpSat(self.workers - beside, self.seed))
         if self.solver in ("highs", "both"):
             solvers.append(Highs(self.seed))
-        found: list[Answer] = []
+        answers: list[Answer] = []
         with ThreadPoolExecutor(len(solvers)) as pool:
             running = [pool.submit(s.solve, part.form, part.choice, part.cost, seconds) for s in solvers]
             try:
                 for answer in as_completed(running):
-                    found.append(answer.result())
-                    if found[-1].done:
+                    answers.append(answer.result())
+                    if answers[-1].done:
                         break
             finally:
                 for one in solvers:
                     one.stop()
-        return found
+        return answers
 
 
 def _repaired(problem: Problem, choice: Choice) -> dict[int, int]:

@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
+from tensaurus.extraction.components import components
+from tensaurus.extraction.needs import needs_of
 from tensaurus.extraction.problem import Choice, Problem
-from tensaurus.extraction.shrink import components, needs_of
 
 __all__ = [
     "Answer",
@@ -98,11 +99,11 @@ def heights(form: Formulation, choice: Choice) -> dict[int, int]:
     below: dict[int, list[int]] = defaultdict(list)
     for number, _, lower in form.orders:
         below[number].append(lower)
-    found = dict.fromkeys(form.ranges, 0)
+    heights_of = dict.fromkeys(form.ranges, 0)
     for group in form.problem.order(choice) or ():
         if group in form.ranges:
-            found[group] = max((found[lower] + 1 for lower in below[choice[group]]), default=0)
-    return found
+            heights_of[group] = max((heights_of[lower] + 1 for lower in below[choice[group]]), default=0)
+    return heights_of
 
 
 def support(problem: Problem, loop: Collection[int]) -> list[int]:
@@ -147,11 +148,11 @@ def exclusions(problem: Problem) -> Iterator[Cover]:
                 for other in _bits(below[number]):
                     above[other] |= 1 << group
         for group in part if inside else ():
-            found: dict[int, list[int]] = defaultdict(list)
+            excluded: dict[int, list[int]] = defaultdict(list)
             for number in problem.members[group]:
                 for other in _bits(below[number] & above[group]):
-                    found[other].append(number)
-            for other, numbers in found.items():
+                    excluded[other].append(number)
+            for other, numbers in excluded.items():
                 free = [number for number in problem.members[other] if not below[number] >> group & 1]
                 yield Cover(dict.fromkeys(free, 1) | dict.fromkeys(numbers, -1), [], 0)
 

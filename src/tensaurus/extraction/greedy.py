@@ -75,11 +75,11 @@ def greedy_dag(problem: Problem, deadline: float = inf) -> dict[int, int]:
 
     def together(number: int) -> dict[int, int]:
         """The choice over its children's programs; where two of those differ, the larger's counts."""
-        group, found = problem.groups[number], {problem.groups[number]: number}
+        group, merged = problem.groups[number], {problem.groups[number]: number}
         for child in sorted(problem.children[number], key=lambda c: -len(programs[c])):
             for below, choice in programs[child].items():
-                found.setdefault(below, choice)
-        return _needed(problem, group, found)
+                merged.setdefault(below, choice)
+        return _needed(problem, group, merged)
 
     queue = list(trees)  # in the order in which the trees were found: children first
     for group in queue:

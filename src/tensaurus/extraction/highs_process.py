@@ -46,8 +46,8 @@ def solve(task: dict[str, Any]) -> tuple[float, list[float] | None, bool]:
     solver.setSolution(start)
     solver.run()
     info = solver.getInfo()
-    found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
-    values = list(solver.getSolution().col_value)[:whole] if found else None
+    feasible = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+    values = list(solver.getSolution().col_value)[:whole] if feasible else None
     done = solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
     return info.mip_dual_bound, values, done
 

@@ -53,8 +53,8 @@ class _Climb:
     def fully(self, choice: Choice) -> dict[int, int]:
         """Every way up from a choice, until no move gains."""
         begun = needed(self.problem, choice)
-        found = [self.steeply(begun, 1), self.steeply(begun, -1), self.anyhow(begun)]
-        best = min(found, key=lambda better: _total(self.problem, better))
+        ends = [self.steeply(begun, 1), self.steeply(begun, -1), self.anyhow(begun)]
+        best = min(ends, key=lambda better: _total(self.problem, better))
         while (alone := self.singly(best)) is not best:
             best = self.anyhow(alone)
         return best
@@ -149,11 +149,11 @@ class _Climb:
 
     def _change(self, standing: _Standing, shared: int) -> float:
         """What the move to a class changes of the cost; 0 where it turns nothing."""
-        found = standing.changes.get(shared)
-        if found is None:
+        change = standing.changes.get(shared)
+        if change is None:
             turns = self.offers.turns(shared, standing.best)
-            found = standing.changes[shared] = standing.change(turns) if turns else 0.0
-        return found
+            change = standing.changes[shared] = standing.change(turns) if turns else 0.0
+        return change
 
     def _turned(self, standing: _Standing, shared: int, cost: float) -> dict[int, int] | None:
         return self._cheaper(standing, self.offers.turns(shared, standing.best), cost)
@@ -197,13 +197,13 @@ class _Offers:
 
     def turnable(self, best: Choice) -> list[int]:
         """Classes that two or more of the classes in use could read, and do not all."""
-        found = []
+        turnable = []
         for shared, known in self.known.items():
             if len(known) > 1:
                 used = [best[group] != number for group, number in known.items() if group in best]
                 if len(used) > 1 and any(used):
-                    found.append(shared)
-        return found
+                    turnable.append(shared)
+        return turnable
 
 
 class _Standing:
@@ -270,7 +270,7 @@ def _resolved(
     problem: Problem, best: Choice, turns: Mapping[int, int], trees: Choice
 ) -> dict[int, int] | None:
     """The choice after the turns, what is new below them by the cheapest trees; None where there is none."""
-    found: dict[int, int] = {}
+    chosen: dict[int, int] = {}
     state: dict[int, bool] = {}  # false while below it is looked at
     stack = list(problem.roots)
     while stack:
@@ -285,14 +285,14 @@ def _resolved(
             number = best.get(group, trees.get(group))
         if number is None:  # a class that needs itself
             return None
-        found[group] = number
+        chosen[group] = number
         for child in problem.children[number]:
             seen = state.get(child)
             if seen is None:
                 stack.append(child)
             elif not seen:
                 return None
-    return found
+    return chosen
 
 
 def _total(problem: Problem, choice: Choice) -> float:

@@ -13,11 +13,11 @@ from math import frexp, inf, ldexp
 from time import monotonic
 from typing import Any
 
+from tensaurus.extraction.components import components
 from tensaurus.extraction.covers import Covers
 from tensaurus.extraction.formulation import Cover, Formulation, Support, exclusions, support
 from tensaurus.extraction.greedy import greedy
 from tensaurus.extraction.problem import Choice, Problem, dag_cost, needed
-from tensaurus.extraction.shrink import components
 
 __all__ = ["Relaxed", "relax"]
 
@@ -63,8 +63,8 @@ def relax(form: Formulation, start: Choice, cost: float, deadline: float) -> Rel
     mark, since = 0.0, 0
     while linear.solve(deadline - monotonic()):
         rounds += 1
-        found, with_each = linear.bounds()
-        bound, least = max(bound, found), list(map(max, least, with_each))
+        objective, with_each = linear.bounds()
+        bound, least = max(bound, objective), list(map(max, least, with_each))
         x, y = linear.x, linear.y
         rounded = _rounded(problem, x)
         price = dag_cost(problem, rounded)
@@ -203,8 +203,8 @@ class _Linear:
 def _broken(problem: Problem, x: Sequence[float], y: Sequence[float], inner: set[int]) -> Iterator[Support]:
     """Rows that the solution breaks: of short cycles, and of sets that grow from one class."""
     seen: set[frozenset[int]] = set()
-    for found, rows in ((_cycles, len(inner)), (_sets, ROWS)):
-        for loop in found(problem, x, y, inner):
+    for search, rows in ((_cycles, len(inner)), (_sets, ROWS)):
+        for loop in search(problem, x, y, inner):
             if loop in seen:
                 continue
             seen.add(loop)

@@ -12,10 +12,12 @@ from functools import partial
 from math import inf
 from time import monotonic
 
+from tensaurus.extraction.components import components
 from tensaurus.extraction.greedy import greedy, tree_costs
+from tensaurus.extraction.needs import needs_of
 from tensaurus.extraction.problem import Choice, Problem, needed
 
-__all__ = ["Shrunk", "components", "needs_of", "shrink", "unshrunk"]
+__all__ = ["Shrunk", "shrink", "unshrunk"]
 
 WIDTH = 4  # an inlined class may add so many reads
 BEST = 8  # of the choices kept of a class, so many are tried as substitutes of another
@@ -330,87 +332,10 @@ class _Work:
         return Shrunk(smaller, self.whole, choices, self.reached, self.given, self.paid)
 
 
-def needs_of(
-    children: Sequence[Iterable[int]], members: Sequence[Sequence[int]], reached: Sequence[int]
-) -> dict[int, int]:
-    """Of each class, those that all of its programs use: itself, and what every choice needs.
-
-    Any solution of these equations is right, by induction on a program's height; this is the largest.
-    """
-    every = 0
-    for group in reached:
-        every |= 1 << group
-    needs = dict.fromkeys(reached, every)
-    readers: dict[int, set[int]] = {group: set() for group in reached}
-    for group in reached:
-        for number in members[group]:
-            for child in children[number]:
-                readers[child].add(group)
-    queue = list(reversed(reached))
-    waiting = set(queue)
-    while queue:
-        later: list[int] = []
-        for group in queue:
-            waiting.discard(group)
-            common = every
-            for number in members[group]:
-                below = 0
-                for child in children[number]:
-                    below |= needs[child]
-                common &= below
-            found = common | 1 << group
-            if found != needs[group]:
-                needs[group] = found
-                fresh = readers[group] - waiting
-                waiting |= fresh
-                later += sorted(fresh)
-        queue = later
-    return needs
-
-
-def _until(deadline: float, found: Iterable[int]) -> Iterator[int]:
-    for each in found:
+def _until(deadline: float, numbers: Iterable[int]) -> Iterator[int]:
+    for each in numbers:
         if monotonic() > deadline:
             return
         yield each
 
 
-def components(problem: Problem, among: Iterable[int] | None = None) -> list[list[int]]:
-    """Strongly connected components of the classes, what is read first (Tarjan)."""
-    index: dict[int, int] = {}
-    low: dict[int, int] = {}
-    on: set[int] = set()
-    stack: list[int] = []
-    found: list[list[int]] = []
-    starts = list(range(len(problem.members)) if among is None else among)
-    below = {
-        g: list(dict.fromkeys(c for n in problem.members[g] for c in problem.children[n])) for g in starts
-    }
-    for start in starts:
-        if start in index:
-            continue
-        work = [(start, 0)]
-        while work:
-            group, place = work.pop()
-            if not place:
-                index[group] = low[group] = len(index)
-                stack.append(group)
-                on.add(group)
-            for position in range(place, len(below[group])):
-                child = below[group][position]
-                if child not in index:
-                    work += [(group, position + 1), (child, 0)]
-                    break
-                if child in on:
-                    low[group] = min(low[group], index[child])
-            else:
-                if low[group] == index[group]:
-                    part: list[int] = []
-                    while not part or part[-1] != group:
-                        part.append(stack.pop())
-                        on.discard(part[-1])
-                    found.append(part)
-                if work:
-                    above = work[-1][0]
-                    low[above] = min(low[above], low[group])
-    return found

@@ -38,18 +38,18 @@ def bytes_of(kind: TensorType) -> int:
 
 def census(program: Program) -> Census:
     """Counts over the program and the bodies in it."""
-    found = Census()
+    tally = Census()
 
     def count(part: Program) -> None:
         for node in part.nodes:
             if node.declared:
-                found.typed += 1
+                tally.typed += 1
             elif node.op is OPAQUE:
                 form = node.attribute("form")
-                found.opaque[form.operator] += 1
-                found.reasons[form.operator, form.reason] += 1
+                tally.opaque[form.operator] += 1
+                tally.reasons[form.operator, form.reason] += 1
                 for _, body in form.bodies:
                     count(body)
 
     count(program)
-    return found
+    return tally

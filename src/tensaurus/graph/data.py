@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from tensaurus.ops.onnx_form import dtype_code, dtype_name
+from tensaurus.ops.element_type import dtype_code, dtype_name
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -56,22 +56,22 @@ class Data:
         self.digest = self._hash()
 
     def _hash(self) -> bytes:
-        found = hashlib.blake2b(f"{self.dtype}{self.shape}".encode(), digest_size=16)
+        state = hashlib.blake2b(f"{self.dtype}{self.shape}".encode(), digest_size=16)
         proto = self._proto
         if self.dtype == "string":
             assert proto is not None
             if len(proto.string_data) != prod(self.shape):
                 raise ValueError(f"{len(proto.string_data)} elements for the shape {list(self.shape)}")
             for text in proto.string_data:
-                found.update(len(text).to_bytes(8, "little") + text)
+                state.update(len(text).to_bytes(8, "little") + text)
         elif proto is not None and proto.HasField("raw_data"):
             raw = proto.raw_data
             if len(raw) != size_in_bytes(self.dtype, self.shape):
                 raise ValueError(f"{len(raw)} bytes for {self.dtype}{list(self.shape)}")
-            found.update(self.array.tobytes() if self.dtype in BITS else raw)
+            state.update(self.array.tobytes() if self.dtype in BITS else raw)
         else:
-            found.update(self.array.tobytes())
-        return found.digest()
+            state.update(self.array.tobytes())
+        return state.digest()
 
     @property
     def array(self) -> Array:
@@ -85,10 +85,10 @@ class Data:
     def proto(self, name: str) -> TensorProto:
         """The constant as ONNX wrote it, under another name."""
         if self._proto is not None:
-            found = TensorProto()
-            found.CopyFrom(self._proto)
-            found.name = name
-            return found
+            proto = TensorProto()
+            proto.CopyFrom(self._proto)
+            proto.name = name
+            return proto
         return numpy_helper.from_array(self.array, name)
 
     def __hash__(self) -> int:
@@ -107,9 +107,9 @@ ESCAPED = "surrogateescape"  # what is no UTF-8 stays what it is
 
 
 def _texts(proto: TensorProto) -> Array:
-    found = np.empty(len(proto.string_data), object)
-    found[:] = [text.decode(errors=ESCAPED) for text in proto.string_data]
-    return found.reshape(tuple(proto.dims))
+    texts = np.empty(len(proto.string_data), object)
+    texts[:] = [text.decode(errors=ESCAPED) for text in proto.string_data]
+    return texts.reshape(tuple(proto.dims))
 
 
 def _text_proto(array: Array) -> TensorProto:

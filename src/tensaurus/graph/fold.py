@@ -89,19 +89,19 @@ def _folded(node: Node) -> Node | None:
     if any(_bytes(n) > SCRATCH * (before + GROWTH) for n in needed if len(n.types) == 1):
         return None
     stepwise = _jumps(needed)
-    found: dict[Node, Array] = {}
+    values: dict[Node, Array] = {}
     field = Reals(strict=True)
     try:
         for part in needed:
             if len(part.types) != 1:
                 continue
             if part.op is CONSTANT:
-                found[part] = field.lift(part.attribute("data").array)
+                values[part] = field.lift(part.attribute("data").array)
                 continue
-            found[part] = evaluated(part, found, field)
+            values[part] = evaluated(part, values, field)
             if stepwise:
-                found[part] = field.lift(_rounded(found[part], part.tensor))
-        return constant(Data(_rounded(found[node], kind)))
+                values[part] = field.lift(_rounded(values[part], part.tensor))
+        return constant(Data(_rounded(values[node], kind)))
     except (Untypable, NotImplementedError, ArithmeticError):
         return None
 

@@ -86,8 +86,8 @@ def _sorted(graph: GraphProto) -> list[int] | None:
 
 def _read(node: NodeProto) -> set[str]:
     """The names that the node and the bodies in it read."""
-    found = set(node.input)
+    names = set(node.input)
     for body in (inner for graph in bodies_of(node) for inner in graphs_in(graph)):
-        found.update(name for reader in body.node for name in reader.input)
-        found.update(value.name for value in body.output)
-    return found
+        names.update(name for reader in body.node for name in reader.input)
+        names.update(value.name for value in body.output)
+    return names

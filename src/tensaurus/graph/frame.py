@@ -46,11 +46,11 @@ def opset_of(model: ModelProto) -> int:
 
 def opsets_of(model: ModelProto) -> dict[str, int]:
     """The version of each domain that the model imports; ONNX's own domain is ""."""
-    found: dict[str, int] = {}
+    opsets: dict[str, int] = {}
     for entry in model.opset_import:
         domain = "" if entry.domain in ONNX_DOMAINS else entry.domain
-        found[domain] = max(found.get(domain, 1), entry.version)
-    return found
+        opsets[domain] = max(opsets.get(domain, 1), entry.version)
+    return opsets
 
 
 def bodies_of(node: NodeProto) -> Iterator[GraphProto]:

@@ -19,8 +19,8 @@ from tensaurus.graph.frame import bodies_of, graphs_in
 from tensaurus.graph.node import OtherType, Type
 from tensaurus.graph.shape_inference import infer_shapes
 from tensaurus.ops import TensorType
+from tensaurus.ops.element_type import dtype_code, dtype_name
 from tensaurus.ops.leaf_form import ONNX_DOMAINS
-from tensaurus.ops.onnx_form import dtype_code, dtype_name
 
 # what exporters write for a size that they do not know, and names that the text form needs itself
 _NO_NAMES = frozenset({"none", "null", "unknown", "dynamic", "inf", "nan", "max", "min", "true", "false"})
@@ -76,7 +76,7 @@ def fix_shapes(
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where a value is: in which graph, and in which scope of named sizes."""
 
     graph: str
@@ -115,7 +115,7 @@ class Types:
             )
 
     def of(
-        self, proto: TypeProto, name: str, place: Place, sizes: Mapping[str, Size] = MappingProxyType({})
+        self, proto: TypeProto, name: str, place: Location, sizes: Mapping[str, Size] = MappingProxyType({})
     ) -> Type:
         """Our type of a value; `sizes` are those that some names stand for.
 
@@ -142,7 +142,7 @@ class Types:
         opset: int,
         kinds: Sequence[Type | None],
         values: Sequence[Any],
-        place: Place,
+        place: Location,
         stated: Sequence[TypeProto],
     ) -> list[Type]:
         """The types of a node's outputs, from those of its arguments and the values of these where known."""
@@ -154,18 +154,18 @@ class Types:
             if name and value is not None:
                 data[name] = numpy_helper.from_array(value, name)
         domain = "" if node.domain in ONNX_DOMAINS else node.domain
-        found: dict[str, TypeProto] = {}
+        inferred: dict[str, TypeProto] = {}
         if not any(True for _ in bodies_of(node)):
             try:
                 schema = defs.get_schema(node.op_type, opset, domain)
                 imports = [helper.make_opsetid(domain, opset)]
-                found = onnx.shape_inference.infer_node_outputs(
+                inferred = onnx.shape_inference.infer_node_outputs(
                     schema, node, types, data, opset_imports=imports
                 )
             except Exception:  # no schema, or an inference that cannot: the whole model's stays
-                found = {}
+                inferred = {}
         merged = [
-            _merged(found.get(n, TypeProto()), s, sizes) for n, s in zip(node.output, stated, strict=True)
+            _merged(inferred.get(n, TypeProto()), s, sizes) for n, s in zip(node.output, stated, strict=True)
         ]
         return [self.of(kind, name, place, sizes) for name, kind in zip(node.output, merged, strict=True)]
 
@@ -183,31 +183,32 @@ class Types:
         return self._symbols[key]
 
 
-def contradiction(kind: TensorType, told: TypeProto, *, element: bool = False) -> str:
-    """How a type differs from what is told of it; empty where it does not, or nothing is.
+def contradiction(kind: TensorType, stated: TypeProto, *, element: bool = False) -> str:
+    """How a type differs from what is stated of it; empty where it does not, or nothing is.
 
     Sizes are compared where both are numbers, and not at all where the `element` type alone is asked for.
     """
-    tensor = told.tensor_type
-    if told.WhichOneof("value") not in (None, "tensor_type"):
-        return f"{kind}, told to be no tensor"
+    tensor = stated.tensor_type
+    if stated.WhichOneof("value") not in (None, "tensor_type"):
+        return f"{kind}, stated to be no tensor"
     if tensor.elem_type and tensor.elem_type != dtype_code(kind.dtype):
-        return f"{kind}, told to be {dtype_name(tensor.elem_type)}"
+        return f"{kind}, stated to be {dtype_name(tensor.elem_type)}"
     if element or not tensor.HasField("shape"):
         return ""
     sizes = [d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else None for d in tensor.shape.dim]
     differs = len(sizes) != kind.rank or any(
         isinstance(n, int) and m is not None and n != m for n, m in zip(kind.shape, sizes, strict=True)
     )
-    return f"{kind}, told to be [{', '.join('?' if n is None else str(n) for n in sizes)}]" if differs else ""
+    shape = ", ".join("?" if n is None else str(n) for n in sizes)
+    return f"{kind}, stated to be [{shape}]" if differs else ""
 
 
 def _type_proto(kind: Type, sizes: dict[str, Size]) -> TypeProto:
     """The type as ONNX writes it, symbolic sizes under names that `sizes` remembers."""
     if isinstance(kind, OtherType):
-        found = TypeProto()
-        found.ParseFromString(kind.proto)
-        return found
+        proto = TypeProto()
+        proto.ParseFromString(kind.proto)
+        return proto
     dims: list[int | str] = []
     for size in kind.shape:
         if isinstance(size, int):

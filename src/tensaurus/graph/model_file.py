@@ -17,7 +17,7 @@ from tensaurus.files import replacing
 from tensaurus.graph.data import numpy_dtype, size_in_bytes
 from tensaurus.graph.form import in_form, sort_nodes
 from tensaurus.graph.frame import graphs_in, light_copy, tensors_of
-from tensaurus.ops.onnx_form import dtype_name
+from tensaurus.ops.element_type import dtype_name
 
 TWO_GIGABYTES = 2**31 - 2**20
 

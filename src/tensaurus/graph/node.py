@@ -116,16 +116,16 @@ def _intern(
     op: Op | Leaf, args: tuple[Node | None, ...], attrs: tuple[tuple[str, Any], ...], types: tuple[Type, ...]
 ) -> Node:
     key = (op if isinstance(op, Leaf) else op.name, args, attrs, types)
-    found = _nodes.get(key)
-    if found is None:
-        found = Node()
-        found.op, found.args, found.attrs, found.types = op, args, attrs, types
-        found.static = op is CONSTANT or (
+    node = _nodes.get(key)
+    if node is None:
+        node = Node()
+        node.op, node.args, node.attrs, node.types = op, args, attrs, types
+        node.static = op is CONSTANT or (
             (isinstance(op, Op) and not op.kept or op is ITEM) and all(a is None or a.static for a in args)
         )
-        found.serial = next(_serials)
-        _nodes[key] = found
-    return found
+        node.serial = next(_serials)
+        _nodes[key] = node
+    return node
 
 
 def apply(

@@ -29,7 +29,8 @@ from tensaurus.graph.opaque import Form
 from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType
 from tensaurus.ops.leaf_form import ONNX_DOMAINS, copy_node, sparse_initializer
-from tensaurus.ops.onnx_form import NotInOpset, node_proto
+from tensaurus.ops.onnx_form import node_proto
+from tensaurus.ops.schema import NotInOpset
 from tensaurus.ops.size_form import SizeForm
 
 __all__ = ["evaluated", "export", "export_model", "fold", "save_model"]

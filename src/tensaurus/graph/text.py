@@ -12,7 +12,7 @@
     type     ::=  float32[2, N, (N + 1) // 2]  |  other('0a02...')
 
 A line is a Python expression, parsed by Python's own grammar and never run.  Texts are exact:
-`parse(show(program), table(program)) == program`, and every node of it is the same object.
+`parse_program(show(program), table(program)) == program`, and every node of it is the same object.
 """
 
 from __future__ import annotations
@@ -90,16 +90,16 @@ def show(program: Program) -> str:
 
 def table(program: Program) -> dict[str, Data | Form]:
     """What the text of the program names by digest: elements of constants and forms of opaque nodes."""
-    found: dict[str, Data | Form] = {}
+    entries: dict[str, Data | Form] = {}
     for node in program.nodes:
         if node.op is CONSTANT:
             data: Data = node.attribute("data")
             if _numbers(data) is None:
-                found[data.digest.hex()] = data
+                entries[data.digest.hex()] = data
         elif node.op is OPAQUE:
             form: Form = node.attribute("form")
-            found[digest(form)] = form
-    return found
+            entries[form_digest(form)] = form
+    return entries
 
 
 def workload(node: Node) -> str:
@@ -122,13 +122,13 @@ def workload(node: Node) -> str:
     return _applied(node, args)
 
 
-def digest(form: Form) -> str:
+def form_digest(form: Form) -> str:
     """The name of an opaque form: a hash of its operator, attributes and bodies."""
-    found = hashlib.blake2b(form.node, digest_size=16)
-    found.update(f"{form.inputs} {form.outputs}".encode())
+    state = hashlib.blake2b(form.node, digest_size=16)
+    state.update(f"{form.inputs} {form.outputs}".encode())
     for name, body in form.bodies:
-        found.update(f"\n{name}\n{show(body)}".encode())
-    return found.hexdigest()
+        state.update(f"\n{name}\n{show(body)}".encode())
+    return state.hexdigest()
 
 
 def _applied(node: Node, args: list[str]) -> str:
@@ -136,7 +136,7 @@ def _applied(node: Node, args: list[str]) -> str:
     pieces = list(args)
     if node.op is OPAQUE:
         form: Form = node.attribute("form")
-        name, pieces = "opaque", [repr(form.operator), repr(digest(form)), *pieces]
+        name, pieces = "opaque", [repr(form.operator), repr(form_digest(form)), *pieces]
         pieces += [f"identity={value}" for key, value in node.attrs if key == "identity"]
     else:
         name = str(node.op.name)
@@ -151,7 +151,7 @@ def show_type(kind: Type) -> str:
 
 
 def show_value(value: Any) -> str:
-    """An attribute as text that `parse` reads back exactly."""
+    """An attribute as text that `parse_program` reads back exactly."""
     if isinstance(value, tuple):
         return f"({', '.join(map(show_value, value))}{',' if len(value) == 1 else ''})"
     if isinstance(value, Arithmetic):
@@ -173,20 +173,20 @@ def _numbers(data: Data) -> list[Any] | None:
     """The elements, where they are few and their text is exact."""
     if data.dtype not in _NUMBERS or prod(data.shape) > FEW:
         return None
-    found = data.array.ravel().tolist()
-    return None if any(isnan(x) for x in found) else found
+    numbers = data.array.ravel().tolist()
+    return None if any(isnan(x) for x in numbers) else numbers
 
 
 def _show_data(data: Data) -> str:
-    found = _numbers(data)
-    content = [repr(data.digest.hex())] if found is None else map(repr, found)
+    numbers = _numbers(data)
+    content = [repr(data.digest.hex())] if numbers is None else map(repr, numbers)
     return ", ".join([show_type(TensorType(data.dtype, data.shape)), *content])
 
 
 # ---------------------------------------------------------------------------------------- parsing
 
 
-def parse(text: str, table: Mapping[str, Data | Form] | None = None) -> Program:
+def parse_program(text: str, table: Mapping[str, Data | Form] | None = None) -> Program:
     """The program with this text.  Declared nodes are typed again.  Raises ValueError naming the line."""
     reader = _Reader(table or {})
     for number, line in enumerate(text.splitlines(), 1):
@@ -272,9 +272,9 @@ class _Reader:
     def data(self, kind: Type, content: list[Any]) -> Data:
         assert isinstance(kind, TensorType)
         if len(content) == 1 and isinstance(content[0], str):
-            found = self.table[content[0]]
-            assert isinstance(found, Data)
-            return found
+            data = self.table[content[0]]
+            assert isinstance(data, Data)
+            return data
         numbers = [float(x) if kind.dtype.startswith("float") else x for x in content]
         return Data(np.array(numbers, numpy_dtype(kind.dtype)).reshape(kind.shape))
 

@@ -178,25 +178,25 @@ def _evaluated(node: Node, values: Mapping[Tensor, Any]) -> Array:
         lifted = {leaf: v if v.dtype.kind == "O" else sizes.lift(v) for leaf, v in values.items()}
         return _plain(_Sized(lifted, sizes, {}).scope(scope), kind.dtype)
     field = Reals(strict=True)
-    found = interpret(scope, {leaf: field.lift(v) for leaf, v in values.items()}, field)
+    value = interpret(scope, {leaf: field.lift(v) for leaf, v in values.items()}, field)
     with np.errstate(all="ignore"):
-        return found.astype(numpy_dtype(kind.dtype)) if floats else native(found, kind.dtype)
+        return value.astype(numpy_dtype(kind.dtype)) if floats else native(value, kind.dtype)
 
 
-def _plain(found: Array, dtype: str) -> Array:
+def _plain(value: Array, dtype: str) -> Array:
     """Numbers of their type where no symbol is left.
 
     Symbols are sizes, and as sizes they and what is computed of them are taken to be below 2^31.
     """
-    if found.dtype.kind != "O":
-        return native(found, dtype)
-    numbers = [int(x) for x in found.flat if isinstance(x, (int, np.integer))]
-    if len(numbers) == found.size:
-        return native(found.astype(np.int64), dtype)
+    if value.dtype.kind != "O":
+        return native(value, dtype)
+    numbers = [int(x) for x in value.flat if isinstance(x, (int, np.integer))]
+    if len(numbers) == value.size:
+        return native(value.astype(np.int64), dtype)
     low, high = limits(dtype)
     if high < 2**31 - 1 or not all(low <= x <= high for x in numbers):
         raise Untypable(f"sizes that are no {dtype}")
-    return found
+    return value
 
 
 def as_sizes(value: Array) -> tuple[Any, ...] | Any:

@@ -51,7 +51,7 @@ class Example:
         return [None if kind is None else _draw(kind, *span, rng=rng) for kind, span in pairs]
 
 
-def parse(text: str) -> Example:
+def parse_example(text: str) -> Example:
     """Raises ValueError for what the grammar does not allow."""
     types: list[TensorType | None] = []
     ranges: list[tuple[str, tuple[float, ...]]] = []

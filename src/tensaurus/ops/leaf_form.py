@@ -5,7 +5,7 @@ from __future__ import annotations
 from onnx import AttributeProto, NodeProto, SparseTensorProto, TensorProto, defs
 
 from tensaurus.ops.declare import Op
-from tensaurus.ops.onnx_form import schema_of
+from tensaurus.ops.schema import schema_of
 
 ONNX_DOMAINS = ("", "ai.onnx")
 _SPARSE = "sparse_initializer"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,93 +20,13 @@ from onnx import AttributeProto, NodeProto, TensorProto, defs, helper, numpy_hel
 from tensaurus.algebra.size import Arithmetic
 from tensaurus.algebra.typing import Untypable
 from tensaurus.ops.declare import Attributes, Op, TensorType, hashable
+from tensaurus.ops.element_type import dtype_code, dtype_name, tensor_text
+from tensaurus.ops.schema import NotInOpset, attribute_name, formals, implied, most_outputs, schema_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-NEWEST = defs.onnx_opset_version()
 # attributes whose integer is an element type; ours is its name
 DTYPES = frozenset({"to", "dtype", "output_dtype", "precision", "stash_type"})
-
-
-class NotInOpset(Untypable):
-    """This opset lacks the operator, or cannot express these attributes or element types."""
-
-
-def dtype_name(code: int) -> str:
-    """The name of an ONNX element type: "float32" for 1."""
-    name = str(TensorProto.DataType.Name(code)).lower()
-    return {"float": "float32", "double": "float64"}.get(name, name)
-
-
-def dtype_code(name: str) -> int:
-    """The ONNX element type of a name: 1 for "float32"."""
-    name = {"float32": "float", "float64": "double"}.get(name, name)
-    return int(TensorProto.DataType.Value(name.upper()))
-
-
-def tensor_text(dtype: str) -> str:
-    """The element type as schemas write it: "tensor(float)" for "float32"."""
-    short = {"float32": "float", "float64": "double"}.get(dtype, dtype)
-    return f"tensor({short})"
-
-
-@lru_cache(maxsize=4096)
-def _schema(name: str, domain: str, opset: int) -> defs.OpSchema | None:
-    try:
-        return defs.get_schema(name, opset, domain)
-    except defs.SchemaError:
-        return None
-
-
-def schema_of(op: Op, opset: int) -> defs.OpSchema:
-    """ONNX's schema of the operator in an opset.  Raises NotInOpset, also before `since`."""
-    found = _schema(op.name, op.domain, opset)
-    if found is None or found.deprecated:
-        raise NotInOpset(f"opset {opset} has no {op.name}")
-    if opset < op.since:
-        raise NotInOpset(f"{op.name} of opset {opset} differs from that of {op.since}")
-    return found
-
-
-@cache
-def versions(op: Op) -> tuple[int, ...]:
-    """The opsets at which the operator's schema changed and the declaration holds, oldest first."""
-    changed = {
-        max(s.since_version, op.since)
-        for s in defs.get_all_schemas_with_history()
-        if s.name == op.name and s.domain == op.domain
-    }
-    result = []
-    for version in sorted(changed):
-        found = _schema(op.name, op.domain, version)
-        if found is not None and not found.deprecated:
-            result.append(version)
-    return tuple(result)
-
-
-def implied(op: Op, opset: int) -> dict[str, Any]:
-    """What the operator's attributes are in this opset where a node does not give them."""
-    result = {name: value for name, value in op.attributes.items() if op.has_default(name)}
-    for version in sorted(op.before, reverse=True):
-        if opset < version:
-            result.update(op.before[version])
-    return result
-
-
-@cache
-def formals(op: Op, opset: int) -> tuple[str, ...]:
-    """The parameters that are inputs in this opset, in ONNX's order."""
-    names = tuple(n for n in op.order if opset >= op.moved.get(n, 0))
-    schema = schema_of(op, opset)
-    if op.variadic or len(names) <= len(schema.inputs):
-        return names
-    theirs = [i.name.lower() for i in schema.inputs]
-    matching = tuple(n for n in names if n.lower() in theirs)
-    return matching if len(matching) == len(theirs) else names[: len(theirs)]
-
-
-def _attribute_name(op: Op, parameter: str) -> str:
-    return op.formerly.get(parameter, parameter)
 
 
 # ------------------------------------------------------------------------------------------- to ONNX
@@ -157,10 +77,10 @@ def node_proto(
             continue
         name = f"{output_names[0] or op.name}.{parameter}"
         if _is_symbolic(value):
-            found = symbolic(value) if symbolic is not None else None
-            if found is None:
+            tensor_name = symbolic(value) if symbolic is not None else None
+            if tensor_name is None:
                 raise NotInOpset(f"{op.name}: {parameter}={value} is not a number")
-            name, held[found] = found, _objects(value)
+            name, held[tensor_name] = tensor_name, _objects(value)
         else:
             name = fresh(name) if fresh is not None else name
             formal_input = schema.inputs[min(place, len(schema.inputs) - 1)]
@@ -176,7 +96,7 @@ def node_proto(
         if required and not (place < len(node.input) and node.input[place]):
             raise NotInOpset(f"{op.name} of opset {opset} needs its input {theirs.name}")
     for parameter in (*op.attributes, *(i.name for i in op.inputs)):
-        name = _attribute_name(op, parameter)
+        name = attribute_name(op, parameter)
         if parameter in order or name not in schema.attributes:
             continue
         if parameter in op.attributes:
@@ -193,23 +113,9 @@ def node_proto(
     return node, initializers
 
 
-def _variadic_end(parameters: Sequence[Any]) -> bool:
-    return bool(parameters) and parameters[-1].option == defs.OpSchema.FormalParameterOption.Variadic
-
-
-@cache
-def _most_outputs(op: Op, opset: int) -> int | None:
-    """How many outputs the operator has in this opset; None where there is no end."""
-    theirs = schema_of(op, opset).outputs
-    counts = [count for version, count in op.outputs.items() if opset < version]
-    if not _variadic_end(theirs):
-        counts.append(len(theirs))
-    return min(counts, default=None)
-
-
 def _check_outputs(op: Op, names: Sequence[str], opset: int) -> None:
     """Old versions have fewer outputs, or others than the declaration's."""
-    most = _most_outputs(op, opset)
+    most = most_outputs(op, opset)
     if most is not None and any(names[most:]):
         raise NotInOpset(f"{op.name} of opset {opset} has {most} outputs")
 
@@ -225,7 +131,7 @@ def _check_types(op: Op, types: tuple[TensorType | None, ...], opset: int) -> No
         if kind is None:
             continue
         if formal not in order:
-            if _attribute_name(op, formal) not in schema.attributes:
+            if attribute_name(op, formal) not in schema.attributes:
                 raise NotInOpset(f"{op.name} of opset {opset} has no input {formal}")
             continue
         theirs = schema.inputs[min(order.index(formal), len(schema.inputs) - 1)]
@@ -345,7 +251,7 @@ def _check_same(
     constant_of: Callable[[str], Array | None] | None,
 ) -> None:
     """The node must read back as what it was written from."""
-    args, found = from_onnx(op, node, opset, held.get)
+    args, read = from_onnx(op, node, opset, held.get)
     if constant_of is None or not any(isinstance(a, np.ndarray) for a in args):
         wanted = [n or None for n in names]
         while wanted and wanted[-1] is None:
@@ -353,7 +259,7 @@ def _check_same(
         if list(args) != wanted:
             raise NotInOpset(f"{op.name} of opset {opset} cannot take these inputs")
     try:
-        again = dict(op.canonical(types, found))
+        again = dict(op.canonical(types, read))
     except Untypable as error:
         raise NotInOpset(f"{op.name} of opset {opset}: {error}") from error
     for name, value in attrs.items():
@@ -415,7 +321,7 @@ def from_onnx(
                     plain = "int64" if value.dtype.kind == "O" else value.dtype.name
                     attrs[attribute] = plain if dtype_of is None else dtype_of(name)
     for parameter in (*op.attributes, *(i.name for i in op.inputs)):
-        name = _attribute_name(op, parameter)
+        name = attribute_name(op, parameter)
         if parameter in order or name not in schema.attributes or name not in written:
             continue
         value = _decode(op, written.pop(name))

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from tensaurus.algebra.size import Floor, Largest, Size, Symbol, nonnegative, polynomial, terms_of
-from tensaurus.ops.onnx_form import NotInOpset
+from tensaurus.ops.schema import NotInOpset
 
 
 class SizeForm:

@@ -14,10 +14,10 @@ __all__ = ["best", "by_model", "gain", "page"]
 
 def by_model(records: Iterable[Record]) -> dict[str, list[Record]]:
     """The records of each model, in the file's order."""
-    found: dict[str, list[Record]] = {}
+    models: dict[str, list[Record]] = {}
     for record in records:
-        found.setdefault(record.model, []).append(record)
-    return found
+        models.setdefault(record.model, []).append(record)
+    return models
 
 
 def best(records: Iterable[Record], *, ours: bool) -> Record | None:
@@ -78,9 +78,9 @@ def _times(models: Mapping[str, list[Record]]) -> str:
     contenders = list(dict.fromkeys(record.contender for rows in models.values() for record in rows))
     rows = []
     for model, records in models.items():
-        found = {record.contender: record for record in records}
+        entries = {record.contender: record for record in records}
         fastest = min((r.median_ms for r in records if r.runs and r.exact), default=None)
-        cells = [_time(found.get(contender), found, fastest) for contender in contenders]
+        cells = [_time(entries.get(contender), entries, fastest) for contender in contenders]
         rows.append([model, f"{records[0].gflop:.3g}", *cells, _gain(records)])
     return _table(["model", "GFLOP", *contenders, "gain"], rows)
 
@@ -105,22 +105,22 @@ def gain(records: Sequence[Record]) -> Comparison | None:
 
 
 def _gain(records: Sequence[Record]) -> str:
-    found = gain(records)
-    if found is None:
+    ratio = gain(records)
+    if ratio is None:
         return "-"
-    words = f"{found.median:.2f}"
-    return f"{words} (void)" if found.void else f"{words} (tie)" if found.tie else words
+    words = f"{ratio.median:.2f}"
+    return f"{words} (void)" if ratio.void else f"{words} (tie)" if ratio.tie else words
 
 
 def _verdict(models: Mapping[str, list[Record]]) -> str:
     """Counts and the geometric mean, in a sentence."""
-    gains = [found for records in models.values() if (found := gain(records)) is not None]
-    fair = [found for found in gains if not found.void]
+    gains = [ratio for records in models.values() if (ratio := gain(records)) is not None]
+    fair = [ratio for ratio in gains if not ratio.void]
     if not fair:
         return ""
-    mean = exp(sum(log(found.median) for found in fair) / len(fair))
-    faster = sum(found.low > 1 for found in fair)
-    slower = sum(found.high < 1 for found in fair)
+    mean = exp(sum(log(ratio.median) for ratio in fair) / len(fair))
+    faster = sum(ratio.low > 1 for ratio in fair)
+    slower = sum(ratio.high < 1 for ratio in fair)
     return (
         f"Over {len(fair)} models ({len(gains) - len(fair)} void) our best is {mean:.2f} times as fast as "
         f"the best peer (geometric mean): faster on {faster}, slower on {slower}, no difference on "

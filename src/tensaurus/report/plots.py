@@ -29,7 +29,7 @@ def draw(records: Sequence[Record], folder: Path) -> dict[str, Path]:
     except ImportError as error:
         raise TensaurusError("plots need matplotlib", remedy="pip install 'tensaurus[bench]'") from error
     matplotlib.rcParams["svg.hashsalt"] = "tensaurus"  # the same records give the same file
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for name, caption, paint in PLOTS:
         figure = Figure(figsize=(9, 5.5), layout="constrained")
         paint(figure.add_subplot(), records)
@@ -37,8 +37,8 @@ def draw(records: Sequence[Record], folder: Path) -> dict[str, Path]:
             path = folder / f"{name}.{ending}"
             with replacing(path) as beside:
                 figure.savefig(beside, format=ending, dpi=110, metadata=metadata)
-        found[caption] = folder / f"{name}.png"
-    return found
+        paths[caption] = folder / f"{name}.png"
+    return paths
 
 
 def _roofline(axes: Any, records: Sequence[Record]) -> None:
@@ -70,15 +70,15 @@ def _roofline(axes: Any, records: Sequence[Record]) -> None:
 
 def _speedups(axes: Any, records: Sequence[Record]) -> None:
     """One bar for each model, with the quartiles of its rounds."""
-    found = {model: value for model, rows in by_model(records).items() if (value := gain(rows)) is not None}
-    places = np.arange(len(found))
-    medians = np.array([value.median for value in found.values()])
-    low = medians - [value.low for value in found.values()]
-    high = np.array([value.high for value in found.values()]) - medians
-    colors = ["lightgray" if value.void else OURS for value in found.values()]
+    gains = {model: value for model, rows in by_model(records).items() if (value := gain(rows)) is not None}
+    places = np.arange(len(gains))
+    medians = np.array([value.median for value in gains.values()])
+    low = medians - [value.low for value in gains.values()]
+    high = np.array([value.high for value in gains.values()]) - medians
+    colors = ["lightgray" if value.void else OURS for value in gains.values()]
     axes.bar(places, medians, color=colors, yerr=[low, high], ecolor="black", error_kw={"linewidth": 0.7})
     axes.axhline(1.0, color="black", linewidth=0.8)
-    axes.set_xticks(places, list(found), rotation=90, fontsize=7)
+    axes.set_xticks(places, list(gains), rotation=90, fontsize=7)
     axes.set_ylabel("best peer's time over ours (gray: void)")
 
 

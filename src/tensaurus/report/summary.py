@@ -30,7 +30,7 @@ _ENDS = {
 
 
 @dataclass(frozen=True)
-class Rewrite:
+class AppliedRule:
     """A rule, the evidence that it is right, how often it was applied, and what it says."""
 
     rule: str
@@ -78,7 +78,7 @@ class Summary:
     optimized_ms: float
     speedup: float
     equivalence: Equality
-    rewrites: tuple[Rewrite, ...] = ()
+    rewrites: tuple[AppliedRule, ...] = ()
     replay: str = ""
     search_seconds: float = 0.0
     measurements: int = 0
@@ -110,7 +110,8 @@ class Summary:
         try:
             record = _known(cls, json.loads(text))
             record["equivalence"] = Equality(**_known(Equality, record["equivalence"]))
-            record["rewrites"] = tuple(Rewrite(**_known(Rewrite, row)) for row in record.get("rewrites", ()))
+            rows = record.get("rewrites", ())
+            record["rewrites"] = tuple(AppliedRule(**_known(AppliedRule, row)) for row in rows)
             record["unlock"] = tuple(record.get("unlock", ()))
             return cls(**record)
         except (KeyError, TypeError, AttributeError) as error:
@@ -198,7 +199,7 @@ def _plain(value: Any) -> Any:
         return {key: _plain(value[key]) for key in sorted(value)}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
-    if isinstance(value, Equality | Rewrite):
+    if isinstance(value, Equality | AppliedRule):
         return {name: _plain(getattr(value, name)) for name in _names(type(value))}
     return value
 

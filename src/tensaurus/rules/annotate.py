@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterable
 
 from tensaurus.rules.evidence import Evidence
 from tensaurus.rules.rule import Rule, read_rules
-from tensaurus.rules.verify import Refuted, Unknown, verify
+from tensaurus.rules.verify import Refuted, Undecided, verify
 
 _EVIDENCE = re.compile(r"\s*\|\s*\w+\([^|]*\)\s*$")
 STRENGTH = ("axiom", "tested(gf", "tested(z3", "proved(")
 
 
 def annotated(
-    text: str, check: Callable[[Rule], Evidence | Refuted | Unknown] = verify
-) -> tuple[str, list[Refuted | Unknown]]:
+    text: str, check: Callable[[Rule], Evidence | Refuted | Undecided] = verify
+) -> tuple[str, list[Refuted | Undecided]]:
     """The text of a rule file with fresh evidence at the end of every rule, and the rules that have none.
 
     A line that stands for several rules (`<=>`, optional inputs) carries the weakest of their evidences.
     """
-    refuted: list[Refuted | Unknown] = []
+    refuted: list[Refuted | Undecided] = []
     lines: list[str] = []
     for block in _blocks(text.splitlines()):
         if not block[0].strip() or block[0].lstrip().startswith("#"):
@@ -28,15 +28,15 @@ def annotated(
             continue
         rules = read_rules(block)
         block[-1] = _EVIDENCE.sub("", block[-1])
-        found: list[Evidence] = []
+        evidences: list[Evidence] = []
         for rule in rules:
             result = check(rule)
             if isinstance(result, Evidence):
-                found.append(result)
+                evidences.append(result)
             else:
                 refuted.append(result)
-        if found:
-            block[-1] = f"{block[-1].rstrip()} | {min(found, key=_strength)}"
+        if evidences:
+            block[-1] = f"{block[-1].rstrip()} | {min(evidences, key=_strength)}"
         lines.extend(block)
     return "\n".join(lines) + "\n", refuted
 

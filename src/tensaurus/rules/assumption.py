@@ -40,8 +40,8 @@ Values = Mapping[Atom, Size]
 
 def symbol(hint: str, low: int) -> Size:
     """A new symbol; its name begins like the hint."""
-    found: Size = polynomial(Symbol(f"{hint.partition('.')[0]}.{next(_fresh)}", low))
-    return found
+    size: Size = polynomial(Symbol(f"{hint.partition('.')[0]}.{next(_fresh)}", low))
+    return size
 
 
 def ways(question: Question) -> list[Values] | None:
@@ -73,7 +73,7 @@ def _zero(gap: Size) -> list[Values] | None:
         if nonnegative(signed):
             return _all_zero(signed) or _quotient(signed)
     share = gcd(*(int(c) for _, c in gap.terms))
-    found: Values | None = None
+    solution: Values | None = None
     for factors, coefficient in gap.terms:
         if len(factors) == 1 and abs(coefficient) == share and _alone(factors[0], gap):
             (own,) = factors
@@ -87,9 +87,9 @@ def _zero(gap: Size) -> list[Values] | None:
             if own.low == LEAST or nonnegative(value - own.low):
                 kept: Values = {own: value}
                 return [kept]
-            found = found or {own: value}
-    if found is not None:
-        return [found]
+            solution = solution or {own: value}
+    if solution is not None:
+        return [solution]
     return _quotient(gap) or _refined(gap)
 
 
@@ -119,14 +119,14 @@ def _quotient(gap: Poly) -> list[Values] | None:
             if isinstance(atom.top - gap, Poly) and (atom.top - polynomial(atom)) in (gap, -gap):
                 # t // b = t where b is 1, or t is 0 or -1
                 each = [_zero(atom.bottom - 1), _zero(polynomial(atom.top)), _zero(atom.top + 1)]
-                return None if None in each else [values for found in each for values in found or ()]
+                return None if None in each else [values for solutions in each for values in solutions or ()]
             value = polynomial(atom) - gap * int(coefficient)
             if atom in atoms(value):
                 continue
             rest = polynomial(Symbol(f"r.{next(_fresh)}", 0, atom.bottom - 1))
-            found = _zero(atom.top - (atom.bottom * value + rest))
-            if found is not None:
-                return found
+            solutions = _zero(atom.top - (atom.bottom * value + rest))
+            if solutions is not None:
+                return solutions
     return None
 
 
@@ -142,8 +142,8 @@ def _all_zero(gap: Poly) -> list[Values] | None:
 def _divided(value: Any, share: int) -> Size | None:
     if any(c % share for _, c in terms_of(value)):
         return None
-    found: Size = sum((product(f) * (c // share) for f, c in terms_of(value)), 0)
-    return found
+    quotient: Size = sum((product(f) * (c // share) for f, c in terms_of(value)), 0)
+    return quotient
 
 
 def _alone(atom: Atom, size: Poly) -> bool:
@@ -173,13 +173,13 @@ def _refined(gap: Poly) -> list[Values] | None:
     if c != -d or not all(isinstance(a, Symbol) for a in (*left, *right)):
         return None
     first, second = list(left), list(right)
-    found: list[Values] = []
+    cases: list[Values] = []
     for atom in left:
         if atom in second:
             first.remove(atom)
             second.remove(atom)
             if isinstance(atom, Symbol) and atom.low < 1:
-                found.append({atom: 0})
+                cases.append({atom: 0})
     lows = [a.low for a in (*first, *second) if isinstance(a, Symbol)]
     if len({*first, *second}) < len(lows) or min(lows, default=0) < 0:
         return None
@@ -187,7 +187,7 @@ def _refined(gap: Poly) -> list[Values] | None:
     parts = {(a, b): symbol(a.key, int(min(lows) > 0)) for a in first for b in second}
     values: dict[Atom, Size] = {a: product(parts[a, b] for b in second) for a in first}
     values |= {b: product(parts[a, b] for a in first) for b in second}
-    return [*found, values]
+    return [*cases, values]
 
 
 def _nonnegative(size: Size) -> list[Values] | None:
@@ -199,13 +199,13 @@ def _nonnegative(size: Size) -> list[Values] | None:
         return []
     if nonnegative(-size):
         return _zero(size)
-    found = None
+    solution = None
     for values, kept in _above(size):
         if kept:
             return [values]
-        found = found or values
-    if found is not None:
-        return [found]
+        solution = solution or values
+    if solution is not None:
+        return [solution]
     constant = next((c for m, c in size.terms if not m), 0)
     if len(size.terms) == 2 and constant < 0:
         (factors, coefficient), _ = size.terms

@@ -8,7 +8,7 @@ from typing import Any
 
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.ops.declare import Attributes
-from tensaurus.rules.term import Apply, evaluate
+from tensaurus.rules.term import Apply, evaluate_expression
 
 __all__ = ["attributes_given", "attributes_match", "output_of"]
 
@@ -31,7 +31,7 @@ def attributes_match(
         value = left.pop(name)
         if isinstance(tree, ast.Name) and tree.id not in values and tree.id not in facts:
             values[tree.id] = value
-        elif evaluate(tree, {**facts, **values}) != value:
+        elif evaluate_expression(tree, {**facts, **values}) != value:
             return False
     if term.rest is not None:
         return bool(values.setdefault(term.rest, left) == left)
@@ -45,7 +45,7 @@ def attributes_given(term: Apply, facts: Mapping[str, Any], values: Mapping[str,
     """The attributes that the term writes, by name.  Raises Undefined."""
     given = dict(values[term.rest]) if term.rest is not None else {}
     names = {**facts, **values}
-    given.update((name, evaluate(tree, names)) for name, tree in term.attrs)
+    given.update((name, evaluate_expression(tree, names)) for name, tree in term.attrs)
     return given
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import product
 from math import inf
 from time import monotonic
@@ -30,39 +30,28 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tensaurus.algebra.expr import Body, Read, Tensor
-from tensaurus.algebra.size import (
-    Atom,
-    Poly,
-    Symbol,
-    atoms,
-    nonnegative,
-    same,
-    substitute,
-    terms_of,
-)
-from tensaurus.algebra.undecided import Question, answer, open_questions, settled_so_far, watched
-from tensaurus.graph.node import Node, source
+from tensaurus.algebra.size import Atom, Symbol, same, terms_of
+from tensaurus.algebra.undecided import Question, open_questions, settled_so_far, watched
+from tensaurus.graph.node import Node
 from tensaurus.ops import TensorType, Untypable
-from tensaurus.rules.assumption import LEAST, Values, easier, symbol, ways
-from tensaurus.rules.domain import KNOWN, choices, paired, put_in, symbols_of
-from tensaurus.rules.match import Binding, build
+from tensaurus.rules.assumption import easier, symbol, ways
+from tensaurus.rules.case import SIZES, Case, CaseBinding, Gap, State
+from tensaurus.rules.domain import KNOWN, choices, paired
+from tensaurus.rules.match import build
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import (
     FUNCTIONS,
     Apply,
-    Fact,
     Item,
     Term,
     Undefined,
     Variable,
-    evaluate,
+    evaluate_expression,
     named,
     outputs_named,
     variables,
 )
 
-SIZES = ("zero", "nonnegative")  # kinds of questions about sizes
 ASSUMED = 24  # answers of one case, beyond which none is assumed that no replacement makes true
 EVERY = 4  # refusals of which one is tried with numbers
 
@@ -75,141 +64,10 @@ class Late(Stopped):
     """The time is over."""
 
 
-class Refused(ValueError):
+class NotApplicable(ValueError):
     """The rule does not apply."""
 
 
-class VariableFact(Fact):
-    """A tensor variable of a case, as conditions see it: what is not known of it is asked."""
-
-    def __init__(self, name: str, kind: TensorType):
-        self.name, self.shape, self.dtype = name, kind.shape, kind.dtype
-
-    @property
-    def static(self) -> bool:  # type: ignore[override]
-        return answer("static", self.name)
-
-    @property
-    def value(self) -> Any:
-        if not self.static or not all(same(n, 1) for n in self.shape):
-            raise Undefined("not a scalar constant")
-        return Read(Tensor(self.name, self.shape, self.dtype), (0,) * len(self.shape))
-
-    @property
-    def positive(self) -> bool:
-        return self.static and answer("positive", self.name)
-
-    @property
-    def filled(self) -> Any:
-        raise TypeError(f"what fills {self.name}")
-
-
-class CaseBinding(Binding):
-    """What a case binds, with facts in the place of nodes."""
-
-    def facts(self) -> Mapping[str, Fact]:
-        return {name: VariableFact(name, node.tensor) for name, node in self.nodes.items()}
-
-
-@dataclass(frozen=True)
-class State:
-    """Types of variables, values of attributes (of rests: dicts), and the answers that are assumed."""
-
-    types: Mapping[str, TensorType] = field(default_factory=dict)
-    values: Mapping[str, Any] = field(default_factory=dict)
-    assumed: Mapping[Question, bool] = field(default_factory=dict)
-
-    def put(self, values: Values) -> State | None:
-        """With symbols replaced; None where that contradicts an answer, or divides by zero."""
-        try:
-            return self._put(values)
-        except (ZeroDivisionError, ValueError):
-            return None
-
-    def _put(self, values: Values) -> State | None:
-        assumed: dict[Question, bool] = {}
-        for own, value in values.items():
-            # what the symbol was at least, its value is
-            if isinstance(own, Symbol) and own.low > LEAST and not nonnegative(value - own.low):
-                assumed[Question("nonnegative", value - own.low)] = True
-        for question, known in self.assumed.items():
-            if question.kind in SIZES:
-                size = substitute(question.subject, values)
-                if isinstance(size, Poly):
-                    if question.kind == "zero":
-                        size = size if size.terms[0][1] > 0 else -size
-                    elif known and nonnegative(-1 - size):
-                        return None
-                    assumed[Question(question.kind, size)] = known
-                elif (size == 0 if question.kind == "zero" else size >= 0) != known:
-                    return None
-            else:
-                assumed[question] = known
-        types = {
-            name: TensorType(kind.dtype, tuple(substitute(n, values) for n in kind.shape))
-            for name, kind in self.types.items()
-        }
-        given = {
-            name: {k: put_in(v, values) for k, v in value.items()} if isinstance(value, dict)
-            else put_in(value, values)
-            for name, value in self.values.items()
-        }  # fmt: skip
-        found = State(types, given, assumed)
-        for question, known in assumed.items():
-            if known and question.kind == "nonnegative" and nonnegative(-question.subject):
-                options = ways(Question("zero", question.subject))
-                if options is not None and len(options) == 1:
-                    return found.put(options[0])
-        return found
-
-    def answered(self, question: Question, known: bool) -> State:
-        return replace(self, assumed={**self.assumed, question: known})
-
-    @property
-    def symbols(self) -> set[Atom]:
-        sizes = [n for kind in self.types.values() for n in kind.shape]
-        values = [tuple(v.values()) if isinstance(v, dict) else v for v in self.values.values()]
-        return set().union(*(atoms(n) for n in sizes), *map(symbols_of, values))
-
-    def binding(self) -> CaseBinding:
-        """Leaves for the variables; a number that an attribute gives is one, too, where a term reads it."""
-        nodes = {name: source(name, kind) for name, kind in self.types.items()}
-        dtype = next((kind.dtype for kind in self.types.values()), "float32")
-        for name, value in self.values.items():
-            if isinstance(value, Body):
-                assert isinstance(value, Read) and isinstance(value.source, Tensor)
-                nodes[name] = source(value.source.name, TensorType(dtype, ()))
-        values = {k: dict(v) if isinstance(v, dict) else v for k, v in self.values.items()}
-        return CaseBinding(nodes, values)
-
-    def __str__(self) -> str:
-        kinds = [f"{name} {list(kind.shape)}" for name, kind in self.types.items()]
-        given = [
-            f"{k}={v}"
-            for name, value in self.values.items()
-            for k, v in (value.items() if isinstance(value, dict) else [(name, value)])
-        ]
-        return ", ".join(kinds + given).replace("'", "")
-
-
-@dataclass(frozen=True)
-class Case:
-    """Both sides of the rule in one state, and the questions about sizes that were left open."""
-
-    state: State
-    left: tuple[Node, ...]
-    right: tuple[Node, ...]
-    asked: tuple[Question, ...]
-
-
-@dataclass(frozen=True)
-class Gap:
-    """Instances that no case covers, with the reason."""
-
-    reason: str
-
-
-Found: TypeAlias = Case | Gap
 Run: TypeAlias = Callable[[State], Any]
 
 
@@ -248,16 +106,16 @@ class Cases:
             (tree, {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} & given) for tree in rule.where
         ]
         # what the right side computes from names that are bound must type, too
-        self.outputs = [found for root in rule.lhs for found in outputs_named(root)]
+        self.outputs = [output for root in rule.lhs for output in outputs_named(root)]
         self.made = [(a, _read(a)) for root in rule.rhs for a in inner_first(root)]
         self.refusals = 0
         self.broadcasts = False  # whether a size was asked to be 1
         self.rng = np.random.default_rng(len(rule.text))
 
-    def __iter__(self) -> Iterator[Found]:
+    def __iter__(self) -> Iterator[Case | Gap]:
         yield from self._step(0, State())
 
-    def _step(self, place: int, state: State) -> Iterator[Found]:
+    def _step(self, place: int, state: State) -> Iterator[Case | Gap]:
         if place == len(self.applications):
             if state.types and max(kind.rank for kind in state.types.values()) < self.rank:
                 return
@@ -278,7 +136,7 @@ class Cases:
                     build(other, binding, dtype, every=True)
             return len(made.types)
 
-        def then(now: State, outputs: int, _: Any) -> Iterator[Found]:
+        def then(now: State, outputs: int, _: Any) -> Iterator[Case | Gap]:
             names = [name for name, owner in self.outputs if owner is term and name not in now.values]
             for picked in product(range(outputs), repeat=len(names)):
                 values = {**now.values, **dict(zip(names, picked, strict=True))}
@@ -332,8 +190,8 @@ class Cases:
             yield replace(state, values=values)
 
     def _settled(
-        self, state: State, run: Run, then: Callable[[State, Any, Sequence[Question]], Iterator[Found]]
-    ) -> Iterator[Found]:
+        self, state: State, run: Run, then: Callable[[State, Any, Sequence[Question]], Iterator[Case | Gap]]
+    ) -> Iterator[Case | Gap]:
         """What follows in every case in which the run succeeds."""
         if monotonic() > self.until:
             raise Late("the time is over")
@@ -354,20 +212,20 @@ class Cases:
             if one and not self.ones:
                 pass
             elif question.kind in SIZES:
-                found = ways(question)
-                if found is None and len(rest.assumed) >= ASSUMED:
+                solutions = ways(question)
+                if solutions is None and len(rest.assumed) >= ASSUMED:
                     yield Gap(f"cannot assume {_said(question)} at {state}")
                     return
-                if found is None:  # the sizes keep their form, and the answer is left to whoever proves
+                if solutions is None:  # the sizes keep their form, and the answer is left to whoever proves
                     yield from self._settled(rest.answered(question, True), run, then)
-                for values in found or ():
+                for values in solutions or ():
                     changed = rest.put(values)
                     if changed is not None:
                         yield from self._settled(changed, run, then)
             else:
                 yield from self._settled(rest.answered(question, True), run, then)
             rest = rest.answered(question, False)
-        if not isinstance(reason, (Untypable, Undefined, Refused)) or _unsaid(reason):
+        if not isinstance(reason, (Untypable, Undefined, NotApplicable)) or _unsaid(reason):
             yield Gap(f"{type(reason).__name__}: {reason} at {state}")
             return
         self.refusals += 1
@@ -402,7 +260,7 @@ class Cases:
             settled_so_far()
             assert old is not None
             if new is None or not _alike(old.tensor, new.tensor):
-                raise Refused(f"{old.type} is not {new and new.type}")
+                raise NotApplicable(f"{old.type} is not {new and new.type}")
         return left, right  # type: ignore[return-value]
 
     def _admitted(self, binding: CaseBinding) -> None:
@@ -410,10 +268,10 @@ class Cases:
         names = binding.names()
         for condition, needed in self.conditions:
             settled_so_far()
-            if needed <= names.keys() and not evaluate(condition, names):
-                raise Refused(ast.unparse(condition))
+            if needed <= names.keys() and not evaluate_expression(condition, names):
+                raise NotApplicable(ast.unparse(condition))
 
-    def _case(self, state: State, sides: Any, asked: Sequence[Question]) -> Iterator[Found]:
+    def _case(self, state: State, sides: Any, asked: Sequence[Question]) -> Iterator[Case | Gap]:
         left, right = sides
         if any(a is not b for a, b in zip(left, right, strict=True)):
             yield Case(state, left, right, tuple(asked))
@@ -444,15 +302,15 @@ def _firm(term: Apply, binding: CaseBinding) -> None:
         if not any(isinstance(n, (ast.IfExp, ast.Compare)) for n in ast.walk(tree)):
             continue
         settled_so_far()
-        evaluate(tree, names)
+        evaluate_expression(tree, names)
         if open_questions():
-            raise Refused(f"{name} depends on sizes")
+            raise NotApplicable(f"{name} depends on sizes")
 
 
 def _read(term: Apply) -> set[str]:
     """The names that a term and its attributes read."""
     trees = [tree for inner in inner_first(term) for _, tree in inner.attrs]
-    found = {n.id for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Name)} - FUNCTIONS.keys()
+    names = {n.id for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Name)} - FUNCTIONS.keys()
     loops = {
         n.id
         for tree in trees
@@ -461,7 +319,7 @@ def _read(term: Apply) -> set[str]:
     }  # fmt: skip
     rests = {inner.rest for inner in inner_first(term) if inner.rest is not None}
     outputs = {name for name, _ in outputs_named(term)}
-    return (found - loops) | rests | outputs | set(variables(term))
+    return (names - loops) | rests | outputs | set(variables(term))
 
 
 def _in_order(asked: Iterable[Question]) -> Iterator[Question]:

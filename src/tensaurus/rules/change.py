@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from tensaurus.ops import Op, TensorType, Untypable
-from tensaurus.ops.examples import parse
-from tensaurus.rules.coverage import Place, flat
+from tensaurus.ops.examples import parse_example
+from tensaurus.rules.coverage import Dimension, flat
 from tensaurus.rules.term import Apply
 
 INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
@@ -21,17 +21,17 @@ INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32
 @cache
 def examples_of(op: Op) -> tuple[tuple[tuple[TensorType | None, ...], tuple[tuple[str, Any], ...]], ...]:
     """Types and canonical attributes of an operator's examples, on floats of known sizes."""
-    found = []
+    examples = []
     for text in op.examples:
-        example = parse(text)
+        example = parse_example(text)
         kinds = tuple(None if k is None else TensorType(k.dtype, k.shape) for k in example.types)
         if any(k is not None and not k.static for k in kinds):
             continue
         try:
-            found.append((kinds, op.canonical(kinds, example.attrs)))
+            examples.append((kinds, op.canonical(kinds, example.attrs)))
         except Untypable:
             continue
-    return tuple(found)
+    return tuple(examples)
 
 
 @dataclass
@@ -61,11 +61,11 @@ class Change:
             dtype = str(self.rng.choice([*INTEGERS, "float32", "float64", "bool"]))
             self.types = {name: TensorType(dtype, kind.shape) for name, kind in self.types.items()}
 
-    def untie(self, pair: tuple[Place, Place]) -> None:
+    def untie(self, pair: tuple[Dimension, Dimension]) -> None:
         """Another size at one of two places, and at some others that have the same."""
         self._sizes(pair[int(self.rng.integers(2))], pair)
 
-    def _sizes(self, start: Place | None = None, apart: Sequence[Place] = ()) -> None:
+    def _sizes(self, start: Dimension | None = None, apart: Sequence[Dimension] = ()) -> None:
         """Another size at a place and at some, all or no others that have the same, in attributes, too."""
         places = [(name, k) for name, kind in self.types.items() for k in range(-kind.rank, 0)]
         if not places:

@@ -15,16 +15,16 @@ from typing import Any, TypeAlias
 from tensaurus.graph.node import Node
 
 FEW = 4
-Place: TypeAlias = tuple[str, int]  # a variable, and one of its dimensions counted from the last
+Dimension: TypeAlias = tuple[str, int]  # a variable, and one of its dimensions counted from the last
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:
     """Attributes by name, those of a rest each for itself."""
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for name, value in values.items():
         rest = isinstance(value, dict)
-        found.update({f"{name}.{key}": inner for key, inner in value.items()} if rest else {name: value})
-    return found
+        flattened.update({f"{name}.{key}": inner for key, inner in value.items()} if rest else {name: value})
+    return flattened
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Coverage:
 
     count: int = 0
     # of two places: in how many instances both were there; 0 where they ever differed
-    _together: dict[tuple[Place, Place], int] = field(default_factory=dict)
+    _together: dict[tuple[Dimension, Dimension], int] = field(default_factory=dict)
     _values: dict[str, Any] = field(default_factory=dict)
     _varied: set[str] = field(default_factory=set)
     _negative: set[str] = field(default_factory=set)
@@ -60,7 +60,7 @@ class Coverage:
                 self._negative.add(name)
 
     @property
-    def tied(self) -> list[tuple[Place, Place]]:
+    def tied(self) -> list[tuple[Dimension, Dimension]]:
         """Sizes that were equal wherever both were there, and that was not once or twice."""
         return sorted(pair for pair, count in self._together.items() if count > FEW)
 

@@ -24,7 +24,7 @@ from tensaurus.algebra.expr import Body, Read, Tensor
 from tensaurus.algebra.size import Atom, Poly, atoms, polynomial, same, substitute
 from tensaurus.algebra.undecided import watched
 from tensaurus.ops import Op, TensorType, Untypable
-from tensaurus.ops.examples import parse as parse_example
+from tensaurus.ops.examples import parse_example
 from tensaurus.rules.assumption import LEAST, symbol
 
 RANK = 5
@@ -37,7 +37,7 @@ FAR = 2**31 - 1  # what stands for no number in an example
 _fresh = itertools.count(1)
 
 
-class Unknown(Poly):
+class UnknownSize(Poly):
     """A size that must not be asked for its value in passing: == asks `same`, a truth value it has not."""
 
     __slots__ = ()
@@ -67,18 +67,18 @@ class Domain:
 @cache
 def cases_of(op: Op) -> tuple[tuple[tuple[TensorType | None, ...], dict[str, Any]], ...]:
     """Input types of known sizes and canonical attributes, of the operator's examples."""
-    found = []
+    cases = []
     for text in op.examples:
         example = parse_example(text)
         kinds = tuple(example.types)
         if all(k is None or k.static for k in kinds):
-            found.append((kinds, dict(op.canonical(kinds, example.attrs))))
-    return tuple(found)
+            cases.append((kinds, dict(op.canonical(kinds, example.attrs))))
+    return tuple(cases)
 
 
 def unknown_number(hint: str) -> Any:
     """Any integer."""
-    return Unknown.of(symbol(hint, LEAST))
+    return UnknownSize.of(symbol(hint, LEAST))
 
 
 def unknown_real(hint: str) -> Body:
@@ -178,7 +178,7 @@ def paired(op: Op) -> frozenset[str]:
     """Attributes whose tuples must be equally long, as examples with one of them cut short are refused."""
     examples = cases_of(op)
     tuples = {name for _, attrs in examples for name, value in attrs.items() if _whole(value) and value}
-    found = {
+    pairs = {
         name
         for name in tuples
         if all(
@@ -187,8 +187,8 @@ def paired(op: Op) -> frozenset[str]:
             if _whole(attrs[name]) and attrs[name]
         )
     }
-    alike = all(len({len(attrs[n]) for n in found if _whole(attrs[n])}) <= 1 for _, attrs in examples)
-    return frozenset(found) if alike and len(found) > 1 else frozenset()
+    alike = all(len({len(attrs[n]) for n in pairs if _whole(attrs[n])}) <= 1 for _, attrs in examples)
+    return frozenset(pairs) if alike and len(pairs) > 1 else frozenset()
 
 
 def _takes(op: Op, kinds: Any, attrs: dict[str, Any]) -> bool:
@@ -240,7 +240,7 @@ def put_in(value: Any, values: Any) -> Any:
     """An attribute with symbols replaced."""
     if isinstance(value, tuple):
         return tuple(put_in(v, values) for v in value)
-    return Unknown.of(substitute(value, values)) if isinstance(value, Poly) else value
+    return UnknownSize.of(substitute(value, values)) if isinstance(value, Poly) else value
 
 
 def symbols_of(value: Any) -> set[Atom]:

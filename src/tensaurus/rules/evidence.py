@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol, TypeAlias
 
 from tensaurus.graph.node import Node
 
-__all__ = ["Allowed", "Axiom", "Derived", "Evidence", "Proved", "Step", "Tested", "parse_evidence"]
+__all__ = ["Allowed", "Axiom", "Derived", "Evidence", "Proved", "Lemma", "Tested", "parse_evidence"]
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Tested:
         return _said(self.kind, self.field, self.coverage, trials if self.trials else "")
 
 
-class Step(Protocol):
+class Lemma(Protocol):
     """One equality of several that another follows from: an `equation.Equation`."""
 
     @property
@@ -100,7 +100,7 @@ class Derived:
     """Follows from other equalities by congruence, in this order."""
 
     kind: ClassVar[str] = "derived"
-    steps: tuple[Step, ...]
+    steps: tuple[Lemma, ...]
 
     @property
     def by(self) -> str:
@@ -150,10 +150,10 @@ def parse_evidence(text: str) -> Axiom | Proved | Tested | Allowed:
     if kind == "proved":
         return Proved(by, detail)
     if kind == "tested":
-        found = _TRIALS.match(detail)
-        if found is None:
+        trials = _TRIALS.match(detail)
+        if trials is None:
             return Tested(by, detail)
-        return Tested(by, found["coverage"] or "", int(found["trials"]), int(found["bits"] or 0))
+        return Tested(by, trials["coverage"] or "", int(trials["trials"]), int(trials["bits"] or 0))
     raise ValueError(f"no evidence: {text}")
 
 

@@ -18,8 +18,8 @@ def expression(node: Node, leaf: Callable[[Node], Source | None], memo: dict[Nod
     """What the node computes, of what `leaf` gives for some nodes; None from it for all others."""
     if node in memo:
         return memo[node]
-    found = leaf(node)
-    if found is None:
+    scope = leaf(node)
+    if scope is None:
         owner, place = (node.args[0], node.attribute("index")) if node.op is ITEM else (node, 0)
         assert owner is not None and isinstance(owner.op, Op)
         kinds = owner.kinds()
@@ -28,6 +28,6 @@ def expression(node: Node, leaf: Callable[[Node], Source | None], memo: dict[Nod
             for tensor, arg in zip(owner.op.tensors(kinds), owner.args, strict=False)
             if tensor is not None and arg is not None
         }
-        found = replace_tensors(owner.op.scopes(kinds, owner.attrs)[place], given)
-    memo[node] = found
-    return found
+        scope = replace_tensors(owner.op.scopes(kinds, owner.attrs)[place], given)
+    memo[node] = scope
+    return scope

@@ -25,7 +25,7 @@ from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.rules.attributes import attributes_given, attributes_match, output_of
 from tensaurus.rules.rule import Rule
-from tensaurus.rules.term import Apply, Fact, Item, Literal, Term, Undefined, Variable, evaluate
+from tensaurus.rules.term import Apply, Fact, Item, Literal, Term, Undefined, Variable, evaluate_expression
 
 FLOATS = frozenset({"float32", "float64"})
 
@@ -39,17 +39,17 @@ class NodeFact(Fact):
 
     @property
     def value(self) -> Fraction:
-        found = scalar_value(self.node)
-        if found is None:
+        value = scalar_value(self.node)
+        if value is None:
             raise Undefined("not a scalar constant")
-        return found
+        return value
 
     @property
     def filled(self) -> Fraction:
-        found = filled_value(self.node)
-        if found is None:
+        number = filled_value(self.node)
+        if number is None:
             raise Undefined("not a constant of one number")
-        return found
+        return number
 
     @property
     def positive(self) -> bool:
@@ -102,7 +102,7 @@ def commutes(op: Op) -> bool:
     """True where the declaration is symmetric in two inputs, as its expressions show."""
     if op.attributes or not (op.variadic or len(op.inputs) == 2):
         return False
-    found: list[bool] = []
+    symmetries: list[bool] = []
     # a product of vectors commutes, one of matrices does not: every rank has its say
     for kind in (TensorType(dtype, shape) for dtype in ("float32", "bool") for shape in ((2,), (3, 3))):
         try:
@@ -112,8 +112,8 @@ def commutes(op: Op) -> bool:
         (scope, *_) = op.scopes((kind, kind), ())
         a, b = op.tensors((kind, kind))
         assert a is not None and b is not None
-        found.append(symmetric(scope, a, b))
-    return bool(found) and all(found)
+        symmetries.append(symmetric(scope, a, b))
+    return bool(symmetries) and all(symmetries)
 
 
 def orders(term: Term | None) -> list[Term | None]:
@@ -250,7 +250,7 @@ class Matcher:
         """The right-hand sides under a binding, None where a condition or a type refuses."""
         try:
             names = binding.names()
-            if not all(evaluate(condition, names) for condition in self.rule.where):
+            if not all(evaluate_expression(condition, names) for condition in self.rule.where):
                 return None
             dtype = next((n.tensor.dtype for n in binding.nodes.values()), "float32")
             made = tuple(build(root, binding, dtype) for root in self.rule.rhs)

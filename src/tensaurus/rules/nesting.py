@@ -19,7 +19,7 @@ from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node, apply, source
 from tensaurus.graph.text import show_type
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.declare import Attributes
-from tensaurus.ops.examples import parse
+from tensaurus.ops.examples import parse_example
 from tensaurus.rules.equation import Equation
 from tensaurus.rules.evidence import Evidence, Proved, Tested
 from tensaurus.rules.expression import Source, expression
@@ -43,7 +43,7 @@ def joins(op: Op) -> bool:
         return False
     shown: list[bool] = []
     for text in op.examples:
-        example = parse(text)
+        example = parse_example(text)
         kinds = [kind for kind in example.types if kind is not None]
         leaves = [source(f"x{place}", kind) for place, kind in enumerate([*kinds, *kinds[:2]])]
         if len(kinds) < 2:

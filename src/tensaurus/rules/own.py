@@ -10,7 +10,7 @@ from tensaurus.errors import TensaurusError
 from tensaurus.rules.evidence import Allowed, Evidence
 from tensaurus.rules.rule import Rule, read_rules
 from tensaurus.rules.term import RuleError
-from tensaurus.rules.verify import Refuted, Unknown, verify
+from tensaurus.rules.verify import Refuted, Undecided, verify
 
 __all__ = ["own_rules", "rules_of"]
 
@@ -37,7 +37,7 @@ def own_rules(
     Raises TensaurusError for one that is refuted, for one of which neither is known (unless they are
     allowed: then there is a note), and for one that has the name of another.
     """
-    found: list[Rule] = []
+    own: list[Rule] = []
     names = {rule.name for rule in library}
     for file in files:
         for rule in rules_of(file):
@@ -45,8 +45,8 @@ def own_rules(
                 raise TensaurusError(f"there is a rule {rule.name} already", file=file)
             names.add(rule.name)
             if "off" not in rule.tags:
-                found.append(replace(rule, evidence=_evidence(rule, file, allow_unproved, note)))
-    return found
+                own.append(replace(rule, evidence=_evidence(rule, file, allow_unproved, note)))
+    return own
 
 
 def _evidence(rule: Rule, file: Path, allow_unproved: bool, note: Callable[[str], None]) -> Evidence:
@@ -54,7 +54,7 @@ def _evidence(rule: Rule, file: Path, allow_unproved: bool, note: Callable[[str]
     if isinstance(shown, Refuted):
         remedy = f"`tensaurus rules verify {file}` shows both sides."
         raise TensaurusError(f"rule {rule.name} is wrong: {shown.reason}", file=file, remedy=remedy)
-    if isinstance(shown, Unknown):
+    if isinstance(shown, Undecided):
         if not allow_unproved:
             remedy = "--allow-unproved takes it all the same."
             reason = f"rule {rule.name} is not known to be right: {shown.reason}"

@@ -74,10 +74,10 @@ def elementwise(op: Op, given: tuple[bool, ...]) -> bool:
         attrs = dict(zip(op.attributes, picked, strict=True))
         wanted, met = _at(op, given, [()] * count, attrs), set()
         for kinds in product(shapes, repeat=count):
-            found = _at(op, given, kinds, attrs)
-            if found is None:
+            result = _at(op, given, kinds, attrs)
+            if result is None:
                 continue
-            if wanted is None or not all(found[1]) or found[0] != wanted[0]:
+            if wanted is None or not all(result[1]) or result[0] != wanted[0]:
                 return False
             met.add(kinds[0])
         if not met.issuperset(full):

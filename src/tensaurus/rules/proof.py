@@ -29,7 +29,8 @@ from itertools import chain, product
 from math import inf
 from time import monotonic
 
-from tensaurus.rules.cases import Case, Cases, Gap, Late, Stopped, inner_first
+from tensaurus.rules.case import Case, Gap
+from tensaurus.rules.cases import Cases, Late, Stopped, inner_first
 from tensaurus.rules.domain import RANK, domain, sampled, tuples
 from tensaurus.rules.evidence import Proved
 from tensaurus.rules.pointwise import scalar_rule
@@ -77,10 +78,10 @@ def prove(rule: Rule, seconds: float = inf) -> Proved | Unproved:
 def _proved(cases: Cases) -> list[str]:
     """What each case is proved by.  Raises Stopped at the first that is not."""
     used: list[str] = []
-    for found in cases:
-        verdict = found if isinstance(found, Gap) else settled(found)
+    for case in cases:
+        verdict = case if isinstance(case, Gap) else settled(case)
         if not isinstance(verdict, Settled):
-            raise Stopped(verdict.reason + (f" at {found.state}" if isinstance(found, Case) else ""))
+            raise Stopped(verdict.reason + (f" at {case.state}" if isinstance(case, Case) else ""))
         used.append(verdict.by)
     return used
 

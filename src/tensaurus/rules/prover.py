@@ -23,7 +23,7 @@ from tensaurus.algebra.undecided import Question, watched
 from tensaurus.graph.node import CONSTANT, INPUT, Node
 from tensaurus.rules.domain import REAL
 from tensaurus.rules.expression import Source, expression
-from tensaurus.rules.solver import PlacedTerms, Terms
+from tensaurus.rules.solver import PlacedTerms, SolverTerms
 
 MOVED = "moved"
 STRENGTH = (MOVED, "algebra", "z3")
@@ -68,7 +68,7 @@ def equal(left: Node, right: Node, assumed: Mapping[Question, bool]) -> Settled 
         return Settled("algebra" if computes else MOVED)
     a, b = canonical(first), canonical(second)
     if a.shape == b.shape:
-        verdict = _asked(Terms(a, positive), a.body, b.body, assumed)
+        verdict = _asked(SolverTerms(a, positive), a.body, b.body, assumed)
         if isinstance(verdict, Settled):
             return verdict
     # the sizes are equal by what is assumed
@@ -81,7 +81,7 @@ def _scope(source: Source) -> Scope:
     return source if isinstance(source, Scope) else compute(source.shape, lambda *i: source[i])
 
 
-def _asked(terms: Terms, first: Body, second: Body, assumed: Mapping[Question, bool]) -> Settled | Open:
+def _asked(terms: SolverTerms, first: Body, second: Body, assumed: Mapping[Question, bool]) -> Settled | Open:
     import z3
 
     try:
@@ -93,12 +93,12 @@ def _asked(terms: Terms, first: Body, second: Body, assumed: Mapping[Question, b
         solver.set("timeout", TIMEOUT)
         solver.add(*terms.facts)
         solver.add(left != right)
-        found = solver.check()
+        answer = solver.check()
     except (NotImplementedError, TypeError, z3.Z3Exception) as error:
         return Open(f"canonical forms differ, and Z3 has no {error}")
-    if found == z3.unsat:
+    if answer == z3.unsat:
         return Settled("z3")
-    if found == z3.unknown:
+    if answer == z3.unknown:
         return Open("canonical forms differ, and Z3 says unknown")
     forms = f"{show(Scope(terms.axes, first))} and {show(Scope(terms.axes, second))}"
     return Open(f"canonical forms differ: {forms if len(forms) < 600 else forms[:600] + '...'}")

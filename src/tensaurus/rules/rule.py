@@ -34,7 +34,7 @@ from tensaurus.rules.term import (
     attributes,
     expression,
     named,
-    parse,
+    parse_terms,
     require_known,
     variables,
 )
@@ -82,18 +82,18 @@ _LINE = re.compile(
 
 def parse_rule(line: str) -> list[Rule]:
     """The rules of one line: two for `<=>`, one more where an optional input is absent."""
-    found = _LINE.match(" ".join(line.split()))
-    if found is None:
+    parts = _LINE.match(" ".join(line.split()))
+    if parts is None:
         raise RuleError(f"no rule: {line!r}")
-    tags = frozenset((found["tags"] or "").replace(",", " ").split())
+    tags = frozenset((parts["tags"] or "").replace(",", " ").split())
     if tags - TAGS:
         raise RuleError(f"no tag {min(tags - TAGS)}")
-    conditions = expression(f"({found['where']},)").elts if found["where"] else []  # type: ignore[attr-defined]
-    evidence = parse_evidence(found["evidence"]) if found["evidence"] else None
-    sides = parse(found["lhs"]), parse(found["rhs"])
-    base = Rule(found["name"], *sides, tuple(conditions), tags - {"back"}, line.strip(), evidence)
+    conditions = expression(f"({parts['where']},)").elts if parts["where"] else []  # type: ignore[attr-defined]
+    evidence = parse_evidence(parts["evidence"]) if parts["evidence"] else None
+    sides = parse_terms(parts["lhs"]), parse_terms(parts["rhs"])
+    base = Rule(parts["name"], *sides, tuple(conditions), tags - {"back"}, line.strip(), evidence)
     rules = [base]
-    if found["arrow"] == "<=>":
+    if parts["arrow"] == "<=>":
         back = base.tags | ({"explore"} if "back" in tags else set())
         rules.append(replace(base, name=f"{base.name}-back", lhs=base.rhs, rhs=base.lhs, tags=back))
     for rule in rules:
@@ -140,9 +140,9 @@ def _settled(term: Term, gone: set[str]) -> Term:
                 settled.pop()
             return Apply(op, tuple(settled), attrs, rest)
         case Item(inner, index):
-            found = _settled(inner, gone)
-            assert isinstance(found, Apply)
-            return Item(found, index)
+            call = _settled(inner, gone)
+            assert isinstance(call, Apply)
+            return Item(call, index)
     return term
 
 
@@ -161,14 +161,14 @@ def read_rules(lines: Iterable[str], origin: str = "") -> list[Rule]:
     seen: set[str] = set()
     for line in joined:
         try:
-            found = parse_rule(line)
+            parsed = parse_rule(line)
         except RuleError as error:
             raise RuleError(f"{origin}: {line.split(':')[0]}: {error}") from error
-        for rule in found:
+        for rule in parsed:
             if rule.name in seen:
                 raise RuleError(f"{origin}: two rules are named {rule.name}")
             seen.add(rule.name)
-        rules.extend(found)
+        rules.extend(parsed)
     return rules
 
 

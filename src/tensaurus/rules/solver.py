@@ -16,13 +16,13 @@ from tensaurus.algebra.typing import dtype_of
 from tensaurus.algebra.undecided import Question
 from tensaurus.rules.assumption import LEAST
 
-__all__ = ["PlacedTerms", "Terms"]
+__all__ = ["PlacedTerms", "SolverTerms"]
 
 CHOICES = frozenset({"where", "not", "and", "or", "xor"})  # of elements that are moved, by truths
 COMPARED = {"lt": operator.lt, "le": operator.le, "eq": operator.eq}  # kinds of questions about numbers
 
 
-class Terms:
+class SolverTerms:
     """Over the reals: what is no arithmetic (a read, a choice by places) is a variable, one for each text.
 
     `facts` are what is known of the variables.
@@ -59,11 +59,11 @@ class Terms:
             return z3.Bool(name)
         if not kind.startswith("float"):
             raise NotImplementedError(f"order of {kind}")
-        found = z3.Real(name)
+        variable = z3.Real(name)
         match body:
             case Read(Tensor(known), _, None) if known in self.positive:
-                self.facts.append(found > 0)
-        return found
+                self.facts.append(variable > 0)
+        return variable
 
     def _polynomial(self, value: Any) -> Any:
         z3 = self.z3
@@ -124,7 +124,7 @@ class Terms:
         return self.z3.BoolSort() if dtype == "bool" else self.z3.RealSort()
 
 
-class PlacedTerms(Terms):
+class PlacedTerms(SolverTerms):
     """Besides, places and sizes are integers: a choice by places is one, a read is a function of its places.
 
     Elements of integer types are reals, too: what is equal for all reals as polynomials is so in every ring.
@@ -173,31 +173,31 @@ class PlacedTerms(Terms):
             return self.places[atom]
         match atom:
             case Symbol(_, low, high):
-                found = self.places[atom] = self.z3.Int(f"size {atom.key}")
+                variable = self.places[atom] = self.z3.Int(f"size {atom.key}")
                 if low > LEAST:
-                    self.facts.append(found >= low)
+                    self.facts.append(variable >= low)
                 if high is not None:
-                    self.facts.append(found <= self.size(high))
+                    self.facts.append(variable <= self.size(high))
             case Axis(_, extent):
-                found = self.places[atom] = self.z3.Int(f"place {len(self.places)}")
-                self.facts += [found >= 0, found < self.size(extent)]
+                variable = self.places[atom] = self.z3.Int(f"place {len(self.places)}")
+                self.facts += [variable >= 0, variable < self.size(extent)]
             case Floor(_, bottom):
-                found = self.places[atom] = atom.value(self._place, self.size)
+                variable = self.places[atom] = atom.value(self._place, self.size)
                 self.facts.append(self.size(bottom) >= 1)
             case _:
                 raise NotImplementedError(f"place {atom.key}")
-        return found
+        return variable
 
     def _element(self, tensor: Tensor, indices: Sequence[Index]) -> Any:
         z3 = self.z3
         places = [self.size(index) for index in indices]
         name, sort = f"tensor {tensor.name}", self._sort(tensor.dtype)
-        found = z3.Const(name, sort)
+        element = z3.Const(name, sort)
         if places:
-            found = z3.Function(name, *[z3.IntSort()] * len(places), sort)(*places)
+            element = z3.Function(name, *[z3.IntSort()] * len(places), sort)(*places)
         if tensor.name in self.positive:
-            self.facts.append(found > 0)
-        return found
+            self.facts.append(element > 0)
+        return element
 
     def _either(self, conditions: Sequence[Any], then: Any, other: Any) -> Any:
         """One of two bodies, or terms."""

@@ -3,8 +3,8 @@
     term  ::=  variable | variable? | number | Operator(term, ..., attribute=expression, **rest)
                | term[number] | term[name]
 
-A rule is read with Python's own grammar and never executed: `evaluate` walks the few forms that sizes,
-tuples and conditions need.
+A rule is read with Python's own grammar and never executed: `evaluate_expression` walks the few forms that
+sizes, tuples and conditions need.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class RuleError(ValueError):
     """A rule's text that means nothing, with the reason."""
 
 
-def parse(text: str) -> tuple[Term, ...]:
+def parse_terms(text: str) -> tuple[Term, ...]:
     """The roots of one side of a rule."""
     tree = _tree(text)
     roots = tree.elts if isinstance(tree, ast.Tuple) else [tree]
@@ -96,10 +96,10 @@ def _term(tree: ast.expr) -> Term:
                 return Variable(name.removeprefix(OPTIONAL), optional=True)
             return Variable(name)
         case ast.Subscript(value=inner, slice=(ast.Constant(value=int(index)) | ast.Name(id=index))):
-            found = _term(inner)
-            if not isinstance(found, Apply):
+            call = _term(inner)
+            if not isinstance(call, Apply):
                 raise RuleError(f"{ast.unparse(tree)}: only an operator has outputs")
-            return Item(found, index)
+            return Item(call, index)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
             if name not in registry:
                 raise RuleError(f"no operator {name}")
@@ -122,8 +122,8 @@ def _number(tree: ast.expr) -> Fraction | None:
         case ast.Constant(value=(int() | float()) as value):
             return Fraction(str(value))
         case ast.UnaryOp(op=ast.USub(), operand=inner):
-            found = _number(inner)
-            return None if found is None else -found
+            number = _number(inner)
+            return None if number is None else -number
         case ast.BinOp(left=left, op=ast.Div(), right=right):
             a, b = _number(left), _number(right)
             return None if a is None or not b else a / b
@@ -148,8 +148,8 @@ def named(term: Term | None) -> set[str]:
         case Variable(name, _):
             return {name}
         case Apply(_, args, attrs, rest):
-            found = {value.id for _, value in attrs if isinstance(value, ast.Name)}
-            return found.union({rest} if rest else (), *(named(arg) for arg in args))
+            names = {value.id for _, value in attrs if isinstance(value, ast.Name)}
+            return names.union({rest} if rest else (), *(named(arg) for arg in args))
         case Item(inner, index):
             return named(inner) | ({index} if isinstance(index, str) else set())
     return set()
@@ -159,7 +159,7 @@ def outputs_named(term: Term | None) -> list[tuple[str, Apply]]:
     """The names that a term has for outputs, and whose outputs they are."""
     match term:
         case Apply(_, args, _, _):
-            return [found for arg in args for found in outputs_named(arg)]
+            return [output for arg in args for output in outputs_named(arg)]
         case Item(inner, index):
             return [*([(index, inner)] if isinstance(index, str) else []), *outputs_named(inner)]
     return []
@@ -264,7 +264,7 @@ class Undefined(ValueError):
     """An expression that has no value under this binding: the rule does not apply."""
 
 
-def evaluate(tree: ast.expr, names: Mapping[str, Any]) -> Any:
+def evaluate_expression(tree: ast.expr, names: Mapping[str, Any]) -> Any:
     """The value of a side expression.  Raises Undefined."""
     try:
         return _evaluate(tree, names)

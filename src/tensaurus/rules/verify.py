@@ -56,7 +56,7 @@ class Refuted:
 
 
 @dataclass(frozen=True)
-class Unknown:
+class Undecided:
     """A rule of which neither was shown, and why."""
 
     rule: Rule
@@ -65,36 +65,36 @@ class Unknown:
 
 def verify(
     rule: Rule, wanted: int = INSTANCES, seed: int = 0, seconds: float = SECONDS
-) -> Evidence | Refuted | Unknown:
+) -> Evidence | Refuted | Undecided:
     """The evidence that a rule is right, where it is wrong, or why it is not known.
 
     What is not refuted is proved for all sizes if it can be within so many seconds, and tested otherwise; a
     law that its line calls an axiom is only tried in float64.
     """
     maker = Maker(rule, seed)
-    found = list(maker.instances(wanted))
+    instances = list(maker.instances(wanted))
     special = _Special(rule, seed)
-    if wrong := _wrong(found, [Reals()] * TRIALS, special):
+    if wrong := _wrong(instances, [Reals()] * TRIALS, special):
         return Refuted(rule, wrong)
-    if isinstance(rule.evidence, Axiom) and len(found) >= FEWEST:
+    if isinstance(rule.evidence, Axiom) and len(instances) >= FEWEST:
         return rule.evidence
     proved = prove(rule, seconds) if seconds else None
     if isinstance(proved, Proved):
         return proved
-    if len(found) < FEWEST:
-        return Unknown(rule, f"{len(found) or 'no'} instance{'s' * (len(found) > 1)} of it types")
+    if len(instances) < FEWEST:
+        return Undecided(rule, f"{len(instances) or 'no'} instance{'s' * (len(instances) > 1)} of it types")
     for laws, _ in LADDER:
         fields = [Pairs(seed + t, laws) for t in range(TRIALS)]
-        if _wrong(found, fields, _Draws(seed)) is None:
-            degree = max(map(partial(_degree, laws=laws), found))
+        if _wrong(instances, fields, _Draws(seed)) is None:
+            degree = max(map(partial(_degree, laws=laws), instances))
             bits = int(-sum(log2(field.error(degree)) for field in fields))
             return Tested("gf", str(maker.coverage), TRIALS, bits)
-    if wrong := _wrong(found, [Rationals(seed + t) for t in range(2 * TRIALS)], special):
+    if wrong := _wrong(instances, [Rationals(seed + t) for t in range(2 * TRIALS)], special):
         return _confirmed(rule, wrong)
-    return _by_z3(rule, maker, sorted(found, key=_elements)[:SMALL])
+    return _by_z3(rule, maker, sorted(instances, key=_elements)[:SMALL])
 
 
-def _by_z3(rule: Rule, maker: Maker, smallest: Sequence[Instance]) -> Evidence | Refuted | Unknown:
+def _by_z3(rule: Rule, maker: Maker, smallest: Sequence[Instance]) -> Evidence | Refuted | Undecided:
     """No proof of the rule: what the instances pin (sizes, attributes, constants) is a sample."""
     for instance in smallest:
         terms = Terms()
@@ -103,21 +103,21 @@ def _by_z3(rule: Rule, maker: Maker, smallest: Sequence[Instance]) -> Evidence |
             sides = [run(roots, values, terms) for roots in (instance.left, instance.right)]
             answers = [terms.answer(a, b) for a, b in zip(*sides, strict=True)]
         except (NotImplementedError, ValueError, TypeError, terms.z3.Z3Exception) as error:
-            return Unknown(rule, f"Z3 has no term of it: {' '.join(str(error).split())[:100]}")
+            return Undecided(rule, f"Z3 has no term of it: {' '.join(str(error).split())[:100]}")
         for place, answer in enumerate(answers):
             if answer is None:
-                return Unknown(rule, f"Z3 finds neither a proof nor a counterexample, at {instance}")
+                return Undecided(rule, f"Z3 finds neither a proof nor a counterexample, at {instance}")
             if answer is True:
                 continue
             exact = {leaf: terms.numbers(value, answer) for leaf, value in values.items()}
             shown = _compared(instance, exact, Rationals())
             if shown is None:
-                return Unknown(rule, f"Z3's counterexample says nothing of output {place}, at {instance}")
+                return Undecided(rule, f"Z3's counterexample says nothing of output {place}, at {instance}")
             return _confirmed(rule, shown)
     return Tested("z3", f"{maker.coverage}, all reals at {len(smallest)} of them")
 
 
-def _confirmed(rule: Rule, wrong: Counterexample) -> Refuted | Unknown:
+def _confirmed(rule: Rule, wrong: Counterexample) -> Refuted | Undecided:
     """Whether a difference in exact fractions is one in float64, too.
 
     There, functions as exp are what they are, and not any function.
@@ -129,16 +129,16 @@ def _confirmed(rule: Rule, wrong: Counterexample) -> Refuted | Unknown:
     shown = _tried(wrong.instance, values, Reals())
     if shown is not None:
         return Refuted(rule, shown)
-    return Unknown(rule, f"it rests on more than is known of its functions: {wrong}")
+    return Undecided(rule, f"it rests on more than is known of its functions: {wrong}")
 
 
 def _elements(instance: Instance) -> int:
     return sum(elements(leaf.tensor) for leaf in instance.leaves)
 
 
-def _wrong(found: Sequence[Instance], fields: Sequence[Field], draws: _Draws) -> Counterexample | None:
+def _wrong(instances: Sequence[Instance], fields: Sequence[Field], draws: _Draws) -> Counterexample | None:
     """The first instance on which the sides differ."""
-    for place, instance in enumerate(found):
+    for place, instance in enumerate(instances):
         for trial, field in enumerate(fields):
             values = leaf_values(instance, field, np.random.default_rng((draws.seed, place, trial)), draws)
             if (shown := _tried(instance, values, field)) is not None:

@@ -43,11 +43,11 @@ def select(
 
     `shapes` and `ranges` are for the files. Raises TensaurusError for a word that names nothing.
     """
-    found: dict[str, Subject] = {}
+    subjects: dict[str, Subject] = {}
     for word in words:
         for subject in _named(word, shapes or {}, ranges or {}):
-            found.setdefault(subject.name, subject)
-    return list(found.values())
+            subjects.setdefault(subject.name, subject)
+    return list(subjects.values())
 
 
 def _named(

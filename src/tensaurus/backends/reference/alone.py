@@ -17,7 +17,7 @@ from tensaurus.graph.onnx_export import export_model
 from tensaurus.graph.opaque import Form
 from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType
-from tensaurus.ops.onnx_form import dtype_code
+from tensaurus.ops.element_type import dtype_code
 
 LARGE = 1 << 20  # elements beyond which onnx's evaluator, written in Python, may take minutes
 

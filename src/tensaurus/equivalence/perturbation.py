@@ -2,7 +2,7 @@
 
 Every weight and input that is not a short number (such as 0, 0.5 or 6, which nothing ever rounded) moves to
 the next floating-point number up or down, or stays.  A rewrite that rounds each weight once, or adds in
-another order, cannot be told from such a neighbour.  A threshold that both models hold was never rounded.
+another order, cannot be told from such a copy.  A threshold that both models hold was never rounded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FLOATS = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16})
 SHORT = {2: (np.uint16, 6), 4: (np.uint32, 12), 8: (np.uint64, 28)}
 
 
-def moved(array: Array, rng: np.random.Generator) -> Array:
+def perturbed(array: Array, rng: np.random.Generator) -> Array:
     """The array with its elements moved by at most one unit in the last place."""
     if array.dtype.kind != "f" or not array.size:
         return array
@@ -34,7 +34,7 @@ def moved(array: Array, rng: np.random.Generator) -> Array:
     return np.asarray(np.where(keep, array, next_one), array.dtype)
 
 
-def neighbour(model: ModelProto, seed: int, kept: Collection[float] = frozenset()) -> ModelProto:
+def perturbed_model(model: ModelProto, seed: int, kept: Collection[float] = frozenset()) -> ModelProto:
     """A copy of the model, its float weights moved, but for single numbers that are `kept`."""
     rng = np.random.default_rng([seed, 1])
     copy = ModelProto()
@@ -43,16 +43,16 @@ def neighbour(model: ModelProto, seed: int, kept: Collection[float] = frozenset(
         array = numpy_helper.to_array(tensor)
         if array.size == 1 and float(array.item()) in kept:
             continue
-        changed = moved(array, rng)
+        changed = perturbed(array, rng)
         if not np.array_equal(changed, array, equal_nan=True):
             tensor.CopyFrom(numpy_helper.from_array(changed, tensor.name))
     return copy
 
 
-def moved_feed(arrays: Mapping[str, Array], seed: int) -> dict[str, Array]:
+def perturbed_feed(arrays: Mapping[str, Array], seed: int) -> dict[str, Array]:
     """The inputs moved."""
     rng = np.random.default_rng([seed, 2])
-    return {name: moved(array, rng) for name, array in arrays.items()}
+    return {name: perturbed(array, rng) for name, array in arrays.items()}
 
 
 def _weights(model: ModelProto) -> Iterator[TensorProto]:

@@ -1,7 +1,7 @@
-"""Keeping cycles out of what is extracted (TENSAT, section 5.2).
+"""Keeping cycles out of what is extracted (TENSAT, section 5.2), to compare with: our solver needs no filter.
 
 A rewrite that merges an e-node with a class that it needs makes the e-graph cyclic, although no program is. A
-filtered e-node stays in the e-graph, and is never extracted.
+filtered e-node counts as removed, as in the paper.
 
 The youngest e-node of a cycle is never the oldest of its class: what reads the class was younger than the
 member that it was built over. So the oldest e-nodes of all classes, an acyclic program for each, stay.
@@ -9,20 +9,22 @@ member that it was built over. So the oldest e-nodes of all classes, an acyclic 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 from tensaurus.egraph.egraph import ABSENT, EGraph
-
-__all__ = ["Efficient", "Vanilla", "filter_cycles", "reaches"]
+from tensaurus.egraph.pattern import Match
+from tensaurus.egraph.rewrite import Plan
+from tensaurus.egraph.saturate import Entry, Exploration, Runner
 
 
 def filter_cycles(graph: EGraph) -> int:
-    """Filter e-nodes until those left have no cycle; how many.  The e-graph must be rebuilt.
+    """Remove e-nodes until those left have no cycle; how many.  The e-graph must be rebuilt.
 
-    Depth first through the e-nodes that are not filtered; on an edge back to a class that is being visited,
-    the youngest e-node of the cycle is filtered, and the search goes on from its class.
+    Depth first through the e-nodes that are left; on an edge back to a class that is being visited, the
+    youngest e-node of the cycle is removed, and the search goes on from its class.
     """
-    filtered = graph.filtered
+    alive = graph.alive
     done: set[int] = set()
     count = 0
     for start in list(graph.classes):
@@ -39,7 +41,7 @@ def filter_cycles(graph: EGraph) -> int:
                 done.add(group)
                 continue
             below, number = todo.pop(), todo.pop()
-            if number in filtered or below in done:
+            if not alive[number] or below in done:
                 continue
             path[-1] = (group, number, todo)
             if below not in place:
@@ -48,7 +50,10 @@ def filter_cycles(graph: EGraph) -> int:
                 continue
             cycle = range(place[below], len(path))
             worst = max(cycle, key=lambda k: path[k][1])
-            filtered.add(path[worst][1])
+            youngest = path[worst][1]
+            alive[youngest] = False
+            del graph.known[graph.heads[youngest], *graph.args[youngest]]
+            graph.changed.add(path[worst][0])
             count += 1
             for group, _, _ in path[worst + 1 :]:  # they may be reached again by another way
                 del place[group]
@@ -57,18 +62,17 @@ def filter_cycles(graph: EGraph) -> int:
 
 
 def _todo(graph: EGraph, group: int) -> list[int]:
-    """E-nodes of the class that may be extracted, each with every class that it reads: flat pairs."""
+    """E-nodes of the class, each with every class that it reads: flat pairs."""
     pairs: list[int] = []
     for number in graph.live(group):
-        if number not in graph.filtered:
-            for below in graph.args[number]:
-                if below != ABSENT:
-                    pairs += (number, below)
+        for below in graph.args[number]:
+            if below != ABSENT:
+                pairs += (number, below)
     return pairs
 
 
 def reaches(graph: EGraph, above: Iterable[int], below: set[int]) -> bool:
-    """Whether one of the classes `below` is among `above` or what they need, filtered e-nodes aside."""
+    """Whether one of the classes `below` is among `above` or what they need."""
     stack = [graph.find(group) for group in above]
     seen = set(stack)
     while stack:
@@ -76,12 +80,24 @@ def reaches(graph: EGraph, above: Iterable[int], below: set[int]) -> bool:
         if group in below:
             return True
         for number in graph.members[group]:
-            if graph.alive[number] and number not in graph.filtered:
+            if graph.alive[number]:
                 for read in graph.args[number]:
                     if read != ABSENT and (read := graph.find(read)) not in seen:
                         seen.add(read)
                         stack.append(read)
     return False
+
+
+class Filter(Protocol):
+    """Says what would close a cycle."""
+
+    eager: bool  # whether it must see every union before the next match, not the round's together
+
+    def begin(self, graph: EGraph) -> None:
+        """A round begins; the e-graph is rebuilt and has no cycle."""
+
+    def allows(self, graph: EGraph, roots: Sequence[int], reads: Iterable[int]) -> bool:
+        """Whether e-nodes over the classes `reads` may join the classes of `roots`."""
 
 
 class Vanilla:
@@ -95,12 +111,9 @@ class Vanilla:
     def allows(self, graph: EGraph, roots: Sequence[int], reads: Iterable[int]) -> bool:
         return not reaches(graph, reads, {graph.find(root) for root in roots})
 
-    def end(self, graph: EGraph) -> None:
-        filter_cycles(graph)
-
 
 class Efficient:
-    """Asks the classes that were below each class when the round began; the rest is filtered at its end."""
+    """Asks the classes that were below each class when the round began; the rest is removed at its end."""
 
     eager = False
 
@@ -120,7 +133,6 @@ class Efficient:
                 reads = {
                     read
                     for number in graph.live(group)
-                    if number not in graph.filtered
                     for read in graph.args[number]
                     if read != ABSENT
                 }
@@ -141,5 +153,45 @@ class Efficient:
             mask |= 1 << graph.find(root)
         return not any(self._below.get(graph.find(read), 0) & mask for read in reads)
 
-    def end(self, graph: EGraph) -> None:
-        filter_cycles(graph)
+
+class Acyclic(Runner):
+    """An exploration that keeps the e-graph free of cycles by a filter."""
+
+    def __init__(self, cycles: Filter, *given: Any):
+        super().__init__(*given)
+        self.cycles = cycles
+        self.refused_matches = 0  # that would have made a cycle
+        self.removed = 0  # e-nodes
+        self._again: list[tuple[Match, ...]] = []  # matches to be tried in the next round
+
+    def round(self, multi: bool) -> None:
+        self.removed += filter_cycles(self.graph)
+        self.cycles.begin(self.graph)
+        super().round(multi)
+        for tried in self.tried.values():
+            tried.difference_update(match for match, *others in self._again if not others)
+        for joined in self.joined.values():
+            joined.difference_update(self._again)
+        self._again.clear()
+
+    def explore(self, watch: Callable[[int, int], None] = lambda rounds, nodes: None) -> Exploration:
+        report = super().explore(watch)
+        self.removed += filter_cycles(self.graph)
+        return report
+
+    def apply(
+        self,
+        entry: Entry,
+        matches: tuple[Match, ...],
+        terms: Sequence[int],
+        classes: Sequence[int],
+        plan: Plan,
+    ) -> Sequence[int]:
+        if not self.cycles.allows(self.graph, [match[0] for match in matches], terms):
+            self.refused_matches += 1
+            self._again.append(matches)
+            return ()
+        made = super().apply(entry, matches, terms, tuple(map(self.graph.find, terms)), plan)
+        if self.cycles.eager:
+            self.merge()
+        return made

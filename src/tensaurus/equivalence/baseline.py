@@ -1,0 +1,360 @@
+"""The original on every input, twice over: in float64, and on a runtime beside models one rounding away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+
+from tensaurus.cost.worker import RUN_LIMIT, Worker, WorkerError, tried
+from tensaurus.equivalence.constants import constants_of, shared
+from tensaurus.equivalence.indices import Indices
+from tensaurus.equivalence.inputs import GIVEN, Feed, Values, feeds, is_integer, offsets, unmet
+from tensaurus.equivalence.interface import required_inputs
+from tensaurus.equivalence.judge import Original, identical
+from tensaurus.equivalence.model import Model
+from tensaurus.equivalence.perturbation import perturbed_feed
+from tensaurus.equivalence.reference import Reference
+from tensaurus.equivalence.shapes import Shape, assignments, variations
+from tensaurus.equivalence.witness import Witness
+from tensaurus.errors import TensaurusError
+from tensaurus.graph.build import Build
+
+PERTURBED = 4  # on the runtime
+FINE = frozenset({"random", "blocks"})  # inputs on which float64 has a measure of its own
+
+
+Stage: TypeAlias = Callable[[str, int, int], None]  # what begins, and which of how many
+
+
+def silent(name: str, done: int, total: int) -> None:
+    """Nobody is told."""
+
+
+@dataclass
+class Row:
+    """One feed: the original's outputs on the runtime (none where it is no numbers), and in float64 (None
+    where there is no reference, which reads the model with these `shapes`)."""
+
+    feed: Feed
+    shapes: Mapping[str, Sequence[int]]
+    results: list[Original]
+    truth: list[Any] | None
+
+    def beside(self, seed: int) -> dict[str, Any]:
+        """Inputs for a perturbed copy; those near a threshold stay where they are."""
+        return dict(self.feed.arrays) if self.feed.edge else perturbed_feed(self.feed.arrays, seed)
+
+
+class Baseline:
+    """What a candidate is judged by.  Raises TensaurusError where the original does not run."""
+
+    def __init__(
+        self,
+        original: Model,
+        candidate: Model,
+        shapes: Mapping[str, Sequence[int]],
+        kinds: Sequence[str],
+        *,
+        seed: int,
+        backend: str,
+        threads: int,
+        ranges: Mapping[str, tuple[int, int]],
+        limit: float = RUN_LIMIT,
+        stage: Stage = silent,
+        given: Mapping[str, Any] | None = None,
+    ):
+        """A run may take `limit` seconds; inputs that are `given` are tried beside those of the kinds."""
+        self.limit = limit
+        self.original, self.candidate, self.seed, self.given = original, candidate, seed, shapes
+        self.backend, self.threads, self.stage = backend, threads, stage
+        self.names = [output.name for output in original.proto.graph.output]
+        self.notes: list[str] = []
+        self.faults: list[str] = []  # of the runtime or of the reference
+        self.rows: list[Row] = []
+        self.random: set[str] = set()
+        self.kept = shared(original.proto, candidate.proto)
+        self._beside: dict[int, Build] = {}
+        self._reference = Reference(threads, limit)
+        self._witness = Witness(backend, threads, limit)
+        self.values = Values(ranges, self._indices(), constants_of([original.proto, candidate.proto]))
+        try:
+            self._worker = self._tried(original)
+        except WorkerError as error:
+            raise TensaurusError(f"the original does not run: {error}") from error
+        try:
+            self._run_given(given or {})
+            self._run_original(kinds)
+            self._reach_branches()
+            self._run_perturbed()
+            self._settle()
+        finally:
+            self._worker.close()
+        self._note_constants()
+        self._note_unmet("edges" in kinds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *given: object) -> None:
+        self._reference.__exit__(*given)
+        self._witness.close()
+
+    def _tried(self, model: Model) -> Worker:
+        return tried(model.build, self.backend, threads=self.threads, limit=self.limit)
+
+    def _indices(self) -> Indices:
+        try:
+            if not any(is_integer(value) for value in required_inputs(self.original.proto)):
+                return Indices()
+            return self._reference.facts(self.original.build, self.given).indices
+        except TensaurusError:  # then there is no reference either, and a note says so
+            return Indices()
+
+    def _run_given(self, arrays: Mapping[str, Any]) -> None:
+        if arrays:
+            try:
+                self._add(Feed(GIVEN, arrays), {name: array.shape for name, array in arrays.items()})
+            except WorkerError as error:
+                raise TensaurusError(f"the original does not run on the inputs given: {error}") from error
+
+    def _run_original(self, kinds: Sequence[str]) -> None:
+        own = len(self.rows)  # given by the caller
+        first: WorkerError | None = None
+        guessed: list[str] = []
+        tried_sizes: list[Mapping[str, Shape]] = []
+        for shapes, words in assignments(self.original.proto, self.given):
+            before = len(self.rows)
+            made = list(feeds(self.original.proto, shapes, kinds, self.seed, self.values))
+            for place, item in enumerate(made if before == own else made[:1], 1):
+                total = len(made) if before == own else 1
+                self.stage("original and its float64 reference, input", place, total)
+                try:
+                    self._add(item, shapes if words else self.given, words if before > own else "")
+                except WorkerError as error:
+                    if place == 1:
+                        if not self._worker.alive and not own:
+                            raise TensaurusError(f"the original does not run: {error}") from error
+                        first = first or error  # sizes that do not fit each other
+                        self._revive()
+                        break
+                    self._note(f"the original does not run on {item.kind} inputs: {error}")
+                    self._revive()
+            if len(self.rows) > before:
+                guessed += [words] if words else []
+                tried_sizes.append(shapes)
+                if before > own or not words:
+                    break
+        if not tried_sizes:
+            failure = f"the original does not run on inputs made up for it: {first}"
+            if not own:
+                raise TensaurusError(failure)
+            return self._note(failure)
+        small, refused = self._run_small(kinds[:1], tried_sizes)
+        if guessed:
+            self._note(f"sizes that were not given are made up: {', then '.join([*guessed, *small])}")
+        if refused:
+            self._note(f"the original does not run on {', nor on '.join(refused)}")
+
+    def _run_small(
+        self, kinds: Sequence[str], before: Sequence[Mapping[str, Shape]]
+    ) -> tuple[list[str], list[str]]:
+        """Sizes where much is an edge; those that the original runs on and the others, in words."""
+        plans = list(variations(self.original.proto, self.given, before[0]))
+        plans = [(shapes, words) for shapes, words in plans if shapes not in before]
+        ran: list[str] = []
+        refused: list[str] = []
+        for place, (shapes, words) in enumerate(plans, 1):
+            self.stage("original at small sizes,", place, len(plans))
+            (item, *_) = feeds(self.original.proto, shapes, kinds, self.seed, self.values)
+            try:
+                self._add(item, shapes, words)
+                ran.append(words)
+            except WorkerError:
+                refused.append(words)
+                self._revive()
+        return ran, refused
+
+    def _revive(self) -> None:
+        """The original's session again, where a run has ended it."""
+        if not self._worker.alive:
+            self._worker = self._tried(self.original)
+
+    def _add(self, item: Feed, shapes: Mapping[str, Sequence[int]], words: str = "") -> None:
+        """One more input.  Raises WorkerError where the original does not run on it."""
+        named = Feed(f"{item.kind} {words}", item.arrays) if words else item
+        if item.unreal:
+            if (truth := self._referred(item, shapes)) is not None:
+                self.rows.append(Row(named, shapes, [], truth))
+            return
+        results = run(self._worker, item.arrays)
+        if not self.rows:
+            self._note_random(results, run(self._worker, item.arrays))
+        truth = self._referred(item, shapes)
+        pairs = zip(results if truth is None else truth, results, strict=True)
+        self.rows.append(Row(named, shapes, [Original(e, r) for e, r in pairs], truth))
+
+    def _referred(self, item: Feed, shapes: Mapping[str, Sequence[int]]) -> list[Any] | None:
+        try:
+            return self._reference.run(self.original.build, item.arrays, shapes)
+        except TensaurusError as error:
+            if item.unreal:
+                self._note(f"not compared on {item.kind} inputs: {error}")
+            else:
+                self._note(f"there is no float64 reference, the original's own results stand in: {error}")
+        return None
+
+    def _reach_branches(self) -> None:
+        """Look for inputs that reach every branch of both models, and name those never reached."""
+        for model, whose in ((self.original, "the original"), (self.candidate, "the result")):
+            if not model.branches:
+                continue
+            try:
+                around = self._reference.facts(model.build, self.given).branches
+                left = dict.fromkeys(around)
+                for row in list(self.rows) if left else []:
+                    self._reached(model, row.feed, left)
+                self._look_for(model, left)
+            except TensaurusError as error:
+                self._note(f"which branches of {whose} were taken is not known: {error}")
+                continue
+            if outer := [text for text in left if around[text] not in left]:
+                self._note(f"never taken in {whose}, so not compared: {', '.join(outer)}")
+
+    def _look_for(self, model: Model, left: dict[str, None]) -> None:
+        """Add inputs that reach branches that are left."""
+        shapes = {name: array.shape for name, array in self.rows[0].feed.arrays.items()}
+        for item in offsets(self.original.proto, shapes, self.seed, self.values):
+            if not left:
+                return
+            if self._reached(model, item, dict(left)):
+                try:
+                    self._add(item, self.rows[0].shapes)
+                    self._reached(model, item, left)
+                except WorkerError as error:
+                    self._note(f"the original does not run on inputs {item.kind}: {error}")
+                    self._revive()
+
+    def _reached(self, model: Model, item: Feed, left: dict[str, None]) -> bool:
+        """Whether these inputs reach branches that are left; takes them out."""
+        new = [t for t in self._reference.taken(model.build, item.arrays, self.given) if t in left]
+        for text in new:
+            del left[text]
+        return bool(new)
+
+    def _perturbed(self, seed: int) -> Build:
+        if seed not in self._beside:
+            self._beside[seed] = self.original.perturbed(seed, self.kept)
+        return self._beside[seed]
+
+    def _run_perturbed(self) -> None:
+        if self.original.large:
+            self._note("too large for perturbed copies: the original's own errors alone are the measure")
+            return
+        for number in range(PERTURBED):
+            self.stage("model one rounding away", number + 1, PERTURBED)
+            seed = self.seed * 1_000_003 + number
+            try:
+                self._worker.compile(self.original.perturbed(seed, self.kept))
+                for row in self.rows:
+                    if row.results:
+                        results = run(self._worker, row.beside(seed))
+                        for original, result in zip(row.results, results, strict=True):
+                            original.add(result)
+            except WorkerError as error:
+                self._note(f"a model one rounding away from the original does not run: {error}")
+                if not self._worker.alive:
+                    return
+
+    def _settle(self) -> None:
+        """Where the runtime and the reference are further apart than rounding explains, ask the witness."""
+        wrong: dict[str, tuple[float, str]] = {}
+        doubtful: dict[str, tuple[float, str]] = {}
+        scales = [
+            max((row.results[n].largest for row in self.rows if row.feed.plausible), default=0.0)
+            for n in range(len(self.names))
+        ]
+        for row in self.rows:
+            for original, scale in zip(row.results, scales, strict=False):
+                original.scale = scale
+            if not (far := self._far(row)) or not (far := self._far(self._shaken(row))):
+                continue
+            outputs = self._witnessed("original", self.original, row)
+            for place in far:
+                if (name := self.names[place]) in self.random:
+                    continue
+                witness = None if outputs is None else outputs[place]
+                for worst, size in zip((wrong, doubtful), row.results[place].settle(witness), strict=True):
+                    worst[name] = max(worst.get(name, (0.0, "")), (size, row.feed.kind))
+        plainly = f"{self._witness.name} without graph optimizations"
+        for name, (size, kind) in wrong.items():
+            if size:
+                what = f"{self.backend} computes output {name} of the original wrong, by {size:.2g} of its"
+                how = f"{plainly} agrees with the float64 reference"
+                self.faults.append(f"{what} largest element on {kind} inputs: {how}")
+        for name, (size, kind) in doubtful.items():
+            if size:
+                what = f"output {name} of the original is {size:.2g} of its largest element off the float64"
+                more = "one of them is wrong, so the result must agree with both"
+                how = f"{plainly} does not agree with it either: {more}"
+                self.faults.append(f"{what} reference on {kind} inputs, and {how}")
+
+    def _far(self, row: Row) -> list[int]:
+        """The outputs that no rounding explains."""
+        return [n for n, o in enumerate(row.results) if _array(o.own) and o.implausible.any()]
+
+    def _shaken(self, row: Row) -> Row:
+        with suppress(TensaurusError):  # it has run in float64
+            outputs = self._reference.run(self.original.build, row.feed.arrays, row.shapes, rounded=True)
+            for original, output in zip(row.results, outputs, strict=True):
+                original.shake(output)
+        return row
+
+    def _witnessed(self, whose: str, model: Model, row: Row) -> list[Any] | None:
+        try:
+            return self._witness.outputs(whose, model, row.feed.arrays)
+        except WorkerError as error:
+            self._note(f"{self._witness.name} does not run the {whose} without graph optimizations: {error}")
+            return None
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _note_random(self, once: Sequence[Any], again: Sequence[Any]) -> None:
+        for name, one, other in zip(self.names, once, again, strict=True):
+            if not identical(one, other):
+                self.random.add(name)
+                self._note(f"output {name} is random: only its type and shape were compared")
+
+    def _note_constants(self) -> None:
+        rows = [row for row in self.rows if row.feed.kind in FINE]
+        if len(rows) < 2 or not rows[0].feed.arrays:
+            return
+        for place, name in enumerate(self.names):
+            one, other = (row.results[place].own for row in rows)
+            if name not in self.random and identical(one, other):
+                self._note(f"output {name} is the same on two random inputs: it shows little")
+
+    def _note_unmet(self, edges: bool) -> None:
+        given = {name for row in self.rows if row.feed.kind == GIVEN for name in row.feed.arrays}
+        names = [v.name for v in required_inputs(self.original.proto) if is_integer(v)]
+        for name in self.values.narrow(name for name in names if name not in given):
+            self._note(
+                f"integer input {name} was never anything but 0 and 1: --range {name}=LOW,HIGH gives it more"
+            )
+        shapes = {name: array.shape for name, array in self.rows[0].feed.arrays.items()}
+        if edges and (left := unmet(self.original.proto, shapes, self.values)):
+            self._note(f"{left} constants of the models have no inputs near them")
+
+
+def _array(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind not in "OSU"
+
+
+def run(worker: Worker, arrays: Mapping[str, Any]) -> list[Any]:
+    worker.feed(arrays)
+    return worker.run()

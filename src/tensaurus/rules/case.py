@@ -1,0 +1,149 @@
+"""One case of a rule: types and values over symbols, and what is assumed of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tensaurus.algebra.expr import Body, Read, Tensor
+from tensaurus.algebra.size import Atom, Poly, Symbol, atoms, nonnegative, same, substitute
+from tensaurus.algebra.undecided import Question, answer
+from tensaurus.graph.node import Node, source
+from tensaurus.ops import TensorType
+from tensaurus.rules.assumption import LEAST, Values, ways
+from tensaurus.rules.domain import put_in, symbols_of
+from tensaurus.rules.match import Binding
+from tensaurus.rules.term import Fact, Undefined
+
+SIZES = ("zero", "nonnegative")  # kinds of questions about sizes
+
+
+class VariableFact(Fact):
+    """A tensor variable of a case, as conditions see it: what is not known of it is asked."""
+
+    def __init__(self, name: str, kind: TensorType):
+        self.name, self.shape, self.dtype = name, kind.shape, kind.dtype
+
+    @property
+    def static(self) -> bool:  # type: ignore[override]
+        return answer("static", self.name)
+
+    @property
+    def value(self) -> Any:
+        if not self.static or not all(same(n, 1) for n in self.shape):
+            raise Undefined("not a scalar constant")
+        return Read(Tensor(self.name, self.shape, self.dtype), (0,) * len(self.shape))
+
+    @property
+    def positive(self) -> bool:
+        return self.static and answer("positive", self.name)
+
+    @property
+    def filled(self) -> Any:
+        raise TypeError(f"what fills {self.name}")
+
+
+class CaseBinding(Binding):
+    """What a case binds, with facts in the place of nodes."""
+
+    def facts(self) -> Mapping[str, Fact]:
+        return {name: VariableFact(name, node.tensor) for name, node in self.nodes.items()}
+
+
+@dataclass(frozen=True)
+class State:
+    """Types of variables, values of attributes (of rests: dicts), and the answers that are assumed."""
+
+    types: Mapping[str, TensorType] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+    assumed: Mapping[Question, bool] = field(default_factory=dict)
+
+    def put(self, values: Values) -> State | None:
+        """With symbols replaced; None where that contradicts an answer, or divides by zero."""
+        try:
+            return self._put(values)
+        except (ZeroDivisionError, ValueError):
+            return None
+
+    def _put(self, values: Values) -> State | None:
+        assumed: dict[Question, bool] = {}
+        for own, value in values.items():
+            # what the symbol was at least, its value is
+            if isinstance(own, Symbol) and own.low > LEAST and not nonnegative(value - own.low):
+                assumed[Question("nonnegative", value - own.low)] = True
+        for question, known in self.assumed.items():
+            if question.kind in SIZES:
+                size = substitute(question.subject, values)
+                if isinstance(size, Poly):
+                    if question.kind == "zero":
+                        size = size if size.terms[0][1] > 0 else -size
+                    elif known and nonnegative(-1 - size):
+                        return None
+                    assumed[Question(question.kind, size)] = known
+                elif (size == 0 if question.kind == "zero" else size >= 0) != known:
+                    return None
+            else:
+                assumed[question] = known
+        types = {
+            name: TensorType(kind.dtype, tuple(substitute(n, values) for n in kind.shape))
+            for name, kind in self.types.items()
+        }
+        given = {
+            name: {k: put_in(v, values) for k, v in value.items()} if isinstance(value, dict)
+            else put_in(value, values)
+            for name, value in self.values.items()
+        }  # fmt: skip
+        state = State(types, given, assumed)
+        for question, known in assumed.items():
+            if known and question.kind == "nonnegative" and nonnegative(-question.subject):
+                options = ways(Question("zero", question.subject))
+                if options is not None and len(options) == 1:
+                    return state.put(options[0])
+        return state
+
+    def answered(self, question: Question, known: bool) -> State:
+        return replace(self, assumed={**self.assumed, question: known})
+
+    @property
+    def symbols(self) -> set[Atom]:
+        sizes = [n for kind in self.types.values() for n in kind.shape]
+        values = [tuple(v.values()) if isinstance(v, dict) else v for v in self.values.values()]
+        return set().union(*(atoms(n) for n in sizes), *map(symbols_of, values))
+
+    def binding(self) -> CaseBinding:
+        """Leaves for the variables; a number that an attribute gives is one, too, where a term reads it."""
+        nodes = {name: source(name, kind) for name, kind in self.types.items()}
+        dtype = next((kind.dtype for kind in self.types.values()), "float32")
+        for name, value in self.values.items():
+            if isinstance(value, Body):
+                assert isinstance(value, Read) and isinstance(value.source, Tensor)
+                nodes[name] = source(value.source.name, TensorType(dtype, ()))
+        values = {k: dict(v) if isinstance(v, dict) else v for k, v in self.values.items()}
+        return CaseBinding(nodes, values)
+
+    def __str__(self) -> str:
+        kinds = [f"{name} {list(kind.shape)}" for name, kind in self.types.items()]
+        given = [
+            f"{k}={v}"
+            for name, value in self.values.items()
+            for k, v in (value.items() if isinstance(value, dict) else [(name, value)])
+        ]
+        return ", ".join(kinds + given).replace("'", "")
+
+
+@dataclass(frozen=True)
+class Case:
+    """Both sides of the rule in one state, and the questions about sizes that were left open."""
+
+    state: State
+    left: tuple[Node, ...]
+    right: tuple[Node, ...]
+    asked: tuple[Question, ...]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Instances that no case covers, with the reason."""
+
+    reason: str
