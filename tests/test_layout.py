@@ -26,6 +26,7 @@ FLOORS = (
     ("egraph", "derive", "mutate", "cost"),
     ("synthesis", "search", "tuning"),
     ("equivalence",),
+    ("driver",),
     ("optimize",),
     ("contest",),
     ("cli",),

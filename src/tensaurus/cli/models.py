@@ -40,7 +40,7 @@ def optimize(
     ] = "onnxruntime",
     threads: Threads = None,
     time_limit: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="Time to search, where --steps is not given.")
+        float, typer.Option(metavar="SECONDS", min=0, help="Time for all of it, where --steps is not given.")
     ] = 60.0,
     steps: Annotated[
         int | None,

@@ -55,7 +55,7 @@ class OperatorCosts:
         machine: Machine,
         opset: int,
         expand: Expand | None = None,
-        told: Callable[[], None] = lambda: None,
+        measuring: Callable[[], None] = lambda: None,
         weights: int = 0,
         original: Program | None = None,
         supports: Callable[[Node], bool] = lambda node: True,
@@ -70,7 +70,7 @@ class OperatorCosts:
         self.device = machine.key
         self.opset = opset
         self.expand = expand
-        self.told = told
+        self.measuring = measuring
         self.weights = _rounded(weights)
         self.supports = supports
         self.measured = 0
@@ -117,7 +117,7 @@ class OperatorCosts:
         return all(_free(node) or Piece.of(node).text in self._running for node in piece.inner)
 
     def _measure(self, piece: Piece, text: str) -> float:
-        self.told()
+        self.measuring()
         seconds: float | None = None
         if all(map(self.supports, piece.inner)):
             copies = _copies(piece, self.weights)

@@ -11,6 +11,9 @@ from tensaurus.cost.machine import Machine
 from tensaurus.cost.measure import Contender, compare, ratio, refusal
 from tensaurus.graph.build import Build
 
+SECONDS = 0.25  # of a turn
+AGAIN = ", again"  # the purpose of a second measurement, which did not choose what it measures
+
 
 def model_times(
     builds: Sequence[Build],
@@ -18,16 +21,20 @@ def model_times(
     backend: str,
     machine: Machine,
     database: Database,
+    *,
+    purpose: str = "",
+    seconds: float = SECONDS,
 ) -> list[float]:
     """Seconds of one run of each model; the others are compared with the first.
 
     All are measured in one comparison, round by round, so that drift of the machine cancels out; with every
-    one of them in the database, none is measured and the times are those.  A model that the runtime refuses
-    takes forever (inf); raises WorkerError where it refuses the first.
+    one of them in the database for this purpose, none is measured and the times are those.  A turn takes
+    about so many seconds.  A model that the runtime refuses takes forever (inf); raises WorkerError where it
+    refuses the first.
     """
     sizes = " ".join(f"{name}:{list(array.shape)}" for name, array in feeds.items())
     names = [build.digest for build in builds]
-    texts = [f"model {name} beside {names[0]} on {sizes}" for name in names]
+    texts = [f"model {name} beside {names[0]}{purpose} on {sizes}" for name in names]
     key = machine.backend_key(backend)
     stored = [database.get(text, key, machine.key) for text in texts]
     if all(entry is not None for entry in stored):
@@ -36,10 +43,10 @@ def model_times(
     # with sizes fixed, a runtime's own inference may refuse a dead branch
     running = [k for k, entry in enumerate(entries) if not k or not refusal(entry, feeds, machine.threads)]
     contenders = [entries[k] for k in running]
-    timings = compare(contenders, feeds, threads=machine.threads)
+    timings = compare(contenders, feeds, threads=machine.threads, seconds=seconds)
     base = timings[0].median
-    seconds = [base] + [inf] * (len(builds) - 1)
+    taken = [base] + [inf] * (len(builds) - 1)
     for place, timing in zip(running[1:], timings[1:], strict=True):
-        seconds[place] = base / ratio(timings[0], timing).median
-    database.put_many([Measurement(t, key, machine.key, "", s) for t, s in zip(texts, seconds, strict=True)])
-    return seconds
+        taken[place] = base / ratio(timings[0], timing).median
+    database.put_many([Measurement(t, key, machine.key, "", s) for t, s in zip(texts, taken, strict=True)])
+    return taken

@@ -10,6 +10,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 
 from tensaurus.cost.worker import RUN_LIMIT, Worker, WorkerError, tried
+from tensaurus.equivalence.answers import Answers
 from tensaurus.equivalence.constants import constants_of, shared
 from tensaurus.equivalence.indices import Indices
 from tensaurus.equivalence.inputs import GIVEN, Feed, Values, feeds, is_integer, offsets, unmet
@@ -66,6 +67,7 @@ class Baseline:
         limit: float = RUN_LIMIT,
         stage: Stage = silent,
         given: Mapping[str, Any] | None = None,
+        answers: Answers | None = None,
     ):
         """A run may take `limit` seconds; inputs that are `given` are tried beside those of the kinds."""
         self.limit = limit
@@ -78,7 +80,7 @@ class Baseline:
         self.random: set[str] = set()
         self.kept = shared(original.proto, candidate.proto)
         self._beside: dict[int, Build] = {}
-        self._reference = Reference(threads, limit)
+        self._reference = Reference(threads, limit, answers)
         self._witness = Witness(backend, threads, limit)
         self.values = Values(ranges, self._indices(), constants_of([original.proto, candidate.proto]))
         try:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from tensaurus.cost.machine import default_threads
 from tensaurus.cost.worker import RUN_LIMIT, WorkerError
+from tensaurus.equivalence.answers import Answers
 from tensaurus.equivalence.baseline import Stage, silent
 from tensaurus.equivalence.field_check import FieldCheck
 from tensaurus.equivalence.given import Inputs, given_inputs
@@ -74,6 +75,7 @@ def verify(
     field: FieldCheck | None = None,
     limit: float = RUN_LIMIT,
     stage: Stage = silent,
+    answers: Answers | None = None,
 ) -> Verdict:
     """Compare candidate b with original a.
 
@@ -83,7 +85,8 @@ def verify(
     kinds   inputs to make up, of `inputs.KINDS`
     field   a check made before, for the record
     limit   seconds that a run may take
-    stage   is told what is being done
+    stage   is called with what is being done
+    answers of the float64 reference of a, kept where several are compared with it
 
     Raises TensaurusError where a file is no model, or the original does not run.
     """
@@ -105,6 +108,7 @@ def verify(
                 limit=limit,
                 stage=stage,
                 given=given_inputs(inputs, original.proto, shapes or {}),
+                answers=answers,
             )
         with started as trial:
             try:

@@ -64,7 +64,10 @@ class Equality:
 
 @dataclass(frozen=True)
 class Summary:
-    """One optimization. Times are wall clock: *_ms in milliseconds per run, search_seconds in seconds.
+    """One optimization. Times are wall clock: *_ms in milliseconds per run, *_seconds in seconds.
+
+    Those are of searching, of measuring the best programs, and of measuring the fastest once more and
+    checking it.
 
     predicted_ms is what the search expected of the result before it was run, original_predicted_ms what it
     expected of the original, from operators measured alone; found_ms is of each search's fastest program,
@@ -81,6 +84,8 @@ class Summary:
     rewrites: tuple[AppliedRule, ...] = ()
     replay: str = ""
     search_seconds: float = 0.0
+    measuring_seconds: float = 0.0
+    checking_seconds: float = 0.0
     measurements: int = 0
     typed: int = 0
     opaque: int = 0
@@ -101,7 +106,9 @@ class Summary:
         """
         record = {name: _plain(getattr(self, name)) for name in _names(Summary)}
         if not effort:
-            del record["search_seconds"], record["measurements"]
+            for effort_of in ("search", "measuring", "checking"):
+                del record[f"{effort_of}_seconds"]
+            del record["measurements"]
         return json.dumps(record, ensure_ascii=False, allow_nan=False)
 
     @classmethod
@@ -135,6 +142,8 @@ class Summary:
             measured = f"{self.measurements} measurement" + ("s" if self.measurements != 1 else "")
             size = f", {self.searched}" if self.searched else ""
             lines.add_row("search", f"{self.search_seconds:.1f} s, {measured}{size}{ended}")
+            after = f"measuring {self.measuring_seconds:.1f} s, checking {self.checking_seconds:.1f} s"
+            lines.add_row("then", after)
         if math.isfinite(self.predicted_ms):  # infinite where there was no time to measure the operators
             known = self.rewrites and math.isfinite(self.original_predicted_ms)
             original = f"{self.original_predicted_ms:.3f} ms → " if known else ""

@@ -1,0 +1,132 @@
+"""Candidates on their target: measured beside the original, the fastest once more, and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tensaurus.cost.whole import AGAIN, model_times
+from tensaurus.driver.target import Target
+from tensaurus.equivalence.chain import check_rewrites
+from tensaurus.equivalence.field_check import FieldCheck
+from tensaurus.equivalence.verdict import Verdict, verify
+from tensaurus.errors import TensaurusError
+from tensaurus.graph.build import Build
+from tensaurus.search.candidate import Candidate, Outcome
+
+__all__ = ["Contenders", "Winner", "contenders"]
+
+MARGIN = 0.01  # a candidate must be faster by this share to be checked: less cannot be told from noise
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The build to return, seconds of one run of the original and of it, and why it is right.
+
+    Nothing is applied where it is the original.
+    """
+
+    build: Build
+    before: float
+    after: float
+    verdict: Verdict = Verdict(True, 0.0, 0.0, detail="unchanged")
+    applied: tuple[Candidate, ...] = ()
+    replay: FieldCheck | None = None
+
+    @property
+    def replayed(self) -> str:
+        """How the rewrites were checked, in words."""
+        if self.replay is None:
+            return ""
+        return f"{self.replay.detail}: {self.replay.odds}" if self.replay.trials else self.replay.detail
+
+
+@dataclass(frozen=True)
+class Contenders:
+    """Candidates as the target runs them, beside the original.
+
+    bodies  what was applied within the bodies of all of them
+    base    seconds of one run of the original
+    rows    of each candidate its build and its seconds
+    """
+
+    target: Target
+    bodies: Sequence[Candidate]
+    base: float
+    rows: Sequence[tuple[Candidate, Build, float]]
+
+    def fastest(self, otherwise: str) -> dict[str, float]:
+        """Seconds of the fastest of each search; of the one named, where a candidate names none."""
+        best: dict[str, float] = {}
+        for candidate, _, seconds in self.rows:
+            for by in candidate.by or {otherwise}:
+                best[by] = min(seconds, best.get(by, self.base))
+        return best or {otherwise: self.base}
+
+    def winner(self) -> Winner:
+        """The fastest that is faster in a second measurement, too, and equal; else the original."""
+        progress = self.target.progress
+        faster = [row for row in self.rows if row[2] < (1 - MARGIN) * self.base]
+        for candidate, build, _ in sorted(faster, key=lambda row: row[2]):
+            progress.phase("measuring it once more")
+            before, after = _times(self.target, [build], AGAIN)
+            if after >= before:
+                words = f"{before * 1e3:.3g} and {after * 1e3:.3g} ms"
+                progress.note(f"a program was not faster when it was measured again ({words}): thrown away")
+                continue
+            progress.phase("checking that it is equal")
+            applied = (*self.bodies, candidate)
+            replay, verdict = self._checked(applied, build)
+            for fault in verdict.faults:
+                progress.note(fault)
+            if replay.passed and verdict.passed:
+                return Winner(build, before, after, verdict, applied, replay)
+            reason = replay.detail if verdict.passed else verdict.detail
+            progress.note(f"a faster program was thrown away: {reason}")
+        return Winner(self.target.source, self.base, self.base)
+
+    def _checked(self, applied: Sequence[Candidate], build: Build) -> tuple[FieldCheck, Verdict]:
+        """The rewrites replayed, and the two files compared."""
+        target, options = self.target, self.target.options
+        replay = check_rewrites(applied, options.seed, target.progress.stage)
+        verdict = verify(
+            target.source,
+            build,
+            shapes=options.shapes,
+            ranges=options.ranges,
+            inputs=target.given or None,
+            seed=options.seed,
+            backend=target.backend,
+            threads=target.machine.threads,
+            field=replay,
+            limit=options.run_limit,
+            stage=target.progress.stage,
+            answers=target.answers,
+        )
+        return replay, verdict
+
+
+def contenders(target: Target, outcome: Outcome, bodies: Sequence[Candidate]) -> Contenders:
+    """The outcome's candidates, measured in turns with the original; what cannot be written is dropped."""
+    target.progress.phase("measuring the best programs")
+    kept = [candidate for candidate in outcome.candidates if candidate.step is not None or bodies]
+    pairs = list(_built(target, kept))
+    base, *times = _times(target, [build for _, build in pairs])
+    return Contenders(target, bodies, base, [(c, b, t) for (c, b), t in zip(pairs, times, strict=True)])
+
+
+def _built(target: Target, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, Build]]:
+    for candidate in candidates:
+        try:
+            yield candidate, target.builds(candidate.program)
+        except TensaurusError as error:
+            target.progress.note(f"a program was dropped, it cannot be written: {error}")
+
+
+def _times(target: Target, builds: Sequence[Build], purpose: str = "") -> list[float]:
+    """Seconds of one run of the original, and of each of these."""
+    turn = {} if target.limit is None else {"seconds": target.limit.turn}
+    every = [target.source, *builds]
+    return model_times(
+        every, target.feeds, target.backend, target.machine, target.records, purpose=purpose, **turn
+    )

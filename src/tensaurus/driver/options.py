@@ -1,0 +1,73 @@
+"""What a caller of the optimizer may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tensaurus import backends
+from tensaurus.cost.worker import RUN_LIMIT
+from tensaurus.equivalence.given import Inputs
+from tensaurus.errors import TensaurusError
+from tensaurus.search.strategies import STRATEGIES
+
+__all__ = ["AUTO", "DEFAULTS", "Options"]
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to optimize.  Raises TensaurusError for a backend or a search that there is not.
+
+    shapes      fixes sizes of inputs, {name: sizes}
+    ranges      values of integer inputs, {name: (lowest, highest)}; else 0 and 1
+    inputs      the caller's own, {name: array} or an .npz file: timed on, and compared on beside made-up ones
+    backend     onnxruntime, openvino, or auto: the faster of those installed
+    threads     that compute; by default, the cores that this process may use
+    time_limit  seconds for all of it, where `steps` does not limit the search; checks are not cut short
+    steps       of the search at most, in place of a time
+    search      both, saturation, or backtracking (`alpha`: how much worse than the best a program may be)
+    nodes       e-nodes of the saturation at most; `multi`: its rounds with rules of several roots
+    max_memory  bytes of constants that the result may keep; twice the model's where None
+    run_limit   seconds that one run of the model may take
+    rules       files of rules beside the library's: each is verified first, and refused where it is wrong,
+                or where neither is known and `allow_unproved` is not set
+    seed        of random inputs
+    database    the file of measurements; the default one where None
+    """
+
+    shapes: Mapping[str, Sequence[int]] | None = None
+    ranges: Mapping[str, tuple[int, int]] | None = None
+    inputs: Inputs | None = None
+    backend: str = "onnxruntime"
+    threads: int | None = None
+    time_limit: float = 60.0
+    steps: int | None = None
+    search: str = "both"
+    alpha: float = 1.05
+    nodes: int = 50_000
+    multi: int = 3
+    max_memory: float | None = None
+    run_limit: float = RUN_LIMIT
+    rules: Sequence[str | Path] = field(default=())
+    allow_unproved: bool = False
+    seed: int = 0
+    database: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.backend != AUTO and not backends.require(self.backend).target:
+            reason = f"nothing can be optimized for {self.backend}: it is there to compare with"
+            raise TensaurusError(reason)
+        if self.search not in STRATEGIES:
+            remedy = f"Take {' or '.join(STRATEGIES)}."
+            raise TensaurusError(f"there is no search {self.search!r}", remedy=remedy)
+
+    @property
+    def first(self) -> str:
+        """The backend that tries the model first."""
+        return DEFAULTS.backend if self.backend == AUTO else self.backend
+
+
+DEFAULTS = Options()

@@ -1,0 +1,48 @@
+"""The model that is optimized, as it was given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import onnx
+
+from tensaurus.driver.options import Options
+from tensaurus.equivalence.interface import required_inputs
+from tensaurus.graph.census import constant_bytes
+from tensaurus.graph.inlining import inlined
+from tensaurus.graph.model_file import load_model
+from tensaurus.graph.onnx_import import import_model
+from tensaurus.graph.program import Program
+
+__all__ = ["Original"]
+
+
+@dataclass(frozen=True)
+class Original:
+    """A model with its program, and its name for people."""
+
+    name: str
+    model: onnx.ModelProto
+    program: Program
+
+    @classmethod
+    def read(cls, model: str | Path | onnx.ModelProto, options: Options) -> Original:
+        """From a file or a message.  Raises TensaurusError for what is no model."""
+        if isinstance(model, onnx.ModelProto):
+            name, proto = "the model", model
+        else:
+            name, proto = str(model), load_model(model)
+        return cls(name, proto, import_model(inlined(proto, name), options.shapes, name))
+
+    @cached_property
+    def weights(self) -> int:
+        """Bytes of the constants that it keeps."""
+        return constant_bytes(self.program)
+
+    @property
+    def unfit(self) -> str:
+        """Why nothing can be measured of it, "" where something can."""
+        strange = [v.name for v in required_inputs(self.model) if not v.type.HasField("tensor_type")]
+        return f"input {strange[0]} is not a tensor, no values can be made up for it" if strange else ""

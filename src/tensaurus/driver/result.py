@@ -1,0 +1,156 @@
+"""What comes out of a run: the model, and the record of how it came about."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from tensaurus import backends
+from tensaurus.cost.machine import Machine
+from tensaurus.driver.contenders import Contenders, Winner
+from tensaurus.driver.original import Original
+from tensaurus.driver.target import Target
+from tensaurus.graph.build import Build, save_libraries
+from tensaurus.graph.census import census, constant_bytes
+from tensaurus.graph.model_file import save_model
+from tensaurus.graph.unlock import unlock
+from tensaurus.report.summary import METADATA_KEY, AppliedRule, Equality, Summary
+from tensaurus.scratch import temporary
+from tensaurus.search.candidate import Candidate, Outcome
+
+__all__ = ["Result"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """An optimized model with its summary."""
+
+    model: onnx.ModelProto
+    summary: Summary
+    libraries: tuple[Path, ...] = ()  # of custom operators that the model needs
+
+    @classmethod
+    def unchanged(cls, original: Original, backend: str, machine: Machine, reason: str) -> Result:
+        """The model itself, which nothing can be measured of."""
+        equality = Equality(0.0, 0.0, True, f"unchanged: {reason}")
+        summary = replace(_unmeasured(original, backend, machine), equivalence=equality)
+        return cls(_labelled(original.model, summary), summary)
+
+    @classmethod
+    def of(
+        cls,
+        target: Target,
+        outcome: Outcome,
+        contenders: Contenders,
+        winner: Winner,
+        seconds: tuple[float, float, float],
+    ) -> Result:
+        """The winner, and what led to it; `seconds` are those of searching, of measuring and of checking."""
+        original, chosen = target.original, winner.applied[-1] if winner.applied else outcome.original
+        fastest = contenders.fastest(target.options.search)
+        searching, measuring, checking = seconds
+        summary = replace(
+            _unmeasured(original, target.backend, target.machine),
+            original_ms=winner.before * 1e3,
+            optimized_ms=winner.after * 1e3,
+            speedup=winner.before / winner.after,
+            equivalence=winner.verdict.equality.rounded(),
+            rewrites=_rewrites(winner.applied),
+            replay=winner.replayed,
+            search_seconds=searching,
+            measuring_seconds=measuring,
+            checking_seconds=checking,
+            measurements=target.costs.measured,
+            ended_by=outcome.ended_by,
+            searched=outcome.detail,
+            predicted_ms=chosen.cost * 1e3,
+            found_ms={by: taken * 1e3 for by, taken in sorted(fastest.items())},
+            original_predicted_ms=outcome.original.cost * 1e3,
+            constants_mb=constant_bytes(chosen.program) / 1e6,
+        )
+        model = winner.build.proto() if winner.applied else original.model
+        return cls(_labelled(model, summary), summary, winner.build.libraries)
+
+    @property
+    def speedup(self) -> float:
+        """Time of the original over time of the result."""
+        return self.summary.speedup
+
+    @property
+    def rewrites(self) -> tuple[AppliedRule, ...]:
+        """What was applied, how often, and why it is right."""
+        return self.summary.rewrites
+
+    @property
+    def evidence(self) -> dict[str, str]:
+        """Why each rule that was applied is right."""
+        return {rewrite.rule: rewrite.evidence for rewrite in self.rewrites}
+
+    def save(self, path: str | Path) -> None:
+        """Write the model, beside first and then renamed, and its libraries beside it.
+
+        Raises TensaurusError.
+        """
+        save_libraries(self.libraries, path)
+        save_model(self.model, path)
+
+    def session(self, options: Any = None, providers: Any = None) -> backends.Session:
+        """The result, ready to run: get_inputs(), get_outputs(), .run(output_names, {name: array}).
+
+        `options` are the backend's own: onnxruntime's SessionOptions, or a dict of openvino's properties;
+        `providers` are onnxruntime's.  Raises BackendError for what the backend does not take.
+        """
+        backend, threads = backends.find(self.summary.backend), self.summary.threads
+        with temporary() as folder:
+            build = Build.of(self.model, folder, self.libraries)
+            if options is None and providers is None:
+                return backend.compile(build, threads=threads)
+            if not isinstance(backend, backends.Configurable):
+                raise backends.BackendError(f"{backend.name} takes no options")
+            return backend.configured(build, threads=threads, options=options, providers=providers)
+
+
+def _unmeasured(original: Original, backend: str, machine: Machine) -> Summary:
+    """What is known of the model before anything is measured."""
+    known = census(original.program)
+    return Summary(
+        model=original.name,
+        backend=backend,
+        threads=machine.threads,
+        original_ms=nan,
+        optimized_ms=nan,
+        speedup=1.0,
+        equivalence=Equality(0.0, 0.0, True, "unchanged"),
+        typed=known.typed,
+        opaque=known.opaque.total(),
+        opaque_operators=dict(known.opaque.most_common()),
+        unlock=tuple(unlock(original.program)),
+        versions=dict(machine.versions),
+    )
+
+
+def _rewrites(candidates: Sequence[Candidate]) -> tuple[AppliedRule, ...]:
+    """The rules applied along the chains, in the order of their first use, with how often."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for candidate in candidates:
+        for at in candidate.chain:
+            if at.step is not None:
+                counts.update((made.name, str(made.evidence), made.law) for made in at.step.applied)
+    return tuple(AppliedRule(name, evidence, count, law) for (name, evidence, law), count in counts.items())
+
+
+def _labelled(model: onnx.ModelProto, summary: Summary) -> onnx.ModelProto:
+    """The model with its summary in the metadata, for `explain`."""
+    labelled = onnx.ModelProto()
+    labelled.CopyFrom(model)
+    kept = [entry for entry in labelled.metadata_props if entry.key != METADATA_KEY]
+    del labelled.metadata_props[:]
+    labelled.metadata_props.extend(kept)
+    labelled.metadata_props.add(key=METADATA_KEY, value=summary.to_json(effort=False))
+    return labelled

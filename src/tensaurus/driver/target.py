@@ -1,0 +1,183 @@
+"""A backend of this machine with a model on it: what is measured there, and what time is left for it."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from time import monotonic
+from types import TracebackType
+from typing import Self
+
+from tensaurus import backends
+from tensaurus.cost.database import Database
+from tensaurus.cost.machine import Machine
+from tensaurus.cost.measure import Stopwatch, choose
+from tensaurus.cost.observe import Observation, Observer
+from tensaurus.cost.operators import OperatorCosts
+from tensaurus.driver.options import AUTO, Options
+from tensaurus.driver.original import Original
+from tensaurus.equivalence.answers import Answers
+from tensaurus.equivalence.chain import refutation
+from tensaurus.equivalence.given import given_inputs
+from tensaurus.equivalence.inputs import require_ranges
+from tensaurus.equivalence.reference import Reference
+from tensaurus.equivalence.sample import sample_feeds
+from tensaurus.errors import TensaurusError
+from tensaurus.graph.build import Build
+from tensaurus.graph.builds import Builds
+from tensaurus.graph.piece import Piece
+from tensaurus.graph.program import Program
+from tensaurus.report.progress import Progress
+from tensaurus.rules.match import expander
+from tensaurus.rules.rule import Rule
+from tensaurus.scratch import temporary
+from tensaurus.search.strategies import Effort, Runtime
+
+__all__ = ["Target", "TimeLimit"]
+
+MEASURED = 0.2  # of the time limit, kept for the last measurements
+EVALUATIONS = 26  # of the float64 reference in a check of one result, about
+SEARCHED = 0.3  # of the time limit at least is for the search, however long the check takes
+
+
+@dataclass
+class TimeLimit:
+    """Seconds for all of a run from its start on, and how many of them the last check will take, about."""
+
+    seconds: float
+    start: float
+    check: float = 0.0
+
+    @property
+    def deadline(self) -> float:
+        """Of the search (of `time.monotonic`): what comes after it is kept for measuring and checking."""
+        kept = min(self.check + MEASURED * self.seconds, (1 - SEARCHED) * self.seconds)
+        return max(self.start + self.seconds - kept, monotonic() + SEARCHED * self.seconds)
+
+    @property
+    def turn(self) -> float:
+        """Seconds of one turn of one contender, of some 60 in the last measurements."""
+        return min(0.25, max(0.02, MEASURED * self.seconds / 60))
+
+
+class Target:
+    """Where candidates are measured.  Use it in a `with`; raises TensaurusError where the model does not run.
+
+    backend   its name
+    machine   with the number of threads
+    feeds     the inputs that are timed
+    given     those of them that the caller gave
+    source    the original's build
+    builds    of candidates
+    records   the database
+    costs     of operators
+    answers   of the float64 reference, kept for all candidates
+    limit     of time; None where steps limit the search
+    """
+
+    def __init__(
+        self, original: Original, options: Options, rules: Sequence[Rule], progress: Progress, start: float
+    ):
+        self.options, self.original, self.progress = options, original, progress
+        self.machine = Machine.here(options.threads)
+        self.limit = TimeLimit(options.time_limit, start) if options.steps is None else None
+        with ExitStack() as stack:
+            self.records = stack.enter_context(Database(options.database))
+            self._folder = stack.enter_context(temporary())
+            self.source = Build.of(original.model, self._folder)
+            self.answers = Answers(self.source)
+            self.builds = Builds(self._folder, expander(rules))
+            self._feed()
+            threads, program = self.machine.threads, original.program
+            stopwatch = stack.enter_context(Stopwatch(self.backend, threads=threads))
+            self.costs = OperatorCosts(
+                self.records,
+                stopwatch,
+                self.backend,
+                self.machine,
+                program.frame.opset,
+                expander(rules),
+                weights=original.weights,
+                original=program,
+                supports=backends.find(self.backend).supports,
+            )
+            made = Observer(self.feeds, self.backend, self.machine, self.records, self.builds)
+            self._observer = stack.enter_context(made)
+            self._stopwatch = stopwatch
+            self._stack = stack.pop_all()
+
+    def _feed(self) -> None:
+        """Find inputs that the model runs on, the backend, and how long the reference takes."""
+        options, model, limit = self.options, self.original.model, self.options.run_limit
+        require_ranges(model, options.ranges or {})
+        shapes, ranges = options.shapes or {}, options.ranges
+        self.given = given_inputs(options.inputs, model, shapes)
+        self.progress.phase("trying it")
+        threads = self.machine.threads
+        self.feeds, words = sample_feeds(
+            model, shapes, options.seed, self.source, options.first, threads, ranges, limit, self.given
+        )
+        if words:
+            self.progress.note(f"no sizes were given for every input; timed with {words}")
+        self.backend = options.backend
+        if options.backend == AUTO:
+            self.backend = choose(self.source, self.feeds, threads)
+            self.progress.note(f"{self.backend} is the fastest backend here")
+        if self.limit is not None:
+            self.limit.check = EVALUATIONS * self._reference_seconds()
+
+    def _reference_seconds(self) -> float:
+        """What one run of the float64 reference takes; its answer is kept for the check."""
+        start = monotonic()
+        try:
+            with Reference(self.machine.threads, self.options.run_limit, self.answers) as reference:
+                reference.run(self.source, self.feeds, self.options.shapes or {})
+        except TensaurusError:  # then the check will go without
+            return 0.0
+        return monotonic() - start
+
+    @property
+    def effort(self) -> Effort:
+        """How far the search may go."""
+        options, memory = self.options, self.options.max_memory
+        return Effort(
+            steps=options.steps,
+            deadline=None if self.limit is None else self.limit.deadline,
+            alpha=options.alpha,
+            nodes=options.nodes,
+            multi=options.multi,
+            memory=2 * self.original.weights if memory is None else memory,
+        )
+
+    @property
+    def runtime(self) -> Runtime:
+        """What a search can ask."""
+        checked = refutation if os.environ.get("CHECK") == "1" else None
+        return Runtime(self.costs, self._fused, self._observed, checked)
+
+    def _whole(self, program: Program) -> bool:
+        """Whether it is a model: the body of an If is none of its own."""
+        return program.frame is self.original.program.frame
+
+    def _fused(self, program: Program) -> list[Piece]:
+        return self._observer.fused(program) if self._whole(program) else []
+
+    def _observed(self, program: Program) -> Observation | None:
+        return self._observer(program) if self._whole(program) else None
+
+    def rest(self) -> None:
+        """The search is over: nothing of it runs beside what is measured now."""
+        self._stopwatch.close()
+        self._observer.close()
+        gc.collect()  # e-graphs and proofs refer to themselves, and hold weights
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()

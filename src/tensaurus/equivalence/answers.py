@@ -1,0 +1,53 @@
+"""What the float64 reference has answered of one model: several candidates are compared with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from tensaurus.graph.build import Build
+
+__all__ = ["Answers"]
+
+MOST = 1 << 28  # bytes that are kept
+
+
+class Answers:
+    """Of a model, by its inputs; what there is no room for is computed again."""
+
+    def __init__(self, build: Build) -> None:
+        self.build = build
+        self._known: dict[tuple[Any, ...], list[Any]] = {}
+        self._bytes = 0
+
+    def get(
+        self,
+        arrays: Mapping[str, Any],
+        shapes: Mapping[str, Sequence[int]],
+        rounded: bool,
+        compute: Callable[[], list[Any]],
+    ) -> list[Any]:
+        """The outputs on these inputs; arrays among them are not to be written."""
+        key = rounded, tuple((name, tuple(sizes)) for name, sizes in sorted(shapes.items())), _hash(arrays)
+        known = self._known.get(key)
+        if known is None:
+            known = compute()
+            plain = [value for value in known if isinstance(value, np.ndarray)]
+            for value in plain:
+                value.setflags(write=False)
+            size = sum(value.nbytes for value in plain)
+            if len(plain) == len(known) and self._bytes + size <= MOST:
+                self._known[key], self._bytes = known, self._bytes + size
+        return list(known)
+
+
+def _hash(arrays: Mapping[str, Any]) -> str:
+    parts = sha256()
+    for name, value in sorted(arrays.items()):
+        array = np.ascontiguousarray(value)
+        parts.update(f"{name} {array.dtype} {np.shape(value)} ".encode())
+        parts.update(repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes())
+    return parts.hexdigest()

@@ -1,0 +1,53 @@
+"""The search of a whole model: the bodies in it, then the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from time import monotonic
+
+from tensaurus import signals
+from tensaurus.graph.program import Program
+from tensaurus.report.progress import Progress
+from tensaurus.search.bodies import search_bodies
+from tensaurus.search.candidate import Candidate, Outcome
+from tensaurus.search.strategies import Effort, Runtime, Strategy
+
+__all__ = ["ModelSearch"]
+
+
+@dataclass
+class ModelSearch:
+    """One strategy for the bodies and the model, with one effort; an interrupt ends all of them."""
+
+    strategy: Strategy
+    runtime: Runtime
+    effort: Effort
+    progress: Progress
+    interrupted: bool = False
+
+    def run(self, program: Program) -> tuple[Outcome, list[Candidate]]:
+        """The outcome for the model with its best bodies, and these bodies with their chains."""
+        better, bodies = search_bodies(program, self.search)
+        return self.search(better), bodies
+
+    def search(self, program: Program) -> Outcome:
+        """The outcome for one of them."""
+        if self.interrupted:  # in a body: what comes after it stays as it is
+            return Outcome([Candidate(program, inf)], "interrupt")
+        deadline = self.effort.deadline
+
+        def watch(done: int, best: float | None = None) -> None:
+            left = None if deadline is None else max(0.0, deadline - monotonic())
+            known = None if best is None or best == inf else best * 1e3
+            self.progress.step(done, self.effort.steps, known, left)
+
+        self.runtime.costs.measuring = lambda: watch(0)  # before the first step operators are measured
+        outcome = self.strategy.search(program, self.effort, watch)
+        if outcome.ended_by == "interrupt":
+            self.interrupted = True
+            if not signals.announced():
+                self.progress.note(signals.INTERRUPTED)
+        for note in dict.fromkeys(outcome.notes):
+            self.progress.note(note)
+        return outcome
