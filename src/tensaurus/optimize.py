@@ -28,7 +28,7 @@ from tensaurus.equivalence.field_check import FieldCheck
 from tensaurus.equivalence.given import Inputs, given_inputs
 from tensaurus.equivalence.inputs import require_ranges
 from tensaurus.equivalence.interface import required_inputs
-from tensaurus.equivalence.sample import sample_feeds
+from tensaurus.equivalence.sample import sample_feeds, sizes_of
 from tensaurus.equivalence.verdict import Verdict, verify
 from tensaurus.errors import TensaurusError, naming
 from tensaurus.graph.build import Build, save_libraries
@@ -187,6 +187,7 @@ def optimize(
             weights=weights,
             original=program,
             supports=backends.find(backend).supports,
+            sizes=sizes_of(program, feeds),
         )
         builds = Builds(folder, expand)
         observer = stack.enter_context(Observer(feeds, backend, machine, records, builds))
