@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from math import inf, prod
 from typing import Any
 
@@ -11,7 +11,7 @@ import onnx
 
 from tensaurus.algebra.analysis import flops
 from tensaurus.algebra.expr import Scope
-from tensaurus.algebra.size import Arithmetic
+from tensaurus.algebra.size import Arithmetic, Symbol
 from tensaurus.algebra.size import evaluate as value_of
 from tensaurus.cost.database import Database, Measurement
 from tensaurus.cost.machine import Machine
@@ -59,10 +59,12 @@ class OperatorCosts:
         weights: int = 0,
         original: Program | None = None,
         supports: Callable[[Node], bool] = lambda node: True,
+        sizes: Mapping[Symbol, int] | None = None,
     ):
         """For the program `original`, which reads `weights` bytes of constants in each run.
 
-        What is not supported (`Backend.supports`) is not even tried.
+        What is not supported (`Backend.supports`) is not even tried; `sizes` are those of the program's
+        symbols at which pieces are measured.
         """
         self.database = database
         self.stopwatch = stopwatch
@@ -74,7 +76,9 @@ class OperatorCosts:
         self.weights = _rounded(weights)
         self.supports = supports
         self.measured = 0
-        self._running = set() if original is None else set(_texts(original))
+        self._sizes = dict(sizes or {})
+        self._bound: dict[Piece, Piece] = {}
+        self._running = set() if original is None else set(self._operators(original))
         self._known: dict[Node, float] = {}
         self._texts: dict[str, float] = {}
 
@@ -86,6 +90,7 @@ class OperatorCosts:
 
     def measure(self, piece: Piece) -> float:
         """Seconds, measured now unless they are known."""
+        piece = self._at(piece)
         text = self._text(piece)
         found = self._stored(text)
         if found is None:
@@ -94,12 +99,19 @@ class OperatorCosts:
 
     def estimate(self, piece: Piece) -> float:
         """Seconds by arithmetic and traffic alone."""
-        return estimate(piece)
+        return estimate(self._at(piece))
 
     def known(self, piece: Piece) -> float | None:
         """Seconds, as they were measured before; None where nobody has, or nobody can."""
+        piece = self._at(piece)
         found = self._stored(self._text(piece))
         return None if found == inf and self._runs(piece) else found
+
+    def _at(self, piece: Piece) -> Piece:
+        found = self._bound.get(piece)
+        if found is None:
+            found = self._bound[piece] = piece.at(lambda symbol: self._sizes.get(symbol, UNKNOWN))
+        return found
 
     def _text(self, piece: Piece) -> str:
         return f"opset {self.opset}, {self.weights / 2**20:g} MiB of weights: {piece.text}"
@@ -115,6 +127,15 @@ class OperatorCosts:
     def _runs(self, piece: Piece) -> bool:
         """Whether it is made of operators on types that the original has too."""
         return all(_free(node) or Piece.of(node).text in self._running for node in piece.inner)
+
+    def _operators(self, program: Program) -> Iterator[str]:
+        """The text of every operator, of those of bodies too."""
+        for node in program.nodes:
+            if not _free(node):
+                yield self._at(Piece.of(node)).text
+            elif node.op is OPAQUE:
+                for _, body in node.attribute("form").bodies:
+                    yield from self._operators(body)
 
     def _measure(self, piece: Piece, text: str) -> float:
         self.measuring()
@@ -134,16 +155,6 @@ class OperatorCosts:
         self.database.put(Measurement(text, self.backend, self.device, "", value))
         self._texts[text] = value
         return value
-
-
-def _texts(program: Program) -> Iterator[str]:
-    """Of every operator of the program, those of bodies too."""
-    for node in program.nodes:
-        if not _free(node):
-            yield Piece.of(node).text
-        elif node.op is OPAQUE:
-            for _, body in node.attribute("form").bodies:
-                yield from _texts(body)
 
 
 def _free(node: Node) -> bool:

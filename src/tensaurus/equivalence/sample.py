@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from onnx import ModelProto
 
+from tensaurus.algebra.size import Symbol
 from tensaurus.backends import Array
 from tensaurus.cost.worker import RUN_LIMIT, WorkerError, tried
 from tensaurus.equivalence.inputs import Values, feed
 from tensaurus.equivalence.shapes import assignments
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.build import Build
+from tensaurus.graph.onnx_import import symbol_of
+from tensaurus.graph.program import Program
+from tensaurus.ops import TensorType
 
 
 def sample_feeds(
@@ -56,3 +60,15 @@ def sample_feeds(
                 continue
             return arrays, words
     raise TensaurusError(f"{backend} does not run it on inputs made up for it: {refusal}")
+
+
+def sizes_of(program: Program, feeds: Mapping[str, Array]) -> dict[Symbol, int]:
+    """The sizes that these inputs give to the program's symbols."""
+    found: dict[Symbol, int] = {}
+    for node in program.inputs:
+        array, kind = feeds.get(node.attribute("name")), node.types[0]
+        if array is not None and isinstance(kind, TensorType):
+            for size, number in zip(kind.shape, array.shape, strict=True):
+                if (symbol := symbol_of(size)) is not None:
+                    found[symbol] = number
+    return found

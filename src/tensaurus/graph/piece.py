@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
-from tensaurus.graph.node import Node, again, source
+from tensaurus.algebra.size import Arithmetic, evaluate
+from tensaurus.graph.node import Node, again, apply, source
 from tensaurus.graph.program import Program
 from tensaurus.graph.text import show, workload
-from tensaurus.ops import Op
+from tensaurus.ops import Op, TensorType, Untypable
 
 __all__ = ["Piece"]
 
@@ -48,6 +50,25 @@ class Piece:
         }
         return show(Program(tuple(names.values()), (("y", self.over(names)),)))
 
+    def at(self, of: Callable[[Any], int]) -> Piece:
+        """The piece at the numbers that `of` gives its symbols; itself where it does not type there."""
+        leaves = {leaf: _numbered(leaf, f"leaf {place}", of) for place, leaf in enumerate(self.leaves)}
+        built: dict[Node, Node] = dict(leaves)
+        try:
+            for node in self.inner:
+                args = tuple(None if arg is None else built.get(arg, arg) for arg in node.args)
+                attrs = {name: _number(value, of) for name, value in node.attrs}
+                same = args == node.args and all(attrs[name] is value for name, value in node.attrs)
+                if same or not isinstance(node.op, Op):
+                    built[node] = again(node, args)
+                else:
+                    built[node] = apply(node.op, args, attrs, len(node.types))
+        except Untypable:
+            return self
+        if built[self.root] is self.root:
+            return self
+        return Piece(built[self.root], tuple(dict.fromkeys(leaves.values())))
+
     def over(self, new: dict[Node, Node]) -> Node:
         """The root over other leaves of the same types."""
         built = dict(new)
@@ -69,3 +90,19 @@ def _between(root: Node, leaves: tuple[Node, ...]) -> Iterator[Node]:
         done.add(node)
         stack.pop()
         yield node
+
+
+def _numbered(leaf: Node, name: str, of: Callable[[Any], int]) -> Node:
+    """A leaf of the same type at numbers."""
+    kind = leaf.types[0]
+    if leaf.static or not isinstance(kind, TensorType) or kind.static:
+        return leaf
+    return source(name, TensorType(kind.dtype, tuple(_number(n, of) for n in kind.shape)))
+
+
+def _number(value: Any, of: Callable[[Any], int]) -> Any:
+    if isinstance(value, Arithmetic):
+        return int(evaluate(value, of))
+    if isinstance(value, tuple) and not all(isinstance(part, int) for part in value):
+        return tuple(_number(part, of) for part in value)
+    return value

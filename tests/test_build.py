@@ -1,0 +1,255 @@
+"""A model with its operators' libraries: what it is known by, how it travels, what its tensors are."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from small_programs import PROGRAMS, small
+
+from tensaurus import backends
+from tensaurus.backends import BackendError, Configurable
+from tensaurus.cost.worker import Worker, WorkerError
+from tensaurus.equivalence import verify
+from tensaurus.errors import TensaurusError
+from tensaurus.graph.build import Build, Tensors, save_libraries
+from tensaurus.graph.builds import Builds
+from tensaurus.graph.node import ITEM
+from tensaurus.graph.onnx_export import export
+from tensaurus.optimize import Result
+from tensaurus.report.summary import Equality, Summary
+from tensaurus.rules.match import expander
+from tensaurus.rules.rule import library
+
+OTHERS = ("reference", "torch")
+
+
+def proto(size: int = 4) -> onnx.ModelProto:
+    weight = numpy_helper.from_array(np.arange(size * size, dtype=np.float32).reshape(size, size), "w")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", size])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [weight],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+MODEL = proto().SerializeToString()
+FEEDS = {"x": np.ones((2, 4), np.float32)}
+
+
+def fake(folder: Path, name: str = "ops.so", content: bytes = b"no library") -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_bytes(content)
+    return path
+
+
+# What it is known by
+
+
+def test_the_digest_is_of_the_content(tmp_path: Path) -> None:
+    one, other = fake(tmp_path / "a"), fake(tmp_path / "b")
+    plain, with_one = Build(MODEL), Build(MODEL, (one,))
+    assert plain.digest != with_one.digest and plain != with_one
+    assert with_one == Build(MODEL, (other,)) and hash(with_one) == hash(Build(MODEL, (other,)))
+    other.write_bytes(b"another library")
+    assert with_one.digest != Build(MODEL, (other,)).digest
+    assert Build(MODEL, (one, other)).digest != Build(MODEL, (other, one)).digest
+    before = with_one.digest
+    one.write_bytes(b"changed")
+    assert with_one.digest == before and Build(MODEL, (one,)).digest != before  # computed once
+    with pytest.raises(TensaurusError, match=r"missing\.so: cannot be read: No such file"):
+        _ = Build(MODEL, (tmp_path / "missing.so",)).digest
+
+
+def test_the_digest_is_of_external_data_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensaurus.graph.model_file.TWO_GIGABYTES", 1000)
+    places = [tmp_path / name for name in "abc"]
+    for place in places:
+        place.mkdir()
+    one, other = (Build.of(proto(80), place) for place in places[:2])
+    assert isinstance(one.model, Path) and one == other and one.size < 1000
+    assert [t.raw_data for t in one.proto().graph.initializer] == [
+        t.raw_data for t in proto(80).graph.initializer
+    ]
+    (data,) = places[1].glob("*.data")
+    data.write_bytes(b"\x01" + data.read_bytes()[1:])
+    assert Build(other.model) != one
+    assert Build.of(proto(80), places[2]) == one
+
+
+def test_it_travels_without_its_nodes(tmp_path: Path) -> None:
+    build = Builds(tmp_path)(small(PROGRAMS["attention"]))
+    assert build.tensors.written and build.tensors.computed
+    again = pickle.loads(pickle.dumps(build))
+    assert again == build and again.model == build.model and again.tensors == Tensors()
+    with Worker("onnxruntime", threads=1) as worker:
+        worker.compile(Build(MODEL, tensors=build.tensors))
+        worker.feed(FEEDS)
+        np.testing.assert_array_equal(worker.run()[0], FEEDS["x"] @ np.arange(16).reshape(4, 4))
+
+
+# Libraries
+
+
+@pytest.mark.parametrize("name", backends.targets())
+def test_what_is_no_library_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    build = Build(MODEL, (fake(tmp_path),))
+    backend = backends.find(name)
+    for library_missing in (False, True):
+        if library_missing:
+            build.libraries[0].unlink()
+        with pytest.raises(BackendError, match=rf"^{name}: .*ops\.so cannot be loaded: ") as caught:
+            backend.compile(build, threads=1)
+        assert "\n" not in str(caught.value)
+        with Worker(name, threads=1) as worker:
+            with pytest.raises(WorkerError, match=r"ops\.so cannot be loaded"):
+                worker.compile(build)
+            worker.compile(Build(MODEL))  # still usable
+    if isinstance(backend, backends.Plain):
+        with pytest.raises(BackendError, match="cannot be loaded"):
+            backend.plain(build, threads=1)
+    if isinstance(backend, backends.Fusing):
+        with pytest.raises(BackendError, match="cannot be loaded"):
+            backend.kernels(build)
+
+
+@pytest.mark.skipif("torch" not in backends.installed(), reason="needs torch")
+def test_who_loads_no_libraries_says_so(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match=r"torch: it cannot load libraries of operators, as .*ops\.so"):
+        backends.find("torch").compile(Build(MODEL, (fake(tmp_path),)), threads=1)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_a_library_is_loaded(tmp_path: Path) -> None:
+    """One that registers nothing."""
+    source, path = tmp_path / "ops.c", tmp_path / "ops.so"
+    source.write_text("void *RegisterCustomOps(void *options, void *api) { return 0; }\n")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(path), str(source)], check=True)
+    build = Build(MODEL, (path,))
+    session = backends.find("onnxruntime").compile(build, threads=1)
+    assert session.run(None, FEEDS)[0].shape == (2, 4)
+    with Worker("onnxruntime", threads=1) as worker:
+        assert worker.compile(build) > 0 and worker.kernels(build) == [frozenset({"y"})]
+        assert worker.profile(build, FEEDS, 0.01)
+    assert verify(proto(), build, threads=1).passed
+
+
+def test_a_result_is_saved_with_its_libraries(tmp_path: Path) -> None:
+    one, other = fake(tmp_path / "a"), fake(tmp_path / "b", "more.so", b"more")
+    equality = Equality(0.0, 0.0, True, "")
+    summary = Summary("m", "onnxruntime", 1, 1.0, 1.0, 1.0, equality, 1, 0)
+    result = Result(proto(), summary, (one, other))
+    target = tmp_path / "out" / "fast.onnx"
+    target.parent.mkdir()
+    for _ in range(2):  # over itself
+        result.save(target)
+        assert sorted(path.name for path in target.parent.iterdir()) == ["fast.onnx", "more.so", "ops.so"]
+    assert (target.parent / "ops.so").read_bytes() == b"no library"
+    Result(proto(), summary, (target.parent / "ops.so",)).save(target)  # a library that is there already
+    assert (target.parent / "ops.so").read_bytes() == b"no library"
+    twin = fake(tmp_path / "c")
+    for libraries, path in (((one, twin), target), ((one,), tmp_path / "out" / "ops.so")):
+        with pytest.raises(TensaurusError, match=r"two files of the result would have the name ops\.so"):
+            save_libraries(libraries, path)
+    with pytest.raises(BackendError, match="cannot be loaded"):
+        result.session()
+
+
+# Sessions
+
+
+@pytest.mark.parametrize("name", [*backends.targets(), *OTHERS])
+def test_a_session_shows_its_interface(name: str) -> None:
+    if name not in backends.installed():
+        pytest.skip(f"{name} is absent")
+    model = proto()
+    model.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [4, 4]))  # has a default
+    model.graph.input.append(helper.make_tensor_value_info("n", TensorProto.INT64, []))
+    model.graph.input.append(helper.make_tensor_value_info("unread", TensorProto.BOOL, [None, 3]))
+    model.graph.node.append(helper.make_node("Identity", ["n"], ["m"]))
+    model.graph.output.append(helper.make_tensor_value_info("m", TensorProto.INT64, []))
+    model.graph.output[0].type.tensor_type.shape.dim.add(dim_param="batch")
+    model.graph.output[0].type.tensor_type.shape.dim.add(dim_value=4)
+    session = backends.find(name).compile(Build(model.SerializeToString()), threads=1)
+    assert [(p.name, p.type, list(p.shape)) for p in session.get_inputs()] == [
+        ("x", "tensor(float)", ["batch", 4]),
+        ("n", "tensor(int64)", []),
+        ("unread", "tensor(bool)", [None, 3]),
+    ]
+    assert [(p.name, p.type, list(p.shape)) for p in session.get_outputs()] == [
+        ("y", "tensor(float)", ["batch", 4]),
+        ("m", "tensor(int64)", []),
+    ]
+
+
+def result_for(backend: str) -> Result:
+    equality = Equality(0.0, 0.0, True, "")
+    return Result(proto(), Summary("m", backend, 1, 1.0, 1.0, 1.0, equality, 1, 0))
+
+
+@pytest.mark.parametrize("name", backends.targets())
+def test_a_session_takes_the_runtimes_own_options(name: str) -> None:
+    assert isinstance(backends.find(name), Configurable)
+    result = result_for(name)
+    wanted = result.session().run(None, FEEDS)[0]
+    with pytest.raises(BackendError, match=f"^{name}: ") as caught:
+        result.session(options="fast")
+    assert "\n" not in str(caught.value)
+    if name == "onnxruntime":
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
+        session = result.session(options, providers=["CPUExecutionProvider"])
+        assert session.inner.get_session_options().intra_op_num_threads == 1  # type: ignore[attr-defined]
+    else:
+        session = result.session({"INFERENCE_NUM_THREADS": 1})
+        with pytest.raises(BackendError, match="no execution providers"):
+            result.session(providers=["CPUExecutionProvider"])
+        with pytest.raises(BackendError, match=f"^{name}: "):
+            result.session({"NO_SUCH_PROPERTY": 1})
+    np.testing.assert_allclose(session.run(None, FEEDS)[0], wanted)
+
+
+def test_who_takes_no_options_says_so() -> None:
+    with pytest.raises(BackendError, match="reference takes no options"):
+        result_for("reference").session(options={})
+
+
+# What the tensors are
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("opset", [12, 17])
+def test_every_operator_has_its_tensors(name: str, opset: int) -> None:
+    """Those of expansions stand for what was expanded."""
+    program = small(PROGRAMS[name])
+    model, tensors = export(program, expand=expander(library()))
+    made = {output for node in model.graph.node for output in node.output}
+    assert set(tensors.written) <= made and set(tensors.computed) == made
+    assert frozenset().union(*tensors.computed.values()) == set(program.active)
+    for output, node in tensors.written.items():
+        assert output in made and node.op is not None
+    for output, root in program.outputs:
+        owner = root.args[0] if root.op is ITEM else root
+        assert owner in tensors.computed[output]
+
+
+def test_one_program_is_exported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    builds, (first, *others) = Builds(tmp_path), [small(make) for make in PROGRAMS.values()]
+    build = builds(first)
+    assert builds(first.with_outputs(first.roots)) is build
+    monkeypatch.setattr("tensaurus.graph.builds.MOST", 1)
+    for other in others:
+        builds(other)
+    assert builds(first) is not build and builds(first) == build  # the oldest were forgotten
