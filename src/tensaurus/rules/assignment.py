@@ -13,7 +13,7 @@ import numpy as np
 
 from tensaurus.graph.node import source
 from tensaurus.ops import Op, TensorType, Untypable
-from tensaurus.rules.change import examples_of
+from tensaurus.ops.examples import examples_of
 from tensaurus.rules.match import Binding, build
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import Apply, Undefined, Variable, outputs_named, variables

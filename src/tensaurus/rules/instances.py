@@ -22,8 +22,9 @@ import numpy as np
 from tensaurus.algebra.integers import limits
 from tensaurus.graph.node import CONSTANT, Node, constant, source
 from tensaurus.ops import TensorType
+from tensaurus.ops.examples import examples_of
 from tensaurus.rules.assignment import UNBUILT, Assignment
-from tensaurus.rules.change import Change, examples_of
+from tensaurus.rules.change import Change
 from tensaurus.rules.coverage import Coverage, flat
 from tensaurus.rules.match import Binding, Matcher, build
 from tensaurus.rules.rule import Rule
