@@ -31,10 +31,10 @@ from typing import Any
 
 from cycles import Acyclic, Efficient
 from prices import Prices
+from serialize import write_problem
 
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.saturate import Limits, Ruleset, Runner
-from tensaurus.egraph.serialize import write_problem
 from tensaurus.extraction.components import components
 from tensaurus.extraction.exact import Cycles, Solver, solve
 from tensaurus.extraction.greedy import greedy, greedy_dag

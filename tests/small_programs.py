@@ -1,8 +1,8 @@
-"""What the tests of the e-graph share: small programs, and random problems of extraction."""
+"""What several tests share: small programs, random problems of extraction, random inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import product
 from math import inf
@@ -10,8 +10,11 @@ from math import inf
 import onnx
 from hypothesis import strategies as st
 
+from tensaurus.backends import Array
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.saturate import Ruleset
+from tensaurus.equivalence.inputs import Values, feed
+from tensaurus.equivalence.shapes import assignments
 from tensaurus.extraction.problem import Problem, dag_cost
 from tensaurus.graph.node import INPUT, Node, apply, source
 from tensaurus.graph.onnx_import import import_model
@@ -23,6 +26,17 @@ from tensaurus.zoo.builder import Builder, Value
 
 def rules(*lines: str) -> list[Rule]:
     return [rule for number, line in enumerate(lines) for rule in parse_rule(f"r{number}: {line}")]
+
+
+def random_inputs(
+    model: onnx.ModelProto,
+    seed: int = 0,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    ranges: Mapping[str, tuple[int, int]] | None = None,
+) -> dict[str, Array]:
+    """Plausible inputs of the model, what it leaves open made up."""
+    sizes, _ = next(assignments(model, shapes or {}))
+    return dict(feed(model, sizes, "random", seed, Values(ranges or {})).arrays)
 
 
 @cache

@@ -16,12 +16,12 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from serialize import problem_of, write_problem
 from typer.testing import CliRunner
 
 from tensaurus.cli import app
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.saturate import Limits, Ruleset, saturate
-from tensaurus.egraph.serialize import problem_of, write_problem
 from tensaurus.extraction.blocks import blocks
 from tensaurus.extraction.components import components
 from tensaurus.extraction.cpsat import CpSat

@@ -13,10 +13,11 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
+from small_programs import random_inputs
 
 from tensaurus.errors import TensaurusError
 from tensaurus.zoo import pretrained as zoo
-from tensaurus.zoo.pretrained import PRETRAINED, Pretrained, feeds, fetch, randomized
+from tensaurus.zoo.pretrained import PRETRAINED, Pretrained, fetch, randomized
 
 WHOLE = ("rapidocr-onnxruntime", "silero-vad", "magika", "onnx")  # packages of which every model is tried
 LARGE = ("light_bvlc_alexnet", "light_vgg19", "light_zfnet512", "ddddocr_common")
@@ -41,7 +42,8 @@ def test_model_runs_and_depends_on_its_input(name: str, pretrained: Callable[[st
     model = onnx.load_model(path)
     onnx.checker.check_model(model)
     entry = PRETRAINED[name]
-    first, again, other = (run(path, feeds(model, entry.shapes, seed, entry.ranges)) for seed in (1, 1, 2))
+    inputs = [random_inputs(model, seed, entry.shapes, entry.ranges) for seed in (1, 1, 2)]
+    first, again, other = (run(path, arrays) for arrays in inputs)
     for a, b, c in zip(first, again, other, strict=True):
         assert np.isfinite(a).all()
         assert np.array_equal(a, b)
@@ -53,7 +55,7 @@ def test_random_weights_do_not_saturate(pretrained: Callable[[str], Path]) -> No
     for name in SMALL:
         if name.startswith("light_"):
             path = pretrained(name)
-            (output,) = run(path, feeds(onnx.load_model(path), {}, 0))
+            (output,) = run(path, random_inputs(onnx.load_model(path)))
             assert np.unique(output.round(6)).size > 20, name
 
 
@@ -84,39 +86,6 @@ def test_variances_are_positive() -> None:
     variances = [weights[node.input[4]] for node in result.graph.node if node.op_type == "BatchNormalization"]
     assert len(variances) == 49
     assert all((variance > 0.4).all() for variance in variances)
-
-
-def test_feeds_are_seeded_and_typed() -> None:
-    model = onnx.parser.parse_model(
-        """
-        <ir_version: 8, opset_import: ["" : 17]>
-        g (float[N, 3] a, int64[2] b, bool[4] c, float16[2] d, int32[50] e, int64 f) => (float[N, 3] y)
-        { y = Identity (a) }
-        """
-    )
-    made = feeds(model, {"a": (5, 3)}, 0, {"e": (0, 256), "f": (16000, 16000)})
-    assert {name: (array.dtype.name, array.shape) for name, array in made.items()} == {
-        "a": ("float32", (5, 3)),
-        "b": ("int64", (2,)),
-        "c": ("bool", (4,)),
-        "d": ("float16", (2,)),
-        "e": ("int32", (50,)),
-        "f": ("int64", ()),
-    }
-    assert made["f"] == 16000
-    assert 1 < made["e"].max() <= 256
-    again = feeds(model, {"a": (5, 3)}, 0, {"e": (0, 256), "f": (16000, 16000)})
-    assert all(np.array_equal(made[name], again[name]) for name in made)
-    with pytest.raises(TensaurusError, match=r"size of input a is not known\. Give it: --shape a=\?,3"):
-        feeds(model, {}, 0)
-
-
-def test_feeds_refuse_what_has_no_random_value() -> None:
-    model = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["" : 17]> g (string[2] a) => (string[2] y) { y = Identity (a) }'
-    )
-    with pytest.raises(TensaurusError, match="input a is not a tensor of numbers"):
-        feeds(model, {}, 0)
 
 
 def test_unknown_name(tmp_path: Path) -> None:

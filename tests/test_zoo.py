@@ -11,6 +11,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
+from small_programs import random_inputs
 
 from tensaurus.cost.demand import demand
 from tensaurus.errors import TensaurusError
@@ -20,7 +21,7 @@ from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.program import Program
 from tensaurus.zoo.builder import Builder
 from tensaurus.zoo.catalog import Workload, find, workloads
-from tensaurus.zoo.pretrained import PRETRAINED, feeds
+from tensaurus.zoo.pretrained import PRETRAINED
 from tensaurus.zoo.selection import GROUPS, select
 
 MODELS = (  # noqa: SIM905 (words read better)
@@ -65,7 +66,7 @@ def activations(model: onnx.ModelProto) -> dict[str, float]:
         session = ort.InferenceSession(
             Path(folder) / "watched.onnx", options, providers=["CPUExecutionProvider"]
         )
-        values = session.run(None, feeds(model, {}, seed=1))
+        values = session.run(None, random_inputs(model, seed=1))
     outputs = (output.name for output in watched.graph.output)
     return {
         name: float(value[value > -5000].std()) if np.isfinite(value).all() else np.inf

@@ -1,4 +1,4 @@
-"""What a rule asks of one variable alone and by its types alone, answered once for classes of one type."""
+"""What a rule asks of one variable alone and by its types alone: one answer for all classes of one type."""
 
 from __future__ import annotations
 

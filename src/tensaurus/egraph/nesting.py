@@ -38,7 +38,7 @@ def nest(graph: EGraph, room: int) -> Iterator[Proposal]:
 
 
 @cache
-def _kinds() -> dict[object, bool]:
+def _nesting() -> dict[object, bool]:
     """The operators that nest: true where in an argument, false where in an output."""
     ops = registry.values()
     return {op: op.nested is None for op in ops if op.nested is not None or joins(op)}
@@ -58,7 +58,7 @@ class _Nests:
         """Those that have others inside."""
         graph = self.graph
         kept = (n for n, alive in enumerate(graph.alive) if alive)
-        kinds = _kinds()
+        kinds = _nesting()
         calls = [(n, kinds[op]) for n in kept if (op := graph.heads[n].op) in kinds]
         read = {
             graph.args[part][0]
@@ -77,7 +77,7 @@ class _Nests:
         """A call with those inside it; None where it would be inside itself, or is too deep."""
         if number not in self._known and depth <= DEEPEST:
             self._known[number] = None
-            take = self._join if _kinds()[self.graph.heads[number].op] else self._part
+            take = self._join if _nesting()[self.graph.heads[number].op] else self._part
             self._known[number] = take(number, depth + 1)
         return self._known.get(number)
 

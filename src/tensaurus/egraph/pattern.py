@@ -275,9 +275,9 @@ def sift(pattern: Pattern, known: str) -> Sift:
     for place, first in enumerate(firsts):
         lines += [f"        c{place} = args[n{first.operator}][{first.argument}]"]
         lines += [f"        if parents[c{place}] != c{place}: c{place} = find(c{place})"]
-    lines += [f"        key = ({key})", "        found = plans.get(key)"]
-    lines += [f"        if found is None: found = plan(key, match, ({classes}))"]
-    lines += [f"        if found: act(match, ({classes}), found)", "        else: refused.append(match)"]
+    lines += [f"        key = ({key})", "        known = plans.get(key)"]
+    lines += [f"        if known is None: known = plan(key, match, ({classes}))"]
+    lines += [f"        if known: act(match, ({classes}), known)", "        else: refused.append(match)"]
     scope: dict[str, Any] = {}
     exec(compile("\n".join(lines), f"<matches of {pattern.root}>", "exec"), scope)
     made: Sift = scope["sift"]

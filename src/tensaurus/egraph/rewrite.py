@@ -6,7 +6,6 @@ variables, not on which classes they are: who asks for a plan may keep it, or th
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -22,6 +21,7 @@ from tensaurus.graph.node import Node, Type
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.rules.attributes import attributes_given, attributes_match, output_of
 from tensaurus.rules.match import FLOATS, literal, orders
+from tensaurus.rules.occurrences import attributes
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import Apply, Item, Literal, Term, Undefined, Variable, evaluate_expression
 
@@ -81,7 +81,8 @@ class Rewrite:
     def __init__(self, rule: Rule, side: tuple[Term, ...]):
         self.rule, self.side = rule, side
         self.dtypes = None if "any" in rule.tags else FLOATS
-        self.asks_content = any(calls(tree) & ASKS_CONTENT for tree in _trees(rule))
+        written = [tree for root in (*rule.lhs, *rule.rhs) for tree in attributes(root)]
+        self.asks_content = any(calls(tree) & ASKS_CONTENT for tree in (*rule.where, *written))
         self.once = "once" in rule.tags
 
     def plan(
@@ -173,20 +174,6 @@ def _place(arg: int | None, variable: str, step: str) -> str:
     if arg is None:
         return str(ABSENT)
     return f"{variable}{arg}" if arg >= 0 else f"{step}{~arg}"
-
-
-def _trees(rule: Rule) -> list[ast.expr]:
-    """Every expression of the rule: conditions, attributes of both sides."""
-
-    def of(term: Term | None) -> list[ast.expr]:
-        match term:
-            case Apply(_, args, attrs, _):
-                return [tree for _, tree in attrs] + [tree for arg in args for tree in of(arg)]
-            case Item(inner, _):
-                return of(inner)
-        return []
-
-    return [*rule.where, *(tree for root in (*rule.lhs, *rule.rhs) for tree in of(root))]
 
 
 def _attributes(

@@ -10,9 +10,10 @@ import numpy as np
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from tensaurus.backends import Array
-from tensaurus.equivalence.interface import inputs_of, required_inputs, sizes_of
+from tensaurus.equivalence.interface import inputs_of, required_inputs
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.data import numpy_dtype
+from tensaurus.graph.frame import sizes_of
 from tensaurus.ops.element_type import dtype_name
 
 __all__ = ["Inputs", "given_inputs"]

@@ -6,25 +6,20 @@ from collections.abc import Sequence
 
 from onnx import ModelProto, TypeProto, ValueInfoProto
 
+from tensaurus.graph.frame import initializer_names, sizes_of
 from tensaurus.ops.element_type import dtype_name
 
 
 def inputs_of(model: ModelProto) -> list[ValueInfoProto]:
     """What a caller gives: before IR version 4 every weight is listed as an input, and none counts."""
-    weights = _weights(model) if model.ir_version < 4 else set()
+    weights = initializer_names(model.graph) if model.ir_version < 4 else set()
     return [value for value in model.graph.input if value.name not in weights]
 
 
 def required_inputs(model: ModelProto) -> list[ValueInfoProto]:
     """What a caller must give: inputs without a default."""
-    weights = _weights(model)
+    weights = initializer_names(model.graph)
     return [value for value in model.graph.input if value.name not in weights]
-
-
-def _weights(model: ModelProto) -> set[str]:
-    """The names of the initializers, dense or sparse."""
-    graph = model.graph
-    return {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
 
 
 def same_interface(a: ModelProto, b: ModelProto) -> list[str]:
@@ -55,16 +50,6 @@ def _different(
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) or "none"
-
-
-def sizes_of(kind: TypeProto) -> list[int | None] | None:
-    """The sizes of a tensor, None for one that is not known; None for a tensor of unknown rank."""
-    if not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
-        return None
-    return [
-        d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else None
-        for d in kind.tensor_type.shape.dim
-    ]
 
 
 def _agree(one: TypeProto, other: TypeProto, strict: bool) -> bool:

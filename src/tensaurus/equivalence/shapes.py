@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx
 from onnx import ModelProto, TypeProto
 
-from tensaurus.equivalence.interface import required_inputs, sizes_of
+from tensaurus.equivalence.interface import required_inputs
 from tensaurus.errors import TensaurusError
+from tensaurus.graph.frame import sizes_of
 
 DIMENSIONS = 6  # that are made 1 alone
 # batch and other size where a model leaves them open, in the order of trying

@@ -8,7 +8,7 @@ from math import prod
 from typing import TypeVar
 
 from google.protobuf.message import Message
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 from tensaurus.ops.leaf_form import ONNX_DOMAINS
 
@@ -51,6 +51,21 @@ def opsets_of(model: ModelProto) -> dict[str, int]:
         domain = "" if entry.domain in ONNX_DOMAINS else entry.domain
         opsets[domain] = max(opsets.get(domain, 1), entry.version)
     return opsets
+
+
+def initializer_names(graph: GraphProto) -> set[str]:
+    """The names of a graph's initializers, dense or sparse."""
+    return {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+
+
+def sizes_of(kind: TypeProto) -> list[int | None] | None:
+    """The sizes of a tensor, None for one that is not known; None for a tensor of unknown rank."""
+    if not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
+        return None
+    return [
+        d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else None
+        for d in kind.tensor_type.shape.dim
+    ]
 
 
 def bodies_of(node: NodeProto) -> Iterator[GraphProto]:

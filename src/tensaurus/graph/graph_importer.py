@@ -12,7 +12,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from tensaurus.algebra.size import Arithmetic, Floor, Largest, Symbol, polynomial, terms_of
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.data import Data, numpy_dtype
-from tensaurus.graph.frame import Frame, around, graphs_in
+from tensaurus.graph.frame import Frame, around, graphs_in, initializer_names
 from tensaurus.graph.inference import Location, Types, contradiction
 from tensaurus.graph.node import CONSTANT, Node, Type, apply, constant, item, opaque, source
 from tensaurus.graph.opaque import Form, operator_name
@@ -300,7 +300,7 @@ class GraphImporter:
 
     def run_body(self, graph: GraphProto) -> None:
         """Import a body."""
-        initial = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+        initial = initializer_names(graph)
         for value in graph.input:
             if value.name in initial:
                 raise TensaurusError(f"{value.name} is an input and an initializer of the same body")

@@ -15,7 +15,7 @@ from onnx import ModelProto, NodeProto, TypeProto, defs, helper, numpy_helper
 
 from tensaurus.algebra.size import Size, Symbol, polynomial
 from tensaurus.errors import TensaurusError
-from tensaurus.graph.frame import bodies_of, graphs_in
+from tensaurus.graph.frame import bodies_of, graphs_in, sizes_of
 from tensaurus.graph.node import OtherType, Type
 from tensaurus.graph.shape_inference import infer_shapes
 from tensaurus.ops import TensorType
@@ -193,9 +193,9 @@ def contradiction(kind: TensorType, stated: TypeProto, *, element: bool = False)
         return f"{kind}, stated to be no tensor"
     if tensor.elem_type and tensor.elem_type != dtype_code(kind.dtype):
         return f"{kind}, stated to be {dtype_name(tensor.elem_type)}"
-    if element or not tensor.HasField("shape"):
+    sizes = sizes_of(stated)
+    if element or sizes is None:
         return ""
-    sizes = [d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else None for d in tensor.shape.dim]
     differs = len(sizes) != kind.rank or any(
         isinstance(n, int) and m is not None and n != m for n, m in zip(kind.shape, sizes, strict=True)
     )

@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from tensaurus.collector import collector_resting
 from tensaurus.errors import TensaurusError
-from tensaurus.graph.frame import CONTENT, Frame, light_copy, opsets_of
+from tensaurus.graph.frame import CONTENT, Frame, initializer_names, light_copy, opsets_of
 from tensaurus.graph.graph_importer import GraphImporter
 from tensaurus.graph.inference import Types, fix_shapes
 from tensaurus.graph.node import Type
@@ -34,8 +34,7 @@ def import_model(
     light = light_copy(model)
     fix_shapes(light, shapes or {}, file)
     graph = light.graph
-    initial = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
-    both = {i.name for i in graph.input} & initial
+    both = {i.name for i in graph.input} & initializer_names(graph)
     overridable = both if model.ir_version >= 4 else set()
     inputs = [i for i in graph.input if i.name not in both - overridable]
     around_model = ModelProto()

@@ -6,7 +6,7 @@ sizes are numbers or symbols.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping
 from math import prod
 from typing import Any, TypeAlias
 
@@ -197,9 +197,3 @@ def _plain(value: Array, dtype: str) -> Array:
     if high < 2**31 - 1 or not all(low <= x <= high for x in numbers):
         raise Untypable(f"sizes that are no {dtype}")
     return value
-
-
-def as_sizes(value: Array) -> tuple[Any, ...] | Any:
-    """A known 0-d or 1-d integer value as Python ints and symbols."""
-    plain: Sequence[Any] = [x if isinstance(x, Arithmetic) else int(x) for x in value.ravel()]
-    return plain[0] if value.ndim == 0 else tuple(plain)

@@ -77,6 +77,7 @@ class Op:
     formerly    {parameter: the name of its attribute before it moved}, where that differs
     outputs     {version: how many of the declared outputs older versions have}
     carried     {attribute: the static input whose element type it is}; ONNX has no such attribute
+    counted     the attribute that is the number of a node's outputs where the node does not say it
     kept        computed at run time even from constants: what it makes is larger than what it reads, and
                 runtimes look for it in front of what reads it
     normal      brings attributes to one form, given the input types (fills defaults, drops redundant ones)
@@ -95,6 +96,7 @@ class Op:
     formerly: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[int, int] = field(default_factory=dict)
     carried: Mapping[str, str] = field(default_factory=dict)
+    counted: str | None = None
     kept: bool = False
     normal: Callable[..., dict[str, Any]] | None = None
     nested: Callable[[dict[str, Any], int, dict[str, Any]], dict[str, Any]] | None = None

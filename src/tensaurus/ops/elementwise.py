@@ -9,7 +9,7 @@ from tensaurus.algebra.expr import Body, Const, Scope, Tensor, call, compute
 from tensaurus.algebra.size import Size, same
 from tensaurus.algebra.typing import Untypable
 from tensaurus.algebra.undecided import settled_so_far
-from tensaurus.ops.declare import NUMBERS, op
+from tensaurus.ops.declare import NUMBERS, Op, op
 
 
 def broadcast_shape(*shapes: tuple[Size, ...]) -> tuple[Size, ...]:
@@ -63,13 +63,16 @@ def demand(x: Tensor, *dtypes: str) -> None:
         raise Untypable(f"{x.name} is {x.dtype}, not {' or '.join(dtypes)}")
 
 
+BINARY: dict[str, Op] = {}  # the operator that computes a function of two numbers element by element
+
+
 def _binary(name: str, fn: str, since: int, *examples: str, dtype: str | None = None) -> None:
     def declare(a: Tensor, b: Tensor) -> Scope:
         for x in (a, b) if dtype else ():
             demand(x, str(dtype))
         return broadcast(lambda x, y: call(fn, x, y), a, b)
 
-    op(name, since=since, examples=examples)(declare)
+    BINARY[fn] = op(name, since=since, examples=examples)(declare)
 
 
 _FLOATS = ("f32[2,3,4] f32[3,1]", "f32[5] f32[]", "f64[2,1] f64[3]", "i32[2,3] i32[3]>0", "i64[4] i64[4]>0")

@@ -16,12 +16,13 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from tensaurus.algebra.size import Size, Symbol, polynomial
-from tensaurus.ops.declare import TensorType, attribute_value
+from tensaurus.ops.declare import Attributes, Op, TensorType, attribute_value
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -73,6 +74,14 @@ def parse_example(text: str) -> Example:
         else:
             raise ValueError(f"{text}: what is {word}?")
     return Example(text, tuple(types), attrs, tuple(ranges))
+
+
+@cache
+def examples_of(op: Op) -> tuple[tuple[tuple[TensorType | None, ...], Attributes], ...]:
+    """Types and canonical attributes of the operator's examples of known sizes."""
+    examples = map(parse_example, op.examples)
+    known = [e for e in examples if all(kind is None or kind.static for kind in e.types)]
+    return tuple((e.types, op.canonical(e.types, e.attrs)) for e in known)
 
 
 def _size(text: str) -> Size:

@@ -336,8 +336,8 @@ def from_onnx(
             raise Untypable(f"{op.name} of opset {opset} has no attribute {name}")
         if known.default_value != attribute and not _same_value(known.default_value, attribute):
             raise Untypable(f"{op.name}: the attribute {name} is not supported")
-    if attrs.get("num_outputs", 0) is None and attrs.get("split") is None:
-        attrs["num_outputs"] = len(node.output)
+    if op.counted is not None and attrs[op.counted] is None:
+        attrs[op.counted] = len(node.output)
     for parameter in op.attributes:
         if parameter not in attrs:
             raise Untypable(f"{op.name} needs its {parameter}")

@@ -93,6 +93,7 @@ def _split_of_split(outer: dict[str, Any], index: int, inner: dict[str, Any]) ->
     "Split",
     since=2,
     moved={"split": 13},
+    counted="num_outputs",
     normal=_split_form,
     nested=_split_of_split,
     examples=[

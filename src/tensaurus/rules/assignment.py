@@ -13,10 +13,11 @@ import numpy as np
 
 from tensaurus.graph.node import source
 from tensaurus.ops import Op, TensorType, Untypable
-from tensaurus.rules.change import examples_of
+from tensaurus.ops.examples import examples_of
 from tensaurus.rules.match import Binding, build
+from tensaurus.rules.occurrences import outputs_named, variables
 from tensaurus.rules.rule import Rule
-from tensaurus.rules.term import Apply, Undefined, Variable, outputs_named, variables
+from tensaurus.rules.term import Apply, Undefined, Variable
 
 POOL: tuple[tuple[int, ...], ...] = (
     *((), (1,), (2,), (3,), (2, 3), (3, 2), (3, 3), (1, 3), (2, 2, 3), (2, 3, 2), (1, 2, 3), (1, 3, 4, 4)),

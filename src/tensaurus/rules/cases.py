@@ -38,19 +38,9 @@ from tensaurus.rules.assumption import easier, symbol, ways
 from tensaurus.rules.case import SIZES, Case, CaseBinding, Gap, State
 from tensaurus.rules.domain import KNOWN, choices, paired
 from tensaurus.rules.match import build
+from tensaurus.rules.occurrences import inner_first, named, outputs_named, variables
 from tensaurus.rules.rule import Rule
-from tensaurus.rules.term import (
-    FUNCTIONS,
-    Apply,
-    Item,
-    Term,
-    Undefined,
-    Variable,
-    evaluate_expression,
-    named,
-    outputs_named,
-    variables,
-)
+from tensaurus.rules.term import FUNCTIONS, Apply, Undefined, Variable, evaluate_expression
 
 ASSUMED = 24  # answers of one case, beyond which none is assumed that no replacement makes true
 EVERY = 4  # refusals of which one is tried with numbers
@@ -69,17 +59,6 @@ class NotApplicable(ValueError):
 
 
 Run: TypeAlias = Callable[[State], Any]
-
-
-def inner_first(term: Term | None) -> Iterator[Apply]:
-    """The operators of a term, arguments before what reads them."""
-    match term:
-        case Item(inner, _):
-            yield from inner_first(inner)
-        case Apply(_, args, _, _):
-            for arg in args:
-                yield from inner_first(arg)
-            yield term
 
 
 class Cases:

@@ -5,33 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
 from typing import Any
 
 import numpy as np
 
-from tensaurus.ops import Op, TensorType, Untypable
-from tensaurus.ops.examples import parse_example
+from tensaurus.ops import TensorType
+from tensaurus.ops.examples import examples_of
 from tensaurus.rules.coverage import Dimension, flat
 from tensaurus.rules.term import Apply
 
 INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
-
-
-@cache
-def examples_of(op: Op) -> tuple[tuple[tuple[TensorType | None, ...], tuple[tuple[str, Any], ...]], ...]:
-    """Types and canonical attributes of an operator's examples, on floats of known sizes."""
-    examples = []
-    for text in op.examples:
-        example = parse_example(text)
-        kinds = tuple(None if k is None else TensorType(k.dtype, k.shape) for k in example.types)
-        if any(k is not None and not k.static for k in kinds):
-            continue
-        try:
-            examples.append((kinds, op.canonical(kinds, example.attrs)))
-        except Untypable:
-            continue
-    return tuple(examples)
 
 
 @dataclass

@@ -23,8 +23,8 @@ from typing import Any
 from tensaurus.algebra.expr import Body, Read, Tensor
 from tensaurus.algebra.size import Atom, Poly, atoms, polynomial, same, substitute
 from tensaurus.algebra.undecided import watched
-from tensaurus.ops import Op, TensorType, Untypable
-from tensaurus.ops.examples import parse_example
+from tensaurus.ops import Op, Untypable
+from tensaurus.ops.examples import examples_of
 from tensaurus.rules.assumption import LEAST, symbol
 
 RANK = 5
@@ -64,18 +64,6 @@ class Domain:
     length: tuple[int, int] | None = None
 
 
-@cache
-def cases_of(op: Op) -> tuple[tuple[tuple[TensorType | None, ...], dict[str, Any]], ...]:
-    """Input types of known sizes and canonical attributes, of the operator's examples."""
-    cases = []
-    for text in op.examples:
-        example = parse_example(text)
-        kinds = tuple(example.types)
-        if all(k is None or k.static for k in kinds):
-            cases.append((kinds, dict(op.canonical(kinds, example.attrs))))
-    return tuple(cases)
-
-
 def unknown_number(hint: str) -> Any:
     """Any integer."""
     return UnknownSize.of(symbol(hint, LEAST))
@@ -89,7 +77,7 @@ def unknown_real(hint: str) -> Body:
 @cache
 def domain(op: Op, name: str) -> Domain:
     """The domain of one attribute."""
-    given = [(kinds, attrs, attrs[name]) for kinds, attrs in cases_of(op)]
+    given = [(kinds, dict(attrs), dict(attrs)[name]) for kinds, attrs in examples_of(op)]
     values = tuple(dict.fromkeys(value for _, _, value in given))
     numbers = [v for v in values if isinstance(v, (int, Fraction)) and not isinstance(v, bool)]
     if numbers:
@@ -176,7 +164,7 @@ def choices(op: Op, name: str, rank: int) -> Iterator[Any]:
 @cache
 def paired(op: Op) -> frozenset[str]:
     """Attributes whose tuples must be equally long, as examples with one of them cut short are refused."""
-    examples = cases_of(op)
+    examples = [(kinds, dict(attrs)) for kinds, attrs in examples_of(op)]
     tuples = {name for _, attrs in examples for name, value in attrs.items() if _whole(value) and value}
     pairs = {
         name

@@ -22,12 +22,13 @@ import numpy as np
 from tensaurus.algebra.integers import limits
 from tensaurus.graph.node import CONSTANT, Node, constant, source
 from tensaurus.ops import TensorType
+from tensaurus.ops.examples import examples_of
 from tensaurus.rules.assignment import UNBUILT, Assignment
-from tensaurus.rules.change import Change, examples_of
+from tensaurus.rules.change import Change
 from tensaurus.rules.coverage import Coverage, flat
 from tensaurus.rules.match import Binding, Matcher, build
+from tensaurus.rules.occurrences import attributes, outer_first
 from tensaurus.rules.rule import Rule
-from tensaurus.rules.term import Apply, Item, Term
 
 LARGEST = 400  # elements of one tensor of an instance
 ATTEMPTS = 6000
@@ -75,9 +76,8 @@ def _asked(rule: Rule, *functions: str, negated: bool = False) -> set[str]:
 
     for condition in rule.where:
         visit(condition)
-    for term in _applications(rule.rhs):
-        for _, tree in term.attrs:
-            visit(tree)
+    for tree in (tree for root in rule.rhs for tree in attributes(root)):
+        visit(tree)
     return names
 
 
@@ -90,15 +90,6 @@ def _held_equal(rule: Rule) -> dict[str, frozenset[str]]:
                 group = equal.get(a, frozenset({a})) | equal.get(b, frozenset({b}))
                 equal.update(dict.fromkeys(group, group))
     return equal
-
-
-def _applications(roots: tuple[Term | None, ...]) -> Iterator[Apply]:
-    for root in roots:
-        if isinstance(root, Item):
-            root = root.term
-        if isinstance(root, Apply):
-            yield root
-            yield from _applications(root.args)
 
 
 def instances(rule: Rule, wanted: int, seed: int = 0) -> Iterator[Instance]:
@@ -116,7 +107,7 @@ class Maker:
         self.filled = _asked(rule, "filled", negated=True)
         self.fixed = _asked(rule, "value", "positive", negated=True) | self.filled
         self.static = _asked(rule, "const") | self.fixed
-        self.applications = list(_applications(rule.lhs))
+        self.applications = [call for root in rule.lhs for call in outer_first(root)]
         self.seen: set[Any] = set()
         self.made: list[Instance] = []
         self.coverage = Coverage()

@@ -17,12 +17,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from tensaurus.algebra.expr import Call, Read
 from tensaurus.algebra.integers import is_integer, limits
 from tensaurus.algebra.simplify import symmetric
 from tensaurus.graph.node import CONSTANT, ITEM, Node, apply, constant, item
 from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType, Untypable
+from tensaurus.ops.elementwise import BINARY
 from tensaurus.rules.attributes import attributes_given, attributes_match, output_of
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import Apply, Fact, Item, Literal, Term, Undefined, Variable, evaluate_expression
@@ -203,23 +203,8 @@ def literal(value: Fraction, dtype: str) -> Node:
     rounded = Fraction(kind.type(float(value)).item())
     if rounded == value:
         return constant(np.asarray(float(value), kind))
-    from tensaurus.ops import registry
-
-    quotient = next(o for o in registry.values() if _divides(o))
     top, bottom = (constant(np.asarray(float(n), kind)) for n in (value.numerator, value.denominator))
-    return apply(quotient, [top, bottom])
-
-
-def _divides(op: Op) -> bool:
-    """True for the operator that divides elementwise: found by its expression, not by its name."""
-    if len(op.inputs) != 2 or op.variadic or op.attributes:
-        return False
-    kind = TensorType("float32", ())
-    try:
-        body = op.scopes((kind, kind), ())[0].body
-    except Untypable:
-        return False
-    return isinstance(body, Call) and body.fn == "div" and all(isinstance(a, Read) for a in body.args)
+    return apply(BINARY["div"], [top, bottom])
 
 
 class Matcher:

@@ -23,10 +23,10 @@ from tensaurus.algebra.expr import Body, Call, Const, Read, Scope, Tensor
 from tensaurus.algebra.size import Axis, Poly, Size, atoms, polynomial, same
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.rules.assumption import symbol
-from tensaurus.rules.cases import inner_first
 from tensaurus.rules.domain import KNOWN, choices
+from tensaurus.rules.occurrences import attributes, inner_first
 from tensaurus.rules.rule import Rule
-from tensaurus.rules.term import Item, attributes
+from tensaurus.rules.term import Item
 
 RANKS = {1: 4, 2: 3}  # by the number of inputs; 2 for more
 SHAPES = frozenset({"shape", "rank", "dim", "numel", "channelwise", "broadcasts"})

@@ -30,9 +30,10 @@ from math import inf
 from time import monotonic
 
 from tensaurus.rules.case import Case, Gap
-from tensaurus.rules.cases import Cases, Late, Stopped, inner_first
+from tensaurus.rules.cases import Cases, Late, Stopped
 from tensaurus.rules.domain import RANK, domain, sampled, tuples
 from tensaurus.rules.evidence import Proved
+from tensaurus.rules.occurrences import inner_first
 from tensaurus.rules.pointwise import scalar_rule
 from tensaurus.rules.prover import MOVED, STRENGTH, Open, Settled, equal
 from tensaurus.rules.rule import Rule

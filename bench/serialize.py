@@ -1,4 +1,4 @@
-"""An e-graph as an extraction problem, in memory and in a file (`extraction/serialized` reads those)."""
+"""Every e-node of an e-graph as an extraction problem, in memory or in a file for `tensaurus extract`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from tensaurus.extraction.problem import Problem
 from tensaurus.files import replacing
 from tensaurus.graph.node import Node
 from tensaurus.ops import Op
-
-__all__ = ["problem_of", "to_json", "write_problem"]
 
 
 def problem_of(
