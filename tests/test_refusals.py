@@ -161,7 +161,7 @@ def extract(problem: Problem, seconds: float, start: Choice | None) -> Choice:
 
 @pytest.mark.parametrize("refused", [("Mul",), ("Add",), ("Mul", "Add"), ("Relu",), ("Relu", "Add", "Mul")])
 def test_a_search_avoids_what_is_refused(refused: tuple[str, ...], records: Database) -> None:
-    """The original's Add stays, though it is refused alone; a Mul that an estimate makes cheaper is not taken."""
+    """The Add of the original stays, though it is refused alone; a Mul that seems cheaper is not taken."""
     whole = program(node("Relu", node("Add", X, X)))
     two = rules("Add(x, x) => Mul(x, 2)")
     costs = costs_of(records, Stub(*refused), whole)

@@ -13,7 +13,7 @@ from tensaurus.equivalence.inputs import Values, feed
 from tensaurus.equivalence.shapes import assignments
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.build import Build
-from tensaurus.graph.onnx_import import symbol_of
+from tensaurus.graph.graph_importer import symbol_of
 from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType
 

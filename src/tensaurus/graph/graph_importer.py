@@ -65,7 +65,7 @@ class GraphImporter:
         kind = self.type_of(stated, value.name)
         self.names[value.name] = source(value.name, kind)
         if isinstance(kind, TensorType):
-            self.given.update(s for s in map(_symbol, kind.shape) if s is not None)
+            self.given.update(s for s in map(symbol_of, kind.shape) if s is not None)
 
     def type_of(self, proto: TypeProto, name: str) -> Type:
         try:
@@ -331,7 +331,7 @@ def _data(tensor: TensorProto) -> Data:
         raise TensaurusError(f"the tensor {tensor.name} cannot be read: {error}") from error
 
 
-def _symbol(size: Any) -> Symbol | None:
+def symbol_of(size: Any) -> Symbol | None:
     """The symbol that the size is, None for any other size."""
     terms = terms_of(size)
     if len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1:
