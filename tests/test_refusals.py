@@ -16,6 +16,7 @@ from small_programs import graph_of, node, problems, program, rules, small
 from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.operators import OperatorCosts, estimate
+from tensaurus.driver import target
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.saturate import Ruleset
 from tensaurus.errors import TensaurusError
@@ -30,6 +31,7 @@ from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType
 from tensaurus.optimize import optimize
+from tensaurus.report.progress import NoProgress
 from tensaurus.search.saturation import Saturation
 
 X = source("x", TensorType("float32", (4, 4)))
@@ -188,12 +190,9 @@ def test_a_program_that_cannot_be_written_is_dropped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The run goes on with the others."""
-    from importlib import import_module
-
-    loop = import_module("tensaurus.optimize")
     notes: list[str] = []
 
-    class Progress(loop.NoProgress):  # type: ignore[misc, name-defined]
+    class Progress(NoProgress):
         def note(self, text: str) -> None:
             notes.append(text)
 
@@ -201,7 +200,7 @@ def test_a_program_that_cannot_be_written_is_dropped(
         def __call__(self, program: Program) -> Build:
             raise TensaurusError("opset 12 has no Enlarge, and no expansion is known", node="e")
 
-    monkeypatch.setattr(loop, "Builds", Broken)
+    monkeypatch.setattr(target, "Builds", Broken)
     from test_optimize import affine_model
 
     result = optimize(affine_model(), steps=9, threads=1, database=tmp_path / "db", progress=Progress())
