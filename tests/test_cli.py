@@ -238,12 +238,13 @@ def test_two_processes_write_the_same_bytes(tmp_path: Path, monkeypatch: pytest.
     weight = np.random.default_rng(0).standard_normal((8, 8, 3, 3)).astype(np.float32)
     model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
     onnx.save_model(model, tmp_path / "model.onnx")
+
     def brief(*given: object, **options: object) -> object:
         return compare(*given, **{**options, "rounds": 2, "seconds": 0.02})  # type: ignore[arg-type]
 
     monkeypatch.setattr("tensaurus.cost.whole.compare", brief)
     filled = tmp_path / "filled.sqlite"
-    command = ["optimize", tmp_path / "model.onnx", "--steps", "30"]
+    command = ["optimize", tmp_path / "model.onnx", "--steps", "6"]
     known, more = -1, 0
     while known != more:  # until there is nothing new to measure
         known = more
