@@ -175,10 +175,11 @@ def test_runtimes_agree(batch: int, tmp_path: Path) -> None:
     path.write_bytes(CONVOLUTION.model)
     x = floats(batch, 3, 16, 16)
     sessions = [backends.find(name).compile(Build(path), threads=1) for name in RUNTIMES]
-    first, second = (session.run(None, {"x": x}) for session in sessions[:2])
+    first, *others = (session.run(None, {"x": x}) for session in sessions)
     assert [array.shape for array in first] == [(batch, 8, 8, 8), (batch, 8, 16, 16)]
-    for a, b in zip(first, second, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+    for other in others:
+        for a, b in zip(first, other, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", RUNTIMES)

@@ -46,7 +46,6 @@ TEMPORARY = {
     "tensaurus.algebra.poly",
     "tensaurus.algebra.size",
     "tensaurus.algebra.text",
-    "tensaurus.graph.onnx_export",
 }
 
 PAPERS = ("taso", "tensat", "pet", "einnet", "eto")

@@ -25,6 +25,7 @@ from tensaurus.extraction.improve import quick
 from tensaurus.extraction.problem import Choice, Problem, dag_cost
 from tensaurus.graph.build import Build
 from tensaurus.graph.builds import Builds
+from tensaurus.graph.graph_importer import symbol_of
 from tensaurus.graph.node import source
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.piece import Piece
@@ -212,11 +213,12 @@ def test_a_program_that_cannot_be_written_is_dropped(
 
 
 def test_a_piece_is_measured_at_the_sizes_of_a_run(records: Database) -> None:
-    text = '<ir_version: 8, opset_import: ["" : 17]> net (float[n, m] x) => (float[k, 2] y) {'
-    text += "s = Constant <value_ints = [-1, 2]> () r = Reshape (x, s) y = Relu (r) }"
+    text = '<ir_version: 8, opset_import: ["" : 17]> net (float[n, 4] x) => (float[n, 2, 2] y) {'
+    text += "s = Constant <value_ints = [0, 2, 2]> () r = Reshape (x, s) y = Relu (r) }"
     whole = import_model(onnx.parser.parse_model(text))
-    (n, m) = whole.inputs[0].tensor.shape
-    costs = costs_of(records, Stub(), whole, sizes={n: 3, m: 4})
+    n, _ = whole.inputs[0].tensor.shape
+    costs = costs_of(records, Stub(), whole, sizes={symbol_of(n): 3})
+    assert [str(made.op) for made in whole.active] == ["Reshape", "Relu"]  # both typed
     assert all(0 < costs(made) < inf for made in whole.active)
     assert any("float32[3, 4]" in row.workload for row in records.all())
     assert not [row for row in records.all() if "n," in row.workload or row.seconds == inf]

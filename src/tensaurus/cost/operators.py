@@ -19,8 +19,9 @@ from tensaurus.cost.measure import Stopwatch
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.build import Build
 from tensaurus.graph.frame import Frame
+from tensaurus.graph.lowering import Expand
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node, constant, source
-from tensaurus.graph.onnx_export import Expand, export_model
+from tensaurus.graph.onnx_export import export_model
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType

@@ -24,7 +24,7 @@ from tensaurus.equivalence.chain import refutation
 from tensaurus.equivalence.given import given_inputs
 from tensaurus.equivalence.inputs import require_ranges
 from tensaurus.equivalence.reference import Reference
-from tensaurus.equivalence.sample import sample_feeds, sizes_of
+from tensaurus.equivalence.sample import sample_feeds, symbol_sizes
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.build import Build
 from tensaurus.graph.builds import Builds
@@ -103,7 +103,7 @@ class Target:
                 weights=original.weights,
                 original=program,
                 supports=backends.find(self.backend).supports,
-                sizes=sizes_of(program, self.feeds),
+                sizes=symbol_sizes(program, self.feeds),
             )
             made = Observer(self.feeds, self.backend, self.machine, self.records, self.builds)
             self._observer = stack.enter_context(made)

@@ -62,7 +62,7 @@ def sample_feeds(
     raise TensaurusError(f"{backend} does not run it on inputs made up for it: {refusal}")
 
 
-def sizes_of(program: Program, feeds: Mapping[str, Array]) -> dict[Symbol, int]:
+def symbol_sizes(program: Program, feeds: Mapping[str, Array]) -> dict[Symbol, int]:
     """The sizes that these inputs give to the program's symbols."""
     found: dict[Symbol, int] = {}
     for node in program.inputs:

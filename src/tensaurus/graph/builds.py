@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tensaurus.graph.build import Build
+from tensaurus.graph.lowering import Expand
 from tensaurus.graph.node import Node
-from tensaurus.graph.onnx_export import Expand, export
+from tensaurus.graph.onnx_export import export
 from tensaurus.graph.program import Program
 
 __all__ = ["Builds"]

@@ -127,8 +127,9 @@ class GraphImporter:
             condition = known(self.lookup(proto.input[0]), self.memo)
             if condition is not None and condition.size == 1:
                 return self.take_branch(proto, choice[bool(condition.item())])
-        op = registry.get(proto.op_type) if known_here else None
-        if op is None or op.domain:
+        domain = "" if proto.domain in ONNX_DOMAINS else proto.domain
+        op = registry.get(proto.op_type) if (proto.domain, proto.op_type) not in self.functions else None
+        if op is None or op.domain != domain:
             return self.add_opaque(proto, why_undeclared(operator_name(proto)))
         try:
             node = self.declared(op, proto)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import TypeAlias
 
 from onnx import (
     AttributeProto,
@@ -18,25 +17,19 @@ from onnx import (
     ValueInfoProto,
 )
 
-from tensaurus.algebra.field import Array
 from tensaurus.algebra.size import Size, polynomial
-from tensaurus.errors import TensaurusError
 from tensaurus.graph.build import Tensors
 from tensaurus.graph.fold import evaluated, fold
+from tensaurus.graph.lowering import Expand, lowered, node_in
 from tensaurus.graph.model_file import save_model
-from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node, again
+from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
 from tensaurus.graph.opaque import Form
 from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType
 from tensaurus.ops.leaf_form import ONNX_DOMAINS, copy_node, sparse_initializer
-from tensaurus.ops.onnx_form import node_proto
-from tensaurus.ops.schema import NotInOpset
 from tensaurus.ops.size_form import SizeForm
 
 __all__ = ["evaluated", "export", "export_model", "fold", "save_model"]
-
-# An operator that an opset lacks, as nodes that compute the same; None where nothing is known.
-Expand: TypeAlias = Callable[[Node, int], Node | None]
 
 SHARED = 256  # elements of a constant that two bodies read and neither should repeat
 COPY_OPSET = 14  # of ONNX's own operators, where a model imports none and needs a copy
@@ -207,7 +200,7 @@ class Writer:
 
     def emit(self, node: Node) -> None:
         self.reading = node
-        proto, initializers = _node_proto(
+        proto, initializers = node_in(
             node,
             self.opset,
             [None if a is None else self.name(a) for a in node.args],
@@ -336,80 +329,3 @@ def _constants_within(program: Program) -> set[Node]:
             for _, body in node.attribute("form").bodies:
                 found |= _constants_within(body)
     return found
-
-
-def _node_proto(
-    node: Node,
-    opset: int,
-    names: Sequence[str | None],
-    outputs: Sequence[str],
-    symbolic: Callable[[Size | tuple[Size, ...]], str],
-    fresh: Callable[[str], str] | None = None,
-) -> tuple[NodeProto, list[TensorProto]]:
-    """The node in this opset, and the initializers of its static inputs.  Raises NotInOpset."""
-    assert isinstance(node.op, Op)
-    held = {n: a for n, a in zip(names, node.args, strict=True) if n is not None and a is not None}
-
-    def constant_of(name: str) -> Array | None:
-        found = held.get(name)
-        return found.attribute("data").array if found is not None and found.op is CONSTANT else None
-
-    kinds = node.kinds()
-    return node_proto(
-        node.op,
-        kinds,
-        node.attrs,
-        names,
-        outputs,
-        opset,
-        symbolic=symbolic,
-        constant_of=constant_of,
-        fresh=fresh,
-    )
-
-
-def lowered(
-    program: Program, opset: int, expand: Expand | None, became: dict[Node, Node] | None = None
-) -> Program:
-    """The program with every node that the opset lacks replaced by its expansion.
-
-    `became` is filled with what each node became.
-    """
-    written: set[tuple[object, ...]] = set()  # what one node of its kind shows of all
-
-    def lower(node: Node, args: tuple[Node | None, ...]) -> Node:
-        made = again(node, args)
-        if not isinstance(made.op, Op):
-            return made
-        reads = tuple(a if a is None or a.op is CONSTANT else a.types for a in made.args)
-        kind = (made.op, made.attrs, reads, len(made.types))
-        if kind in written:
-            return made
-        try:
-            names = [None if a is None else f"i{k}" for k, a in enumerate(made.args)]
-            _node_proto(made, opset, names, [f"o{k}" for k in range(len(made.types))], "sizes{}".format)
-        except NotInOpset as error:
-            found = expand(made, opset) if expand is not None else None
-            if found is None or found is made:
-                raise TensaurusError(
-                    f"{error}, and no expansion is known", node=program.names.get(node)
-                ) from error
-            return _within(found, made.args, lower)
-        written.add(kind)
-        return made
-
-    return program.rebuilt(lower, became)
-
-
-def _within(
-    root: Node, stop: Sequence[Node | None], build: Callable[[Node, tuple[Node | None, ...]], Node]
-) -> Node:
-    """The expression rebuilt down to the nodes at which it stops."""
-    new = {node: node for node in stop if node is not None}
-
-    def visit(node: Node) -> Node:
-        if node not in new:
-            new[node] = build(node, tuple(None if a is None else visit(a) for a in node.args))
-        return new[node]
-
-    return visit(root)

@@ -1,0 +1,99 @@
+"""Every node in a form that the opset has: itself, or its expansion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from onnx import NodeProto, TensorProto
+
+from tensaurus.algebra.field import Array
+from tensaurus.algebra.size import Size
+from tensaurus.errors import TensaurusError
+from tensaurus.graph.node import CONSTANT, Node, again
+from tensaurus.graph.program import Program
+from tensaurus.ops import Op
+from tensaurus.ops.onnx_form import node_proto
+from tensaurus.ops.schema import NotInOpset
+
+__all__ = ["Expand", "lowered", "node_in"]
+
+# An operator that an opset lacks, as nodes that compute the same; None where nothing is known.
+Expand: TypeAlias = Callable[[Node, int], Node | None]
+
+
+def node_in(
+    node: Node,
+    opset: int,
+    names: Sequence[str | None],
+    outputs: Sequence[str],
+    symbolic: Callable[[Size | tuple[Size, ...]], str],
+    fresh: Callable[[str], str] | None = None,
+) -> tuple[NodeProto, list[TensorProto]]:
+    """The node in this opset, and the initializers of its static inputs.  Raises NotInOpset."""
+    assert isinstance(node.op, Op)
+    held = {n: a for n, a in zip(names, node.args, strict=True) if n is not None and a is not None}
+
+    def constant_of(name: str) -> Array | None:
+        found = held.get(name)
+        return found.attribute("data").array if found is not None and found.op is CONSTANT else None
+
+    kinds = node.kinds()
+    return node_proto(
+        node.op,
+        kinds,
+        node.attrs,
+        names,
+        outputs,
+        opset,
+        symbolic=symbolic,
+        constant_of=constant_of,
+        fresh=fresh,
+    )
+
+
+def lowered(
+    program: Program, opset: int, expand: Expand | None, became: dict[Node, Node] | None = None
+) -> Program:
+    """The program with every node that the opset lacks replaced by its expansion.
+
+    `became` is filled with what each node became.
+    """
+    written: set[tuple[object, ...]] = set()  # what one node of its kind shows of all
+
+    def lower(node: Node, args: tuple[Node | None, ...]) -> Node:
+        made = again(node, args)
+        if not isinstance(made.op, Op):
+            return made
+        reads = tuple(a if a is None or a.op is CONSTANT else a.types for a in made.args)
+        kind = (made.op, made.attrs, reads, len(made.types))
+        if kind in written:
+            return made
+        try:
+            names = [None if a is None else f"i{k}" for k, a in enumerate(made.args)]
+            node_in(made, opset, names, [f"o{k}" for k in range(len(made.types))], "sizes{}".format)
+        except NotInOpset as error:
+            found = expand(made, opset) if expand is not None else None
+            if found is None or found is made:
+                raise TensaurusError(
+                    f"{error}, and no expansion is known", node=program.names.get(node)
+                ) from error
+            return _within(found, made.args, lower)
+        written.add(kind)
+        return made
+
+    return program.rebuilt(lower, became)
+
+
+def _within(
+    root: Node, stop: Sequence[Node | None], build: Callable[[Node, tuple[Node | None, ...]], Node]
+) -> Node:
+    """The expression rebuilt down to the nodes at which it stops."""
+    new = {node: node for node in stop if node is not None}
+
+    def visit(node: Node) -> Node:
+        if node not in new:
+            new[node] = build(node, tuple(None if a is None else visit(a) for a in node.args))
+        return new[node]
+
+    return visit(root)
