@@ -263,6 +263,30 @@ def test_matches_are_limited() -> None:
 FILTERS = {"none": None, "vanilla": Vanilla, "efficient": Efficient}
 
 
+@pytest.mark.parametrize("make", [Vanilla, Efficient])
+def test_what_needs_a_class_must_not_join_it(make: type[Vanilla | Efficient]) -> None:
+    graph = EGraph()
+    below, above, beside = map(graph.adopt, (node("Relu", X), node("Neg", node("Relu", X)), node("Exp", X)))
+    graph.rebuild()
+    cycles = make()
+    cycles.begin(graph)
+    assert not cycles.allows(graph, [below], [above]) and not cycles.allows(graph, [beside, below], [above])
+    assert cycles.allows(graph, [above], [below]) and cycles.allows(graph, [beside], [above, below])
+
+
+def test_the_youngest_of_a_cycle_is_removed() -> None:
+    """Neg(Neg(x)) = x makes each of the two classes need the other."""
+    graph = EGraph()
+    twice = graph.adopt(node("Neg", node("Neg", X)))
+    graph.union(twice, graph.adopt(X), Held(X, X))
+    graph.rebuild()
+    size = len(graph)
+    assert filter_cycles(graph) == 1 and not graph.alive[twice] and len(graph) == size - 1
+    assert graph.live(graph.find(twice)) == [graph.number_of(X)]
+    assert_congruent(graph)
+    assert filter_cycles(graph) == 0
+
+
 @pytest.mark.parametrize("filter_name", FILTERS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_everything_that_is_equal_is_equal(name: str, filter_name: str) -> None:

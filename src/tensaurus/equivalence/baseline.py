@@ -32,7 +32,7 @@ Stage: TypeAlias = Callable[[str, int, int], None]  # what begins, and which of 
 
 
 def silent(name: str, done: int, total: int) -> None:
-    """Nobody is told."""
+    """Says nothing of it."""
 
 
 @dataclass

@@ -71,7 +71,7 @@ class Tally:
 def check_rewrites(candidates: Sequence[Candidate], seed: int = 0, stage: Stage = silent) -> FieldCheck:
     """Every application of a rule along the candidates' chains; `trials` counts those with an error bound.
 
-    `stage` is told which one is being replayed.
+    `stage` gets which one is being replayed.
     """
     tally = Tally()
     runs = [run for candidate in candidates for run in _runs(candidate)]
@@ -118,7 +118,7 @@ def _exact(equation: Equation) -> bool:
 def _check_run(
     run: Sequence[Candidate], worth: float, tally: Tally, seed: int, began: Callable[[int], None]
 ) -> FieldCheck | None:
-    """None where the run is right, else the check that failed; `began` is told the rewrite's number in it.
+    """None where the run is right, else the check that failed; `began` gets the rewrite's number in it.
 
     A whole program is evaluated where that takes no more than `worth` operations for each rewrite in the run.
     """
