@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensaurus.algebra.expr import Body, Scope, Tensor, compute
+from tensaurus.algebra.index_map import reshaped
 from tensaurus.algebra.size import Size, nonnegative, product, same
 from tensaurus.algebra.typing import Untypable
 from tensaurus.ops.axes import distinct_axes
@@ -68,58 +69,10 @@ def _reshape_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str,
 
 def regrouped(x: Tensor, sizes: Sequence[Size]) -> Scope:
     """x read in row-major order into these sizes: only dimensions that really mix are mixed."""
-    old = [d for d in range(x.rank) if not same(x.shape[d], 1)]
-    new = [d for d in range(len(sizes)) if not same(sizes[d], 1)]
-    groups = _groups([x.shape[d] for d in old], [sizes[d] for d in new])
-
-    def element(*place: Size) -> Body:
-        indices: list[Size] = [0] * x.rank
-        for mine, theirs in groups:
-            linear: Size = 0
-            for d in theirs:
-                linear = linear * sizes[new[d]] + place[new[d]]
-            for count, d in enumerate(reversed(mine)):
-                size = x.shape[old[d]]
-                last = count == len(mine) - 1
-                indices[old[d]] = linear if last else linear % size
-                linear = linear if last else linear // size
-        return x[tuple(indices)]
-
-    return compute(sizes, element)
-
-
-def _groups(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[int], list[int]]]:
-    """Runs of dimensions of equal product, as short as possible."""
-    if any(same(n, 0) for n in (*old, *new)):
-        return []
-    groups: list[tuple[list[int], list[int]]] = []
-    i = j = 0
-    while i < len(old) or j < len(new):
-        mine, theirs = ([i], [j]) if i < len(old) and j < len(new) else ([], [])
-        left: Size = old[i] if mine else 1
-        right: Size = new[j] if theirs else 1
-        i, j = i + len(mine), j + len(theirs)
-        while not same(left, right) or not mine:
-            grow_old = i < len(old) and (j >= len(new) or _smaller(left, right))
-            if grow_old:
-                left, i = left * old[i], i + 1
-                mine.append(i - 1)
-            elif j < len(new):
-                right, j = right * new[j], j + 1
-                theirs.append(j - 1)
-            else:
-                break
-        groups.append((mine, theirs))
-    return groups
-
-
-def _smaller(a: Size, b: Size) -> bool:
-    """Whether to grow a rather than b: it is less, or divides it."""
-    if isinstance(a, int) and isinstance(b, int):
-        return a < b
-    if isinstance(a, int) or isinstance(b, int):
-        return isinstance(a, int)
-    return same(b % a, 0) or not same(a % b, 0)
+    places = reshaped(x.shape, sizes)
+    if places is None:
+        raise Untypable(f"whether {x.shape} lines up with {tuple(sizes)} is not known")
+    return Scope(places.axes, x[places.indices])
 
 
 @op(
