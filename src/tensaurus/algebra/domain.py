@@ -1,0 +1,390 @@
+"""Where the elements of an expression are alike: boxes of the output with one summation interval.
+
+    L[i:9](sum[r:3](x[i + r - 1] | 0))         x of 9 elements
+
+    0:1  r in 1:3        1:8  r in 0:3        8:9  r in 0:2
+
+PET (OSDI'21), sections 5.1 and 5.2: in a box every element adds up the same points of the reductions, so that
+two multilinear programs agree in a box of both where they agree at one of its corners and at that corner's
+neighbours (theorem 1), provided that the indices they read are affine there (`Region.affine`).  Reads of
+scopes are read through, so boxes are propagated.  What is read beyond an edge is told from what is inside by
+conditions, and a box is where each condition holds for the same points.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import product as choices
+from math import gcd, inf, lcm, prod
+from typing import Any
+
+import numpy as np
+
+from tensaurus.algebra.affine import coefficients
+from tensaurus.algebra.box import Box, Progression, interval_of, is_empty, progressions, whole
+from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select, children
+from tensaurus.algebra.flat import TooLarge, flat
+from tensaurus.algebra.functions import cast_target
+from tensaurus.algebra.size import (
+    Atom,
+    Axis,
+    Floor,
+    Largest,
+    Size,
+    Symbol,
+    atoms,
+    evaluate,
+    largest,
+    negative,
+    nonnegative,
+    polynomial,
+    product,
+    same,
+    smallest,
+    substitute,
+    terms_of,
+)
+
+BOXES = 4096  # boxes that one output may have
+POINTS = 1 << 20  # points at which one condition is evaluated
+NEUTRAL: dict[str, float] = {"sum": 0, "prod": 1, "max": -inf, "min": inf}
+
+
+@dataclass(frozen=True)
+class Summation:
+    """The points of a reduction, and of those around it, that are not cut off: at most these are not neutral.
+
+    points    None where they are the same all over the box, but no product of progressions
+    """
+
+    axes: tuple[Axis, ...]
+    points: Box | None
+
+
+@dataclass(frozen=True)
+class Region:
+    """A box of the output; `summations` is None where nothing is known of it.
+
+    affine    whether every index that is read is affine in the place within the box
+    """
+
+    box: Box
+    summations: tuple[Summation, ...] | None
+    affine: bool
+
+
+class Unknown(Exception):
+    """A condition that is read from a tensor, or that symbols do not decide."""
+
+
+def boxes(scope: Scope, *, affine: bool = False) -> tuple[Region, ...]:
+    """A partition of the output into boxes in which every reduction's contributing points are the same.
+
+    One region of which nothing is known where a condition is read from a tensor, where symbols do not decide
+    or where there would be more than `BOXES`.  `affine` asks for boxes in which indices are affine, too.
+    """
+    try:
+        body = flat(scope)
+        cells = _partition(scope.axes, conditions(body), list(_indices(body)) if affine else [])
+        regions = []
+        for cell in cells:
+            box = Box(tuple(cell[a] for a in scope.axes))
+            if is_empty(box):
+                continue
+            known = tuple(_summations(body, dict(zip(scope.axes, box.first, strict=True)), ()))
+            regions.append(Region(box, known, all(_is_affine(i, cell) for i in _indices(body))))
+        return tuple(regions)
+    except (Unknown, TooLarge):
+        return (Region(whole(scope.shape), None, False),)
+
+
+def conditions(body: Body) -> tuple[Size, ...]:
+    """The sizes whose sign some part of the body depends on."""
+    found: dict[Size, None] = {}
+
+    def visit(part: Body) -> None:
+        if isinstance(part, Select):
+            found.update(dict.fromkeys(part.guard))
+        for child in children(part):
+            visit(child)
+
+    visit(body)
+    return tuple(found)
+
+
+def _indices(body: Body) -> Iterator[Size]:
+    if isinstance(body, Read):
+        yield from body.indices
+    for child in children(body):
+        yield from _indices(child)
+
+
+def support(body: Body, value: Any) -> tuple[Size, ...]:
+    """Conditions without each of which the body is `value`, whatever is read."""
+    match body:
+        case Select(guard, then, Const(other)) if other == value and not isinstance(other, bool):
+            return (*guard, *support(then, value))
+        case Select((only,), Const(first), rest) if first == value and not isinstance(first, bool):
+            return (-1 - only, *support(rest, value))
+        case Call("mul", args) if value == 0:
+            return tuple(size for arg in args for size in support(arg, 0))
+        case Call("neg", (arg,)):
+            return support(arg, -value)
+        case Call(fn, (arg,)) if value == 0 and (cast_target(fn) or "").startswith(("float", "bfloat")):
+            return support(arg, 0)
+        case Reduce(monoid, axes, inner) if NEUTRAL[monoid] == value:
+            return tuple(g for g in support(inner, value) if atoms(g).isdisjoint(axes))
+    return ()
+
+
+# ------------------------------------------------------------------------------------- partition
+
+Cell = dict[Axis, Progression]
+Signs = tuple[bytes, ...]
+Signed = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+def _partition(axes: Sequence[Axis], sizes: Sequence[Size], indices: Sequence[Size]) -> list[Cell]:
+    """The cells of the axes' box in each of which every size has the same signs; of indices, affine ones."""
+    for size in sizes:
+        if any(not isinstance(atom, (Axis, Symbol, Floor, Largest)) for atom in atoms(size)):
+            raise Unknown(f"the sign of {size}")
+    periods = {a: reduce(lcm, (_period(i, a) or 1 for i in indices), 1) for a in axes}
+    open_ = [size for size in sizes if not atoms(size).isdisjoint(axes)]
+    return [cell for cell, _ in _cells(axes, open_, periods)]
+
+
+def _cells(
+    axes: Sequence[Axis], sizes: Sequence[Size], periods: Mapping[Axis, int]
+) -> list[tuple[Cell, Signs]]:
+    """The cells, each with the signs of the sizes there."""
+    settled = tuple(signs_of(s, {}, _axes(s)).tobytes() for s in sizes if atoms(s).isdisjoint(axes))
+    parts: list[list[tuple[Cell, Signs]]] = [[({}, settled)]]
+    for group in _connected(axes, sizes):
+        about = [size for size in sizes if not atoms(size).isdisjoint(group)]
+        parts.append((_sides if len(group) == 1 else _slices)(group, about, periods))
+    if prod(map(len, parts)) > BOXES:
+        raise Unknown("too many boxes")
+    found = []
+    for one in choices(*parts):
+        cells, signs = zip(*one, strict=True)
+        found.append((dict(ChainMap(*cells)), sum(signs, start=())))
+    return found
+
+
+def _slices(
+    axes: Sequence[Axis], sizes: Sequence[Size], periods: Mapping[Axis, int]
+) -> list[tuple[Cell, Signs]]:
+    """Cells of axes that sizes join: slices along the shortest axis, equal ones put together."""
+    extents = [a.extent for a in axes if isinstance(a.extent, int)]
+    if len(extents) < len(axes):
+        raise Unknown("sizes that join axes without numbers")
+    shortest = axes[extents.index(min(extents))]
+    rest = [a for a in axes if a != shortest]
+    places: dict[Any, list[int]] = {}
+    for value in range(min(extents)):
+        here = [substitute(size, {shortest: value}) for size in sizes]
+        for cell, signs in _cells(rest, here, periods):
+            places.setdefault((tuple(cell.items()), signs, value % periods[shortest]), []).append(value)
+        if len(places) > BOXES:
+            raise Unknown("too many boxes")
+    return [
+        ({shortest: side, **dict(cell)}, signs)
+        for (cell, signs, _), values in places.items()
+        for side in progressions(values)
+    ]
+
+
+def _connected(axes: Sequence[Axis], sizes: Sequence[Size]) -> list[tuple[Axis, ...]]:
+    """The axes in groups that no size joins."""
+    groups = [{a} for a in axes]
+    for size in sizes:
+        met = [g for g in groups if not g.isdisjoint(atoms(size))]
+        groups = [g for g in groups if g not in met] + ([set().union(*met)] if met else [])
+    return sorted((tuple(a for a in axes if a in g) for g in groups), key=lambda g: axes.index(g[0]))
+
+
+def _sides(
+    axes: Sequence[Axis], sizes: Sequence[Size], periods: Mapping[Axis, int]
+) -> list[tuple[Cell, Signs]]:
+    """One axis cut into sides in which every size has the same sign for the same points of other axes."""
+    (a,) = axes
+    if not sizes and periods[a] == 1:
+        return [({a: Progression(0, a.extent)}, ())]
+    if not isinstance(a.extent, int) or any(isinstance(atom, Symbol) for s in sizes for atom in atoms(s)):
+        if periods[a] != 1:
+            raise Unknown(f"{a.extent} in steps of {periods[a]}")
+        return [({a: side}, ()) for side in _symbolic_sides(a, sizes)]
+    labels = [np.arange(a.extent) % periods[a]]
+    for size in sizes:
+        found = _cuts(size, a)
+        if found is not None:
+            labels.append(np.searchsorted(np.unique(found), np.arange(a.extent), side="right"))
+        else:
+            labels.append(np.unique(_signs(size, a), axis=0, return_inverse=True)[1].reshape(-1))
+    kinds = np.unique(np.stack(labels, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+    order = np.argsort(kinds, kind="stable")
+    classes = np.split(order, np.flatnonzero(np.diff(kinds[order])) + 1)
+    cells: list[tuple[Cell, Signs]] = []
+    for members in classes:
+        here = [substitute(size, {a: int(members[0])}) for size in sizes if len(members)]
+        signs = tuple(signs_of(size, {}, _axes(size)).tobytes() for size in here)
+        cells += [({a: side}, signs) for side in progressions(members.tolist())]
+    return cells
+
+
+def _cuts(size: Size, a: Axis) -> list[Any] | None:
+    """The values of the axis at which the size changes its sign for some point of the other axes.
+
+    None where it is not affine, or has too many values.  With slope s and the values u of the rest:
+    s*a + u >= 0 from a = ceil(-u / s) on, and for -s up to a = u // s.
+    """
+    others = [b for b in atoms(size) if isinstance(b, Axis) and b != a]
+    found = coefficients(size, [a, *others])
+    if found is None or not isinstance(slope := found[0].get(a, 0), int):
+        return None
+    values = np.zeros(1, np.int64)
+    for b in others:
+        step = found[0].get(b, 0)
+        if not isinstance(step, int) or not isinstance(b.extent, int) or len(values) * b.extent > POINTS:
+            return None
+        values = np.unique(values[:, None] + step * np.arange(b.extent))
+    if slope == 0:
+        return []
+    rests = [found[1] + u for u in values.tolist()]
+    return [0 - u // slope if slope > 0 else u // -slope + 1 for u in rests]
+
+
+def _signs(size: Size, a: Axis) -> Signed:
+    """Whether the size is at least 0, a row for each value of the axis."""
+    found = signs_of(size, {}, [a, *(b for b in _axes(size) if b != a)])
+    return found.reshape(len(found), -1)
+
+
+def signs_of(size: Size, place: Mapping[Atom, Any], axes: Sequence[Axis]) -> Signed:
+    """Whether the size is at least 0 at each point of the axes.  Raises Unknown."""
+    shape = tuple(a.extent for a in axes if isinstance(a.extent, int))
+    size = substitute(size, place)
+    if len(shape) < len(axes) or prod(shape) > POINTS:
+        raise Unknown(f"{size} over {axes}")
+    points: dict[Atom, Any] = dict(zip(axes, np.indices(shape, sparse=True), strict=True))
+    inside = atoms(size)
+    if any(isinstance(atom, Symbol) for atom in inside):
+        found = coefficients(size, axes)
+        if found is None or not all(isinstance(slope, int) for slope in found[0].values()):
+            raise Unknown(f"the sign of {size}")
+        values = np.broadcast_to(sum((points[b] * s for b, s in found[0].items()), start=0), shape)
+        signs = {u: _sign(found[1] + u) for u in np.unique(values).tolist()}
+        return np.vectorize(signs.__getitem__, otypes=[bool])(values) if values.size else values > 0
+    if any(not isinstance(atom, (Floor, Largest)) and atom not in points for atom in inside):
+        raise Unknown(f"the sign of {size}")
+    return np.broadcast_to(evaluate(size, points.__getitem__) >= 0, shape)
+
+
+def _sign(size: Size) -> bool:
+    if nonnegative(size):
+        return True
+    if negative(size):
+        return False
+    raise Unknown(f"the sign of {size}")
+
+
+def _symbolic_sides(a: Axis, sizes: Sequence[Size]) -> list[Progression]:
+    """As `_sides`, where symbols are ordered by their bounds."""
+    cuts: list[Size] = []
+    for size in sizes:
+        found = _cuts(size, a)
+        if found is None:
+            raise Unknown(f"the sign of {size}")
+        for cut in found:
+            if not (nonnegative(0 - cut) or nonnegative(cut - a.extent) or any(same(cut, c) for c in cuts)):
+                cuts.append(cut)
+    ends: list[Size] = [0]
+    while cuts:
+        least = next((c for c in cuts if all(nonnegative(d - c) for d in cuts)), None)
+        if least is None:
+            raise Unknown(f"the order of {cuts}")
+        cuts.remove(least)
+        ends.append(smallest(largest(least, 0), a.extent))
+    return [interval_of(low, high) for low, high in zip(ends, [*ends[1:], a.extent], strict=True)]
+
+
+def _axes(size: Size) -> list[Axis]:
+    return sorted((a for a in atoms(size) if isinstance(a, Axis)), key=str)
+
+
+# ------------------------------------------------------------------------------ within one box
+
+
+def _summations(
+    body: Body, place: Mapping[Atom, Any], around: tuple[Axis, ...]
+) -> Iterator[Summation]:
+    """Each reduction's points at one place, in order of the text."""
+    if isinstance(body, Reduce):
+        around = (*around, *body.axes)
+        guards = [substitute(g, place) for g in support(body.body, NEUTRAL[body.monoid])]
+        yield Summation(around, _product(around, guards))
+    for child in children(body):
+        yield from _summations(child, place, around)
+
+
+def _product(axes: Sequence[Axis], guards: Sequence[Size]) -> Box | None:
+    """The points of the axes at which all sizes are at least 0, where they are a product of progressions."""
+    sides = {a: Progression(0, a.extent) for a in axes}
+    for group in _connected(axes, guards):
+        about = [g for g in guards if not atoms(g).isdisjoint(group)]
+        if not about:
+            continue
+        held = np.logical_and.reduce([signs_of(g, {}, group) for g in about])
+        for place, a in enumerate(group):
+            spots = np.flatnonzero(held.any(axis=tuple(d for d in range(len(group)) if d != place)))
+            found = list(progressions(spots.tolist())) or [Progression(0, 0)]
+            if len(found) > 1:
+                return None
+            sides[a] = found[0]
+        if not same(product(sides[a].count for a in group), int(held.sum())):
+            return None
+    if not all(bool(signs_of(g, {}, ())) for g in guards if atoms(g).isdisjoint(axes)):
+        return whole((0,) * len(axes))
+    return Box(tuple(sides[a] for a in axes))
+
+
+def _period(size: Size, a: Axis) -> int | None:
+    """A step of the axis over which the size grows by the same from everywhere; None where none is known."""
+    found = _growth(size, a)
+    return None if found is None else found[0]
+
+
+def _growth(size: Size, a: Axis) -> tuple[int, Size] | None:
+    """That step, and how much the size grows over it: (t // k) by g / k over as many as make g a multiple."""
+    period, pieces = 1, []
+    for factors, coefficient in terms_of(size):
+        moving = [atom for atom in factors if atom == a or a in atoms(polynomial(atom))]
+        others = [atom for atom in factors if atom not in moving]
+        if not moving:
+            continue
+        step, growth = 1, 1
+        if isinstance(atom := moving[0], Floor):
+            inner = _growth(atom.top, a)
+            if inner is None or not isinstance(inner[1], int) or not isinstance(atom.bottom, int):
+                return None
+            times = atom.bottom // gcd(atom.bottom, inner[1])
+            step, growth = inner[0] * times, inner[1] * times // atom.bottom
+        if len(moving) > 1 or not isinstance(atom, (Axis, Floor)):
+            return None
+        if not all(isinstance(other, Symbol) for other in others):
+            return None
+        pieces.append((step, growth * coefficient * product(others)))
+        period = lcm(period, step)
+    return period, sum((growth * (period // step) for step, growth in pieces), start=0)
+
+
+def _is_affine(size: Size, cell: Mapping[Axis, Progression]) -> bool:
+    """Whether the index is affine in the place within the cell."""
+    return all(
+        same(side.count, 1) or (period := _period(size, a)) is not None and side.step % period == 0
+        for a, side in cell.items()
+    )
