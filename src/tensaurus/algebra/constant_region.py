@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from itertools import chain
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from tensaurus.algebra.box import Box
-from tensaurus.algebra.domain import NEUTRAL, POINTS, Unknown, boxes, conditions, signs_of
+from tensaurus.algebra.condition import POINTS, Unknown, conditions, holds
+from tensaurus.algebra.domain import NEUTRAL, boxes
 from tensaurus.algebra.expr import Body, Call, Const, Reduce, Scope, Select, children, tensors
 from tensaurus.algebra.flat import flat
 from tensaurus.algebra.functions import cast_target
@@ -67,7 +69,7 @@ class _Place:
 
     def __init__(self, body: Body, place: Mapping[Atom, Any], moving: set[Axis], floats: bool):
         self.place, self.moving, self.floats = place, moving, floats
-        self.seen = set().union(*map(atoms, (*conditions(body), *_literals(body))))
+        self.seen = set().union(*map(atoms, (*chain(*conditions(body)), *_literals(body))))
         self.points: dict[Atom, Any] = {}
         self.shape: tuple[int, ...] = ()
         self.axes: tuple[Axis, ...] = ()
@@ -81,8 +83,8 @@ class _Place:
             case Const(value):
                 return self.number(value) if isinstance(value, Poly) else _array(value)
             case Select(guard, then, other):
-                held = [signs_of(substitute(g, self.place), {}, self.axes) for g in guard]
-                return np.where(np.logical_and.reduce(held), self.body(then), self.body(other))
+                held = holds(tuple(substitute(g, self.place) for g in guard), self.axes)
+                return np.where(held, self.body(then), self.body(other))
             case Call(fn, args):
                 return self.call(fn, [self.body(arg) for arg in args])
             case Reduce(monoid, axes, inner):

@@ -17,6 +17,7 @@ from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 from itertools import product as choices
 from math import gcd, inf, lcm, prod
 from typing import Any
@@ -25,6 +26,17 @@ import numpy as np
 
 from tensaurus.algebra.affine import coefficients
 from tensaurus.algebra.box import Box, Progression, interval_of, is_empty, progressions, whole
+from tensaurus.algebra.condition import (
+    POINTS,
+    Condition,
+    Unknown,
+    at,
+    axes_of,
+    conditions,
+    connected,
+    holds,
+    meets,
+)
 from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select, children
 from tensaurus.algebra.flat import TooLarge, flat
 from tensaurus.algebra.functions import cast_target
@@ -36,9 +48,7 @@ from tensaurus.algebra.size import (
     Size,
     Symbol,
     atoms,
-    evaluate,
     largest,
-    negative,
     nonnegative,
     polynomial,
     product,
@@ -49,7 +59,6 @@ from tensaurus.algebra.size import (
 )
 
 BOXES = 4096  # boxes that one output may have
-POINTS = 1 << 20  # points at which one condition is evaluated
 NEUTRAL: dict[str, float] = {"sum": 0, "prod": 1, "max": -inf, "min": inf}
 
 
@@ -76,10 +85,6 @@ class Region:
     affine: bool
 
 
-class Unknown(Exception):
-    """A condition that is read from a tensor, or that symbols do not decide."""
-
-
 def boxes(scope: Scope, *, affine: bool = False) -> tuple[Region, ...]:
     """A partition of the output into boxes in which every reduction's contributing points are the same.
 
@@ -99,20 +104,6 @@ def boxes(scope: Scope, *, affine: bool = False) -> tuple[Region, ...]:
         return tuple(regions)
     except (Unknown, TooLarge):
         return (Region(whole(scope.shape), None, False),)
-
-
-def conditions(body: Body) -> tuple[Size, ...]:
-    """The sizes whose sign some part of the body depends on."""
-    found: dict[Size, None] = {}
-
-    def visit(part: Body) -> None:
-        if isinstance(part, Select):
-            found.update(dict.fromkeys(part.guard))
-        for child in children(part):
-            visit(child)
-
-    visit(body)
-    return tuple(found)
 
 
 def _indices(body: Body) -> Iterator[Size]:
@@ -144,27 +135,26 @@ def support(body: Body, value: Any) -> tuple[Size, ...]:
 
 Cell = dict[Axis, Progression]
 Signs = tuple[bytes, ...]
-Signed = np.ndarray[Any, np.dtype[np.bool_]]
 
 
-def _partition(axes: Sequence[Axis], sizes: Sequence[Size], indices: Sequence[Size]) -> list[Cell]:
-    """The cells of the axes' box in each of which every size has the same signs; of indices, affine ones."""
-    for size in sizes:
+def _partition(axes: Sequence[Axis], tests: Sequence[Condition], indices: Sequence[Size]) -> list[Cell]:
+    """The cells of the axes' box in which each condition holds for the same points."""
+    for size in chain.from_iterable(tests):
         if any(not isinstance(atom, (Axis, Symbol, Floor, Largest)) for atom in atoms(size)):
             raise Unknown(f"the sign of {size}")
     periods = {a: reduce(lcm, (_period(i, a) or 1 for i in indices), 1) for a in axes}
-    open_ = [size for size in sizes if not atoms(size).isdisjoint(axes)]
+    open_ = [test for test in tests if meets(test, axes)]
     return [cell for cell, _ in _cells(axes, open_, periods)]
 
 
 def _cells(
-    axes: Sequence[Axis], sizes: Sequence[Size], periods: Mapping[Axis, int]
+    axes: Sequence[Axis], tests: Sequence[Condition], periods: Mapping[Axis, int]
 ) -> list[tuple[Cell, Signs]]:
-    """The cells, each with the signs of the sizes there."""
-    settled = tuple(signs_of(s, {}, _axes(s)).tobytes() for s in sizes if atoms(s).isdisjoint(axes))
+    """The cells, each with where the conditions hold there."""
+    settled = tuple(holds(t, axes_of(*t)).tobytes() for t in tests if not meets(t, axes))
     parts: list[list[tuple[Cell, Signs]]] = [[({}, settled)]]
-    for group in _connected(axes, sizes):
-        about = [size for size in sizes if not atoms(size).isdisjoint(group)]
+    for group in connected(axes, tests):
+        about = [test for test in tests if meets(test, group)]
         parts.append((_sides if len(group) == 1 else _slices)(group, about, periods))
     if prod(map(len, parts)) > BOXES:
         raise Unknown("too many boxes")
@@ -176,18 +166,17 @@ def _cells(
 
 
 def _slices(
-    axes: Sequence[Axis], sizes: Sequence[Size], periods: Mapping[Axis, int]
+    axes: Sequence[Axis], tests: Sequence[Condition], periods: Mapping[Axis, int]
 ) -> list[tuple[Cell, Signs]]:
-    """Cells of axes that sizes join: slices along the shortest axis, equal ones put together."""
+    """Cells of axes that conditions join: slices along the shortest axis, equal ones put together."""
     extents = [a.extent for a in axes if isinstance(a.extent, int)]
     if len(extents) < len(axes):
-        raise Unknown("sizes that join axes without numbers")
+        raise Unknown("conditions that join axes without numbers")
     shortest = axes[extents.index(min(extents))]
     rest = [a for a in axes if a != shortest]
     places: dict[Any, list[int]] = {}
     for value in range(min(extents)):
-        here = [substitute(size, {shortest: value}) for size in sizes]
-        for cell, signs in _cells(rest, here, periods):
+        for cell, signs in _cells(rest, [at(test, {shortest: value}) for test in tests], periods):
             places.setdefault((tuple(cell.items()), signs, value % periods[shortest]), []).append(value)
         if len(places) > BOXES:
             raise Unknown("too many boxes")
@@ -198,20 +187,12 @@ def _slices(
     ]
 
 
-def _connected(axes: Sequence[Axis], sizes: Sequence[Size]) -> list[tuple[Axis, ...]]:
-    """The axes in groups that no size joins."""
-    groups = [{a} for a in axes]
-    for size in sizes:
-        met = [g for g in groups if not g.isdisjoint(atoms(size))]
-        groups = [g for g in groups if g not in met] + ([set().union(*met)] if met else [])
-    return sorted((tuple(a for a in axes if a in g) for g in groups), key=lambda g: axes.index(g[0]))
-
-
 def _sides(
-    axes: Sequence[Axis], sizes: Sequence[Size], periods: Mapping[Axis, int]
+    axes: Sequence[Axis], tests: Sequence[Condition], periods: Mapping[Axis, int]
 ) -> list[tuple[Cell, Signs]]:
-    """One axis cut into sides in which every size has the same sign for the same points of other axes."""
+    """One axis cut into sides in which each condition holds for the same points of other axes."""
     (a,) = axes
+    sizes = [size for test in tests for size in test if a in atoms(size)]
     if not sizes and periods[a] == 1:
         return [({a: Progression(0, a.extent)}, ())]
     if not isinstance(a.extent, int) or any(isinstance(atom, Symbol) for s in sizes for atom in atoms(s)):
@@ -220,19 +201,21 @@ def _sides(
         return [({a: side}, ()) for side in _symbolic_sides(a, sizes)]
     labels = [np.arange(a.extent) % periods[a]]
     for size in sizes:
-        found = _cuts(size, a)
-        if found is not None:
-            labels.append(np.searchsorted(np.unique(found), np.arange(a.extent), side="right"))
+        cuts = _cuts(size, a)
+        if cuts is not None:
+            labels.append(np.searchsorted(np.unique(cuts), np.arange(a.extent), side="right"))
         else:
-            labels.append(np.unique(_signs(size, a), axis=0, return_inverse=True)[1].reshape(-1))
-    kinds = np.unique(np.stack(labels, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
-    order = np.argsort(kinds, kind="stable")
-    classes = np.split(order, np.flatnonzero(np.diff(kinds[order])) + 1)
+            rows = holds((size,), [a, *(b for b in axes_of(size) if b != a)]).reshape(a.extent, -1)
+            labels.append(np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1))
+    firsts, kinds = np.unique(np.stack(labels, axis=1), axis=0, return_index=True, return_inverse=True)[1:]
+    alike: dict[tuple[int, Signs], list[int]] = {}
+    for kind, value in enumerate(firsts.tolist()):
+        here = [at(test, {a: value}) for test in tests]
+        signs = tuple(holds(test, axes_of(*test)).tobytes() for test in here)
+        alike.setdefault((value % periods[a], signs), []).extend(np.flatnonzero(kinds.reshape(-1) == kind))
     cells: list[tuple[Cell, Signs]] = []
-    for members in classes:
-        here = [substitute(size, {a: int(members[0])}) for size in sizes if len(members)]
-        signs = tuple(signs_of(size, {}, _axes(size)).tobytes() for size in here)
-        cells += [({a: side}, signs) for side in progressions(members.tolist())]
+    for (_, signs), values in sorted(alike.items(), key=lambda item: min(item[1])):
+        cells += [({a: side}, signs) for side in progressions(sorted(map(int, values)))]
     return cells
 
 
@@ -258,40 +241,6 @@ def _cuts(size: Size, a: Axis) -> list[Any] | None:
     return [0 - u // slope if slope > 0 else u // -slope + 1 for u in rests]
 
 
-def _signs(size: Size, a: Axis) -> Signed:
-    """Whether the size is at least 0, a row for each value of the axis."""
-    found = signs_of(size, {}, [a, *(b for b in _axes(size) if b != a)])
-    return found.reshape(len(found), -1)
-
-
-def signs_of(size: Size, place: Mapping[Atom, Any], axes: Sequence[Axis]) -> Signed:
-    """Whether the size is at least 0 at each point of the axes.  Raises Unknown."""
-    shape = tuple(a.extent for a in axes if isinstance(a.extent, int))
-    size = substitute(size, place)
-    if len(shape) < len(axes) or prod(shape) > POINTS:
-        raise Unknown(f"{size} over {axes}")
-    points: dict[Atom, Any] = dict(zip(axes, np.indices(shape, sparse=True), strict=True))
-    inside = atoms(size)
-    if any(isinstance(atom, Symbol) for atom in inside):
-        found = coefficients(size, axes)
-        if found is None or not all(isinstance(slope, int) for slope in found[0].values()):
-            raise Unknown(f"the sign of {size}")
-        values = np.broadcast_to(sum((points[b] * s for b, s in found[0].items()), start=0), shape)
-        signs = {u: _sign(found[1] + u) for u in np.unique(values).tolist()}
-        return np.vectorize(signs.__getitem__, otypes=[bool])(values) if values.size else values > 0
-    if any(not isinstance(atom, (Floor, Largest)) and atom not in points for atom in inside):
-        raise Unknown(f"the sign of {size}")
-    return np.broadcast_to(evaluate(size, points.__getitem__) >= 0, shape)
-
-
-def _sign(size: Size) -> bool:
-    if nonnegative(size):
-        return True
-    if negative(size):
-        return False
-    raise Unknown(f"the sign of {size}")
-
-
 def _symbolic_sides(a: Axis, sizes: Sequence[Size]) -> list[Progression]:
     """As `_sides`, where symbols are ordered by their bounds."""
     cuts: list[Size] = []
@@ -312,10 +261,6 @@ def _symbolic_sides(a: Axis, sizes: Sequence[Size]) -> list[Progression]:
     return [interval_of(low, high) for low, high in zip(ends, [*ends[1:], a.extent], strict=True)]
 
 
-def _axes(size: Size) -> list[Axis]:
-    return sorted((a for a in atoms(size) if isinstance(a, Axis)), key=str)
-
-
 # ------------------------------------------------------------------------------ within one box
 
 
@@ -334,11 +279,13 @@ def _summations(
 def _product(axes: Sequence[Axis], guards: Sequence[Size]) -> Box | None:
     """The points of the axes at which all sizes are at least 0, where they are a product of progressions."""
     sides = {a: Progression(0, a.extent) for a in axes}
-    for group in _connected(axes, guards):
-        about = [g for g in guards if not atoms(g).isdisjoint(group)]
+    if not all(holds((g,), ()) for g in guards if not meets((g,), axes)):
+        return whole((0,) * len(axes))
+    for group in connected(axes, [(g,) for g in guards]):
+        about = tuple(g for g in guards if meets((g,), group))
         if not about:
             continue
-        held = np.logical_and.reduce([signs_of(g, {}, group) for g in about])
+        held = holds(about, group)
         for place, a in enumerate(group):
             spots = np.flatnonzero(held.any(axis=tuple(d for d in range(len(group)) if d != place)))
             found = list(progressions(spots.tolist())) or [Progression(0, 0)]
@@ -347,8 +294,6 @@ def _product(axes: Sequence[Axis], guards: Sequence[Size]) -> Box | None:
             sides[a] = found[0]
         if not same(product(sides[a].count for a in group), int(held.sum())):
             return None
-    if not all(bool(signs_of(g, {}, ())) for g in guards if atoms(g).isdisjoint(axes)):
-        return whole((0,) * len(axes))
     return Box(tuple(sides[a] for a in axes))
 
 

@@ -74,7 +74,7 @@ class _Flattening:
 
 
 def chosen(guard: list[Size], then: Body, other: Body) -> Body:
-    """The choice, without what bounds decide."""
+    """The choice, without what bounds decide; one of two that have the same other side is one choice."""
     left = []
     for size in guard:
         low, high = interval(size)
@@ -82,4 +82,8 @@ def chosen(guard: list[Size], then: Body, other: Body) -> Body:
             return other
         if low is None or not nonnegative(low):
             left.append(polynomial(size))
-    return Select(tuple(left), then, other) if left else then
+    if not left:
+        return then
+    if isinstance(other, Const) and isinstance(then, Select) and then.other == other:
+        return Select((*left, *then.guard), then.then, other)
+    return Select(tuple(left), then, other)
