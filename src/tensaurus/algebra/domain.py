@@ -34,6 +34,7 @@ from tensaurus.algebra.condition import (
     axes_of,
     conditions,
     connected,
+    decided,
     holds,
     meets,
 )
@@ -54,7 +55,6 @@ from tensaurus.algebra.size import (
     product,
     same,
     smallest,
-    substitute,
     terms_of,
 )
 
@@ -99,7 +99,7 @@ def boxes(scope: Scope, *, affine: bool = False) -> tuple[Region, ...]:
             box = Box(tuple(cell[a] for a in scope.axes))
             if is_empty(box):
                 continue
-            known = tuple(_summations(body, dict(zip(scope.axes, box.first, strict=True)), ()))
+            known = tuple(_summations(body, ends(scope, box), ()))
             regions.append(Region(box, known, all(_is_affine(i, cell) for i in _indices(body))))
         return tuple(regions)
     except (Unknown, TooLarge):
@@ -111,6 +111,12 @@ def _indices(body: Body) -> Iterator[Size]:
         yield from body.indices
     for child in children(body):
         yield from _indices(child)
+
+
+def ends(scope: Scope, box: Box) -> list[dict[Atom, Any]]:
+    """The first place of the box; and the last, where it is not known whether there is one."""
+    places = (box.first,) if is_empty(box) is False else (box.first, box.last)
+    return [dict(zip(scope.axes, place, strict=True)) for place in places]
 
 
 def support(body: Body, value: Any) -> tuple[Size, ...]:
@@ -265,15 +271,15 @@ def _symbolic_sides(a: Axis, sizes: Sequence[Size]) -> list[Progression]:
 
 
 def _summations(
-    body: Body, place: Mapping[Atom, Any], around: tuple[Axis, ...]
+    body: Body, places: Sequence[Mapping[Atom, Any]], around: tuple[Axis, ...]
 ) -> Iterator[Summation]:
-    """Each reduction's points at one place, in order of the text."""
+    """Each reduction's points at one of the places, which are alike, in order of the text."""
     if isinstance(body, Reduce):
         around = (*around, *body.axes)
-        guards = [substitute(g, place) for g in support(body.body, NEUTRAL[body.monoid])]
-        yield Summation(around, _product(around, guards))
+        guards = support(body.body, NEUTRAL[body.monoid])
+        yield Summation(around, _product(around, [decided(g, places) for g in guards]))
     for child in children(body):
-        yield from _summations(child, place, around)
+        yield from _summations(child, places, around)
 
 
 def _product(axes: Sequence[Axis], guards: Sequence[Size]) -> Box | None:
