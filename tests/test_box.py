@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -80,15 +81,15 @@ def test_partitions_are_told(box: Box, others: list[Box]) -> None:
 @given(st.sets(st.integers(0, 30)))
 @settings(max_examples=500)
 def test_indices_are_few_progressions(indices: set[int]) -> None:
-    found = list(progressions(sorted(indices)))
+    found = list(progressions(np.array(sorted(indices), int)))
     assert sorted(i for side in found for i in members(side)) == sorted(indices)
     assert len(found) <= max(1, len(indices))
 
 
 def test_runs_and_lattices_are_one_progression_each() -> None:
-    assert [str(s) for s in progressions([2, 4, 6, 8])] == ["2:9:2"]
-    assert [str(s) for s in progressions([0, 2, 3, 4, 5])] == ["0:1", "2:6"]
-    assert list(progressions([])) == []
+    assert [str(s) for s in progressions(np.array([2, 4, 6, 8]))] == ["2:9:2"]
+    assert [str(s) for s in progressions(np.array([0, 2, 3, 4, 5]))] == ["0:1", "2:6"]
+    assert list(progressions(np.array([], int))) == []
 
 
 def test_rank_0_has_one_place() -> None:

@@ -170,8 +170,8 @@ def holds(scope: Scope, regions: tuple[Region, ...], *, exactly: bool = False) -
         if region.affine:
             for index, at in points.indices():
                 if any(isinstance(atom, Looked) for atom in atoms(index)):
-                    inside = [s for a, s in zip(scope.axes, region.box.sides, strict=True) if a in atoms(index)]
-                    assert all(side.count == 1 for side in inside)
+                    sides = dict(zip(scope.axes, region.box.sides, strict=True))
+                    assert all(sides[a].count == 1 for a in sides if a in atoms(index))
                     continue
                 values = np.broadcast_to(
                     points.value(index, at),
@@ -288,7 +288,7 @@ def test_a_transposed_convolution_has_lattices() -> None:
 
 
 def test_theorem_1_on_a_reshaped_convolution() -> None:
-    """PET's mutant: rows put side by side, so that the edges between them are wrong, and only they."""
+    """A mutant with rows put side by side: at the edges between them it is wrong, and only there."""
     x, w = Tensor("x", (4, 6)), Tensor("w", (3,))
     right = compute((4, 6), lambda i, j: total((3,), lambda r: x.padded(0)[i, j + r - 1] * w[r]))
     row = compute((24,), lambda p: x[p // 6, p % 6])
@@ -296,16 +296,27 @@ def test_theorem_1_on_a_reshaped_convolution() -> None:
     mutant = compute((4, 6), lambda i, j: long[6 * i + j])
     field, draw = Reals(), np.random.default_rng(3)
     values = {t: field.lift(draw.standard_normal(t.shape)) for t in (x, w)}  # type: ignore[arg-type]
-    equal = interpret(right, values, field) == interpret(mutant, values, field)
+    equal = np.isclose(*(np.asarray(interpret(s, values, field), float) for s in (right, mutant)))
+    assert not equal.all() and equal[:, 1:5].all()
     one, other = boxes(right, affine=True), boxes(mutant, affine=True)
     holds(mutant, other)
-    assert len(one) == 3
-    for a in one:
-        for b in other:
-            common = intersection(a.box, b.box)
-            if common is not None and common.points:
-                inside = equal[np.ix_(*map(members, common.sides))]
-                assert a.affine and (not b.affine or inside.all() or not inside.any())
+    assert [str(r.box) for r in one] == ["[0:4, 0:1]", "[0:4, 1:5]", "[0:4, 5:6]"]
+    assert all(region.affine for region in (*one, *other))
+    wrong = np.zeros((4, 6), bool)
+    for common in (intersection(a.box, b.box) for a in one for b in other):
+        assert common is not None
+        if common.points:
+            corner = [members(side)[:2] for side in common.sides]
+            near = [[c[0], *c[1:]] for c in corner]
+            alike = equal[near[0][0], near[1][0]] and equal[near[0], near[1][0]].all()
+            wrong[np.ix_(*map(members, common.sides))] = not (alike and equal[near[0][0], near[1]].all())
+    assert (wrong == ~equal).all()
+
+
+def test_numbers_that_depend_on_the_place_are_not_affine() -> None:
+    x = Tensor("x", (5,))
+    assert [r.affine for r in boxes(compute((5,), lambda i: x[i] * 2))] == [True]
+    assert [r.affine for r in boxes(compute((5,), lambda i: x[i] * lift(i * i)))] == [False]
 
 
 H, N = polynomial(Symbol("H", 4)), polynomial(Symbol("N", 1))
@@ -334,9 +345,9 @@ def test_symbolic_boxes_hold_for_all_sizes(attrs: dict[str, Any]) -> None:
 
 def _concrete(region: Region, sizes: dict[Any, Any]) -> Region:
     def fixed(box: Box) -> Box:
-        starts, counts = ([substitute(n, sizes) for n in ns] for ns in (box.first, [s.count for s in box.sides]))
-        steps = [side.step for side in box.sides]
-        return Box(tuple(map(Progression, starts, counts, steps)))
+        return Box(
+            tuple(Progression(*(substitute(n, sizes) for n in (s.start, s.count)), s.step) for s in box.sides)
+        )
 
     summations = tuple(
         replace(s, points=None if s.points is None else fixed(s.points)) for s in region.summations or ()

@@ -9,10 +9,14 @@ decide; symbols do where their bounds do, and None is returned where they do not
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import gcd
+from typing import Any
+
+import numpy as np
 
 from tensaurus.algebra.size import Size, largest, nonnegative, product, same, smallest
 
@@ -196,17 +200,17 @@ def is_partition(boxes: Sequence[Box], box: Box) -> bool | None:
     return False if False in empty else None if None in empty else True
 
 
-def progressions(indices: Sequence[int]) -> Iterator[Progression]:
+def progressions(indices: np.ndarray[Any, Any]) -> Iterator[Progression]:
     """Sorted distinct indices as few disjoint progressions: greedily the longest run of one step."""
+    steps = np.diff(indices)
+    ends = [*(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(steps)]  # where runs of one step end
     start = 0
     while start < len(indices):
-        stop = start + 1
-        step = indices[stop] - indices[start] if stop < len(indices) else 1
-        while stop < len(indices) and indices[stop] - indices[stop - 1] == step:
-            stop += 1
+        stop = ends[bisect_left(ends, start + 1)] + 1 if start < len(steps) else start + 1
+        step = int(steps[start]) if stop > start + 1 else 1
         if stop - start == 2 and step > 1 and stop < len(indices):
             stop -= 1  # two apart: the second may begin a longer run
-        yield Progression(indices[start], stop - start, step)
+        yield Progression(int(indices[start]), stop - start, step)
         start = stop
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import chain
 from math import prod
@@ -15,8 +15,8 @@ import numpy as np
 
 from tensaurus.algebra.box import Box
 from tensaurus.algebra.condition import POINTS, Unknown, conditions, decided, holds
-from tensaurus.algebra.domain import NEUTRAL, boxes, ends
-from tensaurus.algebra.expr import Body, Call, Const, Reduce, Scope, Select, children, tensors
+from tensaurus.algebra.domain import NEUTRAL, boxes, ends, literals
+from tensaurus.algebra.expr import Body, Call, Const, Reduce, Scope, Select, tensors
 from tensaurus.algebra.flat import flat
 from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.size import (
@@ -69,7 +69,7 @@ class _Place:
 
     def __init__(self, body: Body, places: Sequence[Mapping[Atom, Any]], moving: set[Axis], floats: bool):
         self.places, self.moving, self.floats = places, moving, floats
-        self.seen = set().union(*map(atoms, (*chain(*conditions(body)), *_literals(body))))
+        self.seen = set().union(*map(atoms, (*chain(*conditions(body)), *literals(body))))
         self.points: dict[Atom, Any] = {}
         self.shape: tuple[int, ...] = ()
         self.axes: tuple[Axis, ...] = ()
@@ -162,13 +162,6 @@ class _Place:
         if not isinstance(count, int) or monoid == "prod" and count * len(values) > len(SMALL):
             return None
         return self.exact(sum(values) * count if monoid == "sum" else prod(values) ** count)
-
-
-def _literals(body: Body) -> Iterator[Size]:
-    if isinstance(body, Const) and isinstance(body.value, Poly):
-        yield body.value
-    for child in children(body):
-        yield from _literals(child)
 
 
 def _array(value: Any) -> Objects:

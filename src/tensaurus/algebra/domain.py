@@ -17,7 +17,7 @@ from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import chain
+from itertools import chain, pairwise
 from itertools import product as choices
 from math import gcd, inf, lcm, prod
 from typing import Any
@@ -46,6 +46,7 @@ from tensaurus.algebra.size import (
     Axis,
     Floor,
     Largest,
+    Poly,
     Size,
     Symbol,
     atoms,
@@ -77,7 +78,7 @@ class Summation:
 class Region:
     """A box of the output; `summations` is None where nothing is known of it.
 
-    affine    whether every index that is read is affine in the place within the box
+    affine    whether every index that is read is affine in the place within the box, and numbers are constant
     """
 
     box: Box
@@ -100,10 +101,19 @@ def boxes(scope: Scope, *, affine: bool = False) -> tuple[Region, ...]:
             if is_empty(box):
                 continue
             known = tuple(_summations(body, ends(scope, box), ()))
-            regions.append(Region(box, known, all(_is_affine(i, cell) for i in _indices(body))))
+            fixed = all(same(cell[a].count, 1) for size in literals(body) for a in axes_of(size) if a in cell)
+            regions.append(Region(box, known, fixed and all(_is_affine(i, cell) for i in _indices(body))))
         return tuple(regions)
     except (Unknown, TooLarge):
         return (Region(whole(scope.shape), None, False),)
+
+
+def literals(body: Body) -> Iterator[Size]:
+    """The sizes that stand for numbers."""
+    if isinstance(body, Const) and isinstance(body.value, Poly):
+        yield body.value
+    for child in children(body):
+        yield from literals(child)
 
 
 def _indices(body: Body) -> Iterator[Size]:
@@ -141,6 +151,7 @@ def support(body: Body, value: Any) -> tuple[Size, ...]:
 
 Cell = dict[Axis, Progression]
 Signs = tuple[bytes, ...]
+Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def _partition(axes: Sequence[Axis], tests: Sequence[Condition], indices: Sequence[Size]) -> list[Cell]:
@@ -189,7 +200,7 @@ def _slices(
     return [
         ({shortest: side, **dict(cell)}, signs)
         for (cell, signs, _), values in places.items()
-        for side in progressions(values)
+        for side in progressions(np.array(values))
     ]
 
 
@@ -205,24 +216,34 @@ def _sides(
         if periods[a] != 1:
             raise Unknown(f"{a.extent} in steps of {periods[a]}")
         return [({a: side}, ()) for side in _symbolic_sides(a, sizes)]
-    labels = [np.arange(a.extent) % periods[a]]
-    for size in sizes:
-        cuts = _cuts(size, a)
-        if cuts is not None:
-            labels.append(np.searchsorted(np.unique(cuts), np.arange(a.extent), side="right"))
-        else:
-            rows = holds((size,), [a, *(b for b in axes_of(size) if b != a)]).reshape(a.extent, -1)
-            labels.append(np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1))
-    firsts, kinds = np.unique(np.stack(labels, axis=1), axis=0, return_index=True, return_inverse=True)[1:]
-    alike: dict[tuple[int, Signs], list[int]] = {}
-    for kind, value in enumerate(firsts.tolist()):
-        here = [at(test, {a: value}) for test in tests]
+    alike: dict[tuple[int, Signs], list[Indices]] = {}
+    for members in _classes(a, a.extent, sizes, periods[a]):
+        here = [at(test, {a: int(members[0])}) for test in tests]
         signs = tuple(holds(test, axes_of(*test)).tobytes() for test in here)
-        alike.setdefault((value % periods[a], signs), []).extend(np.flatnonzero(kinds.reshape(-1) == kind))
+        alike.setdefault((int(members[0]) % periods[a], signs), []).append(members)
     cells: list[tuple[Cell, Signs]] = []
-    for (_, signs), values in sorted(alike.items(), key=lambda item: min(item[1])):
-        cells += [({a: side}, signs) for side in progressions(sorted(map(int, values)))]
+    for (_, signs), groups in sorted(alike.items(), key=lambda item: min(int(g[0]) for g in item[1])):
+        cells += [({a: side}, signs) for side in progressions(np.sort(np.concatenate(groups)))]
     return cells
+
+
+def _classes(a: Axis, extent: int, sizes: Sequence[Size], period: int) -> list[Indices]:
+    """The values of the axis in classes in each of which every size has its signs alike."""
+    cuts = [_cuts(size, a) for size in sizes]
+    if period == 1 and None not in cuts:
+        inner = {cut for found in cuts for cut in found or () if 0 < cut < extent}
+        return [np.arange(*stretch) for stretch in pairwise(sorted({0, *inner, extent}))]
+    values = np.arange(extent)
+    kinds = values % period
+    for size, found in zip(sizes, cuts, strict=True):
+        if found is None:
+            rows = holds((size,), [a, *(b for b in axes_of(size) if b != a)]).reshape(extent, -1)
+            labels = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
+        else:
+            labels = np.searchsorted(np.unique(found), values, side="right")
+        kinds = np.unique(kinds * (extent + 1) + labels, return_inverse=True)[1].reshape(-1)
+    order = np.argsort(kinds, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(kinds[order])) + 1) if extent else []
 
 
 def _cuts(size: Size, a: Axis) -> list[Any] | None:
@@ -294,7 +315,7 @@ def _product(axes: Sequence[Axis], guards: Sequence[Size]) -> Box | None:
         held = holds(about, group)
         for place, a in enumerate(group):
             spots = np.flatnonzero(held.any(axis=tuple(d for d in range(len(group)) if d != place)))
-            found = list(progressions(spots.tolist())) or [Progression(0, 0)]
+            found = list(progressions(spots)) or [Progression(0, 0)]
             if len(found) > 1:
                 return None
             sides[a] = found[0]
