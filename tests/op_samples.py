@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from tensaurus.algebra.expr import Scope
 from tensaurus.algebra.field import Field, Reals
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.size import Symbol, polynomial
@@ -115,6 +116,18 @@ def samples() -> list[Sample]:
         if op.domain == ""
         for text in op.examples
     ]
+
+
+def named(name: str) -> Op:
+    """The operator of this name, of whichever domain."""
+    return next(op for op in registry.values() if op.name == name)
+
+
+def scope_of(text: str) -> Scope:
+    """The first output of an example, an operator's name before it: "MatMul f32[3,4] f32[4,5]"."""
+    name, _, example = text.partition(" ")
+    sample = Sample(named(name), parse_example(example))
+    return sample.op.scopes(sample.types, sample.attrs)[0]
 
 
 def with_symbol(sample: Sample) -> Iterator[tuple[TensorType | None, ...]]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from op_samples import named, scope_of
 
 from tensaurus.algebra.box import Box, Progression, intersection, is_partition, whole
 from tensaurus.algebra.constant_region import known_constant
@@ -39,27 +40,15 @@ from tensaurus.algebra.flat import flat
 from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.size import Axis, Poly, Size, Symbol, atoms, evaluate, polynomial, substitute
-from tensaurus.ops import TensorType, registry
-from tensaurus.ops.examples import parse
+from tensaurus.ops import Op, TensorType, registry
+from tensaurus.ops.examples import examples_of
 
 OPS = [op for _, op in sorted(registry.items())]
 LARGE = 2_000_000  # points that are not looked at one by one
 
 
-def scopes_of(op: Any) -> list[tuple[str, Scope]]:
-    found = []
-    for text in op.examples:
-        example = parse(text)
-        for scope in op.scopes(example.types, op.canonical(example.types, example.attrs)):
-            found.append((text, scope))
-    return found
-
-
-def scope_of(text: str) -> Scope:
-    name, _, rest = text.partition(" ")
-    op = next(op for op in OPS if op.name == name)
-    example = parse(rest)
-    return op.scopes(example.types, op.canonical(example.types, example.attrs))[0]
+def scopes_of(op: Op) -> list[Scope]:
+    return [scope for types, attrs in examples_of(op) for scope in op.scopes(types, attrs)]
 
 
 class Points:
@@ -219,8 +208,8 @@ def points_of(scope: Scope) -> int:
 
 
 @pytest.mark.parametrize("op", OPS, ids=repr)
-def test_boxes_of_every_operator_hold_point_by_point(op: Any) -> None:
-    for _, scope in scopes_of(op):
+def test_boxes_of_every_operator_hold_point_by_point(op: Op) -> None:
+    for scope in scopes_of(op):
         if points_of(scope) > LARGE:
             continue
         for affine in (False, True):
@@ -229,8 +218,8 @@ def test_boxes_of_every_operator_hold_point_by_point(op: Any) -> None:
 
 
 @pytest.mark.parametrize("op", OPS, ids=repr)
-def test_constants_of_every_operator_are_constant(op: Any) -> None:
-    for _, scope in scopes_of(op):
+def test_constants_of_every_operator_are_constant(op: Op) -> None:
+    for scope in scopes_of(op):
         if points_of(scope) <= LARGE:
             known_in(scope)
 
@@ -240,8 +229,7 @@ WINDOWED = ("Conv", "ConvTranspose", "MaxPool", "MatMul", "MatMulToBand", "MatMu
 
 @pytest.mark.parametrize("name", WINDOWED)
 def test_points_of_windows_are_exact(name: str) -> None:
-    op = next(op for op in OPS if op.name == name)
-    for _, scope in scopes_of(op):
+    for scope in scopes_of(named(name)):
         regions = boxes(scope)
         assert all(s.points is not None for r in regions for s in r.summations or ())
         holds(scope, regions, exactly=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from op_samples import named, scope_of
 
 from tensaurus.algebra.expr import Scope, Tensor, compute, fold, look, total, where
 from tensaurus.algebra.field import Rationals
@@ -13,25 +14,14 @@ from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.iterator_table import IteratorTable, iterator_table, matches, mismatches
 from tensaurus.algebra.simplify import canonical
 from tensaurus.algebra.size import Symbol, polynomial
-from tensaurus.ops import Op, TensorType, registry
-from tensaurus.ops.examples import parse
+from tensaurus.ops import TensorType, registry
+from tensaurus.ops.examples import examples_of
 
 B, M, N, K = (polynomial(Symbol(name, 1)) for name in "BMNK")
 
 
-def operator(text: str) -> Scope:
-    name, _, rest = text.partition(" ")
-    example = parse(rest)
-    op = named(name)
-    return op.scopes(example.types, op.canonical(example.types, example.attrs))[0]
-
-
-def named(name: str) -> Op:
-    return next(op for op in registry.values() if op.name == name)
-
-
 def table_of(scope: Scope | str) -> IteratorTable:
-    found = iterator_table(operator(scope) if isinstance(scope, str) else scope)
+    found = iterator_table(scope_of(scope) if isinstance(scope, str) else scope)
     assert found is not None
     return found
 
@@ -242,14 +232,13 @@ CONTRACTIONS = ("MatMul", "Conv", "ConvTranspose", "Einsum", "Gemm", "MatMulToBa
 @pytest.mark.parametrize("name", CONTRACTIONS)
 def test_every_example_and_its_canonical_form_match_themselves(name: str) -> None:
     op = named(name)
-    for text in op.examples:
-        example = parse(text)
-        scope = op.scopes(example.types, op.canonical(example.types, example.attrs))[0]
+    for types, attrs in examples_of(op):
+        scope = op.scopes(types, attrs)[0]
         table = table_of(scope)
-        assert matches(table, table), text
+        assert matches(table, table), attrs
         if name != "ConvTranspose":  # put in, its stuffed image is read where a remainder is 0
             form = iterator_table(canonical(scope))
-            assert form is not None and matches(form, form), text
+            assert form is not None and matches(form, form), attrs
 
 
 def test_strides_lay_the_operands_out_for_the_operator() -> None:

@@ -62,6 +62,8 @@ def digits(axes: tuple[Axis, ...], indices: tuple[Size, ...]) -> Digits:
     found = Digits((), indices, places).replaced([a for a in axes if a not in single], single)
     while (one := _merged_pair(found)) is not None:
         found = one
+    while values := _turned(found):
+        found = found.replaced(found.axes, values)
     for a in found.axes:
         found = _divided(found, a)
     return found
@@ -80,6 +82,25 @@ def _merged_pair(f: Digits) -> Digits | None:
         indices = tuple(substitute(i, forth) for i in f.indices)
         return Digits(merged.axes, indices, merged.places, f.exact)
     return None
+
+
+def _turned(f: Digits) -> dict[Atom, Any]:
+    """Quotients as those of an axis alone, where they are: (i + 1) // 2 is i - i // 2.
+
+    t // k = -((k - 1 - t) // k): what is divided after it was negated.
+    """
+    values: dict[Atom, Any] = {}
+    for atom in set().union(*map(atoms, f.indices)):
+        if isinstance(atom, Floor) and isinstance(atom.bottom, int) and not _is_axis(atom.top):
+            other = 0 - floordiv(atom.bottom - 1 - atom.top, atom.bottom)
+            if all(_is_axis(part.top) for part in atoms(other) if isinstance(part, Floor)):
+                values[atom] = other
+    return values
+
+
+def _is_axis(size: Size) -> bool:
+    terms = terms_of(size)
+    return len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1 and isinstance(terms[0][0][0], Axis)
 
 
 def _divided(f: Digits, a: Axis) -> Digits:
