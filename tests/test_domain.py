@@ -39,6 +39,7 @@ from tensaurus.algebra.field import Reals
 from tensaurus.algebra.flat import flat
 from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.interpret import interpret
+from tensaurus.algebra.simplify import canonical
 from tensaurus.algebra.size import Axis, Poly, Size, Symbol, atoms, evaluate, polynomial, substitute
 from tensaurus.ops import Op, TensorType, registry
 from tensaurus.ops.examples import examples_of
@@ -173,20 +174,24 @@ def holds(scope: Scope, regions: tuple[Region, ...], *, exactly: bool = False) -
                     assert (steps == first).all()
 
 
+def drawn(scope: Scope, draw: np.random.Generator) -> dict[Tensor, Any]:
+    """Values of every tensor: any reals, small integers, both bools."""
+    values: dict[Tensor, Any] = {}
+    for tensor in tensors(scope):
+        shape: tuple[int, ...] = tensor.shape  # type: ignore[assignment]
+        if tensor.dtype.startswith(("float", "bfloat")):
+            values[tensor] = Reals().lift(draw.standard_normal(shape))
+        else:
+            values[tensor] = draw.integers(0, 2, shape).astype(bool if tensor.dtype == "bool" else np.int64)
+    return values
+
+
 def known_in(scope: Scope, *, exactly: bool = False) -> None:
     """Every constant that is claimed, in two evaluations; exactly where both agree."""
-    field, draw = Reals(), np.random.default_rng(7)
-    results = []
+    draw, results = np.random.default_rng(7), []
     for _ in range(2):
-        values = {}
-        for tensor in tensors(scope):
-            if tensor.dtype.startswith("float"):
-                values[tensor] = field.lift(draw.standard_normal(tensor.shape))  # type: ignore[arg-type]
-            else:
-                kind = bool if tensor.dtype == "bool" else np.int64
-                values[tensor] = draw.integers(0, 2, tensor.shape).astype(kind)  # type: ignore[arg-type]
         with np.errstate(all="ignore"):
-            results.append(np.asarray(interpret(scope, values, field)))
+            results.append(np.asarray(interpret(scope, drawn(scope, draw), Reals())))
     claimed = np.zeros(results[0].shape, bool)
     for box, value in known_constant(scope):
         place = np.ix_(*map(members, box.sides))
@@ -428,3 +433,28 @@ def test_random_expressions(scope: Scope) -> None:
     values = {t: field.lift(np.random.default_rng(1).standard_normal(t.shape)) for t in tensors(scope)}  # type: ignore[arg-type]
     straight = interpret(Scope(scope.axes, flat(scope)), values, field)
     assert np.allclose(np.asarray(straight, float), np.asarray(interpret(scope, values, field), float))
+
+
+def test_scopes_that_share_axes_are_read_through() -> None:
+    """Canonical forms name their axes alike; put into each other, they must not capture."""
+    x, w = Tensor("x", (9,)), Tensor("w", (3,))
+    first = canonical(compute((9,), lambda i: total((3,), lambda r: x.padded(0)[i + r - 1] * w[r])))
+    assert isinstance(first.body, Reduce)
+    (inner,) = first.body.axes
+    one = polynomial(first.axes[0])
+    twice = Reduce("sum", (inner,), first.padded(0)[one + polynomial(inner) - 1])
+    second = Scope(first.axes, twice)
+    holds(second, boxes(second), exactly=True)
+    field, draw = Reals(), np.random.default_rng(5)
+    values = {t: field.lift(draw.standard_normal(t.shape)) for t in (x, w)}  # type: ignore[arg-type]
+    straight = interpret(Scope(second.axes, flat(second)), values, field)
+    assert np.allclose(np.asarray(straight, float), np.asarray(interpret(second, values, field), float))
+
+
+@pytest.mark.parametrize("op", OPS, ids=repr)
+def test_flat_bodies_are_the_same_function(op: Op) -> None:
+    for scope in scopes_of(op):
+        values = drawn(scope, np.random.default_rng(2))
+        with np.errstate(all="ignore"):
+            results = [interpret(s, values, Reals()) for s in (scope, Scope(scope.axes, flat(scope)))]
+        assert np.allclose(*(np.asarray(r, float) for r in results), equal_nan=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -239,6 +240,31 @@ def test_every_example_and_its_canonical_form_match_themselves(name: str) -> Non
         if name != "ConvTranspose":  # put in, its stuffed image is read where a remainder is 0
             form = iterator_table(canonical(scope))
             assert form is not None and matches(form, form), attrs
+
+
+def test_strides_of_all_matches_reproduce_the_flattened_operands() -> None:
+    tables = [
+        table_of(op.scopes(types, attrs)[0])
+        for op in map(named, (*CONTRACTIONS, "Add", "Sub", "Transpose", "MaxPool", "ReduceSum"))
+        for types, attrs in examples_of(op)
+    ]
+    known = 0
+    for table, operator in product(tables, repeat=2):
+        for found in matches(table, operator):
+            known += 1
+            assert len(set(found.iterators.values())) == len(operator.iterators)
+            for spot, theirs, strides in zip(found.operands, operator.operands, found.strides, strict=True):
+                ours = table.operands[spot]
+                for b, a in found.iterators.items():
+                    pairs = [
+                        (s, form.slopes[b])
+                        for s, form in zip(strides, theirs.dimensions, strict=True)
+                        if b in form.slopes
+                    ]
+                    if all(s is not None for s, _ in pairs):
+                        slope = ours.flat.get(a, 0) * (-1 if b in found.reversed else 1)
+                        assert sum(s * c for s, c in pairs) == slope  # type: ignore[operator, misc]
+    assert known > len(tables)
 
 
 def test_strides_lay_the_operands_out_for_the_operator() -> None:
