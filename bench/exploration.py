@@ -32,7 +32,7 @@ from typing import Any
 
 from cycles import Acyclic, Efficient, Filter, Vanilla
 
-from tensaurus.cost.operators import estimate
+from tensaurus.cost.roofline import estimate
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.commuting import commute
 from tensaurus.egraph.egraph import EGraph

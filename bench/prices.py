@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensaurus.cost.operators import estimate
+from tensaurus.cost.roofline import estimate
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
 from tensaurus.graph.piece import Piece
 

@@ -15,7 +15,8 @@ import tensaurus.cost.whole as whole
 from tensaurus.cost.database import Database
 from tensaurus.cost.measure import compare
 from tensaurus.cost.observe import Observer
-from tensaurus.cost.operators import OperatorCosts, estimate
+from tensaurus.cost.operators import OperatorCosts
+from tensaurus.cost.roofline import estimate
 from tensaurus.driver import contenders
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.onnx_import import import_model

@@ -15,7 +15,8 @@ from small_programs import graph_of, node, problems, program, rules, small
 
 from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
-from tensaurus.cost.operators import OperatorCosts, estimate
+from tensaurus.cost.operators import OperatorCosts
+from tensaurus.cost.roofline import estimate
 from tensaurus.driver import target
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.saturate import Ruleset
@@ -41,8 +42,8 @@ X = source("x", TensorType("float32", (4, 4)))
 class Stub:
     """A stopwatch by which every model takes a second, but for those with what is refused."""
 
-    def __init__(self, *refused: str) -> None:
-        self.refused, self.measured = refused, 0
+    def __init__(self, *refused: str, ended: bool = False) -> None:
+        self.refused, self.measured, self.ended = refused, 0, ended
 
     def measure(self, build: Build, feeds: Any) -> float | None:
         self.measured += 1
@@ -93,6 +94,13 @@ def test_what_is_not_supported_is_not_tried(records: Database) -> None:
     costs = costs_of(records, watch, None, supports=lambda n: str(n.op) != "Exp")
     assert costs.measure(Piece.of(node("Exp", X))) == inf and watch.measured == 0
     assert costs.measure(Piece.of(node("Neg", X))) < inf
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_what_hung_once_is_tried_again_another_day(records: Database, ended: bool) -> None:
+    """A machine may have been busy; a refusal is one on any day."""
+    assert costs_of(records, Stub("Exp", ended=ended), None).measure(Piece.of(node("Exp", X))) == inf
+    assert len(records.all()) == (not ended)
 
 
 def test_no_room_for_copies_is_no_refusal(records: Database, monkeypatch: pytest.MonkeyPatch) -> None:

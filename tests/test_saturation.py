@@ -36,8 +36,9 @@ from small_programs import (
 )
 
 from tensaurus import backends
+from tensaurus.cost.alone import alone
 from tensaurus.cost.kernels import fused_pieces
-from tensaurus.cost.operators import alone, estimate
+from tensaurus.cost.roofline import estimate
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.fusion import fusions

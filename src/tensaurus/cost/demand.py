@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
+from typing import Any
 
 import numpy as np
 
-from tensaurus.algebra.analysis import multiply_adds
-from tensaurus.cost.operators import elements_of, number_of, scopes_of
-from tensaurus.graph.node import Node, Type
+from tensaurus.algebra.analysis import flops, multiply_adds
+from tensaurus.algebra.expr import Scope
+from tensaurus.algebra.size import Arithmetic
+from tensaurus.algebra.size import evaluate as value_of
+from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node, Type
 from tensaurus.graph.program import Program
-from tensaurus.ops import TensorType
+from tensaurus.ops import Op, TensorType
 
-__all__ = ["Demand", "demand"]
+__all__ = ["Demand", "bytes_of", "demand", "elements", "free", "number_of", "operations"]
+
+UNKNOWN = 64  # what a size that is not known counts as
 
 
 @dataclass(frozen=True)
@@ -36,16 +42,51 @@ def demand(program: Program) -> Demand:
     for node in program.active:
         read = {arg for arg in node.args if arg is not None}
         weights |= {arg for arg in read if arg.static}
-        traffic += sum(_bytes(kind) for value in (*read, node) for kind in value.types)
+        traffic += sum(bytes_of(kind) for value in (*read, node) for kind in value.types)
         opaque += not node.declared
         products += sum(number_of(multiply_adds(scope)) for scope in scopes_of(node))
     ends = {*weights, *program.inputs, *(node for _, node in program.outputs)}
-    compulsory = sum(_bytes(kind) for value in ends for kind in value.types)
+    compulsory = sum(bytes_of(kind) for value in ends for kind in value.types)
     return Demand(products, compulsory, traffic, opaque)
 
 
-def _bytes(kind: Type) -> int:
+def bytes_of(kind: Type) -> int:
     """Of a tensor of numbers; others count none."""
     if not isinstance(kind, TensorType) or kind.dtype == "string":
         return 0
     return elements_of(kind) * np.dtype(kind.dtype).itemsize
+
+
+def free(node: Node) -> bool:
+    """Whether it computes nothing in a run, or what every candidate computes."""
+    return node.static or node.op in (INPUT, CONSTANT, ITEM, OPAQUE)
+
+
+def elements(node: Node) -> int:
+    """How many its tensors have."""
+    return sum(elements_of(kind) for kind in node.types if isinstance(kind, TensorType))
+
+
+def operations(node: Node, unknown: int = UNKNOWN) -> int:
+    """Scalar operations of one node; sizes that are not known count as `unknown`, opaque nodes as none."""
+    return sum(number_of(flops(scope), unknown) for scope in scopes_of(node))
+
+
+def scopes_of(node: Node) -> tuple[Scope, ...]:
+    """The expression of each of the node's outputs; none of an opaque node."""
+    if not isinstance(node.op, Op):
+        return ()
+    kinds = node.kinds()
+    return tuple(node.op.scopes(kinds, node.attrs)[: len(node.types)])
+
+
+def elements_of(kind: TensorType) -> int:
+    """How many the tensor has."""
+    return prod(number_of(n) for n in kind.shape)
+
+
+def number_of(size: Any, unknown: int = UNKNOWN) -> int:
+    """The size, with `unknown` in the place of every symbol in it."""
+    return int(value_of(size, lambda atom: unknown)) if isinstance(size, Arithmetic) else int(size)
+
+

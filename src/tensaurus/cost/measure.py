@@ -217,6 +217,7 @@ class Stopwatch:
         self._seconds, self._runs = seconds, runs
         self._worker: Worker | None = None
         self.failure: str | None = None  # why the last measurement was None
+        self.ended = False  # whether that ended the worker: a crash or a hang, which need not happen again
         self.disturbed = 0  # measurements that other processes disturbed, repetitions too
 
     def measure(self, build: Build, feeds: Mapping[str, Array]) -> float | None:
@@ -230,9 +231,9 @@ class Stopwatch:
         try:
             taken, disturbed = self._worker.measure(build, feeds, seconds=self._seconds, runs=self._runs)
         except WorkerError as error:
-            self.failure = str(error)
+            self.failure, self.ended = str(error), not self._worker.alive
             return None
-        self.failure = None
+        self.failure, self.ended = None, False
         self.disturbed += disturbed
         return taken
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tensaurus.cost.database import Database, Measurement
+from tensaurus.cost.demand import bytes_of, operations
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.peaks import GLANCES, measure_peaks
+from tensaurus.graph.piece import Piece
 
-__all__ = ["Roofline"]
+__all__ = ["ONE_CORE", "Roofline", "estimate"]
 
 CACHED = 1 << 20  # bytes of a piece that stay in the caches of each thread's core
 OPERATIONS = "one float32 operation at the peak"
@@ -45,3 +47,12 @@ class Roofline:
         """The larger of arithmetic and traffic."""
         beyond = max(0.0, moved - self.room)
         return max(operations * self.operation, (moved - beyond) * self.cached + beyond * self.streamed)
+
+
+ONE_CORE = Roofline()
+
+
+def estimate(piece: Piece, roofline: Roofline = ONE_CORE) -> float:
+    """Seconds of one run of the piece, at the peaks."""
+    kinds = [kind for node in (*piece.leaves, piece.root) for kind in node.types]
+    return roofline.seconds(sum(map(operations, piece.inner)), sum(map(bytes_of, kinds)))

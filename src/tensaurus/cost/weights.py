@@ -10,9 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+from tensaurus.cost.demand import elements, operations
 from tensaurus.graph.piece import Piece
 
-__all__ = ["Allowance", "packing"]
+__all__ = ["Allowance", "copies", "packing", "rounded"]
+
+UNCACHED = 1 << 26  # bytes of weights that come from memory in every run
+SMALL = 1 << 12  # bytes of weights below which an operator is measured as one without
+HOT = 1 << 19  # bytes that an operator finds in the cache, as those before it wrote them
+COPIES = 64  # of an operator that are measured together, at most
+LONG = 100_000_000  # operations of all of them, about
 
 DEARER = 4.0  # by how much a byte's price grows until a program keeps few enough
 TOO_DEAR = 1e3  # a price of bytes is at most this times what computing costs, and at least its inverse
@@ -21,6 +28,26 @@ TOO_DEAR = 1e3  # a price of bytes is at most this times what computing costs, a
 def packing(piece: Piece) -> str:
     """Kernels of one packing share a weight as they keep it."""
     return piece.label
+
+
+def rounded(weights: int) -> int:
+    """At most what no cache holds, in steps of a half so that models share measurements."""
+    steps = (number << power for power in range(19, 26) for number in (2, 3))
+    return min(steps, key=lambda step: abs(step - min(weights, UNCACHED)))
+
+
+def copies(piece: Piece, weights: int) -> int:
+    """How many to run together so that one costs what it does in its program.
+
+    A program reads all its weights between two uses of one, so that they come from where that many fit; and
+    it is called once for many operators, not for each.  What computes long needs no company: its weights are
+    the least of it.
+    """
+    own = 4 * sum(elements(leaf) for leaf in piece.leaves if leaf.static)
+    passed = 4 * sum(elements(node) for node in (*piece.leaves, piece.root) if not node.static)
+    wanted = weights // own if own >= SMALL else HOT // max(1, passed)
+    work = sum(map(operations, piece.inner))
+    return max(1, min(wanted, COPIES, LONG // max(work, 1)))
 
 
 @dataclass

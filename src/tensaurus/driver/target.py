@@ -17,6 +17,7 @@ from tensaurus.cost.machine import Machine
 from tensaurus.cost.measure import Stopwatch, choose
 from tensaurus.cost.observe import Observation, Observer
 from tensaurus.cost.operators import OperatorCosts
+from tensaurus.cost.roofline import Roofline
 from tensaurus.driver.options import AUTO, Options
 from tensaurus.driver.original import Original
 from tensaurus.equivalence.answers import Answers
@@ -104,6 +105,7 @@ class Target:
                 original=program,
                 supports=backends.find(self.backend).supports,
                 sizes=symbol_sizes(program, self.feeds),
+                roofline=Roofline.here(self.records, self.machine),
             )
             made = Observer(self.feeds, self.backend, self.machine, self.records, self.builds)
             self._observer = stack.enter_context(made)

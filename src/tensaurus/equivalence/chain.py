@@ -21,7 +21,7 @@ from tensaurus.algebra.field import Reals
 from tensaurus.algebra.integers import is_integer
 from tensaurus.backends import BackendError
 from tensaurus.backends.reference import evaluate_all
-from tensaurus.cost.operators import number_of, operations
+from tensaurus.cost.demand import number_of, operations
 from tensaurus.egraph.proof import follows
 from tensaurus.equivalence.baseline import Stage, silent
 from tensaurus.equivalence.field_check import FieldCheck, check_field

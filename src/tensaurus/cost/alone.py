@@ -1,0 +1,80 @@
+"""A piece of a program as a model of its own, to be measured."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx
+
+from tensaurus.cost.demand import elements, number_of
+from tensaurus.graph.frame import Frame
+from tensaurus.graph.lowering import Expand
+from tensaurus.graph.node import CONSTANT, Node, constant, source
+from tensaurus.graph.onnx_export import export_model
+from tensaurus.graph.piece import Piece
+from tensaurus.graph.program import Program
+from tensaurus.ops import TensorType
+from tensaurus.rules.match import FLOATS
+
+__all__ = ["alone"]
+
+
+def alone(
+    piece: Piece, opset: int, expand: Expand | None, copies: int = 1
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray[Any, Any]]]:
+    """A model of the piece alone, and inputs for it: weights are constants in it, as in the whole program.
+
+    Copies have weights of their own and share their inputs; without weights they have inputs of their own, as
+    a runtime would compute them once.
+    """
+    rng = np.random.default_rng(0)
+    feeds: dict[str, np.ndarray[Any, Any]] = {}
+    shared = any(
+        leaf.static and elements(leaf) > 1 and leaf.tensor.dtype in FLOATS for leaf in piece.leaves
+    )  # integers are all 0: their copies would be one node
+    inputs: dict[str, Node] = {}
+    outputs: list[tuple[str, Node]] = []
+    for copy in range(copies):
+        new: dict[Node, Node] = {}
+        for place, leaf in enumerate(piece.leaves):
+            kind = leaf.tensor
+            shape = tuple(number_of(n) for n in kind.shape)
+            name = f"x{place}" if shared or not copy else f"x{place}_{copy}"
+            if leaf.op is CONSTANT and prod(shape) == 1:
+                new[leaf] = leaf
+            elif leaf.static:
+                new[leaf] = constant(_random(kind.dtype, shape, rng))
+            elif name in inputs:
+                new[leaf] = inputs[name]
+            else:
+                new[leaf] = inputs[name] = source(name, TensorType(kind.dtype, shape))
+                feeds[name] = _random(kind.dtype, shape, rng)
+        made = piece.over(new)
+        outputs += [(f"y{k}_{copy}" if copy else f"y{k}", made[k]) for k in range(len(made.types))]
+    shell = onnx.ModelProto(ir_version=10)
+    shell.opset_import.add(domain="", version=opset)
+    shell.graph.name = "alone"
+    frame = Frame(
+        shell,
+        tuple(_value(name, n.tensor) for name, n in inputs.items()),
+        tuple(_value(name, n.tensor) for name, n in outputs),
+    )
+    program = Program(tuple(inputs.values()), tuple(outputs), frame=frame)
+    return export_model(program, folded=False, expand=expand), feeds
+
+
+def _value(name: str, kind: TensorType) -> onnx.ValueInfoProto:
+    code = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind.dtype))
+    sizes = [n if isinstance(n, int) else None for n in kind.shape]
+    return onnx.helper.make_tensor_value_info(name, code, sizes)
+
+
+def _random(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    kind = np.dtype(dtype)
+    if kind.kind in "iu":
+        return np.zeros(shape, kind)
+    if kind.kind == "b":
+        return rng.integers(0, 2, shape).astype(bool)
+    return rng.standard_normal(shape).astype(kind)
