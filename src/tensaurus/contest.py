@@ -110,9 +110,9 @@ class Contest:
 
         Raises TensaurusError where no peer runs the model.
         """
-        told, threads = self.progress, self.setting.threads
+        progress, threads = self.progress, self.setting.threads
         with naming(subject.name), ExitStack() as stack:
-            told.phase(f"{subject.name}: reading it")
+            progress.phase(f"{subject.name}: reading it")
             model = subject.load()
             program = import_model(inlined(model, subject.name), subject.shapes, subject.name)
             require_ranges(model, subject.ranges)
@@ -122,7 +122,7 @@ class Contest:
                 model, subject.shapes, self.seed, source, self.peers[0], threads, subject.ranges
             )
             if words:
-                told.note(f"no sizes were given for every input; timed with {words}")
+                progress.note(f"no sizes were given for every input; timed with {words}")
             entrants = [_Entrant(peer, peer, source) for peer in self.peers]
             others = [(Build(file), f"{file} on") for file in self.against]
             entrants += [_Entrant(f"{name} {p}", p, build) for build, name in others for p in self.peers]
@@ -162,7 +162,7 @@ class Contest:
     def _measured(
         self, subject: Subject, entrants: Sequence[_Entrant], feeds: Mapping[str, Array], needs: Demand
     ) -> list[Record]:
-        told, threads = self.progress, self.setting.threads
+        progress, threads = self.progress, self.setting.threads
         entered: dict[_Entrant, Worker] = {}
         outputs: dict[_Entrant, list[Array]] = {}
         refused: dict[_Entrant, str] = {}
@@ -170,7 +170,7 @@ class Contest:
             for entrant in entrants:
                 if entrant.note:
                     continue
-                told.phase(f"{subject.name}: compiling it for {entrant.name}")
+                progress.phase(f"{subject.name}: compiling it for {entrant.name}")
                 worker = stack.enter_context(Worker(entrant.backend, threads=threads, timeout=PATIENCE))
                 try:
                     worker.compile(entrant.build)
@@ -179,7 +179,7 @@ class Contest:
                     worker.time(ROUND)
                 except WorkerError as error:
                     refused[entrant] = str(error)
-                    told.note(f"{subject.name}: {entrant.name} does not run: {error}")
+                    progress.note(f"{subject.name}: {entrant.name} does not run: {error}")
                     worker.close()
                 else:
                     entered[entrant] = worker
@@ -189,13 +189,13 @@ class Contest:
             names = [entrant.name for entrant in entered]
             attempts: list[tuple[float, list[Timing]]] = []
             for _ in range(ATTEMPTS):
-                told.phase(f"{subject.name}: timing in turns")
+                progress.phase(f"{subject.name}: timing in turns")
                 before = self._calm()
                 taken = in_turns(names, list(entered.values()), self.rounds, ROUND)
                 attempts.append((min(before, self._calm()), taken))
                 if attempts[-1][0] >= CALM:
                     break
-                told.note(f"{subject.name}: the machine reached {attempts[-1][0]:.0%} of a peak")
+                progress.note(f"{subject.name}: the machine reached {attempts[-1][0]:.0%} of a peak")
             calm, taken = max(attempts, key=lambda attempt: attempt[0])
             if calm < CALM:
                 taken = [replace(timing, disturbed=len(timing.rounds)) for timing in taken]
@@ -214,10 +214,10 @@ class Contest:
 
     def _calm(self) -> float:
         """The share of the machine's peaks that it reaches now; nothing else of ours is running."""
-        told = self.setting
-        rates = (told.peak_gflops, told.peak_cache_gbs, told.peak_memory_gbs)
-        peaks = Peaks(told.instructions, *(rate * 1e9 for rate in rates))
-        return peaks.reached(measure_peaks(told.threads, GLANCES))
+        setting = self.setting
+        rates = (setting.peak_gflops, setting.peak_cache_gbs, setting.peak_memory_gbs)
+        peaks = Peaks(setting.instructions, *(rate * 1e9 for rate in rates))
+        return peaks.reached(measure_peaks(setting.threads, GLANCES))
 
     def _record(
         self,

@@ -58,7 +58,7 @@ def extract(
         ),
     ] = CyclesName.components,
     time_limit: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="The best found by then is printed.")
+        float, typer.Option(metavar="SECONDS", min=0, help="The best extraction by then is printed.")
     ] = 60.0,
     threads: Annotated[int, typer.Option(metavar="N", min=1, help="Threads of the solver.")] = 2,
     seed: Seed = 0,
@@ -81,7 +81,7 @@ def extract(
     problem, nodes, classes = read_problem(file)
     try:
         if method is Method.exact:
-            found = solve(
+            solved = solve(
                 problem,
                 solver=solver.value,
                 cycles=cycles.value,
@@ -95,10 +95,10 @@ def extract(
             choice = needed(problem, chosen)
             if not choice:
                 raise ValueError("a root has no program: all its choices need a cycle")
-            found = Extraction(choice, dag_cost(problem, choice), 0.0, monotonic() - start, 0)
+            solved = Extraction(choice, dag_cost(problem, choice), 0.0, monotonic() - start, 0)
     except ValueError as error:
         raise TensaurusError(str(error), file=file, remedy="Give each root a program.") from error
     if out is not None:
-        write_choice(out, problem, found.choice, nodes, classes)
+        write_choice(out, problem, solved.choice, nodes, classes)
         typer.echo(f"wrote {out}")
-    typer.echo(f"{found.cost:.17g} {found.bound:.17g} {found.gap:.6g} {found.seconds:.3f}")
+    typer.echo(f"{solved.cost:.17g} {solved.bound:.17g} {solved.gap:.6g} {solved.seconds:.3f}")

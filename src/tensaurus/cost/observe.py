@@ -78,11 +78,11 @@ class Observer:
         if not kernels:
             return None
         nodes = build.tensors.computed
-        found = (
+        computed = (
             (frozenset(node for name in names for node in nodes.get(name, ())), spent)
             for names, spent in kernels
         )
-        return Observation(sum(spent for _, spent in kernels), tuple(found))
+        return Observation(sum(spent for _, spent in kernels), tuple(computed))
 
     def fused(self, program: Program) -> list[Piece]:
         """What the backend runs as one kernel; nothing where it cannot tell."""

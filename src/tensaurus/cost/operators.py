@@ -70,19 +70,19 @@ class OperatorCosts:
         self._texts: dict[str, float] = {}
 
     def __call__(self, node: Node) -> float:
-        found = self._known.get(node)
-        if found is None:
-            found = self._known[node] = 0.0 if free(node) else self.measure(Piece.of(node))
-        return found
+        seconds = self._known.get(node)
+        if seconds is None:
+            seconds = self._known[node] = 0.0 if free(node) else self.measure(Piece.of(node))
+        return seconds
 
     def measure(self, piece: Piece) -> float:
         """Seconds, measured now unless they are known."""
         piece = self._at(piece)
         text = self._text(piece)
-        found = self._stored(text)
-        if found is None:
-            found = self._measure(piece, text)
-        return estimate(piece, self.roofline) if found == inf and self._runs(piece) else found
+        seconds = self._stored(text)
+        if seconds is None:
+            seconds = self._measure(piece, text)
+        return estimate(piece, self.roofline) if seconds == inf and self._runs(piece) else seconds
 
     def estimate(self, piece: Piece) -> float:
         """Seconds by arithmetic and traffic alone."""
@@ -91,14 +91,14 @@ class OperatorCosts:
     def known(self, piece: Piece) -> float | None:
         """Seconds, as they were measured before; None where nobody has, or nobody can."""
         piece = self._at(piece)
-        found = self._stored(self._text(piece))
-        return None if found == inf and self._runs(piece) else found
+        seconds = self._stored(self._text(piece))
+        return None if seconds == inf and self._runs(piece) else seconds
 
     def _at(self, piece: Piece) -> Piece:
-        found = self._bound.get(piece)
-        if found is None:
-            found = self._bound[piece] = piece.at(lambda symbol: self._sizes.get(symbol, UNKNOWN))
-        return found
+        bound = self._bound.get(piece)
+        if bound is None:
+            bound = self._bound[piece] = piece.at(lambda symbol: self._sizes.get(symbol, UNKNOWN))
+        return bound
 
     def _text(self, piece: Piece) -> str:
         return f"opset {self.opset}, {self.weights / 2**20:g} MiB of weights: {piece.text}"

@@ -120,11 +120,11 @@ class PlacedCosts:
             name: exp((sum(shares) + FEW * every) / (len(shares) + FEW))
             for name, shares in self._shares.items()
         }
-        found = []
+        costs = []
         for piece, seconds in zip(pieces, alone, strict=True):
             likes = self._likes.get(piece.text)
             if likes:
-                found.append(fmean(likes))
+                costs.append(fmean(likes))
             else:
-                found.append(seconds * factors.get(piece.label, exp(every)))
-        return found
+                costs.append(seconds * factors.get(piece.label, exp(every)))
+        return costs

@@ -48,7 +48,7 @@ def _whole_pages(file: Path) -> None:
         stored.truncate(stored.seek(0, 2) // page * page)
 
 
-def _read(connection: sqlite3.Connection, order: str, found: dict[Row, Row]) -> None:
+def _read(connection: sqlite3.Connection, order: str, rows: dict[Row, Row]) -> None:
     """Add what comes in that order, as long as it does: a damaged tree may lead in circles.
 
     Zeros are what is left of a block that was lost, and no measurement.
@@ -63,4 +63,4 @@ def _read(connection: sqlite3.Connection, order: str, found: dict[Row, Row]) -> 
             if last is not None and (tuple(key) >= last if order else tuple(key) <= last):
                 return
             last = tuple(key)
-            found.setdefault(last, row)
+            rows.setdefault(last, row)

@@ -102,17 +102,17 @@ class Worker(Child):
 
         Drops the session.
         """
-        found: list[tuple[frozenset[str], float]] | None
-        found = self.ask("profile", build, dict(feeds), seconds, patience=seconds)
-        return found
+        kernels: list[tuple[frozenset[str], float]] | None
+        kernels = self.ask("profile", build, dict(feeds), seconds, patience=seconds)
+        return kernels
 
     def kernels(self, build: Build) -> list[frozenset[str]]:
         """What the runtime makes of a model (`backends.Fusing`); nothing where the backend cannot tell.
 
         Drops the session.
         """
-        found: list[frozenset[str]] = self.ask("kernels", build)
-        return found
+        kernels: list[frozenset[str]] = self.ask("kernels", build)
+        return kernels
 
 
 def tried(build: Build, backend: str, *, threads: int, limit: float, plain: bool = False) -> Worker:

@@ -78,8 +78,8 @@ def _check(model: str | bytes, file: str | Path | None) -> None:
 def _first_lines(error: BaseException) -> str:
     """What the checker says: its sentence, and the node around it."""
     sentence, _, context = str(error).partition("==> Context:")
-    told = " ".join(sentence.split())[:400] or type(error).__name__
-    return f"{told} ({' '.join(context.partition('==>')[0].split())[:200]})" if context else told
+    words = " ".join(sentence.split())[:400] or type(error).__name__
+    return f"{words} ({' '.join(context.partition('==>')[0].split())[:200]})" if context else words
 
 
 def _known_fields(model: ModelProto) -> bool:

@@ -36,7 +36,7 @@ JOINT = 64  # matches of a rule with several roots that are tried on one program
 
 @dataclass
 class Backtrack:
-    """A search; `watch(steps done, best cost)` is told after every step.
+    """A search; `watch(steps done, best cost)` is called after every step.
 
     rewriter    the rules
     cost        seconds of one node
@@ -137,9 +137,9 @@ class Backtrack:
             made, changes = self.everywhere(current.program, rule)
             yield from self._child(current, made, rule, changes)
         for matcher in self.rewriter.several:
-            for found in itertools.islice(matcher.joint(current.program), JOINT):
-                change = (tuple(found), tuple(found.values()))
-                yield from self._child(current, current.program.replaced(found), matcher.rule, [change])
+            for merges in itertools.islice(matcher.joint(current.program), JOINT):
+                change = (tuple(merges), tuple(merges.values()))
+                yield from self._child(current, current.program.replaced(merges), matcher.rule, [change])
 
     def places(self, current: Candidate) -> Iterator[Candidate]:
         """Every new program that one rule makes at one of several places."""
@@ -175,11 +175,11 @@ class Backtrack:
             if made.static:
                 return made
             for _ in range(REPEATS):
-                found = self.rewriter.one(rule, made)
-                if found is None:
+                rewritten = self.rewriter.one(rule, made)
+                if rewritten is None:
                     break
-                changes.append(((made,), (found,)))
-                made = found
+                changes.append(((made,), (rewritten,)))
+                made = rewritten
             return made
 
         return program.rebuilt(build), changes

@@ -11,18 +11,18 @@ from tensaurus.search.candidate import Candidate, Outcome
 
 
 def search_bodies(program: Program, search: Callable[[Program], Outcome]) -> tuple[Program, list[Candidate]]:
-    """The program with the best body found for each of its bodies, and these bodies with their chains.
+    """The program with the best body for each of its bodies, and these bodies with their chains.
 
     Bodies are searched from the innermost outwards.
     """
-    found: list[Candidate] = []
+    improvements: list[Candidate] = []
 
     def improved(body: Program) -> Program:
         inner, chains = search_bodies(body, search)
-        found.extend(chains)
+        improvements.extend(chains)
         best = search(inner).best
         if best.step is not None:
-            found.append(best)
+            improvements.append(best)
         return best.program
 
     def build(node: Node, args: tuple[Node | None, ...]) -> Node:
@@ -36,5 +36,5 @@ def search_bodies(program: Program, search: Callable[[Program], Outcome]) -> tup
         return opaque(replace(form, bodies=bodies), args, node.types, effects=effects)
 
     if not any(node.op is OPAQUE and node.attribute("form").bodies for node in program.nodes):
-        return program, found
-    return program.rebuilt(build), found
+        return program, improvements
+    return program.rebuilt(build), improvements

@@ -74,7 +74,7 @@ class Strategy(Protocol):
     """A search with its rules made ready once, for a program and the bodies in it."""
 
     def search(self, program: Program, effort: Effort, watch: Watch) -> Outcome:
-        """The best programs; `watch` is told of the steps done and of the best cost."""
+        """The best programs; `watch` is called with the steps done and the best cost."""
 
 
 class Saturating:
@@ -145,8 +145,8 @@ def _quick(problem: Problem, seconds: float, start: Choice | None) -> Choice:
 def _exact(problem: Problem, seconds: float, start: Choice | None) -> Choice:
     if start is not None and len(problem.costs) > PROVABLE:
         return start
-    found = solve(problem, time_limit=min(seconds, PROOF), start=start).choice
-    return found if start is None else min(start, found, key=lambda choice: dag_cost(problem, choice))
+    best = solve(problem, time_limit=min(seconds, PROOF), start=start).choice
+    return best if start is None else min(start, best, key=lambda choice: dag_cost(problem, choice))
 
 
 STRATEGIES: dict[str, Callable[[Sequence[Rule], Runtime], Strategy]] = {

@@ -34,23 +34,23 @@ def run_alone(node: Node, args: Sequence[Any], frame: Any) -> list[Any]:
     sessions = _compiled.setdefault(node, {})
     form: Form = node.attribute("form")
     own = _narrow(node, args)
-    told: Any = None
+    native: Any = None
     reason: Exception | None = None
     try:
-        told = _on_runtime(node, own, frame, sessions)
+        native = _on_runtime(node, own, frame, sessions)
     except Exception as error:  # whatever the runtime refuses
         reason = error
-    size = sum(a.size for a in (*args, *(told or ())) if isinstance(a, np.ndarray))
-    if told is None or size <= LARGE:
+    size = sum(a.size for a in (*args, *(native or ())) if isinstance(a, np.ndarray))
+    if native is None or size <= LARGE:
         try:
             wide = _on_evaluator(node, args, frame, sessions)
-            if told is None or all(map(_alike, wide, told)):
+            if native is None or all(map(_alike, wide, native)):
                 return _placed(form, wide)
         except Exception as error:  # whatever the evaluator lacks
             reason = reason or error
-    if told is None:
+    if native is None:
         raise BackendError(f"reference: {form.operator}: {reason}") from reason
-    return _placed(form, told)
+    return _placed(form, native)
 
 
 def _placed(form: Form, outputs: Sequence[Any]) -> list[Any]:
@@ -136,7 +136,7 @@ def _alike(wide: Any, own: Any) -> bool:
         return False
     if wide.dtype.kind != "f" or not own.size:
         return True
-    told = own.astype(np.float64)
-    finite = np.isfinite(told) & np.isfinite(wide)
-    scale = float(np.max(np.abs(told), where=finite, initial=0.0))
-    return bool(np.all(np.abs(wide - told)[finite] <= 1e-2 * scale))
+    native = own.astype(np.float64)
+    finite = np.isfinite(native) & np.isfinite(wide)
+    scale = float(np.max(np.abs(native), where=finite, initial=0.0))
+    return bool(np.all(np.abs(wide - native)[finite] <= 1e-2 * scale))
