@@ -360,7 +360,8 @@ def test_symbolic_boxes_of_every_operator_hold_for_all_sizes(op: Op) -> None:
                 continue
             for count in (1, 2, 3):
                 fixed = tuple(
-                    t and replace(t, shape=tuple(substitute(n, {symbol: count}) for n in t.shape)) for t in types
+                    t and replace(t, shape=tuple(substitute(n, {symbol: count}) for n in t.shape))
+                    for t in types
                 )
                 scopes = op.scopes(fixed, op.canonical(fixed, sample.example.attrs))
                 for scope, regions in zip(scopes, symbolic, strict=True):
