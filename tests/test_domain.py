@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from op_samples import named, scope_of
+from op_samples import named, samples, scope_of, with_symbol
 
 from tensaurus.algebra.box import Box, Progression, intersection, is_partition, whole
 from tensaurus.algebra.constant_region import known_constant
@@ -41,7 +41,7 @@ from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.simplify import canonical
 from tensaurus.algebra.size import Axis, Poly, Size, Symbol, atoms, evaluate, polynomial, substitute
-from tensaurus.ops import Op, TensorType, registry
+from tensaurus.ops import Op, TensorType, Untypable, registry
 from tensaurus.ops.examples import examples_of
 
 OPS = [op for _, op in sorted(registry.items())]
@@ -346,6 +346,28 @@ def _concrete(region: Region, sizes: dict[Any, Any]) -> Region:
         replace(s, points=None if s.points is None else fixed(s.points)) for s in region.summations or ()
     )
     return replace(region, box=fixed(region.box), summations=summations)
+
+
+@pytest.mark.parametrize("op", OPS, ids=repr)
+def test_symbolic_boxes_of_every_operator_hold_for_all_sizes(op: Op) -> None:
+    symbol = Symbol("N", 1)
+    for sample in (s for s in samples() if s.op is op):
+        for types in with_symbol(sample):
+            try:
+                attrs = op.canonical(types, sample.example.attrs)
+                symbolic = [boxes(scope) for scope in op.scopes(types, attrs)]
+            except Untypable:
+                continue
+            for count in (1, 2, 3):
+                fixed = tuple(
+                    t and replace(t, shape=tuple(substitute(n, {symbol: count}) for n in t.shape))
+                    for t in types
+                )
+                scopes = op.scopes(fixed, op.canonical(fixed, sample.example.attrs))
+                for scope, regions in zip(scopes, symbolic, strict=True):
+                    if all(r.summations is not None for r in regions) and points_of(scope) <= LARGE:
+                        known = (_concrete(region, {symbol: count}) for region in regions)
+                        holds(scope, tuple(r for r in known if r.box.points))
 
 
 def test_what_cannot_be_told_is_one_region_of_which_nothing_is_known() -> None:

@@ -37,19 +37,19 @@ class Unknown(Exception):
 
 def conditions(body: Body) -> tuple[Condition, ...]:
     """What must hold for some part of the body to be chosen; sizes that share axes are one condition."""
-    found: dict[Condition, None] = {}
+    tests: dict[Condition, None] = {}
 
     def visit(part: Body) -> None:
         if isinstance(part, Select):
             axes = sorted(set().union(*map(axes_of, part.guard)), key=str)
             for group in connected(axes, [(size,) for size in part.guard]):
-                found[tuple(g for g in part.guard if not atoms(g).isdisjoint(group))] = None
-            found.update({(g,): None for g in part.guard if not axes_of(g)})
+                tests[tuple(g for g in part.guard if not atoms(g).isdisjoint(group))] = None
+            tests.update({(g,): None for g in part.guard if not axes_of(g)})
         for child in children(part):
             visit(child)
 
     visit(body)
-    return tuple(found)
+    return tuple(tests)
 
 
 def connected(axes: Sequence[Axis], tests: Sequence[Condition]) -> list[tuple[Axis, ...]]:
@@ -75,10 +75,10 @@ def decided(size: Size, places: Sequence[Mapping[Atom, Any]]) -> Size:
     1 <= i < H - 1 says that H - 1 - i > 0; where H - 1 is not known to be more than 1, i = H - 2 shows it.
     """
     at_places: list[Size] = [substitute(size, place) for place in places]
-    for found in at_places[:-1]:
+    for here in at_places[:-1]:
         try:
-            holds((found,), axes_of(found))
-            return found
+            holds((here,), axes_of(here))
+            return here
         except Unknown:
             continue
     return at_places[-1]
@@ -104,11 +104,11 @@ def _signs(size: Size, points: Mapping[Atom, Any]) -> Held:
         if any(not isinstance(atom, (Floor, Largest)) and atom not in points for atom in inside):
             raise Unknown(f"the sign of {size}")
         return np.asarray(evaluate(size, points.__getitem__) >= 0)
-    found = coefficients(size, axes_of(size))
-    if found is None or not all(isinstance(slope, int) for slope in found[0].values()):
+    form = coefficients(size, axes_of(size))
+    if form is None or not all(isinstance(slope, int) for slope in form[0].values()):
         raise Unknown(f"the sign of {size}")
-    values = np.asarray(sum((points[b] * s for b, s in found[0].items()), start=0))
-    signs = {u: _sign(found[1] + u) for u in np.unique(values).tolist()}
+    values = np.asarray(sum((points[b] * s for b, s in form[0].items()), start=0))
+    signs = {u: _sign(form[1] + u) for u in np.unique(values).tolist()}
     return np.vectorize(signs.__getitem__, otypes=[bool])(values) if values.size else values > 0
 
 

@@ -46,7 +46,7 @@ def known_constant(scope: Scope) -> tuple[tuple[Box, Value], ...]:
     What is found is so over the reals; not every constant is found: functions but +, -, *, max and min are
     not computed, and of integers only small ones, which wrap in no type.
     """
-    found = []
+    constants = []
     dtypes = dtype_of(scope), *(t.dtype for t in tensors(scope))
     floats = all(dtype.startswith(("float", "bfloat")) for dtype in dtypes)
     for region in boxes(scope):
@@ -56,8 +56,8 @@ def known_constant(scope: Scope) -> tuple[tuple[Box, Value], ...]:
         moving = {a for a, side in zip(scope.axes, region.box.sides, strict=True) if not same(side.count, 1)}
         value = _Place(flat(scope), places, moving, floats).value
         if value is not None:
-            found.append((region.box, value))
-    return tuple(found)
+            constants.append((region.box, value))
+    return tuple(constants)
 
 
 class _Place:

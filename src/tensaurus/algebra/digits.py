@@ -59,14 +59,14 @@ def digits(axes: tuple[Axis, ...], indices: tuple[Size, ...]) -> Digits:
     if any(same(a.extent, 0) for a in axes):
         return Digits(axes, indices, places)
     single: dict[Atom, Any] = {a: 0 for a in axes if same(a.extent, 1)}
-    found = Digits((), indices, places).replaced([a for a in axes if a not in single], single)
-    while (one := _merged_pair(found)) is not None:
-        found = one
-    while values := _turned(found):
-        found = found.replaced(found.axes, values)
-    for a in found.axes:
-        found = _divided(found, a)
-    return found
+    form = Digits((), indices, places).replaced([a for a in axes if a not in single], single)
+    while (one := _merged_pair(form)) is not None:
+        form = one
+    while values := _turned(form):
+        form = form.replaced(form.axes, values)
+    for a in form.axes:
+        form = _divided(form, a)
+    return form
 
 
 def _merged_pair(f: Digits) -> Digits | None:

@@ -7,8 +7,8 @@
 PET (OSDI'21), sections 5.1 and 5.2: in a box every element adds up the same points of the reductions, so that
 two multilinear programs agree in a box of both where they agree at one of its corners and at that corner's
 neighbours (theorem 1), provided that the indices they read are affine there (`Region.affine`).  Reads of
-scopes are read through, so boxes are propagated.  What is read beyond an edge is told from what is inside by
-conditions, and a box is where each condition holds for the same points.
+scopes are read through, so boxes are propagated.  Conditions divide what is inside an edge from what is
+beyond, and a box is where each condition holds for the same points.
 """
 
 from __future__ import annotations
@@ -175,11 +175,11 @@ def _cells(
         parts.append((_sides if len(group) == 1 else _slices)(group, about, periods))
     if prod(map(len, parts)) > BOXES:
         raise Unknown("too many boxes")
-    found = []
+    joined = []
     for one in choices(*parts):
         cells, signs = zip(*one, strict=True)
-        found.append((dict(ChainMap(*cells)), sum(signs, start=())))
-    return found
+        joined.append((dict(ChainMap(*cells)), sum(signs, start=())))
+    return joined
 
 
 def _slices(
@@ -231,16 +231,16 @@ def _classes(a: Axis, extent: int, sizes: Sequence[Size], period: int) -> list[I
     """The values of the axis in classes in each of which every size has its signs alike."""
     cuts = [_cuts(size, a) for size in sizes]
     if period == 1 and None not in cuts:
-        inner = {cut for found in cuts for cut in found or () if 0 < cut < extent}
+        inner = {cut for changes in cuts for cut in changes or () if 0 < cut < extent}
         return [np.arange(*stretch) for stretch in pairwise(sorted({0, *inner, extent}))]
     values = np.arange(extent)
     kinds = values % period
-    for size, found in zip(sizes, cuts, strict=True):
-        if found is None:
+    for size, changes in zip(sizes, cuts, strict=True):
+        if changes is None:
             rows = holds((size,), [a, *(b for b in axes_of(size) if b != a)]).reshape(extent, -1)
             labels = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
         else:
-            labels = np.searchsorted(np.unique(found), values, side="right")
+            labels = np.searchsorted(np.unique(changes), values, side="right")
         kinds = np.unique(kinds * (extent + 1) + labels, return_inverse=True)[1].reshape(-1)
     order = np.argsort(kinds, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(kinds[order])) + 1) if extent else []
@@ -253,18 +253,18 @@ def _cuts(size: Size, a: Axis) -> list[Any] | None:
     s*a + u >= 0 from a = ceil(-u / s) on, and for -s up to a = u // s.
     """
     others = [b for b in atoms(size) if isinstance(b, Axis) and b != a]
-    found = coefficients(size, [a, *others])
-    if found is None or not isinstance(slope := found[0].get(a, 0), int):
+    form = coefficients(size, [a, *others])
+    if form is None or not isinstance(slope := form[0].get(a, 0), int):
         return None
     values = np.zeros(1, np.int64)
     for b in others:
-        step = found[0].get(b, 0)
+        step = form[0].get(b, 0)
         if not isinstance(step, int) or not isinstance(b.extent, int) or len(values) * b.extent > POINTS:
             return None
         values = np.unique(values[:, None] + step * np.arange(b.extent))
     if slope == 0:
         return []
-    rests = [found[1] + u for u in values.tolist()]
+    rests = [form[1] + u for u in values.tolist()]
     return [0 - u // slope if slope > 0 else u // -slope + 1 for u in rests]
 
 
@@ -272,10 +272,10 @@ def _symbolic_sides(a: Axis, sizes: Sequence[Size]) -> list[Progression]:
     """As `_sides`, where symbols are ordered by their bounds."""
     cuts: list[Size] = []
     for size in sizes:
-        found = _cuts(size, a)
-        if found is None:
+        changes = _cuts(size, a)
+        if changes is None:
             raise Unknown(f"the sign of {size}")
-        for cut in found:
+        for cut in changes:
             if not (nonnegative(0 - cut) or nonnegative(cut - a.extent) or any(same(cut, c) for c in cuts)):
                 cuts.append(cut)
     ends: list[Size] = [0]
@@ -315,10 +315,10 @@ def _product(axes: Sequence[Axis], guards: Sequence[Size]) -> Box | None:
         held = holds(about, group)
         for place, a in enumerate(group):
             spots = np.flatnonzero(held.any(axis=tuple(d for d in range(len(group)) if d != place)))
-            found = list(progressions(spots)) or [Progression(0, 0)]
-            if len(found) > 1:
+            runs = list(progressions(spots)) or [Progression(0, 0)]
+            if len(runs) > 1:
                 return None
-            sides[a] = found[0]
+            sides[a] = runs[0]
         if not same(product(sides[a].count for a in group), int(held.sum())):
             return None
     return Box(tuple(sides[a] for a in axes))
@@ -326,8 +326,8 @@ def _product(axes: Sequence[Axis], guards: Sequence[Size]) -> Box | None:
 
 def _period(size: Size, a: Axis) -> int | None:
     """A step of the axis over which the size grows by the same from everywhere; None where none is known."""
-    found = _growth(size, a)
-    return None if found is None else found[0]
+    growth = _growth(size, a)
+    return None if growth is None else growth[0]
 
 
 def _growth(size: Size, a: Axis) -> tuple[int, Size] | None:

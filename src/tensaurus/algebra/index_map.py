@@ -168,12 +168,12 @@ def image(f: IndexMap) -> Image | None:
     if any(same(a.extent, 0) for a in f.axes):
         return Image(whole((0,) * len(f.indices)), bool(f.indices))
     form = digits(f.axes, f.indices)
-    found = linear(form)
-    if found is None:
+    forms = linear(form)
+    if forms is None:
         sides = [_hull(index) for index in f.indices]
         known = [side for side in sides if side is not None]
         return Image(Box(tuple(known)), False) if len(known) == len(sides) else None
-    rows, variables = found
+    rows, variables = forms
     exact = form.exact and set(variables) <= set(form.axes) and _disjoint(rows)
     exact = exact and all(nonnegative(a.extent - 1) for a in f.axes)
     extents = {a: a.extent for a in form.axes}
@@ -217,8 +217,8 @@ def is_injective(f: IndexMap) -> bool | None:
     """Whether no two points of the box have one value; None where it is not known."""
     if any(same(a.extent, 0) for a in f.axes):
         return True
-    found = linear(digits(f.axes, f.indices))
-    if found is not None and _determined(*found):
+    forms = linear(digits(f.axes, f.indices))
+    if forms is not None and _determined(*forms):
         return True
     enclosed = image(f)
     if enclosed is not None and nonnegative(product(f.shape) - enclosed.box.points - 1):
@@ -313,10 +313,10 @@ def _at_least(extent: Size) -> int:
 
 
 def _probed_injective(f: IndexMap) -> bool | None:
-    found = _probe(f)
-    if found is None:
+    probed = _probe(f)
+    if probed is None:
         return None
-    values, complete = found
+    values, complete = probed
     if len(np.unique(values, axis=0)) < len(values) if values.shape[1] else len(values) > 1:
         return False
     return True if complete else None
@@ -324,10 +324,10 @@ def _probed_injective(f: IndexMap) -> bool | None:
 
 def _enumerated(f: IndexMap, shape: Sequence[Size]) -> bool | None:
     """Whether every value is an index tuple of the shape, point by point."""
-    found = _probe(f)
-    if found is None:
+    probed = _probe(f)
+    if probed is None:
         return None
-    values, complete = found
+    values, complete = probed
     inside = all(
         isinstance(size, int) and bool(((column >= 0) & (column < size)).all())
         for column, size in zip(values.T, shape, strict=True)
@@ -344,12 +344,12 @@ def inverse(f: IndexMap) -> IndexMap | None:
     (start + step*a, ...) of `image(f).box`, so where the image is the box of a shape, g is the inverse.
     """
     form = digits(f.axes, f.indices)
-    found, onto = linear(form), image(f)
-    if found is None or onto is None or not onto.exact or any(same(a.extent, 0) for a in f.axes):
+    forms, onto = linear(form), image(f)
+    if forms is None or onto is None or not onto.exact or any(same(a.extent, 0) for a in f.axes):
         return None
     axes = tuple(axis(side.count) for side in onto.box.sides)
     values: dict[Atom, Any] = {}
-    for one, row in zip(axes, found[0], strict=True):
+    for one, row in zip(axes, forms[0], strict=True):
         order = ordered(row, {a: a.extent for a in form.axes}, dense=False)
         if order is None:
             return None

@@ -56,12 +56,12 @@ class Operand:
     @cached_property
     def flat(self) -> dict[Axis, Size]:
         """The slope of each iterator in the row-major number of the element."""
-        found: dict[Axis, Size] = {}
+        slopes: dict[Axis, Size] = {}
         for d, form in enumerate(self.dimensions):
             stride = product(self.shape[d + 1 :])
             for a, slope in form.slopes.items():
-                found[a] = found.get(a, 0) + slope * stride
-        return {a: slope for a, slope in found.items() if not same(slope, 0)}
+                slopes[a] = slopes.get(a, 0) + slope * stride
+        return {a: slope for a, slope in slopes.items() if not same(slope, 0)}
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,10 @@ class IteratorTable:
     @property
     def groups(self) -> dict[Pattern, tuple[Axis, ...]]:
         """The iterators by their patterns."""
-        found: dict[Pattern, tuple[Axis, ...]] = {}
+        groups: dict[Pattern, tuple[Axis, ...]] = {}
         for a in self.iterators:
-            found[self.pattern(a)] = (*found.get(self.pattern(a), ()), a)
-        return found
+            groups[self.pattern(a)] = (*groups.get(self.pattern(a), ()), a)
+        return groups
 
     def __str__(self) -> str:
         rows = ("/".join("NY"[y] for y in p) + f"  {', '.join(map(str, g))}" for p, g in self.groups.items())
@@ -107,10 +107,10 @@ def iterator_table(scope: Scope) -> IteratorTable | None:
     # iterators of several reductions must not become one
     apart = () if _reductions(scope.body) < 2 else tuple(map(polynomial, monoids))
     form = digits(tuple(monoids), (*indices, *apart))
-    found = linear(form)
-    if found is None or not form.exact or not set(found[1]) <= set(form.axes):
+    forms = linear(form)
+    if forms is None or not form.exact or not set(forms[1]) <= set(form.axes):
         return None
-    rows = iter(found[0])
+    rows = iter(forms[0])
     operands = [
         Operand(r.source, r.source.shape, tuple(next(rows) for _ in r.indices), r.outside) for r in reads
     ]
@@ -133,10 +133,10 @@ def _reads(body: Body) -> Iterator[Read]:
 
 
 def _reduced(body: Body) -> dict[Axis, str]:
-    found = dict.fromkeys(body.axes, body.monoid) if isinstance(body, Reduce) else {}
+    monoids = dict.fromkeys(body.axes, body.monoid) if isinstance(body, Reduce) else {}
     for child in children(body):
-        found.update(_reduced(child))
-    return found
+        monoids.update(_reduced(child))
+    return monoids
 
 
 def _reductions(body: Body) -> int:
@@ -169,7 +169,7 @@ def matches(table: IteratorTable, operator: IteratorTable) -> list[Correspondenc
         return []
     last = len(table.operands) - 1
     orders = ((*order, last) for order in permutations(range(last)))
-    return [found for order in orders for found in _matched(table, operator, order)]
+    return [one for order in orders for one in _matched(table, operator, order)]
 
 
 def mismatches(table: IteratorTable, operator: IteratorTable) -> int | None:
@@ -255,8 +255,8 @@ def _quotient(slope: Size, unit: Size) -> Size | None:
     sign = sign_of(unit)
     if sign is None:
         return None
-    found = floordiv(slope * sign, unit * sign)
-    return found if same(found * unit, slope) else None
+    quotient = floordiv(slope * sign, unit * sign)
+    return quotient if same(quotient * unit, slope) else None
 
 
 def _aligned(ours: Operand, theirs: Operand, chosen: Mapping[Axis, Axis], turned: frozenset[Axis]) -> bool:
