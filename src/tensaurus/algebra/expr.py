@@ -183,8 +183,8 @@ class Looked(Atom):
         inner = Read(self.read.source, tuple(map(change, self.read.indices)), self.read.outside)
         return polynomial(Looked(inner, change(self.low), change(self.high)))
 
-    def inner_atoms(self) -> set[Atom]:
-        return set().union(*(atoms(i) for i in self.read.indices)) if self.read.indices else set()
+    def inside(self) -> tuple[Size, ...]:
+        return (*self.read.indices, self.low, self.high)
 
 
 MONOIDS = ("sum", "max", "min", "prod")
