@@ -31,6 +31,7 @@ from tensaurus.algebra.normal import (
     number,
     of_factor,
 )
+from tensaurus.algebra.printer import show_size
 from tensaurus.algebra.ranges import joined, merged_digits, settle, split_digits
 from tensaurus.algebra.size import (
     Atom,
@@ -44,7 +45,6 @@ from tensaurus.algebra.size import (
     substitute,
     terms_of,
 )
-from tensaurus.algebra.text import show_size
 
 TERMS = 200  # a product with more terms than this stays a product of sums
 

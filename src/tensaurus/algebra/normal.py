@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 
 from tensaurus.algebra.expr import Const, Scope, Tensor
 from tensaurus.algebra.functions import FUNCTIONS
+from tensaurus.algebra.printer import digest, show_constant, show_size
 from tensaurus.algebra.size import Atom, Axis, Number, Size, atoms
-from tensaurus.algebra.text import digest, show_constant, show_size
 
 Names: TypeAlias = Mapping[Axis, str]
 

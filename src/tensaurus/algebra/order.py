@@ -24,8 +24,8 @@ from tensaurus.algebra.normal import (
     axes_in,
     ordered,
 )
+from tensaurus.algebra.printer import letters, names_in, show_size
 from tensaurus.algebra.size import Atom, Axis, Number, Size, polynomial, product, substitute
-from tensaurus.algebra.text import letters, names_in, show_size
 
 
 def body_of(axes: Sequence[Axis], body: Sum, scope: Scope) -> Scope:

@@ -53,8 +53,8 @@ from tensaurus.algebra.expr import (
 from tensaurus.algebra.functions import RING, cast_target
 from tensaurus.algebra.normal import Core, Leaf, Normal, Sum
 from tensaurus.algebra.order import body_of
+from tensaurus.algebra.printer import declarations, digest, short
 from tensaurus.algebra.size import Atom, Axis, Poly, Size, atoms, polynomial, substitute
-from tensaurus.algebra.text import declarations, digest, short
 from tensaurus.algebra.typing import dtype_of, literal_dtype
 
 INLINED = 24  # records that a scope may have to be put where it is read

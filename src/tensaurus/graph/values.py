@@ -15,7 +15,8 @@ import numpy as np
 from tensaurus.algebra.expr import Scope, Tensor, tensors
 from tensaurus.algebra.field import Array, Exact, Reals
 from tensaurus.algebra.integers import limits, native
-from tensaurus.algebra.interpret import Evaluation, Labelled, interpret
+from tensaurus.algebra.interpret import Evaluation, interpret
+from tensaurus.algebra.labelled import Labelled
 from tensaurus.algebra.size import (
     Arithmetic,
     Poly,
