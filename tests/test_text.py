@@ -9,21 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_simplify import Expressions
 
-from tensaurus.algebra.expr import (
-    Const,
-    Scope,
-    Tensor,
-    call,
-    compute,
-    fold,
-    look,
-    tensors,
-    total,
-    where,
-    within,
-)
+from tensaurus.algebra.expr import Const, Scope, Tensor, call, compute, fold, look, total, where, within
 from tensaurus.algebra.size import Symbol, floordiv, largest, polynomial, smallest
 from tensaurus.algebra.text import declarations, parse, parse_size, show
+from tensaurus.algebra.walk import tensors
 
 N = polynomial(Symbol("N", 1))
 B = polynomial(Symbol("batch size"))

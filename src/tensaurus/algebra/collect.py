@@ -15,7 +15,7 @@ from functools import reduce
 from math import gcd, lcm
 from typing import Any
 
-from tensaurus.algebra.expr import Const, Scope, Tensor, axis
+from tensaurus.algebra.expr import Const, Scope, Source, Table, Tensor, axis
 from tensaurus.algebra.normal import (
     Amount,
     Apply,
@@ -244,8 +244,17 @@ def of_literal(value: bool | float) -> Sum:
     return of_factor(Literal(value))
 
 
-def leaf(source: Tensor | Scope, indices: Sequence[Size], outside: Const | None) -> Sum:
-    """A read; a number outside becomes a guard, so that a padded read and a guarded one are the same."""
+def leaf(source: Source, indices: Sequence[Size], outside: Const | None) -> Sum:
+    """A read; a number outside becomes a guard, so that a padded read and a guarded one are the same.
+
+    A literal table that is read in one place, or is the same everywhere, is that number.
+    """
+    if isinstance(source, Table):
+        source, indices, found = _narrowed(source, indices)
+        if found is not None and outside is None:
+            return number(found)
+        if found is not None and outside is not None:
+            return chosen(range_guards(source.shape, indices), number(found), constant(outside.value))
     guards = range_guards(source.shape, indices) if outside is not None else ()
     if outside is None or not guards:
         return of_factor(Leaf(source, tuple(indices)))
@@ -253,6 +262,18 @@ def leaf(source: Tensor | Scope, indices: Sequence[Size], outside: Const | None)
     if isinstance(value.factor, Literal):
         return of_factor(Leaf(source, tuple(indices), outside))
     return chosen(guards, of_factor(Leaf(source, tuple(indices))), value)
+
+
+def _narrowed(table: Table, indices: Sequence[Size]) -> tuple[Table, Sequence[Size], Number | None]:
+    """The part of a table at those indices that are numbers, the others, and what all of it is equal to."""
+    spots = [range(n) if not isinstance(i, int) else (i,) for i, n in zip(indices, table.shape, strict=True)]
+    values = [table.element(spot) for spot in itertools.product(*spots)]
+    found = values[0] if values.count(values[0]) == len(values) else None
+    open_ = [(i, n) for i, n in zip(indices, table.shape, strict=True) if not isinstance(i, int)]
+    if None in values or len(open_) == len(indices):
+        return table, indices, found
+    left = [i for i, _ in open_]
+    return Table(tuple(n for _, n in open_), tuple(v for v in values if v is not None)), left, found
 
 
 def constant(value: Any) -> Sum:

@@ -25,9 +25,10 @@ from tensaurus.algebra.expr import (
     Reduce,
     Scope,
     Select,
+    Source,
+    Table,
     Tensor,
     axis,
-    replace_axes,
 )
 from tensaurus.algebra.integers import carried, extreme, is_integer, native, wrapped
 from tensaurus.algebra.labelled import Arrays, Labelled, length, union
@@ -41,6 +42,7 @@ from tensaurus.algebra.size import (
     interval,
 )
 from tensaurus.algebra.typing import dtype_of, literal_dtype
+from tensaurus.algebra.walk import Rewriting, replace_axes
 
 Values: TypeAlias = Mapping[Tensor, Array]
 
@@ -65,8 +67,8 @@ class Evaluation:
         shape = [length(a) for a in known.axes]
         if 0 in shape:
             # nothing is read; only the kind of the elements matters
-            unit = bind(Scope((), known.body), dict.fromkeys(known.axes, 0))
-            return np.zeros(shape, self._empty_kind(unit.body))
+            unit = replace_axes(known.body, dict.fromkeys(known.axes, 0))
+            return np.zeros(shape, self._empty_kind(unit))
         flat = split_axes(known)
         result = self.body(flat.body)
         if result.data.dtype.kind == "i" and dtype_of(scope).startswith(("float", "bfloat")):
@@ -92,12 +94,20 @@ class Evaluation:
                 return np.dtype(bool)
         return self.field.constant(0).dtype
 
-    def source(self, source: Tensor | Scope) -> Array:
+    def source(self, source: Source) -> Array:
         if isinstance(source, Tensor):
             return self.values[source]
+        if isinstance(source, Table):
+            return self.table(source)
         if id(source) not in self.inner:
             self.inner[id(source)] = (source, self.scope(source))
         return self.inner[id(source)][1]
+
+    def table(self, table: Table) -> Array:
+        """Whole numbers alone stay integers, as literals do."""
+        if dtype_of(table) == "int64":
+            return np.array(table.values, np.int64).reshape(table.shape)
+        return np.stack([self.field.constant(value) for value in table.values]).reshape(table.shape)
 
     def body(self, body: Body) -> Labelled:
         match body:
@@ -300,18 +310,18 @@ def _factors(body: Body) -> list[Body]:
     return [body]
 
 
+class _Edged(Rewriting):
+    """Every read given a value beyond the edge: a branch that a guard may discard."""
+
+    def read(self, read: Read) -> Read:
+        return Read(read.source, read.indices, Const(0)) if read.outside is None else read
+
+    def size(self, size: Size) -> Size:
+        return size
+
+
 def _edged(body: Body) -> Body:
-    """The body with every read given a value beyond the edge: a branch that a guard may discard."""
-    match body:
-        case Read(source, indices, None):
-            return Read(source, indices, Const(0))
-        case Call(fn, args):
-            return Call(fn, tuple(map(_edged, args)))
-        case Select(guard, then, other):
-            return Select(guard, _edged(then), _edged(other))
-        case Reduce(monoid, axes, inner):
-            return Reduce(monoid, axes, _edged(inner))
-    return body
+    return _Edged().body(body)
 
 
 def _integers(args: Sequence[Body], found: Sequence[Labelled]) -> str:

@@ -17,7 +17,7 @@ from functools import lru_cache
 from math import factorial, prod
 from typing import Any, TypeAlias
 
-from tensaurus.algebra.expr import Const, Scope, Tensor
+from tensaurus.algebra.expr import Const, Scope, Source, Tensor
 from tensaurus.algebra.functions import FUNCTIONS
 from tensaurus.algebra.printer import digest, show_constant, show_size
 from tensaurus.algebra.size import Atom, Axis, Number, Size, atoms
@@ -99,13 +99,15 @@ class Leaf(Normal):
 
     __slots__ = ("source", "indices", "outside")
 
-    def __init__(self, source: Tensor | Scope, indices: tuple[Size, ...], outside: Const | None = None):
+    def __init__(self, source: Source, indices: tuple[Size, ...], outside: Const | None = None):
         super().__init__()
         self.source, self.indices, self.outside = source, indices, outside
 
     @property
     def name(self) -> str:
-        return self.source.name if isinstance(self.source, Tensor) else f"{{{digest(self.source)}}}"
+        if isinstance(self.source, Tensor):
+            return self.source.name
+        return f"{{{digest(self.source)}}}" if isinstance(self.source, Scope) else self.source.text
 
     def sizes(self) -> tuple[Size, ...]:
         return self.indices

@@ -18,10 +18,9 @@ from tensaurus.algebra.expr import (
     Reduce,
     Scope,
     Select,
+    Source,
+    Table,
     Tensor,
-    children,
-    sizes,
-    tensors,
 )
 from tensaurus.algebra.size import (
     Atom,
@@ -29,10 +28,12 @@ from tensaurus.algebra.size import (
     Floor,
     Largest,
     Poly,
+    Size,
     Symbol,
     atoms,
     terms_of,
 )
+from tensaurus.algebra.walk import binds, sizes, tensors, walk
 
 VARIADIC = frozenset({"add", "mul", "max", "min", "and", "or"})
 LITERALS = {"inf": float("inf"), "nan": float("nan")}
@@ -42,7 +43,7 @@ _RESERVED = frozenset({*LITERALS, "L", *MONOIDS, "look", "size"})
 def show(item: Scope | Body) -> str:
     """The text of a scope or of a body, whose open axes keep their own names."""
     printer = Printer(names_in(item))
-    return printer.scope(item, {}) if isinstance(item, Scope) else printer.body(item, {})
+    return printer.scope(item) if isinstance(item, Scope) else printer.body(item, {})
 
 
 _digests: dict[int, tuple[Scope, str]] = {}
@@ -55,7 +56,7 @@ def digest(scope: Scope) -> str:
     if found is None:
         if len(_digests) >= 4096:
             _digests.clear()
-        text = Printer(names_in(scope), brief=True).scope(scope, {})
+        text = Printer(names_in(scope, nested=False), brief=True).scope(scope)
         found = _digests[id(scope)] = scope, short(text)
     return found[1]
 
@@ -132,7 +133,7 @@ class Printer:
             names[a] = next(name for name in letters if name not in self.taken)
         return names
 
-    def scope(self, scope: Scope, names: Mapping[Axis, str]) -> str:
+    def scope(self, scope: Scope) -> str:
         inner = self.named(scope.axes, self.kept)
         return f"L[{self.ranges(scope.axes, inner)}]({self.body(scope.body, inner)})"
 
@@ -144,11 +145,7 @@ class Printer:
             case Const(value):
                 return show_constant(value, names)
             case Read(source, indices, outside):
-                if isinstance(source, Scope):
-                    text = f"{{{digest(source)}}}" if self.brief else self.scope(source, names)
-                else:
-                    text = _quoted(source.name)
-                text += f"[{', '.join(show_size(i, names) for i in indices) or '()'}]"
+                text = self.source(source) + f"[{', '.join(show_size(i, names) for i in indices) or '()'}]"
                 return text if outside is None else f"{text} | {show_constant(outside.value, names)}"
             case Call(fn, args):
                 flat = chain(body) if fn in VARIADIC else args
@@ -162,6 +159,11 @@ class Printer:
                 wider = {**names, **self.named(axes, self.reduced)}
                 return f"{monoid}[{self.ranges(axes, wider)}]({self.body(inner, wider)})"
         raise TypeError(type(body))
+
+    def source(self, source: Source) -> str:
+        if isinstance(source, Scope):
+            return f"{{{digest(source)}}}" if self.brief else self.scope(source)
+        return source.text if isinstance(source, Table) else _quoted(source.name)
 
     def branch(self, body: Body, names: Mapping[Axis, str]) -> str:
         text = self.body(body, names)
@@ -184,47 +186,30 @@ def chain(body: Call) -> tuple[Body, ...]:
     return body.args
 
 
-def names_in(item: Scope | Body) -> set[str]:
+def names_in(item: Scope | Body, nested: bool = True) -> set[str]:
     """Names of tensors, symbols and open axes: no axis may be given one of them."""
     found: set[str] = set()
-    visited: set[int] = set()
 
-    def size(value: Any, bound: frozenset[Atom]) -> None:
-        for atom in atoms(value):
-            if isinstance(atom, (Symbol, Axis)):
-                found.update(() if atom in bound else (atom.name,))
-                if isinstance(atom, Axis):
-                    size(atom.extent, bound)
-            elif isinstance(atom, Looked):
-                body(atom.read, bound)
+    def size(value: Size, bound: frozenset[Axis]) -> None:
+        for atom in atoms(value) if isinstance(value, Poly) else ():
+            if isinstance(atom, Axis):
+                size(atom.extent, bound)
+            if isinstance(atom, (Symbol, Axis)) and atom not in bound:
+                found.add(atom.name)
 
-    def scope(value: Scope) -> None:
-        if id(value) in visited:
-            return
-        visited.add(id(value))
-        for a in value.axes:
+    for a in item.axes if isinstance(item, Scope) else ():
+        size(a.extent, frozenset())
+    for body, bound in walk(item, nested):
+        for value in sizes(body):
+            size(value, bound)
+        for a in binds(body):
             size(a.extent, frozenset())
-        body(value.body, frozenset(value.axes))
-
-    def body(value: Body, bound: frozenset[Atom]) -> None:
-        if isinstance(value, Reduce):
-            bound = bound | frozenset(value.axes)
-            for a in value.axes:
-                size(a.extent, frozenset())
-        if isinstance(value, Read):
-            if isinstance(value.source, Scope):
-                scope(value.source)
+        if isinstance(body, Read):
+            if isinstance(body.source, Tensor):
+                found.add(body.source.name)
             else:
-                found.add(value.source.name)
-        for piece in sizes(value):
-            size(piece, bound)
-        for child in children(value):
-            body(child, bound)
-
-    if isinstance(item, Scope):
-        scope(item)
-    else:
-        body(item, frozenset())
+                for extent in body.source.shape:
+                    size(extent, frozenset())
     return found
 
 

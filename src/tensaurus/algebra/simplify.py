@@ -40,22 +40,22 @@ from tensaurus.algebra.expr import (
     Body,
     Call,
     Const,
-    Looked,
     Read,
     Reduce,
     Scope,
     Select,
+    Source,
+    Table,
     Tensor,
     axis,
-    replace_tensors,
-    tensors,
 )
 from tensaurus.algebra.functions import RING, cast_target
 from tensaurus.algebra.normal import Core, Leaf, Normal, Sum
 from tensaurus.algebra.order import body_of
 from tensaurus.algebra.printer import declarations, digest, short
-from tensaurus.algebra.size import Atom, Axis, Poly, Size, atoms, polynomial, substitute
+from tensaurus.algebra.size import Atom, Axis, Poly, Size, polynomial, substitute
 from tensaurus.algebra.typing import dtype_of, literal_dtype
+from tensaurus.algebra.walk import replace_tensors, tensors, with_reads
 
 INLINED = 24  # records that a scope may have to be put where it is read
 SMALL = 8  # the same, where otherwise too many terms would arise
@@ -197,11 +197,7 @@ def size_of(size: Size, names: Mapping[Atom, Any]) -> Size:
     result = substitute(size, names)
     if not isinstance(result, Poly):
         return result  # type: ignore[no-any-return]
-    looked = [a for a in atoms(result) if isinstance(a, Looked)]
-    if not looked:
-        return result
-    known: dict[Atom, Any] = {a: polynomial(Looked(_index_read(a.read), a.low, a.high)) for a in looked}
-    return substitute(result, known)  # type: ignore[no-any-return]
+    return with_reads(result, _index_read)
 
 
 def _index_read(read: Read) -> Read:
@@ -216,8 +212,8 @@ def _index_read(read: Read) -> Read:
     return Read(canonical(read.source), indices, read.outside)
 
 
-def _read(source: Tensor | Scope, indices: tuple[Size, ...], outside: Const | None) -> Sum:
-    if isinstance(source, Tensor):
+def _read(source: Source, indices: tuple[Size, ...], outside: Const | None) -> Sum:
+    if not isinstance(source, Scope):
         return leaf(source, indices, outside)
     axes, body = normal_form(source)
     if body.weight > _inlined.get() or body.nest > NEST:
@@ -277,5 +273,5 @@ def _boolean(inner: Sum) -> bool:
 def _typed(record: Normal) -> bool:
     """True where a read or a conversion gives the record its element type."""
     if isinstance(record, Leaf):
-        return True
+        return not isinstance(record.source, Table)
     return getattr(record, "fn", "").startswith("to_") or any(map(_typed, record.parts()))

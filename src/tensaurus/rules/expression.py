@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from tensaurus.algebra.expr import Scope, Tensor, replace_tensors
+from tensaurus.algebra.expr import Scope, Tensor
+from tensaurus.algebra.walk import replace_tensors
 from tensaurus.graph.node import ITEM, Node
 from tensaurus.ops import Op
 

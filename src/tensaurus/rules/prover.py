@@ -14,12 +14,13 @@ from fractions import Fraction
 from functools import partial
 
 from tensaurus.algebra.analysis import functions
-from tensaurus.algebra.expr import Body, Const, Scope, Tensor, call, compute, replace_axes
+from tensaurus.algebra.expr import Body, Const, Scope, Tensor, call, compute
 from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.simplify import alike, canonical
 from tensaurus.algebra.size import Atom, Size, polynomial
 from tensaurus.algebra.text import show
 from tensaurus.algebra.undecided import Question, watched
+from tensaurus.algebra.walk import replace_axes
 from tensaurus.graph.node import CONSTANT, INPUT, Node
 from tensaurus.rules.domain import REAL
 from tensaurus.rules.expression import Source, expression
