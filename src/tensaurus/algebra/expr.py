@@ -134,6 +134,18 @@ class Table(Indexed):
             place = place * extent + index
         return self.values[place]
 
+    def narrowed(self, indices: Sequence[Size]) -> tuple[Table, Sequence[Size], Number | None]:
+        """Its part at those indices that are numbers, the other indices, and what all of that part is."""
+        pairs = list(zip(indices, self.shape, strict=True))
+        spots = [(index,) if isinstance(index, int) else range(n) for index, n in pairs]
+        values = [self.element(spot) for spot in itertools.product(*spots)]
+        whole = values[0] if values.count(values[0]) == len(values) else None
+        left = [(index, n) for index, n in pairs if not isinstance(index, int)]
+        if None in values or len(left) in (0, len(pairs)):
+            return self, indices, whole
+        part = Table(tuple(n for _, n in left), tuple(v for v in values if v is not None))
+        return part, [index for index, _ in left], whole
+
     @cached_property
     def text(self) -> str:
         """Nested lists: [[1, 0], [1/2, 1]]."""

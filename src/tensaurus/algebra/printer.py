@@ -37,6 +37,7 @@ from tensaurus.algebra.walk import binds, sizes, tensors, walk
 
 VARIADIC = frozenset({"add", "mul", "max", "min", "and", "or"})
 LITERALS = {"inf": float("inf"), "nan": float("nan")}
+KEPT, REDUCED = "ijklmnopq", "rstuvabcdefgh"  # names of axes of scopes, of reductions
 _RESERVED = frozenset({*LITERALS, "L", *MONOIDS, "look", "size"})
 
 
@@ -124,8 +125,8 @@ class Printer:
     def __init__(self, taken: set[str], brief: bool = False):
         self.brief = brief
         self.taken = taken | _RESERVED
-        self.kept = letters("ijklmnopq")
-        self.reduced = letters("rstuvabcdefgh")
+        self.kept = letters(KEPT)
+        self.reduced = letters(REDUCED)
 
     def named(self, axes: Sequence[Axis], letters: Iterator[str]) -> dict[Axis, str]:
         names: dict[Axis, str] = {}

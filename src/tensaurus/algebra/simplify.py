@@ -7,8 +7,8 @@ Expressions with equal canonical forms compute the same function: by the laws of
 1/0 = 0) and of a lattice, by renaming, splitting, merging and narrowing of axes, and by putting a scope's
 body where the scope is read.  Equal functions need not have equal forms: laws of transcendental functions,
 of the order of numbers and of x * (1/x) are not used, sums that multiply out to more than
-`collect.TERMS` terms stay products, scopes that are large (`INLINED`, `NEST`, `STEPS`) stay scopes, and more
-than `normal.PERMUTATIONS` orders of indistinguishable axes are not tried.
+`sums.TERMS` terms stay products, scopes that are large (`INLINED`, `NEST`, `STEPS`) stay scopes, and more
+than `record.PERMUTATIONS` orders of indistinguishable axes are not tried.
 """
 
 from __future__ import annotations
@@ -18,24 +18,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from tensaurus.algebra.collect import (
-    TooLarge,
-    applied,
-    chosen,
-    constant,
-    folded,
-    instantiate,
-    inverse,
-    is_bool,
-    leaf,
-    limited,
-    plus,
-    power,
-    range_guards,
-    scaled,
-    summed,
-    times,
-)
 from tensaurus.algebra.expr import (
     Body,
     Call,
@@ -50,12 +32,29 @@ from tensaurus.algebra.expr import (
     axis,
 )
 from tensaurus.algebra.functions import RING, cast_target
-from tensaurus.algebra.normal import Core, Leaf, Normal, Sum
-from tensaurus.algebra.order import body_of
+from tensaurus.algebra.guards import range_guards
+from tensaurus.algebra.limit import TooLarge, limited
+from tensaurus.algebra.normal import Core, Leaf, Sum, is_bool
 from tensaurus.algebra.printer import declarations, digest, short
+from tensaurus.algebra.record import Record
 from tensaurus.algebra.size import Atom, Axis, Poly, Size, polynomial, substitute
+from tensaurus.algebra.sums import (
+    applied,
+    chosen,
+    constant,
+    folded,
+    instantiate,
+    inverse,
+    leaf,
+    plus,
+    power,
+    scaled,
+    summed,
+    times,
+)
 from tensaurus.algebra.typing import dtype_of, literal_dtype
 from tensaurus.algebra.walk import replace_tensors, tensors, with_reads
+from tensaurus.algebra.writer import body_of
 
 INLINED = 24  # records that a scope may have to be put where it is read
 SMALL = 8  # the same, where otherwise too many terms would arise
@@ -132,7 +131,7 @@ def symmetric(scope: Scope, a: Tensor, b: Tensor) -> bool:
     return canonical(replace_tensors(scope, {a: b, b: a})) == canonical(scope)
 
 
-def _guarded(record: Normal) -> bool:
+def _guarded(record: Record) -> bool:
     return (isinstance(record, Core) and bool(record.guards)) or any(map(_guarded, record.parts()))
 
 
@@ -270,7 +269,7 @@ def _boolean(inner: Sum) -> bool:
     return factor is not None and is_bool(factor)
 
 
-def _typed(record: Normal) -> bool:
+def _typed(record: Record) -> bool:
     """True where a read or a conversion gives the record its element type."""
     if isinstance(record, Leaf):
         return not isinstance(record.source, Table)
