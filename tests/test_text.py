@@ -43,7 +43,7 @@ GOLDEN = {
     "L[i:4](max[r:(N // 2)](x[i + r, 0] | -inf))": compute(
         (4,), lambda i: fold("max", (floordiv(N, 2),), lambda r: X.padded(float("-inf"))[i + r, 0])
     ),
-    "L[i:max(3, N)](size(max(3, N)))": compute((largest(N, 3),), lambda i: largest(N, 3)),
+    "L[i:max(3, symbol(N, 1))](size(max(3, symbol(N, 1))))": compute((largest(N, 3),), lambda i: largest(N, 3)),
     "L[i:'batch size'](b[i])": compute((B,), lambda i: NAMED["b"][i]),
     "L[i:4]((1 if i - 2 >= 0 else 2) if i - 1 >= 0 else 3)": compute(
         (4,), lambda i: where(i - 1, where(i - 2, 1, 2), 3)

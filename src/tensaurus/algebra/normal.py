@@ -17,8 +17,8 @@ from typing import TypeAlias
 
 from tensaurus.algebra.expr import Const, Scope, Source, Tensor
 from tensaurus.algebra.functions import FUNCTIONS
-from tensaurus.algebra.printer import digest, show_constant, show_size
-from tensaurus.algebra.record import Names, Record, bind_names
+from tensaurus.algebra.printer import Names, digest, show_constant, show_size
+from tensaurus.algebra.record import Record, bind_names
 from tensaurus.algebra.size import Atom, Axis, Number, Size, Symbol, nonnegative, polynomial, terms_of
 from tensaurus.algebra.typing import dtype_of
 

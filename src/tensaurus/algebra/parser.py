@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import reduce
 from typing import Any, NoReturn
@@ -18,18 +20,49 @@ from tensaurus.algebra.expr import (
     Reduce,
     Scope,
     Select,
+    Source,
     Tensor,
     axis,
+    table,
 )
 from tensaurus.algebra.functions import FUNCTIONS, cast_target
 from tensaurus.algebra.printer import LITERALS, VARIADIC, symbols_of
 from tensaurus.algebra.size import Axis, Symbol, floordiv, largest, mod, polynomial, smallest
 
+_PIECE = re.compile(r"""((?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^;'"])+)""")  # no semicolon but in quotes
+
 
 def parse(text: str, tensors: Mapping[str, Tensor]) -> Scope:
     """The scope with this text, its axes new.  Raises ValueError."""
     node = _expression(text)
-    return _Reader(text, tensors).scope(node, {})
+    sources = [item.value for item in ast.walk(node) if isinstance(item, ast.Subscript)]
+    names = [_name(source) for source in sources]
+    read = {name: tensors[name] for name in names if name in tensors}
+    return _Reader(text, read).scope(node)
+
+
+def parse_declarations(text: str) -> dict[str, Tensor]:
+    """The tensors that `declarations` shows.  Raises ValueError."""
+    kinds: dict[str, ast.expr] = {}
+    reader = _Reader(text, {}, {})
+    for piece in filter(None, map(str.strip, _PIECE.findall(text))):
+        match _expression("{" + piece + "}"):
+            case ast.Dict([name], [kind]) if name is not None:
+                kinds[_name(name)] = kind
+            case ast.Set([ast.Compare(left, [ast.GtE() | ast.LtE() as order], [bound])]):
+                found = reader.symbols.get(_name(left)) or Symbol(_name(left))
+                side = "low" if isinstance(order, ast.GtE) else "high"
+                reader.symbols[found.name] = replace(found, **{side: reader.size(bound, {})})
+            case _:
+                raise ValueError(f"not a declaration: {piece!r}")
+    return {name: reader.tensor(name, kind) for name, kind in kinds.items()}
+
+
+def _name(node: ast.expr) -> str:
+    match node:
+        case ast.Name(id=str(name)) | ast.Constant(value=str(name)):
+            return name
+    return ""
 
 
 def parse_size(text: str, names: Mapping[str, Any] | None = None) -> Any:
@@ -51,22 +84,30 @@ def _expression(text: str) -> ast.expr:
 class _Reader:
     """One parse: names of axes are lexical, all else is looked up in the tensors."""
 
-    def __init__(self, text: str, tensors: Mapping[str, Tensor]):
+    def __init__(self, text: str, tensors: Mapping[str, Tensor], symbols: dict[str, Symbol | None] | None = None):
         self.text = text
         self.tensors = tensors
-        self.symbols = symbols_of(tuple(tensors.values()))
+        self.symbols = symbols_of(tensors.values()) if symbols is None else symbols
 
     def fail(self, node: ast.AST, reason: str) -> NoReturn:
         place = ast.get_source_segment(self.text.strip(), node)
         raise ValueError(f"{reason}: {place!r}")
 
-    def scope(self, node: ast.expr, axes: Mapping[str, Any]) -> Scope:
+    def scope(self, node: ast.expr) -> Scope:
         match node:
             case ast.Call(func=ast.Subscript(ast.Name(id="L"), ranges), args=[body], keywords=[]):
                 named = self.ranges(ranges)
                 # a scope is closed: the axes around it are not seen inside
                 return Scope(tuple(named.values()), self.body(body, _sized(named)))
         self.fail(node, "not a scope L[...](...)")
+
+    def tensor(self, name: str, node: ast.expr) -> Tensor:
+        match node:
+            case ast.Compare(kind, [ast.NotEq()], [ast.Constant(value=0)]):
+                return replace(self.tensor(name, kind), nonzero=True)
+            case ast.Subscript(value=ast.Name(id=dtype), slice=shape):
+                return Tensor(name, tuple(self.size(n, {}) for n in _items(shape)), dtype)
+        self.fail(node, "not a type")
 
     def ranges(self, node: ast.expr) -> dict[str, Axis]:
         named: dict[str, Axis] = {}
@@ -121,16 +162,26 @@ class _Reader:
     def read(
         self, node: ast.expr, source: ast.expr, indices: Sequence[ast.expr], axes: Mapping[str, Any]
     ) -> Read:
+        found: Source
         match source:
             case ast.Name(id=name) | ast.Constant(value=str(name)):
                 if name not in self.tensors:
                     self.fail(node, f"no tensor {name}")
-                found: Tensor | Scope = self.tensors[name]
+                found = self.tensors[name]
+            case ast.List():
+                found = table(self.rows(source))
             case _:
-                found = self.scope(source, axes)
+                found = self.scope(source)
         if found.rank != len(indices):
             self.fail(node, f"{len(indices)} indices into rank {found.rank}")
         return Read(found, tuple(self.size(i, axes) for i in indices))
+
+    def rows(self, node: ast.expr) -> Any:
+        """The numbers of a table."""
+        if isinstance(node, ast.List):
+            return [self.rows(item) for item in node.elts]
+        value = self.size(node, {}, free=False)
+        return value if isinstance(value, (int, Fraction)) else self.fail(node, "not a number")
 
     def guard(self, node: ast.expr, axes: Mapping[str, Any]) -> tuple[Any, ...]:
         match node:
@@ -158,7 +209,11 @@ class _Reader:
                     return polynomial(axes[name])
                 if not free:
                     self.fail(node, "unknown name")
+                if name in self.symbols and self.symbols[name] is None:
+                    self.fail(node, "two symbols of one name")
                 return polynomial(self.symbols.get(name) or Symbol(name))
+            case ast.Call(func=ast.Name(id="symbol"), args=[name, low, *high], keywords=[]) if len(high) < 2:
+                return polynomial(Symbol(_name(name), run(low), *map(run, high)))
             case ast.UnaryOp(op=ast.USub(), operand=inner):
                 return 0 - run(inner)
             case ast.BinOp(left=left, op=op, right=right):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from keyword import iskeyword
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from tensaurus.algebra.expr import (
     MONOIDS,
@@ -33,18 +33,21 @@ from tensaurus.algebra.size import (
     atoms,
     terms_of,
 )
-from tensaurus.algebra.walk import binds, sizes, tensors, walk
+from tensaurus.algebra.walk import binds, sizes, walk
 
 VARIADIC = frozenset({"add", "mul", "max", "min", "and", "or"})
 LITERALS = {"inf": float("inf"), "nan": float("nan")}
 KEPT, REDUCED = "ijklmnopq", "rstuvabcdefgh"  # names of axes of scopes, of reductions
-_RESERVED = frozenset({*LITERALS, "L", *MONOIDS, "look", "size"})
+_RESERVED = frozenset({*LITERALS, "L", *MONOIDS, "look", "size", "symbol"})
+
+Names: TypeAlias = Mapping[Any, str]  # of axes and symbols
 
 
 def show(item: Scope | Body) -> str:
     """The text of a scope or of a body, whose open axes keep their own names."""
-    printer = Printer(names_in(item))
-    return printer.scope(item) if isinstance(item, Scope) else printer.body(item, {})
+    free = free_in(item)
+    printer = Printer(free.names, free.unbounded)
+    return printer.scope(item) if isinstance(item, Scope) else printer.body(item, printer.symbols)
 
 
 _digests: dict[int, tuple[Scope, str]] = {}
@@ -57,7 +60,8 @@ def digest(scope: Scope) -> str:
     if found is None:
         if len(_digests) >= 4096:
             _digests.clear()
-        text = Printer(names_in(scope, nested=False), brief=True).scope(scope)
+        free = free_in(scope, nested=False)
+        text = Printer(free.names, free.unbounded, brief=True).scope(scope)
         found = _digests[id(scope)] = scope, short(text)
     return found[1]
 
@@ -70,7 +74,7 @@ def short(text: str) -> str:
     return name
 
 
-def show_size(size: Any, names: Mapping[Axis, str]) -> str:
+def show_size(size: Any, names: Names) -> str:
     """The text of a size under these names of axes: sorted by text, so independent of the axes' own names."""
     if not isinstance(size, (Poly, Atom)):
         return str(size)
@@ -87,7 +91,7 @@ def show_size(size: Any, names: Mapping[Axis, str]) -> str:
     return text[3:] if text.startswith(" + ") else "-" + text[3:]
 
 
-def _factor(atom: Atom, names: Mapping[Axis, str]) -> str:
+def _factor(atom: Atom, names: Names) -> str:
     match atom:
         case Axis():
             return names.get(atom) or _quoted(atom.name)
@@ -96,14 +100,15 @@ def _factor(atom: Atom, names: Mapping[Axis, str]) -> str:
         case Largest(args):
             return f"max({', '.join(sorted(show_size(a, names) for a in args))})"
         case Looked(read, low, high):
-            inside = Printer(set(names.values()) | names_in(read)).body(read, names)
+            symbols = {a: text for a, text in names.items() if isinstance(a, Symbol)}
+            inside = Printer(set(names.values()) | free_in(read).names, symbols).body(read, names)
             return f"look({inside}, {show_size(low, names)}, {show_size(high, names)})"
         case Symbol(name):
-            return _quoted(name)
+            return names.get(atom) or _quoted(name)
     return atom.key
 
 
-def _operand(size: Any, names: Mapping[Axis, str]) -> str:
+def _operand(size: Any, names: Names) -> str:
     text = show_size(size, names)
     return text if text.isidentifier() or text.isdigit() else f"({text})"
 
@@ -120,9 +125,10 @@ def letters(letters: str) -> Iterator[str]:
 
 
 class Printer:
-    """Prints bodies, giving every axis a name that nothing else has."""
+    """Prints bodies, giving every axis a name that nothing else has, and some symbols a text."""
 
-    def __init__(self, taken: set[str], brief: bool = False):
+    def __init__(self, taken: set[str], symbols: Names, brief: bool = False):
+        self.symbols = symbols
         self.brief = brief
         self.taken = taken | _RESERVED
         self.kept = letters(KEPT)
@@ -135,13 +141,13 @@ class Printer:
         return names
 
     def scope(self, scope: Scope) -> str:
-        inner = self.named(scope.axes, self.kept)
+        inner = {**self.symbols, **self.named(scope.axes, self.kept)}
         return f"L[{self.ranges(scope.axes, inner)}]({self.body(scope.body, inner)})"
 
-    def ranges(self, axes: Sequence[Axis], names: Mapping[Axis, str]) -> str:
-        return ", ".join(f"{names[a]}:{show_size(a.extent, {})}" for a in axes) or "()"
+    def ranges(self, axes: Sequence[Axis], names: Names) -> str:
+        return ", ".join(f"{names[a]}:{show_size(a.extent, self.symbols)}" for a in axes) or "()"
 
-    def body(self, body: Body, names: Mapping[Axis, str]) -> str:
+    def body(self, body: Body, names: Names) -> str:
         match body:
             case Const(value):
                 return show_constant(value, names)
@@ -166,16 +172,16 @@ class Printer:
             return f"{{{digest(source)}}}" if self.brief else self.scope(source)
         return source.text if isinstance(source, Table) else _quoted(source.name)
 
-    def branch(self, body: Body, names: Mapping[Axis, str]) -> str:
+    def branch(self, body: Body, names: Names) -> str:
         text = self.body(body, names)
         return f"({text})" if isinstance(body, Select) else text
 
 
-def show_constant(value: Any, names: Mapping[Axis, str]) -> str:
+def show_constant(value: Any, names: Names) -> str:
     """A literal of a body."""
     if isinstance(value, Poly):
         text = show_size(value, names)
-        return f"size({text})" if text.startswith(("max(", "look(")) else text
+        return f"size({text})" if text.startswith(("max(", "look(", "symbol(")) else text
     return str(value)
 
 
@@ -187,43 +193,97 @@ def chain(body: Call) -> tuple[Body, ...]:
     return body.args
 
 
-def names_in(item: Scope | Body, nested: bool = True) -> set[str]:
-    """Names of tensors, symbols and open axes: no axis may be given one of them."""
-    found: set[str] = set()
+class Free(NamedTuple):
+    """What an expression has from outside, each once, in the order of appearance."""
+
+    tensors: dict[Tensor, None]
+    symbols: dict[Symbol, None]
+    axes: dict[Axis, None]
+
+    @property
+    def names(self) -> set[str]:
+        """No axis may be given one of them."""
+        return {item.name for group in self for item in group}
+
+    @property
+    def unbounded(self) -> Names:
+        """The texts of symbols whose bounds no shape of the tensors tells."""
+        known = symbols_of(self.tensors)
+        plain = {s for s in self.symbols if s == (known[s.name] if s.name in known else Symbol(s.name))}
+        return {s: _bounded(s) for s in self.symbols if s not in plain}
+
+
+def free_in(item: Scope | Body, nested: bool = True) -> Free:
+    """The tensors, symbols and open axes of an expression; `nested`: those of the scopes it reads, too."""
+    found = Free({}, {}, {})
 
     def size(value: Size, bound: frozenset[Axis]) -> None:
-        for atom in atoms(value) if isinstance(value, Poly) else ():
+        if not isinstance(value, Poly):
+            return
+        for atom in atoms(value):
             if isinstance(atom, Axis):
                 size(atom.extent, bound)
-            if isinstance(atom, (Symbol, Axis)) and atom not in bound:
-                found.add(atom.name)
+                if atom not in bound:
+                    found.axes[atom] = None
+            elif isinstance(atom, Symbol):
+                found.symbols[atom] = None
+                size(atom.high or 0, bound)
 
-    for a in item.axes if isinstance(item, Scope) else ():
-        size(a.extent, frozenset())
+    def shape(sizes: Iterable[Size]) -> None:
+        for value in sizes:
+            size(value, frozenset())
+
+    if isinstance(item, Scope):
+        shape(item.shape)
     for body, bound in walk(item, nested):
         for value in sizes(body):
             size(value, bound)
-        for a in binds(body):
-            size(a.extent, frozenset())
+        shape(a.extent for a in binds(body))
         if isinstance(body, Read):
+            shape(body.source.shape)
             if isinstance(body.source, Tensor):
-                found.add(body.source.name)
-            else:
-                for extent in body.source.shape:
-                    size(extent, frozenset())
+                found.tensors[body.source] = None
     return found
 
 
-def symbols_of(items: Sequence[Tensor]) -> dict[str, Symbol]:
-    """The symbols in the shapes of tensors, by name."""
-    inside = (a for t in items for extent in t.shape for a in atoms(extent))
-    return {a.name: a for a in inside if isinstance(a, Symbol)}
+def names_in(item: Scope | Body) -> set[str]:
+    """Names of tensors, symbols and open axes: no axis may be given one of them."""
+    return free_in(item).names
+
+
+def symbols_of(tensors: Iterable[Tensor]) -> dict[str, Symbol | None]:
+    """The symbols in the shapes of tensors by name, None for a name that two of them have."""
+    found: dict[str, Symbol | None] = {}
+    for a in (a for t in tensors for extent in t.shape for a in atoms(extent)):
+        if isinstance(a, Symbol) and found.setdefault(a.name, a) != a:
+            found[a.name] = None
+    return found
+
+
+def _bounded(symbol: Symbol) -> str:
+    high = "" if symbol.high is None else f", {_high(symbol)}"
+    return f"symbol({_quoted(symbol.name)}, {symbol.low}{high})"
+
+
+def _high(symbol: Symbol) -> str:
+    inside = {a: _bounded(a) for a in atoms(symbol.high) if isinstance(a, Symbol)}
+    return show_size(symbol.high, inside)
 
 
 def declarations(scope: Scope) -> str:
-    """The tensors that a scope reads: `x: float32[3, N]; w: float32[3]`, symbols with their least values."""
-    known = tensors(scope)
-    low = {s.name: s.low for s in symbols_of(known).values() if s.low}
-    pieces = [f"{_quoted(t.name)}: {t.dtype}[{', '.join(show_size(n, {}) for n in t.shape)}]" for t in known]
-    pieces += [f"{_quoted(name)} >= {low[name]}" for name in sorted(low)]
-    return "; ".join(sorted(pieces))
+    """The tensors that a scope reads, and the bounds of the symbols in their shapes.
+
+    w: float32[3] != 0; x: float32[3, N]; N >= 1; N <= 512         != 0 says that no element is zero
+    """
+    free = free_in(scope)
+    unbounded = free.unbounded
+    bounds: dict[str, list[str]] = {}
+    pieces = []
+    for t in free.tensors:
+        shape = ", ".join(show_size(n, unbounded) for n in t.shape) or "()"
+        pieces.append(f"{_quoted(t.name)}: {t.dtype}[{shape}]{' != 0' if t.nonzero else ''}")
+    for s in symbols_of(free.tensors).values():
+        if s is not None:
+            bounds[s.name] = [f"{_quoted(s.name)} >= {s.low}"] * (s.low != 0)
+            bounds[s.name] += [f"{_quoted(s.name)} <= {_high(s)}"] * (s.high is not None)
+    return "; ".join(sorted(pieces) + [bound for name in sorted(bounds) for bound in bounds[name]])

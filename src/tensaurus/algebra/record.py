@@ -10,12 +10,10 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import factorial, prod
-from typing import Any, TypeAlias
+from typing import Any
 
-from tensaurus.algebra.printer import KEPT, REDUCED, letters, show_size
+from tensaurus.algebra.printer import KEPT, REDUCED, Names, letters, show_size
 from tensaurus.algebra.size import Atom, Axis, Size, atoms, polynomial, substitute
-
-Names: TypeAlias = Mapping[Axis, str]
 
 PERMUTATIONS = 720  # orders of indistinguishable axes that are tried; beyond, the order is arbitrary
 

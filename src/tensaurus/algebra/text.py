@@ -7,9 +7,10 @@
              |  body if size >= 0 and ... else body
              |  sum[r:extent, ...](body)                    or max, min, prod
              |  size(size)                                  a size whose text would begin like a function
-    source ::=  tensor | scope
+    source ::=  tensor | scope | [number, ...] | [[number, ...], ...]       nested lists are a literal table
     size   ::=  integers, symbols and axes under  + - * // %,  max(size, ...), min(size, ...),
                 look(read, low, high)                       an index read from an integer tensor
+                symbol(N, low), symbol(N, low, high)        one with bounds that no tensor's shape tells
 
 It is a subset of Python's expressions, parsed by Python's own grammar and never run.  Names that are not
 identifiers stand in quotes; `and`, `or`, `not` are written `and_`, `or_`, `not_`.
@@ -20,7 +21,7 @@ Axes are named in order of appearance (i, j, k... and r, s, t... for reduced one
 are, so alpha-equal expressions have equal texts.  Texts are exact: `show(parse(show(s), ...)) == show(s)`.
 """
 
-from tensaurus.algebra.parser import parse, parse_size
+from tensaurus.algebra.parser import parse, parse_declarations, parse_size
 from tensaurus.algebra.printer import declarations, show, show_size
 
-__all__ = ["declarations", "parse", "parse_size", "show", "show_size"]
+__all__ = ["declarations", "parse", "parse_declarations", "parse_size", "show", "show_size"]

@@ -20,8 +20,8 @@ from tensaurus.algebra.normal import (
     Literal,
     Sum,
 )
-from tensaurus.algebra.printer import names_in, show_size
-from tensaurus.algebra.record import Names, Naming, Record, axes_in, ordered
+from tensaurus.algebra.printer import Names, names_in, show_size
+from tensaurus.algebra.record import Naming, Record, axes_in, ordered
 from tensaurus.algebra.size import Axis, Number, Size, polynomial, product
 
 
