@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tensaurus.algebra.expr import Body, Read, Scope, axis
+from tensaurus.algebra.expr import Body, Scope, Source, axis
 from tensaurus.algebra.size import (
     Atom,
     Axis,
@@ -20,7 +20,7 @@ from tensaurus.algebra.size import (
     substitute,
     terms_of,
 )
-from tensaurus.algebra.walk import Rewriting, bodies, replace_axes, sizes
+from tensaurus.algebra.walk import Rewriting, bodies, sizes
 
 
 class _Binding(Rewriting):
@@ -63,23 +63,26 @@ def split_axes(scope: Scope) -> Scope:
         whole, step = found[0]
         assert isinstance(whole.extent, int)
         high, low = axis(whole.extent // step), axis(step)
-        value: dict[Atom, Any] = {whole: polynomial(high) * step + polynomial(low)}
-        respread = _Respread({whole: (high, low)})
-        body, axes = respread.body(replace_axes(body, value)), respread.axes(axes)
+        respread = _Respread(whole, high, low, step)
+        body, axes = respread.body(body), respread.axes(axes)
 
 
 class _Respread(Rewriting):
-    """Axes replaced by their digits where they are bound."""
+    """An axis replaced by its two digits in one scope, where it is bound, too."""
 
-    def __init__(self, digits: Mapping[Axis, tuple[Axis, Axis]]):
+    def __init__(self, whole: Axis, high: Axis, low: Axis, step: int):
         super().__init__()
-        self.digits = digits
+        self.digits = {whole: (high, low)}
+        self.value: dict[Atom, Any] = {whole: polynomial(high) * step + polynomial(low)}
+
+    def source(self, source: Source) -> Source:
+        return source
 
     def axes(self, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
         return tuple(d for a in axes for d in self.digits.get(a, (a,)))
 
-    def read(self, read: Read) -> Read:
-        return read
+    def size(self, size: Size) -> Size:
+        return substitute(size, self.value)  # type: ignore[no-any-return]
 
 
 def open_atoms(size: Size) -> set[Atom]:

@@ -25,8 +25,8 @@ from tensaurus.algebra.expr import (
     axis,
     table,
 )
-from tensaurus.algebra.functions import FUNCTIONS, cast_target
-from tensaurus.algebra.printer import LITERALS, VARIADIC, symbols_of
+from tensaurus.algebra.functions import FUNCTIONS, VARIADIC, cast_target
+from tensaurus.algebra.printer import LITERALS, symbols_of
 from tensaurus.algebra.size import Axis, Symbol, floordiv, largest, mod, polynomial, smallest
 
 _PIECE = re.compile(r"""((?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^;'"])+)""")  # no semicolon but in quotes
@@ -44,7 +44,7 @@ def parse(text: str, tensors: Mapping[str, Tensor]) -> Scope:
 def parse_declarations(text: str) -> dict[str, Tensor]:
     """The tensors that `declarations` shows.  Raises ValueError."""
     kinds: dict[str, ast.expr] = {}
-    reader = _Reader(text, {}, {})
+    reader = _Reader(text, {})
     for piece in filter(None, map(str.strip, _PIECE.findall(text))):
         match _expression("{" + piece + "}"):
             case ast.Dict([name], [kind]) if name is not None:
@@ -84,10 +84,10 @@ def _expression(text: str) -> ast.expr:
 class _Reader:
     """One parse: names of axes are lexical, all else is looked up in the tensors."""
 
-    def __init__(self, text: str, tensors: Mapping[str, Tensor], symbols: dict[str, Symbol | None] | None = None):
+    def __init__(self, text: str, tensors: Mapping[str, Tensor]):
         self.text = text
         self.tensors = tensors
-        self.symbols = symbols_of(tensors.values()) if symbols is None else symbols
+        self.symbols = symbols_of(tensors.values())
 
     def fail(self, node: ast.AST, reason: str) -> NoReturn:
         place = ast.get_source_segment(self.text.strip(), node)

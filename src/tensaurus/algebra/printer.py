@@ -22,6 +22,7 @@ from tensaurus.algebra.expr import (
     Table,
     Tensor,
 )
+from tensaurus.algebra.functions import VARIADIC
 from tensaurus.algebra.size import (
     Atom,
     Axis,
@@ -35,7 +36,6 @@ from tensaurus.algebra.size import (
 )
 from tensaurus.algebra.walk import binds, sizes, walk
 
-VARIADIC = frozenset({"add", "mul", "max", "min", "and", "or"})
 LITERALS = {"inf": float("inf"), "nan": float("nan")}
 KEPT, REDUCED = "ijklmnopq", "rstuvabcdefgh"  # names of axes of scopes, of reductions
 _RESERVED = frozenset({*LITERALS, "L", *MONOIDS, "look", "size", "symbol"})
@@ -99,9 +99,11 @@ def _factor(atom: Atom, names: Names) -> str:
             return f"({_operand(top, names)} // {_operand(bottom, names)})"
         case Largest(args):
             return f"max({', '.join(sorted(show_size(a, names) for a in args))})"
-        case Looked(read, low, high):
+        case Looked(Read(source, indices, outside), low, high):
             symbols = {a: text for a, text in names.items() if isinstance(a, Symbol)}
-            inside = Printer(set(names.values()) | free_in(read).names, symbols).body(read, names)
+            # a scope is closed: its axes may have any names
+            taken = free_in(source).names if isinstance(source, Scope) else set()
+            inside = Printer(taken, symbols).element(source, indices, outside, names)
             return f"look({inside}, {show_size(low, names)}, {show_size(high, names)})"
         case Symbol(name):
             return names.get(atom) or _quoted(name)
@@ -111,6 +113,11 @@ def _factor(atom: Atom, names: Names) -> str:
 def _operand(size: Any, names: Names) -> str:
     text = show_size(size, names)
     return text if text.isidentifier() or text.isdigit() else f"({text})"
+
+
+def show_name(source: Tensor | Table) -> str:
+    """How it is called where it is read."""
+    return source.text if isinstance(source, Table) else _quoted(source.name)
 
 
 def _quoted(name: str) -> str:
@@ -152,8 +159,7 @@ class Printer:
             case Const(value):
                 return show_constant(value, names)
             case Read(source, indices, outside):
-                text = self.source(source) + f"[{', '.join(show_size(i, names) for i in indices) or '()'}]"
-                return text if outside is None else f"{text} | {show_constant(outside.value, names)}"
+                return self.element(source, indices, outside, names)
             case Call(fn, args):
                 flat = chain(body) if fn in VARIADIC else args
                 name = fn + "_" if iskeyword(fn) else fn
@@ -167,10 +173,13 @@ class Printer:
                 return f"{monoid}[{self.ranges(axes, wider)}]({self.body(inner, wider)})"
         raise TypeError(type(body))
 
-    def source(self, source: Source) -> str:
+    def element(self, source: Source, indices: Sequence[Size], outside: Const | None, names: Names) -> str:
         if isinstance(source, Scope):
-            return f"{{{digest(source)}}}" if self.brief else self.scope(source)
-        return source.text if isinstance(source, Table) else _quoted(source.name)
+            text = f"{{{digest(source)}}}" if self.brief else self.scope(source)
+        else:
+            text = show_name(source)
+        text += f"[{', '.join(show_size(i, names) for i in indices) or '()'}]"
+        return text if outside is None else f"{text} | {show_constant(outside.value, names)}"
 
     def branch(self, body: Body, names: Names) -> str:
         text = self.body(body, names)
@@ -273,17 +282,21 @@ def _high(symbol: Symbol) -> str:
 def declarations(scope: Scope) -> str:
     """The tensors that a scope reads, and the bounds of the symbols in their shapes.
 
-    w: float32[3] != 0; x: float32[3, N]; N >= 1; N <= 512         != 0 says that no element is zero
+    N <= 512; N >= 1; w: float32[3] != 0; x: float32[3, N]         != 0 says that no element is zero
     """
-    free = free_in(scope)
+    return declared(free_in(scope))
+
+
+def declared(free: Free) -> str:
+    """As `declarations`, of what an expression has from outside."""
     unbounded = free.unbounded
-    bounds: dict[str, list[str]] = {}
     pieces = []
     for t in free.tensors:
         shape = ", ".join(show_size(n, unbounded) for n in t.shape) or "()"
         pieces.append(f"{_quoted(t.name)}: {t.dtype}[{shape}]{' != 0' if t.nonzero else ''}")
     for s in symbols_of(free.tensors).values():
-        if s is not None:
-            bounds[s.name] = [f"{_quoted(s.name)} >= {s.low}"] * (s.low != 0)
-            bounds[s.name] += [f"{_quoted(s.name)} <= {_high(s)}"] * (s.high is not None)
-    return "; ".join(sorted(pieces) + [bound for name in sorted(bounds) for bound in bounds[name]])
+        if s is not None and s.low != 0:
+            pieces.append(f"{_quoted(s.name)} >= {s.low}")
+        if s is not None and s.high is not None:
+            pieces.append(f"{_quoted(s.name)} <= {_high(s)}")
+    return "; ".join(sorted(pieces))

@@ -95,7 +95,7 @@ def bind_names(
     wider = dict(names)
     for place, a in enumerate(order):
         wider[a] = f"~{depth + place}"
-    return wider, "[" + ", ".join(show_size(a.extent, {}) for a in order) + "]"
+    return wider, "[" + ", ".join(show_size(a.extent, names) for a in order) + "]"
 
 
 def ordered(
@@ -115,7 +115,7 @@ def ordered(
         found += [show_size(g, wider) for g in guards if marked is None or marked in axes_in(g)]
         return sorted(found)
 
-    signature: dict[Axis, Any] = {a: show_size(a.extent, {}) for a in axes}
+    signature: dict[Axis, Any] = {a: show_size(a.extent, names) for a in axes}
     colours = _ranked(signature)
     while max(colours.values()) < len(axes) - 1:
         wider = {**names, **{a: f"?{colours[a]}" for a in axes}}

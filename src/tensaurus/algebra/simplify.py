@@ -53,7 +53,7 @@ from tensaurus.algebra.sums import (
     times,
 )
 from tensaurus.algebra.typing import dtype_of, literal_dtype
-from tensaurus.algebra.walk import replace_tensors, tensors, with_reads
+from tensaurus.algebra.walk import operands, replace_tensors, tensors, with_reads
 from tensaurus.algebra.writer import body_of
 
 INLINED = 24  # records that a scope may have to be put where it is read
@@ -225,7 +225,7 @@ def _read(source: Source, indices: tuple[Size, ...], outside: Const | None) -> S
 
 def _call(fn: str, args: tuple[Body, ...], names: Mapping[Atom, Any], body: Body) -> Sum:
     if fn in ("add", "mul"):
-        flat = [normal(a, names) for a in _chained(fn, args)]
+        flat = [normal(a, names) for a in operands(body)]
         if not any(_boolean(a) for a in flat):
             return plus(*flat) if fn == "add" else times(*flat)
         return applied(fn, [normal(a, names) for a in args])
@@ -255,13 +255,6 @@ def _exact(inner: Sum, dtype: str) -> bool:
         return dtype in ("int", "real")
     value = inner.constant
     return value is not None and (-128 if dtype.startswith("int") else 0) <= value < 128
-
-
-def _chained(fn: str, args: tuple[Body, ...]) -> list[Body]:
-    flat: list[Body] = []
-    for arg in args:
-        flat.extend(_chained(fn, arg.args) if isinstance(arg, Call) and arg.fn == fn else (arg,))
-    return flat
 
 
 def _boolean(inner: Sum) -> bool:

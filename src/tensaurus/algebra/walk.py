@@ -21,6 +21,7 @@ from tensaurus.algebra.expr import (
     Source,
     Tensor,
 )
+from tensaurus.algebra.functions import VARIADIC
 from tensaurus.algebra.size import Atom, Axis, Poly, Size, polynomial, substitute, terms_of
 
 
@@ -34,6 +35,18 @@ def children(body: Body) -> tuple[Body, ...]:
         case Reduce(_, _, inner):
             return (inner,)
     return ()
+
+
+def operands(body: Body, fn: str = "") -> tuple[Body, ...]:
+    """(a, b, c) of f(f(a, b), c) and f(a, f(b, c)), of an associative f; (a, b) of another g(a, b).
+
+    `fn`: of this f, (body,) for any other body.
+    """
+    if not isinstance(body, Call) or fn not in ("", body.fn):
+        return (body,)
+    if body.fn not in VARIADIC:
+        return body.args
+    return tuple(part for arg in body.args for part in operands(arg, body.fn))
 
 
 def sizes(body: Body) -> tuple[Size, ...]:
@@ -180,14 +193,13 @@ class Rewriting:
         return rebuilt(body, self.body, self.size, self.source, self.axes)
 
 
-def rewrite_sizes(body: Body, change: Callable[[Size], Size]) -> Body:
-    """The body with every size in it changed; source scopes are closed and stay."""
-    return rebuilt(body, lambda inner: rewrite_sizes(inner, change), change)
-
-
 def replace_axes(body: Body, values: Mapping[Atom, Any]) -> Body:
-    """The body with axes replaced by sizes."""
-    return rewrite_sizes(body, lambda size: substitute(size, values)) if values else body
+    """The body with axes replaced by sizes, where they are not bound anew."""
+    if not values.keys().isdisjoint(binds(body)):
+        values = {a: value for a, value in values.items() if a not in binds(body)}
+    if not values:
+        return body
+    return rebuilt(body, lambda inner: replace_axes(inner, values), lambda size: substitute(size, values))
 
 
 class _Replacing(Rewriting):
