@@ -18,13 +18,14 @@ from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
+from tensaurus.algebra.poly import Wider
 from tensaurus.algebra.size import Arithmetic, Atom, Axis, Number, Poly, Size, polynomial
 
 Scalar: TypeAlias = bool | int | float | Fraction | Poly
 Index: TypeAlias = Size
 
 
-class Body:
+class Body(Wider):
     """A scalar expression over axes.  Arithmetic on bodies builds calls."""
 
     __slots__ = ()

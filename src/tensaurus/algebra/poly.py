@@ -17,6 +17,12 @@ Number: TypeAlias = int | Fraction
 Size: TypeAlias = Union[int, "Poly"]
 
 
+class Wider:
+    """What may contain sizes: its own operators combine it with them."""
+
+    __slots__ = ()
+
+
 class Arithmetic:
     """Operators of everything that can stand in a size.
 
@@ -27,7 +33,7 @@ class Arithmetic:
     quotient: ClassVar[Callable[[Any, Any], Any]]
 
     def __add__(self, other: Any) -> Any:
-        return plus(self, other)
+        return NotImplemented if isinstance(other, Wider) else plus(self, other)
 
     __radd__ = __add__
 
@@ -35,24 +41,24 @@ class Arithmetic:
         return times(-1, self)
 
     def __sub__(self, other: Any) -> Any:
-        return plus(self, times(-1, other))
+        return NotImplemented if isinstance(other, Wider) else plus(self, times(-1, other))
 
     def __rsub__(self, other: Any) -> Any:
         return plus(other, times(-1, self))
 
     def __mul__(self, other: Any) -> Any:
-        return times(self, other)
+        return NotImplemented if isinstance(other, Wider) else times(self, other)
 
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Any) -> Any:
-        return Arithmetic.quotient(self, other)
+        return NotImplemented if isinstance(other, Wider) else Arithmetic.quotient(self, other)
 
     def __rfloordiv__(self, other: Any) -> Any:
         return Arithmetic.quotient(other, self)
 
     def __mod__(self, other: Any) -> Any:
-        return self - other * Arithmetic.quotient(self, other)
+        return NotImplemented if isinstance(other, Wider) else self - other * Arithmetic.quotient(self, other)
 
     def __rmod__(self, other: Any) -> Any:
         return other - self * Arithmetic.quotient(other, self)
