@@ -1,4 +1,4 @@
-"""Random expressions with everything that texts and interning must keep, and random ways to write them anew."""
+"""Random expressions with all that texts and interning must keep, and random ways to write them anew."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tensaurus.algebra.expr import (
     Tensor,
     axis,
     call,
-    look,
     lift,
+    look,
     table,
 )
 from tensaurus.algebra.functions import FUNCTIONS, VARIADIC
@@ -85,7 +85,7 @@ class Rewritten(Rewriting):
             fn = self.rng.choice(sorted(NEUTRAL))
             return Call(fn, tuple(self.shuffled([self.body(body), Const(NEUTRAL[fn])])))
         match body:
-            case Call(fn, _) if FUNCTIONS[fn].commutative if fn in FUNCTIONS else False:
+            case Call(fn, _) if fn in FUNCTIONS and FUNCTIONS[fn].commutative:
                 found = self.shuffled([self.body(part) for part in operands(body)])
                 if fn not in VARIADIC:
                     return Call(fn, tuple(found))
@@ -94,7 +94,7 @@ class Rewritten(Rewriting):
                     found[place : place + 2] = [Call(fn, (found[place], found[place + 1]))]
                 return found[0]
             case Select(guard, then, other):
-                sizes = self.shuffled([self.size(g) for g in guard] + [self.size(guard[0])] * self.rng.randint(0, 1))
+                sizes = self.shuffled([self.size(g) for g in (*guard, *guard[: self.rng.randint(0, 1)])])
                 return Select(tuple(sizes), self.body(then), self.body(other))
             case Reduce(monoid, axes, inner):
                 while isinstance(inner, Reduce) and inner.monoid == monoid:
@@ -124,7 +124,7 @@ class Mistaken(Rewriting):
     def body(self, body: Body) -> Body:
         if self.hit():
             match body:
-                case Read(source, indices, outside) if len(indices) == 2 and source.shape[0] == source.shape[1]:
+                case Read(source, indices, outside) if len(indices) == 2 and len({*source.shape}) == 1:
                     return Read(source, indices[::-1], outside)
                 case Read(source, indices, Const(value)):
                     return Read(source, indices, Const(value + 1))  # type: ignore[operator]

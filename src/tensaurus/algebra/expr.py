@@ -279,13 +279,14 @@ def look(source: Read, low: Size, high: Size) -> Size:
 def table(rows: Any) -> Table:
     """The table of these rows: a sequence of numbers, or of rows of one length.  Raises ValueError."""
     shape: list[int] = []
-    values: list[Any] = list(rows)
+    values = [rows]
     while True:
-        shape.append(len(values) // prod(shape))
-        if not values or not isinstance(values[0], (list, tuple)):
-            return Table(tuple(shape), tuple(values))
-        if any(len(row) != len(values[0]) for row in values):
+        lengths = {len(row) if isinstance(row, (list, tuple)) else -1 for row in values}
+        if len(lengths) > 1:
             raise ValueError("rows of different lengths")
+        if not lengths or lengths == {-1}:
+            return Table(tuple(shape), tuple(values))
+        shape += lengths
         values = [value for row in values for value in row]
 
 
