@@ -73,7 +73,7 @@ class Evaluation:
         result = self.body(flat.body)
         if result.data.dtype.kind == "i" and dtype_of(scope).startswith(("float", "bfloat")):
             # only literals were read: where(i >= 0, 1, x[i]) over a range that never reads x
-            result = Labelled(self.field.from_int(result.data), result.axes)
+            result = self.lifted(result)
         data = np.broadcast_to(result.aligned(flat.axes), [length(a) for a in flat.axes])
         if data.dtype.kind == "i" and is_integer(dtype_of(scope)):
             data = wrapped(data, dtype_of(scope))
@@ -181,6 +181,8 @@ class Evaluation:
             fill = self.field.call("add", [self.const(read.outside.value).data, np.asarray(0)])
             if self.field.elements(data) and not self.field.elements(fill):
                 fill = self.field.constant(read.outside.value)
+            elif isinstance(read.source, Table) and self.field.elements(fill):
+                data = data if self.field.elements(data) else self.field.from_int(data)
             elif not self.field.elements(data) and self.field.elements(fill):
                 fill = carried(extreme(read.outside.value, dtype_of(read.source)))
             wide = [n + b + a for n, b, a in zip(data.shape, lows, highs, strict=True)]
@@ -288,6 +290,9 @@ class Evaluation:
             arrays.append(np.broadcast_to(data, [length(piece), *map(length, others)]))
         return Labelled(np.concatenate(arrays), (cut, *others))
 
+    def lifted(self, item: Labelled) -> Labelled:
+        return item if self.field.elements(item.data) else Labelled(self.field.from_int(item.data), item.axes)
+
     def reduce(self, monoid: str, axes: tuple[Axis, ...], body: Body) -> Labelled:
         if any(length(a) == 0 for a in axes):
             neutral = {"sum": 0, "prod": 1, "max": float("-inf"), "min": float("inf")}[monoid]
@@ -296,7 +301,12 @@ class Evaluation:
                 return Labelled(carried(extreme(neutral, dtype)), ())
             return Labelled(self.field.constant(neutral), ())
         if monoid == "sum":
-            factors = [self.body(f) for f in _factors(body)]
+            parts = _factors(body)
+            factors = [self.body(f) for f in parts]
+            if any(self.field.elements(f.data) for f in factors):
+                # whole literals, those of a table, say, as elements: their products have a matrix product
+                whole = [literal_dtype(part) == "int" for part in parts]
+                factors = [self.lifted(f) if w else f for w, f in zip(whole, factors, strict=True)]
             return self.arrays.contract(factors, axes)
         item = self.body(body)
         if item.data.dtype.kind != "i" or monoid == "prod":

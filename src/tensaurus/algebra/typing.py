@@ -37,8 +37,9 @@ def literal_dtype(body: Body) -> str:
             if isinstance(value, bool):
                 return "bool"
             return "int" if isinstance(value, (int, Poly)) else "real"
-        case Read(Table() as source, _, _):
-            return _literals(source)
+        case Read(Table() as source, _, outside):
+            inside = _literals(source)
+            return inside if outside is None else _unified(inside, literal_dtype(outside))
         case Read(source, _, _):
             return dtype_of(source)
         case Select(_, then, other):
