@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from op_samples import Sample, declared_samples, expressions
 from random_scopes import Everything, Mistaken, Rewritten, swapped
 
 from tensaurus.algebra import intern
@@ -81,6 +82,14 @@ def test_what_is_one_object_is_one_function(seed: int, other: int) -> None:
     for changed in (Mistaken(other).scope(scope), swapped(scope)):
         if interned(changed) is interned(scope):
             assert agree(scope, changed, Rationals(other)), f"{show(scope)}\n{show(changed)}"
+
+
+@pytest.mark.parametrize("sample", declared_samples(), ids=str)
+def test_another_way_of_writing_an_operator_is_the_same_object(sample: Sample) -> None:
+    for scope in expressions(sample):
+        for seed in range(3):
+            again = Rewritten(seed).scope(scope)
+            assert interned(again) is interned(scope), f"{show(scope)}\n{show(again)}"
 
 
 @settings(max_examples=50, deadline=None)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from op_samples import Sample, declared_samples, expressions
 from random_scopes import Everything
 
 from tensaurus.algebra.expr import (
@@ -27,8 +27,6 @@ from tensaurus.algebra.intern import interned
 from tensaurus.algebra.size import Symbol, floordiv, largest, polynomial, smallest
 from tensaurus.algebra.text import declarations, parse, parse_declarations, parse_size, show
 from tensaurus.algebra.walk import tensors
-from tensaurus.ops import registry
-from tensaurus.ops.examples import parse as parse_example
 
 N = polynomial(Symbol("N", 1))
 B = polynomial(Symbol("batch size"))
@@ -124,16 +122,9 @@ def test_literals_survive() -> None:
             survives(compute((2,), lambda i, value=value: W.padded(value)[i + 2]))
 
 
-def examples() -> Iterator[tuple[str, str]]:
-    for name, op in sorted(registry.items()):
-        for text in op.examples:
-            yield name, text
-
-
-@pytest.mark.parametrize(("name", "text"), list(examples()))
-def test_every_operator_survives(name: str, text: str) -> None:
-    op, example = registry[name], parse_example(text)
-    for scope in op.scopes(example.types, op.canonical(example.types, example.attrs)):
+@pytest.mark.parametrize("sample", declared_samples(), ids=str)
+def test_every_operator_survives(sample: Sample) -> None:
+    for scope in expressions(sample):
         survives(scope)
         survives(interned(scope))
 

@@ -2,6 +2,9 @@
 
 A scope is closed: axes outside it mean nothing inside.  Scopes are shared, and a tree of them may be
 exponential, so each is visited, and rewritten, once.
+
+What gives every constructor a meaning of its own (the evaluator, types, degrees, normal forms, texts) matches
+on them itself: a fold would only rename its cases.
 """
 
 from __future__ import annotations
