@@ -20,6 +20,7 @@ from tensaurus.algebra.expr import (
     Tensor,
     axis,
     call,
+    compute,
     lift,
     look,
     table,
@@ -47,7 +48,11 @@ class Everything(Expressions):
             source = self.rng.choice(self.tables)
             return Read(source, tuple(self.index(axes, n)[0] for n in source.shape), Const(Fraction(-1, 3)))
         if kind < 0.3 and axes:
-            place = look(self.at.padded(0)[self.index(axes, 4)[0]], -9, 10)
+            at: Tensor | Scope = self.at
+            if self.rng.random() < 0.5:
+                places = [self.rng.randint(0, 3) for _ in range(2)]
+                at = compute((4,), lambda i: self.at[places[0]] + self.at[i] * self.at[places[1]])
+            place = look(at.padded(0)[self.index(axes, 4)[0]], -99, 99)
             return Tensor("sum", (4,)).padded(2)[place + self.rng.randint(0, 1)]
         return super().read(depth, axes)
 

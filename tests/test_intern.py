@@ -192,6 +192,23 @@ def test_an_axis_that_is_bound_again_is_another() -> None:
     assert agree(interned(twice), Scope((), 4 * inner), Rationals())
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_axes_of_one_name_are_told_apart(together: bool) -> None:
+    small, large = Axis("i", 2), Axis("i", 4)
+
+    def scope(a: Axis, b: Axis, *indices: Axis) -> Scope:
+        item = X[tuple(map(polynomial, indices))]
+        inner = Reduce("sum", (a, b), item) if together else Reduce("sum", (a,), Reduce("sum", (b,), item))
+        return compute((4,), lambda k: Call("add", (W[k], inner)))
+
+    one, other = scope(small, large, small, large), scope(small, large, large, small)
+    assert interned(one) is not interned(other)
+    assert interned(one) is interned(scope(large, small, small, large))
+    assert agree(one, interned(one), Rationals()) and agree(other, interned(other), Rationals())
+    kept = Scope((small, large), X[polynomial(small), polynomial(large)])
+    assert interned(kept) is interned(compute((2, 4), lambda i, j: X[i, j]))
+
+
 def test_many_axes_that_nothing_tells_apart() -> None:
     def ring(order: list[int]) -> Scope:
         def body(*axes: object) -> object:

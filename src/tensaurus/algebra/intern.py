@@ -52,8 +52,7 @@ def _entry(scope: Scope) -> tuple[ref[Scope], Scope | None, str]:
         if inner:
             waiting += [last, *inner]
         elif id(last) not in _known:
-            name, form = _form(last)
-            found = _scopes.setdefault(name, form)
+            name, found = _named(last)
             _remember(found, None, name)
             if found is not last:
                 _remember(last, found, name)
@@ -66,8 +65,8 @@ def _remember(scope: Scope, form: Scope | None, name: str) -> None:
         _known[key] = ref(scope, lambda _: _known.pop(key, None)), form, name
 
 
-def _form(scope: Scope) -> tuple[str, Scope]:
-    """The fingerprint, and a scope of its form."""
+def _named(scope: Scope) -> tuple[str, Scope]:
+    """The fingerprint, and the scope that has it."""
     body = Trivial(interned, scope.axes).body(scope.body)
     if literal_dtype(body) != literal_dtype(scope.body):
         # 1/2 + 1/2 is a real, and 1 an integer
@@ -79,8 +78,12 @@ def _form(scope: Scope) -> tuple[str, Scope]:
     names = {**free.unbounded, **{a: f"${place}" for place, a in enumerate(scope.axes)}}
     shape = ", ".join(show_size(n, names) for n in scope.shape)
     text = f"{declared(free)} [{shape}] {term.text(names)}"
-    writer = _Writer(scope.axes, free.names)
-    return blake2b(text.encode(), digest_size=16).hexdigest(), Scope(writer.axes, writer.body(term, names, 0))
+    name = blake2b(text.encode(), digest_size=16).hexdigest()
+    found = _scopes.get(name)
+    if found is None:
+        writer = _Writer(scope.axes, free.names)
+        found = _scopes[name] = Scope(writer.axes, writer.body(term, names, 0))
+    return name, found
 
 
 class Term(Record):

@@ -217,6 +217,8 @@ class Free(NamedTuple):
     @property
     def unbounded(self) -> Names:
         """The texts of symbols whose bounds no shape of the tensors tells."""
+        if not self.symbols:
+            return {}
         known = symbols_of(self.tensors)
         plain = {s for s in self.symbols if s == (known[s.name] if s.name in known else Symbol(s.name))}
         return {s: _bounded(s) for s in self.symbols if s not in plain}
@@ -263,7 +265,7 @@ def names_in(item: Scope | Body) -> set[str]:
 def symbols_of(tensors: Iterable[Tensor]) -> dict[str, Symbol | None]:
     """The symbols in the shapes of tensors by name, None for a name that two of them have."""
     found: dict[str, Symbol | None] = {}
-    for a in (a for t in tensors for extent in t.shape for a in atoms(extent)):
+    for a in (a for t in tensors for extent in t.shape if isinstance(extent, Poly) for a in atoms(extent)):
         if isinstance(a, Symbol) and found.setdefault(a.name, a) != a:
             found[a.name] = None
     return found

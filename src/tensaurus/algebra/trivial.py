@@ -2,7 +2,7 @@
 
     sum[r:2](sum[s:3](add(x[r, s], 0)))   ->   sum[r:2, s:3](x[r, s])
 
-No axis is bound twice on one path in the result, and scopes that are read have been mapped.
+No name is bound twice on one path in the result, and scopes that are read have been mapped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select, Source, Table, axis
 from tensaurus.algebra.functions import VARIADIC
-from tensaurus.algebra.size import Atom, Axis, Number, Poly, polynomial
+from tensaurus.algebra.size import Axis, Number, Poly, polynomial
 from tensaurus.algebra.typing import literal_dtype
 from tensaurus.algebra.walk import Rewriting, operands, replace_axes
 
@@ -34,7 +34,7 @@ class Trivial(Rewriting):
     def __init__(self, mapped: Callable[[Scope], Scope], axes: Sequence[Axis], literals: bool = True):
         super().__init__()
         self.mapped, self.literals = mapped, literals
-        self.bound = frozenset(axes)
+        self.bound = frozenset(a.name for a in axes)
 
     def source(self, source: Source) -> Source:
         return self.mapped(source) if isinstance(source, Scope) else source
@@ -94,10 +94,13 @@ class Trivial(Rewriting):
         return Select(left, self.body(select.then), self.body(select.other))
 
     def reduction(self, monoid: str, axes: tuple[Axis, ...], inner: Body) -> Body:
-        fresh = tuple(axis(a.extent, "r") if a in self.bound else a for a in axes)
-        values: dict[Atom, Any] = {a: polynomial(b) for a, b in zip(axes, fresh, strict=True) if a is not b}
-        around, self.bound = self.bound, self.bound.union(fresh)
-        body = self.body(replace_axes(inner, values))
+        around = self.bound
+        fresh: tuple[Axis, ...] = ()
+        for a in axes:
+            fresh += (axis(a.extent, "r") if a.name in self.bound else a,)
+            self.bound |= {fresh[-1].name}
+        pairs = zip(axes, fresh, strict=True)
+        body = self.body(replace_axes(inner, {a: polynomial(b) for a, b in pairs if a is not b}))
         self.bound = around
         if isinstance(body, Reduce) and body.monoid == monoid:
             fresh, body = fresh + body.axes, body.body
