@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,7 +17,7 @@ from tensaurus.algebra.expr import Scope
 from tensaurus.algebra.field import Field, Reals
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.size import Symbol, polynomial
-from tensaurus.ops import Op, TensorType, registry
+from tensaurus.ops import Op, TensorType, Untypable, registry
 from tensaurus.ops.declare import Attributes
 from tensaurus.ops.element_type import dtype_code
 from tensaurus.ops.examples import Array, Example, parse_example
@@ -110,12 +111,12 @@ def info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
 
 def samples() -> list[Sample]:
     """Every example of every operator that ONNX has."""
-    return [
-        Sample(op, parse_example(text))
-        for _, op in sorted(registry.items())
-        if op.domain == ""
-        for text in op.examples
-    ]
+    return [sample for sample in declared_samples() if sample.op.domain == ""]
+
+
+def declared_samples() -> list[Sample]:
+    """Every example of every operator, our own too."""
+    return [Sample(op, parse_example(text)) for _, op in sorted(registry.items()) for text in op.examples]
 
 
 def named(name: str) -> Op:
@@ -142,3 +143,10 @@ def with_symbol(sample: Sample) -> Iterator[tuple[TensorType | None, ...]]:
             else t
             for t in sample.types
         )
+
+
+def expressions(sample: Sample) -> Iterator[Scope]:
+    """Of every output: at the example's sizes, and at unknown ones where it types there."""
+    for types in (sample.types, *with_symbol(sample)):
+        with suppress(Untypable):
+            yield from sample.op.scopes(types, sample.op.canonical(types, sample.example.attrs))

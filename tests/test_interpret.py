@@ -11,11 +11,12 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from tensaurus.algebra import interpret as module
-from tensaurus.algebra.expr import Scope, Tensor, call, compute, fold, look, tensors, total, where, within
+from tensaurus.algebra import labelled as module
+from tensaurus.algebra.expr import Scope, Tensor, call, compute, fold, look, total, where, within
 from tensaurus.algebra.field import Array, Field, Prime, Rationals, Reals, Symbols
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.size import Symbol, polynomial
+from tensaurus.algebra.walk import tensors
 
 REALS = Reals()
 N = Symbol("N")

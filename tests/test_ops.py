@@ -14,10 +14,11 @@ from onnx import AttributeProto, NodeProto, TypeProto, defs, helper, numpy_helpe
 from onnx.reference import ReferenceEvaluator
 from op_samples import Sample, samples, with_symbol
 
-from tensaurus.algebra.expr import Body, Call, Reduce, Scope, children, reads
+from tensaurus.algebra.expr import Body, Call, Reduce, Scope
 from tensaurus.algebra.field import P, Prime, Rationals, Reals
 from tensaurus.algebra.functions import RING
 from tensaurus.algebra.size import Symbol, polynomial, substitute
+from tensaurus.algebra.walk import children, reads
 from tensaurus.ops import Op, TensorType, Untypable, registry
 from tensaurus.ops.element_type import dtype_name
 from tensaurus.ops.examples import parse_example

@@ -23,14 +23,9 @@ from tensaurus.algebra.expr import (
     Tensor,
     axis,
     call,
-    children,
     compute,
     fold,
     look,
-    reads,
-    replace_axes,
-    replace_tensors,
-    tensors,
     total,
     where,
 )
@@ -41,6 +36,7 @@ from tensaurus.algebra.simplify import canonical, fingerprint, symmetric
 from tensaurus.algebra.size import Axis, Size, Symbol, polynomial
 from tensaurus.algebra.text import parse, show
 from tensaurus.algebra.typing import dtype_of
+from tensaurus.algebra.walk import children, reads, replace_axes, replace_tensors, tensors
 from tensaurus.ops import registry
 from tensaurus.ops.examples import parse_example
 

@@ -7,7 +7,8 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_simplify import Expressions
+from op_samples import Sample, declared_samples, expressions
+from random_scopes import Everything
 
 from tensaurus.algebra.expr import (
     Const,
@@ -17,13 +18,15 @@ from tensaurus.algebra.expr import (
     compute,
     fold,
     look,
-    tensors,
+    table,
     total,
     where,
     within,
 )
+from tensaurus.algebra.intern import interned
 from tensaurus.algebra.size import Symbol, floordiv, largest, polynomial, smallest
-from tensaurus.algebra.text import declarations, parse, parse_size, show
+from tensaurus.algebra.text import declarations, parse, parse_declarations, parse_size, show
+from tensaurus.algebra.walk import tensors
 
 N = polynomial(Symbol("N", 1))
 B = polynomial(Symbol("batch size"))
@@ -54,13 +57,18 @@ GOLDEN = {
     "L[i:4](max[r:(N // 2)](x[i + r, 0] | -inf))": compute(
         (4,), lambda i: fold("max", (floordiv(N, 2),), lambda r: X.padded(float("-inf"))[i + r, 0])
     ),
-    "L[i:max(3, N)](size(max(3, N)))": compute((largest(N, 3),), lambda i: largest(N, 3)),
+    "L[i:max(3, symbol(N, 1))](size(max(3, symbol(N, 1))))": compute(
+        (largest(N, 3),), lambda i: largest(N, 3)
+    ),
     "L[i:'batch size'](b[i])": compute((B,), lambda i: NAMED["b"][i]),
     "L[i:4]((1 if i - 2 >= 0 else 2) if i - 1 >= 0 else 3)": compute(
         (4,), lambda i: where(i - 1, where(i - 2, 1, 2), 3)
     ),
     "L[i:4](add(w[0], add(w[1], w[2])))": compute((4,), lambda i: W[0] + (W[1] + W[2])),
     "L[i:4](2*i + 1)": compute((4,), lambda i: 2 * i + 1),
+    "L[i:2](sum[r:2](mul([[1, 0], [1/2, -1]][i, r] | 0, w[r])))": compute(
+        (2,), lambda i: total((2,), lambda r: table([[1, 0], [Fraction(1, 2), -1]]).padded()[i, r] * W[r])
+    ),
 }
 
 
@@ -70,12 +78,69 @@ def test_golden_text(text: str) -> None:
     assert show(parse(text, NAMED)) == text
 
 
-@settings(max_examples=100)
+def survives(scope: Scope) -> None:
+    """Text and declarations together are the expression."""
+    declared = parse_declarations(declarations(scope))
+    assert declared == {t.name: t for t in tensors(scope)}
+    text, form = show(scope), interned(scope)
+    again = parse(text, declared)
+    assert show(again) == text
+    assert again.shape == scope.shape and interned(again) is form, text
+    assert show(parse(show(form), declared)) == show(form)
+    unrelated = {t.name: t for t in (*NAMED.values(), *tensors(scope))}
+    assert interned(parse(show(form), unrelated)) is form
+
+
+@settings(max_examples=200, deadline=None)
 @given(seed=st.integers(0, 2**40))
 def test_random_expressions_survive(seed: int) -> None:
-    scope = Expressions(seed).scope(4)
-    text = show(scope)
-    assert show(parse(text, {t.name: t for t in tensors(scope)})) == text
+    survives(Everything(seed).scope(4))
+
+
+def test_tensors_of_every_kind_survive() -> None:
+    high = polynomial(Symbol("M", 2, polynomial(Symbol("K", -3, 9))))
+    size = polynomial(Symbol("N m", 1, high))
+    names = ["a; b", "it's \"so\"", "\\", "lambda", "é", "0", "", "L", "sum", "look", "i", "x\n", "N m"]
+    kinds = ["float16", "bfloat16", "float64", "bool", "uint8", "int4", "real"]
+    point = call("to_int8", Tensor("p", (), "float32")[()])
+    for place, name in enumerate(names):
+        data = Tensor(name, (size, floordiv(size + 1, 2), 3), kinds[place % len(kinds)], bool(place % 2))
+        survives(compute((4,), lambda i, data=data: call("to_int8", data[0, i, 2]) + point))
+
+
+def test_symbols_of_one_name_survive() -> None:
+    one, other, free = (polynomial(Symbol("N", *bounds)) for bounds in [(), (1,), (1, 7)])
+    survives(compute((one, other, free), lambda i, j, k: one * i + other * j + free * k))
+    survives(compute((3,), lambda i: Tensor("a", (one,))[i] + Tensor("b", (other, free))[i, 0]))
+
+
+def test_literals_survive() -> None:
+    infinite = map(float, ("inf", "-inf", "nan"))
+    for value in (0, -1, 10**30, Fraction(-22, 7), 0.1, 1e-300, True, False, *infinite):
+        survives(compute((2,), lambda i, value=value: value))
+        if value == value:
+            survives(compute((2,), lambda i, value=value: W.padded(value)[i + 2]))
+
+
+@pytest.mark.parametrize("sample", declared_samples(), ids=str)
+def test_every_operator_survives(sample: Sample) -> None:
+    for scope in expressions(sample):
+        survives(scope)
+        survives(interned(scope))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("x", "not a declaration"),
+        ("x: 3", "not a type"),
+        ("x: f[N", "not an expression"),
+        ("N > 3", "not a declaration"),
+    ],
+)
+def test_what_is_no_declaration_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        parse_declarations(text)
 
 
 def test_no_axis_has_the_name_of_something_else() -> None:
@@ -113,6 +178,11 @@ def test_the_lowest_value_of_a_symbol_is_kept() -> None:
         ("L[i:3:2](0)", "not a range"),
         ("L[i:3](lambda: 0)", "not a size"),
         ("L[i:3](w[i / 2])", "not a size"),
+        ("L[i:3]([1, 2][i, 0])", "2 indices into rank 1"),
+        ("L[i:3]([[1, 2], [3]][i, 0])", "different lengths"),
+        ("L[i:3]([[1, 2], 3][i, 0])", "different lengths"),
+        ("L[i:3]([][i])", "0 numbers in a table"),
+        ("L[i:3]([w][i])", "unknown name"),
     ],
 )
 def test_what_is_no_expression_is_refused(text: str, reason: str) -> None:

@@ -9,19 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from tensaurus.algebra.expr import (
-    Body,
-    Call,
-    Const,
-    Read,
-    Reduce,
-    Scope,
-    Select,
-    children,
-    reads,
-)
+from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select
 from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.size import Atom, Floor, Size, atoms, evaluate, largest, product
+from tensaurus.algebra.walk import bodies, children, reads, scopes
 
 
 def flops(scope: Scope) -> Size:
@@ -41,34 +32,16 @@ def flops(scope: Scope) -> Size:
                 return product(a.extent for a in axes) * (count(nested) + 1)
         return 0
 
-    return sum(product(s.shape) * count(s.body) for s in _scopes(scope))  # type: ignore[no-any-return]
-
-
-def _scopes(scope: Scope) -> list[Scope]:
-    """The scope and those that it reads, directly or not, each once."""
-    inner: dict[int, Scope] = {}
-
-    def collect(body: Body) -> None:
-        for item in reads(body):
-            if isinstance(item.source, Scope) and id(item.source) not in inner:
-                inner[id(item.source)] = item.source
-                collect(item.source.body)
-
-    collect(scope.body)
-    return [scope, *inner.values()]
+    return sum(product(s.shape) * count(s.body) for s in scopes(scope))  # type: ignore[no-any-return]
 
 
 def functions(scope: Scope) -> Iterator[str]:
     """The scalar functions that it calls, and the monoids that it reduces by; those of inner scopes, too."""
-    for inner in _scopes(scope):
-        waiting = [inner.body]
-        while waiting:
-            body = waiting.pop()
-            if isinstance(body, Call):
-                yield body.fn
-            elif isinstance(body, Reduce):
-                yield body.monoid
-            waiting.extend(children(body))
+    for body in bodies(scope):
+        if isinstance(body, Call):
+            yield body.fn
+        elif isinstance(body, Reduce):
+            yield body.monoid
 
 
 def multiply_adds(scope: Scope) -> Size:
@@ -85,7 +58,7 @@ def multiply_adds(scope: Scope) -> Size:
         factors = _factors(body.body) if body.monoid == "sum" else None
         return count(body.body, points) + (0 if factors is None else _products(factors, points))
 
-    return sum(count(s.body, product(s.shape)) for s in _scopes(scope))  # type: ignore[no-any-return]
+    return sum(count(s.body, product(s.shape)) for s in scopes(scope))  # type: ignore[no-any-return]
 
 
 def _factors(term: Body) -> tuple[Read, ...] | None:

@@ -8,104 +8,49 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tensaurus.algebra.expr import (
-    Body,
-    Call,
-    Const,
-    Looked,
-    Read,
-    Reduce,
-    Scope,
-    Select,
-    axis,
-    children,
-    replace_axes,
-    sizes,
-)
+from tensaurus.algebra.expr import Body, Scope, Source, axis
 from tensaurus.algebra.size import (
     Atom,
     Axis,
     Floor,
     Largest,
-    Poly,
     Size,
-    Symbol,
     atoms,
     polynomial,
     substitute,
     terms_of,
 )
+from tensaurus.algebra.walk import Rewriting, bodies, sizes
+
+
+class _Binding(Rewriting):
+    """Symbols replaced by sizes, in what they stand in too: axes are of other extents then."""
+
+    def __init__(self, values: Mapping[Atom, Any]):
+        super().__init__()
+        self.values = values
+
+    def axes(self, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(Axis(a.name, substitute(a.extent, self.values)) for a in axes)
+
+    def size(self, size: Size) -> Size:
+        return substitute(super().size(size), self.values)  # type: ignore[no-any-return]
 
 
 def bind(scope: Scope, values: Mapping[Atom, Any]) -> Scope:
-    """The scope with symbols (or open axes) replaced by sizes, in extents, indices and inner scopes alike."""
-    if not values and not _has_symbols(scope):
-        return scope
-    memo: dict[int, Scope] = {}
-
-    def scope_of(source: Scope) -> Scope:
-        if id(source) not in memo:
-            known, axes = extended(values, source.axes)
-            memo[id(source)] = Scope(axes, visit(source.body, known))
-        return memo[id(source)]
-
-    def extended(
-        known: Mapping[Atom, Any], axes: tuple[Axis, ...]
-    ) -> tuple[dict[Atom, Any], tuple[Axis, ...]]:
-        fresh = tuple(Axis(a.name, substitute(a.extent, values)) for a in axes)
-        changed: dict[Atom, Any] = {a: polynomial(b) for a, b in zip(axes, fresh, strict=True) if a != b}
-        return {**known, **changed}, fresh
-
-    def size(value: Any, known: Mapping[Atom, Any]) -> Any:
-        if isinstance(value, Poly):
-            looked = {a: a for a in atoms(value) if isinstance(a, Looked)}
-            if looked:
-                inner: dict[Atom, Any] = {
-                    a: polynomial(Looked(_read(a.read, known), size(a.low, known), size(a.high, known)))
-                    for a in looked
-                }
-                return substitute(value, {**known, **inner})
-        return substitute(value, known)
-
-    def _read(body: Read, known: Mapping[Atom, Any]) -> Read:
-        source = scope_of(body.source) if isinstance(body.source, Scope) else body.source
-        return Read(source, tuple(size(i, known) for i in body.indices), body.outside)
-
-    def visit(body: Body, known: Mapping[Atom, Any]) -> Body:
-        match body:
-            case Const(value):
-                return Const(size(value, known)) if isinstance(value, Poly) else body
-            case Read():
-                return _read(body, known)
-            case Call(fn, args):
-                return Call(fn, tuple(visit(a, known) for a in args))
-            case Select(guard, then, other):
-                return Select(tuple(size(g, known) for g in guard), visit(then, known), visit(other, known))
-            case Reduce(monoid, axes, inner):
-                wider, fresh = extended(known, axes)
-                return Reduce(monoid, fresh, visit(inner, wider))
-        raise TypeError(type(body))
-
-    return scope_of(scope)
-
-
-def _has_symbols(scope: Scope) -> bool:
-    return any(not isinstance(extent, int) for extent in scope.shape)
+    """The scope with symbols replaced by sizes, in extents, indices and inner scopes alike."""
+    return _Binding(values).scope(scope) if values else scope
 
 
 def divisors(body: Body) -> Iterator[tuple[Axis, int]]:
     """(axis, k) for every index that divides an axis by a k that its extent is a multiple of."""
-    for size in sizes(body):
-        for atom in atoms(size):
-            if isinstance(atom, Floor) and isinstance(atom.bottom, int) and isinstance(atom.top, Poly):
-                terms = atom.top.terms
-                if len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1:
-                    inner = terms[0][0][0]
-                    extent = inner.extent if isinstance(inner, Axis) else None
-                    if isinstance(inner, Axis) and isinstance(extent, int) and extent % atom.bottom == 0:
-                        yield inner, atom.bottom
-    for child in children(body):
-        yield from divisors(child)
+    for inner in bodies(body, nested=False):
+        for size in sizes(inner):
+            for atom in atoms(size):
+                if isinstance(atom, Floor) and isinstance(atom.bottom, int):
+                    match terms_of(atom.top):
+                        case [((Axis(_, int(extent)) as whole,), 1)] if extent % atom.bottom == 0:
+                            yield whole, atom.bottom
 
 
 def split_axes(scope: Scope) -> Scope:
@@ -118,31 +63,26 @@ def split_axes(scope: Scope) -> Scope:
         whole, step = found[0]
         assert isinstance(whole.extent, int)
         high, low = axis(whole.extent // step), axis(step)
-        digits = {whole: (high, low)}
-        value: dict[Atom, Any] = {whole: polynomial(high) * step + polynomial(low)}
-        body = _respread(replace_axes(body, value), digits)
-        axes = tuple(d for a in axes for d in digits.get(a, (a,)))
+        respread = _Respread(whole, high, low, step)
+        body, axes = respread.body(body), respread.axes(axes)
 
 
-def _respread(body: Body, digits: Mapping[Axis, tuple[Axis, Axis]]) -> Body:
-    match body:
-        case Call(fn, args):
-            return Call(fn, tuple(_respread(a, digits) for a in args))
-        case Select(guard, then, other):
-            return Select(guard, _respread(then, digits), _respread(other, digits))
-        case Reduce(monoid, axes, inner):
-            spread = tuple(d for a in axes for d in digits.get(a, (a,)))
-            return Reduce(monoid, spread, _respread(inner, digits))
-    return body
+class _Respread(Rewriting):
+    """An axis replaced by its two digits in one scope, where it is bound, too."""
 
+    def __init__(self, whole: Axis, high: Axis, low: Axis, step: int):
+        super().__init__()
+        self.digits = {whole: (high, low)}
+        self.value: dict[Atom, Any] = {whole: polynomial(high) * step + polynomial(low)}
 
-def symbols(scope: Scope) -> set[Symbol]:
-    """The symbols in the extents of a scope's axes."""
-    return {a for a in atoms_of_shape(scope.shape) if isinstance(a, Symbol)}
+    def source(self, source: Source) -> Source:
+        return source
 
+    def axes(self, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(d for a in axes for d in self.digits.get(a, (a,)))
 
-def atoms_of_shape(shape: tuple[Any, ...]) -> set[Atom]:
-    return set().union(*(atoms(n) for n in shape)) if shape else set()
+    def size(self, size: Size) -> Size:
+        return substitute(size, self.value)  # type: ignore[no-any-return]
 
 
 def open_atoms(size: Size) -> set[Atom]:
@@ -150,11 +90,8 @@ def open_atoms(size: Size) -> set[Atom]:
     found: set[Atom] = set()
     for factors, _ in terms_of(size):
         for atom in factors:
-            if isinstance(atom, Floor):
-                found |= open_atoms(atom.top) | open_atoms(atom.bottom)
-            elif isinstance(atom, Largest):
-                for arg in atom.args:
-                    found |= open_atoms(arg)
+            if isinstance(atom, (Floor, Largest)):
+                found.update(*map(open_atoms, atom.inside()))
             else:
                 found.add(atom)
     return found

@@ -16,20 +16,18 @@ from tensaurus.algebra.expr import (
     Body,
     Call,
     Const,
-    Looked,
     Read,
     Reduce,
     Scope,
     Select,
+    Table,
     Tensor,
-    reads,
-    sizes,
-    tensors,
 )
 from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.pairs import Laws
 from tensaurus.algebra.size import Axis, atoms
 from tensaurus.algebra.typing import literal_dtype
+from tensaurus.algebra.walk import looked, reads, sizes, tensors
 
 __all__ = ["NONE", "ONE", "Degree", "Degrees", "multilinear"]
 
@@ -75,9 +73,10 @@ class _Form:
 
     def body(self, body: Body) -> Degree:
         match body:
-            case Const():
+            case Const() | Read(Table()):
                 return NONE
             case Read(source, _, _):
+                assert not isinstance(source, Table)
                 return self.leaves[source] if isinstance(source, Tensor) else self.scope(source)
             case Select(_, then, other):
                 return _most(self.body(then), self.body(other))
@@ -170,6 +169,9 @@ class _Homogeneous:
         match body:
             case Const(value):
                 return _FREE if value == 0 and not isinstance(value, bool) else 0
+            case Read(Table(_, values), _, outside):
+                known = 0 if any(values) else _FREE
+                return known if outside is None else self.joined(known, self.body(outside))
             case Read(source, _, outside):
                 inside = self.scope(source) if isinstance(source, Scope) else int(source == self.tensor)
                 return inside if outside is None else self.joined(inside, self.body(outside))
@@ -209,8 +211,7 @@ class _Homogeneous:
 
     def indexed(self, body: Body) -> bool:
         """True where an index or a guard is read from the tensor."""
-        looked = (a for s in sizes(body) for a in atoms(s) if isinstance(a, Looked))
-        return any(self.body(a.read) != 0 for a in looked)
+        return any(self.body(a.read) != 0 for s in sizes(body) for a in looked(s))
 
 
 def _truncates(args: tuple[Body, ...]) -> bool:

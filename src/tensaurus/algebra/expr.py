@@ -2,7 +2,7 @@
 
     scope ::=  L[axes](body)                                  one element per point of the axes
     body  ::=  constant | read | fn(body, ...) | where(guard, body, body) | sum[axes](body)
-    read  ::=  source[index, ...]    source is a tensor or another scope; an index is a size over axes
+    read  ::=  source[index, ...]    source is a tensor, a literal table or another scope; an index is a size
     guard ::=  size >= 0, ...        a conjunction
 
 (EINNET section 3: scopes and traversals; `outside` is the value of a read beyond the edge of its source.)
@@ -11,18 +11,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, TypeAlias
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
-from tensaurus.algebra.size import Arithmetic, Atom, Axis, Poly, Size, atoms, polynomial, substitute
+from tensaurus.algebra.poly import Wider
+from tensaurus.algebra.size import Arithmetic, Atom, Axis, Number, Poly, Size, polynomial
 
 Scalar: TypeAlias = bool | int | float | Fraction | Poly
 Index: TypeAlias = Size
 
 
-class Body:
+class Body(Wider):
     """A scalar expression over axes.  Arithmetic on bodies builds calls."""
 
     __slots__ = ()
@@ -67,14 +70,37 @@ class Const(Body):
             raise TypeError("a literal that is computed")
         if isinstance(value, float) and value == value and value not in (float("inf"), float("-inf")):
             value = Fraction(value)
-        if isinstance(value, Fraction) and value.denominator == 1:
-            value = int(value)
-        object.__setattr__(self, "value", value)
+        object.__setattr__(self, "value", _exact(value) if isinstance(value, Fraction) else value)
+
+
+def _exact(value: Number) -> Number:
+    """A whole number is an int."""
+    return int(value) if value.denominator == 1 else value
+
+
+class Indexed:
+    """What can be read.  Indexing it builds a read."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def shape(self) -> tuple[Size, ...]: ...
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def __getitem__(self, indices: Any) -> Read:
+        return read(self, indices)  # type: ignore[arg-type]
+
+    def padded(self, value: Scalar | Const = 0) -> Padded:
+        """It, continued beyond every edge by a constant."""
+        return Padded(self, Const(value) if not isinstance(value, Const) else value)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
-class Tensor:
-    """A named input: the leaves of an expression.  Indexing it builds a read.
+class Tensor(Indexed):
+    """A named input: the leaves of an expression.
 
     `nonzero` says that none of its elements is zero.
     """
@@ -84,21 +110,58 @@ class Tensor:
     dtype: str = "float32"
     nonzero: bool = False
 
-    @property
-    def rank(self) -> int:
-        return len(self.shape)
 
-    def __getitem__(self, indices: Any) -> Read:
-        return read(self, indices)
+@dataclass(frozen=True)
+class Table(Indexed):
+    """A literal tensor of exact rationals in row-major order, of rank 1 at least and not empty.
 
-    def padded(self, value: Scalar | Const = 0) -> Padded:
-        """The tensor, continued beyond every edge by a constant."""
-        return Padded(self, Const(value) if not isinstance(value, Const) else value)
+    Its numbers are literals: they adapt to the type that they meet.  Raises ValueError.
+    """
+
+    shape: tuple[int, ...]
+    values: tuple[Number, ...]
+
+    def __post_init__(self) -> None:
+        if not self.values or not self.shape or len(self.values) != prod(self.shape):
+            raise ValueError(f"{len(self.values)} numbers in a table of shape {self.shape}")
+        object.__setattr__(self, "values", tuple(map(_exact, self.values)))
+
+    def element(self, indices: Sequence[int]) -> Number | None:
+        """The number at this place, None beyond the edge."""
+        place = 0
+        for index, extent in zip(indices, self.shape, strict=True):
+            if not 0 <= index < extent:
+                return None
+            place = place * extent + index
+        return self.values[place]
+
+    def narrowed(self, indices: Sequence[Size]) -> tuple[Table, Sequence[Size], Number | None]:
+        """Its part at those indices that are numbers, the other indices, and what all of that part is."""
+        pairs = list(zip(indices, self.shape, strict=True))
+        spots = [(index,) if isinstance(index, int) else range(n) for index, n in pairs]
+        values = [self.element(spot) for spot in itertools.product(*spots)]
+        whole = values[0] if values.count(values[0]) == len(values) else None
+        left = [(index, n) for index, n in pairs if not isinstance(index, int)]
+        if None in values or len(left) in (0, len(pairs)):
+            return self, indices, whole
+        part = Table(tuple(n for _, n in left), tuple(v for v in values if v is not None))
+        return part, [index for index, _ in left], whole
+
+    @cached_property
+    def text(self) -> str:
+        """Nested lists: [[1, 0], [1/2, 1]]."""
+        rows = list(map(str, self.values))
+        for extent in reversed(self.shape):
+            rows = [f"[{', '.join(rows[i : i + extent])}]" for i in range(0, len(rows), extent)]
+        return rows[0]
+
+
+Source: TypeAlias = Union[Tensor, Table, "Scope"]
 
 
 @dataclass(frozen=True)
 class Padded:
-    source: Tensor | Scope
+    source: Source
     outside: Const
 
     def __getitem__(self, indices: Any) -> Read:
@@ -109,7 +172,7 @@ class Padded:
 class Read(Body):
     """One element of a source; beyond the edge its value is `outside` (None: the index never is beyond)."""
 
-    source: Tensor | Scope
+    source: Source
     indices: tuple[Index, ...]
     outside: Const | None = None
 
@@ -141,7 +204,7 @@ class Reduce(Body):
 
 
 @dataclass(frozen=True)
-class Scope:
+class Scope(Indexed):
     """A tensor given by an expression: its axes' extents are its shape."""
 
     axes: tuple[Axis, ...]
@@ -150,16 +213,6 @@ class Scope:
     @property
     def shape(self) -> tuple[Size, ...]:
         return tuple(axis.extent for axis in self.axes)
-
-    @property
-    def rank(self) -> int:
-        return len(self.axes)
-
-    def __getitem__(self, indices: Any) -> Read:
-        return read(self, indices)
-
-    def padded(self, value: Scalar | Const = 0) -> Padded:
-        return Padded(self, Const(value) if not isinstance(value, Const) else value)
 
 
 @dataclass(frozen=True, repr=False)
@@ -170,11 +223,12 @@ class Looked(Atom):
     low: Size
     high: Size
 
-    @property
+    @cached_property
     def key(self) -> str:  # type: ignore[override]
-        from tensaurus.algebra.text import show
-
-        return f"look({show(self.read)}, {self.low}, {self.high})"
+        # an order and no text: `algebra.printer` prints it
+        source = self.read.source
+        name = source.name if isinstance(source, Tensor) else repr(source)
+        return f"look({name}{self.read.indices} | {self.read.outside}, {self.low}, {self.high})"
 
     def interval(self) -> tuple[Size | None, Size | None]:
         return self.low, self.high
@@ -183,8 +237,8 @@ class Looked(Atom):
         inner = Read(self.read.source, tuple(map(change, self.read.indices)), self.read.outside)
         return polynomial(Looked(inner, change(self.low), change(self.high)))
 
-    def inner_atoms(self) -> set[Atom]:
-        return set().union(*(atoms(i) for i in self.read.indices)) if self.read.indices else set()
+    def inside(self) -> tuple[Size, ...]:
+        return (*self.read.indices, self.low, self.high)
 
 
 MONOIDS = ("sum", "max", "min", "prod")
@@ -209,7 +263,7 @@ def call(fn: str, *args: Any) -> Call:
     return Call(fn, tuple(map(lift, args)))
 
 
-def read(source: Tensor | Scope, indices: Any, outside: Const | None = None) -> Read:
+def read(source: Source, indices: Any, outside: Const | None = None) -> Read:
     """source[indices]; a scope of rank 0 or a tensor of rank 0 is read with ()."""
     spots = indices if isinstance(indices, tuple) else (indices,)
     if len(spots) != source.rank:
@@ -220,6 +274,20 @@ def read(source: Tensor | Scope, indices: Any, outside: Const | None = None) -> 
 def look(source: Read, low: Size, high: Size) -> Size:
     """A read as an index, known to lie in low..high (inclusive)."""
     return polynomial(Looked(source, low, high))  # type: ignore[no-any-return]
+
+
+def table(rows: Any) -> Table:
+    """The table of these rows: a sequence of numbers, or of rows of one length.  Raises ValueError."""
+    shape: list[int] = []
+    values = [rows]
+    while True:
+        lengths = {len(row) if isinstance(row, (list, tuple)) else -1 for row in values}
+        if len(lengths) > 1:
+            raise ValueError("rows of different lengths")
+        if not lengths or lengths == {-1}:
+            return Table(tuple(shape), tuple(values))
+        shape += lengths
+        values = [value for row in values for value in row]
 
 
 def compute(shape: Sequence[Size], element: Callable[..., Any]) -> Scope:
@@ -249,120 +317,3 @@ def where(guard: Size | Sequence[Size], then: Any, other: Any) -> Select:
 def within(index: Size, low: Size, high: Size) -> tuple[Size, Size]:
     """The guard low <= index < high."""
     return (polynomial(index) - low, high - 1 - polynomial(index))
-
-
-def children(body: Body) -> tuple[Body, ...]:
-    """The bodies directly inside (not those of a source scope)."""
-    match body:
-        case Call(_, args):
-            return args
-        case Select(_, then, other):
-            return (then, other)
-        case Reduce(_, _, inner):
-            return (inner,)
-    return ()
-
-
-def reads(body: Body) -> Iterator[Read]:
-    """Every read of the body, those inside indices included, those inside source scopes not."""
-    if isinstance(body, Read):
-        yield body
-    for size in sizes(body):
-        for atom in atoms(size):
-            if isinstance(atom, Looked):
-                yield from reads(atom.read)
-    for child in children(body):
-        yield from reads(child)
-
-
-def sizes(body: Body) -> tuple[Size, ...]:
-    """The sizes that stand directly in this body."""
-    match body:
-        case Read(_, indices, _):
-            return indices
-        case Select(guard, _, _):
-            return guard
-        case Const(value) if isinstance(value, Poly):
-            return (value,)
-    return ()
-
-
-def tensors(scope: Scope) -> tuple[Tensor, ...]:
-    """The tensors an expression reads, each once, in order of their first appearance."""
-    found: dict[Tensor, None] = {}
-    visited: set[int] = set()
-
-    def visit(body: Body) -> None:
-        for item in reads(body):
-            if isinstance(item.source, Scope):
-                if id(item.source) not in visited:
-                    visited.add(id(item.source))
-                    visit(item.source.body)
-            else:
-                found.setdefault(item.source)
-
-    visit(scope.body)
-    return tuple(found)
-
-
-def rewrite_sizes(body: Body, change: Callable[[Size], Size]) -> Body:
-    """The body with every size in it changed; source scopes are closed and stay."""
-    match body:
-        case Const(value) if isinstance(value, Poly):
-            return Const(change(value))
-        case Const():
-            return body
-        case Read(source, indices, outside):
-            return Read(source, tuple(map(change, indices)), outside)
-        case Call(fn, args):
-            return Call(fn, tuple(rewrite_sizes(a, change) for a in args))
-        case Select(guard, then, other):
-            chosen = rewrite_sizes(then, change), rewrite_sizes(other, change)
-            return Select(tuple(map(change, guard)), *chosen)
-        case Reduce(monoid, axes, inner):
-            return Reduce(monoid, axes, rewrite_sizes(inner, change))
-    raise TypeError(type(body))
-
-
-def replace_axes(body: Body, values: Mapping[Atom, Any]) -> Body:
-    """The body with axes replaced by sizes."""
-    return rewrite_sizes(body, lambda size: substitute(size, values)) if values else body
-
-
-def replace_tensors(scope: Scope, values: Mapping[Tensor, Tensor | Scope]) -> Scope:
-    """The scope with tensors replaced by sources of the same shape: how nodes compose to expressions."""
-
-    memo: dict[int, Scope] = {}
-
-    def source_of(source: Tensor | Scope) -> Tensor | Scope:
-        if isinstance(source, Tensor):
-            return values.get(source, source)
-        if id(source) not in memo:
-            memo[id(source)] = Scope(source.axes, visit(source.body))
-        return memo[id(source)]
-
-    def visit_size(size: Size) -> Size:
-        looked = [a for a in atoms(size) if isinstance(a, Looked)] if isinstance(size, Poly) else []
-        if not looked:
-            return size
-        inner: dict[Atom, Any] = {a: polynomial(Looked(visit_read(a.read), a.low, a.high)) for a in looked}
-        return substitute(size, inner)  # type: ignore[no-any-return]
-
-    def visit_read(body: Read) -> Read:
-        return Read(source_of(body.source), tuple(map(visit_size, body.indices)), body.outside)
-
-    def visit(body: Body) -> Body:
-        match body:
-            case Const(value):
-                return Const(visit_size(value)) if isinstance(value, Poly) else body
-            case Read():
-                return visit_read(body)
-            case Call(fn, args):
-                return Call(fn, tuple(map(visit, args)))
-            case Select(guard, then, other):
-                return Select(tuple(map(visit_size, guard)), visit(then), visit(other))
-            case Reduce(monoid, axes, inner):
-                return Reduce(monoid, axes, visit(inner))
-        raise TypeError(type(body))
-
-    return Scope(scope.axes, visit(scope.body))

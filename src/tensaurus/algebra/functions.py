@@ -16,6 +16,7 @@ from scipy import special
 
 RING = frozenset({"add", "sub", "mul", "neg", "div"})
 ORDER = frozenset({"max", "min"})
+VARIADIC = frozenset({"add", "mul", "max", "min", "and", "or"})  # associative, too
 
 
 @dataclass(frozen=True)

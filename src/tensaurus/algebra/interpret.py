@@ -8,15 +8,13 @@ A guard on one axis cuts that axis in two and joins the halves; nothing is evalu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import reduce
-from math import ceil, prod
+from math import ceil
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from tensaurus.algebra.affine import coefficients
-from tensaurus.algebra.arithmetic import whole_product
+from tensaurus.algebra.arithmetic import Array, Field
 from tensaurus.algebra.binding import bind, open_atoms, split_axes
 from tensaurus.algebra.expr import (
     Body,
@@ -27,12 +25,13 @@ from tensaurus.algebra.expr import (
     Reduce,
     Scope,
     Select,
+    Source,
+    Table,
     Tensor,
     axis,
-    replace_axes,
 )
-from tensaurus.algebra.field import Array, Field
 from tensaurus.algebra.integers import carried, extreme, is_integer, native, wrapped
+from tensaurus.algebra.labelled import Arrays, Labelled, length, union
 from tensaurus.algebra.size import (
     Atom,
     Axis,
@@ -43,31 +42,9 @@ from tensaurus.algebra.size import (
     interval,
 )
 from tensaurus.algebra.typing import dtype_of, literal_dtype
+from tensaurus.algebra.walk import Rewriting, replace_axes
 
 Values: TypeAlias = Mapping[Tensor, Array]
-
-CHUNK = 1 << 25  # elements that one operand of a contraction may have once its windows are copied
-PIECE = 1 << 15  # elements of a product that is added term by term
-
-
-@dataclass(frozen=True)
-class Labelled:
-    """An array whose dimensions are named by axes."""
-
-    data: Array
-    axes: tuple[Axis, ...]
-
-    def aligned(self, axes: Sequence[Axis]) -> Array:
-        """The data with its dimensions in this order, of length 1 for axes it lacks."""
-        order = [self.axes.index(a) for a in axes if a in self.axes]
-        data = self.data.transpose(order) if order != list(range(len(order))) else self.data
-        return data.reshape([1 if a not in self.axes else _length(a) for a in axes])
-
-
-def _length(a: Axis) -> int:
-    if not isinstance(a.extent, int):
-        raise ValueError(f"the size {a.extent} is not known")
-    return a.extent
 
 
 def interpret(scope: Scope, values: Values, field: Field, sizes: Mapping[Symbol, int] | None = None) -> Array:
@@ -81,22 +58,23 @@ class Evaluation:
     def __init__(self, values: Values, field: Field, sizes: Mapping[Symbol, int]):
         self.values = values
         self.field = field
+        self.arrays = Arrays(field)
         self.sizes: dict[Atom, Any] = dict(sizes.items())
         self.inner: dict[int, tuple[Scope, Array]] = {}
 
     def scope(self, scope: Scope) -> Array:
         known = bind(scope, self.sizes)
-        shape = [_length(a) for a in known.axes]
+        shape = [length(a) for a in known.axes]
         if 0 in shape:
             # nothing is read; only the kind of the elements matters
-            unit = bind(Scope((), known.body), dict.fromkeys(known.axes, 0))
-            return np.zeros(shape, self._empty_kind(unit.body))
+            unit = replace_axes(known.body, dict.fromkeys(known.axes, 0))
+            return np.zeros(shape, self._empty_kind(unit))
         flat = split_axes(known)
         result = self.body(flat.body)
         if result.data.dtype.kind == "i" and dtype_of(scope).startswith(("float", "bfloat")):
             # only literals were read: where(i >= 0, 1, x[i]) over a range that never reads x
-            result = Labelled(self.field.from_int(result.data), result.axes)
-        data = np.broadcast_to(result.aligned(flat.axes), [_length(a) for a in flat.axes])
+            result = self.lifted(result)
+        data = np.broadcast_to(result.aligned(flat.axes), [length(a) for a in flat.axes])
         if data.dtype.kind == "i" and is_integer(dtype_of(scope)):
             data = wrapped(data, dtype_of(scope))
         return np.ascontiguousarray(data).reshape(shape)
@@ -116,12 +94,20 @@ class Evaluation:
                 return np.dtype(bool)
         return self.field.constant(0).dtype
 
-    def source(self, source: Tensor | Scope) -> Array:
+    def source(self, source: Source) -> Array:
         if isinstance(source, Tensor):
             return self.values[source]
+        if isinstance(source, Table):
+            return self.table(source)
         if id(source) not in self.inner:
             self.inner[id(source)] = (source, self.scope(source))
         return self.inner[id(source)][1]
+
+    def table(self, table: Table) -> Array:
+        """Whole numbers alone stay integers, as literals do."""
+        if dtype_of(table) == "int64":
+            return np.array(table.values, np.int64).reshape(table.shape)
+        return np.stack([self.field.constant(value) for value in table.values]).reshape(table.shape)
 
     def body(self, body: Body) -> Labelled:
         match body:
@@ -135,7 +121,7 @@ class Evaluation:
                 if whole and not literal_dtype(body).startswith(("int", "uint")):
                     # a quotient of integer literals (of axes, say) is a rational, not a truncated integer
                     found = [Labelled(self.field.from_int(a.data), a.axes) for a in found]
-                return self.call(fn, found, _integers(args, found))
+                return self.arrays.call(fn, found, _integers(args, found))
             case Select():
                 return self.select(body)
             case Reduce(monoid, axes, inner):
@@ -161,7 +147,7 @@ class Evaluation:
             elif isinstance(atom, Axis) and atom not in axes:
                 axes.append(atom)
         for place, a in enumerate(axes):
-            arrays[a] = np.arange(_length(a)).reshape([-1 if i == place else 1 for i in range(len(axes))])
+            arrays[a] = np.arange(length(a)).reshape([-1 if i == place else 1 for i in range(len(axes))])
         for atom, found in looked.items():
             data = found.aligned(axes)
             assert isinstance(atom, Looked)
@@ -170,18 +156,12 @@ class Evaluation:
                 raise IndexError(f"an index outside {low}..{high}")
             arrays[atom] = data
         data = np.asarray(evaluate(size, arrays.__getitem__))
-        shape = [_length(a) for a in axes]
+        shape = [length(a) for a in axes]
         return Labelled(np.broadcast_to(data, shape), tuple(axes))
 
     def _bound(self, size: Size) -> int:
         assert isinstance(size, int)
         return size
-
-    def call(self, fn: str, args: Sequence[Labelled], dtype: str = "int64") -> Labelled:
-        """`dtype` is that of the integers among the arguments; ring operations do without."""
-        axes = _union(args)
-        data = self.field.call(fn, [a.aligned(axes) for a in args], dtype)
-        return Labelled(np.broadcast_to(data, [_length(a) for a in axes]), axes)
 
     def read(self, read: Read) -> Labelled:
         data = self.source(read.source)
@@ -201,6 +181,8 @@ class Evaluation:
             fill = self.field.call("add", [self.const(read.outside.value).data, np.asarray(0)])
             if self.field.elements(data) and not self.field.elements(fill):
                 fill = self.field.constant(read.outside.value)
+            elif isinstance(read.source, Table) and self.field.elements(fill):
+                data = data if self.field.elements(data) else self.field.from_int(data)
             elif not self.field.elements(data) and self.field.elements(fill):
                 fill = carried(extreme(read.outside.value, dtype_of(read.source)))
             wide = [n + b + a for n, b, a in zip(data.shape, lows, highs, strict=True)]
@@ -247,17 +229,17 @@ class Evaluation:
         rows = sorted(free)
         # a negative slope starts at the far end, so the base is addressed by its first element alone
         base = data[(*offset, ...)] if all(o == slice(None) or o.start >= 0 for o in offset) else data
-        shape = [data.shape[p] for p in rows] + [_length(a) for a in axes]
+        shape = [data.shape[p] for p in rows] + [length(a) for a in axes]
         strides = [data.strides[p] for p in rows] + [steps[a] for a in axes]
         if base.size == 0:
-            return Labelled(np.empty([_length(a) for a in axes], data.dtype), tuple(axes))
+            return Labelled(np.empty([length(a) for a in axes], data.dtype), tuple(axes))
         view = np.lib.stride_tricks.as_strided(base, shape, strides, writeable=False)
         if not rows:
             return Labelled(view, tuple(axes))
-        front = _union([free[p] for p in rows])
+        front = union([free[p] for p in rows])
         spots: tuple[Any, ...] = tuple(free[p].aligned(front) for p in rows)
         picked = view[(*spots, ...)]
-        full = [_length(a) for a in front]
+        full = [length(a) for a in front]
         return Labelled(np.broadcast_to(picked, full + list(picked.shape[len(full) :])), (*front, *axes))
 
     def select(self, select: Select) -> Labelled:
@@ -279,7 +261,7 @@ class Evaluation:
         if found is not None and len(found[0]) == 1 and not looked:
             ((a, slope),) = found[0].items()
             assert isinstance(slope, int) and isinstance(found[1], int)
-            extent = _length(a)
+            extent = length(a)
             if slope > 0:
                 cut = min(max(ceil(-found[1] / slope), 0), extent)
                 parts = [(0, cut, other), (cut, extent, then)]
@@ -289,7 +271,7 @@ class Evaluation:
             return self.joined(a, [p for p in parts if p[0] < p[1]])
         condition = self.index(size)
         chosen = Labelled(condition.data >= 0, condition.axes)
-        return self.call("where", [chosen, self.body(_edged(then)), self.body(_edged(other))])
+        return self.arrays.call("where", [chosen, self.body(_edged(then)), self.body(_edged(other))])
 
     def joined(self, cut: Axis, parts: Sequence[tuple[int, int, Body]]) -> Labelled:
         """The bodies evaluated on their ranges of one axis, joined along it."""
@@ -298,174 +280,39 @@ class Evaluation:
             self.body(replace_axes(body, {cut: piece + start}))
             for (start, _, body), piece in zip(parts, pieces, strict=True)
         ]
-        others = [a for a in _union(results) if a not in pieces]
+        others = [a for a in union(results) if a not in pieces]
         elements = any(self.field.elements(r.data) for r in results)
         arrays = []
         for piece, result in zip(pieces, results, strict=True):
             data = result.aligned([piece, *others])
             if elements and not self.field.elements(data):
                 data = self.field.call("add", [data, self.field.constant(0)])
-            arrays.append(np.broadcast_to(data, [_length(piece), *map(_length, others)]))
+            arrays.append(np.broadcast_to(data, [length(piece), *map(length, others)]))
         return Labelled(np.concatenate(arrays), (cut, *others))
 
+    def lifted(self, item: Labelled) -> Labelled:
+        return item if self.field.elements(item.data) else Labelled(self.field.from_int(item.data), item.axes)
+
     def reduce(self, monoid: str, axes: tuple[Axis, ...], body: Body) -> Labelled:
-        if any(_length(a) == 0 for a in axes):
+        if any(length(a) == 0 for a in axes):
             neutral = {"sum": 0, "prod": 1, "max": float("-inf"), "min": float("inf")}[monoid]
             dtype = literal_dtype(body)
             if is_integer(dtype):
                 return Labelled(carried(extreme(neutral, dtype)), ())
             return Labelled(self.field.constant(neutral), ())
         if monoid == "sum":
-            factors = [self.body(f) for f in _factors(body)]
-            return self.contract(factors, axes)
+            parts = _factors(body)
+            factors = [self.body(f) for f in parts]
+            if any(self.field.elements(f.data) for f in factors):
+                # whole literals, those of a table, say, as elements: their products have a matrix product
+                whole = [literal_dtype(part) == "int" for part in parts]
+                factors = [self.lifted(f) if w else f for w, f in zip(whole, factors, strict=True)]
+            return self.arrays.contract(factors, axes)
         item = self.body(body)
         if item.data.dtype.kind != "i" or monoid == "prod":
-            return self.reduced(monoid, item, axes)
-        found = self.reduced(monoid, Labelled(native(item.data, literal_dtype(body)), item.axes), axes)
+            return self.arrays.reduced(monoid, item, axes)
+        found = self.arrays.reduced(monoid, Labelled(native(item.data, literal_dtype(body)), item.axes), axes)
         return Labelled(carried(found.data), found.axes)
-
-    def reduced(self, monoid: str, item: Labelled, axes: Sequence[Axis]) -> Labelled:
-        """Reduce over axes; those the array lacks repeat its value."""
-        present = tuple(item.axes.index(a) for a in axes if a in item.axes)
-        data, left = item.data, tuple(a for a in item.axes if a not in axes)
-        if present:
-            if self.field.elements(data):
-                data = self.field.reduce(monoid, data, present)
-            else:
-                steps = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
-                data = np.asarray(steps[monoid].reduce(data, axis=present))
-        result = Labelled(data, left)
-        repeats = prod(_length(a) for a in axes if a not in item.axes)
-        if repeats == 1 or monoid in ("max", "min"):
-            return result
-        if monoid == "sum":
-            return self.call("mul", [result, Labelled(np.asarray(repeats), ())])
-        return reduce(lambda a, b: self.call("mul", [a, b]), [result] * repeats)
-
-    def contract(self, factors: Sequence[Labelled], gone: Sequence[Axis]) -> Labelled:
-        """The sum over `gone` of the product of the factors, two at a time."""
-        mixed = len({f.data.dtype.kind for f in factors if f.axes}) > 1
-        if mixed or len(factors) == 1 or not all(_numbers(self.field, f) for f in factors):
-            return self.reduced("sum", reduce(lambda a, b: self.call("mul", [a, b]), factors), gone)
-        queue = sorted(factors, key=lambda f: len(f.axes))
-        left = set(gone)
-        result = queue.pop(0)
-        while queue:
-            mates = [i for i, f in enumerate(queue) if not set(f.axes).isdisjoint(result.axes)] or [0]
-            other = queue.pop(mates[0])
-            elsewhere = {a for f in queue for a in f.axes}
-            now = [a for a in left if a not in elsewhere and (a in result.axes or a in other.axes)]
-            result = self.pair(result, other, now)
-            left.difference_update(now)
-        return self.reduced("sum", result, [a for a in gone if a in left])
-
-    def pair(self, a: Labelled, b: Labelled, gone: Sequence[Axis]) -> Labelled:
-        """The sum over `gone` of a * b."""
-        a = self.reduced("sum", a, [x for x in gone if x in a.axes and x not in b.axes])
-        b = self.reduced("sum", b, [x for x in gone if x in b.axes and x not in a.axes])
-        inner = [x for x in gone if x in a.axes and x in b.axes]
-        if not inner:
-            return self.call("mul", [a, b])
-        if self.field.elements(a.data) != self.field.elements(b.data):
-            return self.reduced("sum", self.call("mul", [a, b]), inner)
-        batch = [x for x in a.axes if x in b.axes and x not in inner]
-        rows = [x for x in a.axes if x not in b.axes]
-        columns = [x for x in b.axes if x not in a.axes]
-        m, n = (prod(map(_length, xs)) for xs in (rows, columns))
-        if min(m, n) < 4:
-            return self.folded(a, b, inner)
-        size = prod(map(_length, a.axes)), prod(map(_length, b.axes))
-        if max(size) > CHUNK:
-            wide, group = (a, rows) if size[0] >= size[1] else (b, columns)
-            cut = max(group, key=_length, default=None)
-            if cut is not None and _length(cut) > 1:
-                half = _length(cut) // 2
-                return self.halves(a, b, gone, cut, half)
-        depth = prod(map(_length, inner))
-        left = a.aligned([*batch, *rows, *inner]).reshape(*map(_length, batch), m, depth)
-        right = b.aligned([*batch, *inner, *columns]).reshape(*map(_length, batch), depth, n)
-        axes = (*batch, *rows, *columns)
-        product = self.field.matmul if self.field.elements(left) else whole_product
-        return Labelled(product(left, right).reshape([_length(x) for x in axes]), axes)
-
-    def halves(self, a: Labelled, b: Labelled, gone: Sequence[Axis], cut: Axis, half: int) -> Labelled:
-        """Contract the two halves of one kept axis after another: windows are copied a piece at a time."""
-        results = []
-        for start, stop in ((0, half), (half, _length(cut))):
-            piece = axis(stop - start)
-            part = [_sliced(f, cut, piece, start) for f in (a, b)]
-            results.append((piece, self.pair(part[0], part[1], gone)))
-        first = results[0][1].axes
-        order = [cut if x == results[0][0] else x for x in first]
-        arrays = [
-            r.aligned([piece if x == cut else x for x in order]) for piece, r in results
-        ]
-        return Labelled(np.concatenate(arrays, axis=order.index(cut)), tuple(order))
-
-    def folded(self, a: Labelled, b: Labelled, inner: Sequence[Axis]) -> Labelled:
-        """A contraction with too few rows for a matrix product: multiply and add along the inner axes.
-
-        A large one goes piece by piece along an outer axis, so that the pieces stay in the cache.
-        """
-        spots = list(np.ndindex(*map(_length, inner)))
-        axes = [x for x in _union([a, b]) if x not in inner]
-        size = prod(map(_length, axes))
-        if len(spots) > 64 and size <= PIECE:
-            return self.reduced("sum", self.call("mul", [a, b]), inner)
-        if size <= PIECE or len(spots) == 1:
-            return self.added(a, b, inner, spots)
-        cut = next((x for x in axes if _length(x) >= 8), axes[0])
-        whole: Array | None = None
-        length = _length(cut)
-        step = max(1, PIECE * length // size)
-        for start in range(0, length, step):
-            piece = axis(min(step, length - start))
-            left, right = (_sliced(f, cut, piece, start) for f in (a, b))
-            part = self.added(left, right, inner, spots)
-            order = [piece, *(x for x in axes if x != cut)]
-            data = part.aligned(order)
-            if whole is None:
-                whole = np.empty([length, *data.shape[1:]], data.dtype)
-            whole[start : start + step] = data
-        assert whole is not None
-        return Labelled(whole, (cut, *(x for x in axes if x != cut)))
-
-    def added(
-        self, a: Labelled, b: Labelled, inner: Sequence[Axis], spots: Sequence[tuple[int, ...]]
-    ) -> Labelled:
-        """The sum of a * b over the spots of the inner axes."""
-        result: Labelled | None = None
-        for spot in spots:
-            at = dict(zip(inner, spot, strict=True))
-            term = self.call("mul", [_picked(a, at), _picked(b, at)])
-            result = term if result is None else self.call("add", [result, term])
-        assert result is not None
-        return result
-
-
-def _numbers(field: Field, item: Labelled) -> bool:
-    """Whether a factor is of elements or of integers, which both have a matrix product."""
-    return field.elements(item.data) or item.data.dtype.kind == "i"
-
-
-def _picked(item: Labelled, at: Mapping[Axis, int]) -> Labelled:
-    spot = tuple(at.get(a, slice(None)) for a in item.axes)
-    return Labelled(item.data[(*spot, ...)], tuple(a for a in item.axes if a not in at))
-
-
-def _sliced(item: Labelled, cut: Axis, piece: Axis, start: int) -> Labelled:
-    if cut not in item.axes:
-        return item
-    spot = tuple(slice(start, start + _length(piece)) if a == cut else slice(None) for a in item.axes)
-    return Labelled(item.data[spot], tuple(piece if a == cut else a for a in item.axes))
-
-
-def _union(items: Sequence[Labelled]) -> tuple[Axis, ...]:
-    axes: dict[Axis, None] = {}
-    for item in sorted(items, key=lambda x: -len(x.axes)):
-        axes.update(dict.fromkeys(item.axes))
-    return tuple(axes)
-
 
 def _factors(body: Body) -> list[Body]:
     if isinstance(body, Call) and body.fn == "mul":
@@ -473,18 +320,18 @@ def _factors(body: Body) -> list[Body]:
     return [body]
 
 
+class _Edged(Rewriting):
+    """Every read given a value beyond the edge: a branch that a guard may discard."""
+
+    def read(self, read: Read) -> Read:
+        return Read(read.source, read.indices, Const(0)) if read.outside is None else read
+
+    def size(self, size: Size) -> Size:
+        return size
+
+
 def _edged(body: Body) -> Body:
-    """The body with every read given a value beyond the edge: a branch that a guard may discard."""
-    match body:
-        case Read(source, indices, None):
-            return Read(source, indices, Const(0))
-        case Call(fn, args):
-            return Call(fn, tuple(map(_edged, args)))
-        case Select(guard, then, other):
-            return Select(guard, _edged(then), _edged(other))
-        case Reduce(monoid, axes, inner):
-            return Reduce(monoid, axes, _edged(inner))
-    return body
+    return _Edged().body(body)
 
 
 def _integers(args: Sequence[Body], found: Sequence[Labelled]) -> str:

@@ -10,102 +10,33 @@ their place in the structure, so alpha-equal records and sums in another order h
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from functools import lru_cache
-from math import factorial, prod
-from typing import Any, TypeAlias
+from math import gcd, lcm
+from typing import TypeAlias
 
-from tensaurus.algebra.expr import Const, Scope, Tensor
+from tensaurus.algebra.expr import Const, Scope, Source, Tensor
 from tensaurus.algebra.functions import FUNCTIONS
-from tensaurus.algebra.size import Atom, Axis, Number, Size, atoms
-from tensaurus.algebra.text import digest, show_constant, show_size
-
-Names: TypeAlias = Mapping[Axis, str]
-
-PERMUTATIONS = 720  # orders of indistinguishable axes that are tried; beyond, the order is arbitrary
+from tensaurus.algebra.printer import Names, digest, show_constant, show_size
+from tensaurus.algebra.record import Record, bind_names
+from tensaurus.algebra.size import Atom, Axis, Number, Size, Symbol, nonnegative, polynomial, terms_of
+from tensaurus.algebra.typing import dtype_of
 
 
-@lru_cache(maxsize=100_000)
-def axes_in(size: Size) -> frozenset[Axis]:
-    """The axes of a size, those inside looked-up indices included."""
-    if isinstance(size, int):
-        return frozenset()
-    return frozenset(a for a in atoms(size) if isinstance(a, Axis))
-
-
-class Normal:
-    """What all records share: the axes that occur free, texts by naming, the number of records inside."""
-
-    __slots__ = ("_free", "_nest", "_texts", "_weight")
-
-    def __init__(self) -> None:
-        self._free: frozenset[Axis] | None = None
-        self._texts: dict[tuple[Any, ...], str] = {}
-        self._weight = 0
-        self._nest: int | None = None
-
-    def sizes(self) -> tuple[Size, ...]:
-        """The sizes directly inside."""
-        return ()
-
-    def parts(self) -> Sequence[Normal]:
-        """The records directly inside."""
-        return ()
-
-    def bound(self) -> tuple[Axis, ...]:
-        return ()
-
-    def _print(self, names: Names, depth: int) -> str:
-        raise NotImplementedError
-
-    @property
-    def free(self) -> frozenset[Axis]:
-        if self._free is None:
-            inside = [axes_in(s) for s in self.sizes()] + [p.free for p in self.parts()]
-            self._free = frozenset().union(*inside).difference(self.bound())
-        return self._free
-
-    @property
-    def weight(self) -> int:
-        if not self._weight:
-            self._weight = 1 + sum(p.weight for p in self.parts())
-        return self._weight
-
-    @property
-    def nest(self) -> int:
-        """How deep binders of axes stand in each other: ordering axes costs a power of it."""
-        if self._nest is None:
-            self._nest = max((p.nest for p in self.parts()), default=0) + bool(self.bound())
-        return self._nest
-
-    def text(self, names: Names, depth: int = 0) -> str:
-        """The text under these names of free axes (others keep their own); bound ones count from depth."""
-        free = self.free
-        key = (depth, *sorted((a.name, names[a]) for a in free if a in names))
-        found = self._texts.get(key)
-        if found is None:
-            found = self._texts[key] = self._print(names, depth)
-        return found
-
-    @property
-    def key(self) -> str:
-        return self.text({})
-
-
-class Leaf(Normal):
+class Leaf(Record):
     """One element of a tensor, or of a scope that is kept; `outside` only where it is not a number."""
 
     __slots__ = ("source", "indices", "outside")
 
-    def __init__(self, source: Tensor | Scope, indices: tuple[Size, ...], outside: Const | None = None):
+    def __init__(self, source: Source, indices: tuple[Size, ...], outside: Const | None = None):
         super().__init__()
         self.source, self.indices, self.outside = source, indices, outside
 
     @property
     def name(self) -> str:
-        return self.source.name if isinstance(self.source, Tensor) else f"{{{digest(self.source)}}}"
+        if isinstance(self.source, Tensor):
+            return self.source.name
+        return f"{{{digest(self.source)}}}" if isinstance(self.source, Scope) else self.source.text
 
     def sizes(self) -> tuple[Size, ...]:
         return self.indices
@@ -115,7 +46,7 @@ class Leaf(Normal):
         return text if self.outside is None else f"{text} | {show_constant(self.outside.value, {})}"
 
 
-class Amount(Normal):
+class Amount(Record):
     """An axis, a symbol or another atom of sizes, as a number."""
 
     __slots__ = ("atom", "_inside")
@@ -132,7 +63,7 @@ class Amount(Normal):
         return show_size(self.atom, names)
 
 
-class Literal(Normal):
+class Literal(Record):
     """A bool, an infinity or a nan: what is no number of every field."""
 
     __slots__ = ("value",)
@@ -145,7 +76,7 @@ class Literal(Normal):
         return str(self.value)
 
 
-class Inverse(Normal):
+class Inverse(Record):
     """1 / sum, and 0 where the sum is 0."""
 
     __slots__ = ("sum",)
@@ -154,14 +85,14 @@ class Inverse(Normal):
         super().__init__()
         self.sum = inner
 
-    def parts(self) -> Sequence[Normal]:
+    def parts(self) -> Sequence[Record]:
         return (self.sum,)
 
     def _print(self, names: Names, depth: int) -> str:
         return f"1/({self.sum.text(names, depth)})"
 
 
-class Apply(Normal):
+class Apply(Record):
     """A function that is no ring operation; a sum that is not to be multiplied out is fn ""."""
 
     __slots__ = ("fn", "args")
@@ -170,7 +101,7 @@ class Apply(Normal):
         super().__init__()
         self.fn, self.args = fn, tuple(args)
 
-    def parts(self) -> Sequence[Normal]:
+    def parts(self) -> Sequence[Record]:
         return self.args
 
     @property
@@ -182,7 +113,7 @@ class Apply(Normal):
         return f"{self.fn}({', '.join(sorted(texts) if self.commutes else texts)})"
 
 
-class Choose(Normal):
+class Choose(Record):
     """`then` where all guards are >= 0, else `other`, for values that cannot be added to zero."""
 
     __slots__ = ("guards", "then", "other")
@@ -194,7 +125,7 @@ class Choose(Normal):
     def sizes(self) -> tuple[Size, ...]:
         return self.guards
 
-    def parts(self) -> Sequence[Normal]:
+    def parts(self) -> Sequence[Record]:
         return (self.then, self.other)
 
     def _print(self, names: Names, depth: int) -> str:
@@ -202,7 +133,7 @@ class Choose(Normal):
         return f"[{' '.join(guards)} ? {self.then.text(names, depth)} : {self.other.text(names, depth)}]"
 
 
-class Fold(Normal):
+class Fold(Record):
     """max, min or prod over axes."""
 
     __slots__ = ("monoid", "axes", "body")
@@ -214,7 +145,7 @@ class Fold(Normal):
     def bound(self) -> tuple[Axis, ...]:
         return self.axes
 
-    def parts(self) -> Sequence[Normal]:
+    def parts(self) -> Sequence[Record]:
         return (self.body,)
 
     def _print(self, names: Names, depth: int) -> str:
@@ -225,7 +156,7 @@ class Fold(Normal):
 Factor: TypeAlias = Leaf | Amount | Literal | Inverse | Apply | Choose | Fold
 
 
-class Core(Normal):
+class Core(Record):
     """The sum over `axes`, where all guards are >= 0, of the product of factors."""
 
     __slots__ = ("axes", "guards", "factors")
@@ -237,7 +168,7 @@ class Core(Normal):
     def sizes(self) -> tuple[Size, ...]:
         return self.guards
 
-    def parts(self) -> Sequence[Normal]:
+    def parts(self) -> Sequence[Record]:
         return self.factors
 
     def bound(self) -> tuple[Axis, ...]:
@@ -256,7 +187,7 @@ class Core(Normal):
         return (f"S{ranges}" if self.axes else "") + (str(guards) if guards else "") + " * ".join(factors)
 
 
-class Sum(Normal):
+class Sum(Record):
     """coefficient * core + ...; no two cores are equal."""
 
     __slots__ = ("terms",)
@@ -265,7 +196,7 @@ class Sum(Normal):
         super().__init__()
         self.terms = tuple(terms)
 
-    def parts(self) -> Sequence[Normal]:
+    def parts(self) -> Sequence[Record]:
         return [core for _, core in self.terms]
 
     def _print(self, names: Names, depth: int) -> str:
@@ -290,9 +221,20 @@ class Sum(Normal):
         return None
 
 
+def content(values: Sequence[Number]) -> Fraction:
+    """The positive rational that divides all to coprime integers; negative where all are."""
+    exact = [Fraction(v) for v in values]
+    size = Fraction(gcd(*(v.numerator for v in exact)), lcm(*(v.denominator for v in exact)))
+    return -size if all(v < 0 for v in exact) else size
+
+
+def whole(value: Number) -> Number:
+    """A whole number as an int."""
+    return int(value) if isinstance(value, Fraction) and value.denominator == 1 else value
+
+
 def number(value: Number) -> Sum:
-    if isinstance(value, Fraction) and value.denominator == 1:
-        value = int(value)
+    value = whole(value)
     return Sum(((value, Core((), (), ())),) if value != 0 else ())
 
 
@@ -300,62 +242,52 @@ def of_factor(factor: Factor) -> Sum:
     return Sum(((1, Core((), (), (factor,))),))
 
 
-def bind_names(
-    axes: Sequence[Axis], parts: Sequence[Normal], guards: Sequence[Size], names: Names, depth: int
-) -> tuple[Names, str]:
-    """Names for bound axes by their place in the structure, and the text of their ranges."""
-    if not axes:
-        return names, ""
-    order = ordered(axes, parts, guards, names, depth)
-    wider = dict(names)
-    for place, a in enumerate(order):
-        wider[a] = f"~{depth + place}"
-    return wider, "[" + ", ".join(show_size(a.extent, {}) for a in order) + "]"
+def of_literal(value: bool | float) -> Sum:
+    return of_factor(Literal(value))
 
 
-def ordered(
-    axes: Sequence[Axis], parts: Sequence[Normal], guards: Sequence[Size], names: Names, depth: int
-) -> tuple[Axis, ...]:
-    """Bound axes in an order that does not depend on their names nor on the order of parts.
-
-    Colours are refined by the texts of the parts in which an axis occurs; what remains tied is tried in
-    every order, and the least text wins.
-    """
-    if len(axes) < 2:
-        return tuple(axes)
-    inner = depth + len(axes)
-
-    def texts(wider: Names, marked: Axis | None = None) -> list[str]:
-        found = [p.text(wider, inner) for p in parts if marked is None or marked in p.free]
-        found += [show_size(g, wider) for g in guards if marked is None or marked in axes_in(g)]
-        return sorted(found)
-
-    signature: dict[Axis, Any] = {a: show_size(a.extent, {}) for a in axes}
-    colours = _ranked(signature)
-    while max(colours.values()) < len(axes) - 1:
-        wider = {**names, **{a: f"?{colours[a]}" for a in axes}}
-        signature = {a: (colours[a], tuple(texts({**wider, a: f"*{colours[a]}"}, a))) for a in axes}
-        finer = _ranked(signature)
-        if len(set(finer.values())) == len(set(colours.values())):
-            break
-        colours = finer
-    groups = [[a for a in axes if colours[a] == c] for c in sorted(set(colours.values()))]
-    if all(len(g) == 1 for g in groups):
-        return tuple(g[0] for g in groups)
-    if prod(factorial(len(g)) for g in groups) > PERMUTATIONS:
-        return tuple(a for g in groups for a in g)
-    return min(_orders(groups), key=lambda order: texts(_numbered(order, names, depth)))
+def is_bool(factor: Factor) -> bool:
+    match factor:
+        case Literal(value=value):
+            return isinstance(value, bool)
+        case Leaf(source=Tensor(dtype=dtype)):
+            return dtype == "bool"
+        case Leaf(source=Scope() as source):
+            return dtype_of(source) == "bool"
+        case Apply(fn=fn):
+            return fn == "to_bool" or (fn in FUNCTIONS and FUNCTIONS[fn].result == "bool")
+    return False
 
 
-def _numbered(order: Sequence[Axis], names: Names, depth: int) -> dict[Axis, str]:
-    return {**names, **{a: f"~{depth + place}" for place, a in enumerate(order)}}
+def addable(inner: Sum) -> bool:
+    """Nothing infinite and no bool, which not every field can add to zero."""
+    factors = [f for _, core in inner.terms for f in core.factors]
+    infinite = any(isinstance(f, Leaf) and f.outside is not None for f in factors)
+    return not infinite and not any(isinstance(f, (Literal, Choose)) or is_bool(f) for f in factors)
 
 
-def _orders(groups: Sequence[Sequence[Axis]]) -> Iterator[tuple[Axis, ...]]:
-    for choice in itertools.product(*(itertools.permutations(g) for g in groups)):
-        yield tuple(a for group in choice for a in group)
+def cancelled(factors: Sequence[Factor], axes: Sequence[Axis]) -> tuple[Factor, ...]:
+    """Without n * (1/n), where n is not 0: it is at least 1, or a range of n's multiples has points."""
+    left = list(factors)
+    for inverse in [f for f in factors if isinstance(f, Inverse)]:
+        amount = inverse.sum.factor
+        if isinstance(amount, Leaf) and isinstance(amount.source, Tensor) and amount.source.nonzero:
+            equal = next((f for f in left if isinstance(f, Leaf) and f.key == amount.key), None)
+            if equal is not None and amount.outside is None:
+                left.remove(equal)
+                left.remove(inverse)
+            continue
+        if not isinstance(amount, Amount):
+            continue
+        match = next((f for f in left if isinstance(f, Amount) and f.atom == amount.atom), None)
+        if match is not None and _nonzero(amount.atom, axes):
+            left.remove(match)
+            left.remove(inverse)
+    return tuple(left)
 
 
-def _ranked(signature: Mapping[Axis, Any]) -> dict[Axis, int]:
-    levels = sorted(set(signature.values()))
-    return {a: levels.index(s) for a, s in signature.items()}
+def _nonzero(atom: Atom, axes: Sequence[Axis]) -> bool:
+    if nonnegative(polynomial(atom) - 1):
+        return True
+    symbolic = [a.extent for a in axes if not isinstance(a.extent, int)]
+    return isinstance(atom, Symbol) and any(all(atom in m for m, _ in terms_of(n)) for n in symbolic)

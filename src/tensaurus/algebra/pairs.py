@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from tensaurus.algebra.field import Array, P, Prime
+from tensaurus.algebra.arithmetic import Array
 from tensaurus.algebra.functions import FUNCTIONS
+from tensaurus.algebra.prime import P, Prime
 
 _HALF = np.uint64(32)
 _LOW = np.uint64(2**32 - 1)

@@ -7,21 +7,33 @@ A polynomial without atoms *is* a number.  `algebra.size` says which atoms there
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
-from typing import Any, TypeAlias, Union
+from functools import reduce
+from typing import Any, ClassVar, TypeAlias, Union
 
 Number: TypeAlias = int | Fraction
 Size: TypeAlias = Union[int, "Poly"]
 
 
-class Arithmetic:
-    """Operators of everything that can stand in a size."""
+class Wider:
+    """What may contain sizes: its own operators combine it with them."""
 
     __slots__ = ()
 
+
+class Arithmetic:
+    """Operators of everything that can stand in a size.
+
+    `quotient` is a // b.  A ring has none: it is given by whoever knows the atoms' bounds (`algebra.size`).
+    """
+
+    __slots__ = ()
+    quotient: ClassVar[Callable[[Any, Any], Any]]
+
     def __add__(self, other: Any) -> Any:
-        return plus(self, other)
+        return NotImplemented if isinstance(other, Wider) else plus(self, other)
 
     __radd__ = __add__
 
@@ -29,35 +41,27 @@ class Arithmetic:
         return times(-1, self)
 
     def __sub__(self, other: Any) -> Any:
-        return plus(self, times(-1, other))
+        return NotImplemented if isinstance(other, Wider) else plus(self, times(-1, other))
 
     def __rsub__(self, other: Any) -> Any:
         return plus(other, times(-1, self))
 
     def __mul__(self, other: Any) -> Any:
-        return times(self, other)
+        return NotImplemented if isinstance(other, Wider) else times(self, other)
 
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Any) -> Any:
-        from tensaurus.algebra.size import floordiv
-
-        return floordiv(self, other)
+        return NotImplemented if isinstance(other, Wider) else Arithmetic.quotient(self, other)
 
     def __rfloordiv__(self, other: Any) -> Any:
-        from tensaurus.algebra.size import floordiv
-
-        return floordiv(other, self)
+        return Arithmetic.quotient(other, self)
 
     def __mod__(self, other: Any) -> Any:
-        from tensaurus.algebra.size import mod
-
-        return mod(self, other)
+        return NotImplemented if isinstance(other, Wider) else self - other * Arithmetic.quotient(self, other)
 
     def __rmod__(self, other: Any) -> Any:
-        from tensaurus.algebra.size import mod
-
-        return mod(other, self)
+        return other - self * Arithmetic.quotient(other, self)
 
 
 class Atom(Arithmetic):
@@ -74,6 +78,10 @@ class Atom(Arithmetic):
     def interval(self) -> tuple[Size | None, Size | None]:
         """Lower and upper bound, both inclusive, in symbols alone; None where there is none."""
         return None, None
+
+    def inside(self) -> tuple[Size, ...]:
+        """The sizes inside it, those it is computed from."""
+        return ()
 
     def rebuild(self, change: Callable[[Size], Size]) -> Any:
         """The same atom with every size inside it changed."""
@@ -181,3 +189,73 @@ def times(a: Any, b: Any) -> Any:
                 factors = tuple(sorted(factors, key=lambda atom: atom.key))
             total[factors] = total.get(factors, 0) + c * d
     return make(total)
+
+
+def without(factors: Monomial, gone: Monomial) -> Monomial | None:
+    """The monomial divided by another, None where that leaves a remainder."""
+    left = list(factors)
+    for atom in gone:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
+
+
+def atoms(size: Any) -> set[Atom]:
+    """Every atom of the size, those inside other atoms included."""
+    found: set[Atom] = set()
+
+    def visit(piece: Any) -> None:
+        for factors, _ in terms_of(piece):
+            for atom in factors:
+                if atom not in found:
+                    found.add(atom)
+                    for inner in atom.inside():
+                        visit(inner)
+
+    visit(size)
+    return found
+
+
+def substitute(size: Any, values: Mapping[Atom, Any]) -> Any:
+    """The size with atoms replaced."""
+    if isinstance(size, int):
+        return size
+    if isinstance(size, Atom):
+        size = polynomial(size)
+    if not isinstance(size, Poly):
+        return size
+    total: Any = 0
+    for factors, coefficient in size.terms:
+        product: Any = coefficient
+        for atom in factors:
+            value = values.get(atom)
+            if value is None:
+                value = atom.rebuild(lambda inner: substitute(inner, values))
+            product = times(product, value)
+        total = plus(total, product)
+    return total
+
+
+def evaluate(size: Any, of: Callable[[Atom], Any]) -> Any:
+    """The value under a lookup of atoms; ints, integer arrays and Z3 terms all work."""
+    if isinstance(size, (int, Fraction)):
+        return size
+
+    def run(piece: Any) -> Any:
+        if not isinstance(piece, Arithmetic):
+            return piece
+        total: Any = 0
+        for factors, coefficient in terms_of(piece):
+            product: Any = coefficient
+            for atom in factors:
+                product = product * atom.value(of, run)
+            total = total + product
+        return total
+
+    return run(size)
+
+
+def product(sizes: Iterable[Any]) -> Any:
+    """The product of sizes, 1 for none."""
+    return reduce(operator.mul, sizes, 1)

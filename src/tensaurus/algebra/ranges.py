@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from tensaurus.algebra.affine import coefficients
 from tensaurus.algebra.expr import axis
-from tensaurus.algebra.normal import Core, Normal, Sum, axes_in
+from tensaurus.algebra.normal import Core, Sum
+from tensaurus.algebra.record import Record, axes_in
 from tensaurus.algebra.size import (
     Atom,
     Axis,
@@ -29,7 +30,7 @@ from tensaurus.algebra.size import (
 )
 
 Values = Mapping[Atom, Any]
-Record = TypeVar("Record", bound=Normal)
+Kept = TypeVar("Kept", bound=Record)
 
 
 def settle(
@@ -143,13 +144,13 @@ def _narrowed(guard: Size, axes: Sequence[Axis]) -> tuple[Axis, tuple[Axis, Size
     return None
 
 
-def _sizes(record: Normal) -> Iterable[Size]:
+def _sizes(record: Record) -> Iterable[Size]:
     yield from record.sizes()
     for part in record.parts():
         yield from _sizes(part)
 
 
-def split_digits(record: Normal, axes: Sequence[Axis]) -> tuple[list[Axis], dict[Atom, Any]] | None:
+def split_digits(record: Record, axes: Sequence[Axis]) -> tuple[list[Axis], dict[Atom, Any]] | None:
     """A bound axis that is divided by a divisor of its extent, as two axes."""
     wanted = set(axes)
     best: tuple[int, str, Axis, Size] | None = None
@@ -179,7 +180,7 @@ def _divides(step: Size, extent: Size) -> bool:
 
 
 def merged_digits(
-    record: Record, axes: Sequence[Axis], change: Callable[[Record, Values, Sequence[Axis]], Record | None]
+    record: Kept, axes: Sequence[Axis], change: Callable[[Kept, Values, Sequence[Axis]], Kept | None]
 ) -> tuple[list[Axis], dict[Atom, Any]] | None:
     """Two bound axes that occur only as D*h + d, with d over D values, as one."""
     if len(axes) < 2:

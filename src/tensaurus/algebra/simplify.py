@@ -7,8 +7,8 @@ Expressions with equal canonical forms compute the same function: by the laws of
 1/0 = 0) and of a lattice, by renaming, splitting, merging and narrowing of axes, and by putting a scope's
 body where the scope is read.  Equal functions need not have equal forms: laws of transcendental functions,
 of the order of numbers and of x * (1/x) are not used, sums that multiply out to more than
-`collect.TERMS` terms stay products, scopes that are large (`INLINED`, `NEST`, `STEPS`) stay scopes, and more
-than `normal.PERMUTATIONS` orders of indistinguishable axes are not tried.
+`sums.TERMS` terms stay products, scopes that are large (`INLINED`, `NEST`, `STEPS`) stay scopes, and more
+than `record.PERMUTATIONS` orders of indistinguishable axes are not tried.
 """
 
 from __future__ import annotations
@@ -18,44 +18,43 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from tensaurus.algebra.collect import (
-    TooLarge,
+from tensaurus.algebra.expr import (
+    Body,
+    Call,
+    Const,
+    Read,
+    Reduce,
+    Scope,
+    Select,
+    Source,
+    Table,
+    Tensor,
+    axis,
+)
+from tensaurus.algebra.functions import RING, cast_target
+from tensaurus.algebra.guards import range_guards
+from tensaurus.algebra.limit import TooLarge, limited
+from tensaurus.algebra.normal import Core, Leaf, Sum, is_bool
+from tensaurus.algebra.printer import declarations, digest, short
+from tensaurus.algebra.record import Record
+from tensaurus.algebra.size import Atom, Axis, Poly, Size, polynomial, substitute
+from tensaurus.algebra.sums import (
     applied,
     chosen,
     constant,
     folded,
     instantiate,
     inverse,
-    is_bool,
     leaf,
-    limited,
     plus,
     power,
-    range_guards,
     scaled,
     summed,
     times,
 )
-from tensaurus.algebra.expr import (
-    Body,
-    Call,
-    Const,
-    Looked,
-    Read,
-    Reduce,
-    Scope,
-    Select,
-    Tensor,
-    axis,
-    replace_tensors,
-    tensors,
-)
-from tensaurus.algebra.functions import RING, cast_target
-from tensaurus.algebra.normal import Core, Leaf, Normal, Sum
-from tensaurus.algebra.order import body_of
-from tensaurus.algebra.size import Atom, Axis, Poly, Size, atoms, polynomial, substitute
-from tensaurus.algebra.text import declarations, digest, short
 from tensaurus.algebra.typing import dtype_of, literal_dtype
+from tensaurus.algebra.walk import operands, replace_tensors, tensors, with_reads
+from tensaurus.algebra.writer import body_of
 
 INLINED = 24  # records that a scope may have to be put where it is read
 SMALL = 8  # the same, where otherwise too many terms would arise
@@ -132,7 +131,7 @@ def symmetric(scope: Scope, a: Tensor, b: Tensor) -> bool:
     return canonical(replace_tensors(scope, {a: b, b: a})) == canonical(scope)
 
 
-def _guarded(record: Normal) -> bool:
+def _guarded(record: Record) -> bool:
     return (isinstance(record, Core) and bool(record.guards)) or any(map(_guarded, record.parts()))
 
 
@@ -197,11 +196,7 @@ def size_of(size: Size, names: Mapping[Atom, Any]) -> Size:
     result = substitute(size, names)
     if not isinstance(result, Poly):
         return result  # type: ignore[no-any-return]
-    looked = [a for a in atoms(result) if isinstance(a, Looked)]
-    if not looked:
-        return result
-    known: dict[Atom, Any] = {a: polynomial(Looked(_index_read(a.read), a.low, a.high)) for a in looked}
-    return substitute(result, known)  # type: ignore[no-any-return]
+    return with_reads(result, _index_read)
 
 
 def _index_read(read: Read) -> Read:
@@ -216,8 +211,8 @@ def _index_read(read: Read) -> Read:
     return Read(canonical(read.source), indices, read.outside)
 
 
-def _read(source: Tensor | Scope, indices: tuple[Size, ...], outside: Const | None) -> Sum:
-    if isinstance(source, Tensor):
+def _read(source: Source, indices: tuple[Size, ...], outside: Const | None) -> Sum:
+    if not isinstance(source, Scope):
         return leaf(source, indices, outside)
     axes, body = normal_form(source)
     if body.weight > _inlined.get() or body.nest > NEST:
@@ -230,7 +225,7 @@ def _read(source: Tensor | Scope, indices: tuple[Size, ...], outside: Const | No
 
 def _call(fn: str, args: tuple[Body, ...], names: Mapping[Atom, Any], body: Body) -> Sum:
     if fn in ("add", "mul"):
-        flat = [normal(a, names) for a in _chained(fn, args)]
+        flat = [normal(a, names) for a in operands(body)]
         if not any(_boolean(a) for a in flat):
             return plus(*flat) if fn == "add" else times(*flat)
         return applied(fn, [normal(a, names) for a in args])
@@ -262,20 +257,13 @@ def _exact(inner: Sum, dtype: str) -> bool:
     return value is not None and (-128 if dtype.startswith("int") else 0) <= value < 128
 
 
-def _chained(fn: str, args: tuple[Body, ...]) -> list[Body]:
-    flat: list[Body] = []
-    for arg in args:
-        flat.extend(_chained(fn, arg.args) if isinstance(arg, Call) and arg.fn == fn else (arg,))
-    return flat
-
-
 def _boolean(inner: Sum) -> bool:
     factor = inner.factor
     return factor is not None and is_bool(factor)
 
 
-def _typed(record: Normal) -> bool:
+def _typed(record: Record) -> bool:
     """True where a read or a conversion gives the record its element type."""
     if isinstance(record, Leaf):
-        return True
+        return not isinstance(record.source, Table)
     return getattr(record, "fn", "").startswith("to_") or any(map(_typed, record.parts()))

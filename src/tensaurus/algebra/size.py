@@ -11,8 +11,7 @@ polynomials the elements of the field of symbols (`algebra.field`).
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache, reduce
@@ -26,55 +25,27 @@ from tensaurus.algebra.poly import (
     Number,
     Poly,
     Size,
+    atoms,
     bracket,
+    evaluate,
     make,
     plus,
     polynomial,
+    product,
+    substitute,
     terms_of,
     times,
+    without,
 )
+from tensaurus.algebra.symbol import Axis, Symbol
 from tensaurus.algebra.undecided import answer, watching
 from tensaurus.algebra.values import greater, is_term
 
-# sizes are polynomials: these names are this module's own, too
-__all__ = [
-    "Arithmetic", "Atom", "Monomial", "Number", "Poly", "Size", "bracket", "plus", "polynomial",
-    "terms_of", "times",
+__all__ = [  # sizes are polynomials: their names are this module's own, too
+    "Arithmetic", "Atom", "Axis", "Floor", "Largest", "Monomial", "Number", "Poly", "Size", "Symbol", "atoms",
+    "bracket", "evaluate", "floordiv", "interval", "largest", "mod", "negative", "nonnegative", "plus",
+    "polynomial", "product", "same", "smallest", "substitute", "terms_of", "times",
 ]
-
-
-@dataclass(frozen=True, repr=False)
-class Symbol(Atom):
-    """An unknown integer (a dynamic dimension, a size of a rule): at least `low`, at most `high`."""
-
-    name: str
-    low: int = 0
-    high: Size | None = None
-
-    @property
-    def key(self) -> str:  # type: ignore[override]
-        return self.name
-
-    def interval(self) -> tuple[Size | None, Size | None]:
-        return polynomial(self), None
-
-
-@dataclass(frozen=True, repr=False)
-class Axis(Atom):
-    """An iterator over range(extent)."""
-
-    name: str
-    extent: Size
-
-    @property
-    def key(self) -> str:  # type: ignore[override]
-        return self.name
-
-    def interval(self) -> tuple[Size | None, Size | None]:
-        return 0, self.extent - 1
-
-    def rebuild(self, change: Callable[[Size], Size]) -> Any:
-        return Axis(self.name, change(self.extent)) if isinstance(self.extent, Poly) else self
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,6 +71,9 @@ class Floor(Atom):
             None if low is None else floordiv(low, self.bottom),
             None if high is None else floordiv(high, self.bottom),
         )
+
+    def inside(self) -> tuple[Size, ...]:
+        return self.top, self.bottom
 
     def rebuild(self, change: Callable[[Size], Size]) -> Any:
         return floordiv(change(self.top), change(self.bottom))
@@ -130,6 +104,9 @@ class Largest(Atom):
         high = None if any(h is None for h in highs) else reduce(largest, highs)
         return low, high
 
+    def inside(self) -> tuple[Size, ...]:
+        return self.args
+
     def rebuild(self, change: Callable[[Size], Size]) -> Any:
         return reduce(largest, [change(a) for a in self.args])
 
@@ -153,7 +130,7 @@ def floordiv(a: Any, b: Any) -> Any:
     quotient: dict[Monomial, Number] = {}
     rest: dict[Monomial, Number] = {}
     for factors, coefficient in terms_of(a):
-        left = _without(factors, below)
+        left = without(factors, below)
         if left is not None and coefficient % scale == 0:
             quotient[left] = quotient.get(left, 0) + coefficient // scale
         elif left is not None and not below and isinstance(b, int):
@@ -181,6 +158,9 @@ def floordiv(a: Any, b: Any) -> Any:
     return plus(make(quotient), Floor(remainder, b))
 
 
+Arithmetic.quotient = floordiv
+
+
 def _common_factor(rest: Mapping[Monomial, Number], b: int) -> tuple[Any, int] | None:
     """(x, m) where rest // b == x // m because rest = g*x + r and b = g*m with 0 <= r < g."""
     for g in sorted({gcd(b, int(c)) for c in rest.values()} - {1}, reverse=True):
@@ -196,13 +176,13 @@ def _common_monomial(
 ) -> tuple[Any, Any] | None:
     """As `_common_factor`, for a factor g that is a symbol of the divisor `scale` * `below`."""
     for atom in dict.fromkeys(below):
-        left = {m: _without(m, (atom,)) for m in rest}
+        left = {m: without(m, (atom,)) for m in rest}
         inside = {part: rest[m] for m, part in left.items() if part is not None}
         low, high = interval(make({m: c for m, c in rest.items() if left[m] is None}))
         if not inside or low is None or high is None:
             continue
         if _nonnegative(low) and _nonnegative(atom - 1 - high):
-            return make(inside), make({_without(below, (atom,)) or (): scale})
+            return make(inside), make({without(below, (atom,)) or (): scale})
     return None
 
 
@@ -220,15 +200,6 @@ def _floor_by_sum(a: Any, b: Any) -> Any:
             if low is not None and high is not None and _nonnegative(low) and _nonnegative(b - 1 - high):
                 return factor
     return polynomial(Floor(a, b))
-
-
-def _without(factors: Monomial, gone: Monomial) -> Monomial | None:
-    left = list(factors)
-    for atom in gone:
-        if atom not in left:
-            return None
-        left.remove(atom)
-    return tuple(left)
 
 
 def mod(a: Any, b: Any) -> Any:
@@ -264,67 +235,6 @@ def smallest(a: Any, b: Any) -> Any:
     return 0 - largest(0 - a, 0 - b)
 
 
-def atoms(size: Any) -> set[Atom]:
-    """Every atom of the size, those inside other atoms included."""
-    found: set[Atom] = set()
-
-    def visit(piece: Any) -> None:
-        for factors, _ in terms_of(piece):
-            for atom in factors:
-                if atom not in found:
-                    found.add(atom)
-                    if isinstance(atom, Floor):
-                        visit(atom.top)
-                        visit(atom.bottom)
-                    elif isinstance(atom, Largest):
-                        for arg in atom.args:
-                            visit(arg)
-                    else:
-                        found.update(getattr(atom, "inner_atoms", lambda: ())())
-
-    visit(size)
-    return found
-
-
-def substitute(size: Any, values: Mapping[Atom, Any]) -> Any:
-    """The size with atoms replaced."""
-    if isinstance(size, int):
-        return size
-    if isinstance(size, Atom):
-        size = polynomial(size)
-    if not isinstance(size, Poly):
-        return size
-    total: Any = 0
-    for factors, coefficient in size.terms:
-        product: Any = coefficient
-        for atom in factors:
-            value = values.get(atom)
-            if value is None:
-                value = atom.rebuild(lambda inner: substitute(inner, values))
-            product = times(product, value)
-        total = plus(total, product)
-    return total
-
-
-def evaluate(size: Any, of: Callable[[Atom], Any]) -> Any:
-    """The value under a lookup of atoms; ints, integer arrays and Z3 terms all work."""
-    if isinstance(size, (int, Fraction)):
-        return size
-
-    def run(piece: Any) -> Any:
-        if not isinstance(piece, Arithmetic):
-            return piece
-        total: Any = 0
-        for factors, coefficient in terms_of(piece):
-            product: Any = coefficient
-            for atom in factors:
-                product = product * atom.value(of, run)
-            total = total + product
-        return total
-
-    return run(size)
-
-
 @lru_cache(maxsize=200_000)
 def interval(size: Any) -> tuple[Size | None, Size | None]:
     """Bounds, both inclusive, in symbols alone; None where there is none.
@@ -358,7 +268,7 @@ def _without_remainder(size: Any) -> tuple[Any, Any, Size] | None:
         inside = [a for a in factors if isinstance(a, Floor)]
         for top, bottom in _dividends(inside[0], floors) if len(inside) == 1 else ():
             (below, scale), *more = terms_of(bottom)
-            shared = None if more else _without(_without(factors, (inside[0],)) or (), below)
+            shared = None if more else without(without(factors, (inside[0],)) or (), below)
             if shared is None or coefficient % scale != 0:
                 continue
             m = make({shared: -(coefficient // scale)})
@@ -488,8 +398,3 @@ def _gap(a: Any, b: Any) -> Poly | None:
     if not isinstance(gap, Poly) or _nonnegative(gap - 1) or _nonnegative(-1 - gap):
         return None
     return gap if gap.terms[0][1] > 0 else times(-1, gap)
-
-
-def product(sizes: Iterable[Any]) -> Any:
-    """The product of sizes, 1 for none."""
-    return reduce(operator.mul, sizes, 1)

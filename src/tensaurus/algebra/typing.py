@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select, Tensor
+from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select, Source, Table, Tensor
 from tensaurus.algebra.functions import FUNCTIONS, cast_target
 from tensaurus.algebra.size import Poly
 
@@ -15,10 +15,12 @@ class Untypable(ValueError):
 _known: dict[int, tuple[Scope, str]] = {}
 
 
-def dtype_of(source: Tensor | Scope) -> str:
+def dtype_of(source: Source) -> str:
     """The dtype, e.g. "float32".  Literals adapt to what they meet; alone they are bool, int64 or float32."""
     if isinstance(source, Tensor):
         return source.dtype
+    if isinstance(source, Table):
+        return {"int": "int64", "real": "float32"}[_literals(source)]
     known = _known.get(id(source))
     if known is None:
         if len(_known) >= 4096:
@@ -35,6 +37,9 @@ def literal_dtype(body: Body) -> str:
             if isinstance(value, bool):
                 return "bool"
             return "int" if isinstance(value, (int, Poly)) else "real"
+        case Read(Table() as source, _, outside):
+            inside = _literals(source)
+            return inside if outside is None else _unified(inside, literal_dtype(outside))
         case Read(source, _, _):
             return dtype_of(source)
         case Select(_, then, other):
@@ -60,6 +65,10 @@ def literal_dtype(body: Body) -> str:
                 return "real" if merged == "int" else _refuse(fn, merged)
             return "real" if fn == "div" and merged == "int" else merged
     raise TypeError(type(body))
+
+
+def _literals(table: Table) -> str:
+    return "int" if all(isinstance(value, int) for value in table.values) else "real"
 
 
 def _refuse(fn: str, dtype: str) -> str:

@@ -5,11 +5,12 @@ Read from the operators' expressions: an index of a read that is itself looked u
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tensaurus.algebra.expr import Body, Call, Looked, Read, Scope, Select, Tensor, children, sizes
-from tensaurus.algebra.size import atoms
+from tensaurus.algebra.expr import Body, Call, Read, Scope, Select, Source, Tensor
+from tensaurus.algebra.size import Size
+from tensaurus.algebra.walk import children, looked, sizes
 from tensaurus.graph.node import INPUT, ITEM, OPAQUE, Node
 from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType
@@ -127,9 +128,7 @@ def _uses(scope: Scope) -> Iterator[_Use]:
 
     def visit(body: Body, whole: bool) -> Iterator[_Use]:
         for size in sizes(body):
-            for atom in atoms(size):
-                if isinstance(atom, Looked):
-                    yield from looked(atom)
+            yield from placed(size)
         match body:
             case Read(source, _, _):
                 yield from read(source, whole)
@@ -137,33 +136,26 @@ def _uses(scope: Scope) -> Iterator[_Use]:
                 kept = whole and fn.startswith(("to_int", "to_uint"))
                 for arg in args:
                     yield from visit(arg, kept)
-            case Select():
-                for child in children(body):
-                    yield from visit(child, whole)
             case _:
                 for child in children(body):
-                    yield from visit(child, False)
+                    yield from visit(child, whole and isinstance(body, Select))
 
-    def read(source: Tensor | Scope, whole: bool) -> Iterator[_Use]:
+    def read(source: Source, whole: bool) -> Iterator[_Use]:
         if isinstance(source, Tensor):
             yield _Use(source, whole)
-        elif id(source) not in seen:
+        elif isinstance(source, Scope) and id(source) not in seen:
             seen.add(id(source))
             yield from visit(source.body, whole)
 
-    def looked(atom: Looked) -> Iterator[_Use]:
-        source = atom.read.source
-        if isinstance(source, Tensor):
-            yield _Use(source, places=(atom.low, atom.high))
-        else:  # a place that is computed: within unknown limits
-            for use in read(source, False):
-                yield _Use(use.tensor, places=(None, None))
-        yield from _inner(atom.read.indices)
-
-    def _inner(places: Sequence[object]) -> Iterator[_Use]:
-        for place in places:
-            for atom in atoms(place):
-                if isinstance(atom, Looked):
-                    yield from looked(atom)
+    def placed(size: Size) -> Iterator[_Use]:
+        for atom in looked(size):
+            source = atom.read.source
+            if isinstance(source, Tensor):
+                yield _Use(source, places=(atom.low, atom.high))
+            else:  # a place that is computed: within unknown limits
+                for use in read(source, False):
+                    yield _Use(use.tensor, places=(None, None))
+            for index in atom.read.indices:
+                yield from placed(index)
 
     yield from visit(scope.body, True)

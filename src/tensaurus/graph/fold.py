@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from tensaurus.algebra.analysis import functions
-from tensaurus.algebra.expr import tensors
 from tensaurus.algebra.field import Array, Reals
 from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.interpret import interpret
+from tensaurus.algebra.walk import tensors
 from tensaurus.graph.data import Data, numpy_dtype
 from tensaurus.graph.node import CONSTANT, ITEM, OPAQUE, Node, again, constant
 from tensaurus.graph.program import Program, topological

@@ -12,10 +12,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tensaurus.algebra.expr import Scope, Tensor, tensors
+from tensaurus.algebra.expr import Scope, Tensor
 from tensaurus.algebra.field import Array, Exact, Reals
 from tensaurus.algebra.integers import limits, native
-from tensaurus.algebra.interpret import Evaluation, Labelled, interpret
+from tensaurus.algebra.interpret import Evaluation, interpret
+from tensaurus.algebra.labelled import Labelled
 from tensaurus.algebra.size import (
     Arithmetic,
     Poly,
@@ -27,6 +28,7 @@ from tensaurus.algebra.size import (
     polynomial,
     smallest,
 )
+from tensaurus.algebra.walk import tensors
 from tensaurus.graph.data import numpy_dtype
 from tensaurus.graph.node import CONSTANT, ITEM, Node
 from tensaurus.ops import Op, TensorType, Untypable

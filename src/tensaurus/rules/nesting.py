@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache, partial
 
-from tensaurus.algebra.expr import Scope, Tensor
+from tensaurus.algebra.expr import Source, Tensor
 from tensaurus.algebra.simplify import canonical
+from tensaurus.graph.expression import expressions
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node, apply, source
 from tensaurus.graph.text import show_type
 from tensaurus.ops import Op, TensorType, Untypable
@@ -22,7 +23,6 @@ from tensaurus.ops.declare import Attributes
 from tensaurus.ops.examples import parse_example
 from tensaurus.rules.equation import Equation
 from tensaurus.rules.evidence import Evidence, Proved, Tested
-from tensaurus.rules.expression import Source, expression
 
 SHOWN = 40  # arguments up to which canonical forms are compared: their time grows with the square (100: 6 s)
 
@@ -108,6 +108,5 @@ def _same(left: Node, right: Node, leaves: Sequence[Node]) -> bool:
     tensors: dict[Node, Source] = {
         leaf: Tensor(f"x{k}", leaf.tensor.shape, leaf.tensor.dtype) for k, leaf in enumerate(leaves)
     }
-    first, second = (expression(node, tensors.get, {}) for node in (left, right))
-    assert isinstance(first, Scope) and isinstance(second, Scope)
+    first, second = expressions([left, right], tensors)
     return canonical(first) == canonical(second)

@@ -14,15 +14,16 @@ from fractions import Fraction
 from functools import partial
 
 from tensaurus.algebra.analysis import functions
-from tensaurus.algebra.expr import Body, Const, Scope, Tensor, call, compute, replace_axes
+from tensaurus.algebra.expr import Body, Const, Scope, Source, Tensor, call
 from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.simplify import alike, canonical
 from tensaurus.algebra.size import Atom, Size, polynomial
 from tensaurus.algebra.text import show
 from tensaurus.algebra.undecided import Question, watched
+from tensaurus.algebra.walk import replace_axes
+from tensaurus.graph.expression import expressions
 from tensaurus.graph.node import CONSTANT, INPUT, Node
 from tensaurus.rules.domain import REAL
-from tensaurus.rules.expression import Source, expression
 from tensaurus.rules.solver import PlacedTerms, SolverTerms
 
 MOVED = "moved"
@@ -59,10 +60,8 @@ def _leaf(node: Node, nonzero: frozenset[str]) -> Source | None:
 def equal(left: Node, right: Node, assumed: Mapping[Question, bool]) -> Settled | Open:
     """Whether both nodes are the same function of their inputs, under what is assumed of these."""
     positive = frozenset(q.subject for q, known in assumed.items() if q.kind == "positive" and known)
-    memo: dict[Node, Source] = {}
-    leaf = partial(_leaf, nonzero=positive)
     with watched(assumed):  # as they were typed
-        first, second = (_scope(expression(node, leaf, memo)) for node in (left, right))
+        first, second = expressions([left, right], partial(_leaf, nonzero=positive))
     computes = _computes(first, second)
     if alike(first, second):
         return Settled("algebra" if computes else MOVED)
@@ -75,10 +74,6 @@ def equal(left: Node, right: Node, assumed: Mapping[Question, bool]) -> Settled 
     places: dict[Atom, Size] = {own: polynomial(other) for own, other in zip(b.axes, a.axes, strict=True)}
     verdict = _asked(PlacedTerms(a, positive), a.body, replace_axes(b.body, places), assumed)
     return verdict if computes or isinstance(verdict, Open) else Settled(MOVED)
-
-
-def _scope(source: Source) -> Scope:
-    return source if isinstance(source, Scope) else compute(source.shape, lambda *i: source[i])
 
 
 def _asked(terms: SolverTerms, first: Body, second: Body, assumed: Mapping[Question, bool]) -> Settled | Open:

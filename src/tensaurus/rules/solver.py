@@ -5,15 +5,17 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from itertools import product
 from typing import Any
 
-from tensaurus.algebra.expr import Body, Call, Const, Index, Read, Scope, Select, Tensor, replace_axes
+from tensaurus.algebra.expr import Body, Call, Const, Index, Read, Scope, Select, Table, Tensor
 from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.integers import RING, is_integer
 from tensaurus.algebra.size import Atom, Axis, Floor, Symbol, atoms, evaluate, polynomial, terms_of
 from tensaurus.algebra.text import show
 from tensaurus.algebra.typing import dtype_of
 from tensaurus.algebra.undecided import Question
+from tensaurus.algebra.walk import replace_axes
 from tensaurus.rules.assumption import LEAST
 
 __all__ = ["PlacedTerms", "SolverTerms"]
@@ -188,9 +190,14 @@ class PlacedTerms(SolverTerms):
                 raise NotImplementedError(f"place {atom.key}")
         return variable
 
-    def _element(self, tensor: Tensor, indices: Sequence[Index]) -> Any:
+    def _element(self, tensor: Tensor | Table, indices: Sequence[Index]) -> Any:
         z3 = self.z3
         places = [self.size(index) for index in indices]
+        if isinstance(tensor, Table):
+            numbers = z3.Function(tensor.text, *[z3.IntSort()] * len(places), z3.RealSort())
+            for spot in product(*map(range, tensor.shape)):
+                self.facts.append(numbers(*spot) == self._polynomial(tensor.element(spot)))
+            return numbers(*places)
         name, sort = f"tensor {tensor.name}", self._sort(tensor.dtype)
         element = z3.Const(name, sort)
         if places:

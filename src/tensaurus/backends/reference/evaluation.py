@@ -14,12 +14,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tensaurus.algebra.expr import tensors
 from tensaurus.algebra.field import Field
 from tensaurus.algebra.integers import wrapped
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.size import Symbol, terms_of
 from tensaurus.algebra.size import evaluate as value_of
+from tensaurus.algebra.walk import tensors
 from tensaurus.backends import Array, BackendError
 from tensaurus.backends.reference.alone import run_alone
 from tensaurus.graph.data import numpy_dtype

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import Any
 
-from tensaurus.algebra.collect import range_guards
 from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select
+from tensaurus.algebra.guards import range_guards
 from tensaurus.algebra.normal import (
     Amount,
     Apply,
@@ -18,14 +18,11 @@ from tensaurus.algebra.normal import (
     Inverse,
     Leaf,
     Literal,
-    Names,
-    Normal,
     Sum,
-    axes_in,
-    ordered,
 )
-from tensaurus.algebra.size import Atom, Axis, Number, Size, polynomial, product, substitute
-from tensaurus.algebra.text import letters, names_in, show_size
+from tensaurus.algebra.printer import Names, names_in, show_size
+from tensaurus.algebra.record import Naming, Record, axes_in, ordered
+from tensaurus.algebra.size import Axis, Number, Size, polynomial, product
 
 
 def body_of(axes: Sequence[Axis], body: Sum, scope: Scope) -> Scope:
@@ -40,27 +37,12 @@ def body_of(axes: Sequence[Axis], body: Sum, scope: Scope) -> Scope:
 
 
 def _body_of(axes: Sequence[Axis], body: Sum, taken: set[str]) -> Scope:
-    kept = (name for name in letters("ijklmnopq") if name not in taken)
-    named = [Axis(next(kept), a.extent) for a in axes]
-    writer = Writer({a: polynomial(b) for a, b in zip(axes, named, strict=True)}, taken)
-    names = {a: f"${place}" for place, a in enumerate(axes)}
-    return Scope(tuple(named), writer.sum(body, names, 0))
+    writer = Writer(axes, taken)
+    return Scope(writer.axes, writer.sum(body, {a: f"${place}" for place, a in enumerate(axes)}, 0))
 
 
-class Writer:
-    """Writes records; `known` says which final axis stands for which."""
-
-    def __init__(self, known: Mapping[Atom, Any], taken: set[str]):
-        self.known: dict[Atom, Any] = dict(known)
-        self.letters = (name for name in letters("rstuvabcdefgh") if name not in taken)
-
-    def size(self, size: Size) -> Size:
-        return substitute(size, self.known)  # type: ignore[no-any-return]
-
-    def bind(self, axes: Sequence[Axis]) -> tuple[Axis, ...]:
-        named = tuple(Axis(next(self.letters), a.extent) for a in axes)
-        self.known.update({a: polynomial(b) for a, b in zip(axes, named, strict=True)})
-        return named
+class Writer(Naming):
+    """Writes records of the normal form."""
 
     def sum(self, inner: Sum, names: Names, depth: int) -> Body:
         terms = sorted(inner.terms, key=lambda t: t[1].text(names, depth))
@@ -157,7 +139,7 @@ def _absorbed(core: Core) -> tuple[list[Size], bool]:
     return [g for g in core.guards if g not in ranges], True
 
 
-def _defined(record: Normal) -> bool:
+def _defined(record: Record) -> bool:
     """Every read inside lies within its source whatever the axes are."""
     return all(
         not isinstance(r, Leaf) or r.outside is not None or not range_guards(r.source.shape, r.indices)
@@ -165,7 +147,7 @@ def _defined(record: Normal) -> bool:
     )
 
 
-def _records(record: Normal) -> Iterator[Normal]:
+def _records(record: Record) -> Iterator[Record]:
     yield record
     for part in record.parts():
         yield from _records(part)

@@ -7,15 +7,14 @@ lattice.  The order of constants is not used (GF(p) has none), nor any law of a 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import reduce
-from math import gcd, lcm
 from typing import Any
 
-from tensaurus.algebra.expr import Const, Scope, Tensor, axis
+from tensaurus.algebra.expr import Const, Source, Table, axis
+from tensaurus.algebra.guards import range_guards, rank, turned
+from tensaurus.algebra.limit import step
 from tensaurus.algebra.normal import (
     Amount,
     Apply,
@@ -27,24 +26,27 @@ from tensaurus.algebra.normal import (
     Leaf,
     Literal,
     Sum,
-    axes_in,
+    addable,
+    cancelled,
+    content,
     number,
     of_factor,
+    of_literal,
+    whole,
 )
 from tensaurus.algebra.ranges import joined, merged_digits, settle, split_digits
+from tensaurus.algebra.record import axes_in
 from tensaurus.algebra.size import (
     Atom,
     Axis,
     Number,
     Size,
     Symbol,
-    interval,
     nonnegative,
     polynomial,
     substitute,
     terms_of,
 )
-from tensaurus.algebra.text import show_size
 
 TERMS = 200  # a product with more terms than this stays a product of sums
 
@@ -54,30 +56,13 @@ Values = Mapping[Atom, Any]
 Weighted = tuple[Number, Core]
 
 
-class TooLarge(Exception):
-    """The steps that `limited` allows are used up."""
-
-
-_steps: ContextVar[list[int] | None] = ContextVar("steps", default=None)
-
-
-@contextmanager
-def limited(steps: int | None) -> Iterator[None]:
-    """Raise TooLarge after so many terms; None: no limit."""
-    token = _steps.set(None if steps is None else [steps])
-    try:
-        yield
-    finally:
-        _steps.reset(token)
-
-
 def total(terms: Iterable[Weighted]) -> Sum:
     """The sum of terms: like ones added, neighbours in range or complementary in guard joined."""
     found: dict[str, tuple[Number, Core]] = {}
     for coefficient, core in terms:
         old = found.get(core.key)
         found[core.key] = (coefficient + (old[0] if old else 0), core)
-    kept = {key: (_whole(c), core) for key, (c, core) in found.items() if c != 0}
+    kept = {key: (whole(c), core) for key, (c, core) in found.items() if c != 0}
     while len(kept) > 1:
         pair = _complementary(kept) or _neighbours(kept)
         if pair is None:
@@ -88,10 +73,6 @@ def total(terms: Iterable[Weighted]) -> Sum:
         again = list(kept.values()) + [(coefficient * c, core) for c, core in merged.terms]
         return total(again)
     return Sum(kept.values())
-
-
-def _whole(value: Number) -> Number:
-    return int(value) if isinstance(value, Fraction) and value.denominator == 1 else value
 
 
 def _complementary(kept: Mapping[str, Weighted]) -> tuple[tuple[str, str], Sum] | None:
@@ -139,7 +120,7 @@ def plus(*sums: Sum) -> Sum:
 
 
 def scaled(factor: Number, inner: Sum) -> Sum:
-    return Sum((_whole(factor * c), core) for c, core in inner.terms) if factor != 0 else number(0)
+    return Sum((whole(factor * c), core) for c, core in inner.terms) if factor != 0 else number(0)
 
 
 def times(*sums: Sum) -> Sum:
@@ -181,11 +162,7 @@ def summed(axes: Sequence[Axis], guards: Sequence[Size], inner: Sum) -> Sum:
 
 def tidy(coefficient: Number, axes: Sequence[Axis], guards: Sequence[Size], factors: Sequence[Factor]) -> Sum:
     """One term in normal form (which may be none, or several where an unused axis has a symbolic extent)."""
-    allowed = _steps.get()
-    if allowed is not None:
-        allowed[0] -= 1
-        if allowed[0] < 0:
-            raise TooLarge
+    step()
     settled = settle(axes, guards)
     if settled is None:
         return number(0)
@@ -193,7 +170,7 @@ def tidy(coefficient: Number, axes: Sequence[Axis], guards: Sequence[Size], fact
     if values:
         # an axis has one point, or another range: everything is put together anew
         return summed(axes, guards, times(number(coefficient), *(with_sizes(f, values) for f in factors)))
-    core = Core(tuple(axes), tuple(guards), _cancelled(factors, axes))
+    core = Core(tuple(axes), tuple(guards), cancelled(factors, axes))
     change = split_digits(core, axes) or merged_digits(core, axes, core_with)
     if change is not None:
         axes, values = change
@@ -205,34 +182,7 @@ def tidy(coefficient: Number, axes: Sequence[Axis], guards: Sequence[Size], fact
         left = [a for a in axes if a in used]
         lone = Core(tuple(left), core.guards, core.factors)
         return times(Sum(((coefficient, lone),)), *(of_size(a.extent) for a in idle))
-    return Sum(((_whole(coefficient), core),))
-
-
-def _cancelled(factors: Sequence[Factor], axes: Sequence[Axis]) -> tuple[Factor, ...]:
-    """Without n * (1/n), where n is not 0: it is at least 1, or a range of n's multiples has points."""
-    left = list(factors)
-    for inverse in [f for f in factors if isinstance(f, Inverse)]:
-        amount = inverse.sum.factor
-        if isinstance(amount, Leaf) and isinstance(amount.source, Tensor) and amount.source.nonzero:
-            equal = next((f for f in left if isinstance(f, Leaf) and f.key == amount.key), None)
-            if equal is not None and amount.outside is None:
-                left.remove(equal)
-                left.remove(inverse)
-            continue
-        if not isinstance(amount, Amount):
-            continue
-        match = next((f for f in left if isinstance(f, Amount) and f.atom == amount.atom), None)
-        if match is not None and _nonzero(amount.atom, axes):
-            left.remove(match)
-            left.remove(inverse)
-    return tuple(left)
-
-
-def _nonzero(atom: Atom, axes: Sequence[Axis]) -> bool:
-    if nonnegative(polynomial(atom) - 1):
-        return True
-    symbolic = [a.extent for a in axes if not isinstance(a.extent, int)]
-    return isinstance(atom, Symbol) and any(all(atom in m for m, _ in terms_of(n)) for n in symbolic)
+    return Sum(((whole(coefficient), core),))
 
 
 def of_size(size: Size) -> Sum:
@@ -240,12 +190,17 @@ def of_size(size: Size) -> Sum:
     return total((c, Core((), (), tuple(Amount(a) for a in factors))) for factors, c in terms_of(size))
 
 
-def of_literal(value: bool | float) -> Sum:
-    return of_factor(Literal(value))
+def leaf(source: Source, indices: Sequence[Size], outside: Const | None) -> Sum:
+    """A read; a number outside becomes a guard, so that a padded read and a guarded one are the same.
 
-
-def leaf(source: Tensor | Scope, indices: Sequence[Size], outside: Const | None) -> Sum:
-    """A read; a number outside becomes a guard, so that a padded read and a guarded one are the same."""
+    A literal table that is read in one place, or is the same everywhere, is that number.
+    """
+    if isinstance(source, Table):
+        source, indices, found = source.narrowed(indices)
+        if found is not None and outside is None:
+            return number(found)
+        if found is not None and outside is not None:
+            return chosen(range_guards(source.shape, indices), number(found), constant(outside.value))
     guards = range_guards(source.shape, indices) if outside is not None else ()
     if outside is None or not guards:
         return of_factor(Leaf(source, tuple(indices)))
@@ -262,18 +217,6 @@ def constant(value: Any) -> Sum:
     return number(value) if isinstance(value, (int, Fraction)) else of_size(value)
 
 
-def range_guards(shape: Sequence[Size], indices: Sequence[Size]) -> tuple[Size, ...]:
-    """What must be >= 0 for the indices to lie in the shape, without what their bounds decide."""
-    guards: list[Size] = []
-    for index, extent in zip(indices, shape, strict=True):
-        low, high = interval(index)
-        if low is None or not nonnegative(low):
-            guards.append(index)
-        if high is None or not nonnegative(extent - 1 - high):
-            guards.append(extent - 1 - index)
-    return tuple(guards)
-
-
 def chosen(guards: Sequence[Size], then: Sum, other: Sum) -> Sum:
     """`then` where all guards are >= 0, else `other`."""
     settled = settle((), guards)
@@ -282,54 +225,18 @@ def chosen(guards: Sequence[Size], then: Sum, other: Sum) -> Sum:
     guards = settled[1]
     if not guards or then.key == other.key:
         return then
-    if not _addable(then) or not _addable(other):
-        if len(guards) == 1 and _turned(guards[0]):
+    if not addable(then) or not addable(other):
+        if len(guards) == 1 and turned(guards[0]):
             return of_factor(Choose((-1 - guards[0],), other, then))
         return of_factor(Choose(tuple(guards), then, other))
     first = summed((), guards, then)
     if len(guards) > 1 and other.constant is not None:
         return plus(first, other, scaled(-1, summed((), guards, other)))
     pieces = [first]
-    guards = sorted(guards, key=_rank)
+    guards = sorted(guards, key=rank)
     for place, guard in enumerate(guards):
         pieces.append(summed((), (*guards[:place], -1 - guard), renewed(other)))
     return plus(*pieces)
-
-
-def _rank(guard: Size) -> tuple[str, str]:
-    """An order of guards by extents, then by the age of axes: those of the output are made in their order."""
-    inside = axes_in(guard)
-    ages = {a: f"<{a.name.rpartition('_')[2]:>12}>" for a in inside}
-    return show_size(guard, {a: f"<{a.extent}>" for a in inside}), show_size(guard, ages)
-
-
-def _turned(guard: Size) -> bool:
-    """True for one of g and not g, by their constant terms c and -1 - c alone."""
-    return any(not factors and c < 0 for factors, c in terms_of(guard))
-
-
-def _addable(inner: Sum) -> bool:
-    """Nothing infinite and no bool, which not every field can add to zero."""
-    factors = [f for _, core in inner.terms for f in core.factors]
-    infinite = any(isinstance(f, Leaf) and f.outside is not None for f in factors)
-    return not infinite and not any(isinstance(f, (Literal, Choose)) or is_bool(f) for f in factors)
-
-
-def is_bool(factor: Factor) -> bool:
-    from tensaurus.algebra.functions import FUNCTIONS
-
-    match factor:
-        case Literal(value=value):
-            return isinstance(value, bool)
-        case Leaf(source=Tensor(dtype=dtype)):
-            return dtype == "bool"
-        case Leaf(source=Scope() as source):
-            from tensaurus.algebra.typing import dtype_of
-
-            return dtype_of(source) == "bool"
-        case Apply(fn=fn):
-            return fn == "to_bool" or (fn in FUNCTIONS and FUNCTIONS[fn].result == "bool")
-    return False
 
 
 def inverse(inner: Sum) -> Sum:
@@ -337,10 +244,10 @@ def inverse(inner: Sum) -> Sum:
     if not inner.terms:
         return number(0)
     if len(inner.terms) > 1:
-        content = _content([c for c, _ in inner.terms])
-        return scaled(1 / Fraction(content), of_factor(Inverse(scaled(1 / Fraction(content), inner))))
+        shared = content([c for c, _ in inner.terms])
+        return scaled(1 / Fraction(shared), of_factor(Inverse(scaled(1 / Fraction(shared), inner))))
     ((coefficient, core),) = inner.terms
-    scale = _whole(1 / Fraction(coefficient))
+    scale = whole(1 / Fraction(coefficient))
     apart = [] if core.guards else [f for f in core.factors if f.free.isdisjoint(core.axes)]
     inside = [f for f in core.factors if f not in apart]
     result = [f.sum if isinstance(f, Inverse) else of_factor(Inverse(of_factor(f))) for f in apart]
@@ -349,17 +256,10 @@ def inverse(inner: Sum) -> Sum:
     return times(number(scale), *result)
 
 
-def _content(values: Sequence[Number]) -> Fraction:
-    """The positive rational that divides all to coprime integers; negative where all are."""
-    exact = [Fraction(v) for v in values]
-    size = Fraction(gcd(*(v.numerator for v in exact)), lcm(*(v.denominator for v in exact)))
-    return -size if all(v < 0 for v in exact) else size
-
-
 def _case(args: Sequence[Sum], bound: Sequence[Axis] = ()) -> Size | None:
     """A guard that some terms have and others have turned round: f of a concatenation is one of f's."""
     guards = dict.fromkeys(g for a in args for _, core in a.terms for g in core.guards)
-    pairs = [g for g in guards if _turned(-1 - g) and -1 - g in guards and axes_in(g).isdisjoint(bound)]
+    pairs = [g for g in guards if turned(-1 - g) and -1 - g in guards and axes_in(g).isdisjoint(bound)]
     inner = {a for arg in args for _, core in arg.terms for a in core.axes}
     free = [g for g in pairs if axes_in(g).isdisjoint(inner)]
     return min(free, key=str) if 0 < len(free) <= CASES else None
