@@ -13,9 +13,10 @@ from onnx.reference import ReferenceEvaluator
 from tensaurus import backends
 from tensaurus.algebra.field import Prime, Reals
 from tensaurus.backends import BackendError
-from tensaurus.backends.reference import Token, evaluate, evaluate_all
+from tensaurus.backends.reference import Session, Token, evaluate, evaluate_all
 from tensaurus.backends.reference import evaluation as evaluating
 from tensaurus.graph.build import Build
+from tensaurus.graph.node import CONSTANT, INPUT
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.program import Program
 
@@ -382,3 +383,16 @@ def test_a_small_softplus_keeps_its_digits() -> None:
     x = np.array([-700.0, -40.0, 0.0, 40.0, 1000.0])
     (found,) = reference(parsed(text), x=x)
     assert np.allclose(found, [np.exp(-700.0), np.exp(-40.0), np.log(2.0), 40.0, 1000.0], rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("sizes", [(0, 3), (2, 0), (0, 0), (2, 3)])
+@pytest.mark.parametrize("fixed", [False, True])
+def test_an_empty_tensor_is_tiled(sizes: tuple[int, int], fixed: bool) -> None:
+    """Elements are found by a remainder of a size that may be 0, where there are none to be found."""
+    text = '<ir_version: 8, opset_import: ["" : 17]> net (float[n, m] x) => (float[p, q] y) {'
+    model = onnx.parser.parse_model(text + "r = Constant <value_ints = [2, 3]> () y = Tile (x, r) }")
+    program = import_model(model, {"x": sizes} if fixed else {})
+    x = np.arange(np.prod(sizes), dtype=np.float32).reshape(sizes)
+    (tiled,) = Session(program).run(None, {"x": x})
+    assert all(node.declared for node in program.nodes if node.op not in (INPUT, CONSTANT))
+    assert np.array_equal(tiled, np.tile(x, (2, 3)))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tensaurus.algebra.affine import coefficients
-from tensaurus.algebra.expr import Body, Select, children
+from tensaurus.algebra.expr import Body, Select
 from tensaurus.algebra.size import (
     Atom,
     Axis,
@@ -24,6 +24,7 @@ from tensaurus.algebra.size import (
     nonnegative,
     substitute,
 )
+from tensaurus.algebra.walk import children
 
 POINTS = 1 << 20  # points at which one condition is evaluated
 

@@ -16,7 +16,7 @@ import numpy as np
 from tensaurus.algebra.box import Box
 from tensaurus.algebra.condition import POINTS, Unknown, conditions, decided, holds
 from tensaurus.algebra.domain import NEUTRAL, boxes, ends, literals
-from tensaurus.algebra.expr import Body, Call, Const, Reduce, Scope, Select, tensors
+from tensaurus.algebra.expr import Body, Call, Const, Reduce, Scope, Select
 from tensaurus.algebra.flat import flat
 from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.size import (
@@ -34,6 +34,7 @@ from tensaurus.algebra.size import (
     substitute,
 )
 from tensaurus.algebra.typing import dtype_of
+from tensaurus.algebra.walk import tensors
 
 Value = bool | int | float | Fraction
 Objects = np.ndarray[Any, np.dtype[np.object_]]

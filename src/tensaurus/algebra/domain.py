@@ -38,7 +38,7 @@ from tensaurus.algebra.condition import (
     holds,
     meets,
 )
-from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select, children
+from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select
 from tensaurus.algebra.flat import TooLarge, flat
 from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.size import (
@@ -58,6 +58,7 @@ from tensaurus.algebra.size import (
     smallest,
     terms_of,
 )
+from tensaurus.algebra.walk import children
 
 BOXES = 4096  # boxes that one output may have
 NEUTRAL: dict[str, float] = {"sum": 0, "prod": 1, "max": -inf, "min": inf}

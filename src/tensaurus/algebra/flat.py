@@ -18,10 +18,10 @@ from tensaurus.algebra.expr import (
     Scope,
     Select,
     axis,
-    replace_axes,
     within,
 )
 from tensaurus.algebra.size import Atom, Size, interval, negative, nonnegative, polynomial, substitute
+from tensaurus.algebra.walk import replace_axes
 
 PARTS = 4096  # records that a flat body may have
 

@@ -21,7 +21,7 @@ from itertools import islice, permutations
 from typing import Any
 
 from tensaurus.algebra.digits import Digits, Linear, digits, linear, sign_of
-from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select, Tensor, children
+from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select, Source
 from tensaurus.algebra.functions import FUNCTIONS
 from tensaurus.algebra.size import (
     Atom,
@@ -36,6 +36,7 @@ from tensaurus.algebra.size import (
     substitute,
 )
 from tensaurus.algebra.text import show_size
+from tensaurus.algebra.walk import children
 
 Pattern = tuple[bool, ...]
 
@@ -48,7 +49,7 @@ class Operand:
     outside   the value of the read beyond its source's edges, None where it stays inside
     """
 
-    source: Tensor | Scope | None
+    source: Source | None
     shape: tuple[Size, ...]
     dimensions: tuple[Linear, ...]
     outside: Const | None = None

@@ -122,6 +122,8 @@ def floordiv(a: Any, b: Any) -> Any:
     if b == 1:
         return a
     if isinstance(b, int) and b <= 0:
+        if b == 0 and any(isinstance(atom, Axis) and atom.extent == 0 for atom in atoms(a)):
+            return 0  # an axis of no values: nobody will ever ask
         raise ValueError(f"division by {b}")
     divisor = terms_of(b)
     if len(divisor) != 1:
