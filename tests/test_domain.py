@@ -26,12 +26,10 @@ from tensaurus.algebra.expr import (
     Select,
     Tensor,
     axis,
-    children,
     compute,
     fold,
     lift,
     look,
-    tensors,
     total,
     where,
 )
@@ -41,6 +39,7 @@ from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.simplify import canonical
 from tensaurus.algebra.size import Axis, Poly, Size, Symbol, atoms, evaluate, polynomial, substitute
+from tensaurus.algebra.walk import children, tensors
 from tensaurus.ops import Op, TensorType, Untypable, registry
 from tensaurus.ops.examples import examples_of
 

@@ -67,10 +67,8 @@ class Floor(Atom):
         low, high = interval(self.top)
         if not isinstance(self.bottom, int) and low is not None and _nonnegative(low):
             low = 0
-        return (
-            None if low is None else floordiv(low, self.bottom),
-            None if high is None else floordiv(high, self.bottom),
-        )
+        below, above = (None if end is None else floordiv(end, self.bottom) for end in (low, high))
+        return below, above
 
     def inside(self) -> tuple[Size, ...]:
         return self.top, self.bottom
@@ -123,7 +121,7 @@ def floordiv(a: Any, b: Any) -> Any:
         return a
     if isinstance(b, int) and b <= 0:
         if b == 0 and any(isinstance(atom, Axis) and atom.extent == 0 for atom in atoms(a)):
-            return 0  # an axis of no values: nobody will ever ask
+            return 0  # of an axis without values
         raise ValueError(f"division by {b}")
     divisor = terms_of(b)
     if len(divisor) != 1:
