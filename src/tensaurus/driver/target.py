@@ -41,6 +41,7 @@ __all__ = ["Target", "TimeLimit"]
 
 MEASURED = 0.2  # of the time limit, kept for the last measurements
 EVALUATIONS = 26  # of the float64 reference in a check of one result, about
+LEARNING = 2.0  # seconds from which on the first run of the reference counts
 SEARCHED = 0.3  # of the time limit at least is for the search, however long the check takes
 
 
@@ -133,14 +134,22 @@ class Target:
             self.limit.check = EVALUATIONS * self._reference_seconds()
 
     def _reference_seconds(self) -> float:
-        """What one run of the float64 reference takes; its answer is kept for the check."""
-        start = monotonic()
+        """What one run of the float64 reference takes; its answer is kept for the check.
+
+        The first run after loading learns how to compute the model: of a quick model, the second one counts.
+        """
+        shapes = self.options.shapes or {}
         try:
-            with Reference(self.machine.threads, self.options.run_limit, self.answers) as reference:
-                reference.run(self.source, self.feeds, self.options.shapes or {})
+            with Reference(self.machine.threads, self.options.run_limit) as reference:
+                reference.facts(self.source, shapes)
+                for reference.answers in (None, self.answers):
+                    start = monotonic()
+                    reference.run(self.source, self.feeds, shapes)
+                    if (seconds := monotonic() - start) > LEARNING:
+                        break
         except TensaurusError:  # then the check will go without
             return 0.0
-        return monotonic() - start
+        return seconds
 
     @property
     def effort(self) -> Effort:

@@ -110,7 +110,7 @@ class Reference:
 
     def __init__(self, threads: int, limit: float, answers: Answers | None = None) -> None:
         """A run on a runtime may take `limit` seconds; what is among the answers is not computed again."""
-        self._threads, self._limit, self._answers = threads, SLOWER * limit, answers
+        self._threads, self._limit, self.answers = threads, SLOWER * limit, answers
         self._loaded: object = None
 
     def run(
@@ -131,9 +131,9 @@ class Reference:
             outputs: list[Any] = self._holding(build, shapes).ask("run", dict(arrays), rounded)
             return outputs
 
-        if self._answers is None or build != self._answers.build:
+        if self.answers is None or build != self.answers.build:
             return compute()
-        return self._answers.get(arrays, shapes, rounded, compute)
+        return self.answers.get(arrays, shapes, rounded, compute)
 
     def facts(self, build: Build, shapes: Mapping[str, Sequence[int]]) -> Facts:
         """What is known of a model without running it.  Raises NoReference."""
