@@ -23,6 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 
+import readme
 from rows import grown, optimized, read
 
 from tensaurus.cost import weights
@@ -81,6 +82,7 @@ def main() -> None:
     path.with_suffix(".md").write_text(page(rows, options.backend, options.time_limit))
     if options.backend == "onnxruntime":
         draw(rows, TABLES / "prediction.png")
+        readme.write()
 
 
 def measured(name: str, backend: str, limit: float) -> Row:

@@ -267,3 +267,12 @@ def test_peers_are_targets_first() -> None:
 def test_by_model_keeps_the_order() -> None:
     other = replace(BASE, model="a")
     assert list(by_model([*ROWS, other])) == ["m", "a"]
+
+
+def test_the_readme_quotes_the_table() -> None:
+    """`python bench/readme.py` writes the sentence."""
+    import readme
+
+    text = readme.README.read_text(encoding="utf-8")
+    assert readme.with_sentence(text, readme.sentence()) == text
+    assert readme.with_sentence(text, "other\n") != text
