@@ -9,7 +9,7 @@ on them itself: a fold would only rename its cases.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 from tensaurus.algebra.expr import (
@@ -125,6 +125,25 @@ def scopes(scope: Scope) -> tuple[Scope, ...]:
         if isinstance(read.source, Scope):
             found.setdefault(id(read.source), read.source)
     return tuple(found.values())
+
+
+def innermost_first(scope: Scope, known: Container[Scope]) -> Iterator[Scope]:
+    """The scope and those that it reads, directly or not, sources before readers, but those that are known.
+
+    Each must be known before the next is asked for.  A program's scopes are nested as deep as it is long, so
+    what is computed of the inner ones first need not recur.
+    """
+    waiting = [scope]
+    while waiting:
+        last = waiting[-1]
+        inner = [] if last in known else [r.source for r in reads(last) if isinstance(r.source, Scope)]
+        unknown = [source for source in inner if source not in known]
+        if unknown:
+            waiting += unknown
+            continue
+        waiting.pop()
+        if last not in known:
+            yield last
 
 
 def tensors(scope: Scope) -> tuple[Tensor, ...]:
