@@ -10,6 +10,7 @@ on them itself: a fold would only rename its cases.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from tensaurus.algebra.expr import (
@@ -69,15 +70,17 @@ def binds(body: Body) -> tuple[Axis, ...]:
     return body.axes if isinstance(body, Reduce) else ()
 
 
-def looked(size: Size) -> Iterator[Looked]:
+@lru_cache(maxsize=100_000)
+def looked(size: Size) -> tuple[Looked, ...]:
     """The indices in a size that are read, those inside such reads excepted; from left to right."""
+    found: list[Looked] = []
     for factors, _ in terms_of(size):
         for atom in factors:
             if isinstance(atom, Looked):
-                yield atom
+                found.append(atom)
             else:
-                for inner in atom.inside():
-                    yield from looked(inner)
+                found.extend(part for inner in atom.inside() for part in looked(inner))
+    return tuple(found)
 
 
 def walk(item: Scope | Body, nested: bool = True) -> Iterator[tuple[Body, frozenset[Axis]]]:
