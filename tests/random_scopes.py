@@ -77,6 +77,12 @@ class Rewritten(Rewriting):
         self.rng = random.Random(seed)
         self.names: dict[Atom, Any] = {}
 
+    def scope(self, scope: Scope) -> Scope:
+        around, self.names = self.names, {}  # it is closed
+        found = super().scope(scope)
+        self.names = around
+        return found
+
     def axes(self, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
         fresh = tuple(axis(a.extent, self.rng.choice("ijrst")) for a in axes)
         self.names.update({a: polynomial(b) for a, b in zip(axes, fresh, strict=True)})

@@ -19,9 +19,12 @@ from tensaurus.algebra.intern import interned
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.pairs import Laws, Pairs
 from tensaurus.algebra.simplify import alike, canonical
+from tensaurus.algebra.size import polynomial
 from tensaurus.algebra.text import show
 from tensaurus.algebra.typing import Untypable, dtype_of
 from tensaurus.algebra.walk import reads
+from tensaurus.rules.prover import Settled, _asked
+from tensaurus.rules.solver import PlacedTerms
 
 HALF = Fraction(1, 2)
 A = table([[1, 0], [1, 1], [1, -1], [0, -1]])
@@ -129,3 +132,12 @@ def test_degrees() -> None:
 def test_what_is_no_table_is_refused(shape: tuple[int, ...], values: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="numbers in a table"):
         Table(shape, values)
+
+
+@pytest.mark.parametrize(("values", "proved"), [([1, 2], True), ([1, 3], False)])
+def test_the_solver_knows_the_numbers(values: list[int], proved: bool) -> None:
+    x = Tensor("x", (2,))
+    left = compute((2,), lambda i: table(values)[i] * x[i])
+    body = x[polynomial(left.axes[0])] * (1 + polynomial(left.axes[0]))
+    verdict = _asked(PlacedTerms(left, frozenset()), left.body, body, {})
+    assert isinstance(verdict, Settled) == proved

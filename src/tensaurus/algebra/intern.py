@@ -14,21 +14,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from hashlib import blake2b
-from weakref import WeakValueDictionary, ref
+from weakref import WeakValueDictionary
 
 from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select
 from tensaurus.algebra.functions import FUNCTIONS
+from tensaurus.algebra.identity import ByIdentity
 from tensaurus.algebra.printer import Names, declared, free_in, show_constant, show_name, show_size
 from tensaurus.algebra.record import Naming, Record, bind_names, ordered
 from tensaurus.algebra.size import Axis, Size
 from tensaurus.algebra.trivial import Trivial
 from tensaurus.algebra.typing import literal_dtype
-from tensaurus.algebra.walk import binds, children, operands, reads, rebuilt, sizes
+from tensaurus.algebra.walk import binds, children, innermost_first, operands, rebuilt, sizes
 
 __all__ = ["fingerprint", "interned"]
 
 _scopes: WeakValueDictionary[str, Scope] = WeakValueDictionary()  # by fingerprint
-_known: dict[int, tuple[ref[Scope], Scope | None, str]] = {}  # by id; None: is interned
+_known: ByIdentity[tuple[str, Scope | None]] = ByIdentity()  # fingerprints and interned scopes, None: itself
 
 
 def interned(scope: Scope) -> Scope:
@@ -41,28 +42,16 @@ def interned(scope: Scope) -> Scope:
 
 def fingerprint(scope: Scope) -> str:
     """A short name of what is equal in form, the same in all processes; types and bounds are part of it."""
-    return _entry(scope)[2]
+    return _entry(scope)[0]
 
 
-def _entry(scope: Scope) -> tuple[ref[Scope], Scope | None, str]:
-    waiting = [scope]  # no recursion: a program's scopes are nested as deep as it is long
-    while id(scope) not in _known:
-        last = waiting.pop()
-        inner = [r.source for r in reads(last) if isinstance(r.source, Scope) and id(r.source) not in _known]
-        if inner:
-            waiting += [last, *inner]
-        elif id(last) not in _known:
-            name, found = _named(last)
-            _remember(found, None, name)
-            if found is not last:
-                _remember(last, found, name)
-    return _known[id(scope)]
-
-
-def _remember(scope: Scope, form: Scope | None, name: str) -> None:
-    key = id(scope)
-    if key not in _known:
-        _known[key] = ref(scope, lambda _: _known.pop(key, None)), form, name
+def _entry(scope: Scope) -> tuple[str, Scope | None]:
+    for inner in innermost_first(scope, _known):
+        name, found = _named(inner)
+        _known[found] = name, None
+        if found is not inner:
+            _known[inner] = name, found
+    return _known[scope]
 
 
 def _named(scope: Scope) -> tuple[str, Scope]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from keyword import iskeyword
 from typing import Any, NamedTuple, TypeAlias
@@ -34,7 +34,7 @@ from tensaurus.algebra.size import (
     atoms,
     terms_of,
 )
-from tensaurus.algebra.walk import binds, sizes, walk
+from tensaurus.algebra.walk import sizes, walk
 
 LITERALS = {"inf": float("inf"), "nan": float("nan")}
 KEPT, REDUCED = "ijklmnopq", "rstuvabcdefgh"  # names of axes of scopes, of reductions
@@ -228,30 +228,25 @@ def free_in(item: Scope | Body, nested: bool = True) -> Free:
     """The tensors, symbols and open axes of an expression; `nested`: those of the scopes it reads, too."""
     found = Free({}, {}, {})
 
-    def size(value: Size, bound: frozenset[Axis]) -> None:
-        if not isinstance(value, Poly):
-            return
-        for atom in atoms(value):
-            if isinstance(atom, Axis):
-                size(atom.extent, bound)
-                if atom not in bound:
-                    found.axes[atom] = None
-            elif isinstance(atom, Symbol):
-                found.symbols[atom] = None
-                size(atom.high or 0, bound)
-
-    def shape(sizes: Iterable[Size]) -> None:
-        for value in sizes:
-            size(value, frozenset())
+    def add(sizes: Iterable[Size | None], bound: Container[Axis] = ()) -> None:
+        for size in sizes:
+            for atom in atoms(size) if isinstance(size, Poly) else ():
+                if isinstance(atom, Axis):
+                    add((atom.extent,), bound)
+                    if atom not in bound:
+                        found.axes[atom] = None
+                elif isinstance(atom, Symbol):
+                    found.symbols[atom] = None
+                    add((atom.high,))
 
     if isinstance(item, Scope):
-        shape(item.shape)
+        add(item.shape)
     for body, bound in walk(item, nested):
-        for value in sizes(body):
-            size(value, bound)
-        shape(a.extent for a in binds(body))
-        if isinstance(body, Read):
-            shape(body.source.shape)
+        add(sizes(body), bound)
+        if isinstance(body, Reduce):
+            add(a.extent for a in body.axes)
+        elif isinstance(body, Read):
+            add(body.source.shape)
             if isinstance(body.source, Tensor):
                 found.tensors[body.source] = None
     return found

@@ -36,7 +36,7 @@ from tensaurus.algebra.poly import (
     terms_of,
     times,
     without,
-)
+)  # fmt: skip
 from tensaurus.algebra.symbol import Axis, Symbol
 from tensaurus.algebra.undecided import answer, watching
 from tensaurus.algebra.values import greater, is_term
@@ -161,12 +161,17 @@ def floordiv(a: Any, b: Any) -> Any:
 Arithmetic.quotient = floordiv
 
 
+def _remainder(size: Any, divisor: Any) -> bool:
+    """Whether 0 <= size < divisor, provably."""
+    low, high = interval(size)
+    return low is not None and high is not None and _nonnegative(low) and _nonnegative(divisor - 1 - high)
+
+
 def _common_factor(rest: Mapping[Monomial, Number], b: int) -> tuple[Any, int] | None:
     """(x, m) where rest // b == x // m because rest = g*x + r and b = g*m with 0 <= r < g."""
     for g in sorted({gcd(b, int(c)) for c in rest.values()} - {1}, reverse=True):
         inside = {m: c // g for m, c in rest.items() if c % g == 0}
-        low, high = interval(make({m: c for m, c in rest.items() if c % g != 0}))
-        if low is not None and high is not None and _nonnegative(low) and _nonnegative(g - 1 - high):
+        if _remainder(make({m: c for m, c in rest.items() if c % g != 0}), g):
             return make(inside), b // g
     return None
 
@@ -178,35 +183,27 @@ def _common_monomial(
     for atom in dict.fromkeys(below):
         left = {m: without(m, (atom,)) for m in rest}
         inside = {part: rest[m] for m, part in left.items() if part is not None}
-        low, high = interval(make({m: c for m, c in rest.items() if left[m] is None}))
-        if not inside or low is None or high is None:
-            continue
-        if _nonnegative(low) and _nonnegative(atom - 1 - high):
+        if inside and _remainder(make({m: c for m, c in rest.items() if left[m] is None}), atom):
             return make(inside), make({without(below, (atom,)) or (): scale})
     return None
 
 
 def _floor_by_sum(a: Any, b: Any) -> Any:
     """Division by a polynomial of several terms: a remainder alone and a constant multiple are recognised."""
-    low, high = interval(a)
-    if low is not None and high is not None and _nonnegative(low) and _nonnegative(b - 1 - high):
+    if _remainder(a, b):
         return 0
     if isinstance(a, Poly) and len(a.terms) >= len(b.terms):
         lead = dict(a.terms).get(b.terms[0][0])
         if lead is not None and lead % b.terms[0][1] == 0:
             factor = lead // b.terms[0][1]
-            rest = plus(a, times(-factor, b))
-            low, high = interval(rest)
-            if low is not None and high is not None and _nonnegative(low) and _nonnegative(b - 1 - high):
+            if _remainder(plus(a, times(-factor, b)), b):
                 return factor
     return polynomial(Floor(a, b))
 
 
 def mod(a: Any, b: Any) -> Any:
     """a % b with the sign of b."""
-    if isinstance(a, int) and isinstance(b, int):
-        return a % b
-    return plus(a, times(-1, times(b, floordiv(a, b))))
+    return a % b
 
 
 def largest(a: Any, b: Any) -> Any:

@@ -85,13 +85,14 @@ class Trivial(Rewriting):
     def select(self, select: Select) -> Body:
         guard = dict.fromkeys(self.size(size) for size in select.guard)
         left = tuple(size for size in guard if not isinstance(size, int) or size < 0)
+        then, other = self.body(select.then), self.body(select.other)
+        found = Select(left, then, other)
         never = any(isinstance(size, int) for size in left)
-        if never or not left:
-            chosen = select.other if never else select.then
-            # where(0 >= 0, 7, x) / 2 is truncated as x is, and 7 / 2 is not
-            if literal_dtype(chosen) == literal_dtype(select):
-                return self.body(chosen)
-        return Select(left, self.body(select.then), self.body(select.other))
+        if left and not never:
+            return found
+        chosen = other if never else then
+        # where(0 >= 0, 7, x) / 2 is truncated as x is, and 7 / 2 is not
+        return chosen if literal_dtype(chosen) == literal_dtype(found) else found
 
     def reduction(self, monoid: str, axes: tuple[Axis, ...], inner: Body) -> Body:
         around = self.bound

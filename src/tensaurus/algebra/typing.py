@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select, Source, Table, Tensor
+from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Select, Source, Table, Tensor
 from tensaurus.algebra.functions import FUNCTIONS, cast_target
+from tensaurus.algebra.identity import ByIdentity
 from tensaurus.algebra.size import Poly
+from tensaurus.algebra.walk import innermost_first
+
+_DEFAULTS = {"int": "int64", "real": "float32"}
 
 
 class Untypable(ValueError):
     """These inputs and attributes have no meaning for this operator."""
 
 
-# scopes are shared, and a tree of them may be exponential; an entry holds its scope, so the id stays its own
-_known: dict[int, tuple[Scope, str]] = {}
+_known: ByIdentity[str] = ByIdentity()  # scopes are shared, and a tree of them may be exponential
 
 
 def dtype_of(source: Source) -> str:
@@ -20,14 +23,12 @@ def dtype_of(source: Source) -> str:
     if isinstance(source, Tensor):
         return source.dtype
     if isinstance(source, Table):
-        return {"int": "int64", "real": "float32"}[_literals(source)]
-    known = _known.get(id(source))
-    if known is None:
-        if len(_known) >= 4096:
-            _known.clear()
-        found = literal_dtype(source.body)
-        known = _known[id(source)] = source, {"int": "int64", "real": "float32"}.get(found, found)
-    return known[1]
+        return _DEFAULTS[_literals(source)]
+    if source not in _known:
+        for scope in innermost_first(source, _known):
+            found = literal_dtype(scope.body)
+            _known[scope] = _DEFAULTS.get(found, found)
+    return _known[source]
 
 
 def literal_dtype(body: Body) -> str:

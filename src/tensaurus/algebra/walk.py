@@ -9,7 +9,8 @@ on them itself: a fold would only rename its cases.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from tensaurus.algebra.expr import (
@@ -69,15 +70,17 @@ def binds(body: Body) -> tuple[Axis, ...]:
     return body.axes if isinstance(body, Reduce) else ()
 
 
-def looked(size: Size) -> Iterator[Looked]:
+@lru_cache(maxsize=100_000)
+def looked(size: Size) -> tuple[Looked, ...]:
     """The indices in a size that are read, those inside such reads excepted; from left to right."""
+    found: list[Looked] = []
     for factors, _ in terms_of(size):
         for atom in factors:
             if isinstance(atom, Looked):
-                yield atom
+                found.append(atom)
             else:
-                for inner in atom.inside():
-                    yield from looked(inner)
+                found.extend(part for inner in atom.inside() for part in looked(inner))
+    return tuple(found)
 
 
 def walk(item: Scope | Body, nested: bool = True) -> Iterator[tuple[Body, frozenset[Axis]]]:
@@ -125,6 +128,25 @@ def scopes(scope: Scope) -> tuple[Scope, ...]:
         if isinstance(read.source, Scope):
             found.setdefault(id(read.source), read.source)
     return tuple(found.values())
+
+
+def innermost_first(scope: Scope, known: Container[Scope]) -> Iterator[Scope]:
+    """The scope and those that it reads, directly or not, sources before readers, but those that are known.
+
+    Each must be known before the next is asked for.  A program's scopes are nested as deep as it is long, so
+    what is computed of the inner ones first need not recur.
+    """
+    waiting = [scope]
+    while waiting:
+        last = waiting[-1]
+        inner = [] if last in known else [r.source for r in reads(last) if isinstance(r.source, Scope)]
+        unknown = [source for source in inner if source not in known]
+        if unknown:
+            waiting += unknown
+            continue
+        waiting.pop()
+        if last not in known:
+            yield last
 
 
 def tensors(scope: Scope) -> tuple[Tensor, ...]:
