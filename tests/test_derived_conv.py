@@ -24,6 +24,7 @@ from rich.console import Console
 from tensaurus.algebra.expr import Body, Scope, Tensor, compute, total
 from tensaurus.algebra.field import Reals
 from tensaurus.algebra.size import Symbol, floordiv, polynomial
+from tensaurus.algebra.walk import replace_tensors, tensors
 from tensaurus.backends.reference import evaluate
 from tensaurus.cost.alone import alone
 from tensaurus.cost.database import Database
@@ -162,8 +163,6 @@ def derived(case: Case, name: str, off: int = 0) -> Equation:
 
 def named(scope: Scope, names: dict[str, str]) -> Scope:
     """The scope of tensors of other names."""
-    from tensaurus.algebra.expr import replace_tensors, tensors
-
     return replace_tensors(scope, {t: Tensor(names[t.name], t.shape, t.dtype) for t in tensors(scope)})
 
 

@@ -11,10 +11,11 @@ import onnxruntime as ort
 import pytest
 from op_samples import Sample, info
 
-from tensaurus.algebra.expr import Scope, Tensor, compute, replace_tensors, tensors
+from tensaurus.algebra.expr import Scope, Tensor, compute
 from tensaurus.algebra.field import Field, Prime, Reals
 from tensaurus.algebra.size import Symbol, polynomial
 from tensaurus.algebra.text import show as show_scope
+from tensaurus.algebra.walk import replace_tensors, tensors
 from tensaurus.backends.reference import evaluate_all
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.saturate import Limits, Ruleset, saturate

@@ -20,13 +20,13 @@ from tensaurus.algebra.expr import (
     fold,
     lift,
     look,
-    tensors,
     where,
     within,
 )
 from tensaurus.algebra.field import Field, Prime, Reals
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.size import floordiv, mod
+from tensaurus.algebra.walk import replace_tensors, tensors
 from tensaurus.backends.reference import evaluate
 from tensaurus.graph.frame import Frame
 from tensaurus.graph.node import Node, apply, source
@@ -115,8 +115,6 @@ def scopes(draw: st.DrawFn, dtype: str = "float32") -> Scope:
 
 def renamed(scope: Scope) -> tuple[Scope, list[Tensor]]:
     """With the tensors that it reads as x0, x1, ..."""
-    from tensaurus.algebra.expr import replace_tensors
-
     new = {t: Tensor(f"x{k}", t.shape, t.dtype) for k, t in enumerate(tensors(scope))}
     return replace_tensors(scope, new), list(new.values())
 

@@ -22,7 +22,7 @@ from tensaurus.ops.examples import parse_example
 from tensaurus.ops.onnx_form import check_types
 from tensaurus.ops.schema import NEWEST, NotInOpset
 
-__all__ = ["called", "filled", "literal", "reduced"]
+__all__ = ["called", "filled", "literal", "numbers", "reduced"]
 
 
 def literal(value: Any, dtype: str) -> Node:
@@ -55,6 +55,17 @@ def _whole(value: int, dtype: str) -> Node:
     if not isfinite(near) or int(near) == value:
         return constant(near)
     return called("add", constant(near), _whole(value - int(near), dtype))
+
+
+def numbers(values: Sequence[int | Fraction], shape: tuple[int, ...], dtype: str) -> Node:
+    """A constant; where the dtype cannot hold one of its rationals, all are quotients until export."""
+    exact = [Fraction(value) for value in values]
+    kind = numpy_dtype(dtype)
+    near = np.array([float(value) for value in exact]).astype(kind)
+    if all(Fraction(float(found)) == value for found, value in zip(near, exact, strict=True)):
+        return constant(near.reshape(shape))
+    parts = ([value.numerator for value in exact], [value.denominator for value in exact])
+    return called("div", *(constant(np.array(part, np.float64).astype(kind).reshape(shape)) for part in parts))
 
 
 def filled(value: Any, dtype: str) -> int | float | bool | None:

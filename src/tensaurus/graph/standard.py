@@ -26,13 +26,11 @@ from tensaurus.algebra.expr import (
     Reduce,
     Scope,
     Select,
+    Source,
+    Table,
     Tensor,
     axis,
-    children,
     lift,
-    reads,
-    replace_axes,
-    sizes,
 )
 from tensaurus.algebra.field import Reals
 from tensaurus.algebra.functions import FUNCTIONS, cast_target
@@ -40,11 +38,12 @@ from tensaurus.algebra.integers import is_integer
 from tensaurus.algebra.interpret import Evaluation
 from tensaurus.algebra.size import Axis, Floor, Largest, Size, atoms, interval, polynomial, terms_of
 from tensaurus.algebra.typing import dtype_of, literal_dtype
+from tensaurus.algebra.walk import bodies, reads, replace_axes, sizes
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.data import numpy_dtype
 from tensaurus.graph.labelled import Labelled, contracted, function, length, plain, reduction, reshaped
 from tensaurus.graph.node import Node, apply, constant
-from tensaurus.graph.primitives import literal
+from tensaurus.graph.primitives import literal, numbers
 from tensaurus.graph.reading import elements, require_small, table
 from tensaurus.ops import Op, Untypable
 from tensaurus.ops.parts import concat
@@ -103,9 +102,11 @@ class _Lowering:
         made = self.body(flat.body, dtype, flat.axes)
         return reshaped(made.whole(flat.axes), shape)
 
-    def source(self, source: Tensor | Scope) -> Node:
+    def source(self, source: Source, dtype: str) -> Node:
         if isinstance(source, Tensor):
             return self.given[source]
+        if isinstance(source, Table):
+            return numbers(source.values, source.shape, dtype)
         if id(source) not in self.inner:
             careless, self.careless = self.careless, 0
             self.inner[id(source)] = source, self.scope(source)
@@ -123,7 +124,7 @@ class _Lowering:
                 return Labelled(literal(value, dtype), ())
             case Read(source, indices, outside):
                 beyond = None if outside is None else outside.value
-                return elements(self.source(source), indices, beyond, self.places, self.computed)
+                return elements(self.source(source, dtype), indices, beyond, self.places, self.computed)
             case Call(fn, args):
                 return self.call(fn, args, dtype, order)
             case Select():
@@ -134,7 +135,7 @@ class _Lowering:
 
     def numbers(self, body: Body, dtype: str) -> Labelled:
         """What is known ahead of time: integers over axes."""
-        require_small(_sizes(body))
+        require_small(size for part in bodies(body) for size in sizes(part))
         found = Evaluation({}, Reals(), {}).body(body)
         axes = tuple(sorted(found.axes, key=self.places.__getitem__))
         data = np.asarray(found.aligned(axes))
@@ -251,12 +252,6 @@ def _factors(body: Body) -> Iterator[Body]:
             yield from _factors(arg)
     else:
         yield body
-
-
-def _sizes(body: Body) -> Iterator[Size]:
-    yield from sizes(body)
-    for child in children(body):
-        yield from _sizes(child)
 
 
 def _cut(size: Size) -> tuple[Axis, int, bool] | None:

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensaurus.algebra.binding import bind
-from tensaurus.algebra.expr import Scope, Tensor, replace_tensors, tensors
+from tensaurus.algebra.expr import Scope, Tensor
 from tensaurus.algebra.intern import interned
-from tensaurus.algebra.size import Atom, Poly, Size, Symbol, nonnegative, same, substitute
-from tensaurus.algebra.text import names_in, parse, symbols_of
+from tensaurus.algebra.printer import free_in
+from tensaurus.algebra.size import Atom, Poly, Size, Symbol, atoms, nonnegative, same, substitute
+from tensaurus.algebra.text import parse
 from tensaurus.algebra.typing import Untypable
+from tensaurus.algebra.walk import replace_tensors
 from tensaurus.ops.composite import OURS
 from tensaurus.ops.declare import op
 
@@ -28,15 +30,17 @@ def _over_inputs(inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> dict[str
 
 def _bound(scope: Scope, inputs: Sequence[Tensor]) -> Scope:
     """The scope over these tensors in the place of its own of the same names.  Raises Untypable."""
-    own = {x.name: x for x in tensors(scope)}
+    free = free_in(scope)
+    own = {x.name: x for x in free.tensors}
     given = {x.name: x for x in inputs}
-    if len(own) < len(tensors(scope)):
+    if len(own) < len(free.tensors):
         raise Untypable("a scope that gives one name to two tensors")
     if own.keys() != given.keys():
         raise Untypable(f"a scope of {', '.join(own) or 'nothing'} over {', '.join(given) or 'nothing'}")
-    unknown = names_in(scope) - own.keys() - symbols_of(tuple(own.values())).keys()
+    unknown = {*free.symbols, *free.axes} - {a for x in inputs for n in (*x.shape, *own[x.name].shape) for a in atoms(n)}
     if unknown:
-        raise Untypable(f"a scope in which nothing says what {', '.join(sorted(unknown))} is")
+        names = sorted(atom.name for atom in unknown)
+        raise Untypable(f"a scope in which nothing says what {', '.join(names)} is")
     values: dict[Atom, Any] = {}
     for name, x in own.items():
         if x.dtype != given[name].dtype or x.rank != given[name].rank:
