@@ -87,7 +87,11 @@ def _shown(left: Node, right: Node, leaves: Sequence[Node]) -> Evidence:
 
 def calling(op: object, args: Sequence[str], attrs: Attributes) -> str:
     """A call as rules write it."""
-    given = (f"{name}={show_value(value)}" for name, value in attrs if value is not None)
+    given = (
+        f"{name}={show_value(value) if isinstance(value, Scope) else repr(value)}"
+        for name, value in attrs
+        if value is not None
+    )
     return f"{op}({', '.join([*args, *given])})"
 
 
