@@ -92,7 +92,7 @@ def test_an_expression_is_computed_by_standard_operators(sample: Sample) -> None
         for field in (Reals(), Prime(5)):
             whole, spelled = over(node, sample, field, sample.values, made)
             if field.name == "reals":
-                np.testing.assert_array_equal(whole["y"], real)
+                np.testing.assert_allclose(whole["y"], real, rtol=1e-12, atol=1e-12)
                 np.testing.assert_allclose(spelled["y"], real, rtol=1e-7, atol=1e-9)
             else:
                 assert field.equal(whole["y"], spelled["y"])
@@ -148,7 +148,7 @@ def eop(scope: str | Scope, *shapes: Any, dtype: str = "float32") -> Node:
 @pytest.mark.parametrize(
     ("scope", "shapes", "reason"),
     [
-        ("L[i:3](x0[i])", [(3,), (3,)], "a scope of x0 over x0, x1"),
+        ("L[i:3](x0[i] if i >= 0 else x1[i])", [(3,)], "no tensor x1"),
         ("L[i:3](x1[i])", [(3,)], "no tensor x1"),
         ("L[i:3](x0[i, 0])", [(3,)], "2 indices into rank 1"),
         ("L[i:3](x0[j])", [(3,)], "nothing says what j is"),
@@ -165,6 +165,17 @@ def test_what_is_no_expression_of_the_inputs_is_refused(scope: str, shapes: Any,
             eop(scope, *shapes)
     else:  # of a type that a function refuses, or gives
         assert eop(scope, *shapes).tensor.dtype == "bool"
+
+
+def test_what_is_never_read_may_be_anything() -> None:
+    text = "L[i:3, j:N](x1[i] if i >= 0 else x0[j])"  # always the first
+    node = eop(text, (N,), (3,))
+    assert node.tensor.shape == (3, N) and len(node.args) == 2
+    program = program_of(node)
+    assert parse_program(show_program(program)).roots == (node,)
+    values = [np.ones(2, np.float32), np.arange(3, dtype=np.float32)]
+    (found,) = run_on_runtime(eop(text.replace("N", "2"), (2,), (3,)), values)
+    np.testing.assert_array_equal(found, [[0, 0], [1, 1], [2, 2]])
 
 
 def test_types_are_those_that_the_scope_declares() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime as ort
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from op_samples import info
@@ -14,6 +16,7 @@ from op_samples import info
 from tensaurus.algebra.expr import (
     Body,
     Scope,
+    Table,
     Tensor,
     call,
     compute,
@@ -186,3 +189,23 @@ def test_every_scope_runs_on_a_runtime(scope: Scope, seed: int) -> None:
     except IndexError:
         assume(False)
     same(found, expected, 1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_a_literal_table_is_a_constant(dtype: str) -> None:
+    """Winograd's output transform, say; thirds are quotients until export."""
+    rows = [[1, 1, 1, 0], [0, 1, -1, 1]] if dtype == "int64" else [[1, Fraction(1, 3), 1, 0], [0, 1, -1, 0.5]]
+    weights = Table((2, 4), tuple(Fraction(n) for row in rows for n in row))
+    x = Tensor("x0", (3, 4), dtype)
+    scope = compute((2, 3), lambda i, j: fold("sum", (4,), lambda r: weights[i, r] * x[j, r]))
+    program, node = program_of(scope, [x])
+    made = standard(node)
+    fields: list[Field] = [Reals(), Prime(2)]
+    for field in fields:
+        value = field.lift(np.arange(12).reshape(3, 4).astype(dtype))
+        found = evaluate(program.with_outputs([made]), {"x0": value}, field)["y"]
+        expected = interpret(scope, {x: value}, field)
+        if field.name == "reals":
+            same(found, expected, 1e-12)
+        else:
+            assert field.equal(found, expected)

@@ -64,8 +64,8 @@ def numbers(values: Sequence[int | Fraction], shape: tuple[int, ...], dtype: str
     near = np.array([float(value) for value in exact]).astype(kind)
     if all(Fraction(float(found)) == value for found, value in zip(near, exact, strict=True)):
         return constant(near.reshape(shape))
-    parts = ([value.numerator for value in exact], [value.denominator for value in exact])
-    return called("div", *(constant(np.array(part, np.float64).astype(kind).reshape(shape)) for part in parts))
+    parts = [float(value.numerator) for value in exact], [float(value.denominator) for value in exact]
+    return called("div", *(constant(np.array(part).astype(kind).reshape(shape)) for part in parts))
 
 
 def filled(value: Any, dtype: str) -> int | float | bool | None:

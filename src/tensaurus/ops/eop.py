@@ -35,12 +35,12 @@ def _bound(scope: Scope, inputs: Sequence[Tensor]) -> Scope:
     given = {x.name: x for x in inputs}
     if len(own) < len(free.tensors):
         raise Untypable("a scope that gives one name to two tensors")
-    if own.keys() != given.keys():
-        raise Untypable(f"a scope of {', '.join(own) or 'nothing'} over {', '.join(given) or 'nothing'}")
-    unknown = {*free.symbols, *free.axes} - {a for x in inputs for n in (*x.shape, *own[x.name].shape) for a in atoms(n)}
+    if not own.keys() <= given.keys():
+        raise Untypable(f"a scope of {', '.join(own)} over {', '.join(given) or 'nothing'}")
+    known = {a for x in (*own.values(), *inputs) for n in x.shape for a in atoms(n)}
+    unknown = [atom for atom in (*free.symbols, *free.axes) if atom not in known]
     if unknown:
-        names = sorted(atom.name for atom in unknown)
-        raise Untypable(f"a scope in which nothing says what {', '.join(names)} is")
+        raise Untypable(f"a scope in which nothing says what {', '.join(map(str, unknown))} is")
     values: dict[Atom, Any] = {}
     for name, x in own.items():
         if x.dtype != given[name].dtype or x.rank != given[name].rank:
@@ -80,5 +80,8 @@ def _symbol(size: Size) -> Symbol | None:
     ],
 )
 def eop(*x: Tensor, scope: Scope) -> Scope:
-    """The scope, which is over tensors x0, x1, ... of the types of the inputs, and over nothing else."""
+    """The scope, which is over tensors x0, x1, ... of the types of the inputs, and over nothing else.
+
+    An input may be one that it does not read: what is trivial is gone from interned scopes.
+    """
     return _bound(scope, x)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache, partial
 
-from tensaurus.algebra.expr import Source, Tensor
+from tensaurus.algebra.expr import Scope, Source, Tensor
 from tensaurus.algebra.simplify import canonical
 from tensaurus.graph.expression import expressions
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node, apply, source
