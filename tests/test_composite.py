@@ -79,6 +79,20 @@ def mean_kernel(channels: int, kernel_shape: tuple[int, ...]) -> Array:
     return np.full((channels, 1, *kernel_shape), 1 / np.prod(kernel_shape))
 
 
+# of an expression that is an operator, the same in numpy's words
+WRITTEN: dict[str, Callable[..., Array]] = {
+    "L[i:4, j:3](x0[j, i])": lambda x: x.T,
+    "L[i:2](sum[r:5](mul(x0[i, r], x1[r])))": lambda x, y: x @ y,
+    "L[i:6](max[r:2](x0[i + r - 1] | -inf))": lambda x: np.maximum(np.append(-np.inf, x[:-1]), x),
+    "L[i:4](x0[i] if i - 2 >= 0 else 7)": lambda x: np.append([7, 7], x[2:]),
+    "L[i:2](exp(L[j:2](max[r:3](x0[j, r]))[i]))": lambda x: np.exp(x.max(axis=1)),
+}
+
+
+def eop(*arrays: Array, scope: str) -> Array:
+    return WRITTEN[scope](*arrays)
+
+
 FORMULAS: dict[str, Callable[..., Array]] = {
     "Enlarge": enlarge,
     "MergeGroups": merge_groups,
@@ -86,6 +100,7 @@ FORMULAS: dict[str, Callable[..., Array]] = {
     "MatMulFromBand": matmul_from_band,
     "IdentityKernel": identity_kernel,
     "MeanKernel": mean_kernel,
+    "eop": eop,
 }
 
 

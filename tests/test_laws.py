@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, helper
 
 from tensaurus.algebra.field import Reals
 from tensaurus.graph.frame import Frame
@@ -15,13 +15,13 @@ from tensaurus.graph.node import Node, apply, constant, source
 from tensaurus.graph.onnx_export import export_model
 from tensaurus.graph.program import Program, topological
 from tensaurus.ops import TensorType, registry
+from tensaurus.ops.element_type import dtype_code
 from tensaurus.ops.examples import parse_example
 from tensaurus.rules.match import Binding, Rewriter, build, commutes, expander
 from tensaurus.rules.rule import library
 from tensaurus.rules.term import parse_terms
 from tensaurus.rules.verify import run
 
-FLOAT = TensorProto.FLOAT
 REWRITER = Rewriter(library(), explore=True)
 
 M, N = "2,3", "3,4"  # matrices
@@ -195,10 +195,14 @@ OURS = [(op.name, text) for op in registry.values() if op.domain == "tensaurus" 
 
 def exported(node: Node, inputs: Sequence[Node], opset: int) -> ModelProto:
     """A model of this opset with one output."""
+
+    def code(value: Node) -> int:
+        return dtype_code(value.tensor.dtype)
+
     frame = Frame(
         helper.make_model(helper.make_graph([], "g", [], []), opset_imports=[helper.make_opsetid("", opset)]),
-        tuple(helper.make_tensor_value_info(i.attribute("name"), FLOAT, i.tensor.shape) for i in inputs),
-        (helper.make_tensor_value_info("y", FLOAT, node.tensor.shape),),
+        tuple(helper.make_tensor_value_info(i.attribute("name"), code(i), i.tensor.shape) for i in inputs),
+        (helper.make_tensor_value_info("y", code(node), node.tensor.shape),),
     )
     frame.model.ir_version = 8
     return export_model(Program(tuple(inputs), (("y", node),), frame=frame), expand=expander(library()))

@@ -15,7 +15,7 @@ from tensaurus.cost.roofline import ONE_CORE, Roofline, estimate
 from tensaurus.cost.weights import copies, rounded
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.build import Build
-from tensaurus.graph.lowering import Expand
+from tensaurus.graph.lowering import Expand, exportable
 from tensaurus.graph.node import OPAQUE, Node
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
@@ -68,6 +68,7 @@ class OperatorCosts:
         self._running = set() if original is None else set(self._operators(original))
         self._known: dict[Node, float] = {}
         self._texts: dict[str, float] = {}
+        self._exported: dict[Node, bool] = {}
 
     def __call__(self, node: Node) -> float:
         seconds = self._known.get(node)
@@ -77,6 +78,8 @@ class OperatorCosts:
 
     def measure(self, piece: Piece) -> float:
         """Seconds, measured now unless they are known."""
+        if not self._written(piece):
+            return inf
         piece = self._at(piece)
         text = self._text(piece)
         seconds = self._stored(text)
@@ -86,13 +89,22 @@ class OperatorCosts:
 
     def estimate(self, piece: Piece) -> float:
         """Seconds by arithmetic and traffic alone."""
-        return estimate(self._at(piece), self.roofline)
+        return estimate(self._at(piece), self.roofline) if self._written(piece) else inf
 
     def known(self, piece: Piece) -> float | None:
         """Seconds, as they were measured before; None where nobody has, or nobody can."""
+        if not self._written(piece):
+            return inf
         piece = self._at(piece)
         seconds = self._stored(self._text(piece))
         return None if seconds == inf and self._runs(piece) else seconds
+
+    def _written(self, piece: Piece) -> bool:
+        """Whether a model can say it: at unknown sizes ONNX has no operators for some expressions."""
+        found = self._exported.get(piece.root)
+        if found is None:
+            found = self._exported[piece.root] = exportable(piece.inner, self.opset, self.expand)
+        return found
 
     def _at(self, piece: Piece) -> Piece:
         bound = self._bound.get(piece)

@@ -211,8 +211,11 @@ class Choices:
         return Piece(root, tuple(dict.fromkeys(graph.term(term) for term in terms)))
 
     def problem(self, costs: Sequence[float]) -> Problem:
-        """With what each choice costs."""
-        return Problem(costs, self._children, self._groups, self._members, self._roots)
+        """With what each choice costs; what costs infinity is no choice."""
+        members: Sequence[Sequence[int]] = self._members
+        if inf in costs:
+            members = [[number for number in group if costs[number] < inf] for group in members]
+        return Problem(costs, self._children, self._groups, members, self._roots)
 
     def keyed(self, costs: Sequence[float], byte: float = 0.0) -> list[float]:
         """What each choice costs: by its key, and by the bytes that kernels read where it is a constant."""

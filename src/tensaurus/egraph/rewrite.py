@@ -18,9 +18,10 @@ from tensaurus.egraph.egraph import ABSENT, EGraph
 from tensaurus.egraph.guard import ASKS_CONTENT, ClassFact, calls
 from tensaurus.egraph.head import Head, operator_head, output_head
 from tensaurus.graph.node import Node, Type
+from tensaurus.graph.primitives import literal
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.rules.attributes import attributes_given, attributes_match, output_of
-from tensaurus.rules.match import FLOATS, literal, orders
+from tensaurus.rules.match import FLOATS, orders
 from tensaurus.rules.occurrences import attributes
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import Apply, Item, Literal, Term, Undefined, Variable, evaluate_expression

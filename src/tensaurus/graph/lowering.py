@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from onnx import NodeProto, TensorProto
@@ -10,13 +10,15 @@ from onnx import NodeProto, TensorProto
 from tensaurus.algebra.field import Array
 from tensaurus.algebra.size import Size
 from tensaurus.errors import TensaurusError
-from tensaurus.graph.node import CONSTANT, Node, again
+from tensaurus.graph.node import CONSTANT, Node, again, item, source
 from tensaurus.graph.program import Program
+from tensaurus.graph.standard import standard
 from tensaurus.ops import Op
+from tensaurus.ops.leaf_form import ONNX_DOMAINS
 from tensaurus.ops.onnx_form import node_proto
 from tensaurus.ops.schema import NotInOpset
 
-__all__ = ["Expand", "lowered", "node_in"]
+__all__ = ["Expand", "exportable", "lowered", "node_in"]
 
 # An operator that an opset lacks, as nodes that compute the same; None where nothing is known.
 Expand: TypeAlias = Callable[[Node, int], Node | None]
@@ -73,7 +75,10 @@ def lowered(
             names = [None if a is None else f"i{k}" for k, a in enumerate(made.args)]
             node_in(made, opset, names, [f"o{k}" for k in range(len(made.types))], "sizes{}".format)
         except NotInOpset as error:
-            found = expand(made, opset) if expand is not None else None
+            try:
+                found = _expansion(made, opset, expand)
+            except TensaurusError as reason:
+                raise TensaurusError(f"{error}: {reason}", node=program.names.get(node)) from error
             if found is None or found is made:
                 raise TensaurusError(
                     f"{error}, and no expansion is known", node=program.names.get(node)
@@ -83,6 +88,30 @@ def lowered(
         return made
 
     return program.rebuilt(lower, became)
+
+
+def _expansion(node: Node, opset: int, expand: Expand | None) -> Node | None:
+    """What an operator that an opset lacks is written as; of one that ONNX lacks its expression tells."""
+    found = expand(node, opset) if expand is not None else None
+    if found is None and isinstance(node.op, Op) and node.op.domain not in ONNX_DOMAINS:
+        return standard(node)
+    return found
+
+
+def exportable(nodes: Iterable[Node], opset: int, expand: Expand | None) -> bool:
+    """Whether what ONNX lacks of these nodes has an expansion, over arguments of their types."""
+    for node in nodes:
+        if isinstance(node.op, Op) and node.op.domain not in ONNX_DOMAINS:
+            args = [
+                arg if arg is None or arg.op is CONSTANT else source(f"x{k}", arg.types[0])
+                for k, arg in enumerate(node.args)
+            ]
+            made = again(node, tuple(args))
+            try:
+                lowered(Program((), (("y", item(made, 0)),)), opset, expand)
+            except TensaurusError:
+                return False
+    return True
 
 
 def _within(

@@ -122,7 +122,14 @@ class Writer:
         lower: dict[Node, Node] = {}
         made = fold(program, folded) if self.folded else program
         work = lowered(made, self.opset, self.expand, lower)
-        self.became = {n: lower[m] for n in program.nodes if (m := folded.get(n, n)) in lower}
+        constants: dict[Node, Node] = {}  # of expansions
+        if self.folded and work.roots != made.roots:
+            work = fold(work, constants)
+        self.became = {
+            n: constants.get(lower[m], lower[m])
+            for n in program.nodes
+            if (m := folded.get(n, n)) in lower
+        }
         return work
 
     def fresh(self, hint: str) -> str:

@@ -6,6 +6,7 @@
                |  n1 = constant(type, number, ...)    few numbers stand here, more go by their digest
                |  n2 = constant(type, '5f0c...')      the elements are in the table
                |  n3 = Conv(n0, n1, None, group=1, ...) -> type, ...
+             |  n3 = eop(n0, n1, scope='L[...](...)') -> type      an expression is quoted
                |  n4 = n3[1]                          one output of several
                |  n5 = opaque('91d3...', n0) -> type  the form is in the table
                |  output('y', n4)
@@ -28,7 +29,7 @@ import numpy as np
 
 from tensaurus.algebra.expr import Scope
 from tensaurus.algebra.size import Arithmetic, Symbol, atoms, polynomial
-from tensaurus.algebra.text import declarations, parse_size, show_size
+from tensaurus.algebra.text import parse_size, show_size
 from tensaurus.algebra.text import show as show_scope
 from tensaurus.graph.data import Data, numpy_dtype
 from tensaurus.graph.node import (
@@ -157,7 +158,7 @@ def show_value(value: Any) -> str:
     if isinstance(value, Arithmetic):
         return f"size({show_size(value, {})})"
     if isinstance(value, Scope):
-        return f"scope({show_scope(value)!r}, {declarations(value)!r})"
+        return repr(show_scope(value))  # over the arguments, whose types say what its tensors are
     if isinstance(value, bool):  # True is 1 to Python, and to equal nodes
         value = int(value)
     return str(value) if isinstance(value, Fraction) else repr(value)

@@ -57,7 +57,7 @@ def node_proto(
     """
     schema = schema_of(op, opset)
     given = dict(attrs)
-    _check_types(op, tuple(types), opset)
+    check_types(op, tuple(types), opset)
     _check_outputs(op, output_names, opset)
     sources: dict[str, list[str]] = {}
     for place, name in enumerate(input_names):
@@ -121,7 +121,7 @@ def _check_outputs(op: Op, names: Sequence[str], opset: int) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _check_types(op: Op, types: tuple[TensorType | None, ...], opset: int) -> None:
+def check_types(op: Op, types: tuple[TensorType | None, ...], opset: int) -> None:
     """Every element type must be one that the schema allows, and the same where the schema says so."""
     schema = schema_of(op, opset)
     order = formals(op, opset)

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tensaurus.algebra.expr import Scope
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.ops.declare import Attributes
 from tensaurus.rules.term import Apply, evaluate_expression
@@ -31,7 +32,7 @@ def attributes_match(
         value = left.pop(name)
         if isinstance(tree, ast.Name) and tree.id not in values and tree.id not in facts:
             values[tree.id] = value
-        elif evaluate_expression(tree, {**facts, **values}) != value:
+        elif not _is(term, name, evaluate_expression(tree, {**facts, **values}), value, attrs, kinds):
             return False
     if term.rest is not None:
         return bool(values.setdefault(term.rest, left) == left)
@@ -39,6 +40,20 @@ def attributes_match(
         return True
     named = {name: value for name, value in attrs if name not in left}
     return bool(term.op.canonical(kinds(), named) == attrs)
+
+
+def _is(
+    term: Apply,
+    name: str,
+    asked: Any,
+    value: Any,
+    attrs: Attributes,
+    kinds: Callable[[], tuple[TensorType | None, ...]],
+) -> bool:
+    """Whether an attribute has the value that a term asks for; an expression is asked for by its text."""
+    if isinstance(value, Scope) and isinstance(asked, str):
+        asked = dict(term.op.canonical(kinds(), {**dict(attrs), name: asked}))[name]
+    return bool(asked == value)
 
 
 def attributes_given(term: Apply, facts: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from tensaurus.graph.node import Node, again
-from tensaurus.rules.evidence import Evidence, Tested
+from tensaurus.rules.evidence import Derived, Evidence, Tested
 from tensaurus.rules.match import Binding, Matcher
 from tensaurus.rules.rule import Rule
 
@@ -54,8 +54,18 @@ class Equation:
             return new[node]
 
         left, right = (tuple(map(visit, side)) for side in (self.left, self.right))
-        kept = dict.fromkeys(leaves.get(leaf, leaf) for leaf in self.leaves)
-        return replace(self, left=left, right=right, leaves=tuple(kept), ground=lambda: self.evidence)
+        kept = dict.fromkeys(map(visit, self.leaves))
+        return replace(
+            self, left=left, right=right, leaves=tuple(kept), ground=lambda: _over(self.evidence, leaves)
+        )
+
+
+def _over(evidence: Evidence, leaves: Mapping[Node, Node]) -> Evidence:
+    """The evidence of the same over other leaves: its steps are over those, too."""
+    if not isinstance(evidence, Derived):
+        return evidence
+    steps = (step.over(leaves) if isinstance(step, Equation) else step for step in evidence.steps)
+    return Derived(tuple(steps))
 
 
 def instance(rule: Rule, binding: Binding, left: Sequence[Node], right: Sequence[Node]) -> Equation:

@@ -17,12 +17,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from tensaurus.algebra.integers import is_integer, limits
 from tensaurus.algebra.simplify import symmetric
-from tensaurus.graph.node import CONSTANT, ITEM, Node, apply, constant, item
+from tensaurus.graph.node import CONSTANT, ITEM, Node, apply, item
+from tensaurus.graph.primitives import literal
 from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType, Untypable
-from tensaurus.ops.elementwise import BINARY
 from tensaurus.rules.attributes import attributes_given, attributes_match, output_of
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import Apply, Fact, Item, Literal, Term, Undefined, Variable, evaluate_expression
@@ -187,24 +186,6 @@ def build(term: Term | None, binding: Binding, dtype: str, every: bool = False) 
             nodes = [build(a, binding, dtype) for a in args]
             return apply(op, nodes, given, 0 if every else 1)
     raise TypeError(term)
-
-
-def literal(value: Fraction, dtype: str) -> Node:
-    """A scalar constant; a rational that the dtype cannot hold stays an exact quotient until export.
-
-    Raises Untypable for what is no number of a type of integers.
-    """
-    kind = np.dtype(dtype)
-    if is_integer(dtype):
-        low, high = limits(dtype)
-        if value.denominator != 1 or not low <= value <= high:
-            raise Untypable(f"{value} is no {dtype}")
-        return constant(np.asarray(int(value), kind))
-    rounded = Fraction(kind.type(float(value)).item())
-    if rounded == value:
-        return constant(np.asarray(float(value), kind))
-    top, bottom = (constant(np.asarray(float(n), kind)) for n in (value.numerator, value.denominator))
-    return apply(BINARY["div"], [top, bottom])
 
 
 class Matcher:

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache, partial
 
-from tensaurus.algebra.expr import Source, Tensor
+from tensaurus.algebra.expr import Scope, Source, Tensor
 from tensaurus.algebra.simplify import canonical
 from tensaurus.graph.expression import expressions
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node, apply, source
-from tensaurus.graph.text import show_type
+from tensaurus.graph.text import show_type, show_value
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.declare import Attributes
 from tensaurus.ops.examples import parse_example
@@ -87,7 +87,12 @@ def _shown(left: Node, right: Node, leaves: Sequence[Node]) -> Evidence:
 
 def calling(op: object, args: Sequence[str], attrs: Attributes) -> str:
     """A call as rules write it."""
-    return f"{op}({', '.join([*args, *(f'{name}={value!r}' for name, value in attrs if value is not None)])})"
+    given = (
+        f"{name}={show_value(value) if isinstance(value, Scope) else repr(value)}"
+        for name, value in attrs
+        if value is not None
+    )
+    return f"{op}({', '.join([*args, *given])})"
 
 
 def said(node: Node | None, depth: int = 4) -> str:

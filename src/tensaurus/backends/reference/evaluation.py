@@ -319,7 +319,7 @@ def lifted(value: Value, field: Field) -> Value:
         return array
     if array.dtype.kind == "V" and "int" in array.dtype.name:
         return array.astype(np.int64)
-    return field.lift(array)
+    return np.asarray(field.lift(array))  # arithmetic on arrays of rank 0 leaves numbers
 
 
 def _owner(node: Node) -> Node:
