@@ -10,10 +10,11 @@ Each rule is mutated mechanically, one change at a time:
 
 A mutant is refuted, or right after all (the mutation changes nothing, or generalizes the law: it is proved,
 or tested as any rule is), or there is nowhere where it applies (types refuse it: no instance, no case), or
-it is unknown.  Writes tables/rule_mutations.md: fates
-by kind, and every mutant that was not refuted.
+it is unknown.  Writes tables/rule_mutations.csv as it goes, goes on from there with --resume, and makes
+tables/rule_mutations.md of it: fates by kind, and every mutant that was not refuted.
 
-    python bench/rule_mutations.py [--wanted 40] [--proofs 30] [--limit SECONDS] [--lanes 1] [name ...]
+    python bench/rule_mutations.py [--resume] [--wanted 40] [--proofs 30] [--limit SECONDS] [--lanes 1]
+                                   [rule ...]
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from time import monotonic
 
+from rows import read, write
+
 from tensaurus.files import replacing
 from tensaurus.rules.evidence import Evidence
 from tensaurus.rules.match import commutes
@@ -38,9 +41,10 @@ from tensaurus.rules.rule import Rule, library
 from tensaurus.rules.term import Apply, Item, Literal, Term, Variable
 from tensaurus.rules.verify import Refuted, verify
 
-TABLE = Path(__file__).parent / "tables" / "rule_mutations.md"
+ROWS = Path(__file__).parent / "tables" / "rule_mutations.csv"
 KINDS = ("dropped", "freed", "swapped", "changed", "lost")
 FATES = ("refuted", "proved", "nowhere", "tested", "unknown")
+NONE = "none"  # there is no mutant of the rule
 
 
 @dataclass(frozen=True)
@@ -179,11 +183,14 @@ def _rules() -> dict[str, Rule]:
 
 def fates(name: str, wanted: int, seconds: float) -> list[Row]:
     """What becomes of every mutant of a rule."""
-    return [Row(name, m.kind, m.what, *fate(m.rule, wanted, seconds)) for m in mutants(_rules()[name])]
+    rows = [Row(name, m.kind, m.what, *fate(m.rule, wanted, seconds)) for m in mutants(_rules()[name])]
+    return rows or [Row(name, "", "", NONE, "")]
 
 
-def page(rows: Sequence[Row], rules: int) -> str:
+def page(every: Sequence[Row]) -> str:
     """The table as Markdown."""
+    order, rules = list(_rules()), len({row.rule for row in every})
+    rows = sorted((row for row in every if row.fate != NONE), key=lambda row: order.index(row.rule))
     counts = Counter((row.kind, row.fate) for row in rows)
     said = f"{len(rows)} mutants of {rules} rules of {len(_rules())}; `python bench/rule_mutations.py`."
     lines = ["# Mutants of the rules", "", said, "", f"| mutation | mutants | {' | '.join(FATES)} |"]
@@ -210,24 +217,26 @@ def main() -> None:
     parser.add_argument("--proofs", type=float, default=30.0, help="seconds for the proof of each mutant")
     parser.add_argument("--limit", type=float, default=inf, help="seconds after which it ends")
     parser.add_argument("--lanes", type=int, default=1, help="processes side by side")
-    parser.add_argument("--table", type=Path, default=TABLE)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--rows", type=Path, default=ROWS)
     options = parser.parse_args()
-    names = options.names or list(_rules())
-    rows: list[Row] = []
-    start, done = monotonic(), 0
+    rows: list[Row] = read(options.rows, Row) if options.resume else []
+    known = {row.rule for row in rows}
+    names = [name for name in options.names or _rules() if name not in known]
+    start = monotonic()
     each = partial(fates, wanted=options.wanted, seconds=options.proofs)
     with get_context("fork").Pool(options.lanes) as pool:
-        for found in pool.imap(each, names):
-            done += 1
-            rows += found
-            for row in found:
-                if row.fate != "refuted":
+        for made in pool.imap_unordered(each, names):
+            rows += made
+            write(options.rows, rows)
+            for row in made:
+                if row.fate not in ("refuted", NONE):
                     print(f"{row.fate:8} {row.rule}: {row.kind} {row.what}: {row.why[:100]}", flush=True)
             if monotonic() - start > options.limit:
                 break
     print(Counter(row.fate for row in rows))
-    with replacing(options.table) as beside:
-        beside.write_text(page(rows, done))
+    with replacing(options.rows.with_suffix(".md")) as beside:
+        beside.write_text(page(rows))
 
 
 if __name__ == "__main__":

@@ -74,6 +74,8 @@ def prove(rule: Rule, seconds: float = inf) -> Proved | Unproved:
         return _by_ranks(rule, until)
     except Stopped as stopped:
         return Unproved(rule, str(stopped))
+    except RecursionError:  # divisions by sizes that are quotients of quotients
+        return Unproved(rule, "its sizes are nested too deeply")
 
 
 def _proved(cases: Cases) -> list[str]:
