@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import product
@@ -30,8 +30,10 @@ from tensaurus.cost.alone import alone
 from tensaurus.cost.database import Database
 from tensaurus.cost.demand import operations
 from tensaurus.cost.machine import Machine
+from tensaurus.cost.observe import Observer
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.roofline import estimate
+from tensaurus.driver import contenders
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import Proposal, find_all
@@ -49,6 +51,7 @@ from tensaurus.graph.program import Program
 from tensaurus.graph.text import parse_program, show, table
 from tensaurus.graph.unlock import unlock
 from tensaurus.ops import TensorType, registry
+from tensaurus.optimize import Result, optimize
 from tensaurus.report.explain import explain
 from tensaurus.report.summary import METADATA_KEY, AppliedRule, Equality, Summary
 from tensaurus.rules.equation import Equation
@@ -242,12 +245,12 @@ def test_a_derivation_by_hand_goes_all_the_way(case: Case, name: str, tmp_path: 
     assert replay.passed and replay.trials and replay.error_bound < 1e-6, replay.detail
     assert refutation(used) is None  # each step by itself, too
 
-    told = Summary("conv", "onnxruntime", 1, 2.0, 1.0, 2.0, Equality(0.0, 0.0, True, "here"),
+    summary = Summary("conv", "onnxruntime", 1, 2.0, 1.0, 2.0, Equality(0.0, 0.0, True, "here"),
                    tuple(AppliedRule(e.name, str(e.evidence), 1, e.law) for e in equations))  # fmt: skip
     model, plain = export_model(made), export_model(original)
     assert {n.domain for n in model.graph.node} == {""} and all(n.op_type != "Conv" for n in model.graph.node)
     assert any(n.op_type == "MatMul" for n in model.graph.node)
-    model.metadata_props.add(key=METADATA_KEY, value=told.to_json())
+    model.metadata_props.add(key=METADATA_KEY, value=summary.to_json())
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, tmp_path / "fast.onnx")
     with (console := Console(width=200)).capture() as capture:
@@ -323,3 +326,32 @@ def test_it_is_priced_as_what_it_computes(name: str) -> None:
     assert products <= operations(made) <= 1.2 * products
     model, feeds = alone(piece, OPSET, None, copies=2)
     assert len(running(model).run(None, feeds)) == 2
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_optimizer_takes_a_finder(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What it proposes is measured, replayed, compared and written as any rewrite."""
+    case = Case(batch=3, size=(9, 8))
+    form = derived(case, name).right[0].attrs
+
+    def seconds(costs: OperatorCosts, piece: Piece, text: str) -> float:
+        return sum(0.1 if n.attrs == form or n.op not in (CONV, EOP) else 2.0 for n in piece.inner)
+
+    monkeypatch.setattr(OperatorCosts, "_measure", seconds)
+    monkeypatch.setattr(Observer, "__call__", lambda self, program: None)
+
+    def times(builds: Sequence[object], *rest: object, **turn: object) -> list[float]:
+        return [2.0, *[1.0] * (len(builds) - 1)]
+
+    monkeypatch.setattr(contenders, "model_times", times)
+    model = export_model(model_of(case))
+
+    def optimized(off: int) -> Result:
+        finders, database = [ByHand(case, off=off)], tmp_path / f"{off}.sqlite"
+        return optimize(model, finders=finders, steps=20, search="saturation", database=database)
+
+    result, wrong = optimized(0), optimized(1)
+    assert result.summary.equivalence.passed and result.speedup == 2
+    assert result.evidence[f"conv-as-{name}"] == f"derived(conv-expression, {name})"
+    assert not {"Conv", "eop"} & {node.op_type for node in result.model.graph.node}
+    assert wrong.rewrites == () and wrong.model.graph == model.graph

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tensaurus import backends
 from tensaurus.cost.worker import RUN_LIMIT
+from tensaurus.egraph.finder import Finder
 from tensaurus.equivalence.given import Inputs
 from tensaurus.errors import TensaurusError
 from tensaurus.search.strategies import STRATEGIES
@@ -34,6 +35,7 @@ class Options:
     run_limit   seconds that one run of the model may take
     rules       files of rules beside the library's: each is verified first, and refused where it is wrong,
                 or where neither is known and `allow_unproved` is not set
+    finders     propose equalities beside the rules (`egraph/finder`), each with evidence; they are replayed
     seed        of random inputs
     database    the file of measurements; the default one where None
     """
@@ -53,6 +55,7 @@ class Options:
     run_limit: float = RUN_LIMIT
     rules: Sequence[str | Path] = field(default=())
     allow_unproved: bool = False
+    finders: Sequence[Finder] = ()
     seed: int = 0
     database: Path | None = None
 

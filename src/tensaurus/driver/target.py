@@ -168,7 +168,7 @@ class Target:
     def runtime(self) -> Runtime:
         """What a search can ask."""
         checked = refutation if os.environ.get("CHECK") == "1" else None
-        return Runtime(self.costs, self._fused, self._observed, checked)
+        return Runtime(self.costs, self._fused, self._observed, checked, self.options.finders)
 
     def _whole(self, program: Program) -> bool:
         """Whether it is a model: the body of an If is none of its own."""

@@ -25,7 +25,7 @@ from tensaurus.egraph.check import Refutation
 from tensaurus.egraph.choices import Choices, Place
 from tensaurus.egraph.commuting import commute
 from tensaurus.egraph.egraph import EGraph
-from tensaurus.egraph.finder import enter
+from tensaurus.egraph.finder import Finder, enter
 from tensaurus.egraph.fusion import fusions
 from tensaurus.egraph.nesting import nest
 from tensaurus.egraph.pattern import Pattern
@@ -67,6 +67,7 @@ class Saturation:
     fused       pieces of a program that its runtime fuses
     observe     runs a whole program, tells where its time goes; None: that cannot be told
     other       another search, whose programs enter the e-graph; None: there is none, or it found nothing
+    finders     propose equalities that no rule writes, beside nested calls and commutativity
     limits      of the exploration
     memory      bytes of constants that a program may keep; never less than the original keeps
     steps       extractions at most
@@ -81,6 +82,7 @@ class Saturation:
     fused: Callable[[Program], Iterable[Piece]] = lambda program: ()
     observe: Callable[[Program], Observation | None] = lambda program: None
     other: Callable[[Program], Outcome | None] = _nobody
+    finders: Sequence[Finder] = ()
     limits: Limits = Limits()
     memory: float = inf
     steps: int = STEPS
@@ -147,7 +149,7 @@ class _Search:
     def explore(self) -> None:
         """Fill the e-graph."""
         self.graph.rebuild()
-        limits, finders = self.limits, (nest, commute)
+        limits, finders = self.limits, (nest, commute, *self.limits.finders)
         self.explored = saturate(
             self.graph, limits.ruleset, limits.limits, finders=finders, refutation=limits.refutation
         )

@@ -11,6 +11,7 @@ from typing import Protocol, TypeAlias
 from tensaurus.cost.observe import Observation
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.egraph.check import Refutation
+from tensaurus.egraph.finder import Finder
 from tensaurus.egraph.saturate import Limits, Ruleset
 from tensaurus.extraction.exact import solve
 from tensaurus.extraction.improve import quick
@@ -62,12 +63,14 @@ class Runtime:
     fused    the pieces of a program that it fuses
     observe  runs a whole program and tells where its time goes, None where it cannot
     refutation  of a rule's instance, where every union is to be checked
+    finders  propose equalities beside the rules
     """
 
     costs: OperatorCosts
     fused: Callable[[Program], Iterable[Piece]] = lambda program: ()
     observe: Callable[[Program], Observation | None] = lambda program: None
     refutation: Refutation | None = None
+    finders: Sequence[Finder] = ()
 
 
 class Strategy(Protocol):
@@ -98,6 +101,7 @@ class Saturating:
             self._runtime.fused,
             self._runtime.observe,
             other,
+            self._runtime.finders,
             Limits(nodes=effort.nodes, multi=effort.multi, deadline=effort.deadline),
             effort.memory,
             deadline=effort.deadline,
