@@ -42,7 +42,7 @@ def places(box: Box) -> set[tuple[int, ...]]:
 
 
 @given(sides, sides)
-@settings(max_examples=1500)
+@settings(max_examples=400)
 def test_progressions_are_sets(a: Progression, b: Progression) -> None:
     common = meet(a, b)
     assert common is not None and members(common) == members(a) & members(b)
@@ -55,7 +55,7 @@ def test_progressions_are_sets(a: Progression, b: Progression) -> None:
 
 
 @given(boxes, boxes)
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_intersections_and_differences_are_those_of_sets(a: Box, b: Box) -> None:
     common = intersection(a, b)
     assert common is not None and places(common) == places(a) & places(b)
@@ -79,7 +79,7 @@ def test_partitions_are_told(box: Box, others: list[Box]) -> None:
 
 
 @given(st.sets(st.integers(0, 30)))
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_indices_are_few_progressions(indices: set[int]) -> None:
     found = list(progressions(np.array(sorted(indices), int)))
     assert sorted(i for side in found for i in members(side)) == sorted(indices)

@@ -445,7 +445,7 @@ def expressions(draw: Any) -> Scope:
 
 
 @given(expressions())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_random_expressions(scope: Scope) -> None:
     holds(scope, boxes(scope))
     holds(scope, boxes(scope, affine=True))

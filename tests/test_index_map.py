@@ -128,13 +128,13 @@ def holds(f: IndexMap) -> None:
 
 
 @given(maps())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_what_is_claimed_of_a_map_holds_point_by_point(f: IndexMap) -> None:
     holds(f)
 
 
 @given(maps())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_the_claims_do_not_need_enumeration(f: IndexMap) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index_map, "PROBED", 1)
@@ -155,7 +155,7 @@ def test_changes_of_axes_have_inverses(f: IndexMap) -> None:
 
 
 @given(maps(), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_composition_is_that_of_the_tables(inner: IndexMap, data: Any) -> None:
     if not inner.indices:
         return

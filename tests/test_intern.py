@@ -57,7 +57,7 @@ def agree(a: Scope, b: Scope, field: Field) -> bool:
 
 
 @pytest.mark.parametrize("field", [Prime(3), Rationals(5)], ids=["prime", "rationals"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(seed=st.integers(0, 2**40))
 def test_the_interned_scope_is_the_same_function(field: Field, seed: int) -> None:
     scope = Everything(seed, order=not isinstance(field, Prime)).scope(4)
@@ -67,7 +67,7 @@ def test_the_interned_scope_is_the_same_function(field: Field, seed: int) -> Non
     assert agree(scope, form, field), f"{show(scope)}\n{show(form)}"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(seed=st.integers(0, 2**40), other=st.integers(0, 2**40))
 def test_another_way_of_writing_is_the_same_object(seed: int, other: int) -> None:
     scope = Everything(seed).scope(4)
@@ -75,7 +75,7 @@ def test_another_way_of_writing_is_the_same_object(seed: int, other: int) -> Non
     assert interned(again) is interned(scope), f"{show(scope)}\n{show(again)}"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(seed=st.integers(0, 2**40), other=st.integers(0, 2**40))
 def test_what_is_one_object_is_one_function(seed: int, other: int) -> None:
     scope = Everything(seed).scope(3, (2, 2) if seed % 2 else None)

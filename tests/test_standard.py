@@ -148,7 +148,7 @@ def same(found: Array, expected: Array, digits: float) -> None:
     np.testing.assert_allclose(found[finite], expected[finite], rtol=digits, atol=digits)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(scope=st.one_of(scopes(), scopes(dtype="int64")), seed=st.integers(0, 99))
 def test_every_scope_is_written_with_operators(scope: Scope, seed: int) -> None:
     scope, leaves = renamed(scope)

@@ -91,7 +91,7 @@ def survives(scope: Scope) -> None:
     assert interned(parse(show(form), unrelated)) is form
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**40))
 def test_random_expressions_survive(seed: int) -> None:
     survives(Everything(seed).scope(4))
