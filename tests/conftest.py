@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,17 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 # Examples take as long as the machine's load makes them take; CI must not fail by chance.
 settings.register_profile("tensaurus", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("tensaurus")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def peaks() -> Iterator[None]:
+    """Measured peaks take a second in every new database; made up ones do for tests."""
+    from tensaurus.cost.peaks import Peaks
+
+    made_up = Peaks("AVX2", 1e11, 1e11, 2e10)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tensaurus.cost.roofline.measure_peaks", lambda threads, repeats: made_up)
+        yield
 
 
 @pytest.fixture(scope="session")

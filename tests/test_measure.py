@@ -20,8 +20,12 @@ import pytest
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from tensaurus import backends, child, signals
+from tensaurus.cost import roofline
+from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine, busy_seconds, default_threads
 from tensaurus.cost.measure import Contender, Stopwatch, Timing, choose, compare, ratio
+from tensaurus.cost.peaks import Peaks
+from tensaurus.cost.roofline import Roofline
 from tensaurus.cost.worker import Worker, WorkerError
 from tensaurus.graph.build import Build
 
@@ -354,3 +358,26 @@ def test_a_worker_starts_lean() -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_the_roofline_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def peaks(threads: int, repeats: int) -> Peaks:
+        asked.append(threads)
+        return Peaks("AVX2", 4.0, 2.0, 0.5)
+
+    monkeypatch.setattr(roofline, "measure_peaks", peaks)
+    machines = [Machine.here(threads) for threads in (1, 1, 2)]
+    with Database(tmp_path / "db.sqlite") as records:
+        first, again, other = (Roofline.here(records, machine) for machine in machines)
+    assert asked == [1, 2] and first == again and other.room == 2 * first.room
+    assert (first.operation, first.cached, first.streamed) == (0.25, 0.5, 2.0)
+
+
+def test_the_roofline_is_the_larger_of_arithmetic_and_traffic() -> None:
+    flat = Roofline(operation=1.0, cached=0.5, streamed=2.0, room=10)
+    assert flat.seconds(3, 4) == 3.0
+    assert flat.seconds(0, 10) == 5.0
+    assert flat.seconds(0, 12) == 5.0 + 4.0
+    assert flat.seconds(0, 0) == 0.0
