@@ -97,12 +97,31 @@ class Child:
         Raises what `error` says where the method raised, the process died or did not answer in time; after
         the latter two, and after an interrupt, it is closed.
         """
+        self.begin(verb, *arguments)
+        return self.finish(patience)
+
+    def begin(self, verb: str, *arguments: object) -> None:
+        """Ask, and do not wait: `finish` has the answer, and must come before anything else is asked.
+
+        Raises as `ask` does.
+        """
         if not self.close.alive:
             raise self.error(f"{self.name}: the worker is closed")
         try:
             if self.resting:
                 self._process.send_signal(signal.SIGCONT)
             self._connection.send((verb, *arguments))
+        except (EOFError, OSError):
+            raise self.error(f"{self.name}: {self._last_words()}") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def finish(self, patience: float = 0.0) -> Any:
+        """The answer to what was asked last.  Raises as `ask` does."""
+        if not self.close.alive:
+            raise self.error(f"{self.name}: the worker is closed")
+        try:
             if not self._connection.poll(self.timeout + patience):
                 self.close()
                 late = f"{self.name}: no answer within {self.timeout + patience:g} s"

@@ -10,7 +10,7 @@ import numpy as np
 
 from tensaurus.graph.build import Build
 
-__all__ = ["Answers"]
+__all__ = ["Answers", "hash_of"]
 
 MOST = 1 << 28  # bytes that are kept
 
@@ -23,6 +23,10 @@ class Answers:
         self._known: dict[tuple[Any, ...], list[Any]] = {}
         self._bytes = 0
 
+    def has(self, arrays: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -> bool:
+        """Whether the outputs on these inputs are known."""
+        return _key(arrays, shapes, False) in self._known
+
     def get(
         self,
         arrays: Mapping[str, Any],
@@ -31,7 +35,7 @@ class Answers:
         compute: Callable[[], list[Any]],
     ) -> list[Any]:
         """The outputs on these inputs; arrays among them are not to be written."""
-        key = rounded, tuple((name, tuple(sizes)) for name, sizes in sorted(shapes.items())), _hash(arrays)
+        key = _key(arrays, shapes, rounded)
         known = self._known.get(key)
         if known is None:
             known = compute()
@@ -44,7 +48,12 @@ class Answers:
         return list(known)
 
 
-def _hash(arrays: Mapping[str, Any]) -> str:
+def _key(arrays: Mapping[str, Any], shapes: Mapping[str, Sequence[int]], rounded: bool) -> tuple[Any, ...]:
+    return rounded, tuple((name, tuple(sizes)) for name, sizes in sorted(shapes.items())), hash_of(arrays)
+
+
+def hash_of(arrays: Mapping[str, Any]) -> str:
+    """Of all elements, their types and shapes."""
     parts = sha256()
     for name, value in sorted(arrays.items()):
         array = np.ascontiguousarray(value)

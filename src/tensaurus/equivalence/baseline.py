@@ -131,11 +131,14 @@ class Baseline:
         for shapes, words in assignments(self.original.proto, self.given):
             before = len(self.rows)
             made = list(feeds(self.original.proto, shapes, kinds, self.seed, self.values))
+            sizes = shapes if words else self.given
+            if before == own:
+                self._reference.ahead(self.original.build, [(item.arrays, sizes) for item in made])
             for place, item in enumerate(made if before == own else made[:1], 1):
                 total = len(made) if before == own else 1
                 self.stage("original and its float64 reference, input", place, total)
                 try:
-                    self._add(item, shapes if words else self.given, words if before > own else "")
+                    self._add(item, sizes, words if before > own else "")
                 except WorkerError as error:
                     if place == 1:
                         if not self._worker.alive and not own:

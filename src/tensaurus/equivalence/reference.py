@@ -1,18 +1,20 @@
-"""Models in float64, in a process of its own: what they hold may be more than there is memory for, and nodes
-that have no expression are run one by one, with whatever they do."""
+"""Models in float64, in processes of their own: what they hold may be more than there is memory for, and
+nodes that have no expression are run one by one, with whatever they do."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
+from time import monotonic
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from tensaurus.backends.reference import Session
 from tensaurus.child import Child, ChildError
-from tensaurus.equivalence.answers import Answers
+from tensaurus.equivalence.answers import Answers, hash_of
 from tensaurus.equivalence.indices import Indices, indices_of
 from tensaurus.graph.build import Build
 from tensaurus.graph.node import OPAQUE, Node
@@ -21,6 +23,8 @@ from tensaurus.graph.program import Program
 __all__ = ["Facts", "NoReference", "Reference"]
 
 SLOWER = 4.0  # times as long as on a runtime a run may take
+LONG = 0.3  # seconds of a run from which on several are computed side by side
+LARGE = 1 << 28  # bytes of a model of which one process holds all that there is room for
 
 
 class NoReference(ChildError):
@@ -102,16 +106,65 @@ def branches_of(program: Program) -> Branches:
     return found
 
 
+class _Lane:
+    """One of the processes: the model that it holds, and whether an answer of it is on its way."""
+
+    def __init__(self, number: int, limit: float) -> None:
+        self._number, self._limit = number, limit
+        self._loaded: object = None
+        self.busy = False
+
+    def holding(self, build: Build, shapes: Mapping[str, Sequence[int]]) -> _Evaluator:
+        """The process with this model.  Raises NoReference."""
+        child = _evaluator(os.getpid(), self._number)
+        if self.busy:  # what it was asked is not wanted any more
+            child.close()
+        if not child.alive:
+            _evaluators.pop((os.getpid(), self._number))
+            child, self._loaded, self.busy = _evaluator(os.getpid(), self._number), None, False
+        child.timeout = self._limit
+        key = (build, tuple(shapes.items()))
+        if self._loaded != key:
+            child.ask("load", build, dict(shapes))
+            self._loaded = key
+        return child
+
+    def begin(self, build: Build, shapes: Mapping[str, Sequence[int]], arrays: Mapping[str, Any]) -> None:
+        """Ask for a run.  Raises NoReference."""
+        self.holding(build, shapes).begin("run", dict(arrays), False)
+        self.busy = True
+
+    def finish(self) -> list[Any]:
+        """All outputs of the run that was asked for.  Raises NoReference."""
+        self.busy = False
+        outputs: list[Any] = _evaluator(os.getpid(), self._number).finish()
+        return outputs
+
+    def drop(self) -> None:
+        """Forget the model."""
+        child = _evaluators.get((os.getpid(), self._number))
+        if child is not None and self.busy:
+            child.close()
+        elif child is not None and child.alive:
+            child.ask("drop")
+        self._loaded, self.busy = None, False
+
+
 class Reference:
     """The reference for one comparison; use it in a `with`.
 
-    The process stays for the next one.
+    Its processes stay for the next one.  Each computes on one thread: there are as many as threads, where
+    runs are long and models are not large.
     """
 
     def __init__(self, threads: int, limit: float, answers: Answers | None = None) -> None:
         """A run on a runtime may take `limit` seconds; what is among the answers is not computed again."""
-        self._threads, self._limit, self.answers = threads, SLOWER * limit, answers
-        self._loaded: object = None
+        self.answers = answers
+        self._lanes = [_Lane(number, SLOWER * limit) for number in range(max(1, threads))]
+        self._ahead: deque[_Task] = deque()  # what will be asked for, in this order
+        self._begun: deque[tuple[_Lane, _Task]] = deque()
+        self._done: dict[str, list[Any] | NoReference] = {}
+        self._long = False  # whether runs take long
 
     def run(
         self,
@@ -126,8 +179,13 @@ class Reference:
         Where `rounded`, every operator's result is rounded to its own type, as a runtime does.
         """
 
-
         def compute() -> list[Any]:
+            task = _Task(build, shapes, arrays)
+            if not rounded and self._wait_for(task.key):
+                outcome = self._done.pop(task.key)
+                if isinstance(outcome, NoReference):
+                    raise outcome
+                return outcome
             outputs: list[Any] = self._holding(build, shapes).ask("run", dict(arrays), rounded)
             return outputs
 
@@ -135,41 +193,106 @@ class Reference:
             return compute()
         return self.answers.get(arrays, shapes, rounded, compute)
 
+    def lanes(self, build: Build, seconds: float) -> int:
+        """How many runs of a model are computed side by side where each takes so long."""
+        return len(self._lanes) if seconds >= LONG and build.size < LARGE else 1
+
+    def ahead(
+        self, build: Build, wanted: Iterable[tuple[Mapping[str, Any], Mapping[str, Sequence[int]]]]
+    ) -> None:
+        """Runs that will be asked for in this order: inputs, and the shapes that they have."""
+        self._forget()
+        if self.lanes(build, LONG) == 1:
+            return
+        known = self.answers if self.answers is not None and build == self.answers.build else None
+        for arrays, shapes in wanted:
+            if known is None or not known.has(arrays, shapes):
+                self._ahead.append(_Task(build, shapes, arrays))
+
+    def _wait_for(self, key: str) -> bool:
+        """Whether this run was foreseen; it is done then."""
+        foreseen = (*self._ahead, *(task for _, task in self._begun))
+        if key not in self._done and all(task.key != key for task in foreseen):
+            return False
+        self._fill()
+        while key not in self._done:
+            lane, task = self._begun.popleft()
+            start = monotonic()
+            try:
+                self._done[task.key] = lane.finish()
+            except NoReference as error:
+                self._done[task.key] = error
+            self._long = self._long or monotonic() - start >= LONG
+            self._fill()
+        return True
+
+    def _fill(self) -> None:
+        """Begin what comes next wherever nothing is being computed; in one process where runs are short."""
+        for lane in self._lanes if self._long else self._lanes[:1]:
+            while self._ahead and not lane.busy:
+                task = self._ahead.popleft()
+                try:
+                    lane.begin(task.build, task.shapes, task.arrays)
+                    self._begun.append((lane, task))
+                except NoReference as error:
+                    self._done[task.key] = error
+
+    def _forget(self) -> None:
+        """Nothing that was foreseen is wanted any more."""
+        for lane, _ in self._begun:
+            lane.drop()
+        self._ahead.clear()
+        self._begun.clear()
+        self._done.clear()
+
     def facts(self, build: Build, shapes: Mapping[str, Sequence[int]]) -> Facts:
         """What is known of a model without running it.  Raises NoReference."""
-        found: Facts = self._holding(build, shapes).ask("facts")
-        return found
+        known: Facts = self._holding(build, shapes).ask("facts")
+        return known
 
     def taken(
         self, build: Build, arrays: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]
     ) -> list[str]:
         """The branches, as `facts` names them, that these inputs reach.  Raises NoReference."""
-        found: list[str] = self._holding(build, shapes).ask("taken", dict(arrays))
-        return found
+        branches: list[str] = self._holding(build, shapes).ask("taken", dict(arrays))
+        return branches
 
     def _holding(self, build: Build, shapes: Mapping[str, Sequence[int]]) -> _Evaluator:
-        child = _evaluator(os.getpid(), self._threads)
-        if not child.alive:
-            _evaluator.cache_clear()
-            child, self._loaded = _evaluator(os.getpid(), self._threads), None
-        child.timeout = self._limit
-        key = (build, tuple(shapes.items()))
-        if self._loaded != key:
-            child.ask("load", build, dict(shapes))
-            self._loaded = key
-        return child
+        if self._lanes[0].busy:
+            self._forget()
+        return self._lanes[0].holding(build, shapes)
 
     def __enter__(self) -> Reference:
         return self
 
     def __exit__(self, *_: object) -> None:
-        child = _evaluator(os.getpid(), self._threads)
-        if child.alive:
-            child.ask("drop")
+        self._forget()
+        for lane in self._lanes:
+            lane.drop()
 
 
-@cache
-def _evaluator(pid: int, threads: int) -> _Evaluator:
-    """One for each process that asks."""
-    environment = {"OPENBLAS_NUM_THREADS": str(threads)}
-    return _Evaluator("reference", f"{__name__}:Desk", timeout=60.0, environment=environment)
+@dataclass(frozen=True)
+class _Task:
+    """A run of a model on inputs of these shapes."""
+
+    build: Build
+    shapes: Mapping[str, Sequence[int]]
+    arrays: Mapping[str, Any]
+
+    @cached_property
+    def key(self) -> str:
+        shapes = sorted((name, tuple(sizes)) for name, sizes in self.shapes.items())
+        return f"{self.build.digest} {shapes} {hash_of(self.arrays)}"
+
+
+_evaluators: dict[tuple[int, int], _Evaluator] = {}
+
+
+def _evaluator(pid: int, number: int) -> _Evaluator:
+    """One of each number for each process that asks."""
+    found = _evaluators.get((pid, number))
+    if found is None:
+        environment = {"OPENBLAS_NUM_THREADS": "1"}
+        found = _Evaluator("reference", f"{__name__}:Desk", timeout=60.0, environment=environment)
+        _evaluators[pid, number] = found
+    return found

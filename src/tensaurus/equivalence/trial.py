@@ -75,6 +75,7 @@ class Trial(Baseline):
         done: list[Sight] = []
         open_rows: list[tuple[Row, list[Original], list[Any]]] = []
         rows = [row for row in self.rows if row.truth is not None]
+        self._reference.ahead(self.candidate.build, [(row.feed.arrays, row.shapes) for row in rows])
         for number, row in enumerate(rows, 1):
             self.stage("result in float64, input", number, len(rows))
             try:
