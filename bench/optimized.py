@@ -18,7 +18,7 @@ import argparse
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from math import exp, isnan, log, nan
+from math import exp, isfinite, isnan, log, nan
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
@@ -177,7 +177,7 @@ def page(rows: list[Row], backend: str, limit: float) -> str:
 
 
 def share(value: float, measured: float) -> str:
-    return f"{value / measured - 1:+.0%}"
+    return f"{value / measured - 1:+.0%}" if isfinite(value) else ""
 
 
 def mean(ratios: Iterable[float]) -> float:
@@ -187,8 +187,8 @@ def mean(ratios: Iterable[float]) -> float:
 
 
 def off(ratios: Iterable[float]) -> float:
-    """The geometric mean of how far ratios are from 1."""
-    return mean(max(ratio, 1 / ratio) for ratio in ratios) - 1
+    """The geometric mean of how far ratios are from 1; there is none where nothing was predicted."""
+    return mean(max(ratio, 1 / ratio) for ratio in ratios if isfinite(ratio)) - 1
 
 
 def draw(rows: list[Row], path: Path) -> None:
