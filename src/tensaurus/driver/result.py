@@ -139,9 +139,7 @@ def _rewrites(candidates: Sequence[Candidate]) -> tuple[AppliedRule, ...]:
     """The rules applied along the chains, in the order of their first use, with how often."""
     counts: Counter[tuple[str, str, str]] = Counter()
     for candidate in candidates:
-        for at in candidate.chain:
-            if at.step is not None:
-                counts.update((made.name, str(made.evidence), made.law) for made in at.step.applied)
+        counts.update((made.name, str(made.evidence), made.law) for made in candidate.applied)
     return tuple(AppliedRule(name, evidence, count, law) for (name, evidence, law), count in counts.items())
 
 
