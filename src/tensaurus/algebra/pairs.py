@@ -17,7 +17,7 @@ import numpy as np
 
 from tensaurus.algebra.arithmetic import Array
 from tensaurus.algebra.functions import FUNCTIONS
-from tensaurus.algebra.prime import P, Prime
+from tensaurus.algebra.prime import P, Prime, scrambled
 
 _HALF = np.uint64(32)
 _LOW = np.uint64(2**32 - 1)
@@ -127,20 +127,20 @@ class Pairs(Prime):
         state = self._mixed(fn)
         with np.errstate(over="ignore"):
             for arg in args:
-                state = _scrambled(state * _MULTIPLIER + arg)
+                state = scrambled(state * _MULTIPLIER + arg)
         return self._fresh(state)
 
     def _unordered(self, fn: str, args: Sequence[Array]) -> Array:
         """An unknown function whose arguments have no order."""
         state = self._mixed(fn)
         with np.errstate(over="ignore"):
-            total = reduce(np.add, (_scrambled(arg ^ state) for arg in args))
-            return self._fresh(_scrambled(np.asarray(total * _MULTIPLIER + state)))
+            total = reduce(np.add, (scrambled(arg ^ state) for arg in args))
+            return self._fresh(scrambled(np.asarray(total * _MULTIPLIER + state)))
 
     def _mixed(self, fn: str) -> Array:
         from zlib import crc32
 
-        return _scrambled(np.asarray(self.seed ^ np.uint64(crc32(fn.encode()))))
+        return scrambled(np.asarray(self.seed ^ np.uint64(crc32(fn.encode()))))
 
     def _fresh(self, state: Array) -> Array:
         first, second = state >> np.uint64(33), state & _31
@@ -153,7 +153,7 @@ class Pairs(Prime):
 
     def _rank(self, a: Array) -> Array:
         low, high = (self.constant(float(sign)) for sign in ("-inf", "inf"))
-        rank = _scrambled(a ^ self.seed) >> np.uint64(1)
+        rank = scrambled(a ^ self.seed) >> np.uint64(1)
         rank = np.where(a == low, np.uint64(0), rank)
         return np.asarray(np.where(a == high, np.uint64(2**64 - 1), rank))
 
@@ -168,8 +168,8 @@ class Pairs(Prime):
             return data.reshape([n for i, n in enumerate(data.shape) if i not in axes])
         state = self._mixed(monoid)
         with np.errstate(over="ignore"):
-            total = np.add.reduce(_scrambled(data ^ state), axis=axes)
-            return self._fresh(_scrambled(np.asarray(total * _MULTIPLIER + state)))
+            total = np.add.reduce(scrambled(data ^ state), axis=axes)
+            return self._fresh(scrambled(np.asarray(total * _MULTIPLIER + state)))
 
     def matmul(self, a: Array, b: Array) -> Array:
         (a1, a2), (b1, b2) = halves(a), halves(b)
@@ -179,14 +179,6 @@ class Pairs(Prime):
         if target == "bool" and self.elements(data) and not self.laws.order:
             return self.unknown("to_bool", [data])
         return super()._cast(target, data, dtype)
-
-
-def _scrambled(x: Array) -> Array:
-    """A bijective scrambling of 64-bit words (splitmix64)."""
-    with np.errstate(over="ignore"):
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return np.asarray(x ^ (x >> np.uint64(31)))
 
 
 assert P == 2**31 - 1

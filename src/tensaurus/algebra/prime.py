@@ -18,7 +18,7 @@ from tensaurus.algebra.integers import wrapped
 P = 2**31 - 1
 
 
-def _mix(x: Array) -> Array:
+def scrambled(x: Array) -> Array:
     """A bijective scrambling of 64-bit words (splitmix64)."""
     with np.errstate(over="ignore"):
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -52,9 +52,10 @@ class Prime(Field):
     kind = "u"
 
     def __init__(self, seed: int = 0):
-        self.seed = np.uint64(_mix(np.asarray(seed + 0x9E3779B97F4A7C15, np.uint64)))
+        self.seed = np.uint64(scrambled(np.asarray(seed + 0x9E3779B97F4A7C15, np.uint64)))
         words = (crc32(name.encode()) for name in ("infinity", "nan"))
-        self.infinity, self.nan = (_mix(np.asarray(self.seed ^ np.uint64(w))) % np.uint64(P) for w in words)
+        seeds = (np.asarray(self.seed ^ np.uint64(word)) for word in words)
+        self.infinity, self.nan = (scrambled(seed) % np.uint64(P) for seed in seeds)
 
     def constant(self, value: Any) -> Array:
         if isinstance(value, float) and not isfinite(value):
@@ -116,7 +117,7 @@ class Prime(Field):
         state = np.asarray(self.seed ^ np.uint64(crc32(fn.encode())))
         with np.errstate(over="ignore"):
             for arg in args:
-                state = _mix(state * np.uint64(0x9E3779B97F4A7C15) + arg)
+                state = scrambled(state * np.uint64(0x9E3779B97F4A7C15) + arg)
         return np.asarray(state % np.uint64(P))
 
     def product(self, factors: Sequence[Array]) -> Array:
@@ -134,7 +135,7 @@ class Prime(Field):
         return result
 
     def _rank(self, a: Array) -> Array:
-        rank = _mix(a ^ self.seed) >> np.uint64(1)
+        rank = scrambled(a ^ self.seed) >> np.uint64(1)
         rank = np.where(a == np.uint64(P) - self.infinity, np.uint64(0), rank)
         return np.asarray(np.where(a == self.infinity, np.uint64(2**64 - 1), rank))
 
