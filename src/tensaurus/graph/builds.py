@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from hashlib import sha256
 from pathlib import Path
 
 from onnx import ModelProto
@@ -72,8 +73,8 @@ class Builds:
             return ()
         names = frozenset(kernel.name for kernel in kernels)
         if names not in self._linked:
-            path = self._folder / f"{len(self._linked)}.kernels.so"
-            self._linked[names] = link(list(kernels), path)
+            digest = sha256(" ".join(sorted(names)).encode()).hexdigest()
+            self._linked[names] = link(list(kernels), self._folder / f"{digest[:16]}.kernels.so")
         return (self._linked[names],)
 
 

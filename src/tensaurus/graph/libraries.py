@@ -30,7 +30,7 @@ def libraries_of(model: str | Path) -> tuple[Path, ...]:
     found = []
     for name, digest in _named(Path(model)).items():
         path = Path(model).parent / name
-        if Path(name).name != name:
+        if not name or Path(name).name != name:
             raise TensaurusError(f"its library {name!r} is not beside it", file=model)
         try:
             same = file_hash(path) == digest

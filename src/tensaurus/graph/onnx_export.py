@@ -37,9 +37,11 @@ SHARED = 256  # elements of a constant that two bodies read and neither should r
 COPY_OPSET = 14  # of ONNX's own operators, where a model imports none and needs a copy
 
 
-def export_model(program: Program, *, folded: bool = True, expand: Expand | None = None) -> ModelProto:
+def export_model(
+    program: Program, *, folded: bool = True, expand: Expand | None = None, kernels: Kernels = no_kernels
+) -> ModelProto:
     """The ONNX model of a whole program.  Raises TensaurusError for a node that its opset cannot say."""
-    return export(program, folded=folded, expand=expand)[0]
+    return export(program, folded=folded, expand=expand, kernels=kernels)[0]
 
 
 def export(
