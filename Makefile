@@ -30,7 +30,7 @@ help:
 .venv/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=/path/to/python3")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,openvino]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,openvino,kernels]'
 	@touch $@
 
 demo: .venv/.installed
@@ -52,7 +52,7 @@ lint: .venv/.installed
 	$(BIN)/mypy src
 
 .venv/.bench: .venv/.installed
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,openvino,bench]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,openvino,kernels,bench]'
 	@touch $@
 
 bench-tools: .venv/.bench

@@ -14,17 +14,28 @@ from tensaurus._version import __version__
 from tensaurus.errors import NotEqualError, TensaurusError
 
 if TYPE_CHECKING:
+    from tensaurus.driver.session import session
     from tensaurus.equivalence import verify
     from tensaurus.graph.model_file import load_model as load
     from tensaurus.optimize import Result, optimize
 
-__all__ = ["NotEqualError", "Result", "TensaurusError", "__version__", "load", "optimize", "verify"]
+__all__ = [
+    "NotEqualError",
+    "Result",
+    "TensaurusError",
+    "__version__",
+    "load",
+    "optimize",
+    "session",
+    "verify",
+]
 
 # Imported when first asked for, so that `import tensaurus` costs nothing.
 _HOMES = {
     "Result": ("tensaurus.optimize", "Result"),
     "load": ("tensaurus.graph.model_file", "load_model"),
     "optimize": ("tensaurus.optimize", "optimize"),
+    "session": ("tensaurus.driver.session", "session"),
     "verify": ("tensaurus.equivalence", "verify"),
 }
 

@@ -27,6 +27,7 @@ from tensaurus.equivalence.sample import sample_feeds
 from tensaurus.errors import TensaurusError, naming
 from tensaurus.graph.build import Build
 from tensaurus.graph.inlining import inlined
+from tensaurus.graph.libraries import libraries_of
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.optimize import optimize
 from tensaurus.report.progress import NoProgress, Progress
@@ -117,14 +118,14 @@ class Contest:
             program = import_model(inlined(model, subject.name), subject.shapes, subject.name)
             require_ranges(model, subject.ranges)
             folder = stack.enter_context(temporary())
-            source = Build.of(model, folder)
+            source = Build.of(model, folder, libraries_of(subject.file) if subject.file is not None else ())
             feeds, words = sample_feeds(
                 model, subject.shapes, self.seed, source, self.peers[0], threads, subject.ranges
             )
             if words:
                 progress.note(f"no sizes were given for every input; timed with {words}")
             entrants = [_Entrant(peer, peer, source) for peer in self.peers]
-            others = [(Build(file), f"{file} on") for file in self.against]
+            others = [(Build.at(file), f"{file} on") for file in self.against]
             entrants += [_Entrant(f"{name} {p}", p, build) for build, name in others for p in self.peers]
             entrants += [self._optimized(subject, model, backend, source, folder) for backend in self.ours]
             return self._measured(subject, entrants, feeds, demand(program))
@@ -138,7 +139,7 @@ class Contest:
         try:
             with keeping_nothing():
                 result = optimize(
-                    model,
+                    subject.file or model,
                     shapes=subject.shapes,
                     ranges=subject.ranges,
                     backend=backend,

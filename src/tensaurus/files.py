@@ -15,6 +15,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 from tensaurus.errors import TensaurusError
@@ -49,6 +50,15 @@ def replacing(path: str | Path) -> Iterator[Path]:
             os.close(unnamed)
     except OSError as error:
         raise _refusal(path, error) from error
+
+
+def file_hash(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits.  Raises OSError."""
+    found = sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 24):
+            found.update(block)
+    return found.hexdigest()
 
 
 def require_writable(path: str | Path) -> None:

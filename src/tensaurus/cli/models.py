@@ -90,9 +90,11 @@ def optimize(
         if path is not None:
             require_writable(path)
     with keeping(armed=False, words="interrupted: nothing was written"):
+        from tensaurus.graph.libraries import place_beside, require_place
         from tensaurus.optimize import optimize as run
         from tensaurus.report.progress import progress_on
 
+        require_place(output)
         with progress_on(console_on(stderr=True), quiet=quiet) as progress:
             result = run(
                 model,
@@ -125,7 +127,7 @@ def optimize(
             beside.write_text(result.summary.to_json() + "\n", encoding="utf-8")
     if not quiet:
         show(result.summary.render())
-        names = [output, *(output.with_name(library.name) for library in result.libraries)]
+        names = [output, *(place_beside(output, number) for number in range(len(result.libraries)))]
         typer.echo(f"\nwrote {', '.join(map(str, names))}")
 
 

@@ -12,6 +12,7 @@ from tensaurus.driver.options import Options
 from tensaurus.equivalence.interface import required_inputs
 from tensaurus.graph.census import constant_bytes
 from tensaurus.graph.inlining import inlined
+from tensaurus.graph.libraries import libraries_of
 from tensaurus.graph.model_file import load_model
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.program import Program
@@ -26,15 +27,16 @@ class Original:
     name: str
     model: onnx.ModelProto
     program: Program
+    libraries: tuple[Path, ...] = ()  # of kernels
 
     @classmethod
     def read(cls, model: str | Path | onnx.ModelProto, options: Options) -> Original:
         """From a file or a message.  Raises TensaurusError for what is no model."""
         if isinstance(model, onnx.ModelProto):
-            name, proto = "the model", model
+            name, proto, libraries = "the model", model, tuple[Path, ...]()
         else:
-            name, proto = str(model), load_model(model)
-        return cls(name, proto, import_model(inlined(proto, name), options.shapes, name))
+            name, proto, libraries = str(model), load_model(model), libraries_of(model)
+        return cls(name, proto, import_model(inlined(proto, name), options.shapes, name), libraries)
 
     @cached_property
     def weights(self) -> int:

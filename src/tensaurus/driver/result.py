@@ -15,10 +15,11 @@ from tensaurus import backends
 from tensaurus.cost.machine import Machine
 from tensaurus.driver.contenders import Contenders, Winner
 from tensaurus.driver.original import Original
+from tensaurus.driver.session import opened
 from tensaurus.driver.target import Target
-from tensaurus.graph.build import Build, save_libraries
+from tensaurus.graph.build import Build
 from tensaurus.graph.census import census, constant_bytes
-from tensaurus.graph.model_file import save_model
+from tensaurus.graph.libraries import save_with_libraries
 from tensaurus.graph.unlock import unlock
 from tensaurus.report.summary import METADATA_KEY, AppliedRule, Equality, Summary
 from tensaurus.scratch import temporary
@@ -40,7 +41,7 @@ class Result:
         """The model itself, which nothing can be measured of."""
         equality = Equality(0.0, 0.0, True, f"unchanged: {reason}")
         summary = replace(_unmeasured(original, backend, machine), equivalence=equality)
-        return cls(_labelled(original.model, summary), summary)
+        return cls(_labelled(original.model, summary), summary, original.libraries)
 
     @classmethod
     def of(
@@ -93,12 +94,11 @@ class Result:
         return {rewrite.rule: rewrite.evidence for rewrite in self.rewrites}
 
     def save(self, path: str | Path) -> None:
-        """Write the model, beside first and then renamed, and its libraries beside it.
+        """Write the model, and where it has kernels their library beside it: fast.kernels.so for fast.onnx.
 
-        Raises TensaurusError.
+        Raises TensaurusError, also where another model needs the library that would be overwritten.
         """
-        save_libraries(self.libraries, path)
-        save_model(self.model, path)
+        save_with_libraries(self.model, path, self.libraries)
 
     def session(self, options: Any = None, providers: Any = None) -> backends.Session:
         """The result, ready to run: get_inputs(), get_outputs(), .run(output_names, {name: array}).
@@ -106,14 +106,9 @@ class Result:
         `options` are the backend's own: onnxruntime's SessionOptions, or a dict of openvino's properties;
         `providers` are onnxruntime's.  Raises BackendError for what the backend does not take.
         """
-        backend, threads = backends.find(self.summary.backend), self.summary.threads
         with temporary() as folder:
             build = Build.of(self.model, folder, self.libraries)
-            if options is None and providers is None:
-                return backend.compile(build, threads=threads)
-            if not isinstance(backend, backends.Configurable):
-                raise backends.BackendError(f"{backend.name} takes no options")
-            return backend.configured(build, threads=threads, options=options, providers=providers)
+            return opened(build, self.summary.backend, self.summary.threads, options, providers)
 
 
 def _unmeasured(original: Original, backend: str, machine: Machine) -> Summary:

@@ -89,9 +89,9 @@ class Target:
         with ExitStack() as stack:
             self.records = stack.enter_context(Database(options.database))
             self._folder = stack.enter_context(temporary())
-            self.source = Build.of(original.model, self._folder)
+            self.source = Build.of(original.model, self._folder, original.libraries)
             self.answers = Answers(self.source)
-            self.builds = Builds(self._folder, expander(rules))
+            self.builds = Builds(self._folder, expander(rules), libraries=original.libraries)
             self._feed()
             threads, program = self.machine.threads, original.program
             stopwatch = stack.enter_context(Stopwatch(self.backend, threads=threads))

@@ -37,7 +37,7 @@ class Model:
         elif isinstance(given, Build):
             proto, build = given.proto(), given
         else:
-            name, proto, build = str(given), load_model(given), Build(Path(given))
+            name, proto, build = str(given), load_model(given), Build.at(given)
         inputs = tuple(_copied(value) for value in proto.graph.input)
         fix_shapes(proto, shapes, None if isinstance(given, ModelProto | Build) else given)
         return cls(name, proto, build, inputs)

@@ -5,8 +5,6 @@ Whoever only runs one needs neither onnx nor our operators: they are imported wh
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensaurus.errors import TensaurusError
-from tensaurus.files import replacing
+from tensaurus.files import file_hash
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
     from tensaurus.graph.node import Node
 
-__all__ = ["Build", "Tensors", "save_libraries"]
+__all__ = ["Build", "Tensors"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +65,13 @@ class Build:
         save_model(model, path)
         return cls(path, tuple(libraries), tensors)
 
+    @classmethod
+    def at(cls, path: str | Path) -> Build:
+        """A model's file, with the libraries beside it that it names.  Raises TensaurusError."""
+        from tensaurus.graph.libraries import libraries_of
+
+        return cls(Path(path), libraries_of(path))
+
     def proto(self, *, weights: bool = True) -> ModelProto:
         """The model read again; of a file without `weights`, external data stays outside.
 
@@ -93,8 +98,8 @@ class Build:
             if isinstance(self.model, bytes):
                 parts = [sha256(self.model).hexdigest()]
             else:
-                parts = [_hash(self.model), *(_hash(file) for file in self._beside())]
-            parts += [f"library {_hash(library)}" for library in self.libraries]
+                parts = [file_hash(self.model), *(file_hash(file) for file in self._beside())]
+            parts += [f"library {file_hash(library)}" for library in self.libraries]
         except OSError as error:
             raise TensaurusError(f"cannot be read: {error.strerror}", file=error.filename) from error
         return parts[0] if len(parts) == 1 else sha256("\n".join(parts).encode()).hexdigest()
@@ -121,30 +126,3 @@ class Build:
     def __repr__(self) -> str:
         what = f"{len(self.model)} bytes" if isinstance(self.model, bytes) else str(self.model)
         return f"Build({', '.join([what, *map(str, self.libraries)])})"
-
-
-def _hash(path: Path) -> str:
-    found = sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 24):
-            found.update(block)
-    return found.hexdigest()
-
-
-def save_libraries(libraries: Sequence[Path], model: str | Path) -> list[Path]:
-    """Copy the libraries beside the model's file, under their own names; returns where they are.
-
-    Raises TensaurusError where two have one name, or one has the model's.
-    """
-    folder, taken = Path(model).parent, {Path(model).name}
-    places = [folder / library.name for library in libraries]
-    for place in places:
-        if place.name in taken:
-            raise TensaurusError(f"two files of the result would have the name {place.name}", file=model)
-        taken.add(place.name)
-    for library, place in zip(libraries, places, strict=True):
-        if place.exists() and os.path.samefile(library, place):
-            continue
-        with replacing(place) as beside:
-            shutil.copyfile(library, beside)
-    return places

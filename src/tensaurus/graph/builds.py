@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from hashlib import sha256
 from pathlib import Path
 
+from onnx import ModelProto
+
+from tensaurus.codegen.kernel import Kernel
+from tensaurus.codegen.library import link
 from tensaurus.graph.build import Build
-from tensaurus.graph.lowering import Expand
+from tensaurus.graph.frame import graphs_in
+from tensaurus.graph.lowering import Expand, Kernels, no_kernels
 from tensaurus.graph.node import Node
 from tensaurus.graph.onnx_export import export
 from tensaurus.graph.program import Program
+from tensaurus.ops.kernel_form import KERNELS
 
 __all__ = ["Builds"]
 
@@ -18,19 +26,57 @@ MOST = 1 << 30  # bytes of models that are kept; beyond, the oldest are exported
 class Builds:
     """Builds of programs that share one frame; callable with a program."""
 
-    def __init__(self, folder: Path, expand: Expand | None = None):
-        """Models too large for a message are written to the folder."""
-        self._folder, self._expand = folder, expand
+    def __init__(
+        self,
+        folder: Path,
+        expand: Expand | None = None,
+        kernels: Kernels = no_kernels,
+        libraries: Sequence[Path] = (),
+    ):
+        """Models too large for a message are written to the folder, and one library for the kernels of each.
+
+        `libraries` are those of kernels that the model itself came with: a session takes them or ours.
+        """
+        self._folder, self._expand, self._kernels = folder, expand, kernels
+        self._libraries = tuple(libraries)
         self._known: dict[tuple[Node, ...], Build] = {}
+        self._linked: dict[frozenset[str], Path] = {}
         self._bytes = 0
 
     def __call__(self, program: Program) -> Build:
-        """The program as a runtime takes it.  Raises TensaurusError for a node that its opset cannot say."""
+        """The program as a runtime takes it.
+
+        Raises TensaurusError for a node that its opset cannot say, and where kernels cannot be linked.
+        """
         found = self._known.get(program.roots)
         if found is None:
-            model, tensors = export(program, expand=self._expand)
-            found = self._known[program.roots] = Build.of(model, self._folder, tensors=tensors)
+            used: dict[str, Kernel] = {}
+
+            def kernel_of(node: Node) -> Kernel | None:
+                kernel = self._kernels(node)
+                return kernel and used.setdefault(kernel.name, kernel)
+
+            model, tensors = export(program, expand=self._expand, kernels=kernel_of)
+            libraries = self._library(used.values())
+            if self._libraries and not libraries and _has_kernels(model):
+                libraries = self._libraries
+            found = Build.of(model, self._folder, libraries, tensors)
+            self._known[program.roots] = found
             self._bytes += found.size
             while self._bytes > MOST and len(self._known) > 1:
                 self._bytes -= self._known.pop(next(iter(self._known))).size
         return found
+
+    def _library(self, kernels: Collection[Kernel]) -> tuple[Path, ...]:
+        """The library with these kernels; none where there are none."""
+        if not kernels:
+            return ()
+        names = frozenset(kernel.name for kernel in kernels)
+        if names not in self._linked:
+            digest = sha256(" ".join(sorted(names)).encode()).hexdigest()
+            self._linked[names] = link(list(kernels), self._folder / f"{digest[:16]}.kernels.so")
+        return (self._linked[names],)
+
+
+def _has_kernels(model: ModelProto) -> bool:
+    return any(node.domain == KERNELS for graph in graphs_in(model.graph) for node in graph.node)

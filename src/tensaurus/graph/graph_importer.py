@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -19,6 +20,8 @@ from tensaurus.graph.opaque import Form, operator_name
 from tensaurus.graph.program import Program, topological
 from tensaurus.graph.values import Known, known
 from tensaurus.ops import Op, TensorType, Untypable, registry
+from tensaurus.ops.eop import eop
+from tensaurus.ops.kernel_form import scope_text
 from tensaurus.ops.leaf_form import ONNX_DOMAINS, all_outputs, branches, held_tensor, repeatable, sparse_node
 from tensaurus.ops.onnx_form import from_onnx
 from tensaurus.ops.undeclared import why_undeclared
@@ -129,10 +132,14 @@ class GraphImporter:
                 return self.take_branch(proto, choice[bool(condition.item())])
         domain = "" if proto.domain in ONNX_DOMAINS else proto.domain
         op = registry.get(proto.op_type) if (proto.domain, proto.op_type) not in self.functions else None
-        if op is None or op.domain != domain:
+        if (scope := scope_text(proto)) is not None:
+            typed = partial(self.compiled, scope)
+        elif op is not None and op.domain == domain:
+            typed = partial(self.declared, op)
+        else:
             return self.add_opaque(proto, why_undeclared(operator_name(proto)))
         try:
-            node = self.declared(op, proto)
+            node = typed(proto)
         except Untypable as error:
             return self.add_opaque(proto, str(error))
         except Exception as error:  # a declaration that fails leaves the node as it is
@@ -175,6 +182,12 @@ class GraphImporter:
         node = apply(op, args, attrs, 0 if all_outputs(op, self.opset) else wanted)
         for size in _sizes(node.attrs):
             self.require(size, node)
+        self.compare(proto, node)
+        return node
+
+    def compiled(self, scope: str, proto: NodeProto) -> Node:
+        """The expression that a kernel was compiled from."""
+        node = apply(eop, [self.lookup(name) for name in proto.input], {"scope": scope})
         self.compare(proto, node)
         return node
 

@@ -9,19 +9,28 @@ from onnx import NodeProto, TensorProto
 
 from tensaurus.algebra.field import Array
 from tensaurus.algebra.size import Size
+from tensaurus.codegen.kernel import Kernel
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.node import CONSTANT, Node, again, item, source
 from tensaurus.graph.program import Program
 from tensaurus.graph.standard import standard
 from tensaurus.ops import Op
+from tensaurus.ops.eop import eop
 from tensaurus.ops.leaf_form import ONNX_DOMAINS
 from tensaurus.ops.onnx_form import node_proto
 from tensaurus.ops.schema import NotInOpset
 
-__all__ = ["Expand", "exportable", "lowered", "node_in"]
+__all__ = ["Expand", "Kernels", "exportable", "lowered", "no_kernels", "node_in"]
 
 # An operator that an opset lacks, as nodes that compute the same; None where nothing is known.
 Expand: TypeAlias = Callable[[Node, int], Node | None]
+
+# The kernel that a node of an expression is to be run by; None where it is to be expanded.
+Kernels: TypeAlias = Callable[[Node], Kernel | None]
+
+
+def no_kernels(node: Node) -> None:
+    """Every expression is expanded."""
 
 
 def node_in(
@@ -55,9 +64,13 @@ def node_in(
 
 
 def lowered(
-    program: Program, opset: int, expand: Expand | None, became: dict[Node, Node] | None = None
+    program: Program,
+    opset: int,
+    expand: Expand | None,
+    became: dict[Node, Node] | None = None,
+    kernels: Kernels = no_kernels,
 ) -> Program:
-    """The program with every node that the opset lacks replaced by its expansion.
+    """The program with every node that the opset lacks, and that has no kernel, replaced by its expansion.
 
     `became` is filled with what each node became.
     """
@@ -66,6 +79,8 @@ def lowered(
     def lower(node: Node, args: tuple[Node | None, ...]) -> Node:
         made = again(node, args)
         if not isinstance(made.op, Op):
+            return made
+        if made.op is eop and kernels(made) is not None:
             return made
         reads = tuple(a if a is None or a.op is CONSTANT else a.types for a in made.args)
         kind = (made.op, made.attrs, reads, len(made.types))

@@ -20,12 +20,14 @@ from onnx import (
 from tensaurus.algebra.size import Size, polynomial
 from tensaurus.graph.build import Tensors
 from tensaurus.graph.fold import evaluated, fold
-from tensaurus.graph.lowering import Expand, lowered, node_in
+from tensaurus.graph.lowering import Expand, Kernels, lowered, no_kernels, node_in
 from tensaurus.graph.model_file import save_model
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
 from tensaurus.graph.opaque import Form
 from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType
+from tensaurus.ops.eop import eop
+from tensaurus.ops.kernel_form import KERNELS, kernel_proto
 from tensaurus.ops.leaf_form import ONNX_DOMAINS, copy_node, sparse_initializer
 from tensaurus.ops.size_form import SizeForm
 
@@ -35,20 +37,25 @@ SHARED = 256  # elements of a constant that two bodies read and neither should r
 COPY_OPSET = 14  # of ONNX's own operators, where a model imports none and needs a copy
 
 
-def export_model(program: Program, *, folded: bool = True, expand: Expand | None = None) -> ModelProto:
+def export_model(
+    program: Program, *, folded: bool = True, expand: Expand | None = None, kernels: Kernels = no_kernels
+) -> ModelProto:
     """The ONNX model of a whole program.  Raises TensaurusError for a node that its opset cannot say."""
-    return export(program, folded=folded, expand=expand)[0]
+    return export(program, folded=folded, expand=expand, kernels=kernels)[0]
 
 
 def export(
-    program: Program, *, folded: bool = True, expand: Expand | None = None
+    program: Program, *, folded: bool = True, expand: Expand | None = None, kernels: Kernels = no_kernels
 ) -> tuple[ModelProto, Tensors]:
     """The ONNX model of a whole program, and what its tensors are.
+
+    It runs where the kernels that it was given are known.
 
     Raises TensaurusError for a node that its opset cannot say.
     """
     frame = program.frame
-    writer = Writer(frame.opset, {t.name for t in frame.defaults}, folded=folded, expand=expand)
+    names = {t.name for t in frame.defaults}
+    writer = Writer(frame.opset, names, folded=folded, expand=expand, kernels=kernels)
     work = writer.prepared(program)
     inputs = [i.attribute("name") for i in work.inputs]
     writer.used.update(inputs, (name for name, _ in work.outputs))
@@ -68,6 +75,8 @@ def export(
         # one that imports nothing, which IR versions before 3 cannot, is of the first opset
         version = COPY_OPSET if model.opset_import else frame.opset
         model.opset_import.add(domain="", version=version)
+    if writer.runs_kernels and all(entry.domain != KERNELS for entry in model.opset_import):
+        model.opset_import.add(domain=KERNELS, version=1)
     return model, writer.tensors(program, work)
 
 
@@ -102,9 +111,11 @@ class Writer:
         *,
         folded: bool,
         expand: Expand | None,
+        kernels: Kernels,
     ):
         self.opset, self.used, self.outer = opset, used, outer
-        self.folded, self.expand = folded, expand
+        self.folded, self.expand, self.kernels = folded, expand, kernels
+        self.runs_kernels = False
         self.names: dict[Node, str] = {}
         self.visible: dict[Node, str] = {}  # values that exist where the next node will stand
         self.nodes: list[NodeProto] = []
@@ -121,7 +132,7 @@ class Writer:
         folded: dict[Node, Node] = {}
         lower: dict[Node, Node] = {}
         made = fold(program, folded) if self.folded else program
-        work = lowered(made, self.opset, self.expand, lower)
+        work = lowered(made, self.opset, self.expand, lower, self.kernels)
         constants: dict[Node, Node] = {}  # of expansions
         if self.folded and work.roots != made.roots:
             work = fold(work, constants)
@@ -207,6 +218,12 @@ class Writer:
 
     def emit(self, node: Node) -> None:
         self.reading = node
+        kernel = self.kernels(node) if node.op is eop else None
+        if kernel is not None:
+            self.runs_kernels = True
+            names, (output,) = [self.name(a) for a in node.args if a is not None], self.outputs(node)
+            self.nodes.append(kernel_proto(kernel.name, node.attribute("scope"), names, output))
+            return self.reveal(node)
         proto, initializers = node_in(
             node,
             self.opset,
@@ -250,7 +267,9 @@ class Writer:
 
     def body(self, program: Program, captured: Sequence[Node | None]) -> GraphProto:
         """A body of If, Loop or Scan; its names differ from all others of the model."""
-        inner = Writer(self.opset, self.used, self, folded=self.folded, expand=self.expand)
+        inner = Writer(
+            self.opset, self.used, self, folded=self.folded, expand=self.expand, kernels=self.kernels
+        )
         for inside, outside in zip(program.captured, captured, strict=True):
             assert outside is not None
             inner.names[inside] = inner.visible[inside] = self.name(outside)
@@ -259,6 +278,7 @@ class Writer:
         outputs = [self.fresh(name) for name, _ in work.outputs]
         pairs = zip(outputs, (node for _, node in work.outputs), strict=True)
         inner.write(replace(work, outputs=tuple(pairs)), inputs)
+        self.runs_kernels |= inner.runs_kernels
         frame = program.frame
         graph = GraphProto()
         graph.CopyFrom(frame.model.graph)

@@ -32,6 +32,7 @@ class Subject:
     load: Callable[[], onnx.ModelProto]
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    file: Path | None = None  # where it was read from, libraries of kernels beside it
 
 
 def select(
@@ -65,7 +66,7 @@ def _named(
             return [_pretrained(name) for name in PRETRAINED]
     path = Path(word)
     if path.suffix == ".onnx" or path.exists():
-        return [Subject(word, partial(load_model, path), shapes, ranges)]
+        return [Subject(word, partial(load_model, path), shapes, ranges, path)]
     return [_pretrained(word) if word in PRETRAINED else _workload(word)]
 
 

@@ -1,0 +1,25 @@
+"""What compiling an expression gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tensaurus.ops import TensorType
+
+__all__ = ["Kernel"]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One compiled eOperator: `code` is a relocatable object that defines the C function `name`.
+
+    `int name(void* user_context, halide_buffer_t* x0, ..., halide_buffer_t* out)`, compiled by Halide with
+    the features no_runtime, user_context and no_bounds_query.  Dimension 0 of a buffer is the last axis of
+    the tensor; all are dense.
+    """
+
+    name: str  # "eop_" + 16 hex digits of a hash of scope, types, schedule and target
+    inputs: tuple[TensorType, ...]  # of x0, x1, ...; sizes are numbers
+    output: TensorType
+    code: bytes
+    cpu: str  # what it needs of a processor, as `processor.needed` reads it

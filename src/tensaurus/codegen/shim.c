@@ -1,0 +1,648 @@
+/* Kernels as custom operators of onnxruntime.
+
+   It includes kernels.inc, which `library` writes: the kernels, their tensors, what they need of a processor.
+   Declared here is what is used of onnxruntime's C API and of Halide's runtime. onnxruntime's table of functions
+   only ever grows: what has a place in it keeps it. */
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------ of onnxruntime's C API */
+
+enum { OLDEST = 20, CUSTOM_OP_VERSION = 17 };  /* onnxruntime 1.20; the custom operators of 1.17 */
+enum { FAIL = 1, INVALID_ARGUMENT = 2 };
+
+typedef struct Status Status;
+typedef struct Value Value;
+typedef struct Domain Domain;
+typedef struct SessionOptions SessionOptions;
+typedef struct Context Context;
+typedef struct ShapeContext ShapeContext;
+typedef struct TensorInfo TensorInfo;
+typedef struct CustomOp CustomOp;
+
+typedef struct Api {
+    Status *(*CreateStatus)(int code, const char *message);
+    void *from_1[25];
+    Status *(*CreateCustomOpDomain)(const char *name, Domain **made);
+    Status *(*CustomOpDomain_Add)(Domain *domain, const CustomOp *op);
+    Status *(*AddCustomOpDomain)(SessionOptions *options, Domain *domain);
+    void *from_29[22];
+    Status *(*GetTensorMutableData)(Value *value, void **data);
+    void *from_52[5];
+    Status *(*CreateTensorTypeAndShapeInfo)(TensorInfo **made);
+    Status *(*SetTensorElementType)(TensorInfo *info, int element);
+    Status *(*SetDimensions)(TensorInfo *info, const int64_t *sizes, size_t rank);
+    void *from_60[1];
+    Status *(*GetDimensionsCount)(const TensorInfo *info, size_t *rank);
+    Status *(*GetDimensions)(const TensorInfo *info, int64_t *sizes, size_t rank);
+    void *from_63[2];
+    Status *(*GetTensorTypeAndShape)(const Value *value, TensorInfo **made);
+    void *from_66[24];
+    Status *(*KernelContext_GetInput)(const Context *context, size_t place, const Value **value);
+    Status *(*KernelContext_GetOutput)(Context *context, size_t place, const int64_t *sizes, size_t rank,
+                                       Value **value);
+    void *from_92[1];
+    void (*ReleaseStatus)(Status *status);
+    void *from_94[5];
+    void (*ReleaseTensorTypeAndShapeInfo)(TensorInfo *info);
+    void *from_100[170];
+    Status *(*ShapeInferContext_SetOutputTypeShape)(const ShapeContext *context, size_t place,
+                                                    const TensorInfo *info);
+    Status *(*SetSymbolicDimensions)(TensorInfo *info, const char **names, size_t rank);
+    void *from_272[2];
+    Status *(*KernelContext_ParallelFor)(const Context *context, void (*task)(void *data, size_t number),
+                                         size_t count, size_t batches, void *data);
+} Api;
+
+#define PLACE(entry, number) \
+    _Static_assert(offsetof(Api, entry) == (number) * sizeof(void *), "the place of " #entry)
+PLACE(CreateCustomOpDomain, 26);
+PLACE(GetTensorMutableData, 51);
+PLACE(CreateTensorTypeAndShapeInfo, 57);
+PLACE(GetDimensionsCount, 61);
+PLACE(GetTensorTypeAndShape, 65);
+PLACE(KernelContext_GetInput, 90);
+PLACE(ReleaseStatus, 93);
+PLACE(ReleaseTensorTypeAndShapeInfo, 99);
+PLACE(ShapeInferContext_SetOutputTypeShape, 270);
+PLACE(KernelContext_ParallelFor, 274);
+
+typedef struct ApiBase {
+    const Api *(*GetApi)(uint32_t version);
+    const char *(*GetVersionString)(void);
+} ApiBase;
+
+struct CustomOp {
+    uint32_t version;
+    void *(*CreateKernel)(const CustomOp *op, const Api *api, const void *info);
+    const char *(*GetName)(const CustomOp *op);
+    const char *(*GetExecutionProviderType)(const CustomOp *op);
+    int (*GetInputType)(const CustomOp *op, size_t place);
+    size_t (*GetInputTypeCount)(const CustomOp *op);
+    int (*GetOutputType)(const CustomOp *op, size_t place);
+    size_t (*GetOutputTypeCount)(const CustomOp *op);
+    void (*KernelCompute)(void *kernel, Context *context);
+    void (*KernelDestroy)(void *kernel);
+    int (*GetInputCharacteristic)(const CustomOp *op, size_t place);
+    int (*GetOutputCharacteristic)(const CustomOp *op, size_t place);
+    int (*GetInputMemoryType)(const CustomOp *op, size_t place);
+    int (*GetVariadicInputMinArity)(const CustomOp *op);
+    int (*GetVariadicInputHomogeneity)(const CustomOp *op);
+    int (*GetVariadicOutputMinArity)(const CustomOp *op);
+    int (*GetVariadicOutputHomogeneity)(const CustomOp *op);
+    Status *(*CreateKernelV2)(const CustomOp *op, const Api *api, const void *info, void **kernel);
+    Status *(*KernelComputeV2)(void *kernel, Context *context);
+    Status *(*InferOutputShapeFn)(const CustomOp *op, ShapeContext *context);
+    int (*GetStartVersion)(const CustomOp *op);
+    int (*GetEndVersion)(const CustomOp *op);
+};
+
+/* --------------------------------------------------------------------------------- of Halide's runtime */
+
+typedef struct Dimension {
+    int32_t min, extent, stride;
+    uint32_t flags;
+} Dimension;
+
+typedef struct Buffer {
+    uint64_t device;
+    const void *device_interface;
+    uint8_t *host;
+    uint64_t flags;
+    struct {
+        uint8_t code, bits;
+        uint16_t lanes;
+    } type;
+    int32_t dimensions;
+    Dimension *dim;
+    void *padding;
+} Buffer;
+
+typedef int (*Task)(void *call, int number, uint8_t *closure);
+
+/* ------------------------------------------------------------------------------------------ the kernels */
+
+typedef struct Tensor {
+    int element;         /* of onnxruntime */
+    uint8_t code, bits;  /* of Halide */
+    int rank;
+    int empty;
+    const int64_t *sizes;
+    Dimension *dimensions; /* the last axis first */
+} Tensor;
+
+typedef struct Kernel {
+    const char *name;
+    int inputs;
+    const Tensor *tensors; /* of the inputs, then of the output */
+    int (*run)(void *call, Buffer *buffers);
+} Kernel;
+
+typedef struct Feature {
+    const char *name;
+    uint32_t leaf, part, reg, bit, saved;
+} Feature;
+
+enum { WORDS = 480, MOST_RANK = 64 };
+
+/* KERNELS, KERNEL_COUNT, MOST_TENSORS, FEATURES (the last without a name), DOMAIN_NAME */
+#include "kernels.inc"
+
+/* What one run of a kernel is about; kernels hand it to all that they call. */
+typedef struct Call {
+    const Api *api;
+    const Context *context;
+    atomic_flag failed; /* set by the first failure, whose words are kept */
+    char words[WORDS];
+} Call;
+
+static Status *refused(const Api *api, int code, const char *form, ...)
+{
+    char words[2 * WORDS];
+    va_list rest;
+    va_start(rest, form);
+    vsnprintf(words, sizeof words, form, rest);
+    va_end(rest);
+    return api->CreateStatus(code, words);
+}
+
+/* -------------------------------------------------------------------------------------- Halide's errors */
+
+void halide_error(void *user, const char *words)
+{
+    Call *call = user;
+    if (call && !atomic_flag_test_and_set(&call->failed))
+        snprintf(call->words, WORDS, "%s", words);
+}
+
+static int failed(void *user, const char *kind, const char *subject)
+{
+    char words[WORDS];
+    snprintf(words, sizeof words, "%s%s%s", kind, *subject ? " of " : "", subject);
+    for (char *letter = words; *letter; letter++)
+        if (*letter == '_')
+            *letter = ' ';
+    halide_error(user, words);
+    return -1;
+}
+
+/* Their further arguments, which follow in registers and on the caller's stack, are not read. */
+#define ERROR(kind) \
+    int halide_error_##kind(void *user) { return failed(user, #kind, ""); }
+#define ERROR_OF(kind) \
+    int halide_error_##kind(void *user, const char *subject) { return failed(user, #kind, subject); }
+ERROR(out_of_memory)
+ERROR(no_device_interface)
+ERROR(device_interface_no_device)
+ERROR(host_and_device_dirty)
+ERROR(device_crop_failed)
+ERROR(integer_division_by_zero)
+ERROR_OF(bounds_inference_call_failed)
+ERROR_OF(extern_stage_failed)
+ERROR_OF(explicit_bounds_too_small)
+ERROR_OF(bad_type)
+ERROR_OF(bad_dimensions)
+ERROR_OF(access_out_of_bounds)
+ERROR_OF(buffer_allocation_too_large)
+ERROR_OF(buffer_extents_negative)
+ERROR_OF(buffer_extents_too_large)
+ERROR_OF(constraints_make_required_region_smaller)
+ERROR_OF(constraint_violated)
+ERROR_OF(param_too_small_i64)
+ERROR_OF(param_too_small_u64)
+ERROR_OF(param_too_small_f64)
+ERROR_OF(param_too_large_i64)
+ERROR_OF(param_too_large_u64)
+ERROR_OF(param_too_large_f64)
+ERROR_OF(buffer_argument_is_null)
+ERROR_OF(unaligned_host_ptr)
+ERROR_OF(host_is_null)
+ERROR_OF(bad_fold)
+ERROR_OF(bad_extern_fold)
+ERROR_OF(fold_factor_too_small)
+ERROR_OF(specialize_fail)
+ERROR_OF(buffer_is_null)
+ERROR_OF(device_dirty_with_no_device_support)
+ERROR_OF(storage_bound_too_small)
+ERROR_OF(split_factor_not_positive)
+
+int halide_error_requirement_failed(void *user, const char *condition, const char *words)
+{
+    (void)condition;
+    halide_error(user, words);
+    return -1;
+}
+
+/* ------------------------------------------------------------------------------------ Halide's parallel loops */
+
+typedef struct Loop {
+    Task task;
+    Call *call;
+    uint8_t *closure;
+    int first;
+    atomic_int result;
+} Loop;
+
+static void run_task(void *data, size_t number)
+{
+    Loop *loop = data;
+    if (atomic_load_explicit(&loop->result, memory_order_relaxed))
+        return;
+    int result = loop->task(loop->call, loop->first + (int)number, loop->closure);
+    if (result)
+        atomic_store_explicit(&loop->result, result, memory_order_relaxed);
+}
+
+int halide_do_par_for(void *user, Task task, int first, int count, uint8_t *closure)
+{
+    Call *call = user;
+    if (!call || count <= 1) {
+        for (int number = first; number < first + count; number++) {
+            int result = task(user, number, closure);
+            if (result)
+                return result;
+        }
+        return 0;
+    }
+    Loop loop = {task, call, closure, first, 0};
+    Status *status = call->api->KernelContext_ParallelFor(call->context, run_task, (size_t)count, 0, &loop);
+    if (status) {
+        call->api->ReleaseStatus(status);
+        return failed(user, "the runtime refused a parallel loop", "");
+    }
+    return atomic_load(&loop.result);
+}
+
+/* ------------------------------------------------------------------------------------------ scratch memory */
+
+/* A block belongs to one of four sizes between powers of two, and is kept for the next of its size. */
+enum { ALIGNMENT = 128, SMALLEST = 12 /* bits */, SIZES = 4 * 40 };
+static const size_t MOST_KEPT = (size_t)1 << 30;
+
+typedef struct Block {
+    struct Block *next;
+    int size;
+} Block;
+
+static Block *kept[SIZES];
+static size_t bytes_kept;
+static atomic_flag pool = ATOMIC_FLAG_INIT;
+
+static void lock(void)
+{
+    while (atomic_flag_test_and_set_explicit(&pool, memory_order_acquire))
+        ;
+}
+
+static void unlock(void)
+{
+    atomic_flag_clear_explicit(&pool, memory_order_release);
+}
+
+static size_t bytes_of(int size)
+{
+    return ((size_t)(4 + size % 4) << (SMALLEST + size / 4)) / 4;
+}
+
+static int size_for(size_t bytes)
+{
+    int size = 0;
+    while (size < SIZES && bytes_of(size) < bytes)
+        size++;
+    return size;
+}
+
+void *halide_malloc(void *user, size_t bytes)
+{
+    (void)user;
+    int size = size_for(bytes);
+    if (size == SIZES)
+        return NULL;
+    lock();
+    Block *block = kept[size];
+    if (block) {
+        kept[size] = block->next;
+        bytes_kept -= bytes_of(size);
+    }
+    unlock();
+    if (!block) {
+        void *fresh;
+        if (posix_memalign(&fresh, ALIGNMENT, bytes_of(size) + ALIGNMENT))
+            return NULL;
+        block = fresh;
+        block->size = size;
+    }
+    return (char *)block + ALIGNMENT;
+}
+
+void halide_free(void *user, void *memory)
+{
+    (void)user;
+    if (!memory)
+        return;
+    Block *block = (Block *)((char *)memory - ALIGNMENT);
+    size_t bytes = bytes_of(block->size);
+    lock();
+    int keep = bytes_kept + bytes <= MOST_KEPT;
+    if (keep) {
+        block->next = kept[block->size];
+        kept[block->size] = block;
+        bytes_kept += bytes;
+    }
+    unlock();
+    if (!keep)
+        free(block);
+}
+
+__attribute__((destructor)) static void empty_pool(void)
+{
+    for (int size = 0; size < SIZES; size++)
+        while (kept[size]) {
+            Block *block = kept[size];
+            kept[size] = block->next;
+            free(block);
+        }
+}
+
+/* ---------------------------------------------------------------------------------------- custom operators */
+
+typedef struct Operator {
+    CustomOp op;
+    const Kernel *kernel;
+} Operator;
+
+typedef struct Instance {
+    const Api *api;
+    const Kernel *kernel;
+} Instance;
+
+static Operator operators[KERNEL_COUNT];
+static Domain *domain;
+static const Api *latest; /* for shape inference, which is given none */
+
+static const Kernel *of(const CustomOp *op)
+{
+    return ((const Operator *)op)->kernel;
+}
+
+static const char *name_of(const CustomOp *op)
+{
+    return of(op)->name;
+}
+
+static const char *provider(const CustomOp *op)
+{
+    (void)op;
+    return "CPUExecutionProvider";
+}
+
+static int input_type(const CustomOp *op, size_t place)
+{
+    return of(op)->tensors[place].element;
+}
+
+static size_t input_count(const CustomOp *op)
+{
+    return (size_t)of(op)->inputs;
+}
+
+static int output_type(const CustomOp *op, size_t place)
+{
+    (void)place;
+    return of(op)->tensors[of(op)->inputs].element;
+}
+
+static size_t output_count(const CustomOp *op)
+{
+    (void)op;
+    return 1;
+}
+
+static int zero(const CustomOp *op, size_t place) /* required; in the default memory */
+{
+    (void)op;
+    (void)place;
+    return 0;
+}
+
+static int one(const CustomOp *op)
+{
+    (void)op;
+    return 1;
+}
+
+static int last_version(const CustomOp *op)
+{
+    (void)op;
+    return INT32_MAX;
+}
+
+static Status *infer(const CustomOp *op, ShapeContext *context)
+{
+    const Tensor *output = &of(op)->tensors[of(op)->inputs];
+    const char *no_names[MOST_RANK];
+    for (int place = 0; place < output->rank; place++)
+        no_names[place] = "";
+    TensorInfo *info;
+    Status *status = latest->CreateTensorTypeAndShapeInfo(&info);
+    if (status)
+        return status;
+    size_t rank = (size_t)output->rank;
+    if (!(status = latest->SetTensorElementType(info, output->element)) &&
+        !(status = latest->SetDimensions(info, output->sizes, rank)) &&
+        !(status = latest->SetSymbolicDimensions(info, no_names, rank)))
+        status = latest->ShapeInferContext_SetOutputTypeShape(context, 0, info);
+    latest->ReleaseTensorTypeAndShapeInfo(info);
+    return status;
+}
+
+static Status *create(const CustomOp *op, const Api *api, const void *info, void **made)
+{
+    (void)info;
+    Instance *instance = malloc(sizeof *instance);
+    if (!instance)
+        return refused(api, FAIL, "%s: out of memory", of(op)->name);
+    *instance = (Instance){api, of(op)};
+    *made = instance;
+    return NULL;
+}
+
+static char *shape_text(char *text, size_t length, const int64_t *sizes, size_t rank)
+{
+    size_t end = 0;
+    text[0] = 0;
+    for (size_t place = 0; place < rank && end < length; place++)
+        end += (size_t)snprintf(text + end, length - end, place ? ", %lld" : "%lld", (long long)sizes[place]);
+    return text;
+}
+
+/* NULL where the value has the shape that the kernel is for. */
+static Status *check(const Instance *own, int place, const Value *value)
+{
+    const Api *api = own->api;
+    const Tensor *tensor = &own->kernel->tensors[place];
+    TensorInfo *info;
+    size_t rank = 0;
+    int64_t sizes[MOST_RANK];
+    Status *status = api->GetTensorTypeAndShape(value, &info);
+    if (status)
+        return status;
+    if (!(status = api->GetDimensionsCount(info, &rank)) && rank <= MOST_RANK)
+        status = api->GetDimensions(info, sizes, rank);
+    api->ReleaseTensorTypeAndShapeInfo(info);
+    if (status)
+        return status;
+    if (rank == (size_t)tensor->rank && !memcmp(sizes, tensor->sizes, rank * sizeof *sizes))
+        return NULL;
+    char found[WORDS / 2], wanted[WORDS / 2];
+    return refused(api, INVALID_ARGUMENT, "%s: its input %d has the shape [%s], the kernel was compiled for [%s]",
+                   own->kernel->name, place,
+                   shape_text(found, sizeof found, sizes, rank <= MOST_RANK ? rank : MOST_RANK),
+                   shape_text(wanted, sizeof wanted, tensor->sizes, (size_t)tensor->rank));
+}
+
+static Buffer buffer_of(const Tensor *tensor, void *data)
+{
+    static _Alignas(ALIGNMENT) char nothing[ALIGNMENT]; /* an empty tensor may have no address */
+    Buffer made = {0};
+    made.host = data ? data : nothing;
+    made.type.code = tensor->code;
+    made.type.bits = tensor->bits;
+    made.type.lanes = 1;
+    made.dimensions = tensor->rank;
+    made.dim = tensor->dimensions;
+    return made;
+}
+
+static Status *compute(void *kernel, Context *context)
+{
+    const Instance *own = kernel;
+    const Api *api = own->api;
+    const Tensor *tensors = own->kernel->tensors, *output = &tensors[own->kernel->inputs];
+    Buffer buffers[MOST_TENSORS];
+    void *data;
+    Status *status;
+    for (int place = 0; place < own->kernel->inputs; place++) {
+        const Value *value;
+        if ((status = api->KernelContext_GetInput(context, (size_t)place, &value)) ||
+            (status = check(own, place, value)) || (status = api->GetTensorMutableData((Value *)value, &data)))
+            return status;
+        buffers[place] = buffer_of(&tensors[place], data);
+    }
+    Value *made;
+    if ((status = api->KernelContext_GetOutput(context, 0, output->sizes, (size_t)output->rank, &made)) ||
+        (status = api->GetTensorMutableData(made, &data)))
+        return status;
+    if (output->empty)
+        return NULL;
+    buffers[own->kernel->inputs] = buffer_of(output, data);
+    Call call = {api, context, ATOMIC_FLAG_INIT, ""};
+    int result = own->kernel->run(&call, buffers);
+    if (result)
+        return refused(api, FAIL, "%s: %s (%d)", own->kernel->name, call.words[0] ? call.words : "it failed", result);
+    return NULL;
+}
+
+/* --------------------------------------------------------------------------------------------- the processor */
+
+#ifdef __x86_64__
+#include <cpuid.h>
+
+static int has(const Feature *feature)
+{
+    uint32_t found[4];
+    if (!__get_cpuid_count(feature->leaf, feature->part, &found[0], &found[1], &found[2], &found[3]) ||
+        !(found[feature->reg] >> feature->bit & 1))
+        return 0;
+    if (!feature->saved)
+        return 1;
+    if (!__get_cpuid(1, &found[0], &found[1], &found[2], &found[3]) || !(found[2] >> 27 & 1))
+        return 0;
+    uint32_t low, high;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (low & feature->saved) == feature->saved;
+}
+#else
+static int has(const Feature *feature)
+{
+    (void)feature;
+    return 0;
+}
+#endif
+
+static Status *check_processor(const Api *api)
+{
+    char lacking[WORDS] = "";
+    size_t end = 0;
+    for (const Feature *feature = FEATURES; feature->name; feature++)
+        if (!has(feature) && end < sizeof lacking)
+            end += (size_t)snprintf(lacking + end, sizeof lacking - end, end ? ", %s" : "%s", feature->name);
+    if (!end)
+        return NULL;
+    return refused(api, FAIL, "these kernels cannot run here: this processor lacks %s, for which they were compiled",
+                   lacking);
+}
+
+/* ----------------------------------------------------------------------------------------------- registration */
+
+static Status *make_domain(const Api *api)
+{
+    Domain *made;
+    Status *status = api->CreateCustomOpDomain(DOMAIN_NAME, &made);
+    if (status)
+        return status;
+    for (int place = 0; place < KERNEL_COUNT; place++) {
+        operators[place].kernel = &KERNELS[place];
+        operators[place].op = (CustomOp){
+            .version = CUSTOM_OP_VERSION,
+            .GetName = name_of,
+            .GetExecutionProviderType = provider,
+            .GetInputType = input_type,
+            .GetInputTypeCount = input_count,
+            .GetOutputType = output_type,
+            .GetOutputTypeCount = output_count,
+            .KernelDestroy = free,
+            .GetInputCharacteristic = zero,
+            .GetOutputCharacteristic = zero,
+            .GetInputMemoryType = zero,
+            .GetVariadicInputMinArity = one,
+            .GetVariadicInputHomogeneity = one,
+            .GetVariadicOutputMinArity = one,
+            .GetVariadicOutputHomogeneity = one,
+            .CreateKernelV2 = create,
+            .KernelComputeV2 = compute,
+            .InferOutputShapeFn = infer,
+            .GetStartVersion = one,
+            .GetEndVersion = last_version,
+        };
+        if ((status = api->CustomOpDomain_Add(made, &operators[place].op)))
+            return status;
+    }
+    domain = made;
+    return NULL;
+}
+
+__attribute__((visibility("default"))) Status *RegisterCustomOps(SessionOptions *options, const ApiBase *base)
+{
+    const Api *api = base->GetApi(OLDEST);
+    if (!api) {
+        const Api *first = base->GetApi(1);
+        return first ? refused(first, FAIL, "these kernels need onnxruntime 1.%d or newer, this is %s", OLDEST,
+                               base->GetVersionString())
+                     : NULL;
+    }
+    Status *status = check_processor(api);
+    if (status)
+        return status;
+    lock();
+    latest = api;
+    if (!domain) /* one for all sessions: nothing is left behind by each */
+        status = make_domain(api);
+    unlock();
+    return status ? status : api->AddCustomOpDomain(options, domain);
+}
