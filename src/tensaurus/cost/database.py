@@ -89,6 +89,13 @@ class Database:
         )
         return rows[0] if rows else None
 
+    def of(self, workload: str, backend: str, device: str) -> list[Measurement]:
+        """The measurements of a workload under all its schedules, sorted by these."""
+        return self._read(
+            "SELECT * FROM measurements WHERE workload = ? AND backend = ? AND device = ? ORDER BY schedule",
+            (workload, backend, device),
+        )
+
     def beginning(self, prefix: str, backend: str, device: str) -> list[Measurement]:
         """The measurements of workloads that begin with the prefix, sorted by their keys."""
         return self._read(

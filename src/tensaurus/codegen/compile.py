@@ -1,0 +1,95 @@
+"""An expression with a schedule as machine code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import Any
+
+import halide as hl
+import numpy as np
+
+from tensaurus.algebra.expr import Scope, Tensor
+from tensaurus.algebra.text import show
+from tensaurus.codegen.kernel import Kernel
+from tensaurus.codegen.pipeline import prepared, scheduled
+from tensaurus.codegen.sketch import Schedule
+from tensaurus.codegen.sketch import show as show_schedule
+from tensaurus.ops import TensorType
+from tensaurus.scratch import temporary
+
+__all__ = ["NATIVE", "compiled", "features", "jit"]
+
+NATIVE = "native"
+LEVELS = {
+    "x86-64-v3": ("avx", "avx2", "f16c", "fma", "sse41"),
+    "x86-64-v4": ("avx", "avx2", "avx512", "avx512_skylake", "f16c", "fma", "sse41"),
+}
+# shapes are checked by whoever calls a kernel, and every buffer is dense
+PLAIN = ("no_asserts", "no_bounds_query")
+LINKED = ("no_runtime", "user_context")
+
+
+def features(cpu: str) -> tuple[str, ...]:
+    """What Halide may use of a processor: of this one, or of one of the levels.  Raises KeyError."""
+    if cpu != NATIVE:
+        return LEVELS[cpu]
+    known = {word for level in LEVELS.values() for word in level}
+    parts = hl.get_host_target().to_string().split("-")
+    return tuple(sorted(w for w in parts if w in known or w.startswith("avx512_")))
+
+
+def _target(cpu: str, more: Sequence[str]) -> Any:
+    return hl.Target("-".join(("x86", "64", "linux", *features(cpu), *PLAIN, *more)))
+
+
+def tensors(types: Sequence[TensorType]) -> list[Tensor]:
+    return [Tensor(f"x{place}", kind.shape, kind.dtype) for place, kind in enumerate(types)]
+
+
+def compiled(
+    scope: Scope, inputs: Sequence[TensorType], output: TensorType, schedule: Schedule, cpu: str = NATIVE
+) -> Kernel:
+    """The kernel of a scope over x0, x1, ... of these types, whose sizes are numbers.
+
+    Raises ValueError where the schedule is one of another expression, and halide.HalideError where Halide refuses.
+    """
+    words = features(cpu)
+    text = "\n".join([show(scope), *map(str, inputs), str(output), show_schedule(schedule), " ".join(words)])
+    name = f"eop_{sha256(text.encode()).hexdigest()[:16]}"
+    stages, plain = prepared(scope, tensors(inputs))
+    lowered, func = scheduled(stages, plain, schedule)
+    with temporary() as folder:
+        path = folder / "kernel.o"
+        func.compile_to_object(str(path), lowered.inputs, name, _target(cpu, LINKED))
+        code = path.read_bytes()
+    return Kernel(name, tuple(inputs), output, code, " ".join(words))
+
+
+def jit(
+    scope: Scope, inputs: Sequence[TensorType], schedule: Schedule, cpu: str = NATIVE
+) -> Callable[[Sequence[np.ndarray[Any, Any]], np.ndarray[Any, Any]], Callable[[], None]]:
+    """The kernel in this process: given arrays for inputs and output, a call that computes it.
+
+    Raises as `compiled`.
+    """
+    stages, plain = prepared(scope, tensors(inputs))
+    lowered, func = scheduled(stages, plain, schedule)
+    call = func.compile_to_callable(lowered.inputs, _target(cpu, ()))
+    shape = stages[-1].tensor.shape
+
+    def bound(arrays: Sequence[np.ndarray[Any, Any]], result: np.ndarray[Any, Any]) -> Callable[[], None]:
+        views = [_buffer(array, x.shape) for array, x in zip(arrays, plain, strict=True)]
+        views.append(_buffer(result, shape))
+
+        def run(keep: object = (arrays, result)) -> None:
+            call(*views)
+
+        return run
+
+    return bound
+
+
+def _buffer(array: np.ndarray[Any, Any], shape: Sequence[Any]) -> Any:
+    """Halide's view of a dense array."""
+    return hl.Buffer(array.reshape([int(n) for n in shape]).T)

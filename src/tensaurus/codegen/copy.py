@@ -1,0 +1,111 @@
+"""Operands as copies: padded, with strides turned to phases, the vector's dimension last.
+
+    s[i:28] = sum[r:3] x[2*i + r - 1] | 0
+ -> c[p:2, q:29] = x[2*q + p - 1] | 0,   s[i:28] = sum[r:3] c[r % 2, i + r // 2]
+
+A copy is a stage as any other; a schedule says where it is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tensaurus.algebra.affine import coefficients
+from tensaurus.algebra.expr import Body, Const, Read, Tensor, axis
+from tensaurus.algebra.size import Axis, Size, floordiv, interval, mod, polynomial
+from tensaurus.algebra.walk import rebuilt
+from tensaurus.codegen.stage import Stage
+
+__all__ = ["copied", "slopes"]
+
+
+def slopes(index: Size, axes: Sequence[Axis]) -> dict[Axis, int] | None:
+    """The coefficient of each axis, where the index is affine with numbers."""
+    form = coefficients(index, axes)
+    if form is None or not isinstance(form[1], int):
+        return None
+    return {a: c for a, c in form[0].items() if isinstance(c, int)} if len(form[0]) == sum(
+        isinstance(c, int) for c in form[0].values()
+    ) else None
+
+
+def copied(stage: Stage, read: Read, vector: Axis, name: str) -> tuple[tuple[Stage, ...], Stage] | None:
+    """The copies of what a read reads, each of the one before, and the stage reading the last of them.
+
+    One has the edges, and one the phases and the order.  None where an index is not affine, or where the vector
+    lies along several dimensions.
+    """
+    axes = (*stage.axes, *stage.reduced)
+    forms = [slopes(index, axes) for index in read.indices]
+    if not forms or any(form is None for form in forms):
+        return None
+    along = [d for d, form in enumerate(forms) if form and vector in form]
+    steps = [abs((forms[d] or {}).get(vector, 1)) for d in range(len(forms))]
+    if len(along) > 1:
+        return None
+    made: list[Stage] = []
+    moved = read
+    # a phase ends where the longest does: what nobody reads there is in the copy, too
+    spans = [-(-_span(i) // step) * step for i, step in zip(read.indices, steps, strict=True)]
+    short = any(_low(i) + n > size for i, n, size in zip(read.indices, spans, read.source.shape, strict=True))
+    turned = bool(along) and (along[0] != len(forms) - 1 or steps[along[0]] > 1)
+    if read.outside is not None or short or not turned:
+        beyond = Const(0) if read.outside is None and short else read.outside
+        made.append(_padded(replace(read, outside=beyond), spans, name))
+        moved = Read(made[-1].tensor, tuple(i - _low(i) for i in read.indices))
+    if turned:
+        order = [d for d in range(len(forms)) if d not in along] + along
+        made.append(_turned(moved, order, steps, f"{name}_turned"))
+        places = []
+        for d in order:
+            shifted = moved.indices[d] - _low(moved.indices[d])
+            step = steps[d]
+            places += [mod(shifted, step), floordiv(shifted, step)] if step > 1 else [shifted]
+        moved = Read(made[-1].tensor, tuple(places))
+    return tuple(made), replace(stage, body=_replaced(stage.body, read, moved))
+
+
+def _low(index: Size) -> int:
+    low, _ = interval(index)
+    assert isinstance(low, int)
+    return low
+
+
+def _span(index: Size) -> int:
+    low, high = interval(index)
+    assert isinstance(low, int) and isinstance(high, int)
+    return high - low + 1
+
+
+def _padded(read: Read, spans: Sequence[int], name: str) -> Stage:
+    """All that is read, and what is read beyond the edges."""
+    assert isinstance(read.source, Tensor)
+    own = tuple(axis(span, "q") for span in spans)
+    places = tuple(polynomial(a) + _low(index) for a, index in zip(own, read.indices, strict=True))
+    tensor = Tensor(name, tuple(a.extent for a in own), read.source.dtype)
+    return Stage(tensor, own, Read(read.source, places, read.outside))
+
+
+def _turned(read: Read, order: Sequence[int], steps: Sequence[int], name: str) -> Stage:
+    """The dimensions in this order, each in as many phases as it has steps."""
+    assert isinstance(read.source, Tensor)
+    own: list[Axis] = []
+    indices: dict[int, Size] = {}
+    for d in order:
+        low, count, step = _low(read.indices[d]), _span(read.indices[d]), steps[d]
+        if step > 1:
+            own += [axis(step, "p"), axis(-(-count // step), "q")]
+            indices[d] = polynomial(own[-1]) * step + polynomial(own[-2]) + low
+        else:
+            own.append(axis(count, "q"))
+            indices[d] = polynomial(own[-1]) + low
+    tensor = Tensor(name, tuple(a.extent for a in own), read.source.dtype)
+    places = tuple(indices[d] for d in range(len(read.indices)))
+    return Stage(tensor, tuple(own), Read(read.source, places))
+
+
+def _replaced(body: Body, old: Read, new: Read) -> Body:
+    if body == old:
+        return new
+    return rebuilt(body, lambda inner: _replaced(inner, old, new), lambda size: size)

@@ -1,0 +1,190 @@
+"""Strides taken out of guards: what is computed of every s-th element becomes dense, one phase of s beside another.
+
+    s[i:8] = sum[r:4] (x[(i + r) // 2] if (i + r) % 2 == 0) * w[r]
+ -> s[i:4, p:2] = sum[r:3] (x[i + r] * w[2*r - p] if 0 <= 2*r - p < 4)
+
+Transposed convolutions need it: each phase of the output reads its own phase of the kernel (ETO section 4.1
+makes the same of them by hand).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tensaurus.algebra.affine import coefficients
+from tensaurus.algebra.binding import divisors
+from tensaurus.algebra.expr import Body, Const, Read, Select, Tensor, axis, lift
+from tensaurus.algebra.flat import chosen
+from tensaurus.algebra.size import Atom, Axis, Floor, Size, atoms, floordiv, interval, mod, polynomial, substitute
+from tensaurus.algebra.walk import bodies, rebuilt, replace_axes
+from tensaurus.codegen.stage import Stage, extent
+
+__all__ = ["phased"]
+
+NEUTRAL = {"sum": 0, "max": float("-inf"), "min": float("inf"), "prod": 1}
+
+
+def phased(stages: Sequence[Stage]) -> tuple[Stage, ...]:
+    """The stages with strides out of the guards of reductions; the output may have its axes split in two."""
+    found = tuple(stages)
+    while (digit := next(_digits(found), None)) is not None:
+        found = _split(found, *digit, None)
+    while True:
+        change = next(_splits(found), None)
+        if change is None:
+            return found
+        found = _split(found, *change)
+
+
+def _splits(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Axis, int, Axis]]:
+    """(stage, axis, s, reduced axis): a guard holds at each s-th place of the reduced axis only, by the axis."""
+    for stage in stages:
+        for guard in _guards(stage):
+            for atom in atoms(guard):
+                if not isinstance(atom, Floor) or not isinstance(atom.bottom, int):
+                    continue
+                here = [a for a in stage.axes if a in atoms(guard)]
+                inner = [r for r in stage.reduced if r in atoms(guard)]
+                for a in here:
+                    if extent(a) % atom.bottom or extent(a) == atom.bottom:
+                        continue
+                    for r in inner:
+                        high, low = axis(extent(a) // atom.bottom), axis(atom.bottom)
+                        whole = polynomial(high) * atom.bottom + polynomial(low)
+                        if _aligned(substitute(guard, {a: whole}), low, r, atom.bottom) is not None:
+                            yield stage, a, atom.bottom, r
+
+
+def _digits(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Axis, int]]:
+    """(stage, axis, k): an index of a reduction has the axis divided by k, which divides its extent."""
+    for stage in stages:
+        for whole, step in sorted(set(divisors(stage.body)), key=str) if stage.reduced else ():
+            if whole in stage.axes and 1 < step < extent(whole):
+                yield stage, whole, step
+
+
+def _guards(stage: Stage) -> Iterator[Size]:
+    for body in bodies(stage.body):
+        if isinstance(body, Select):
+            yield from body.guard
+
+
+def _aligned(guard: Size, low: Axis, r: Axis, step: int) -> Size | None:
+    """The place of the reduced axis, in steps, at which the guard always holds."""
+    fresh = axis(1, "q")  # any: no bound of it is used
+    unbounded = polynomial(Axis(fresh.name, 1 << 20))
+    for slope in range(step):
+        for offset in range(step):
+            place = unbounded * step - slope * polynomial(low) + offset
+            least, _ = interval(substitute(guard, {r: place}))
+            if isinstance(least, int) and least >= 0:
+                return polynomial(low) * -slope + offset
+    return None
+
+
+def _split(stages: Sequence[Stage], stage: Stage, a: Axis, step: int, r: Axis | None) -> tuple[Stage, ...]:
+    """The stages with that axis split, and those that readers of the stage read it by."""
+    chosen_axes: dict[str, Axis] = {stage.tensor.name: a}
+    for reader in stages:
+        for name, split in list(chosen_axes.items()):
+            place = _dimension(stages, name, split)
+            for body in bodies(reader.body):
+                if isinstance(body, Read) and isinstance(body.source, Tensor) and body.source.name == name:
+                    own = next((b for b in reader.axes if polynomial(b) == body.indices[place]), None)
+                    if own is not None:
+                        chosen_axes.setdefault(reader.tensor.name, own)
+    tensors: dict[str, tuple[Tensor, int]] = {}
+    found: list[Stage] = []
+    for old in stages:
+        body, axes = old.body, old.axes
+        reduced = old.reduced
+        split = chosen_axes.get(old.tensor.name)
+        if split is not None:
+            high, low = axis(extent(split) // step), axis(step, "p")
+            place = axes.index(split)
+            body = replace_axes(body, {split: polynomial(high) * step + polynomial(low)})
+            axes = (*axes[:place], high, low, *axes[place + 1 :])
+            tensor = replace(old.tensor, shape=tuple(b.extent for b in axes))
+            tensors[old.tensor.name] = tensor, place
+            if old is stage and r is not None:
+                body, reduced = _dense(old, body, low, r, step)
+        else:
+            tensor = old.tensor
+        found.append(Stage(tensor, axes, _read_split(body, tensors, step), reduced, old.monoid))
+    return tuple(found)
+
+
+def _dimension(stages: Sequence[Stage], name: str, a: Axis) -> int:
+    return next(s for s in stages if s.tensor.name == name).axes.index(a)
+
+
+def _dense(stage: Stage, body: Body, low: Axis, r: Axis, step: int) -> tuple[Body, tuple[Axis, ...]]:
+    """The body and the reduced axes with r in steps, at the places where the guard holds."""
+    guard = next(
+        g
+        for inner in bodies(body)
+        if isinstance(inner, Select)
+        for g in inner.guard
+        if {low, r} <= set(atoms(g)) and _aligned(g, low, r, step) is not None
+    )
+    shift = _aligned(guard, low, r, step)
+    least, most = interval(shift)
+    assert isinstance(least, int) and isinstance(most, int)
+    first = -(most // step)
+    last = (extent(r) - 1 - least) // step
+    new = axis(last - first + 1, "r")
+    place = (polynomial(new) + first) * step + shift
+    inner = _dropped(replace_axes(body, {r: place}))
+    neutral = lift(NEUTRAL[stage.monoid])
+    whole = chosen([place, extent(r) - 1 - place], inner, neutral)
+    return whole, tuple(new if b == r else b for b in stage.reduced)
+
+
+def _dropped(body: Body) -> Body:
+    """The body without guards that always hold, and with those that say what an edge says turned to edges."""
+    match body:
+        case Select(guard, then, Const() as other):
+            then = _dropped(then)
+            left = [g for g in guard if not _holds(g)]
+            if isinstance(then, Read) and then.outside in (None, other):
+                kept = [g for g in left if not _implied(g, then)]
+                return chosen(kept, Read(then.source, then.indices, other), other)
+            return chosen(left, then, other)
+    return rebuilt(body, _dropped, lambda size: size)
+
+
+def _holds(guard: Size) -> bool:
+    low, _ = interval(guard)
+    return isinstance(low, int) and low >= 0
+
+
+def _implied(guard: Size, read: Read) -> bool:
+    """Whether the guard holds wherever the indices are in range."""
+    for index, size in zip(read.indices, read.source.shape, strict=True):
+        inside = [a for a in atoms(index) if isinstance(a, Axis)]
+        forms = coefficients(index, inside), coefficients(guard, inside)
+        if not inside or forms[0] is None or forms[1] is None:
+            continue
+        a = inside[0]
+        scale, slope = forms[0][0].get(a), forms[1][0].get(a, 0)
+        if not isinstance(scale, int) or not isinstance(slope, int) or slope == 0 or slope % scale:
+            continue
+        times = slope // scale
+        rest, _ = interval(guard - times * index)
+        assert isinstance(size, int)
+        least = 0 if times > 0 else times * (size - 1)
+        if isinstance(rest, int) and rest + least >= 0:
+            return True
+    return False
+
+
+def _read_split(body: Body, tensors: dict[str, tuple[Tensor, int]], step: int) -> Body:
+    """Reads of split tensors by both digits."""
+    if isinstance(body, Read) and isinstance(body.source, Tensor) and body.source.name in tensors:
+        tensor, place = tensors[body.source.name]
+        index = body.indices[place]
+        digits = (floordiv(index, step), mod(index, step))
+        return Read(tensor, (*body.indices[:place], *digits, *body.indices[place + 1 :]), body.outside)
+    return rebuilt(body, lambda inner: _read_split(inner, tensors, step), lambda size: size)

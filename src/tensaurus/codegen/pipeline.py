@@ -1,0 +1,114 @@
+"""From a scope and a schedule to Halide's functions with their loops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tensaurus.algebra.expr import Read, Scope, Tensor
+from tensaurus.algebra.walk import reads
+from tensaurus.codegen.copy import copied
+from tensaurus.codegen.lower import Lowered, dense, lower
+from tensaurus.codegen.merge import merged
+from tensaurus.codegen.nest import Nest, nests, rows
+from tensaurus.codegen.partial import Partial, partial
+from tensaurus.codegen.phase import phased
+from tensaurus.codegen.schedule import block, flat, row
+from tensaurus.codegen.sketch import Block, Flat, Row, Schedule
+from tensaurus.codegen.stage import Stage, extent, staged
+
+__all__ = ["prepared", "scheduled"]
+
+
+def prepared(scope: Scope, inputs: Sequence[Tensor]) -> tuple[tuple[Stage, ...], tuple[Tensor, ...]]:
+    """The stages of a scope as schedules speak of them, and the inputs as these read them: without gaps, so
+    that only the number of elements is that of the tensors.
+    """
+    plain = [Tensor(x.name, tuple(n for n in x.shape if n != 1), x.dtype) for x in inputs]
+    return merged(phased(staged(scope)), plain)
+
+
+def scheduled(stages: Sequence[Stage], inputs: Sequence[Tensor], schedule: Schedule) -> tuple[Lowered, Any]:
+    """Halide's functions, and the one of the output, with the loops of the schedule.
+
+    Raises ValueError for a schedule of other stages, and halide.HalideError for loops that Halide refuses.
+    """
+    return _Scheduling(stages, inputs, schedule).whole()
+
+
+class _Scheduling:
+    def __init__(self, stages: Sequence[Stage], inputs: Sequence[Tensor], schedule: Schedule):
+        self.stages = {stage.tensor.name: stage for stage in stages}
+        self.before: dict[str, Sequence[Stage]] = {}  # what was made of a stage's operands
+        self.copies: dict[str, list[tuple[Stage, int]]] = {}
+        self.partials: dict[str, Partial] = {}
+        self.nests = nests(stages)
+        if len(self.nests) != len(schedule):
+            raise ValueError(f"{len(schedule)} sketches for {len(self.nests)} nests")
+        self.sketches = dict(zip((n.output.tensor.name for n in self.nests), schedule, strict=True))
+        self.rows = rows(stages, self.nests)
+        for nest in self.nests:
+            self.change(nest, self.sketches[nest.output.tensor.name])
+        ordered: list[Stage] = []
+        for name, stage in self.stages.items():
+            ordered += [*self.before.get(name, ()), stage]
+        self.lowered = lower(ordered, inputs)
+
+    def change(self, nest: Nest, sketch: Block | Row | Flat) -> None:
+        """The stages that a sketch wants beside those that there are."""
+        if nest.main is None:
+            return
+        name, main = nest.main.tensor.name, nest.main
+        if isinstance(sketch, Row):
+            found = self.partials[name] = partial(main, main.reduced[-1], sketch.width)
+            self.before[name] = found.stages[:-1]
+            self.stages[name] = found.whole
+        elif isinstance(sketch, Block):
+            copies: list[Stage] = []
+            levels: list[tuple[Stage, int]] = []
+            for source, level in sketch.copies:
+                wanted = [r for r in reads(main.body) if isinstance(r.source, Tensor) and r.source.name == source]
+                result = copied(main, wanted[0], main.axes[sketch.vector], f"{name}_{source}") if wanted else None
+                if result is None:
+                    raise ValueError(f"{source} cannot be copied")
+                more, main = result
+                copies += more
+                levels += [(copy, level) for copy in more]
+            self.before[name], self.copies[name], self.stages[name] = copies, levels, main
+
+    def whole(self) -> tuple[Lowered, Any]:
+        output = self.nests[-1].output
+        func = self.lowered.funcs[output.tensor.name]
+        dense(func.output_buffer(), [extent(a) for a in output.axes])
+        for a in output.axes:
+            func.bound(self.lowered.variables[a], 0, extent(a))
+        around = self.loops(self.nests[-1], func, self.rows, [])
+        for nest in reversed(self.nests[:-1]):
+            inner = self.lowered.funcs[nest.output.tensor.name]
+            if around:
+                inner.compute_at(func, around[-1])
+                self.loops(nest, inner, 0, around, func)
+            else:
+                inner.compute_root()
+                self.loops(nest, inner, 0, [])
+        return self.lowered, func
+
+    def loops(self, nest: Nest, func: Any, rows_: int, around: Sequence[Any], reader: Any = None) -> list[Any]:
+        """The loops of one nest; those of its first axes."""
+        sketch = self.sketches[nest.output.tensor.name]
+        main = None if nest.main is None else self.stages[nest.main.tensor.name]
+        now = Nest(self.stages[nest.output.tensor.name], main)
+        if isinstance(sketch, Block):
+            block(now, sketch, self.lowered, self.copies.get(main.tensor.name, ()) if main is not None else ())
+            return []
+        if isinstance(sketch, Flat):
+            return flat(now, sketch, self.lowered, rows_)
+        assert main is not None
+        parts = self.partials[main.tensor.name]
+        kept = flat(now, Flat(1, 1, sketch.parallel), self.lowered, len(now.output.axes))
+        level = kept[-1] if kept else None
+        if around and len(now.output.axes) <= len(around):
+            row(parts, self.lowered, reader, around[-1], sketch.lanes)
+        else:
+            row(parts, self.lowered, func, level, sketch.lanes)
+        return kept[:rows_]

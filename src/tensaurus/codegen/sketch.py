@@ -1,0 +1,130 @@
+"""Schedules as data: a sketch with parameters for each nest (ETO section 4.1, here for vectors and caches).
+
+    block(v=2*16x2, u=0:7, t=1:8, k=2!1!0, c=x0@1, p=1)      a register block of an output
+    row(w=64, p=1)                                           partial results of a reduction along a row
+    flat(u=4, p=1)                                           one element after the other
+
+Axes are places in the output of a nest or in the axes that its reduction reduces.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TypeAlias
+
+__all__ = ["Block", "Flat", "Row", "Schedule", "parse", "show"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Accumulators in registers: `vectors` of `lanes` along one axis times a block of others.
+
+    vector    the axis that vectors lie along
+    lanes     elements of a vector
+    vectors   vectors side by side
+    block     (axis, how many): what is unrolled
+    tile      (axis, size): the output in tiles, outermost loop first
+    order     the reduced axes, innermost loop first
+    unrolled  how many of these, from the innermost, are unrolled
+    copies    (tensor, level): operands that are copied, at the root (0) or inside the so many-th loop from outside
+    parallel  how many of the outermost loops are one parallel loop
+    """
+
+    vector: int
+    lanes: int
+    vectors: int = 1
+    block: tuple[tuple[int, int], ...] = ()
+    tile: tuple[tuple[int, int], ...] = ()
+    order: tuple[int, ...] = ()
+    unrolled: int = 0
+    copies: tuple[tuple[str, int], ...] = ()
+    parallel: int = 0
+
+    @property
+    def text(self) -> str:
+        order = "".join(f"{k}{'!' if n < self.unrolled else '.'}" for n, k in enumerate(self.order))
+        parts = [f"v={self.vector}*{self.lanes}x{self.vectors}"]
+        parts += [f"u={_pairs(self.block)}"] if self.block else []
+        parts += [f"t={_pairs(self.tile)}"] if self.tile else []
+        parts += [f"k={order}"] if order else []
+        parts += [f"c={'+'.join(f'{name}@{level}' for name, level in self.copies)}"] if self.copies else []
+        return f"block({', '.join([*parts, f'p={self.parallel}'])})"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A reduction along the last axis in `width` partial results; `parallel` as in `Block`."""
+
+    lanes: int
+    width: int
+    parallel: int = 0
+
+    @property
+    def text(self) -> str:
+        return f"row(w={self.width}/{self.lanes}, p={self.parallel})"
+
+
+@dataclass(frozen=True)
+class Flat:
+    """Vectors along the last axis, `unroll` of them side by side."""
+
+    lanes: int
+    unroll: int = 1
+    parallel: int = 0
+
+    @property
+    def text(self) -> str:
+        return f"flat(u={self.unroll}*{self.lanes}, p={self.parallel})"
+
+
+Sketch: TypeAlias = Block | Row | Flat
+Schedule: TypeAlias = tuple[Sketch, ...]  # one for each nest
+
+
+def _pairs(pairs: tuple[tuple[int, int], ...]) -> str:
+    return "+".join(f"{a}:{n}" for a, n in pairs)
+
+
+def show(schedule: Schedule) -> str:
+    """As text, which `parse` reads back."""
+    return "; ".join(sketch.text for sketch in schedule)
+
+
+def parse(text: str) -> Schedule:
+    """The schedule of a text.  Raises ValueError."""
+    return tuple(map(_sketch, filter(None, text.split("; "))))
+
+
+def _sketch(text: str) -> Sketch:
+    match = re.fullmatch(r"(block|row|flat)\((.*)\)", text)
+    if match is None:
+        raise ValueError(f"no sketch: {text!r}")
+    values = dict(part.split("=") for part in match[2].split(", "))
+    parallel = int(values["p"])
+    if match[1] == "flat":
+        unroll, lanes = values["u"].split("*")
+        return Flat(int(lanes), int(unroll), parallel)
+    if match[1] == "row":
+        width, lanes = values["w"].split("/")
+        return Row(int(lanes), int(width), parallel)
+    vector, shape = values["v"].split("*")
+    lanes, vectors = shape.split("x")
+    order = re.findall(r"(\d+)([!.])", values.get("k", ""))
+    copies = [c.split("@") for c in values.get("c", "").split("+") if c]
+    return Block(
+        int(vector),
+        int(lanes),
+        int(vectors),
+        _unpaired(values.get("u", "")),
+        _unpaired(values.get("t", "")),
+        tuple(int(k) for k, _ in order),
+        sum(mark == "!" for _, mark in order),
+        tuple((name, int(level)) for name, level in copies),
+        parallel,
+    )
+
+
+def _unpaired(text: str) -> tuple[tuple[int, int], ...]:
+    pairs = (pair.split(":") for pair in text.split("+") if pair)
+    return tuple((int(a), int(n)) for a, n in pairs)

@@ -1,0 +1,220 @@
+"""An expression as loop nests: each computes one tensor, from inputs and from the tensors of nests before it.
+
+    L[i:4](sum[r:8](exp(x[i, r])) * 2)
+
+    s0[i:4] = sum[r:8] exp(x[i, r])
+    s1[i:4] = s0[i] * 2
+
+Scopes that only move elements are put in their readers, and axes of extent 1 are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from tensaurus.algebra.expr import (
+    Body,
+    Call,
+    Const,
+    Looked,
+    Read,
+    Reduce,
+    Scope,
+    Select,
+    Source,
+    Table,
+    Tensor,
+    axis,
+    within,
+)
+from tensaurus.algebra.flat import chosen
+from tensaurus.algebra.guards import range_guards
+from tensaurus.algebra.poly import Poly
+from tensaurus.algebra.size import Atom, Axis, Size, atoms, polynomial, substitute
+from tensaurus.algebra.typing import dtype_of, literal_dtype
+from tensaurus.algebra.walk import bodies, children, innermost_first, rebuilt, reads, replace_axes, sizes, with_reads
+
+__all__ = ["Stage", "free_axes", "staged"]
+
+DEFAULTS = {"int": "int64", "real": "float32"}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """tensor[axes] = body, or its reduction over the axes `reduced`; the body has neither scopes nor reductions."""
+
+    tensor: Tensor
+    axes: tuple[Axis, ...]
+    body: Body
+    reduced: tuple[Axis, ...] = ()
+    monoid: str = ""
+
+    @property
+    def points(self) -> int:
+        """How often the body is computed."""
+        return prod(extent(a) for a in (*self.axes, *self.reduced))
+
+    @cached_property
+    def sources(self) -> tuple[Tensor, ...]:
+        """The tensors that it reads, each once."""
+        return tuple(dict.fromkeys(r.source for r in reads(self.body) if isinstance(r.source, Tensor)))
+
+
+def extent(a: Axis) -> int:
+    assert isinstance(a.extent, int)
+    return a.extent
+
+
+def staged(scope: Scope) -> tuple[Stage, ...]:
+    """The loop nests of a scope whose sizes are numbers, sources before readers, the output last."""
+    return _Staging().of(scope)
+
+
+class _Staging:
+    def __init__(self) -> None:
+        self.stages: list[Stage] = []
+        self.known: dict[Scope, Source | Scope] = {}  # by identity: scopes are read in many places
+        self.ids: dict[int, tuple[Scope, Tensor | Scope]] = {}
+
+    def of(self, scope: Scope) -> tuple[Stage, ...]:
+        for inner in innermost_first(scope, _Keys(self.ids)):
+            self.ids[id(inner)] = inner, self.scope(inner, last=inner is scope)
+        made = self.ids[id(scope)][1]
+        assert isinstance(made, Tensor)
+        return tuple(self.stages)
+
+    def scope(self, scope: Scope, last: bool) -> Tensor | Scope:
+        """The tensor that a stage computes; or the scope itself, over tensors, where it only moves elements."""
+        # axes of their own: equal axes stand in many scopes
+        values: dict[Atom, Any] = {a: 0 if a.extent == 1 else polynomial(axis(a.extent)) for a in scope.axes}
+        axes = tuple(b for a in scope.axes if isinstance(b := _only(values[a]), Axis))
+        body = replace_axes(scope.body, values)
+        if isinstance(body, Reduce):
+            return self.reduction(body, axes, scope)
+        body = self.body(body, axes)
+        if not last and _moves(body):
+            return Scope(tuple(b if isinstance(b := _only(values[a]), Axis) else a for a in scope.axes), body)
+        return self.stage(axes, body, scope)
+
+    def stage(self, axes: tuple[Axis, ...], body: Body, scope: Scope | None = None, **more: Any) -> Tensor:
+        dtype = literal_dtype(body) if scope is None else dtype_of(scope)
+        tensor = Tensor(f"s{len(self.stages)}", tuple(a.extent for a in axes), DEFAULTS.get(dtype, dtype))
+        self.stages.append(Stage(tensor, axes, body, **more))
+        return tensor
+
+    def reduction(self, body: Reduce, axes: tuple[Axis, ...], scope: Scope | None = None) -> Tensor:
+        unit: dict[Atom, Any] = {a: 0 for a in body.axes if a.extent == 1}
+        fresh = {a: axis(a.extent, "r") for a in body.axes if a.extent != 1}
+        renamed = replace_axes(body.body, {**unit, **{a: polynomial(b) for a, b in fresh.items()}})
+        reduced = tuple(fresh.values())
+        inner = self.body(renamed, (*axes, *reduced))
+        return self.stage(axes, inner, scope, reduced=reduced, monoid=body.monoid)
+
+    def body(self, body: Body, axes: tuple[Axis, ...]) -> Body:
+        """The body with reductions and scopes that compute replaced by reads of their stages."""
+        match body:
+            case Reduce():
+                used = free_axes(body)
+                kept = tuple(a for a in axes if a in used)
+                own = tuple(axis(a.extent) for a in kept)
+                renamed = replace_axes(body, {a: polynomial(b) for a, b in zip(kept, own, strict=True)})
+                assert isinstance(renamed, Reduce)
+                return Read(self.reduction(renamed, own), tuple(map(polynomial, kept)))
+            case Read():
+                return self.read(body, axes)
+            case Call(fn, args):
+                return Call(fn, tuple(self.body(a, axes) for a in args))
+            case Select(guard, then, other):
+                sides = [self.body(part, axes) for part in (then, other)]
+                return chosen([self.size(g, axes) for g in guard], sides[0], sides[1])
+        return rebuilt(body, lambda inner: self.body(inner, axes), lambda size: self.size(size, axes))
+
+    def size(self, size: Size, axes: tuple[Axis, ...]) -> Size:
+        def changed(read: Read) -> Read:
+            made = self.read(read, axes)
+            return made if isinstance(made, Read) else Read(self.stage(axes, made), tuple(map(polynomial, axes)))
+
+        return with_reads(size, changed)
+
+    def read(self, read: Read, axes: tuple[Axis, ...]) -> Body:
+        indices = tuple(self.size(i, axes) for i in read.indices)
+        source = read.source
+        if isinstance(source, Scope):
+            inner = self.ids[id(source)][1]
+            if isinstance(inner, Scope):
+                known: dict[Atom, Any] = dict(zip(inner.axes, indices, strict=True))
+                inside = _substituted(inner.body, known)
+            else:
+                inside = Read(inner, tuple(i for i, n in zip(indices, source.shape, strict=True) if n != 1))
+        elif isinstance(source, Tensor):
+            kept = [(i, n) for i, n in zip(indices, source.shape, strict=True) if n != 1]
+            plain = Tensor(source.name, tuple(n for _, n in kept), source.dtype)
+            inside = Read(plain, tuple(i for i, _ in kept))
+        else:
+            inside = Read(source, indices)
+        if read.outside is None:
+            return inside
+        pairs = list(zip(indices, source.shape, strict=True))
+        if isinstance(inside, Read) and inside.outside is None:
+            # an edge of the tensor itself stays an edge
+            unit = [g for i, n in pairs if n == 1 for g in within(i, 0, n)]
+            edged = range_guards(inside.source.shape, inside.indices)
+            return chosen(unit, replace(inside, outside=read.outside) if edged else inside, read.outside)
+        guards = [g for i, n in pairs for g in within(i, 0, n)]
+        return chosen(guards, inside, read.outside)
+
+
+def _only(size: Size) -> Atom | None:
+    """The axis that a size is."""
+    return next(iter(atoms(size)), None)
+
+
+class _Keys:
+    """Scopes by identity."""
+
+    def __init__(self, ids: Mapping[int, Any]):
+        self.ids = ids
+
+    def __contains__(self, scope: object) -> bool:
+        return id(scope) in self.ids
+
+
+def _substituted(body: Body, values: Mapping[Atom, Any]) -> Body:
+    """The body at these places; guards that they decide are decided."""
+    match body:
+        case Select(guard, then, other):
+            sides = _substituted(then, values), _substituted(other, values)
+            return chosen([substitute(g, values) for g in guard], *sides)
+        case Const():
+            return rebuilt(body, lambda b: b, lambda size: substitute(size, values))
+    return rebuilt(body, lambda b: _substituted(b, values), lambda size: substitute(size, values))
+
+
+def _moves(body: Body) -> bool:
+    """Whether it computes nothing: an element of a source, or a constant."""
+    match body:
+        case Const() | Read():
+            return True
+        case Select(_, then, other):
+            return _moves(then) and _moves(other)
+    return False
+
+
+def free_axes(body: Body) -> set[Axis]:
+    """The axes that it depends on, those that it binds excepted."""
+    found = {a for size in sizes(body) for a in _axes(size)}
+    for child in children(body):
+        found |= free_axes(child)
+    return found - set(body.axes) if isinstance(body, Reduce) else found
+
+
+def _axes(size: Size) -> Iterator[Axis]:
+    for atom in atoms(size):
+        if isinstance(atom, Axis):
+            yield atom
+        elif isinstance(atom, Looked):
+            yield from (a for index in atom.read.indices for a in _axes(index))

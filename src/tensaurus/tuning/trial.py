@@ -1,0 +1,98 @@
+"""The process in which schedules are tried: a wrong one may crash it, a slow one is ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from tensaurus.algebra.field import Reals
+from tensaurus.algebra.intern import interned
+from tensaurus.algebra.interpret import interpret
+from tensaurus.algebra.text import parse as parse_scope
+from tensaurus.codegen.compile import jit, tensors
+from tensaurus.codegen.sketch import parse
+from tensaurus.graph.data import numpy_dtype
+from tensaurus.ops import TensorType
+
+__all__ = ["Trials", "aligned"]
+
+FEWEST, MOST = 3, 400  # runs of one timing
+TOLERANCE = 1e-4  # of the largest magnitude: one schedule of many; the model's own check has the last word
+
+
+def aligned(shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
+    """Memory as runtimes give it, at a multiple of 64 bytes."""
+    count = int(np.prod(shape, dtype=np.int64))
+    size = np.dtype(dtype).itemsize
+    memory = np.zeros(count * size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + count * size].view(dtype).reshape(shape)
+
+
+class Trials:
+    """Kernels of one expression: compiled, run and timed one after the other."""
+
+    def __init__(self, cpu: str) -> None:
+        self.cpu = cpu
+
+    def take(self, scope: str, types: Sequence[TensorType], output: TensorType) -> None:
+        """The expression, and what it reads and makes."""
+        self.types, self.output = types, output
+        self.scope = interned(parse_scope(scope, {x.name: x for x in tensors(types)}))
+        rng = np.random.default_rng(0)
+        self.arrays = [_values(kind, rng) for kind in types]
+        self.result = aligned(_sizes(output), numpy_dtype(output.dtype))
+        self.expected: np.ndarray[Any, Any] | None = None
+
+    def time(self, schedule: str, seconds: float) -> float:
+        """Seconds of one run, the fastest quarter's slowest.  Raises whatever Halide finds wrong."""
+        run = jit(self.scope, self.types, parse(schedule), self.cpu)(self.arrays, self.result)
+        run()
+        start = perf_counter()
+        run()
+        first = perf_counter() - start
+        samples = []
+        for _ in range(max(FEWEST, min(MOST, int(seconds / max(first, 1e-7))))):
+            start = perf_counter()
+            run()
+            samples.append(perf_counter() - start)
+        return sorted(samples)[len(samples) // 4]
+
+    def right(self, schedule: str) -> str:
+        """What is wrong with what the kernel computes, "" where nothing is."""
+        run = jit(self.scope, self.types, parse(schedule), self.cpu)(self.arrays, self.result)
+        self.result.view(np.uint8)[...] = 0xFF  # NaN, and no number that an expression is likely to have
+        run()
+        if self.expected is None:
+            values = {x: a.astype(np.float64) if a.dtype.kind == "f" else a for x, a in zip(tensors(self.types), self.arrays, strict=True)}
+            self.expected = interpret(self.scope, values, Reals())
+        wanted, got = self.expected, self.result
+        if wanted.dtype.kind != "f" or got.dtype.kind != "f":
+            return "" if np.array_equal(wanted, got) else "other integers than the expression's"
+        if wanted.size == 0:
+            return ""
+        if not np.array_equal(np.isfinite(wanted), np.isfinite(got)):
+            return "infinite or no number where the expression is not, or the other way round"
+        finite = np.isfinite(wanted)
+        scale = float(np.max(np.abs(wanted[finite]), initial=1e-30))
+        error = float(np.max(np.abs(wanted[finite] - got[finite]), initial=0.0)) / scale
+        return "" if error <= TOLERANCE else f"an error of {error:.2g} of the largest magnitude"
+
+
+def _sizes(kind: TensorType) -> tuple[int, ...]:
+    return tuple(int(n) for n in kind.shape)  # type: ignore[call-overload]
+
+
+def _values(kind: TensorType, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    dtype = numpy_dtype(kind.dtype)
+    found = aligned(_sizes(kind), dtype)
+    if found.dtype.kind == "f":
+        found[...] = rng.standard_normal(found.shape)
+    elif found.dtype.kind in "iu":
+        found[...] = rng.integers(0, 2, found.shape)
+    else:
+        found[...] = rng.integers(0, 2, found.shape).astype(bool)
+    return found

@@ -1,0 +1,173 @@
+"""The fastest schedule of an expression on this machine, from the database or by trying.
+
+Half of the time goes to the analysis's own order, half to schedules that differ in one sketch or parameter from the
+best so far; the fastest three are timed again, longer, and the fastest that computes the right numbers is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from importlib.metadata import version
+from math import inf
+from time import monotonic
+
+from tensaurus.algebra.expr import Scope
+from tensaurus.algebra.text import show as show_scope
+from tensaurus.child import Child, ChildError
+from tensaurus.codegen.compile import features, tensors
+from tensaurus.codegen.pipeline import prepared
+from tensaurus.codegen.sketch import Schedule, Sketch, parse, show
+from tensaurus.cost.database import Database, Measurement
+from tensaurus.cost.machine import Machine
+from tensaurus.errors import TensaurusError
+from tensaurus.ops import TensorType
+from tensaurus.tuning.space import Core, sketches
+
+__all__ = ["Tuner"]
+
+LONG = 10.0  # seconds that compiling and timing one schedule may take
+SHORT, LONGER = 0.03, 0.2  # seconds of one timing, and of one that decides
+LAST = 3  # schedules that are timed again
+POOL = 600  # schedules of one nest that are looked at
+
+
+class Tuner:
+    """Schedules of expressions for one processor."""
+
+    def __init__(self, database: Database, machine: Machine, cpu: str):
+        self.database, self.machine, self.cpu = database, machine, cpu
+        words = features(cpu)
+        wide = any(word.startswith("avx512") for word in words)
+        self.core = Core(512 if wide else 256, 32 if wide else 16, machine.threads)
+        self.backend = f"halide {version('halide')} {' '.join(words)}"
+        self._child: Child | None = None
+        self.tried = 0
+
+    def known(self, scope: Scope, types: Sequence[TensorType]) -> Schedule | None:
+        """The fastest schedule that was measured before."""
+        text = self._workload(scope, types)
+        rows = [m for m in self.database.of(text, self.backend, self.machine.key) if m.seconds < inf]
+        for row in sorted(rows, key=lambda m: (m.seconds, m.schedule)):
+            with suppress(ValueError):
+                return parse(row.schedule)
+        return None
+
+    def best(
+        self, scope: Scope, types: Sequence[TensorType], output: TensorType, seconds: float
+    ) -> Schedule | None:
+        """The fastest schedule, found in so many seconds where it is not known; None where none computes it."""
+        found = self.known(scope, types)
+        return found if found is not None else self._tuned(scope, types, output, seconds)
+
+    def _workload(self, scope: Scope, types: Sequence[TensorType]) -> str:
+        return f"{show_scope(scope)} over {', '.join(map(str, types))}"
+
+    def _tuned(
+        self, scope: Scope, types: Sequence[TensorType], output: TensorType, seconds: float
+    ) -> Schedule | None:
+        begin = monotonic()
+        stages, _ = prepared(scope, tensors(types))
+        pools = [pool[:POOL] for pool in sketches(stages, self.core)]
+        times: dict[Schedule, float] = {}
+        self._ask("take", show_scope(scope), tuple(types), output)
+
+        def attempt(schedule: Schedule, timing: float = SHORT) -> float:
+            if schedule not in times or timing > SHORT:
+                self.tried += 1
+                try:
+                    times[schedule] = float(self._ask("time", show(schedule), timing))  # type: ignore[arg-type]
+                except ChildError as error:
+                    times[schedule] = inf
+                    if self._child is None:
+                        self._ask("take", show_scope(scope), tuple(types), output)
+                    del error
+            return times[schedule]
+
+        ordered = _in_order(pools)
+        for count, schedule in enumerate(ordered):
+            if count and monotonic() - begin > seconds / 2 and min(times.values()) < inf:
+                break
+            if monotonic() - begin > 4 * seconds:
+                break
+            attempt(schedule)
+        while monotonic() - begin < seconds and times:
+            leaders = sorted(times, key=lambda s: times[s])[:2]
+            if not any(attempt(near) is not None for near in _near(leaders, pools, times)):
+                break
+        ranked = [s for s in sorted(times, key=lambda s: (times[s], show(s))) if times[s] < inf][:LAST]
+        for schedule in ranked:
+            attempt(schedule, LONGER)
+        rows = []
+        winner = None
+        for schedule in sorted(ranked, key=lambda s: times[s]):
+            if winner is None:
+                try:
+                    wrong = self._ask("right", show(schedule))
+                except ChildError as error:
+                    wrong = str(error)
+                    if self._child is None:
+                        self._ask("take", show_scope(scope), tuple(types), output)
+                if wrong:
+                    continue
+                winner = schedule
+            rows.append(Measurement(self._workload(scope, types), self.backend, self.machine.key, show(schedule), times[schedule]))
+        if rows:
+            self.database.put_many(rows)
+        return winner
+
+    def _ask(self, verb: str, *arguments: object) -> object:
+        if self._child is None:
+            self._child = Child(
+                "the compiler of kernels",
+                "tensaurus.tuning.trial:Trials",
+                self.cpu,
+                timeout=LONG,
+                environment={"HL_NUM_THREADS": str(self.machine.threads)},
+            )
+        try:
+            return self._child.ask(verb, *arguments)
+        except ChildError:
+            if not self._child.alive:
+                self._child.close()
+                self._child = None
+            raise
+
+    def close(self) -> None:
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+
+def _in_order(pools: Sequence[Sequence[Sketch]]) -> Iterator[Schedule]:
+    """One sketch of each nest, the most promising first; the nests' own orders go side by side."""
+    longest = max(map(len, pools), default=0)
+    done = set()
+    for place in range(longest):
+        schedule = tuple(pool[min(place, len(pool) - 1)] for pool in pools)
+        if schedule not in done:
+            done.add(schedule)
+            yield schedule
+
+
+def _near(
+    leaders: Sequence[Schedule], pools: Sequence[Sequence[Sketch]], times: dict[Schedule, float]
+) -> list[Schedule]:
+    """The next untried schedule that differs from a leader in one sketch, by one parameter where there is one."""
+    for leader in leaders:
+        for place, pool in enumerate(pools):
+            near = sorted(
+                (s for s in pool if s != leader[place] and type(s) is type(leader[place])),
+                key=lambda s: _distance(s, leader[place]),
+            )
+            for sketch in near:
+                schedule = (*leader[:place], sketch, *leader[place + 1 :])
+                if schedule not in times and _distance(sketch, leader[place]) <= 2:
+                    return [schedule]
+    return []
+
+
+def _distance(a: Sketch, b: Sketch) -> int:
+    """In how many parameters two sketches of one kind differ."""
+    return sum(getattr(a, f.name) != getattr(b, f.name) for f in fields(a))
