@@ -132,6 +132,7 @@ class _Search:
         self.limits, self.program = limits, program
         self.graph = EGraph()
         self.roots = [self.graph.adopt(node) for _, node in program.outputs]
+        self.graph.programs.append(program)
         self.own = len(self.graph.heads)  # e-nodes before this one are the program's
         self.costs = Costs(limits.alone)
         self.programs = Programs()
