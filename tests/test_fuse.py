@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 from op_samples import Sample, declared_samples
-from small_programs import attention, graph_of, node, program, residual, small
+from small_programs import attention, graph_of, node, residual, small
 
-from tensaurus.algebra.field import Reals
 from tensaurus.algebra.expr import Tensor
+from tensaurus.algebra.field import Reals
 from tensaurus.algebra.size import Symbol, polynomial
 from tensaurus.algebra.walk import scopes, tensors
 from tensaurus.backends.reference import evaluate
@@ -110,7 +110,8 @@ def require_equal(whole: Program, feeds: dict[str, Any], least: int = 1) -> list
         (left,), (right,) = equation.left, equation.right
         assert right.op is EOP and left.types == right.types == piece.root.types
         assert equation.evidence.by == "algebra"
-        given = {leaf.attribute("name"): known[arg] for leaf, arg in zip(equation.leaves, piece.leaves)}
+        pairs = zip(equation.leaves, piece.leaves, strict=True)
+        given = {leaf.attribute("name"): known[arg] for leaf, arg in pairs}
         made = evaluate(Program(equation.leaves, (("y", right),)), given, Reals())["y"]
         expected = known[piece.root]
         assert np.asarray(made).dtype == np.asarray(expected).dtype and made.shape == expected.shape
@@ -180,16 +181,16 @@ def elementwise() -> list[str]:
             value = apply(op, [tensor("x", 2, 3)])
         except (Untypable, TypeError):
             continue
-        kind = access(value)
-        if kind is not None and kind.work and 0 in kind.pointwise and value.tensor == TensorType("float32", (2, 3)):
+        kind, same = access(value), value.tensor == TensorType("float32", (2, 3))
+        if kind is not None and kind.work and 0 in kind.pointwise and same:
             found.append(op.name)
     return sorted(found)
 
 
 def contractions() -> list[Sample]:
     """Examples of products that are added up, of floats."""
-    calls = [(s, applied(s, False)[0]) for s in whole_samples() if s.op is not EOP]
-    kinds = [(s, access(call)) for s, call in calls if len(call.types) == 1 and call.tensor.dtype == "float32"]
+    calls = [(s, item(applied(s, False)[0], 0)) for s in whole_samples() if s.op is not EOP]
+    kinds = [(s, access(call)) for s, call in calls if call.tensor.dtype == "float32"]
     return [s for s, kind in kinds if kind is not None and kind.product]
 
 
@@ -211,13 +212,14 @@ def test_every_contraction_takes_its_epilogue(sample: Sample) -> None:
         feeds["bias"] = np.random.default_rng(1).standard_normal(call.tensor.shape)
         root = node("Mul", node(name, node("Add", call, bias)), number(2.0))
         whole = over(root)
-        assert any(p.root is root and call in p.inner and len(p.leaves) == len(whole.inputs) for p in pieces(whole))
+        found = [p for p in pieces(whole) if p.root is root and call in p.inner]
+        assert any(set(p.leaves) == set(whole.inputs) for p in found)
         require_equal(whole, feeds)
 
 
 KINDS = {
     "maps": "Relu Add Concat Slice Pad Transpose Reshape Expand Where Gather DepthToSpace Tile",
-    "rows": "Softmax LogSoftmax LayerNormalization InstanceNormalization ReduceMean ReduceMax GlobalAveragePool",
+    "rows": "Softmax LogSoftmax LayerNormalization InstanceNormalization ReduceMean GlobalAveragePool",
     "windows": "MaxPool AveragePool LpPool",
     "product": "Conv ConvTranspose MatMul Gemm",
 }
@@ -228,7 +230,9 @@ def test_kinds_of_operators_follow_from_their_expressions(kind: str) -> None:
     for name in KINDS[kind].split():
         for sample in (s for s in whole_samples() if s.op.name == name):
             found = access(item(applied(sample, False)[0], 0))
-            assert found is not None
+            if found is None:
+                assert 0 in item(applied(sample, False)[0], 0).tensor.shape
+                continue
             trivial = found.maps or "kernel_shape=(1,1)" in sample.example.text  # a window of one element
             assert getattr(found, kind) or (kind != "product" and trivial) or kind == "windows" and found.rows
 
@@ -274,7 +278,7 @@ def test_what_others_read_is_repeated_only_where_that_is_cheap() -> None:
     require_equal(whole, drawn(whole))
     found = fused(whole)
     assert ["Add", "Relu", "Tanh"] in found and ["Mul", "Relu", "Sigmoid"] in found
-    assert all(group.count("Conv") == 0 or group == ["Conv"] or set(group) == {"Conv", "Relu"} for group in found)
+    assert {tuple(group) for group in found if "Conv" in group} == {("Conv",)}  # whose relu another computes
 
 
 def test_joined_contractions_take_turns() -> None:
@@ -339,7 +343,8 @@ def test_regions_that_are_equal_have_one_kernel() -> None:
     second = node("Relu", node("Add", z, conv(first, "b", 3, 3, 1, 1)))
     whole = over(second)
     found = {f.kernel.attribute("scope"): len(f.places) for f in Fuse().of(whole)}
-    pairs = [composition(p) for p in pieces(whole) if names(p) == ["Add", "Conv", "Relu"]]
+    alike = [p for p in pieces(whole) if names(p) == ["Add", "Conv", "Relu"]]
+    pairs = [composition(p) for p in alike if p.root in (first, second)]
     kernels = {e.right[0].attribute("scope") for e in pairs if e is not None and len(e.leaves) == 3}
     assert len(kernels) == 1 and found[kernels.pop()] == 2
 
@@ -352,7 +357,7 @@ def test_many_operators_make_bounded_regions() -> None:
     sizes = [len(piece.inner) for piece in pieces(whole)]
     assert max(sizes) == NODES and sum(sizes) >= 3 * NODES
     wide = node("Concat", *(tensor(f"x{k}", 1, 2) for k in range(LEAVES + 1)), axis=1)
-    assert fused(over(node("Relu", wide))) == [["Relu"]] or all("Concat" not in g for g in fused(over(node("Relu", wide))))
+    assert fused(over(node("Relu", wide))) == [["Relu"]]
 
 
 def test_shared_values_do_not_multiply() -> None:
@@ -402,7 +407,7 @@ def test_attention_is_a_region() -> None:
 
 
 def test_regions_of_bert() -> None:
-    """A layer: two attentions' products with softmax and what is between, six products, two normalisations."""
+    """Of each layer both products of the attention with what is between, GELU, two normalisations."""
     found = fused(model("bert_base"))
     whole = [g for g in found if "Softmax" in g and g.count("MatMul") == 2]
     assert len(whole) >= 12
@@ -415,9 +420,21 @@ def test_regions_of_mobile_and_cell_networks() -> None:
     found = fused(model("mobilenetv2"))
     assert sum(g == ["BatchNormalization", "Clip", "Conv"] for g in found) >= 35
     assert sum(g == ["Add", "BatchNormalization", "Conv"] for g in found) >= 10
-    found = fused(model("nasnet_a"))
-    assert sum(g == ["Conv", "Relu"] for g in found) > 20  # the activation in front
-    assert any(g.count("AveragePool") == 2 and "Add" in g for g in found)
+    cells = pieces(model("nasnet_a"))
+    before = [(n.args[0], p) for p in cells for n in p.inner if n.op.name == "Conv"]
+    assert sum(x in p.inner and x.op.name == "Relu" for x, p in before if x is not None) > 100
+    assert any("AveragePool" in names(p) and "Add" in names(p) for p in cells)
+
+
+def test_poolings_side_by_side_are_a_region_and_one_after_the_other_are_none() -> None:
+    pool = {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1), "strides": (2, 2)}
+    first, second = (node("AveragePool", tensor(name, 2, 3, 9, 9), **pool) for name in "xy")
+    joined = node("Add", first, second)
+    whole = over(node("MaxPool", joined, kernel_shape=(2, 2)))
+    require_equal(whole, drawn(whole))
+    found = fused(whole)
+    assert ["Add", "AveragePool", "AveragePool"] in found and ["Add", "MaxPool"] in found
+    assert not any({"AveragePool", "MaxPool"} <= set(group) for group in found)
 
 
 def test_a_large_model_takes_seconds() -> None:
@@ -431,7 +448,8 @@ def test_one_model_has_one_list() -> None:
     script = (
         "from tensaurus.zoo.catalog import find; from tensaurus.graph.onnx_import import import_model;"
         "from tensaurus.fuse import Fuse; from tensaurus.graph.text import workload;"
-        "print([(f.gain, len(f.places), workload(f.kernel)) for f in Fuse().of(import_model(find('fsrcnn').model(1)))])"
+        "found = Fuse().of(import_model(find('fsrcnn').model(1)));"
+        "print([(f.gain, len(f.places), workload(f.kernel)) for f in found])"
     )
     texts = {
         subprocess.run(
@@ -461,7 +479,7 @@ def test_it_is_replayed_on_smaller_sizes() -> None:
 def test_a_wrong_composition_is_no_proof_and_is_refuted() -> None:
     x, y = (tensor(name, 3, 4) for name in "xy")
     right, wrong = (over(node("Relu", node(op, x, y))) for op in ("Sub", "Add"))
-    (good, bad) = (next(e for p in pieces(w) if (e := composition(p)) and len(e.leaves) == 2) for w in (right, wrong))
+    good, bad = (e for w in (right, wrong) for p in pieces(w) if (e := composition(p)))
     swapped = apply(EOP, list(reversed(good.leaves)), {"scope": good.right[0].attribute("scope")})
     for other in (bad.right[0], swapped):
         claimed = replace(good, right=(other,), ground=partial(_shown, good.left[0], other, good.leaves))

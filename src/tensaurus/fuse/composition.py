@@ -1,8 +1,8 @@
 """A region and the eOperator that is its composition, as an equation.
 
-What a stage computes once and several read stays a scope of its own; constants of one number are numbers in
-the scope, all others are arguments.  Regions that are equal up to the names and the order of what they read
-have one scope.
+What a stage computes once and several read stays a scope of its own (`fuse/stage`); constants of one number
+are numbers in the scope, all others are arguments.  Regions that are equal up to the names and the order of
+what they read have one scope.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from tensaurus.algebra.expr import Body, Call, Const, Read, Scope, Source, Tenso
 from tensaurus.algebra.intern import interned
 from tensaurus.algebra.typing import dtype_of
 from tensaurus.algebra.walk import Rewriting, replace_tensors, tensors
+from tensaurus.fuse.stage import merged
 from tensaurus.graph.expression import expressions
 from tensaurus.graph.node import CONSTANT, ITEM, Node, again, apply, source
 from tensaurus.graph.piece import Piece
@@ -107,7 +108,7 @@ def _scope(root: Node, leaves: tuple[Node, ...]) -> Scope:
             number = Tensor(f"c{len(values)}", node.tensor.shape, node.tensor.dtype)
             given[node], values[number] = number, Const(value)
     (scope,) = expressions([root], given)
-    return interned(_Numbered(values).scope(scope))
+    return merged(_Numbered(values).scope(scope))
 
 
 class _Numbered(Rewriting):

@@ -153,21 +153,25 @@ class _Flow:
         """
         region, repeated = set(start), set[Node]()
         waiting: list[tuple[int, Node]] = []
-        seen: set[Node] = set()
+        leaves: set[Node] = set()
 
         def look_below(node: Node) -> None:
             for arg in self._inputs(node):
-                if arg in self.access and arg not in seen and arg not in region:
-                    seen.add(arg)
-                    heappush(waiting, (-self.place[arg], arg))
+                if arg not in leaves and arg not in region and not is_literal(arg):
+                    leaves.add(arg)
+                    if arg in self.access:
+                        heappush(waiting, (-self.place[arg], arg))
 
         for node in start:
             look_below(node)
         while waiting and len(region) < NODES:
             _, node = heappop(waiting)
             own = self._inside(node, region) and self.readers[node].isdisjoint(repeated)
+            if len(leaves.union(self._inputs(node))) > LEAVES:
+                continue
             if (own or repeating and self._cheap(node)) and allowed(self.access[node]):
                 region.add(node)
+                leaves.remove(node)
                 if not own:
                     repeated.add(node)
                 look_below(node)
