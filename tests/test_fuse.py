@@ -8,13 +8,18 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
+from math import inf
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from op_samples import Sample, declared_samples
-from small_programs import attention, graph_of, node, residual, small
+from small_programs import attention, graph_of, node, residual, small, whole_library
+from small_programs import model as small_model
 
 from tensaurus.algebra.expr import Tensor
 from tensaurus.algebra.field import Reals
@@ -22,12 +27,17 @@ from tensaurus.algebra.size import Symbol, polynomial
 from tensaurus.algebra.walk import scopes, tensors
 from tensaurus.backends.reference import evaluate
 from tensaurus.cost.demand import operations
+from tensaurus.cost.observe import Observer
+from tensaurus.cost.operators import OperatorCosts
+from tensaurus.cost.ration import Rationed
 from tensaurus.cost.roofline import ONE_CORE, estimate
+from tensaurus.driver import contenders
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.finder import find_all
 from tensaurus.egraph.proof import prove
 from tensaurus.equivalence.chain import check_rewrites, refutation
 from tensaurus.extraction.improve import quick
+from tensaurus.extraction.problem import Choice, Problem
 from tensaurus.fuse import Fuse
 from tensaurus.fuse.access import access
 from tensaurus.fuse.composition import _shown, composition
@@ -39,8 +49,10 @@ from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program, topological
 from tensaurus.graph.text import parse_program, show, table
 from tensaurus.ops import TensorType, Untypable, registry
+from tensaurus.optimize import optimize
 from tensaurus.rules.equation import Equation
 from tensaurus.search.candidate import Candidate, Rewritten
+from tensaurus.search.saturation import Saturation
 from tensaurus.zoo.catalog import find
 
 EOP = registry["eop"]
@@ -537,3 +549,131 @@ def test_fusions_are_fused_again() -> None:
     again = next(e for p in pieces(whole) if (e := composition(p)) and len(p.inner) == 2)
     assert again.right[0].attrs == direct.right[0].attrs
     assert [composition(p) for p in pieces(over(kernel))] == [None]
+
+
+# ------------------------------------------------------------------------------- programs drawn at random
+
+
+def _sliced(x: Node, y: Node) -> Node:
+    return node("Slice", node("Concat", x, y, axis=1), starts=(2,), ends=(6,), axes=(1,))
+
+
+def _parted(x: Node) -> Node:
+    parts = apply(registry["Split"], [x], {"axis": 0, "split": (1, 3)}, 0)
+    return node("Concat", item(parts, 1), item(parts, 0), axis=0)
+
+
+STEPS: dict[str, Any] = {
+    "relu": lambda x, y: node("Relu", x),
+    "exp": lambda x, y: node("Tanh", x),
+    "add": lambda x, y: node("Add", x, y),
+    "mul": lambda x, y: node("Mul", x, y),
+    "half": lambda x, y: node("Mul", x, number(0.5)),
+    "turned": lambda x, y: node("Transpose", x, perm=(1, 0)),
+    "product": lambda x, y: node("MatMul", x, y),
+    "softmax": lambda x, y: node("Softmax", x, axis=-1),
+    "mean": lambda x, y: node("Sub", x, node("ReduceMean", x, axes=(1,))),
+    "joined": _sliced,
+    "shaped": lambda x, y: node("Reshape", node("Relu", node("Reshape", x, shape=(2, 8))), shape=(4, 4)),
+    "parted": lambda x, y: _parted(x),
+}
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> Program:
+    values = [tensor(name, 4, 4) for name in "xy"]
+    for name in draw(st.lists(st.sampled_from(sorted(STEPS)), min_size=2, max_size=12)):
+        pair = (values[-1 - draw(st.integers(0, min(3, len(values) - 1)))] for _ in range(2))
+        values.append(STEPS[name](*pair))
+    others = draw(st.lists(st.sampled_from(values[2:]), max_size=2))
+    return over(*dict.fromkeys([values[-1], *others]))
+
+
+@settings(max_examples=40)
+@given(programs(), st.integers(0, 3))
+def test_random_programs_stay_what_they_are(whole: Program, seed: int) -> None:
+    feeds = drawn(whole, seed)
+    require_equal(whole, feeds, least=0)
+    graph, roots = graph_of(whole)
+    graph.programs.append(whole)
+    find_all(graph, [Fuse()], 1000)
+    choices = Choices(graph, roots)
+    prices = [(1.0 if piece.root.op is EOP else 2.0) for piece in choices.pieces]
+    made = choices.program(whole, quick(choices.problem(choices.keyed(prices))))
+    assert sum(1 for _ in made.active) <= sum(1 for _ in whole.active)
+    expected = evaluate(whole, feeds, Reals())
+    for name, value in evaluate(made, feeds, Reals()).items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-8, atol=1e-8)
+    proof = prove(graph, list(zip(roots, made.roots, strict=True)))
+    assert proof.holds() and all(e.evidence.by == "algebra" for e in proof.equations)
+
+
+# ----------------------------------------------------------------------------------- within the optimizer
+
+
+class Seconds:
+    """What pieces cost: an eOperator a tenth; how many were measured."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, float] = {}
+
+    def known(self, piece: Piece) -> float | None:
+        return self.times.get(piece.text)
+
+    def measure(self, piece: Piece) -> float:
+        return self.times.setdefault(piece.text, 0.1 if piece.root.op is EOP else 1.0)
+
+    def estimate(self, piece: Piece) -> float:
+        return 0.05
+
+
+@pytest.mark.parametrize("ration", [0, 1, 100])
+def test_a_search_measures_no_more_kernels_than_it_may(ration: int) -> None:
+    whole = small(residual)
+    seconds = Seconds()
+    search = Saturation(whole_library(), Rationed(seconds, ration), [quick_extractor], finders=[Fuse()])
+    best = search.run(whole).candidates[0].program
+    kernels = {n.attrs for n in best.active if n.op is EOP}
+    measured = [text for text in seconds.times if "eop" in text]
+    assert len(measured) <= ration and len(kernels) <= len(measured)
+    assert kernels or ration < 100
+    feeds = drawn(whole)
+    expected, found = (evaluate(p, feeds, Reals()) for p in (whole, best))
+    for name, value in found.items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-6, atol=1e-6)
+
+
+def quick_extractor(problem: Problem, limit: float, start: Choice | None) -> Choice:
+    return quick(problem)
+
+
+def test_what_is_known_costs_no_ration() -> None:
+    x = tensor("x", 3, 4)
+    first, second = (
+        Piece.of(composition(pieces(over(node(name, x)))[0]).right[0])  # type: ignore[union-attr]
+        for name in ("Relu", "Tanh")
+    )
+    plain, seconds = Piece.of(node("Relu", x)), Seconds()
+    seconds.measure(first)
+    costs = Rationed(seconds, 0)
+    assert costs.known(first) == costs.measure(first) == 0.1
+    assert costs.known(second) == costs.measure(second) == inf and costs.estimate(second) == 0.05
+    assert costs.known(plain) is None and costs.measure(plain) == 1.0
+
+
+def test_the_optimizer_takes_fusions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without kernels they expand to standard operators, are measured as such, replayed and compared."""
+
+    def seconds(costs: OperatorCosts, piece: Piece, text: str) -> float:
+        return sum(0.1 if n.op is EOP else 1.0 for n in piece.inner)
+
+    monkeypatch.setattr(OperatorCosts, "_measure", seconds)
+    monkeypatch.setattr(Observer, "__call__", lambda self, program: None)
+    monkeypatch.setattr(
+        contenders, "model_times", lambda builds, *rest, **turn: [2.0, *[1.0] * (len(builds) - 1)]
+    )
+    database = tmp_path / "db.sqlite"
+    made = optimize(small_model(residual), finders=[Fuse()], steps=20, search="saturation", database=database)
+    assert made.summary.equivalence.passed and made.speedup == 2
+    assert any(name.startswith("fused-") for name in made.evidence)
+    assert all(text.startswith("proved(algebra") for name, text in made.evidence.items() if "fused-" in name)
