@@ -6,13 +6,13 @@ nothing is computed twice; where repeating it costs less than writing it, in spi
     maps        trees of elementwise, broadcast and layout operators
     rows        those with reductions of whole dimensions, all of one length: softmax, normalisations
     windows     poolings, with the maps after and before them
-    products    one contraction, alone, with the maps after it, and with those before it: layouts, or all
+    products    one contraction, alone, with the maps after it, and with those before it that follow no other
     attention   a contraction of rows that are computed of another contraction's
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from heapq import heappop, heappush
 from math import inf
 from typing import TypeAlias
@@ -31,7 +31,7 @@ NODES = 40  # operators of one region
 LEAVES = 24  # arguments of one kernel
 
 Region: TypeAlias = frozenset[Node]
-Allowed: TypeAlias = Callable[[Access], bool]
+Allowed: TypeAlias = Callable[[Node], bool]
 
 
 def regions(program: Program, roofline: Roofline) -> tuple[Piece, ...]:
@@ -44,14 +44,6 @@ def is_literal(node: Node) -> bool:
     return scalar_value(node) is not None and "float" in node.tensor.dtype
 
 
-def _maps(found: Access) -> bool:
-    return found.maps
-
-
-def _layout(found: Access) -> bool:
-    return found.maps and not found.work
-
-
 class _Flow:
     """Who reads what in a program."""
 
@@ -61,6 +53,7 @@ class _Flow:
         self.access: dict[Node, Access] = {}
         self.readers: dict[Node, set[Node]] = {}
         self.outputs = set(program.roots)
+        self.following: set[Node] = set()  # maps that may be computed where a contraction or pooling is
         split: dict[Node | None, bool] = {}  # calls of several outputs: whether each is a value of its own
         for number, node in enumerate(program.nodes):
             self.place[node] = number
@@ -97,23 +90,40 @@ class _Flow:
         cones = list(self._cones())
         yield from cones
         for cone in cones:
-            yield self.grown(cone, _maps, repeating=True)
+            yield self.grown(cone, self._maps, repeating=True)
         yield from self._rows()
-        for node in self._downwards():
-            if not self.access[node].maps:
-                yield frozenset([node])
-        for node in self._downwards():
-            if self.access[node].product:
-                own = frozenset([node])
-                after = [cone | own for cone in cones if self._follows(cone, own)]
-                for region in (own, *after):
-                    yield from self._with_prologue(region)
-                    yield from self._attention(region, node)
-        for cone in (*cones, frozenset[Node]()):
-            yield from self._windows(cone)
+        cores = [node for node in self._downwards() if not self.access[node].maps]
+        after: dict[Node, list[Region]] = {core: [] for core in cores}
+        for core in cores:
+            yield frozenset([core])
+            for cone in cones:
+                if following := self._following(cone, core):
+                    after[core].append(cone)
+                    self.following |= following
+        for core in cores:
+            if self.access[core].product:
+                for cone in (frozenset[Node](), *after[core]):
+                    yield from self._with_prologue(cone | {core})
+                    yield from self._attention(cone | {core}, core)
+            elif self.access[core].windows:
+                yield from self._with_prologue(frozenset([core]))
+        for cone in cones:
+            beside = [core for core in cores if self.access[core].windows and cone in after[core]]
+            if beside:
+                yield from self._with_prologue(cone.union(beside))
 
     def _downwards(self) -> Iterator[Node]:
         return iter(sorted(self.access, key=self.place.__getitem__, reverse=True))
+
+    def _maps(self, node: Node) -> bool:
+        return self.access[node].maps
+
+    def _layouts(self, node: Node) -> bool:
+        return self.access[node].maps and not self.access[node].work
+
+    def _free(self, node: Node) -> bool:
+        """Maps that need not be computed before a contraction, as they are after another."""
+        return self._layouts(node) or self.access[node].maps and node not in self.following
 
     def _cones(self) -> Iterator[Region]:
         """Maximal trees of maps, and below where several contractions come together those of each."""
@@ -122,11 +132,11 @@ class _Flow:
         for root in roots:
             if root in taken:
                 continue
-            cone = self.grown(frozenset([root]), _maps)
+            cone = self.grown(frozenset([root]), self._maps)
             taken |= cone
             yield cone
             for part in sorted(self._parts(cone), key=self.place.__getitem__):
-                yield self.grown(frozenset([part]), _maps)
+                yield self.grown(frozenset([part]), self._maps)
 
     def _parts(self, cone: Region) -> set[Node]:
         """Values of a tree that are joined, each computed of contractions of its own."""
@@ -169,7 +179,7 @@ class _Flow:
             own = self._inside(node, region) and self.readers[node].isdisjoint(repeated)
             if len(leaves.union(self._inputs(node))) > LEAVES:
                 continue
-            if (own or repeating and self._cheap(node)) and allowed(self.access[node]):
+            if (own or repeating and self._cheap(node)) and allowed(node):
                 region.add(node)
                 leaves.remove(node)
                 if not own:
@@ -189,14 +199,14 @@ class _Flow:
             return False
         return self.roofline.seconds(self.access[node].work, 0) <= self.roofline.seconds(0, size)
 
-    def _follows(self, cone: Region, cores: Iterable[Node]) -> bool:
-        """Whether the maps can be applied to each element of the cores where it is computed.
+    def _following(self, cone: Region, core: Node) -> set[Node]:
+        """The maps that are computed of the core; none where they cannot be where its elements are.
 
-        Nothing else reads the cores, every element is needed at one place, and no element is needed twice.
+        Nothing else reads the core, every element is needed at one place, and no element is needed twice.
         """
-        carrying = set(cores)
-        if not all(self._inside(core, cone) for core in carrying):
-            return False
+        if not self._inside(core, cone):
+            return set()
+        carrying = {core}
         reading: dict[Node, list[bool]] = {}
         for node in sorted(cone, key=self.place.__getitem__):
             for number, arg in enumerate(arguments(node)):
@@ -204,33 +214,35 @@ class _Flow:
                     continue
                 found = self.access[node]
                 if elements(node) > elements(arg) or number not in found.once:
-                    return False
+                    return set()
                 carrying.add(node)
                 reading.setdefault(arg, []).append(number in found.pointwise)
-        return all(len(ways) == 1 or all(ways) for ways in reading.values())
+        one_place = all(len(ways) == 1 or all(ways) for ways in reading.values())
+        return carrying - {core} if one_place else set()
 
     def _with_prologue(self, region: Region) -> Iterator[Region]:
+        """Alone; with what is laid out before it; with what is computed before it, too."""
         yield region
-        yield self.grown(region, _layout, repeating=True)
-        yield self.grown(region, _maps)
-        yield self.grown(region, _maps, repeating=True)
+        yield self.grown(region, self._layouts, repeating=True)
+        yield self.grown(region, self._free)
+        yield self.grown(region, self._free, repeating=True)
 
     def _cores(self, region: Region, wanted: Allowed) -> list[Node]:
         """What the region alone reads."""
         below = dict.fromkeys(arg for node in region for arg in self._inputs(node) if arg not in region)
-        found = [n for n in below if n in self.access and wanted(self.access[n]) and self._inside(n, region)]
+        found = [n for n in below if n in self.access and wanted(n) and self._inside(n, region)]
         return sorted(found, key=self.place.__getitem__)
 
     def _attention(self, region: Region, product: Node) -> Iterator[Region]:
         """The contraction with rows before it that are computed of another contraction's.
 
-        A pair without rows between (depthwise after pointwise) would grow by `_maps` instead.
+        A pair without rows between (depthwise after pointwise) would grow by `_free` instead.
         """
-        between = self.grown(region, _alike())
+        between = self.grown(region, self._alike())
         if not any(self.access[node].rows for node in between - region):
             return
         widest = max((elements(arg) for arg in self._inputs(product) if arg in between), default=0)
-        for core in self._cores(between, lambda found: found.product):
+        for core in self._cores(between, lambda node: self.access[node].product):
             if elements(core) <= widest:  # else its rows are summed up, and little is read of them
                 yield from self._with_prologue(between | {core})
 
@@ -241,35 +253,24 @@ class _Flow:
             found = self.access[root]
             if root in taken or not (found.maps or found.rows and not found.product):
                 continue
-            region = self.grown(frozenset([root]), _alike(found.rows))
+            region = self.grown(frozenset([root]), self._alike(found.rows))
             taken |= region
             if any(self.access[node].rows for node in region):
                 yield region
-                yield self.grown(frozenset([root]), _alike(found.rows), repeating=True)
+                yield self.grown(frozenset([root]), self._alike(found.rows), repeating=True)
 
-    def _windows(self, cone: Region) -> Iterator[Region]:
-        """Poolings that the maps read, side by side, and what they read."""
-        if cone:
-            found = [n for n in self._cores(cone, lambda a: a.windows) if self._follows(cone, [n])]
-            if found:
-                yield from self._with_prologue(cone.union(found))
-            return
-        for node in self._downwards():
-            if self.access[node].windows:
-                yield from self._with_prologue(frozenset([node]))
+    def _alike(self, rows: frozenset[int] = frozenset()) -> Allowed:
+        """Maps, and reductions of whole dimensions that are as long as the first of them."""
+        length = max(rows, default=inf)
 
-
-def _alike(rows: frozenset[int] = frozenset()) -> Allowed:
-    """Maps, and reductions of whole dimensions that are as long as the first of them."""
-    length = max(rows, default=inf)
-
-    def allowed(found: Access) -> bool:
-        nonlocal length
-        if found.maps:
+        def allowed(node: Node) -> bool:
+            nonlocal length
+            found = self.access[node]
+            if found.maps:
+                return True
+            if found.product or not found.rows or length < inf and max(found.rows) != length:
+                return False
+            length = max(found.rows)
             return True
-        if found.product or not found.rows or length < inf and max(found.rows) != length:
-            return False
-        length = max(found.rows)
-        return True
 
-    return allowed
+        return allowed
