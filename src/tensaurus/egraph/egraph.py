@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from tensaurus.egraph.analysis import Analysis, analysed, typed
 from tensaurus.egraph.head import Head, operator_head
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
+from tensaurus.graph.program import Program
 from tensaurus.ops import Op
 from tensaurus.rules.equation import Equation
 from tensaurus.rules.match import scalar_value
@@ -43,6 +44,7 @@ class EGraph:
         self.readers: dict[int, list[int]] = {}  # of each class, the e-nodes that read it
         self.sources: list[Source] = []  # of the edges in the proof forest
         self.changed: set[int] = set()  # classes with new members since they were last asked for
+        self.programs: list[Program] = []  # that are in it and good, for finders that look at programs
         self.learnt = 0  # how often more was found out of a class than of its members
         self.parents: list[int] = []  # of each e-node, one nearer to its class, which is its own
         self.known: dict[tuple[Any, ...], int] = {}  # e-node of each head and classes of its arguments, flat

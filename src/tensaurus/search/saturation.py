@@ -25,7 +25,7 @@ from tensaurus.egraph.check import Refutation
 from tensaurus.egraph.choices import Choices, Place
 from tensaurus.egraph.commuting import commute
 from tensaurus.egraph.egraph import EGraph
-from tensaurus.egraph.finder import Finder, enter
+from tensaurus.egraph.finder import Finder, enter, find_all
 from tensaurus.egraph.fusion import fusions
 from tensaurus.egraph.nesting import nest
 from tensaurus.egraph.pattern import Pattern
@@ -49,7 +49,7 @@ SHARE = 0.25  # of the time that is left, for one extraction
 PATIENCE = 30.0  # seconds of one extraction where there is no deadline
 LOOKS, FIRST = 12, 4  # programs run as a whole, at most, and those before that read no more constants
 GAIN = 5e-4  # a new best program is cheaper by at least this share: measurements are no finer
-ENTERING = 10_000  # e-nodes at most that another search's programs may add
+ENTERING = 10_000  # e-nodes at most that another search's programs, or a look at one, may add
 
 
 def _nobody(program: Program) -> Outcome | None:
@@ -168,6 +168,14 @@ class _Search:
                 most = max(self.limits.memory, choices.memory(choice))
             elif choices.memory(choice) <= most:
                 self.estimated = choices.program(self.program, choice), totals
+        self._show(self.estimated[0] if self.estimated else self.program)
+
+    def _show(self, program: Program) -> bool:
+        """Let the finders look at a program that was extracted; whether they found more."""
+        if not self.limits.finders or self._overdue():
+            return False
+        self.graph.programs = [program]
+        return find_all(self.graph, self.limits.finders, len(self.graph) + ENTERING) > 0
 
     def settle(self) -> None:
         """Extract, measure and run until the cheapest program is one that was run."""
@@ -221,7 +229,10 @@ class _Search:
         """The cheapest program, when its fusions are known."""
         while True:
             best = self._cheapest(self._choices())
-            if best is None or not self._learn_fusions(best.entry.program):
+            if best is None:
+                return None
+            shown = self._show(best.entry.program)
+            if not self._learn_fusions(best.entry.program) and not shown:
                 return best
 
     def _learn_fusions(self, program: Program) -> bool:

@@ -1,0 +1,46 @@
+"""So many kernels and no more: each that is measured was compiled and tuned before, which takes seconds."""
+
+from __future__ import annotations
+
+from math import inf
+
+from tensaurus.cost.costs import Alone
+from tensaurus.graph.piece import Piece
+from tensaurus.ops.eop import eop
+
+__all__ = ["Rationed"]
+
+
+class Rationed:
+    """Costs of pieces by themselves, where at most so many pieces with eOperators are measured.
+
+    Once these are spent, an eOperator that nobody has measured is no choice: it costs infinity.  What was
+    known before costs nothing, so a second run, from the database, goes on where the first one ended.
+    """
+
+    def __init__(self, alone: Alone, kernels: int):
+        self.alone, self.left = alone, kernels
+
+    def known(self, piece: Piece) -> float | None:
+        """Seconds, where they were measured; infinite where they never will be."""
+        seconds = self.alone.known(piece)
+        return inf if seconds is None and self._spent(piece) else seconds
+
+    def measure(self, piece: Piece) -> float:
+        """Seconds; measured now unless they are known."""
+        if self.alone.known(piece) is None:
+            if self._spent(piece):
+                return inf
+            self.left -= _generated(piece)
+        return self.alone.measure(piece)
+
+    def estimate(self, piece: Piece) -> float:
+        """Seconds by arithmetic and traffic alone."""
+        return self.alone.estimate(piece)
+
+    def _spent(self, piece: Piece) -> bool:
+        return self.left <= 0 and _generated(piece)
+
+
+def _generated(piece: Piece) -> bool:
+    return any(node.op is eop for node in piece.inner)
