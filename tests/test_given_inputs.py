@@ -120,7 +120,7 @@ def test_an_input_with_a_default_may_be_given() -> None:
 def test_models_are_timed_on_what_is_given(backend: str) -> None:
     model = parsed("(float[n, 3] x) => (float[n, 3] y) { y = Relu (x) }")
     build = Build(model.SerializeToString())
-    feeds, words = sample_feeds(model, {}, 0, build, backend, 1, given={"x": X})
+    feeds, words, _ = sample_feeds(model, {}, 0, build, backend, 1, given={"x": X})
     assert feeds["x"] is X and words == ""
 
 

@@ -119,7 +119,7 @@ class Contest:
             require_ranges(model, subject.ranges)
             folder = stack.enter_context(temporary())
             source = Build.of(model, folder, libraries_of(subject.file) if subject.file is not None else ())
-            feeds, words = sample_feeds(
+            feeds, words, _ = sample_feeds(
                 model, subject.shapes, self.seed, source, self.peers[0], threads, subject.ranges
             )
             if words:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from math import inf
+from time import monotonic
 from types import TracebackType
 
 import numpy as np
@@ -15,6 +17,7 @@ from tensaurus.cost.worker import DISTURBED, REPEATS, Round, Worker, WorkerError
 from tensaurus.graph.build import Build
 
 __all__ = [
+    "FEWEST",
     "Contender",
     "Ratio",
     "Stopwatch",
@@ -26,6 +29,8 @@ __all__ = [
     "refusal",
     "warm_up",
 ]
+
+FEWEST = 4  # rounds of a comparison, however little time there is
 
 
 @dataclass(frozen=True)
@@ -99,11 +104,12 @@ def compare(
     rounds: int = 8,
     seconds: float = 0.25,
     timeout: float = 300.0,
+    deadline: float = inf,
 ) -> list[Timing]:
     """Time the contenders in turns on the same feeds, `rounds` times about `seconds` each; in their order.
 
-    `timeout` is in seconds, for a compilation or a round. Raises WorkerError, which names the contender,
-    where one does not compile, run, or answer in time.
+    `timeout` is in seconds, for a compilation or a round; `deadline` as for `in_turns`. Raises WorkerError,
+    which names the contender, where one does not compile, run, or answer in time.
     """
     with ExitStack() as stack:
         workers = []
@@ -114,7 +120,7 @@ def compare(
             except WorkerError as error:
                 raise WorkerError(f"{contender.name}: {error}") from error
             workers.append(worker)
-        return in_turns([contender.name for contender in contenders], workers, rounds, seconds)
+        return in_turns([contender.name for contender in contenders], workers, rounds, seconds, deadline)
 
 
 def refusal(contender: Contender, feeds: Mapping[str, Array], threads: int) -> str | None:
@@ -171,33 +177,45 @@ def warm_up(worker: Worker, build: Build, feeds: Mapping[str, Array], seconds: f
     worker.time(seconds)
 
 
-def in_turns(names: Sequence[str], workers: Sequence[Worker], rounds: int, seconds: float) -> list[Timing]:
+def in_turns(
+    names: Sequence[str], workers: Sequence[Worker], rounds: int, seconds: float, deadline: float = inf
+) -> list[Timing]:
     """Time workers that are warm, one after the other, every second round the other way round.
 
+    What is disturbed is repeated where all rounds still end before the `deadline` (of `time.monotonic`);
+    without any repetition, rounds beyond the FEWEST are left out to meet it.
     Raises WorkerError, which names the contender.
     """
     taken: list[list[Round]] = [[] for _ in workers]
+    longest, left = 0.0, rounds * len(workers)  # seconds of a turn, turns
     for number in range(rounds):
+        if number >= FEWEST and monotonic() + longest * len(workers) > deadline:
+            break
         order = range(len(workers)) if number % 2 == 0 else reversed(range(len(workers)))
         for position in order:
+            left -= 1
             try:
-                taken[position].append(_calmest(workers[position], seconds))
+                turn, spent = _calmest(workers[position], seconds, deadline - left * longest)
             except WorkerError as error:
                 raise WorkerError(f"{names[position]}: {error}") from error
+            taken[position].append(turn)
+            longest = max(longest, spent)
     return [
         Timing(name, tuple(r.samples for r in rounds), sum(r.disturbance > DISTURBED for r in rounds))
         for name, rounds in zip(names, taken, strict=True)
     ]
 
 
-def _calmest(worker: Worker, seconds: float) -> Round:
-    """One round, repeated while it is disturbed; of several, the least disturbed."""
+def _calmest(worker: Worker, seconds: float, deadline: float) -> tuple[Round, float]:
+    """One turn, and how long it took; repeated while it is disturbed, if there is time: the calmest."""
+    began = monotonic()
     best = worker.time(seconds)
+    spent = monotonic() - began
     for _ in range(REPEATS):
-        if best.disturbance <= DISTURBED:
+        if best.disturbance <= DISTURBED or monotonic() + spent > deadline:
             break
         best = min(best, worker.time(seconds), key=lambda r: r.disturbance)
-    return best
+    return best, spent
 
 
 class Stopwatch:

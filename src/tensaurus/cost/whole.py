@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import inf
 
 from tensaurus.backends import Array
 from tensaurus.cost.database import Database, Measurement
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.measure import Contender, compare, ratio, refusal
+from tensaurus.cost.worker import WorkerError
 from tensaurus.graph.build import Build
 
 SECONDS = 0.25  # of a turn
@@ -24,13 +26,14 @@ def model_times(
     *,
     purpose: str = "",
     seconds: float = SECONDS,
+    deadline: float = inf,
 ) -> list[float]:
     """Seconds of one run of each model; the others are compared with the first.
 
     All are measured in one comparison, round by round, so that drift of the machine cancels out; with every
     one of them in the database for this purpose, none is measured and the times are those.  A turn takes
-    about so many seconds.  A model that the runtime refuses takes forever (inf); raises WorkerError where it
-    refuses the first.
+    about so many seconds; the `deadline` is as for `measure.in_turns`.  A model that the runtime refuses
+    takes forever (inf); raises WorkerError where it refuses the first.
     """
     sizes = " ".join(f"{name}:{list(array.shape)}" for name, array in feeds.items())
     names = [build.digest for build in builds]
@@ -40,10 +43,13 @@ def model_times(
     if all(entry is not None for entry in stored):
         return [entry.seconds for entry in stored if entry is not None]
     entries = [Contender(f"model {k}" if k else "the model", backend, b) for k, b in enumerate(builds)]
-    # with sizes fixed, a runtime's own inference may refuse a dead branch
-    running = [k for k, entry in enumerate(entries) if not k or not refusal(entry, feeds, machine.threads)]
-    contenders = [entries[k] for k in running]
-    timings = compare(contenders, feeds, threads=machine.threads, seconds=seconds)
+    running = list(range(len(entries)))
+    compared = partial(compare, feeds=feeds, threads=machine.threads, seconds=seconds, deadline=deadline)
+    try:
+        timings = compared(entries)
+    except WorkerError:  # with sizes fixed, a runtime's own inference may refuse a dead branch
+        running = [k for k in running if not k or not refusal(entries[k], feeds, machine.threads)]
+        timings = compared([entries[k] for k in running])
     base = timings[0].median
     taken = [base] + [inf] * (len(builds) - 1)
     for place, timing in zip(running[1:], timings[1:], strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from time import monotonic
 
 from tensaurus.cost.whole import AGAIN, model_times
 from tensaurus.driver.target import Target
@@ -16,6 +17,7 @@ from tensaurus.search.candidate import Candidate, Outcome
 
 __all__ = ["Contenders", "Winner", "contenders"]
 
+LONGER = "a longer --time-limit helps"
 MARGIN = 0.01  # a candidate must be faster by this share to be checked: less cannot be told from noise
 
 
@@ -67,7 +69,11 @@ class Contenders:
         """The fastest that is faster in a second measurement, too, and equal; else the original."""
         progress = self.target.progress
         faster = [row for row in self.rows if row[2] < (1 - MARGIN) * self.base]
-        for candidate, build, _ in sorted(faster, key=lambda row: row[2]):
+        limit = self.target.limit
+        for place, (candidate, build, _) in enumerate(sorted(faster, key=lambda row: row[2])):
+            if place and limit is not None and not limit.another:
+                progress.note(f"there was no time to check {len(faster) - place} more: {LONGER}")
+                break
             progress.phase("measuring it once more")
             before, after = _times(self.target, [build], AGAIN)
             if after >= before:
@@ -75,8 +81,10 @@ class Contenders:
                 progress.note(f"a program was not faster when it was measured again ({words}): thrown away")
                 continue
             progress.phase("checking that it is equal")
-            applied = (*self.bodies, candidate)
+            applied, began = (*self.bodies, candidate), monotonic()
             replay, verdict = self._checked(applied, build)
+            if limit is not None:
+                limit.checked = monotonic() - began
             for fault in verdict.faults:
                 progress.note(fault)
             if replay.passed and verdict.passed:
@@ -110,6 +118,9 @@ def contenders(target: Target, outcome: Outcome, bodies: Sequence[Candidate]) ->
     """The outcome's candidates, measured in turns with the original; what cannot be written is dropped."""
     target.progress.phase("measuring the best programs")
     kept = [candidate for candidate in outcome.candidates if candidate.step is not None or bodies]
+    if target.limit is not None and (most := target.limit.candidates) < len(kept):
+        target.progress.note(f"there was time to measure {most} of {len(kept)} programs: {LONGER}")
+        kept = kept[:most]
     pairs = list(_built(target, kept))
     base, *times = _times(target, [build for _, build in pairs])
     return Contenders(target, bodies, base, [(c, b, t) for (c, b), t in zip(pairs, times, strict=True)])
@@ -125,8 +136,10 @@ def _built(target: Target, candidates: Sequence[Candidate]) -> Iterator[tuple[Ca
 
 def _times(target: Target, builds: Sequence[Build], purpose: str = "") -> list[float]:
     """Seconds of one run of the original, and of each of these."""
-    turn = {} if target.limit is None else {"seconds": target.limit.turn}
+    limit, timed = target.limit, {}
+    if limit is not None:
+        timed = {"seconds": limit.turn, "deadline": limit.again if purpose else limit.first}
     every = [target.source, *builds]
     return model_times(
-        every, target.feeds, target.backend, target.machine, target.records, purpose=purpose, **turn
+        every, target.feeds, target.backend, target.machine, target.records, purpose=purpose, **timed
     )

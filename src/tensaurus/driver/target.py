@@ -6,7 +6,6 @@ import gc
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from time import monotonic
 from types import TracebackType
 from typing import Self
@@ -20,6 +19,7 @@ from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.roofline import Roofline
 from tensaurus.driver.options import AUTO, Options
 from tensaurus.driver.original import Original
+from tensaurus.driver.time_limit import TimeLimit
 from tensaurus.equivalence.answers import Answers
 from tensaurus.equivalence.chain import refutation
 from tensaurus.equivalence.given import given_inputs
@@ -37,32 +37,9 @@ from tensaurus.rules.rule import Rule
 from tensaurus.scratch import temporary
 from tensaurus.search.strategies import Effort, Runtime
 
-__all__ = ["Target", "TimeLimit"]
+__all__ = ["Target"]
 
-MEASURED = 0.2  # of the time limit, kept for the last measurements
-EVALUATIONS = 26  # of the float64 reference in a check of one result, about
 LEARNING = 2.0  # seconds from which on the first run of the reference counts
-SEARCHED = 0.3  # of the time limit at least is for the search, however long the check takes
-
-
-@dataclass
-class TimeLimit:
-    """Seconds for all of a run from its start on, and how many of them the last check will take, about."""
-
-    seconds: float
-    start: float
-    check: float = 0.0
-
-    @property
-    def deadline(self) -> float:
-        """Of the search (of `time.monotonic`): what comes after it is kept for measuring and checking."""
-        kept = min(self.check + MEASURED * self.seconds, (1 - SEARCHED) * self.seconds)
-        return max(self.start + self.seconds - kept, monotonic() + SEARCHED * self.seconds)
-
-    @property
-    def turn(self) -> float:
-        """Seconds of one turn of one contender, of some 60 in the last measurements."""
-        return min(0.25, max(0.02, MEASURED * self.seconds / 60))
 
 
 class Target:
@@ -120,10 +97,12 @@ class Target:
         shapes, ranges = options.shapes or {}, options.ranges
         self.given = given_inputs(options.inputs, model, shapes)
         self.progress.phase("trying it")
-        threads = self.machine.threads
-        self.feeds, words = sample_feeds(
+        threads, began = self.machine.threads, monotonic()
+        self.feeds, words, run = sample_feeds(
             model, shapes, options.seed, self.source, options.first, threads, ranges, limit, self.given
         )
+        if self.limit is not None:
+            self.limit.run, self.limit.load = run, monotonic() - began - run
         if words:
             self.progress.note(f"no sizes were given for every input; timed with {words}")
         self.backend = options.backend
@@ -131,10 +110,11 @@ class Target:
             self.backend = choose(self.source, self.feeds, threads)
             self.progress.note(f"{self.backend} is the fastest backend here")
         if self.limit is not None:
-            self.limit.check = EVALUATIONS * self._reference_seconds()
+            self.limit.reference, self.limit.lanes = self._reference()
 
-    def _reference_seconds(self) -> float:
-        """What one run of the float64 reference takes among others; its answer is kept for the check.
+    def _reference(self) -> tuple[float, int]:
+        """Seconds of one run of the float64 reference, whose answer is kept for the check, and how many run
+        side by side.
 
         The first run after loading learns how to compute the model: of a quick model, the second one counts.
         """
@@ -148,8 +128,8 @@ class Target:
                     if (seconds := monotonic() - start) > LEARNING:
                         break
         except TensaurusError:  # then the check will go without
-            return 0.0
-        return seconds / reference.lanes(self.source, seconds)
+            return 0.0, 1
+        return seconds, reference.lanes(self.source, seconds)
 
     @property
     def effort(self) -> Effort:

@@ -1,24 +1,25 @@
 """The rewrites of a result, checked before any constant is rounded.
 
-Runs of rewrites that hold in every field are checked at once: the programs before and after a run, whole, at
-random points of GF(2^31 - 1), exactly.  Where that says nothing (the formal degree of a deep network of
-products leaves no bound) or would take too long, and for rewrites that need the order of the reals, each
-application is replayed alone: what the rule's variables bound becomes an input, constants stay what they
-are, and both sides are compared, over GF(2^31 - 1) or in float64.  Equality is transitive, and the bounds of
-the error add up along the chain.
+Each rewrite is replayed alone: what the rule's variables bound becomes an input, constants stay what they
+are, and both sides are compared at random points of GF(2^31 - 1), exactly, or in float64; what is the same
+over equal leaves is replayed once.  Where that would take longer than to compare the programs before and
+after a run of rewrites that hold in every field, these are compared instead, unless that says nothing (the
+formal degree of a deep network of products leaves no bound, or the order of the reals is needed).  Equality
+is transitive, and the bounds of the error add up along the chain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from tensaurus.algebra.field import Reals
 from tensaurus.algebra.integers import is_integer
+from tensaurus.algebra.pairs import LADDER
 from tensaurus.backends import BackendError
 from tensaurus.backends.reference import evaluate_all
 from tensaurus.cost.demand import number_of, operations
@@ -32,7 +33,6 @@ from tensaurus.rules.equation import Equation
 from tensaurus.rules.evidence import Derived
 from tensaurus.search.candidate import Candidate
 
-AFFORDABLE = 6e10  # operations of all whole programs that are evaluated over GF(p)
 ELEMENT = 500  # operations that go by for each element of a tensor, however it is computed
 ROOM = 1 << 25  # elements of one tensor that is computed: some eight arrays of its size are alive at once
 USEFUL = 1e-3  # an error bound above this says too little
@@ -40,6 +40,9 @@ TOLERANCE = 1e-9  # of float64 results, relative to the largest element: four di
 LARGE = 1 << 15  # elements of one bound tensor above which a rewrite is replayed on a smaller one
 SMALL = 9  # size to which the dimensions of a large tensor are cut, where the rule still types
 UNKNOWN = 4  # of every dimension that is not known
+
+
+Sides: TypeAlias = tuple[Program, Program]
 
 
 @dataclass
@@ -52,6 +55,14 @@ class Tally:
     degree: float = 0.0
     bound: float = 0.0
     known: dict[Any, FieldCheck] = field(default_factory=dict)  # of rewrites that are the same over leaves
+    cuts: dict[Equation, Sides] = field(default_factory=dict)
+
+    def cut(self, equation: Equation) -> tuple[Sides, Any]:
+        """Both sides as they are replayed, and what is equal for rewrites whose replay is the same."""
+        if equation not in self.cuts:
+            self.cuts[equation] = _cut(equation)
+        left, right = self.cuts[equation]
+        return (left, right), (left.roots, right.roots, _exact(equation))
 
     def add(self, check: FieldCheck) -> None:
         self.degree, self.bound = max(self.degree, check.degree), self.bound + check.error_bound
@@ -81,7 +92,7 @@ def check_rewrites(candidates: Sequence[Candidate], seed: int = 0, stage: Stage 
         stage("rewrite", count + applied, total)
 
     for run in runs:
-        failure = _check_run(run, AFFORDABLE / max(total, 1), tally, seed, began)
+        failure = _check_run(run, tally, seed, began)
         count += sum(1 for _ in _applied(run))
         if failure is not None:
             return failure
@@ -116,30 +127,22 @@ def _exact(equation: Equation) -> bool:
 
 
 def _check_run(
-    run: Sequence[Candidate], worth: float, tally: Tally, seed: int, began: Callable[[int], None]
+    run: Sequence[Candidate], tally: Tally, seed: int, began: Callable[[int], None]
 ) -> FieldCheck | None:
-    """None where the run is right, else the check that failed; `began` gets the rewrite's number in it.
-
-    A whole program is evaluated where that takes no more than `worth` operations for each rewrite in the run.
-    """
-    first = run[0].step
-    assert first is not None
+    """None where the run is right, else the check that failed; `began` gets the rewrite's number in it."""
     applied = list(_applied(run))
-    before, after = _closed(first.before.program), _closed(run[-1].program)
-    exact = all(map(_exact, applied))
-    small = max(_largest(before), _largest(after)) <= ROOM
-    if exact and small and _operations(before) + _operations(after) <= worth * len(applied):
-        began(len(applied))
-        check = check_field(before, after, seed=seed)
-        if not check.passed:
-            return check
-        if check.trials and check.error_bound <= USEFUL:
-            tally.add(check)
-            tally.whole += len(applied)
-            return None
+    if (whole := _check_whole(run, tally, seed, began)) is not None:
+        tally.add(whole)
+        tally.whole += len(applied)
+        return None
+    for at in run:
+        assert at.step is not None
+        pairs = zip(at.step.before.program.roots, at.program.roots, strict=True)
+        if not follows(pairs, at.step.applied):
+            return FieldCheck(False, 0, 0, 1.0, "a program does not follow from the rewrites that lead to it")
     for number, equation in enumerate(applied, 1):
         began(number)
-        check = _check_alone(equation, seed, tally.known)
+        check = _check_alone(equation, seed, tally)
         if not check.passed:
             reason = f"rewrite {equation.name}: {check.detail}"
             return FieldCheck(False, check.trials, check.degree, 1.0, reason)
@@ -151,23 +154,57 @@ def _check_run(
     return None
 
 
-def _check_alone(equation: Equation, seed: int, known: dict[Any, FieldCheck]) -> FieldCheck:
+def _check_whole(
+    run: Sequence[Candidate], tally: Tally, seed: int, began: Callable[[int], None]
+) -> FieldCheck | None:
+    """The programs before and after the run, where that takes no longer than to replay each rewrite.
+
+    None where it does, or says nothing.
+    """
+    assert run[0].step is not None
+    before, after = _closed(run[0].step.before.program), _closed(run[-1].program)
+    applied = list(_applied(run))
+    if not all(map(_exact, applied)) or max(_largest(before), _largest(after)) > ROOM:
+        return None
+    if not _operations(before) + _operations(after) <= _operations_alone(applied, tally, set(tally.known)):
+        return None
+    began(len(applied))
+    bounded = [step for step in LADDER if not step[0].order]
+    check = check_field(before, after, seed=seed, ladder=bounded)
+    return check if check.passed and check.trials and check.error_bound <= USEFUL else None
+
+
+def _operations_alone(applied: Iterable[Equation], tally: Tally, done: set[Any]) -> float:
+    """Of the replay of every rewrite that is not among those done, which it enters."""
+    total = 0.0
+    for equation in applied:
+        if isinstance(equation.evidence, Derived):
+            steps = (step for step in equation.evidence.steps if isinstance(step, Equation))
+            total += _operations_alone(steps, tally, done)
+            continue
+        sides, key = tally.cut(equation)
+        if key not in done:
+            done.add(key)
+            total += sum(map(_operations, sides))
+    return total
+
+
+def _check_alone(equation: Equation, seed: int, tally: Tally) -> FieldCheck:
     """The equation over its leaves; what is the same over leaves of the same types has the same answer."""
     if isinstance(equation.evidence, Derived):
-        return _check_steps(equation, equation.evidence, seed, known)
-    pieces, exact = _cut(equation), _exact(equation)
-    key = (pieces[0].roots, pieces[1].roots, exact)
-    if key not in known:
-        known[key] = _check_pieces(pieces, exact, seed)
-    return known[key]
+        return _check_steps(equation, equation.evidence, seed, tally)
+    sides, key = tally.cut(equation)
+    if key not in tally.known:
+        tally.known[key] = _check_pieces(sides, _exact(equation), seed)
+    return tally.known[key]
 
 
-def _check_steps(equation: Equation, derived: Derived, seed: int, known: dict[Any, FieldCheck]) -> FieldCheck:
+def _check_steps(equation: Equation, derived: Derived, seed: int, tally: Tally) -> FieldCheck:
     """What follows from other equations, if each of them holds."""
-    sides = tuple(zip(equation.left, equation.right, strict=True))
-    if not follows(sides, derived.steps):
+    pairs = zip(equation.left, equation.right, strict=True)
+    if not follows(pairs, derived.steps):
         return FieldCheck(False, 0, 0, 1.0, "it does not follow from its steps")
-    checks = [_check_alone(step, seed, known) for step in derived.steps if isinstance(step, Equation)]
+    checks = [_check_alone(step, seed, tally) for step in derived.steps if isinstance(step, Equation)]
     assert len(checks) == len(derived.steps)
     if failed := next((check for check in checks if not check.passed), None):
         return failed
@@ -176,7 +213,7 @@ def _check_steps(equation: Equation, derived: Derived, seed: int, known: dict[An
     return FieldCheck(True, trials, max((check.degree for check in checks), default=0), bound)
 
 
-def _check_pieces(pieces: tuple[Program, Program], exact: bool, seed: int) -> FieldCheck:
+def _check_pieces(pieces: Sides, exact: bool, seed: int) -> FieldCheck:
     if (largest := max(map(_largest, pieces))) > ROOM:
         reason = f"a tensor of {largest} elements is too large to be replayed, {ROOM} are not"
         return FieldCheck(False, 0, 0, 1.0, reason)
@@ -190,7 +227,7 @@ def _check_pieces(pieces: tuple[Program, Program], exact: bool, seed: int) -> Fi
 
 def refutation(equation: Equation) -> str | None:
     """Why an equation does not hold; None where it does, as far as its replay tells."""
-    check = _check_alone(equation, 0, {})
+    check = _check_alone(equation, 0, Tally())
     return None if check.passed else check.detail
 
 
@@ -214,7 +251,7 @@ def _largest(program: Program) -> int:
     return max((_elements(kind) for kind in kinds if isinstance(kind, TensorType)), default=0)
 
 
-def _cut(equation: Equation) -> tuple[Program, Program]:
+def _cut(equation: Equation) -> Sides:
     """Both sides as programs over the leaves, on smaller ones where these are large."""
     leaves = [leaf for leaf in equation.leaves if leaf.op is not CONSTANT]  # whose values a law may ask for
     if any(_elements(leaf.tensor) > LARGE for leaf in leaves):
@@ -226,7 +263,7 @@ def _cut(equation: Equation) -> tuple[Program, Program]:
     return pieces
 
 
-def _pieces(equation: Equation, kinds: Mapping[Node, TensorType]) -> tuple[Program, Program] | None:
+def _pieces(equation: Equation, kinds: Mapping[Node, TensorType]) -> Sides | None:
     """Both sides over leaves of these types; None where an attribute holds the sizes that were."""
     inputs = {leaf: source(f"v{k}", kind) for k, (leaf, kind) in enumerate(kinds.items())}
     try:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from time import monotonic
 
 from onnx import ModelProto
 
 from tensaurus.algebra.size import Symbol
 from tensaurus.backends import Array
-from tensaurus.cost.worker import RUN_LIMIT, WorkerError, tried
+from tensaurus.cost.worker import RUN_LIMIT, Worker, WorkerError, tried
 from tensaurus.equivalence.inputs import Values, feed
 from tensaurus.equivalence.shapes import assignments
 from tensaurus.errors import TensaurusError
@@ -28,8 +29,9 @@ def sample_feeds(
     ranges: Mapping[str, tuple[int, int]] | None = None,
     limit: float = RUN_LIMIT,
     given: Mapping[str, Array] | None = None,
-) -> tuple[dict[str, Array], str]:
-    """Random inputs on which the model runs, and in words the sizes made up for them ("" where none were).
+) -> tuple[dict[str, Array], str, float]:
+    """Random inputs on which the model runs, in words the sizes made up for them ("" where none were), and
+    the seconds of that run, the first one.
 
     `build` is the model as the backend takes it; a run may take `limit` seconds; inputs that are `given` are
     taken as they are.
@@ -43,23 +45,29 @@ def sample_feeds(
     with trial as worker:
         if given:
             try:
-                worker.feed(given)
-                worker.run()
+                seconds = _run(worker, given)
             except WorkerError as error:
                 raise TensaurusError(f"{backend} does not run it on the inputs given: {error}") from error
-            return dict(given), ""
+            return dict(given), "", seconds
         for sizes, words in assignments(model, shapes):
             arrays = dict(feed(model, sizes, "random", seed, Values(ranges or {})).arrays)
             try:
-                worker.feed(arrays)
-                worker.run()
+                seconds = _run(worker, arrays)
             except WorkerError as error:
                 refusal = refusal or str(error)
                 if not worker.alive:
                     break
                 continue
-            return arrays, words
+            return arrays, words, seconds
     raise TensaurusError(f"{backend} does not run it on inputs made up for it: {refusal}")
+
+
+def _run(worker: Worker, arrays: Mapping[str, Array]) -> float:
+    """Seconds.  Raises WorkerError."""
+    start = monotonic()
+    worker.feed(arrays)
+    worker.run()
+    return monotonic() - start
 
 
 def symbol_sizes(program: Program, feeds: Mapping[str, Array]) -> dict[Symbol, int]:

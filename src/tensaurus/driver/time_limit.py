@@ -1,0 +1,91 @@
+"""The time for all of a run, and what of it comes after the search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import monotonic
+
+from tensaurus.cost.measure import FEWEST
+
+__all__ = ["TimeLimit"]
+
+MEASURED = 0.2  # of the time limit, kept for the last measurements
+TURNS = 60  # in the last measurements, about
+EVALUATIONS = 26  # of the float64 reference in a check of one result, about
+REPLAYED = 8  # runs of the reference that take as long as the replay of the rewrites, in most networks less
+LOADS, RUNS = 4, 55  # of processes that get a model ready, and of runs, in that check, about
+FIRST = 0.6  # of the time for measuring, the first time's: more models, and more processes
+SEARCHED = 0.3  # of the time limit at least is for the search, however long the check takes
+
+
+@dataclass
+class TimeLimit:
+    """Seconds for all of a run from its start on (of `time.monotonic`).
+
+    load       seconds until a process is ready to run the model
+    run        of a run
+    reference  of one run in float64, of which as many as there are `lanes` are computed side by side
+    checked    seconds that a check took; None where there was none yet
+    """
+
+    seconds: float
+    start: float
+    load: float = 0.0
+    run: float = 0.0
+    reference: float = 0.0
+    lanes: int = 1
+    checked: float | None = None
+
+    @property
+    def end(self) -> float:
+        """Of all."""
+        return self.start + self.seconds
+
+    @property
+    def check(self) -> float:
+        """Seconds that the check of one result will take, about."""
+        if self.checked is not None:
+            return self.checked
+        reference = (EVALUATIONS / self.lanes + REPLAYED) * self.reference
+        return reference + LOADS * self.load + RUNS * self.run
+
+    @property
+    def turn(self) -> float:
+        """Seconds of one turn of one contender in the last measurements."""
+        return min(0.25, max(0.02, MEASURED * self.seconds / TURNS))
+
+    def measuring(self, models: int) -> float:
+        """Seconds that it takes to compare so many models, at least."""
+        return models * (self.load + (1 + FEWEST) * max(self.turn, self.run))
+
+    @property
+    def deadline(self) -> float:
+        """Of the search: what comes after it is kept for measuring twice and checking."""
+        measured = max(MEASURED * self.seconds, 2 * self.measuring(2))
+        kept = min(self.check + measured, (1 - SEARCHED) * self.seconds)
+        return max(self.end - kept, monotonic() + SEARCHED * self.seconds)
+
+    @property
+    def first(self) -> float:
+        """Until when the candidates are measured."""
+        return monotonic() + FIRST * max(self._left, MEASURED * self.seconds)
+
+    @property
+    def again(self) -> float:
+        """Until when the fastest of them is measured once more."""
+        return monotonic() + max(self._left, (1 - FIRST) * MEASURED * self.seconds)
+
+    @property
+    def _left(self) -> float:
+        return self.end - self.check - monotonic()
+
+    @property
+    def another(self) -> bool:
+        """Whether one more candidate can be measured again and checked."""
+        return self._left >= self.measuring(2)
+
+    @property
+    def candidates(self) -> int:
+        """How many of them there is time to measure beside the original, one at least."""
+        each = self.measuring(1)
+        return max(1, int((self.first - monotonic()) / each) - 1) if each else 1
