@@ -116,6 +116,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def libraries(self) -> bool:
+        """Whether it loads onnxruntime's libraries of custom operators."""
+        return False
+
+    @property
     def exact(self) -> bool:
         """Whether it computes in the model's own precision, or in a higher one."""
         ...

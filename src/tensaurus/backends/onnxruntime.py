@@ -93,6 +93,7 @@ class _OnnxRuntime(Backend):
     package: str = "onnxruntime"
     target: bool = True
     peer: bool = True
+    libraries: bool = True
     exact: bool = True
 
     def version(self) -> str:

@@ -1,4 +1,4 @@
-"""A piece of a program as a model of its own, to be measured."""
+"""A piece of a program as a program of its own, to be measured."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import onnx
 
 from tensaurus.cost.demand import elements, number_of
 from tensaurus.graph.frame import Frame
-from tensaurus.graph.lowering import Expand
 from tensaurus.graph.node import CONSTANT, Node, constant, source
-from tensaurus.graph.onnx_export import export_model
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType
@@ -22,9 +20,9 @@ __all__ = ["alone"]
 
 
 def alone(
-    piece: Piece, opset: int, expand: Expand | None, copies: int = 1
-) -> tuple[onnx.ModelProto, dict[str, np.ndarray[Any, Any]]]:
-    """A model of the piece alone, and inputs for it: weights are constants in it, as in the whole program.
+    piece: Piece, opset: int, copies: int = 1
+) -> tuple[Program, dict[str, np.ndarray[Any, Any]]]:
+    """A program of the piece alone, and inputs for it: weights are constants in it, as in the whole program.
 
     Copies have weights of their own and share their inputs; without weights they have inputs of their own, as
     a runtime would compute them once.
@@ -61,8 +59,7 @@ def alone(
         tuple(_value(name, n.tensor) for name, n in inputs.items()),
         tuple(_value(name, n.tensor) for name, n in outputs),
     )
-    program = Program(tuple(inputs.values()), tuple(outputs), frame=frame)
-    return export_model(program, folded=False, expand=expand), feeds
+    return Program(tuple(inputs.values()), tuple(outputs), frame=frame), feeds
 
 
 def _value(name: str, kind: TensorType) -> onnx.ValueInfoProto:

@@ -19,6 +19,7 @@ from tensaurus.graph.lowering import Expand, exportable
 from tensaurus.graph.node import OPAQUE, Node
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
+from tensaurus.ops.eop import eop
 
 __all__ = ["OperatorCosts"]
 
@@ -40,6 +41,7 @@ class OperatorCosts:
         backend: str,
         machine: Machine,
         opset: int,
+        builds: Callable[[Program], Build],
         expand: Expand | None = None,
         measuring: Callable[[], None] = lambda: None,
         weights: int = 0,
@@ -47,8 +49,10 @@ class OperatorCosts:
         supports: Callable[[Node], bool] = lambda node: True,
         sizes: Mapping[Symbol, int] | None = None,
         roofline: Roofline = ONE_CORE,
+        generated: str = "",
     ):
-        """For the program `original`, which reads `weights` bytes of constants in each run.
+        """`builds` makes models of pieces alone, which need no folding; of eOperators by kernels where `generated`
+        says for what processor.  For the program `original`, which reads `weights` bytes of constants in each run.
 
         What is not supported (`Backend.supports`) is not even tried; `sizes` are those of the program's
         symbols at which pieces are measured; `roofline` is the machine's.
@@ -58,7 +62,7 @@ class OperatorCosts:
         self.backend = machine.backend_key(backend)
         self.device = machine.key
         self.opset = opset
-        self.expand = expand
+        self.expand, self.builds, self.generated = expand, builds, generated
         self.measuring = measuring
         self.weights = rounded(weights)
         self.supports, self.roofline = supports, roofline
@@ -103,7 +107,9 @@ class OperatorCosts:
         """Whether a model can say it: at unknown sizes ONNX has no operators for some expressions."""
         found = self._exported.get(piece.root)
         if found is None:
-            found = self._exported[piece.root] = exportable(piece.inner, self.opset, self.expand)
+            found = self._exported[piece.root] = exportable(
+                [node for node in piece.inner if not self._has_kernel(node)], self.opset, self.expand
+            )
         return found
 
     def _at(self, piece: Piece) -> Piece:
@@ -112,8 +118,14 @@ class OperatorCosts:
             bound = self._bound[piece] = piece.at(lambda symbol: self._sizes.get(symbol, UNKNOWN))
         return bound
 
+    def _has_kernel(self, node: Node) -> bool:
+        """Whether it is compiled: at unknown sizes it is not."""
+        kinds = (*node.kinds(), node.tensor) if node.op is eop and self.generated else (None,)
+        return all(kind is not None and kind.static for kind in kinds)
+
     def _text(self, piece: Piece) -> str:
-        return f"opset {self.opset}, {self.weights / 2**20:g} MiB of weights: {piece.text}"
+        kernels = f", kernels for {self.generated}" if any(map(self._has_kernel, piece.inner)) else ""
+        return f"opset {self.opset}, {self.weights / 2**20:g} MiB of weights{kernels}: {piece.text}"
 
     def _stored(self, text: str) -> float | None:
         if text not in self._texts:
@@ -143,8 +155,8 @@ class OperatorCosts:
             wanted = copies(piece, self.weights)
             for number in dict.fromkeys((wanted, 1)):  # there may be no room for copies of its weights
                 try:
-                    model, feeds = alone(piece, self.opset, self.expand, number)
-                    seconds = self.stopwatch.measure(Build(model.SerializeToString()), feeds)
+                    program, feeds = alone(piece, self.opset, number)
+                    seconds = self.stopwatch.measure(self.builds(program), feeds)
                 except (TensaurusError, ValueError, MemoryError):
                     continue
                 seconds = None if seconds is None else seconds / number

@@ -36,6 +36,9 @@ class Options:
     rules       files of rules beside the library's: each is verified first, and refused where it is wrong,
                 or where neither is known and `allow_unproved` is not set
     finders     propose equalities beside the rules (`egraph/finder`), each with evidence; they are replayed
+    custom_ops  whether kernels may be generated, which a library beside the model holds
+    cpu         the processor that they are for: native, or a level (x86-64-v3, x86-64-v4)
+    tuning      seconds for the schedule of one kernel, at most
     seed        of random inputs
     database    the file of measurements; the default one where None
     """
@@ -56,6 +59,9 @@ class Options:
     rules: Sequence[str | Path] = field(default=())
     allow_unproved: bool = False
     finders: Sequence[Finder] = ()
+    custom_ops: bool = True
+    cpu: str = "native"
+    tuning: float = 20.0
     seed: int = 0
     database: Path | None = None
 

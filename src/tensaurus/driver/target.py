@@ -17,6 +17,7 @@ from tensaurus.cost.measure import Stopwatch, choose
 from tensaurus.cost.observe import Observation, Observer
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.roofline import Roofline
+from tensaurus.driver.generated import Generated
 from tensaurus.driver.options import AUTO, Options
 from tensaurus.driver.original import Original
 from tensaurus.driver.time_limit import TimeLimit
@@ -39,6 +40,7 @@ from tensaurus.search.strategies import Effort, Runtime
 
 __all__ = ["Target"]
 
+PIECES = 1 << 26  # bytes of models of pieces that are kept
 LEARNING = 2.0  # seconds from which on the first run of the reference counts
 
 
@@ -68,8 +70,15 @@ class Target:
             self._folder = stack.enter_context(temporary())
             self.source = Build.of(original.model, self._folder, original.libraries)
             self.answers = Answers(self.source)
-            self.builds = Builds(self._folder, expander(rules), libraries=original.libraries)
             self._feed()
+            self.kernels = stack.enter_context(
+                Generated.here(
+                    options, self.backend, self.machine, self.records, self.limit, progress
+                )
+            )
+            expand, kernels = expander(rules), self.kernels.of
+            self.builds = Builds(self._folder, expand, kernels, libraries=original.libraries)
+            pieces = Builds(self._folder, expand, kernels, folded=False, most=PIECES)
             threads, program = self.machine.threads, original.program
             stopwatch = stack.enter_context(Stopwatch(self.backend, threads=threads))
             self.costs = OperatorCosts(
@@ -78,12 +87,14 @@ class Target:
                 self.backend,
                 self.machine,
                 program.frame.opset,
-                expander(rules),
+                pieces,
+                expand,
                 weights=original.weights,
                 original=program,
                 supports=backends.find(self.backend).supports,
                 sizes=symbol_sizes(program, self.feeds),
                 roofline=Roofline.here(self.records, self.machine),
+                generated=self.kernels.cpu,
             )
             made = Observer(self.feeds, self.backend, self.machine, self.records, self.builds)
             self._observer = stack.enter_context(made)
@@ -148,7 +159,8 @@ class Target:
     def runtime(self) -> Runtime:
         """What a search can ask."""
         checked = refutation if os.environ.get("CHECK") == "1" else None
-        return Runtime(self.costs, self._fused, self._observed, checked, self.options.finders)
+        finders = (*self.options.finders, *self.kernels.finders(self.costs.roofline))
+        return Runtime(self.costs, self._fused, self._observed, checked, finders, self.kernels.count)
 
     def _whole(self, program: Program) -> bool:
         """Whether it is a model: the body of an If is none of its own."""

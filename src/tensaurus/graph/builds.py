@@ -32,13 +32,17 @@ class Builds:
         expand: Expand | None = None,
         kernels: Kernels = no_kernels,
         libraries: Sequence[Path] = (),
+        folded: bool = True,
+        most: int = MOST,
     ):
         """Models too large for a message are written to the folder, and one library for the kernels of each.
 
-        `libraries` are those of kernels that the model itself came with: a session takes them or ours.
+        `libraries` are those of kernels that the model itself came with: a session takes them or ours.  `folded`
+        computes what is constant; `most` are the bytes of models that are kept.
         """
         self._folder, self._expand, self._kernels = folder, expand, kernels
         self._libraries = tuple(libraries)
+        self._folded, self._most = folded, most
         self._known: dict[tuple[Node, ...], Build] = {}
         self._linked: dict[frozenset[str], Path] = {}
         self._bytes = 0
@@ -56,14 +60,16 @@ class Builds:
                 kernel = self._kernels(node)
                 return kernel and used.setdefault(kernel.name, kernel)
 
-            model, tensors = export(program, expand=self._expand, kernels=kernel_of)
+            model, tensors = export(
+                program, folded=self._folded, expand=self._expand, kernels=kernel_of
+            )
             libraries = self._library(used.values())
             if self._libraries and not libraries and _has_kernels(model):
                 libraries = self._libraries
             found = Build.of(model, self._folder, libraries, tensors)
             self._known[program.roots] = found
             self._bytes += found.size
-            while self._bytes > MOST and len(self._known) > 1:
+            while self._bytes > self._most and len(self._known) > 1:
                 self._bytes -= self._known.pop(next(iter(self._known))).size
         return found
 

@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 
 from tensaurus.cost.observe import Observation
 from tensaurus.cost.operators import OperatorCosts
+from tensaurus.cost.ration import Rationed
 from tensaurus.egraph.check import Refutation
 from tensaurus.egraph.finder import Finder
 from tensaurus.egraph.saturate import Limits, Ruleset
@@ -64,6 +65,7 @@ class Runtime:
     observe  runs a whole program and tells where its time goes, None where it cannot
     refutation  of a rule's instance, where every union is to be checked
     finders  propose equalities beside the rules
+    kernels  how many eOperators may be tuned to be measured
     """
 
     costs: OperatorCosts
@@ -71,6 +73,7 @@ class Runtime:
     observe: Callable[[Program], Observation | None] = lambda program: None
     refutation: Refutation | None = None
     finders: Sequence[Finder] = ()
+    kernels: int = 0
 
 
 class Strategy(Protocol):
@@ -96,7 +99,7 @@ class Saturating:
 
         search = Saturation(
             self._ruleset,
-            self._runtime.costs,
+            Rationed(self._runtime.costs, self._runtime.kernels),
             extractors,
             self._runtime.fused,
             self._runtime.observe,

@@ -1,0 +1,56 @@
+"""Kernels of eOperators, tuned when they are first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from halide import HalideError
+
+from tensaurus.algebra.expr import Scope
+from tensaurus.codegen.compile import compiled
+from tensaurus.codegen.kernel import Kernel
+from tensaurus.graph.node import Node
+from tensaurus.ops import TensorType
+from tensaurus.ops.eop import eop
+from tensaurus.tuning.tune import Tuner
+
+__all__ = ["Kernels"]
+
+
+@dataclass
+class Kernels:
+    """Callable with a node: its kernel, or None where there is none.
+
+    seconds  what tuning one kernel may take, when it is asked for
+    dropped  why eOperators have none, each reason once
+    """
+
+    tuner: Tuner
+    seconds: Callable[[], float]
+    dropped: dict[str, None] = field(default_factory=dict)
+    _known: dict[tuple[Scope, tuple[TensorType, ...]], Kernel | None] = field(default_factory=dict)
+
+    def __call__(self, node: Node) -> Kernel | None:
+        """Compiled for the types of its arguments, which must have numbers for sizes."""
+        if node.op is not eop:
+            return None
+        types = tuple(kind for kind in node.kinds() if kind is not None)
+        if not all(isinstance(n, int) for kind in (*types, node.tensor) for n in kind.shape):
+            return None
+        scope = node.attribute("scope")
+        key = scope, types
+        if key not in self._known:
+            self._known[key] = self._made(scope, types, node.tensor)
+        return self._known[key]
+
+    def _made(self, scope: Scope, types: tuple[TensorType, ...], output: TensorType) -> Kernel | None:
+        try:
+            schedule = self.tuner.best(scope, types, output, self.seconds())
+            if schedule is None:
+                self.dropped["no schedule of it computes the expression"] = None
+                return None
+            return compiled(scope, types, output, schedule, self.tuner.cpu)
+        except (HalideError, ValueError, NotImplementedError) as error:
+            self.dropped[str(error).splitlines()[0]] = None
+            return None
