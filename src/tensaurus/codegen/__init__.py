@@ -1,0 +1,1 @@
+"""Kernels generated from expressions."""
