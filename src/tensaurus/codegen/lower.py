@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import reduce
 from typing import Any
 
@@ -26,7 +27,6 @@ from tensaurus.codegen.stage import DEFAULTS, Stage, extent
 __all__ = ["Lowered", "lower"]
 
 NEUTRAL: dict[str, Any] = {"sum": 0, "prod": 1, "max": float("-inf"), "min": float("inf")}
-COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
 
 @dataclass
@@ -81,7 +81,13 @@ def _define(stage: Stage, lowered: Lowered) -> None:
         value = Terms(lowered).body(stage.body, dtype)
         sums = lowered.accumulators[name] = hl.Func(f"{name}_sums")
         sums[place] = constant(NEUTRAL[stage.monoid], dtype)
-        sums[place] = expression(COMBINE[stage.monoid], [sums[place], value], dtype)
+        if stage.monoid == "sum":  # plain: multiplications and additions become one instruction
+            sums[place] += value
+        elif stage.monoid == "prod":
+            sums[place] *= value
+        else:
+            so_far = hl.cast(halide_type(dtype), sums[place])
+            sums[place] = expression(stage.monoid, [so_far, value], dtype)
         func[place] = sums[place]
     elif not _filled(stage, func, lowered):
         func[place] = Terms(lowered).body(stage.body, dtype)
@@ -118,6 +124,11 @@ def _filled(stage: Stage, func: hl.Func, lowered: Lowered) -> bool:
     return True
 
 
+def _reciprocal(value: Any) -> bool:
+    """Whether a literal has a reciprocal that is a number."""
+    return isinstance(value, (int, Fraction)) and not isinstance(value, bool) and value != 0
+
+
 class Terms:
     """Bodies as Halide's expressions; `values` are expressions for axes that are no loops of their own."""
 
@@ -145,8 +156,18 @@ class Terms:
         own = next((k for k in kinds if k not in DEFAULTS), None)
         if own is None:
             own = dtype if cast_target(fn) is None and dtype != "bool" else DEFAULTS["real" if "real" in kinds else "int"]
-        parts = [self.body(a, "bool" if fn == "where" and k == 0 else own) for k, a in enumerate(args)]
+        if fn == "div" and own.startswith("float") and isinstance(args[1], Const) and _reciprocal(args[1].value):
+            # one rounding more than the quotient's own
+            fn, args = "mul", (args[0], Const(1 / Fraction(args[1].value)))
+        parts = [self.part(a, "bool" if fn == "where" and k == 0 else own) for k, a in enumerate(args)]
+        if not any(isinstance(part, hl.Expr) for part in parts):
+            parts[0] = constant(parts[0], own)
         return expression(fn, parts, own)
+
+    def part(self, body: Body, dtype: str) -> Any:
+        """As `body`; a literal stays one, as functions have cheaper forms for them."""
+        plain = isinstance(body, Const) and not isinstance(body.value, Poly)
+        return body.value if plain else self.body(body, dtype)  # type: ignore[attr-defined]
 
     def guard(self, guard: Sequence[Size]) -> hl.Expr:
         whole: Any = None
@@ -176,14 +197,14 @@ class Terms:
             if below or above:
                 expr = hl.clamp(expr, 0, size - 1)
             places.append(expr)
-        value = target[tuple(reversed(places))]
+        own = source.dtype if isinstance(source, Tensor) else dtype
+        value = hl.cast(halide_type(own), target[tuple(reversed(places))])  # a Func's element is no Expr yet
         if not tests:
             return value
         whole = tests[0]
         for test in tests[1:]:
             whole = whole & test
         assert read.outside is not None
-        own = source.dtype if isinstance(source, Tensor) else dtype
         return hl.select(whole, value, self.body(read.outside, own))
 
     def table(self, table: Table, dtype: str) -> Any:
