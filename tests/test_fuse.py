@@ -411,6 +411,13 @@ def test_measured_seconds_decide_the_order() -> None:
     assert Fuse(seconds=lambda n: 0.0).of(whole) == ()  # nothing to gain
 
 
+def test_parts_share_the_seconds_of_their_call() -> None:
+    call = apply(registry["Split"], [tensor("x", 6, 4)], {"split": (2, 4)}, 0)
+    whole = over(*(node("Exp", item(call, k)) for k in range(2)))
+    gains = [f.gain for f in Fuse(seconds=lambda n: 1.0).of(whole)]
+    assert gains == pytest.approx([1.5, 1.5], abs=1e-3)
+
+
 # ------------------------------------------------------------------------------------------------ models
 
 
@@ -676,6 +683,7 @@ def test_a_search_measures_no_more_kernels_than_it_may(ration: int) -> None:
     measured = [text for text in seconds.times if "eop" in text]
     assert len(measured) <= ration and len(kernels) <= len(measured)
     assert kernels or ration < 100
+    assert all("sqrt" not in text for text in measured)  # of normalizations that are folded by then
     feeds = drawn(whole)
     expected, found = (evaluate(p, feeds, Reals()) for p in (whole, best))
     for name, value in found.items():
