@@ -8,6 +8,7 @@ that flatters it, as one that is too high would never be found out.  Constants c
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -151,9 +152,10 @@ class Prices:
         return prices
 
     def unsure(self, chosen: Iterable[int]) -> list[int]:
-        """The keys of these choices that were never measured."""
-        keys = dict.fromkeys(self.choices.keys[number] for number in chosen)
-        return [key for key in keys if key >= 0 and not self.sure[key]]
+        """The keys of these choices that were never measured, those first in which most time is expected."""
+        times = Counter(self.choices.keys[number] for number in chosen)
+        keys = [key for key in times if key >= 0 and not self.sure[key]]
+        return sorted(keys, key=lambda key: -self.alone[key] * times[key])
 
     def measure(self, key: int) -> None:
         """What the key's piece takes alone, from now on."""
