@@ -27,6 +27,7 @@ __all__ = ["compiler", "link"]
 SHIM = Path(__file__).with_name("shim.c")
 PATIENCE = 120.0  # seconds that a compiler may take
 LARGEST = 2**31 - 1  # what strides of Halide's buffers can say
+MOST_AXES = 64  # MOST_RANK of the shim
 
 # Nothing but RegisterCustomOps is seen from outside: another Halide runtime in the process would otherwise
 # take the place of ours.
@@ -136,7 +137,7 @@ def _tables(kernels: Sequence[Kernel]) -> Iterator[str]:
 def _tensor(kind: TensorType) -> str:
     """The type as a Tensor of the shim."""
     sizes = [n for n in kind.shape if isinstance(n, int)]
-    if len(sizes) < kind.rank or max(sizes, default=0) > LARGEST or prod(sizes) > LARGEST:
+    if len(sizes) < kind.rank or kind.rank > MOST_AXES or max([*sizes, prod(sizes)]) > LARGEST:
         raise TensaurusError(f"no kernel can be for {kind}")
     strides = [prod(sizes[place + 1 :]) for place in range(len(sizes))]
     dimensions = [
