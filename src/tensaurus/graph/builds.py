@@ -37,8 +37,8 @@ class Builds:
         """Models too large for a message are written to the folder.
 
         The kernels of each build are one library.  `libraries` are those that the model itself came with: a
-        session takes them or ours.  `folded` computes what is constant; `most` are the bytes of models that are
-        kept.
+        session takes them or ours.  `folded` computes what is constant; `most` are the bytes of the models
+        that are kept.
         """
         self._folder, self._expand, self._kernels = folder, expand, kernels
         self._libraries = tuple(libraries)
