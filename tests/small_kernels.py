@@ -211,7 +211,7 @@ CASES = [
     UNCHECKED,
     NESTED,
     Case("product", "f64[5,17] f64[17,3]", "L[i:5, j:3](sum[r:17](mul(x0[i, r], x1[r, j])))", _product),
-    Case("both", "bool[5] bool[5]", "L[i:5](and_(x0[i], x1[i]))", _pointwise(lambda x, y: x & y)),
+    Case("both", "bool[31] bool[31]", "L[i:31](and_(x0[i], x1[i]))", _pointwise(lambda x, y: x & y)),
     Case("small", "u8[9]", "L[i:9](x0[i])", _pointwise(lambda x: x)),
     NONE,
     Case("of_nothing", "f32[3,0]", "L[i:3](sum[r:0](x0[i, r]))", _row_sum),

@@ -8,7 +8,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from hashlib import sha256
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
@@ -20,13 +21,14 @@ from tensaurus.files import cache_folder, replacing
 from tensaurus.ops import TensorType
 from tensaurus.ops.element_type import dtype_code
 from tensaurus.ops.kernel_form import KERNELS
-from tensaurus.scratch import temporary
+from tensaurus.scratch import folder, temporary
 
-__all__ = ["compiler", "link"]
+__all__ = ["compiler", "link", "linked"]
 
 SHIM = Path(__file__).with_name("shim.c")
 PATIENCE = 120.0  # seconds that a compiler may take
 LARGEST = 2**31 - 1  # what strides of Halide's buffers can say
+MOST_AXES = 64  # MOST_RANK of the shim
 
 # Nothing but RegisterCustomOps is seen from outside: another Halide runtime in the process would otherwise
 # take the place of ours.
@@ -52,7 +54,7 @@ def compiler() -> list[str] | None:
     return [sys.executable, "-m", "ziglang", "cc", "-mcpu=baseline"] if find_spec("ziglang") else None
 
 
-def link(kernels: Sequence[Kernel], path: Path) -> Path:
+def link(kernels: Collection[Kernel], path: Path) -> Path:
     """The library with an operator for each kernel; equal kernels give equal bytes.  Returns the path.
 
     The operators are of the domain `KERNELS`, named as the kernels are, for tensors of exactly their types.
@@ -68,17 +70,24 @@ def link(kernels: Sequence[Kernel], path: Path) -> Path:
     if twins := [kernel.name for kernel in kernels if named[kernel.name] != kernel]:
         raise TensaurusError(f"two kernels have the name {twins[0]}")
     ordered = [named[name] for name in sorted(named)]
-    with temporary() as folder:
-        objects = [f"{place}.o" for place in range(len(ordered))]
+    with temporary() as place:
+        objects = [f"{number}.o" for number in range(len(ordered))]
         for kernel, file in zip(ordered, objects, strict=True):
-            (folder / file).write_bytes(kernel.code)
-        (folder / "kernels.inc").write_text("\n".join(_tables(ordered)) + "\n", encoding="utf-8")
-        (folder / "exports.map").write_text(EXPORTS, encoding="utf-8")
-        shutil.copyfile(SHIM, folder / SHIM.name)
-        _run([*command, *OPTIONS, "-o", "kernels.so", SHIM.name, *objects, "-lm"], folder)
+            (place / file).write_bytes(kernel.code)
+        (place / "kernels.inc").write_text("\n".join(_tables(ordered)) + "\n", encoding="utf-8")
+        (place / "exports.map").write_text(EXPORTS, encoding="utf-8")
+        shutil.copyfile(SHIM, place / SHIM.name)
+        _run([*command, *OPTIONS, "-o", "kernels.so", SHIM.name, *objects, "-lm"], place)
         with replacing(path) as beside:
-            shutil.copyfile(folder / "kernels.so", beside)
+            shutil.copyfile(place / "kernels.so", beside)
     return path
+
+
+def linked(kernels: Collection[Kernel]) -> Path:
+    """The library with these kernels, linked once; it stays until this process ends.  Raises as `link`."""
+    parts = sorted(repr(kernel) for kernel in set(kernels))
+    path = folder() / f"{sha256(''.join(parts).encode()).hexdigest()[:16]}.kernels.so"
+    return path if path.exists() else link(kernels, path)
 
 
 def _run(command: Sequence[str], folder: Path) -> None:
@@ -136,7 +145,7 @@ def _tables(kernels: Sequence[Kernel]) -> Iterator[str]:
 def _tensor(kind: TensorType) -> str:
     """The type as a Tensor of the shim."""
     sizes = [n for n in kind.shape if isinstance(n, int)]
-    if len(sizes) < kind.rank or max(sizes, default=0) > LARGEST or prod(sizes) > LARGEST:
+    if len(sizes) < kind.rank or kind.rank > MOST_AXES or max([*sizes, prod(sizes)]) > LARGEST:
         raise TensaurusError(f"no kernel can be for {kind}")
     strides = [prod(sizes[place + 1 :]) for place in range(len(sizes))]
     dimensions = [

@@ -361,12 +361,14 @@ void halide_free(void *user, void *memory)
 
 __attribute__((destructor)) static void empty_pool(void)
 {
+    lock();
     for (int size = 0; size < SIZES; size++)
         while (kept[size]) {
             Block *block = kept[size];
             kept[size] = block->next;
             free(block);
         }
+    unlock();
 }
 
 /* ---------------------------------------------------------------------------------------- custom operators */
@@ -502,7 +504,7 @@ static Status *check(const Instance *own, int place, const Value *value)
     char found[WORDS / 2], wanted[WORDS / 2];
     return refused(api, INVALID_ARGUMENT, "%s: its input %d has the shape [%s], the kernel was compiled for [%s]",
                    own->kernel->name, place,
-                   shape_text(found, sizeof found, sizes, rank <= MOST_RANK ? rank : MOST_RANK),
+                   shape_text(found, sizeof found, sizes, rank <= MOST_RANK ? rank : 0),
                    shape_text(wanted, sizeof wanted, tensor->sizes, (size_t)tensor->rank));
 }
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from hashlib import sha256
+from collections.abc import Sequence
 from pathlib import Path
 
 from onnx import ModelProto
 
 from tensaurus.codegen.kernel import Kernel
-from tensaurus.codegen.library import link
+from tensaurus.codegen.library import linked
 from tensaurus.graph.build import Build
 from tensaurus.graph.frame import graphs_in
 from tensaurus.graph.lowering import Expand, Kernels, no_kernels
@@ -35,16 +34,16 @@ class Builds:
         folded: bool = True,
         most: int = MOST,
     ):
-        """Models too large for a message are written to the folder, and one library for the kernels of each.
+        """Models too large for a message are written to the folder.
 
-        `libraries` are those of kernels that the model itself came with: a session takes them or ours.  `folded`
-        computes what is constant; `most` are the bytes of models that are kept.
+        The kernels of each build are one library.  `libraries` are those that the model itself came with: a
+        session takes them or ours.  `folded` computes what is constant; `most` are the bytes of the models
+        that are kept.
         """
         self._folder, self._expand, self._kernels = folder, expand, kernels
         self._libraries = tuple(libraries)
         self._folded, self._most = folded, most
         self._known: dict[tuple[Node, ...], Build] = {}
-        self._linked: dict[frozenset[str], Path] = {}
         self._bytes = 0
 
     def __call__(self, program: Program) -> Build:
@@ -60,11 +59,11 @@ class Builds:
                 kernel = self._kernels(node)
                 return kernel and used.setdefault(kernel.name, kernel)
 
-            model, tensors = export(
-                program, folded=self._folded, expand=self._expand, kernels=kernel_of
-            )
-            libraries = self._library(used.values())
-            if self._libraries and not libraries and _has_kernels(model):
+            model, tensors = export(program, folded=self._folded, expand=self._expand, kernels=kernel_of)
+            libraries: tuple[Path, ...] = ()
+            if used:
+                libraries = (linked(used.values()),)
+            elif self._libraries and _has_kernels(model):
                 libraries = self._libraries
             found = Build.of(model, self._folder, libraries, tensors)
             self._known[program.roots] = found
@@ -72,16 +71,6 @@ class Builds:
             while self._bytes > self._most and len(self._known) > 1:
                 self._bytes -= self._known.pop(next(iter(self._known))).size
         return found
-
-    def _library(self, kernels: Collection[Kernel]) -> tuple[Path, ...]:
-        """The library with these kernels; none where there are none."""
-        if not kernels:
-            return ()
-        names = frozenset(kernel.name for kernel in kernels)
-        if names not in self._linked:
-            digest = sha256(" ".join(sorted(names)).encode()).hexdigest()
-            self._linked[names] = link(list(kernels), self._folder / f"{digest[:16]}.kernels.so")
-        return (self._linked[names],)
 
 
 def _has_kernels(model: ModelProto) -> bool:

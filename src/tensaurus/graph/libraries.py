@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
@@ -83,20 +83,27 @@ def save_with_libraries(model: ModelProto, path: str | Path, libraries: Sequence
 
     All is written beside first and then renamed.  Raises TensaurusError.
     """
-    labelled = ModelProto()
-    labelled.CopyFrom(model)
-    kept = [entry for entry in labelled.metadata_props if entry.key != METADATA_KEY]
-    del labelled.metadata_props[:]
-    labelled.metadata_props.extend(kept)
     places = [place_beside(path, number) for number in range(len(libraries))]
     with ExitStack() as stack:
         for library, place in zip(libraries, places, strict=True):
             _require_free(place, Path(path), library)
             shutil.copyfile(library, stack.enter_context(replacing(place)))
-        if libraries:
-            hashes = {place.name: file_hash(lib) for place, lib in zip(places, libraries, strict=True)}
-            labelled.metadata_props.add(key=METADATA_KEY, value=json.dumps(hashes))
-        save_model(labelled, path)
+        save_model(_naming(model, dict(zip((p.name for p in places), libraries, strict=True))), path)
+
+
+def _naming(model: ModelProto, libraries: Mapping[str, Path]) -> ModelProto:
+    """The model with these libraries in its metadata, and no others."""
+    kept = [entry for entry in model.metadata_props if entry.key != METADATA_KEY]
+    if not libraries and len(kept) == len(model.metadata_props):
+        return model
+    made = ModelProto()
+    made.CopyFrom(model)
+    del made.metadata_props[:]
+    made.metadata_props.extend(kept)
+    if libraries:
+        hashes = {name: file_hash(library) for name, library in libraries.items()}
+        made.metadata_props.add(key=METADATA_KEY, value=json.dumps(hashes))
+    return made
 
 
 def _named(model: Path) -> dict[str, str]:
