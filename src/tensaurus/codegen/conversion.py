@@ -6,11 +6,13 @@ it is what x86 makes of it: the least int32 or int64, and of a narrower type the
 
 from __future__ import annotations
 
+from math import inf, nan
+
 import halide as hl
 
 from tensaurus.codegen.apart import strict
 from tensaurus.codegen.integers import literal
-from tensaurus.codegen.parts import is_nan, number
+from tensaurus.codegen.parts import absolute, double, finite, is_nan, number, rounded
 
 
 def converted(x: hl.Expr, kind: hl.Type) -> hl.Expr:
@@ -29,9 +31,7 @@ def _of_float(x: hl.Expr, kind: hl.Type) -> hl.Expr:
     if kind.is_bool():
         return _nonzero(x)
     if kind.is_float():
-        # a conversion that could be of NaN, for all that the compiler knows
-        other = hl.cast(kind, x)
-        return hl.select(is_nan(x), number(float("nan"), other), other)
+        return _widened(x) if kind.bits() == 64 else _narrowed(x)
     if kind.bits() < 32 or kind == hl.Int(32):
         return hl.cast(kind, _signed(x, 32))
     if kind == hl.UInt(64):
@@ -45,6 +45,18 @@ def _signed(x: hl.Expr, width: int) -> hl.Expr:
     """The int32 or int64; the least one where there is none."""
     fits = _within(x, number(2.0 ** (width - 1), x))
     return hl.select(fits, hl.cast(hl.Int(width), x), hl.cast(hl.Int(width), hl.i64(-(2 ** (width - 1)))))
+
+
+@strict
+def _narrowed(x: hl.Expr) -> hl.Expr:
+    return rounded(~is_nan(x), x, hl.f32(nan))
+
+
+@strict
+def _widened(x: hl.Expr) -> hl.Expr:
+    """The compiler takes for a number what is converted alone."""
+    edge = hl.select(x > hl.f32(0), hl.f64(inf), hl.select(x < hl.f32(0), hl.f64(-inf), hl.f64(nan)))
+    return hl.select(finite(x), double(x), edge)
 
 
 @strict
@@ -65,4 +77,4 @@ def _below(x: hl.Expr, y: hl.Expr) -> hl.Expr:
 @strict
 def _within(x: hl.Expr, y: hl.Expr) -> hl.Expr:
     """|x| < y, or whatever is truncated to -y."""
-    return hl.abs(x) < y
+    return absolute(x) < y

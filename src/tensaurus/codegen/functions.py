@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from math import inf
+from math import copysign, inf
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 import halide as hl
 
@@ -24,7 +24,7 @@ from tensaurus.algebra.integers import extreme, is_integer
 from tensaurus.codegen import integers, series, transcendental
 from tensaurus.codegen.apart import Function, strict
 from tensaurus.codegen.conversion import converted
-from tensaurus.codegen.parts import is_infinite, is_nan, negated, number
+from tensaurus.codegen.parts import absolute, at_most, is_infinite, is_nan, negated, number
 from tensaurus.codegen.remainder import modulo, remainder
 
 Literal: TypeAlias = bool | int | float | Fraction
@@ -38,7 +38,7 @@ _TYPES: dict[str, hl.Type] = {
 }
 
 # Largest errors of transcendental functions, in units in the last place of the exact result.
-# The third power, where 3 is a literal, has 1.
+# The third power, where 3 is a literal, has 1.5.
 BOUNDS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
         "float32": MappingProxyType(
@@ -49,7 +49,7 @@ BOUNDS: Mapping[str, Mapping[str, float]] = MappingProxyType(
         # glibc's, by its manual, which lists what was seen
         "float64": MappingProxyType(
             dict.fromkeys(("exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "pow", "erf"), 1.0)
-            | dict.fromkeys(("sinh", "cosh", "tanh", "asinh", "acosh", "atanh"), 2.0)
+            | dict.fromkeys(("sinh", "cosh", "tanh", "asinh", "acosh", "atanh"), 2.5)
         ),
     }
 )
@@ -73,7 +73,7 @@ def constant(value: Literal, dtype: str) -> hl.Expr:
     kind = _TYPES[dtype]
     if kind.is_float():
         return hl.f32(float(value)) if kind.bits() == 32 else hl.f64(float(value))
-    if abs(value) != inf and value != int(value):
+    if value != value or abs(value) != inf and value != int(value):
         raise ValueError(f"{value} is no {dtype}")
     whole = int(extreme(value, dtype))
     return hl.cast(kind, hl.u64(whole) if whole >= 0 else hl.i64(whole))
@@ -91,21 +91,33 @@ def expression(fn: str, args: Sequence[hl.Expr | Literal], dtype: str) -> hl.Exp
     if of_literal is not None:
         return of_literal
     kinds = ("bool", dtype, dtype) if fn == "where" else (dtype, dtype)
-    exprs = [a if isinstance(a, hl.Expr) else constant(a, k) for a, k in zip(args, kinds, strict=False)]
+    exprs = [constant(a, k) if _is_literal(a) else _expr(a) for a, k in zip(args, kinds, strict=False)]
     target = cast_target(fn)
     return _table(dtype)[fn](*exprs) if target is None else converted(exprs[0], _TYPES[target])
 
 
+def _expr(arg: hl.Expr | hl.FuncRef) -> hl.Expr:
+    return arg if isinstance(arg, hl.Expr) else hl.Expr(arg)
+
+
+def _is_literal(arg: hl.Expr | Literal) -> TypeGuard[Literal]:
+    return isinstance(arg, (bool, int, float, Fraction))
+
+
 def _of_literal(fn: str, args: Sequence[hl.Expr | Literal], dtype: str) -> hl.Expr | None:
-    """The form of a function of one expression and a literal, if it has one."""
-    exprs = [a for a in args if isinstance(a, hl.Expr)]
-    literals = [a for a in args if not isinstance(a, hl.Expr)]
-    if len(exprs) != 1 or len(literals) != 1:
+    """The form of a function of an expression and a literal, if it has one of its own."""
+    literals = [a for a in args if _is_literal(a)]
+    exprs = [a for a in args if not _is_literal(a)]
+    if len(literals) != 1 or len(exprs) != 1:
         return None
-    if fn in _BOUNDED and literals[0] == literals[0]:
-        return _BOUNDED[fn](exprs[0], constant(literals[0], dtype))
-    if fn == "pow" and args[1] in _POWERS:
-        return _POWERS[args[1]](exprs[0])
+    value, x = literals[0], _expr(exprs[0])
+    if fn in _BOUNDED and value == value:
+        return _BOUNDED[fn](x, constant(value, dtype))
+    if fn == "pow" and args[1] is value and value in _POWERS:
+        return _POWERS[value](x)
+    if fn == "div" and args[1] is value and value == 0:
+        # Halide refuses a divisor that it sees to be 0
+        return _OF_SINGLES["mul"](x, constant(copysign(inf, value), dtype))
     return None
 
 
@@ -133,7 +145,7 @@ _BOUNDED: dict[str, Function] = {
 
 def _sign(a: hl.Expr) -> hl.Expr:
     zero = number(0, a)
-    return hl.select(a > zero, number(1, a), hl.select(a < zero, number(-1, a), hl.abs(a)))
+    return hl.select(a > zero, number(1, a), hl.select(a < zero, number(-1, a), absolute(a)))
 
 
 def _square_root(a: hl.Expr) -> hl.Expr:
@@ -148,12 +160,6 @@ _POWERS: dict[object, Function] = {
     Fraction(1, 2): strict(_square_root),
 }
 
-_COMPARISONS: dict[str, Function] = {
-    "eq": lambda a, b: a == b,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-}
-
 _EXACT: dict[str, Function] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
@@ -162,7 +168,7 @@ _EXACT: dict[str, Function] = {
     "neg": negated,
     "max": _maximum,
     "min": _minimum,
-    "abs": hl.abs,
+    "abs": absolute,
     "sign": _sign,
     "floor": hl.floor,
     "ceil": hl.ceil,
@@ -171,7 +177,9 @@ _EXACT: dict[str, Function] = {
     "isnan": is_nan,
     "isinf": is_infinite,
     "where": hl.select,
-    **_COMPARISONS,
+    "eq": lambda a, b: a == b,
+    "lt": lambda a, b: a < b,
+    "le": at_most,
 }
 
 _OF_SINGLES: dict[str, Function] = {
@@ -222,7 +230,9 @@ _OF_INTEGERS: dict[str, Function] = {
     "abs": integers.absolute,
     "sign": integers.sign,
     "where": hl.select,
-    **_COMPARISONS,
+    "eq": lambda a, b: a == b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
 }
 
 _OF_BOOLS: dict[str, Function] = {

@@ -23,6 +23,11 @@ def _sign(x: hl.Expr) -> hl.Expr:
     return hl.cast(hl.UInt(width), hl.u64(2 ** (width - 1)))
 
 
+def absolute(x: hl.Expr) -> hl.Expr:
+    """|x|; Halide's own of float64 makes 0 -0.0."""
+    return hl.reinterpret(x.type(), bits(x) & ~_sign(x))
+
+
 def negated(x: hl.Expr) -> hl.Expr:
     """-x, also of 0 and NaN."""
     return hl.reinterpret(x.type(), bits(x) ^ _sign(x))
@@ -35,13 +40,18 @@ def signed(value: hl.Expr, x: hl.Expr) -> hl.Expr:
 
 def is_nan(x: hl.Expr) -> hl.Expr:
     """By its bits: what is not strict, such as a sum of products, the compiler takes for a number."""
-    return bits(hl.abs(x)) > bits(number(inf, x))
+    return bits(absolute(x)) > bits(number(inf, x))
 
 
 def is_infinite(x: hl.Expr) -> hl.Expr:
     """By its bits, too, but the sign: an equation of all of them with infinity the compiler sees through."""
     unsigned = bits(number(inf, x))
     return (bits(x) + bits(x)) == unsigned + unsigned
+
+
+def at_most(a: hl.Expr, b: hl.Expr) -> hl.Expr:
+    """a <= b, which Halide 21 compiles as not b < a even where it is strict: true of NaN."""
+    return (a < b) | (a == b)
 
 
 def within(x: hl.Expr, low: float, high: float) -> hl.Expr:
@@ -54,14 +64,17 @@ def within(x: hl.Expr, low: float, high: float) -> hl.Expr:
 def rounded(domain: hl.Expr, value: hl.Expr, elsewhere: hl.Expr) -> hl.Expr:
     """A float64 as float32.
 
-    What is NaN or infinite has a value of its own, in float32: even in strict expressions the compiler
-    assumes that conversions meet numbers alone, and drops comparisons that only others would fail.
+    Even in strict expressions the compiler assumes that conversions meet numbers alone, and drops comparisons
+    that only NaN or infinities would fail: so these are chosen by other comparisons.
     """
-    return hl.select(domain, hl.cast(hl.Float(32), value), elsewhere)
+    infinity = hl.select(value > hl.f64(0), hl.f32(inf), hl.f32(-inf))
+    # what is less is rounded to float32's largest number
+    small = absolute(value) < hl.f64(2.0**128 - 2.0**103)
+    return hl.select(domain, hl.select(small, hl.cast(hl.Float(32), value), infinity), elsewhere)
 
 
 def finite(x: hl.Expr) -> hl.Expr:
-    return hl.abs(x) < hl.f32(inf)
+    return absolute(x) < hl.f32(inf)
 
 
 def double(x: hl.Expr) -> hl.Expr:

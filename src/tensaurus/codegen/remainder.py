@@ -7,20 +7,20 @@ from math import inf, nan
 import halide as hl
 
 from tensaurus.codegen.apart import strict
-from tensaurus.codegen.parts import double, finite, rounded, signed
+from tensaurus.codegen.parts import absolute, double, finite, rounded, signed
 
 
 @strict
 def remainder(x: hl.Expr, y: hl.Expr) -> hl.Expr:
     """x less a whole multiple of y, of the sign of x and smaller than y (C's fmod)."""
-    rest, divisor = hl.abs(double(x)), hl.abs(double(y))
+    rest, divisor = absolute(double(x)), absolute(double(y))
     for k in reversed(range(10)):
         # Quotients are below 2^28, of numbers of 24 bits: float64 has room for their product, and for the
         # distance of a quotient from a whole number.  10 steps suffice, as x / y is less than 2^277.
         multiple = divisor * hl.f64(2.0 ** (28 * k))
         rest = rest - hl.trunc(rest / multiple) * multiple
     ordinary = finite(x) & finite(y) & (y != hl.f32(0))
-    unchanged = finite(x) & (hl.abs(y) == hl.f32(inf))
+    unchanged = finite(x) & (absolute(y) == hl.f32(inf))
     return rounded(ordinary, signed(rest, double(x)), hl.select(unchanged, x, hl.f32(nan)))
 
 

@@ -13,7 +13,19 @@ from math import factorial, inf, log, nan, pi
 import halide as hl
 
 from tensaurus.codegen.apart import strict
-from tensaurus.codegen.parts import bits, double, finite, horner, is_nan, negated, rounded, signed, within
+from tensaurus.codegen.parts import (
+    absolute,
+    at_most,
+    bits,
+    double,
+    finite,
+    horner,
+    is_nan,
+    negated,
+    rounded,
+    signed,
+    within,
+)
 
 _LOG_2 = float.fromhex("0x1.62e42feep-1")  # 32 bits of it
 _REST = 1.9082149292705877e-10
@@ -55,19 +67,19 @@ def sinh(x: hl.Expr) -> hl.Expr:
     d = double(x)
     e = _exp(d)
     large = (e - hl.f64(1) / e) * hl.f64(0.5)
-    return rounded(finite(x), hl.select(hl.abs(d) < hl.f64(0.5), d * horner(d * d, _SINH), large), x)
+    return rounded(finite(x), hl.select(absolute(d) < hl.f64(0.5), d * horner(d * d, _SINH), large), x)
 
 
 @strict
 def cosh(x: hl.Expr) -> hl.Expr:
     e = _exp(double(x))
-    return rounded(finite(x), (e + hl.f64(1) / e) * hl.f64(0.5), hl.abs(x))
+    return rounded(finite(x), (e + hl.f64(1) / e) * hl.f64(0.5), absolute(x))
 
 
 @strict
 def asinh(x: hl.Expr) -> hl.Expr:
     d = double(x)
-    a = hl.abs(d)
+    a = absolute(d)
     large = signed(_log(a + hl.sqrt(a * a + hl.f64(1))), d)
     value = hl.select(a < hl.f64(2.0**-12), d * (hl.f64(1) - d * d * hl.f64(1 / 6)), large)
     return rounded(finite(x), value, x)
@@ -77,16 +89,16 @@ def asinh(x: hl.Expr) -> hl.Expr:
 def acosh(x: hl.Expr) -> hl.Expr:
     d = double(x)
     value = _log(d + hl.sqrt((d - hl.f64(1)) * (d + hl.f64(1))))
-    return rounded((x >= hl.f32(1)) & finite(x), value, hl.select(x > hl.f32(1), x, hl.f32(nan)))
+    return rounded(at_most(hl.f32(1), x) & finite(x), value, hl.select(x > hl.f32(1), x, hl.f32(nan)))
 
 
 @strict
 def atanh(x: hl.Expr) -> hl.Expr:
     d, one = double(x), hl.f64(1)
     large = hl.f64(0.5) * _log((one + d) / (one - d))
-    value = hl.select(hl.abs(d) < hl.f64(2.0**-12), d + d * d * d * hl.f64(1 / 3), large)
-    edge = hl.select(hl.abs(x) == hl.f32(1), x * hl.f32(inf), hl.f32(nan))
-    return rounded(hl.abs(x) < hl.f32(1), value, edge)
+    value = hl.select(absolute(d) < hl.f64(2.0**-12), d + d * d * d * hl.f64(1 / 3), large)
+    edge = hl.select(absolute(x) == hl.f32(1), x * hl.f32(inf), hl.f32(nan))
+    return rounded(absolute(x) < hl.f32(1), value, edge)
 
 
 def _atan(a: hl.Expr) -> hl.Expr:
@@ -104,15 +116,15 @@ def _atan(a: hl.Expr) -> hl.Expr:
 def atan(x: hl.Expr) -> hl.Expr:
     d = double(x)
     edge = hl.select(is_nan(x), x, signed(hl.f32(pi / 2), x))
-    return rounded(finite(x), signed(_atan(hl.abs(d)), d), edge)
+    return rounded(finite(x), signed(_atan(absolute(d)), d), edge)
 
 
 @strict
 def asin(x: hl.Expr) -> hl.Expr:
     d, one = double(x), hl.f64(1)
-    a = hl.abs(d)
+    a = absolute(d)
     value = hl.f64(2) * _atan(a / (one + hl.sqrt((one - a) * (one + a))))
-    return rounded(hl.abs(x) <= hl.f32(1), signed(value, d), hl.f32(nan))
+    return rounded(at_most(absolute(x), hl.f32(1)), signed(value, d), hl.f32(nan))
 
 
 @strict
@@ -120,21 +132,21 @@ def acos(x: hl.Expr) -> hl.Expr:
     d, one = double(x), hl.f64(1)
     # atan(1e9) is that of infinity, to more than float32
     ratio = (one - d) / within(one + d, 1e-18, 2)
-    return rounded(hl.abs(x) <= hl.f32(1), hl.f64(2) * _atan(hl.sqrt(ratio)), hl.f32(nan))
+    return rounded(at_most(absolute(x), hl.f32(1)), hl.f64(2) * _atan(hl.sqrt(ratio)), hl.f32(nan))
 
 
 @strict
 def power(x: hl.Expr, y: hl.Expr) -> hl.Expr:
-    a, zero, one, infinity = hl.abs(x), hl.f32(0), hl.f32(1), hl.f32(inf)
+    a, zero, one, infinity = absolute(x), hl.f32(0), hl.f32(1), hl.f32(inf)
     whole = hl.floor(y) == y
     half = y * hl.f32(0.5)
     odd = whole & (hl.floor(half) != half)
-    ordinary = (a > zero) & (a < infinity) & (hl.abs(y) < infinity)
-    value = hl.cast(hl.Float(32), _exp(_log(double(hl.select(ordinary, a, one))) * double(y)))
+    ordinary = (a > zero) & (a < infinity) & (absolute(y) < infinity)
+    value = _exp(_log(double(hl.select(ordinary, a, one))) * double(y))
     # of 0 and infinity, and to the power of infinity: 0, 1 or infinity
-    grows = hl.select(hl.abs(y) == infinity, (a > one) == (y > zero), (a == infinity) == (y > zero))
-    extreme = hl.select((hl.abs(y) == infinity) & (a == one), one, hl.select(grows, infinity, zero))
-    size = hl.select(ordinary, value, extreme)
+    grows = hl.select(absolute(y) == infinity, (a > one) == (y > zero), (a == infinity) == (y > zero))
+    extreme = hl.select((absolute(y) == infinity) & (a == one), one, hl.select(grows, infinity, zero))
+    size = rounded(ordinary, value, extreme)
     result = hl.select(odd, signed(size, x), size)
     result = hl.select((x < zero) & (a < infinity) & ~whole, hl.f32(nan), result)
     result = hl.select(is_nan(x) | is_nan(y), hl.f32(nan), result)
@@ -198,18 +210,18 @@ def _sine(n: hl.Expr, r: hl.Expr) -> hl.Expr:
 
 @strict
 def sin(x: hl.Expr) -> hl.Expr:
-    value = _sine(*_quarter_turns(hl.abs(x)))
+    value = _sine(*_quarter_turns(absolute(x)))
     return rounded(finite(x), signed(value, double(x)), hl.f32(nan))
 
 
 @strict
 def cos(x: hl.Expr) -> hl.Expr:
-    n, r = _quarter_turns(hl.abs(x))
+    n, r = _quarter_turns(absolute(x))
     return rounded(finite(x), _sine(n + hl.u32(1), r), hl.f32(nan))
 
 
 @strict
 def tan(x: hl.Expr) -> hl.Expr:
-    n, r = _quarter_turns(hl.abs(x))
+    n, r = _quarter_turns(absolute(x))
     value = _sine(n, r) / _sine(n + hl.u32(1), r)
     return rounded(finite(x), signed(value, double(x)), hl.f32(nan))

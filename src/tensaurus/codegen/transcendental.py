@@ -11,7 +11,7 @@ from math import inf, log, nan
 import halide as hl
 
 from tensaurus.codegen.apart import fused, strict
-from tensaurus.codegen.parts import bits, horner, signed, within
+from tensaurus.codegen.parts import absolute, bits, horner, signed, within
 
 _LOG2_E = 1 / log(2)
 _LOG_2 = 0.693359375  # 10 bits of it
@@ -102,7 +102,7 @@ def exp(x: hl.Expr) -> hl.Expr:
 
 @strict
 def tanh(x: hl.Expr) -> hl.Expr:
-    a = hl.abs(x)
+    a = absolute(x)
     p, n = _halved(within(a, 0, 10) * hl.f32(2))
     large = hl.f32(1) - hl.f32(2) / (p * _power_of_two(n) + hl.f32(1))
     return signed(hl.select(a < hl.f32(1), a + a * _tanh_polynomial(a * a), large), x)
@@ -110,7 +110,7 @@ def tanh(x: hl.Expr) -> hl.Expr:
 
 @strict
 def erf(x: hl.Expr) -> hl.Expr:
-    a = hl.abs(x)
+    a = absolute(x)
     p, n = _halved(_erfc_polynomial(within(a, 0, 3.95)))
     large = hl.f32(1) - p * _power_of_two(n)
     return signed(hl.select(a < hl.f32(1), a + a * _erf_polynomial(a * a), large), x)
@@ -119,7 +119,7 @@ def erf(x: hl.Expr) -> hl.Expr:
 @strict
 def erf_double(x: hl.Expr) -> hl.Expr:
     """erf of float64, by the exponential function of the C library."""
-    a = within(hl.abs(x), 0, 6)
+    a = within(absolute(x), 0, 6)
     t = hl.f64(2.38) * ((a - hl.f64(2.5)) / (a + hl.f64(2.5))) + hl.f64(0.02)
     large = hl.f64(1) - hl.exp(-a * a) * (horner(t, _ERFC_DOUBLE) / (a + hl.f64(2.5)))
     return signed(hl.select(a < hl.f64(1), a + a * horner(a * a, _ERF_DOUBLE), large), x)
