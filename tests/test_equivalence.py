@@ -206,8 +206,8 @@ def test_the_stages_of_a_check_are_told() -> None:
     kinds = list(dict.fromkeys(name for name, _, _ in said))
     assert [name.split(",")[0] for name in kinds] == [
         "original and its float64 reference",
-        "model one rounding away",
         "result",
+        "model one rounding away",
         "result in float64",
         "first model one rounding away in float64",
         "second model one rounding away in float64",

@@ -14,6 +14,7 @@ from onnx import helper
 from tensaurus.algebra import labelled as module
 from tensaurus.algebra.expr import Scope, Tensor, call, compute, fold, look, total, where, within
 from tensaurus.algebra.field import Array, Field, Prime, Rationals, Reals, Symbols
+from tensaurus.algebra.index_map import reshaped
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.size import Symbol, polynomial
 from tensaurus.algebra.walk import tensors
@@ -233,3 +234,28 @@ def test_contraction_of_three_factors_with_a_shared_batch() -> None:
         (4, 5), lambda n, i: total((6, 7), lambda k, l: ta[n, i, k] * tb[n, k, l] * tc[l])  # noqa: E741
     )
     np.testing.assert_allclose(run(scope, a=a, b=b, c=c), np.einsum("nik,nkl,l->ni", a, b, c), atol=1e-12)
+
+
+@pytest.mark.parametrize("field", [REALS, Prime()], ids=["reals", "prime"])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ((1025, 16), (16, 1025)),  # sizes without a common divisor: no index is affine
+        ((2, 7, 9), (2, 9, 7)),
+        ((3, 5, 7), (7, 15)),
+        ((1, 6), (6, 1)),
+        ((4, 0), (0, 5)),
+        ((5,), (5,)),
+    ],
+)
+def test_a_reshape_is_read_in_place(old: tuple[int, ...], new: tuple[int, ...], field: Field) -> None:
+    x = Tensor("x", old)
+    assert (places := reshaped(old, new)) is not None
+    scope = Scope(places.axes, x[places.indices])
+    data = np.arange(np.prod(old, dtype=int)).reshape(old).astype(np.uint64 if field is not REALS else float)
+    # as stored, transposed in memory, and a part of more
+    wide = np.repeat(data, 2, axis=0)[::2]
+    for held in (data, np.asfortranarray(data), wide):
+        np.testing.assert_array_equal(interpret(scope, {x: held}, field), data.reshape(new))
+    if data.size and old != new:
+        assert np.shares_memory(interpret(scope, {x: data}, field), data)

@@ -18,6 +18,9 @@ from tensaurus.cost.observe import Observer
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.roofline import estimate
 from tensaurus.driver import contenders
+from tensaurus.driver.time_limit import TimeLimit
+from tensaurus.equivalence.field_check import FieldCheck
+from tensaurus.equivalence.verdict import Verdict
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.optimize import Result, optimize
@@ -189,6 +192,27 @@ def test_what_is_not_faster_when_measured_again_is_not_returned(
         assert (result.model.graph != model.graph) is kept
         assert result.speedup == (1 / again if kept else 1.0)  # the second figure is the one that is told
     assert sum("measured again" in text for text in said.notes) >= 2
+
+
+def test_only_the_best_is_checked_where_there_is_no_time_for_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A check that fails is never cut short; the next one is not begun."""
+    checks: list[int] = []
+
+    def refused(self: contenders.Contenders, applied: object, build: object) -> tuple[FieldCheck, Verdict]:
+        checks.append(len(self.rows))
+        return FieldCheck(True, 0, 0, 1.0), Verdict(False, detail="it was refused")
+
+    monkeypatch.setattr(contenders.Contenders, "_checked", refused)
+    model = affine_model()
+    for another in (True, False):
+        monkeypatch.setattr(TimeLimit, "another", another)
+        said, checks[:] = Notes(), []
+        result = run(model, database=tmp_path / "db.sqlite", progress=said, steps=None, time_limit=30.0)
+        assert result.model.graph == model.graph and result.rewrites == ()
+        assert len(checks) == (checks[0] if another else 1) and checks[0] > 1
+        assert any("no time to check" in text for text in said.notes) is not another
 
 
 @pytest.mark.parametrize(

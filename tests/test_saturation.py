@@ -12,6 +12,7 @@ from functools import cache
 from math import inf, isclose
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,8 +44,9 @@ from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.fusion import fusions
 from tensaurus.egraph.saturate import Limits, Ruleset, Runner
+from tensaurus.equivalence import chain
 from tensaurus.equivalence.chain import check_rewrites, refutation
-from tensaurus.equivalence.field_check import check_field
+from tensaurus.equivalence.field_check import FieldCheck, check_field
 from tensaurus.extraction.greedy import greedy, greedy_dag
 from tensaurus.extraction.improve import improved, quick
 from tensaurus.extraction.problem import Choice, Problem, dag_cost, needed
@@ -610,6 +612,46 @@ def test_a_rewrite_that_is_not_one_does_not_replay() -> None:
     found = check_rewrites([replace(broken, program=program(node("Mul", X, Y)))])
     assert not found.passed
     assert refutation(wrong) is not None and refutation(replace(wrong, right=wrong.left)) is None
+
+
+PROVED = evidence.Proved("algebra", "all sizes")
+
+
+def test_a_program_that_does_not_follow_from_its_rewrites_is_refused() -> None:
+    """Each of them holds and is replayed alone, as that is cheaper than two whole programs."""
+    shared = node("MatMul", X, Y)
+    law, sides = "Add(x, y) => Add(y, x)", ((node("Add", X, Y),), (node("Add", Y, X),))
+    right = Equation("right", law, *sides, (X, Y), PROVED)
+    before = program(node("MatMul", node("MatMul", shared, Z), node("Add", X, Y)))
+    after = program(node("MatMul", node("MatMul", shared, Z), node("Add", Y, X)))
+    other = program(node("MatMul", node("MatMul", Z, shared), node("Add", Y, X)))
+    for made, holds in ((after, True), (other, False)):
+        step = Rewritten(lambda: (right,), Candidate(before, 1.0))
+        found = check_rewrites([Candidate(made, 1.0, step)])
+        assert found.passed is holds and (holds or "does not follow" in found.detail)
+        assert not holds or "1 replayed" in found.detail
+
+
+def test_equal_rewrites_are_replayed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever their leaves are; rewrites that need an order do not make whole programs be evaluated."""
+    counted: list[tuple[Program, Program]] = []
+
+    def counting(a: Program, b: Program, **options: Any) -> FieldCheck:
+        counted.append((a, b))
+        return check_field(a, b, **options)
+
+    monkeypatch.setattr(chain, "check_field", counting)
+    line = node("MatMul", X, Y)
+    before, equations = line, []
+    for _ in range(6):
+        before = node("MatMul", node("Relu", node("Relu", before)), Z)
+        line = node("MatMul", inner := node("Relu", line), Z)
+        pair = (node("Relu", inner),), (inner,)
+        equations.append(Equation("twice", "Relu(Relu(x)) => Relu(x)", *pair, (inner.args[0],), PROVED))  # type: ignore[arg-type]
+    step = Rewritten(lambda: tuple(equations), Candidate(program(before), 1.0))
+    found = check_rewrites([Candidate(program(line), 1.0, step)])
+    assert found.passed and len(counted) == 1
+    assert all(len(side.nodes) <= 3 for side in counted[0])
 
 
 def test_fusions_of_the_runtime_are_priced_as_one() -> None:

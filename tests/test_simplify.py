@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tensaurus.algebra import intern
 from tensaurus.algebra.expr import (
     Body,
     Call,
@@ -32,7 +33,7 @@ from tensaurus.algebra.expr import (
 from tensaurus.algebra.field import Array, Field, Prime, Rationals, Reals
 from tensaurus.algebra.functions import FUNCTIONS
 from tensaurus.algebra.interpret import interpret
-from tensaurus.algebra.simplify import canonical, fingerprint, symmetric
+from tensaurus.algebra.simplify import canonical, symmetric
 from tensaurus.algebra.size import Axis, Size, Symbol, polynomial
 from tensaurus.algebra.text import parse, show
 from tensaurus.algebra.typing import dtype_of
@@ -44,6 +45,11 @@ N, M, K, J, H = (polynomial(Symbol(name, 1)) for name in "NMKJH")
 
 
 # --- random expressions -------------------------------------------------------------------------------
+
+
+def fingerprint(scope: Scope) -> str:
+    """What scopes of one canonical form share."""
+    return intern.fingerprint(canonical(scope))
 
 
 class Expressions:

@@ -61,7 +61,6 @@ def optimize(
         target.rest()
         searched = monotonic()
         ranked = contenders(target, outcome, bodies)
-        measured = monotonic()
         winner = ranked.winner()
-        seconds = searched - begun, measured - searched, monotonic() - measured
+        seconds = searched - begun, monotonic() - searched - winner.checking, winner.checking
         return Result.of(target, outcome, ranked, winner, seconds)

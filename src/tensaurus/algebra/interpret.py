@@ -8,6 +8,7 @@ A guard on one axis cuts that axis in two and joins the halves; nothing is evalu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from math import ceil
 from typing import Any, TypeAlias
 
@@ -32,6 +33,7 @@ from tensaurus.algebra.expr import (
 )
 from tensaurus.algebra.integers import carried, extreme, is_integer, native, wrapped
 from tensaurus.algebra.labelled import Arrays, Labelled, length, union
+from tensaurus.algebra.poly import plus, polynomial
 from tensaurus.algebra.size import (
     Atom,
     Axis,
@@ -195,13 +197,16 @@ class Evaluation:
     def gathered(self, data: Array, indices: Sequence[Size]) -> Labelled:
         """data[indices]: strided views where an index is affine, integer indexing where it is not."""
         affine: dict[int, tuple[dict[Axis, Size], Size]] = {}
-        free: dict[int, Labelled] = {}
+        others: list[int] = []
         for place, size in enumerate(indices):
             found = coefficients(size, [a for a in open_atoms(size) if isinstance(a, Axis)])
             if found is not None and all(isinstance(c, int) for c in (found[1], *found[0].values())):
                 affine[place] = found
             else:
-                free[place] = self.index(size)
+                others.append(place)
+        if others and (stepped := _view(data, indices)) is not None:
+            return stepped
+        free = {place: self.index(indices[place]) for place in others}
         bound = {a for item in free.values() for a in item.axes}
         for place in [p for p, (slopes, _) in affine.items() if not bound.isdisjoint(slopes)]:
             free[place] = self.index(indices[place])
@@ -313,6 +318,26 @@ class Evaluation:
             return self.arrays.reduced(monoid, item, axes)
         found = self.arrays.reduced(monoid, Labelled(native(item.data, literal_dtype(body)), item.axes), axes)
         return Labelled(carried(found.data), found.axes)
+
+
+def _view(data: Array, indices: Sequence[Size]) -> Labelled | None:
+    """data[indices], where the address is affine in the axes though an index is not: what a reshape reads."""
+    inside = set().union(*map(open_atoms, indices))
+    axes = [a for a in inside if isinstance(a, Axis)]
+    if len(axes) < len(inside) or not data.size or not all(map(length, axes)):
+        return None
+    address = reduce(plus, (polynomial(i) * step for i, step in zip(indices, data.strides, strict=True)))
+    found = coefficients(address, axes)
+    if found is None:
+        return None
+    steps = {a: slope for a in axes if isinstance(slope := found[0].get(a, 0), int)}
+    if len(steps) < len(axes):
+        return None
+    order = sorted(axes, key=lambda a: (-abs(steps[a]), a.name))  # as in memory
+    start = data[tuple(slice(evaluate(index, lambda atom: 0), None) for index in indices)]
+    shape, strides = zip(*((length(a), steps[a]) for a in order), strict=True)
+    return Labelled(np.lib.stride_tricks.as_strided(start, shape, strides, writeable=False), tuple(order))
+
 
 def _factors(body: Body) -> list[Body]:
     if isinstance(body, Call) and body.fn == "mul":

@@ -1,4 +1,4 @@
-"""The canonical form of an expression, and its fingerprint.
+"""The canonical form of an expression.
 
     L[i:N](sum[r:3](mul(w[r], add(x[i + r], y[i + r]))))
  -> L[i:N](add(sum[r:3](mul(w[r], x[i + r])), sum[r:3](mul(w[r], y[i + r]))))
@@ -35,7 +35,6 @@ from tensaurus.algebra.functions import RING, cast_target
 from tensaurus.algebra.guards import range_guards
 from tensaurus.algebra.limit import TooLarge, limited
 from tensaurus.algebra.normal import Core, Leaf, Sum, is_bool
-from tensaurus.algebra.printer import declarations, digest, short
 from tensaurus.algebra.record import Record
 from tensaurus.algebra.size import Atom, Axis, Poly, Size, polynomial, substitute
 from tensaurus.algebra.sums import (
@@ -116,12 +115,6 @@ def alike(first: Scope, second: Scope) -> bool:
 def _text(scope: Scope) -> str:
     axes, body = normal_form(scope)
     return body.text({a: f"${place}" for place, a in enumerate(axes)})
-
-
-def fingerprint(scope: Scope) -> str:
-    """Names the canonical form and the types of its tensors; different texts never share one (checked)."""
-    form = canonical(scope)
-    return short(f"{declarations(form)} {dtype_of(form)} {digest(form)}")
 
 
 def symmetric(scope: Scope, a: Tensor, b: Tensor) -> bool:

@@ -195,7 +195,7 @@ def in_turns(
         for position in order:
             left -= 1
             try:
-                turn, spent = _calmest(workers[position], seconds, deadline - left * longest)
+                turn, spent = _calmest(workers[position], seconds, left, deadline)
             except WorkerError as error:
                 raise WorkerError(f"{names[position]}: {error}") from error
             taken[position].append(turn)
@@ -206,13 +206,13 @@ def in_turns(
     ]
 
 
-def _calmest(worker: Worker, seconds: float, deadline: float) -> tuple[Round, float]:
-    """One turn, and how long it took; repeated while it is disturbed, if there is time: the calmest."""
+def _calmest(worker: Worker, seconds: float, left: int, deadline: float) -> tuple[Round, float]:
+    """One turn, and how long it took; repeated while it is disturbed, if so many others still have time."""
     began = monotonic()
     best = worker.time(seconds)
     spent = monotonic() - began
     for _ in range(REPEATS):
-        if best.disturbance <= DISTURBED or monotonic() + spent > deadline:
+        if best.disturbance <= DISTURBED or monotonic() + (1 + left) * spent > deadline:
             break
         best = min(best, worker.time(seconds), key=lambda r: r.disturbance)
     return best, spent

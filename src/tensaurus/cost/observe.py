@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from math import inf
 from statistics import median
 from types import TracebackType
 from typing import TypeAlias
@@ -59,9 +60,12 @@ class Observer:
         machine: Machine,
         database: Database,
         builds: Builds,
+        deadline: float = inf,
     ):
+        """After the `deadline` (of `time.monotonic`) fewer rounds are run, and none is repeated."""
         self._feeds, self._backend, self._machine = feeds, backend, machine
         self._database, self._builds = database, builds
+        self._deadline = deadline
         self._workers = ExitStack()
         self._worker: Worker | None = None
         self._beside: Worker | None = None  # holds the first program
@@ -133,7 +137,7 @@ class Observer:
     def _seconds(self, build: Build, worker: Worker, turn: float) -> float:
         """Of one run, as it would have taken when the first program was run; in turns of seconds."""
         if self._first is None:
-            (timing,) = in_turns(["the program"], [worker], ROUNDS, turn)
+            (timing,) = in_turns(["the program"], [worker], ROUNDS, turn, self._deadline)
             self._first = (build, timing.median)
             return timing.median
         first, base = self._first
@@ -141,7 +145,7 @@ class Observer:
             self._beside = self._started()
             warm_up(self._beside, first, self._feeds, turn)
         names = ["the first program", "the program"]
-        before, after = in_turns(names, [self._beside, worker], ROUNDS, turn)
+        before, after = in_turns(names, [self._beside, worker], ROUNDS, turn, self._deadline)
         return base / ratio(before, after).median
 
     def close(self) -> None:

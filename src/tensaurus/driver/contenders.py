@@ -25,7 +25,7 @@ MARGIN = 0.01  # a candidate must be faster by this share to be checked: less ca
 class Winner:
     """The build to return, seconds of one run of the original and of it, and why it is right.
 
-    Nothing is applied where it is the original.
+    Nothing is applied where it is the original.  `checking` is how many seconds all checks took.
     """
 
     build: Build
@@ -34,6 +34,7 @@ class Winner:
     verdict: Verdict = Verdict(True, 0.0, 0.0, detail="unchanged")
     applied: tuple[Candidate, ...] = ()
     replay: FieldCheck | None = None
+    checking: float = 0.0
 
     @property
     def replayed(self) -> str:
@@ -69,7 +70,7 @@ class Contenders:
         """The fastest that is faster in a second measurement, too, and equal; else the original."""
         progress = self.target.progress
         faster = [row for row in self.rows if row[2] < (1 - MARGIN) * self.base]
-        limit = self.target.limit
+        limit, checking = self.target.limit, 0.0
         for place, (candidate, build, _) in enumerate(sorted(faster, key=lambda row: row[2])):
             if place and limit is not None and not limit.another:
                 progress.note(f"there was no time to check {len(faster) - place} more: {LONGER}")
@@ -83,15 +84,16 @@ class Contenders:
             progress.phase("checking that it is equal")
             applied, began = (*self.bodies, candidate), monotonic()
             replay, verdict = self._checked(applied, build)
+            checking += (took := monotonic() - began)
             if limit is not None:
-                limit.checked = monotonic() - began
+                limit.checked = took
             for fault in verdict.faults:
                 progress.note(fault)
             if replay.passed and verdict.passed:
-                return Winner(build, before, after, verdict, applied, replay)
+                return Winner(build, before, after, verdict, applied, replay, checking)
             reason = replay.detail if verdict.passed else verdict.detail
             progress.note(f"a faster program was thrown away: {reason}")
-        return Winner(self.target.source, self.base, self.base)
+        return Winner(self.target.source, self.base, self.base, checking=checking)
 
     def _checked(self, applied: Sequence[Candidate], build: Build) -> tuple[FieldCheck, Verdict]:
         """The rewrites replayed, and the two files compared."""

@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
+from math import inf
 from time import monotonic
 from types import TracebackType
 from typing import Self
@@ -96,8 +97,16 @@ class Target:
                 roofline=Roofline.here(self.records, self.machine),
                 generated=self.kernels.cpu,
             )
-            made = Observer(self.feeds, self.backend, self.machine, self.records, self.builds)
-            self._observer = stack.enter_context(made)
+            self._observer = stack.enter_context(
+                Observer(
+                    self.feeds,
+                    self.backend,
+                    self.machine,
+                    self.records,
+                    self.builds,
+                    inf if self.limit is None else self.limit.deadline,
+                )
+            )
             self._stopwatch = stopwatch
             self._stack = stack.pop_all()
 

@@ -3,9 +3,11 @@ nodes that have no expression are run one by one, with whatever they do."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from time import monotonic
@@ -24,6 +26,8 @@ __all__ = ["Facts", "NoReference", "Reference"]
 
 SLOWER = 4.0  # times as long as on a runtime a run may take
 LONG = 0.3  # seconds of a run from which on several are computed side by side
+# Large tensors stay in the heap: pages that come back zeroed for each of them cost half of a run.
+KEPT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 LARGE = 1 << 28  # bytes of a model of which one process holds all that there is room for
 
 
@@ -83,6 +87,8 @@ class Desk:
     def drop(self) -> None:
         """Forget the model."""
         self._session, self._branches = None, {}
+        with suppress(AttributeError, OSError):  # where the C library has no such function
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def branches_of(program: Program) -> Branches:
@@ -292,7 +298,7 @@ def _evaluator(pid: int, number: int) -> _Evaluator:
     """One of each number for each process that asks."""
     found = _evaluators.get((pid, number))
     if found is None:
-        environment = {"OPENBLAS_NUM_THREADS": "1"}
+        environment = {"OPENBLAS_NUM_THREADS": "1", **KEPT}
         found = _Evaluator("reference", f"{__name__}:Desk", timeout=60.0, environment=environment)
         _evaluators[pid, number] = found
     return found

@@ -66,8 +66,7 @@ class Equality:
 class Summary:
     """One optimization. Times are wall clock: *_ms in milliseconds per run, *_seconds in seconds.
 
-    Those are of searching, of measuring the best programs, and of measuring the fastest once more and
-    checking it.
+    Those are of searching, of measuring the best programs (the fastest twice), and of checking.
 
     predicted_ms is what the search expected of the result before it was run, original_predicted_ms what it
     expected of the original, from operators measured alone; found_ms is of each search's fastest program,

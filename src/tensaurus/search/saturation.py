@@ -145,6 +145,7 @@ class _Search:
         self.others: list[Candidate] = []  # of the other search
         self.seeds: list[tuple[Place, ...]] = []  # their e-nodes
         self.notes: list[str] = []
+        self.looked = 0.0  # seconds that it takes to run a program as a whole, at most
 
     def explore(self) -> None:
         """Fill the e-graph."""
@@ -242,9 +243,13 @@ class _Search:
         return len(self.patterns) > known
 
     def _look(self, best: _Cheapest) -> bool:
-        """Run a program as a whole; whether that told where its time goes."""
-        if self._overdue() or (seen := self.limits.observe(best.entry.program)) is None:
+        """Run a program as a whole, if there is time for it; whether that told where its time goes."""
+        if self._overdue(self.looked):
             return False
+        began = monotonic()
+        if (seen := self.limits.observe(best.entry.program)) is None:
+            return False
+        self.looked = max(self.looked, monotonic() - began)
         read = best.choices.footprint(best.choice)
         self.costs.learn(seen, best.choices.computed(best.choice), best.prices, read)
         best.entry.measured = seen.seconds
@@ -308,8 +313,9 @@ class _Search:
             return True
         return self._overdue()
 
-    def _overdue(self) -> bool:
-        if self.limits.deadline is None or monotonic() < self.limits.deadline:
+    def _overdue(self, seconds: float = 0.0) -> bool:
+        """Whether there is no time for what takes so many seconds."""
+        if self.limits.deadline is None or monotonic() + seconds < self.limits.deadline:
             return False
         self.ended_by = "time"
         return True

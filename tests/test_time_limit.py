@@ -1,0 +1,106 @@
+"""The time limit is for all of a run: what is kept for measuring and checking, and what no longer fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensaurus.cost import measure
+from tensaurus.cost.measure import FEWEST, in_turns
+from tensaurus.cost.worker import REPEATS, Round
+from tensaurus.driver import time_limit
+from tensaurus.driver.time_limit import EVALUATIONS, MEASURED, SEARCHED, TimeLimit
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Runner:
+    """A worker whose turns take so many seconds each, disturbed from the first to the last."""
+
+    clock: Clock
+    takes: float
+    disturbance: float = 0.0
+    turns: int = field(default=0)
+
+    def time(self, seconds: float) -> Round:
+        self.turns += 1
+        self.clock.now += self.takes
+        return Round((seconds / 10,) * 10, self.disturbance)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(measure, "monotonic", made)
+    monkeypatch.setattr(time_limit, "monotonic", made)
+    return made
+
+
+def rounds_of(runners: Sequence[Runner], rounds: int, seconds: float) -> int:
+    names = [f"runner {k}" for k in range(len(runners))]
+    deadline = runners[0].clock() + seconds
+    timings = in_turns(names, runners, rounds, 0.1, deadline)  # type: ignore[arg-type]
+    (count,) = {len(timing.rounds) for timing in timings}
+    return count
+
+
+def test_rounds_end_with_the_time_and_there_are_a_few_however_short_it_is(clock: Clock) -> None:
+    assert rounds_of([Runner(clock, 1.0), Runner(clock, 1.0)], 8, 100.0) == 8
+    assert rounds_of([Runner(clock, 1.0), Runner(clock, 1.0)], 8, 12.0) == 6
+    assert rounds_of([Runner(clock, 1.0), Runner(clock, 1.0)], 8, 0.0) == FEWEST
+    assert rounds_of([Runner(clock, 1.0)], 2, 0.0) == 2  # no more than were asked for
+
+
+@pytest.mark.parametrize("seconds", [0.0, 3.0, 16.0, 20.0, 31.0, 100.0])
+def test_disturbed_turns_are_repeated_only_where_all_rounds_have_time(clock: Clock, seconds: float) -> None:
+    runners, began = [Runner(clock, 1.0, 0.9), Runner(clock, 1.0, 0.9)], clock()
+    rounds = rounds_of(runners, 8, seconds)
+    turns = sum(runner.turns for runner in runners)
+    assert clock() - began <= max(seconds, 2.0 * FEWEST)
+    if seconds >= 16:
+        assert rounds == 8 and turns == min(int(seconds), 16 * (1 + REPEATS))
+
+
+positive = st.floats(0, 100)
+
+
+@given(st.floats(1, 1000), positive, positive, positive, st.integers(1, 64), st.floats(0, 2000))
+def test_the_search_ends_early_enough(
+    seconds: float, load: float, run: float, reference: float, lanes: int, spent: float
+) -> None:
+    limit = TimeLimit(seconds, monotonic() - spent, load, run, reference, lanes)
+    kept, soonest = limit.end - limit.deadline, monotonic() + SEARCHED * seconds
+    assert limit.candidates >= 1 and limit.check >= EVALUATIONS * reference / lanes
+    if limit.deadline < soonest - 1e-3:  # else the least that a search has
+        assert kept >= MEASURED * seconds * 0.999
+        assert kept >= min(limit.check, (1 - SEARCHED) * seconds) * 0.999
+    assert limit.deadline >= soonest - 1.0
+
+
+def test_what_a_check_took_is_what_the_next_one_is_expected_to_take(clock: Clock) -> None:
+    limit = TimeLimit(40.0, clock(), load=0.5, run=0.1, reference=0.2, lanes=2)
+    assert 0 < limit.check < 20 and limit.another
+    limit.checked = 30.0
+    assert limit.check == 30.0 and limit.another
+    clock.now += 9.0
+    assert not limit.another  # one more would be ready too late
+
+
+def test_slow_models_have_fewer_candidates(clock: Clock) -> None:
+    counts = [
+        TimeLimit(40.0, clock(), load, run, reference=1.0).candidates
+        for load, run in ((0.1, 0.001), (0.5, 0.1), (2.0, 1.0), (60.0, 60.0))
+    ]
+    assert counts == sorted(counts, reverse=True) and counts[0] > 3 and counts[-1] == 1
