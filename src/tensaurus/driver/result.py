@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import nan
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import onnx
@@ -24,7 +22,6 @@ from tensaurus.graph.census import census, constant_bytes
 from tensaurus.graph.libraries import save_with_libraries
 from tensaurus.graph.unlock import unlock
 from tensaurus.report.summary import METADATA_KEY, AppliedRule, Equality, Summary
-from tensaurus.scratch import folder as scratch_folder
 from tensaurus.scratch import temporary
 from tensaurus.search.candidate import Candidate, Outcome
 
@@ -79,7 +76,7 @@ class Result:
             constants_mb=constant_bytes(chosen.program) / 1e6,
         )
         model = winner.build.proto() if winner.applied else original.model
-        return cls(_labelled(model, summary), summary, _kept(winner.build.libraries))
+        return cls(_labelled(model, summary), summary, winner.build.libraries)
 
     @property
     def speedup(self) -> float:
@@ -112,11 +109,6 @@ class Result:
         with temporary() as folder:
             build = Build.of(self.model, folder, self.libraries)
             return opened(build, self.summary.backend, self.summary.threads, options, providers)
-
-
-def _kept(libraries: Sequence[Path]) -> tuple[Path, ...]:
-    """Copies that last as long as this process: those of a run go with it."""
-    return tuple(Path(shutil.copy(library, mkdtemp(dir=scratch_folder()))) for library in libraries)
 
 
 def _unmeasured(original: Original, backend: str, machine: Machine) -> Summary:
