@@ -10,10 +10,15 @@ import halide as hl
 import numpy as np
 
 from tensaurus.algebra.expr import Scope, Tensor
+from tensaurus.algebra.field import Reals
+from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.text import show
+from tensaurus.algebra.walk import tensors as tensors_of
 from tensaurus.codegen.kernel import Kernel
+from tensaurus.codegen.pack import packed, packed_type
+from tensaurus.codegen.pack import packing as packing_scope
 from tensaurus.codegen.pipeline import prepared, scheduled
-from tensaurus.codegen.sketch import Schedule
+from tensaurus.codegen.sketch import Schedule, loops, packs
 from tensaurus.codegen.sketch import show as show_schedule
 from tensaurus.ops import TensorType
 from tensaurus.scratch import temporary
@@ -57,13 +62,28 @@ def compiled(
     words = features(cpu)
     text = "\n".join([show(scope), *map(str, inputs), str(output), show_schedule(schedule), " ".join(words)])
     name = f"eop_{sha256(text.encode()).hexdigest()[:16]}"
-    stages, plain = prepared(scope, tensors(inputs))
-    lowered, func = scheduled(stages, plain, schedule)
+    types, own, packing = operands(scope, inputs, schedule)
+    stages, plain = prepared(own, tensors(types))
+    lowered, func = scheduled(stages, plain, loops(schedule))
     with temporary() as folder:
         path = folder / "kernel.o"
         func.compile_to_object(str(path), lowered.inputs, name, _target(cpu, LINKED))
         code = path.read_bytes()
-    return Kernel(name, tuple(inputs), output, code, " ".join(words))
+    return Kernel(name, types, output, code, " ".join(words), own if any(packing) else None, packing)
+
+
+def operands(
+    scope: Scope, inputs: Sequence[TensorType], schedule: Schedule
+) -> tuple[tuple[TensorType, ...], Scope, tuple[Scope | None, ...]]:
+    """The types of a kernel's inputs, what it computes of them, and how each is packed."""
+    wanted = {pack.tensor: pack for pack in packs(schedule)}
+    named = {x.name: x for x in tensors(inputs)}
+    types, packing = [], []
+    for name, kind in zip(named, inputs, strict=True):
+        pack = wanted.get(name)
+        types.append(kind if pack is None else packed_type(kind, pack))
+        packing.append(None if pack is None else packing_scope(kind, pack))
+    return tuple(types), packed(scope, named, packs(schedule)), tuple(packing)
 
 
 def jit(
@@ -73,21 +93,30 @@ def jit(
 
     Raises as `compiled`.
     """
-    stages, plain = prepared(scope, tensors(inputs))
-    lowered, func = scheduled(stages, plain, schedule)
+    types, own, packing = operands(scope, inputs, schedule)
+    stages, plain = prepared(own, tensors(types))
+    lowered, func = scheduled(stages, plain, loops(schedule))
     call = func.compile_to_callable(lowered.inputs, _target(cpu, ()))
     shape = stages[-1].tensor.shape
 
     def bound(arrays: Sequence[np.ndarray[Any, Any]], result: np.ndarray[Any, Any]) -> Callable[[], None]:
-        views = [_buffer(array, x.shape) for array, x in zip(arrays, plain, strict=True)]
+        kept = [_packed(array, pack) for array, pack in zip(arrays, packing, strict=True)]
+        views = [_buffer(array, x.shape) for array, x in zip(kept, plain, strict=True)]
         views.append(_buffer(result, shape))
 
-        def run(keep: object = (arrays, result)) -> None:
+        def run(keep: object = (kept, result)) -> None:
             call(*views)
 
         return run
 
     return bound
+
+
+def _packed(array: np.ndarray[Any, Any], packing: Scope | None) -> np.ndarray[Any, Any]:
+    if packing is None:
+        return array
+    (x,) = tensors_of(packing)
+    return interpret(packing, {x: array}, Reals()).astype(array.dtype)
 
 
 def _buffer(array: np.ndarray[Any, Any], shape: Sequence[Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tensaurus.algebra.expr import Scope
 from tensaurus.ops import TensorType
 
 __all__ = ["Kernel"]
@@ -16,6 +17,9 @@ class Kernel:
     `int name(void* user_context, halide_buffer_t* x0, ..., halide_buffer_t* out)`, compiled by Halide with
     the features no_runtime, user_context and no_bounds_query.  Dimension 0 of a buffer is the last axis of
     the tensor; all are dense.
+
+    An input that is packed has, in `packing`, the scope over x0 that packs it, which must be constant; `scope` is
+    what the kernel computes of the packed inputs, and None where it is the eOperator's own.
     """
 
     name: str  # "eop_" + 16 hex digits of a hash of scope, types, schedule and target
@@ -23,3 +27,5 @@ class Kernel:
     output: TensorType
     code: bytes
     cpu: str  # what it needs of a processor, as `processor.needed` reads it
+    scope: Scope | None = None
+    packing: tuple[Scope | None, ...] = ()

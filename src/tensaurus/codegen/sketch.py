@@ -3,6 +3,7 @@
     block(v=2*16x2, u=0:7, t=1:8, k=2!1!0, c=x0@1, p=1)      a register block of an output
     row(w=64, p=1)                                           partial results of a reduction along a row
     flat(u=4, p=1)                                           one element after the other
+    pack(x1=0/16)                                            weights in blocks, ahead of time
 
 Axes are places in the output of a nest or in the axes that its reduction reduces.
 """
@@ -13,7 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["Block", "Flat", "Row", "Schedule", "parse", "show"]
+__all__ = ["Block", "Flat", "Pack", "Row", "Schedule", "Sketch", "loops", "packs", "parse", "show"]
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,31 @@ class Flat:
         return f"flat(u={self.unroll}*{self.lanes}, p={self.parallel})"
 
 
+@dataclass(frozen=True)
+class Pack:
+    """An input of the kernel in blocks of `width` along one of its dimensions, the block's elements last."""
+
+    tensor: str
+    dimension: int
+    width: int
+
+    @property
+    def text(self) -> str:
+        return f"pack({self.tensor}={self.dimension}/{self.width})"
+
+
 Sketch: TypeAlias = Block | Row | Flat
-Schedule: TypeAlias = tuple[Sketch, ...]  # one for each nest
+Schedule: TypeAlias = tuple[Pack | Sketch, ...]  # what is packed, then a sketch for each nest
+
+
+def packs(schedule: Schedule) -> tuple[Pack, ...]:
+    """What is packed ahead of time."""
+    return tuple(part for part in schedule if isinstance(part, Pack))
+
+
+def loops(schedule: Schedule) -> tuple[Sketch, ...]:
+    """The sketches of the nests."""
+    return tuple(part for part in schedule if not isinstance(part, Pack))
 
 
 def _pairs(pairs: tuple[tuple[int, int], ...]) -> str:
@@ -96,7 +120,9 @@ def parse(text: str) -> Schedule:
     return tuple(map(_sketch, filter(None, text.split("; "))))
 
 
-def _sketch(text: str) -> Sketch:
+def _sketch(text: str) -> Pack | Sketch:
+    if of := re.fullmatch(r"pack\((\w+)=(\d+)/(\d+)\)", text):
+        return Pack(of[1], int(of[2]), int(of[3]))
     match = re.fullmatch(r"(block|row|flat)\((.*)\)", text)
     if match is None:
         raise ValueError(f"no sketch: {text!r}")

@@ -11,7 +11,7 @@ from tensaurus.algebra.field import Array
 from tensaurus.algebra.size import Size
 from tensaurus.codegen.kernel import Kernel
 from tensaurus.errors import TensaurusError
-from tensaurus.graph.node import CONSTANT, Node, again, item, source
+from tensaurus.graph.node import CONSTANT, Node, again, apply, item, source
 from tensaurus.graph.program import Program
 from tensaurus.graph.standard import standard
 from tensaurus.ops import Op
@@ -80,8 +80,8 @@ def lowered(
         made = again(node, args)
         if not isinstance(made.op, Op):
             return made
-        if made.op is eop and kernels(made) is not None:
-            return made
+        if made.op is eop and not made.static and (kernel := kernels(made)) is not None:
+            return _packed(made, kernel, lower)
         reads = tuple(a if a is None or a.op is CONSTANT else a.types for a in made.args)
         kind = (made.op, made.attrs, reads, len(made.types))
         if kind in written:
@@ -103,6 +103,19 @@ def lowered(
         return made
 
     return program.rebuilt(lower, became)
+
+
+def _packed(node: Node, kernel: Kernel, build: Callable[[Node, tuple[Node | None, ...]], Node]) -> Node:
+    """The node that the kernel computes: over arguments that are packed, where it has them so."""
+    if kernel.scope is None:
+        return node
+    args: list[Node | None] = []
+    for arg, packing in zip(node.args, kernel.packing, strict=True):
+        if packing is None or arg is None:
+            args.append(arg)
+        else:
+            args.append(_within(standard(apply(eop, [arg], {"scope": packing})), (arg,), build))
+    return apply(eop, args, {"scope": kernel.scope})
 
 
 def _expansion(node: Node, opset: int, expand: Expand | None) -> Node | None:

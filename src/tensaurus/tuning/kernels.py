@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from halide import HalideError
 
@@ -29,7 +30,7 @@ class Kernels:
     tuner: Tuner
     seconds: Callable[[], float]
     dropped: dict[str, None] = field(default_factory=dict)
-    _known: dict[tuple[Scope, tuple[TensorType, ...]], Kernel | None] = field(default_factory=dict)
+    _known: dict[Any, Kernel | None] = field(default_factory=dict)
 
     def __call__(self, node: Node) -> Kernel | None:
         """Compiled for the types of its arguments, which must have numbers for sizes."""
@@ -40,13 +41,20 @@ class Kernels:
             return None
         scope = node.attribute("scope")
         key = scope, types
-        if key not in self._known:
-            self._known[key] = self._made(scope, types, node.tensor)
-        return self._known[key]
+        fixed = tuple(arg is not None and arg.static for arg in node.args)
+        if (key, fixed) not in self._known:
+            found = self._known[key, fixed] = self._made(scope, types, fixed, node.tensor)
+            if found is not None and found.scope is not None:
+                # the node that it is written as has it, too
+                own = replace(found, scope=None, packing=())
+                self._known[(found.scope, found.inputs), fixed] = own
+        return self._known[key, fixed]
 
-    def _made(self, scope: Scope, types: tuple[TensorType, ...], output: TensorType) -> Kernel | None:
+    def _made(
+        self, scope: Scope, types: tuple[TensorType, ...], fixed: tuple[bool, ...], output: TensorType
+    ) -> Kernel | None:
         try:
-            schedule = self.tuner.best(scope, types, output, self.seconds())
+            schedule = self.tuner.best(scope, types, output, self.seconds(), fixed)
             if schedule is None:
                 self.dropped["no schedule of it computes the expression"] = None
                 return None

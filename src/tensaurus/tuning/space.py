@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from math import ceil, prod
 
+from tensaurus.algebra.expr import Scope
 from tensaurus.algebra.size import Axis
 from tensaurus.codegen.nest import Nest, nests, rows
-from tensaurus.codegen.sketch import Block, Flat, Row, Sketch
-from tensaurus.codegen.stage import Stage, extent
+from tensaurus.codegen.sketch import Block, Flat, Pack, Row, Sketch
+from tensaurus.codegen.stage import Stage, extent, staged
+from tensaurus.ops import TensorType
 from tensaurus.tuning.access import Operand, conditional, operands, windowed
 
-__all__ = ["Core", "sketches"]
+__all__ = ["Core", "packs_of", "sketches"]
 
 WASTE = 1.2  # how much more than its extent the blocks of an axis may cover
 UNROLLED = 450  # multiplications in one straight line: beyond, compiling takes long
@@ -44,6 +46,30 @@ def sketches(stages: Sequence[Stage], core: Core) -> list[list[Sketch]]:
     found = nests(stages)
     inside = rows(stages, found) if len(found) > 1 else 0
     return [_ranked(nest, core, inside, nest is found[-1]) for nest in found]
+
+
+def packs_of(
+    scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool], core: Core
+) -> list[Pack]:
+    """Constants that a reduction reads by an axis that moves along a dimension before their last.
+
+    Packed, that dimension's blocks are vectors.
+    """
+    stages = staged(scope)
+    found: dict[Pack, None] = {}
+    for stage in stages:
+        for operand in operands(stage) if stage.reduced else ():
+            place = int(operand.name[1:]) if operand.name.startswith("x") else -1
+            if not (0 <= place < len(fixed) and fixed[place]) or operand.repeated:
+                continue
+            kind, lanes = types[place], core.lanes(types[place].dtype)
+            wide = [d for d, n in enumerate(kind.shape) if n != 1]
+            for d, form in zip(wide, operand.forms, strict=True):
+                steps = [a for a in form or () if a in stage.axes]
+                whole = d == wide[-1] and len(wide) > 0
+                if len(form or ()) == 1 and len(steps) == 1 and not whole and int(kind.shape[d]) % lanes == 0:  # type: ignore[call-overload]
+                    found[Pack(operand.name, d, lanes)] = None
+    return list(found)
 
 
 def _ranked(nest: Nest, core: Core, inside: int, last: bool) -> list[Sketch]:

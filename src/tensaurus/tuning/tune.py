@@ -12,18 +12,19 @@ from dataclasses import dataclass, fields
 from importlib.metadata import version
 from math import inf
 from time import monotonic
+from typing import TypeAlias
 
 from tensaurus.algebra.expr import Scope
 from tensaurus.algebra.text import show as show_scope
 from tensaurus.child import Child, ChildError
-from tensaurus.codegen.compile import features, tensors
+from tensaurus.codegen.compile import features, operands, tensors
 from tensaurus.codegen.pipeline import prepared
-from tensaurus.codegen.sketch import Schedule, Sketch, parse, show
+from tensaurus.codegen.sketch import Pack, Schedule, Sketch, packs, parse, show
 from tensaurus.cost.database import Database, Measurement
 from tensaurus.cost.machine import Machine
 from tensaurus.errors import TensaurusError
 from tensaurus.ops import TensorType
-from tensaurus.tuning.space import Core, sketches
+from tensaurus.tuning.space import Core, packs_of, sketches
 
 __all__ = ["Tuner"]
 
@@ -45,9 +46,9 @@ class Tuner:
         self._child: Child | None = None
         self.tried = 0
 
-    def known(self, scope: Scope, types: Sequence[TensorType]) -> Schedule | None:
+    def known(self, scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool] = ()) -> Schedule | None:
         """The fastest schedule that was measured before."""
-        text = self._workload(scope, types)
+        text = self._workload(scope, types, fixed)
         rows = [m for m in self.database.of(text, self.backend, self.machine.key) if m.seconds < inf]
         for row in sorted(rows, key=lambda m: (m.seconds, m.schedule)):
             with suppress(ValueError):
@@ -55,21 +56,48 @@ class Tuner:
         return None
 
     def best(
-        self, scope: Scope, types: Sequence[TensorType], output: TensorType, seconds: float
+        self,
+        scope: Scope,
+        types: Sequence[TensorType],
+        output: TensorType,
+        seconds: float,
+        fixed: Sequence[bool] = (),
     ) -> Schedule | None:
-        """The fastest schedule, found in so many seconds where it is not known; None where none computes it."""
-        found = self.known(scope, types)
-        return found if found is not None else self._tuned(scope, types, output, seconds)
+        """The fastest schedule, found in so many seconds where it is not known; None where none computes it.
 
-    def _workload(self, scope: Scope, types: Sequence[TensorType]) -> str:
-        return f"{show_scope(scope)} over {', '.join(map(str, types))}"
+        `fixed` says which inputs are constants, so that they may be packed.
+        """
+        found = self.known(scope, types, fixed)
+        return found if found is not None else self._tuned(scope, types, output, seconds, fixed)
+
+    def _workload(self, scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool]) -> str:
+        constants = ", ".join(f"x{k}" for k, known in enumerate(fixed) if known)
+        return f"{show_scope(scope)} over {', '.join(map(str, types))}" + (
+            f" where {constants} {'is' if sum(fixed) == 1 else 'are'} constant" if constants else ""
+        )
+
+    def _pools(
+        self, scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool]
+    ) -> list[tuple[tuple[Pack, ...], list[list[Sketch]]]]:
+        """The sketches of each nest, with nothing packed and with weights packed."""
+        plain = prepared(scope, tensors(types))[0]
+        found = [((), [pool[:POOL] for pool in sketches(plain, self.core)])]
+        for pack in packs_of(scope, types, fixed, self.core):
+            packed_types, own, _ = operands(scope, types, (pack,))
+            stages, _ = prepared(own, tensors(packed_types))
+            found.append(((pack,), [pool[:POOL] for pool in sketches(stages, self.core)]))
+        return found
 
     def _tuned(
-        self, scope: Scope, types: Sequence[TensorType], output: TensorType, seconds: float
+        self,
+        scope: Scope,
+        types: Sequence[TensorType],
+        output: TensorType,
+        seconds: float,
+        fixed: Sequence[bool],
     ) -> Schedule | None:
         begin = monotonic()
-        stages, _ = prepared(scope, tensors(types))
-        pools = [pool[:POOL] for pool in sketches(stages, self.core)]
+        pools = self._pools(scope, types, fixed)
         times: dict[Schedule, float] = {}
         self._ask("take", show_scope(scope), tuple(types), output)
 
@@ -112,7 +140,7 @@ class Tuner:
                 if wrong:
                     continue
                 winner = schedule
-            rows.append(Measurement(self._workload(scope, types), self.backend, self.machine.key, show(schedule), times[schedule]))
+            rows.append(Measurement(self._workload(scope, types, fixed), self.backend, self.machine.key, show(schedule), times[schedule]))
         if rows:
             self.database.put_many(rows)
         return winner
@@ -140,34 +168,37 @@ class Tuner:
             self._child = None
 
 
-def _in_order(pools: Sequence[Sequence[Sketch]]) -> Iterator[Schedule]:
-    """One sketch of each nest, the most promising first; the nests' own orders go side by side."""
-    longest = max(map(len, pools), default=0)
+Pools: TypeAlias = Sequence[tuple[tuple[Pack, ...], Sequence[Sequence[Sketch]]]]
+
+
+def _in_order(pools: Pools) -> Iterator[Schedule]:
+    """One sketch of each nest, the most promising first; nests' own orders go side by side, packed or not."""
+    longest = max((len(pool) for _, nests in pools for pool in nests), default=0)
     done = set()
     for place in range(longest):
-        schedule = tuple(pool[min(place, len(pool) - 1)] for pool in pools)
-        if schedule not in done:
-            done.add(schedule)
-            yield schedule
+        for packed, nests in pools:
+            schedule = (*packed, *(pool[min(place, len(pool) - 1)] for pool in nests))
+            if schedule not in done:
+                done.add(schedule)
+                yield schedule
 
 
-def _near(
-    leaders: Sequence[Schedule], pools: Sequence[Sequence[Sketch]], times: dict[Schedule, float]
-) -> list[Schedule]:
+def _near(leaders: Sequence[Schedule], pools: Pools, times: dict[Schedule, float]) -> list[Schedule]:
     """The next untried schedule that differs from a leader in one sketch, by one parameter where there is one."""
     for leader in leaders:
-        for place, pool in enumerate(pools):
+        nests = dict(pools)[packs(leader)]
+        for place, pool in enumerate(nests, len(packs(leader))):
+            own = leader[place]
             near = sorted(
-                (s for s in pool if s != leader[place] and type(s) is type(leader[place])),
-                key=lambda s: _distance(s, leader[place]),
+                (s for s in pool if s != own and type(s) is type(own)), key=lambda s: _distance(s, own)
             )
             for sketch in near:
                 schedule = (*leader[:place], sketch, *leader[place + 1 :])
-                if schedule not in times and _distance(sketch, leader[place]) <= 2:
+                if schedule not in times and _distance(sketch, own) <= 2:
                     return [schedule]
     return []
 
 
-def _distance(a: Sketch, b: Sketch) -> int:
+def _distance(a: object, b: object) -> int:
     """In how many parameters two sketches of one kind differ."""
-    return sum(getattr(a, f.name) != getattr(b, f.name) for f in fields(a))
+    return sum(getattr(a, f.name) != getattr(b, f.name) for f in fields(a))  # type: ignore[arg-type]
