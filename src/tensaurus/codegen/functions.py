@@ -42,7 +42,7 @@ _TYPES: dict[str, hl.Type] = {
 BOUNDS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
         "float32": MappingProxyType(
-            {"exp": 0.9, "log": 0.9, "tanh": 1.0, "erf": 1.1, "pow": 0.51}
+            {"exp": 0.95, "log": 0.95, "tanh": 1.1, "erf": 1.2, "pow": 0.51}
             | dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atan"), 0.51)
             | dict.fromkeys(("sinh", "cosh", "asinh", "acosh", "atanh"), 0.51)
         ),
