@@ -26,6 +26,8 @@ from tensaurus.codegen.stage import DEFAULTS, Stage, extent
 
 __all__ = ["Lowered", "lower"]
 
+COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+
 NEUTRAL: dict[str, Any] = {"sum": 0, "prod": 1, "max": float("-inf"), "min": float("inf")}
 
 
@@ -78,16 +80,13 @@ def _define(stage: Stage, lowered: Lowered) -> None:
         domain = hl.RDom([(0, extent(a)) for a in reversed(stage.reduced)])
         for number, a in enumerate(reversed(stage.reduced)):
             lowered.variables[a] = domain[number]
-        value = Terms(lowered).body(stage.body, dtype)
         sums = lowered.accumulators[name] = hl.Func(f"{name}_sums")
         sums[place] = constant(NEUTRAL[stage.monoid], dtype)
-        if stage.monoid == "sum":  # plain: multiplications and additions become one instruction
-            sums[place] += value
-        elif stage.monoid == "prod":
-            sums[place] *= value
+        if stage.monoid == "sum" and dtype.startswith("float"):
+            sums[place] += Terms(lowered).summand(stage.body, dtype)
         else:
-            so_far = hl.cast(halide_type(dtype), sums[place])
-            sums[place] = expression(stage.monoid, [so_far, value], dtype)
+            value = Terms(lowered).body(stage.body, dtype)
+            sums[place] = expression(COMBINE[stage.monoid], [sums[place], value], dtype)
         func[place] = sums[place]
     elif not _filled(stage, func, lowered):
         func[place] = Terms(lowered).body(stage.body, dtype)
@@ -148,8 +147,20 @@ class Terms:
             case Call(fn, args):
                 return self.call(fn, args, dtype)
             case Select(guard, then, other):
-                return hl.select(self.guard(guard), self.body(then, dtype), self.body(other, dtype))
+                return expression("where", [self.guard(guard), self.body(then, dtype), self.body(other, dtype)], dtype)
         raise TypeError(type(body))
+
+    def summand(self, body: Body, dtype: str) -> hl.Expr:
+        """A body that is added up: its product is Halide's own, so that both become one instruction.
+
+        What a guard leaves out adds nothing; it is decided where its axes are unrolled.
+        """
+        match body:
+            case Call("mul", (a, b)):
+                return self.summand(a, dtype) * self.summand(b, dtype)
+            case Select(guard, then, Const(0)):
+                return hl.select(self.guard(guard), self.summand(then, dtype), constant(0, dtype))
+        return self.body(body, dtype)
 
     def call(self, fn: str, args: Sequence[Body], dtype: str) -> hl.Expr:
         kinds = [literal_dtype(a) for a in (args[1:] if fn == "where" else args)]
@@ -205,7 +216,7 @@ class Terms:
         for test in tests[1:]:
             whole = whole & test
         assert read.outside is not None
-        return hl.select(whole, value, self.body(read.outside, own))
+        return expression("where", [whole, value, self.body(read.outside, own)], own)
 
     def table(self, table: Table, dtype: str) -> Any:
         key = table
