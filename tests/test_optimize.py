@@ -215,6 +215,20 @@ def test_only_the_best_is_checked_where_there_is_no_time_for_another(
         assert any("no time to check" in text for text in said.notes) is not another
 
 
+def test_of_slow_models_only_the_best_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    counts: list[int] = []
+
+    def times(builds: list[object], *rest: object, **turn: object) -> list[float]:
+        counts.append(len(builds))
+        return [1.0] * len(builds)
+
+    monkeypatch.setattr(contenders, "model_times", times)
+    for load in (0.0, 1000.0):
+        monkeypatch.setattr(TimeLimit, "measuring", lambda self, models, load=load: models * load)
+        run(affine_model(), database=tmp_path / "db.sqlite", steps=None, time_limit=10.0)
+    assert counts[0] > 2 and counts[1] == 2  # the original and the best
+
+
 @pytest.mark.parametrize(
     ("search", "line"),
     [

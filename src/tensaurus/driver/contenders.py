@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from time import monotonic
 
 from tensaurus.cost.whole import AGAIN, model_times
@@ -76,7 +77,8 @@ class Contenders:
                 progress.note(f"there was no time to check {len(faster) - place} more: {LONGER}")
                 break
             progress.phase("measuring it once more")
-            before, after = _times(self.target, [build], AGAIN)
+            until = inf if limit is None else limit.again
+            before, after = _times(self.target, [build], until, AGAIN)
             if after >= before:
                 words = f"{before * 1e3:.3g} and {after * 1e3:.3g} ms"
                 progress.note(f"a program was not faster when it was measured again ({words}): thrown away")
@@ -120,28 +122,30 @@ def contenders(target: Target, outcome: Outcome, bodies: Sequence[Candidate]) ->
     """The outcome's candidates, measured in turns with the original; what cannot be written is dropped."""
     target.progress.phase("measuring the best programs")
     kept = [candidate for candidate in outcome.candidates if candidate.step is not None or bodies]
-    if target.limit is not None and (most := target.limit.candidates) < len(kept):
-        target.progress.note(f"there was time to measure {most} of {len(kept)} programs: {LONGER}")
-        kept = kept[:most]
-    pairs = list(_built(target, kept))
-    base, *times = _times(target, [build for _, build in pairs])
+    limit, pairs = target.limit, list[tuple[Candidate, Build]]()
+    until = inf if limit is None else limit.first
+    for place, candidate in enumerate(kept):
+        if pairs and limit is not None and monotonic() + limit.measuring(len(pairs) + 2) > until:
+            target.progress.note(f"there was no time to measure {len(kept) - place} more programs: {LONGER}")
+            break
+        try:
+            pairs.append((candidate, target.builds(candidate.program)))
+        except TensaurusError as error:
+            target.progress.note(f"a program was dropped, it cannot be written: {error}")
+    base, *times = _times(target, [build for _, build in pairs], until)
     return Contenders(target, bodies, base, [(c, b, t) for (c, b), t in zip(pairs, times, strict=True)])
 
 
-def _built(target: Target, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, Build]]:
-    for candidate in candidates:
-        try:
-            yield candidate, target.builds(candidate.program)
-        except TensaurusError as error:
-            target.progress.note(f"a program was dropped, it cannot be written: {error}")
-
-
-def _times(target: Target, builds: Sequence[Build], purpose: str = "") -> list[float]:
-    """Seconds of one run of the original, and of each of these."""
-    limit, timed = target.limit, {}
-    if limit is not None:
-        timed = {"seconds": limit.turn, "deadline": limit.again if purpose else limit.first}
-    every = [target.source, *builds]
+def _times(target: Target, builds: Sequence[Build], until: float, purpose: str = "") -> list[float]:
+    """Seconds of one run of the original, and of each of these; `until` is of `time.monotonic`."""
+    turn = {} if target.limit is None else {"seconds": target.limit.turn}
     return model_times(
-        every, target.feeds, target.backend, target.machine, target.records, purpose=purpose, **timed
+        [target.source, *builds],
+        target.feeds,
+        target.backend,
+        target.machine,
+        target.records,
+        purpose=purpose,
+        deadline=until,
+        **turn,
     )

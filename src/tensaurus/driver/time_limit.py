@@ -83,9 +83,3 @@ class TimeLimit:
     def another(self) -> bool:
         """Whether one more candidate can be measured again and checked."""
         return self._left >= self.measuring(2)
-
-    @property
-    def candidates(self) -> int:
-        """How many of them there is time to measure beside the original, one at least."""
-        each = self.measuring(1)
-        return max(1, int((self.first - monotonic()) / each) - 1) if each else 1
