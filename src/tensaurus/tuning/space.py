@@ -24,6 +24,8 @@ __all__ = ["Core", "packs_of", "sketches"]
 WASTE = 1.2  # how much more than its extent the blocks of an axis may cover
 UNROLLED = 450  # multiplications in one straight line: beyond, compiling takes long
 GUARDED = 1000  # the same, where conditions are decided by unrolling
+L1, L2 = 32 << 10, 512 << 10  # bytes: what a block reads of an operand comes from there
+BETWEEN = 4  # results between those of a vector, at most
 BLOCKS, FEW = 160, 40  # register blocks that are looked at more closely
 
 
@@ -156,10 +158,10 @@ def _register_blocks(
     most = core.registers - 4
     guarded = conditional(main)
     others = [a for a in range(len(main.axes)) if a != place and extent(main.axes[a]) > 1]
+    # results that lie between those of a vector are stored with it
+    between = prod(extent(a) for a in main.axes[place + 1 :]) <= BETWEEN
     fixed = tuple(
-        (a, extent(main.axes[a]))
-        for a in others
-        if (a > place and extent(main.axes[a]) <= 4) or main.axes[a] in guarded
+        (a, extent(main.axes[a])) for a in others if (a > place and between) or main.axes[a] in guarded
     )
     held = vectors * prod(n for _, n in fixed)
     if held > most:
@@ -304,7 +306,9 @@ def _step(
                 for r in slide[axes[k]]:
                     if r in unrolled and operand.along(axes[k]):
                         times *= (n + extent(r) - 1) / (n * extent(r))
-            loads += vectors * times * (1.5 if slide[v] else 1.0)
+            panel = vectors * lanes * times * prod(extent(r) for r in main.reduced if operand.along(r)) * 4
+            far = 1.0 if panel <= L1 else 1.5 if panel <= L2 else 3.0
+            loads += vectors * times * far * (1.5 if slide[v] else 1.0)
         else:
             scalars += times
     cycles = max(size, loads + scalars / 2, 4.0)
