@@ -6,10 +6,12 @@ best so far; the fastest three are timed again, longer, and the fastest that com
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from importlib.metadata import version
+from itertools import chain
 from math import inf
 from time import monotonic
 from typing import TypeAlias
@@ -19,7 +21,7 @@ from tensaurus.algebra.text import show as show_scope
 from tensaurus.child import Child, ChildError
 from tensaurus.codegen.compile import features, operands, tensors
 from tensaurus.codegen.pipeline import prepared
-from tensaurus.codegen.sketch import Pack, Schedule, Sketch, packs, parse, show
+from tensaurus.codegen.sketch import Pack, Schedule, Sketch, loops, packs, parse, show
 from tensaurus.cost.database import Database, Measurement
 from tensaurus.cost.machine import Machine
 from tensaurus.errors import TensaurusError
@@ -31,6 +33,7 @@ __all__ = ["Tuner"]
 LONG = 10.0  # seconds that compiling and timing one schedule may take
 SHORT, LONGER = 0.03, 0.2  # seconds of one timing, and of one that decides
 LAST = 3  # schedules that are timed again
+SIMILAR, NEAREST = 3, 3  # expressions of other sizes that are looked at, and schedules like theirs
 POOL = 600  # schedules of one nest that are looked at
 
 
@@ -44,6 +47,7 @@ class Tuner:
         self.core = Core(512 if wide else 256, 32 if wide else 16, machine.threads)
         self.backend = f"halide {version('halide')} {' '.join(words)}"
         self._child: Child | None = None
+        self._winners: dict[str, list[Schedule]] | None = None
         self.tried = 0
 
     def known(self, scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool] = ()) -> Schedule | None:
@@ -97,6 +101,7 @@ class Tuner:
         fixed: Sequence[bool],
     ) -> Schedule | None:
         begin = monotonic()
+        workload = self._workload(scope, types, fixed)
         pools = self._pools(scope, types, fixed)
         times: dict[Schedule, float] = {}
         self._ask("take", show_scope(scope), tuple(types), output)
@@ -113,7 +118,7 @@ class Tuner:
                     del error
             return times[schedule]
 
-        ordered = _in_order(pools)
+        ordered = chain(_alike(self._similar(workload), pools), _in_order(pools))
         for count, schedule in enumerate(ordered):
             if count and monotonic() - begin > seconds / 2 and min(times.values()) < inf:
                 break
@@ -140,10 +145,25 @@ class Tuner:
                 if wrong:
                     continue
                 winner = schedule
-            rows.append(Measurement(self._workload(scope, types, fixed), self.backend, self.machine.key, show(schedule), times[schedule]))
+            rows.append(Measurement(workload, self.backend, self.machine.key, show(schedule), times[schedule]))
         if rows:
             self.database.put_many(rows)
+        if winner is not None:
+            self._similar(workload).append(winner)
         return winner
+
+    def _similar(self, workload: str) -> list[Schedule]:
+        """The fastest schedules of expressions that differ in sizes alone, the latest last."""
+        if self._winners is None:
+            self._winners = {}
+            fastest: dict[str, Measurement] = {}
+            for row in self.database.made_for(self.backend, self.machine.key):
+                if row.workload not in fastest or row.seconds < fastest[row.workload].seconds:
+                    fastest[row.workload] = row
+            for row in fastest.values():
+                with suppress(ValueError):
+                    self._winners.setdefault(_form(row.workload), []).append(parse(row.schedule))
+        return self._winners.setdefault(_form(workload), [])
 
     def _ask(self, verb: str, *arguments: object) -> object:
         if self._child is None:
@@ -169,6 +189,28 @@ class Tuner:
 
 
 Pools: TypeAlias = Sequence[tuple[tuple[Pack, ...], Sequence[Sequence[Sketch]]]]
+
+
+def _form(workload: str) -> str:
+    """The text without its numbers."""
+    return re.sub(r"\d+", "#", workload)
+
+
+def _alike(known: Sequence[Schedule], pools: Pools) -> Iterator[Schedule]:
+    """The schedules here that are most like those: an expression of other sizes wants the same loops."""
+    by_kind = {tuple(pack.dimension for pack in packed): (packed, nests) for packed, nests in pools}
+    for schedule in reversed(known[-SIMILAR:]):
+        packed, nests = by_kind.get(tuple(p.dimension for p in packs(schedule)), ((), ()))
+        sketches_ = loops(schedule)
+        if len(sketches_) != len(nests):
+            continue
+        nearest = [
+            sorted((s for s in pool if type(s) is type(own)), key=lambda s: _distance(s, own))[:NEAREST]
+            for own, pool in zip(sketches_, nests, strict=True)
+        ]
+        for place in range(NEAREST):
+            if all(len(pool) > place for pool in nearest):
+                yield (*packed, *(pool[place] for pool in nearest))
 
 
 def _in_order(pools: Pools) -> Iterator[Schedule]:
