@@ -26,7 +26,6 @@ from tensaurus.extraction.improve import quick
 from tensaurus.extraction.problem import Choice, Problem, dag_cost
 from tensaurus.graph.build import Build
 from tensaurus.graph.builds import Builds
-from tensaurus.graph.builds import Builds
 from tensaurus.graph.graph_importer import symbol_of
 from tensaurus.graph.node import source
 from tensaurus.graph.onnx_import import import_model
