@@ -31,9 +31,11 @@ from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.measure import Stopwatch
 from tensaurus.cost.operators import OperatorCosts
+from tensaurus.graph.builds import Builds
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.rules.match import expander
 from tensaurus.rules.rule import library
+from tensaurus.scratch import temporary
 from tensaurus.zoo.selection import Subject, select
 
 TABLES = Path(__file__).parent / "tables"
@@ -118,9 +120,14 @@ def sum_alone(subject: Subject, backend: str, path: Path) -> float:
     program = import_model(subject.load(), dict(subject.shapes), subject.name)
     weights.COPIES = 1
     try:
-        with Database(path) as database, Stopwatch(backend, threads=machine.threads) as stopwatch:
+        with (
+            Database(path) as database,
+            Stopwatch(backend, threads=machine.threads) as stopwatch,
+            temporary() as folder,
+        ):
             opset, expand = program.frame.opset, expander(library())
-            costs = OperatorCosts(database, stopwatch, backend, machine, opset, expand)
+            builds = Builds(folder, expand, folded=False)
+            costs = OperatorCosts(database, stopwatch, backend, machine, opset, builds, expand)
             return 1e3 * sum(map(costs, program.active))
     finally:
         weights.COPIES = copies

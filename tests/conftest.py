@@ -33,6 +33,14 @@ def peaks() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def without_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel is tuned for a second at least: none are generated but in tests marked `kernels`."""
+    if request.node.get_closest_marker("kernels") is None:
+        none = classmethod(lambda cls, *_: cls())
+        monkeypatch.setattr("tensaurus.driver.generated.Generated.here", none)
+
+
 @pytest.fixture(scope="session")
 def pretrained() -> Callable[[str], Path]:
     """Fetch a pretrained model by name, from the user's cache where it is there."""

@@ -42,6 +42,7 @@ from tensaurus.equivalence.chain import check_rewrites, refutation
 from tensaurus.errors import TensaurusError
 from tensaurus.extraction.exact import solve
 from tensaurus.extraction.improve import quick
+from tensaurus.graph.builds import Builds
 from tensaurus.graph.census import census
 from tensaurus.graph.frame import Frame
 from tensaurus.graph.node import Node, apply, source
@@ -309,7 +310,8 @@ def test_a_batch_of_any_size_is_replayed_and_not_exported(name: str, exact: bool
         """A stopwatch for what is not measured."""
 
     with Database(tmp_path / "costs.db") as records:
-        costs = OperatorCosts(records, Unused(), "onnxruntime", Machine.here(1), OPSET)  # type: ignore[arg-type]
+        builds = Builds(tmp_path, folded=False)
+        costs = OperatorCosts(records, Unused(), "onnxruntime", Machine.here(1), OPSET, builds)  # type: ignore[arg-type]
         piece = Piece.of(made.roots[0].args[0])
         assert costs.known(piece) == costs.estimate(piece) == costs.measure(piece) == inf
         kept, _ = extracted(original, ByHand(case), costs.estimate, exact)
@@ -324,8 +326,8 @@ def test_it_is_priced_as_what_it_computes(name: str) -> None:
     assert 0 < estimate(piece) < 1
     products = 2 * 3 * 8 * 8 * 9 * 16 * 16
     assert products <= operations(made) <= 1.2 * products
-    model, feeds = alone(piece, OPSET, None, copies=2)
-    assert len(running(model).run(None, feeds)) == 2
+    program, feeds = alone(piece, OPSET, copies=2)
+    assert len(running(export_model(program, folded=False)).run(None, feeds)) == 2
 
 
 @pytest.mark.parametrize("name", FORMS)

@@ -57,8 +57,9 @@ def records(tmp_path: Path) -> Iterator[Database]:
 
 
 def costs_of(records: Database, watch: Stub, original: Program | None, **more: Any) -> OperatorCosts:
+    builds = Builds(records.path.parent, folded=False)
     return OperatorCosts(
-        records, watch, "onnxruntime", Machine.here(1), 17, original=original, **more  # type: ignore[arg-type]
+        records, watch, "onnxruntime", Machine.here(1), 17, builds, original=original, **more  # type: ignore[arg-type]
     )
 
 
@@ -108,11 +109,11 @@ def test_no_room_for_copies_is_no_refusal(records: Database, monkeypatch: pytest
 
     made, tried = operators.alone, []
 
-    def alone(piece: Piece, opset: int, expand: Any, copies: int) -> Any:
+    def alone(piece: Piece, opset: int, copies: int) -> Any:
         tried.append(copies)
         if copies > 1:
             raise MemoryError
-        return made(piece, opset, expand, copies)
+        return made(piece, opset, copies)
 
     monkeypatch.setattr(operators, "alone", alone)
     costs = costs_of(records, Stub(), None)

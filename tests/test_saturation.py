@@ -446,7 +446,8 @@ def test_a_piece_over_other_leaves() -> None:
 
 def run_alone(piece: Piece, copies: int) -> tuple[dict[str, np.ndarray], list[np.ndarray], list[np.ndarray]]:
     """Feeds, weights and outputs of the copies on onnxruntime."""
-    made, feeds = alone(piece, 17, None, copies)
+    program, feeds = alone(piece, 17, copies)
+    made, _ = export(program, folded=False)
     session = backends.find("onnxruntime").compile(Build(made.SerializeToString()), threads=1)
     constants = [np.frombuffer(tensor.raw_data, np.float32) for tensor in made.graph.initializer]
     return feeds, constants, session.run(None, feeds)

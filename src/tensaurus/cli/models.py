@@ -9,6 +9,7 @@ import typer
 
 from tensaurus.cli.app import Command, app
 from tensaurus.cli.options import (
+    Cpu,
     DatabaseFile,
     InputsFile,
     Model,
@@ -71,6 +72,14 @@ def optimize(
     allow_unproved: Annotated[
         bool, typer.Option("--allow-unproved", help="Take rules that are not known to be wrong.")
     ] = False,
+    no_custom_ops: Annotated[
+        bool,
+        typer.Option("--no-custom-ops", help="Standard operators only: no kernels, no library beside it."),
+    ] = False,
+    cpu: Cpu = "native",
+    tuning: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, help="Time for the schedule of one kernel, at most.")
+    ] = 20.0,
     seed: Seed = 0,
     database: DatabaseFile = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
@@ -113,6 +122,9 @@ def optimize(
                 run_limit=run_limit,
                 rules=rules or (),
                 allow_unproved=allow_unproved,
+                custom_ops=not no_custom_ops,
+                cpu=cpu,
+                tuning=tuning,
                 seed=seed,
                 database=database,
                 progress=progress,

@@ -40,6 +40,10 @@ Threads = Annotated[
 RunLimit = Annotated[
     float, typer.Option(metavar="SECONDS", min=0.001, help="Time that one run of the model may take.")
 ]
+Cpu = Annotated[
+    str,
+    typer.Option(metavar="LEVEL", help="What kernels are for: native, x86-64-v3 or x86-64-v4."),
+]
 Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Seed of every random choice.")]
 DatabaseFile = Annotated[
     Path | None, typer.Option("--db", metavar="FILE", help="The database of measured times.")

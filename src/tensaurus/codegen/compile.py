@@ -18,6 +18,7 @@ from tensaurus.codegen.kernel import Kernel
 from tensaurus.codegen.pack import packed, packed_type
 from tensaurus.codegen.pack import packing as packing_scope
 from tensaurus.codegen.pipeline import prepared, scheduled
+from tensaurus.codegen.processor import NATIVE
 from tensaurus.codegen.sketch import Schedule, loops, packs
 from tensaurus.codegen.sketch import show as show_schedule
 from tensaurus.ops import TensorType
@@ -25,7 +26,6 @@ from tensaurus.scratch import temporary
 
 __all__ = ["NATIVE", "compiled", "features", "jit"]
 
-NATIVE = "native"
 LEVELS = {
     "x86-64-v3": ("avx", "avx2", "f16c", "fma", "sse41"),
     "x86-64-v4": ("avx", "avx2", "avx512", "avx512_skylake", "f16c", "fma", "sse41"),

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from tensaurus.errors import TensaurusError
 
-__all__ = ["FEATURES", "Bit", "needed"]
+__all__ = ["CPUS", "FEATURES", "NATIVE", "Bit", "lacking", "needed"]
+
+NATIVE = "native"
+CPUS = (NATIVE, "x86-64-v3", "x86-64-v4")  # that kernels can be compiled for
 
 YMM, ZMM, TILES = 0x6, 0xE6, 0x60000  # of XCR0: the registers that the operating system saves
 
@@ -97,3 +102,27 @@ def needed(cpu: str) -> tuple[str, ...]:
             )
         found.update(dict.fromkeys(features))
     return tuple(found)
+
+
+# What Linux calls otherwise, or writes with an underscore.
+_LINUX = {"sse3": "pni", "sse41": "sse4_1", "sse42": "sse4_2", "lzcnt": "abm", "avxvnni": "avx_vnni"}
+_LINUX |= {f"avx512{name}": f"avx512_{name}" for name in ("vbmi2", "vnni", "bitalg", "vpopcntdq", "bf16")}
+_LINUX |= {"avx512vp2intersect": "avx512_vp2intersect"}
+_LINUX |= {f"amx{name}": f"amx_{name}" for name in ("tile", "int8", "bf16")}
+
+
+def lacking(cpu: str) -> tuple[str, ...]:
+    """What this machine's processor lacks of `needed(cpu)`; nothing where the system does not tell."""
+    flags = _flags()
+    return tuple(name for name in needed(cpu) if flags and _LINUX.get(name, name) not in flags)
+
+
+@cache
+def _flags() -> frozenset[str]:
+    """The processor's features, by Linux's names."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return frozenset()
+    found = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
+    return frozenset(found[1].split()) if found else frozenset()

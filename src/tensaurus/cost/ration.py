@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
 
 from tensaurus.cost.costs import Alone
@@ -12,14 +13,14 @@ __all__ = ["Rationed"]
 
 
 class Rationed:
-    """Costs of pieces by themselves, where at most so many pieces with eOperators are measured.
+    """Costs of pieces by themselves, where pieces with eOperators are measured while there are `more` of them.
 
-    Once these are spent, an eOperator that nobody has measured is no choice: it costs infinity.  What was
-    known before costs nothing, so a second run, from the database, goes on where the first one ended.
+    From then on an eOperator that nobody has measured is no choice: it costs infinity.  What was known before
+    costs nothing, so a second run, from the database, goes on where the first one ended.
     """
 
-    def __init__(self, alone: Alone, kernels: int):
-        self.alone, self.left = alone, kernels
+    def __init__(self, alone: Alone, more: Callable[[], bool]):
+        self.alone, self.more = alone, more
 
     def known(self, piece: Piece) -> float | None:
         """Seconds, where they were measured; infinite where they never will be."""
@@ -28,10 +29,8 @@ class Rationed:
 
     def measure(self, piece: Piece) -> float:
         """Seconds; measured now unless they are known."""
-        if self.alone.known(piece) is None:
-            if self._spent(piece):
-                return inf
-            self.left -= _generated(piece)
+        if self._spent(piece) and self.alone.known(piece) is None:
+            return inf
         return self.alone.measure(piece)
 
     def estimate(self, piece: Piece) -> float:
@@ -39,8 +38,4 @@ class Rationed:
         return self.alone.estimate(piece)
 
     def _spent(self, piece: Piece) -> bool:
-        return self.left <= 0 and _generated(piece)
-
-
-def _generated(piece: Piece) -> bool:
-    return any(node.op is eop for node in piece.inner)
+        return any(node.op is eop for node in piece.inner) and not self.more()

@@ -2,101 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from math import inf
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tensaurus import backends
+from tensaurus.codegen.kernel import Kernel
 from tensaurus.codegen.library import compiler
 from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.roofline import Roofline
 from tensaurus.driver.options import Options
-from tensaurus.driver.time_limit import TimeLimit
 from tensaurus.egraph.finder import Finder
 from tensaurus.fuse import Fuse
-from tensaurus.graph.lowering import Kernels, no_kernels
-from tensaurus.report.progress import Progress
+from tensaurus.graph.node import Node
 
 if TYPE_CHECKING:
-    from tensaurus.tuning.kernels import Kernels as Tuned
+    from tensaurus.tuning.kernels import Kernels
 
 __all__ = ["Generated"]
 
 SHARE = 0.7  # of the search's time, for tuning
 SPENT = 2.0  # seconds that compiling, linking and measuring a kernel take beside its tuning
+LEAST = 1.0  # seconds that a kernel is tuned for, where it is
 EACH = 15  # kernels that the time should be enough for, at least
 COUNT = 60  # kernels where no time limits them
 
 
 @dataclass
 class Generated:
-    """Use it in a `with`.
+    """Callable with a node: its kernel, or None.  Use it in a `with`; nothing is tuned after `rest`.
 
-    of   an eOperator's kernel; None where there is none
-    cpu  what processor they are for, "" where there are none
+    compiler  what compiles them, and what it may use of the processor; "" where there are none
+    without   why there are none, for people to read
+    seconds   to tune one, at most
+    deadline  of the search, which tuning keeps; infinite where the kernels are counted
+    tuned     how many were tuned; those of the database were known
     """
 
-    of: Kernels = no_kernels
-    cpu: str = ""
+    compiler: str = ""
+    without: str = ""
     seconds: float = 0.0
-    limit: TimeLimit | None = None
-    _tuned: Tuned | None = None
+    deadline: float = inf
+    tuned: int = 0
+    _kernels: Kernels | None = None
 
     @classmethod
-    def here(
-        cls,
-        options: Options,
-        backend: str,
-        machine: Machine,
-        database: Database,
-        limit: TimeLimit | None,
-        progress: Progress,
-    ) -> Generated:
-        """Of this run; none where the backend loads no libraries, or where what makes them is not installed."""
-        if not options.custom_ops or not backends.find(backend).libraries:
-            return cls()
+    def here(cls, options: Options, backend: str, machine: Machine, database: Database) -> Generated:
+        """Of this run; none where the backend loads no libraries, or what makes them is not installed."""
+        if not options.custom_ops:
+            return cls(without="--no-custom-ops")
+        if not backends.find(backend).libraries:
+            return cls(without=f"{backend} loads no libraries")
         if find_spec("halide") is None:
-            progress.note("no kernels are generated: halide is not there (pip install 'tensaurus[kernels]')")
-            return cls()
+            return cls(without="halide is not installed (pip install 'tensaurus[kernels]')")
         if compiler() is None:
-            progress.note("no kernels are generated: there is no C compiler (pip install 'tensaurus[compiler]')")
-            return cls()
-        from tensaurus.tuning.kernels import Kernels as Tuned
+            return cls(without="there is no C compiler (pip install 'tensaurus[compiler]')")
+        from tensaurus.tuning.kernels import Kernels
         from tensaurus.tuning.tune import Tuner
 
-        found = cls(seconds=options.tuning, limit=limit)
-        found._tuned = Tuned(Tuner(database, machine, options.cpu), found._each)
-        found.of, found.cpu = found._tuned, f"{options.cpu}"
-        return found
+        tuner = Tuner(database, machine, options.cpu)
+        made = cls(tuner.backend, seconds=options.tuning)
+        made._kernels = Kernels(tuner, made._each)
+        return made
+
+    def __call__(self, node: Node) -> Kernel | None:
+        if self._kernels is None:
+            return None
+        tried = self._kernels.tuner.tried
+        kernel = self._kernels(node)
+        self.tuned += self._kernels.tuner.tried > tried
+        return kernel
 
     def finders(self, roofline: Roofline) -> tuple[Finder, ...]:
         """What proposes eOperators."""
-        return (Fuse(roofline=roofline),) if self._tuned is not None else ()
+        return (Fuse(roofline=roofline),) if self._kernels is not None else ()
 
-    @property
-    def count(self) -> int:
-        """How many may be tuned."""
-        if self._tuned is None:
-            return 0
-        if self.limit is None:
-            return COUNT
-        return max(1, int(SHARE * (self.limit.deadline - monotonic()) / (self._each() + SPENT)))
+    def more(self) -> bool:
+        """Whether one more eOperator may be measured: where it has a kernel, that is tuned before."""
+        if self._kernels is None:
+            return True
+        return self._each() > 0 and (self.deadline < inf or self.tuned < COUNT)
 
     def _each(self) -> float:
-        """Seconds to tune one."""
-        if self.limit is None:
+        """Seconds to tune one; 0 where the time is over."""
+        left = self.deadline - monotonic()
+        if left == inf:
             return self.seconds
-        left = self.limit.deadline - monotonic()
-        return min(self.seconds, max(1.0, SHARE * left / EACH - SPENT))
+        if left < LEAST + SPENT:
+            return 0.0
+        return min(self.seconds, max(LEAST, SHARE * left / EACH - SPENT))
+
+    def rest(self) -> None:
+        """Nothing is tuned from now on, and no process waits for it."""
+        self.deadline = monotonic()
+        if self._kernels is not None:
+            self._kernels.tuner.close()
+
+    def schedule(self, kernel: str) -> str:
+        """Of a kernel that it gave, by its name."""
+        return "" if self._kernels is None else self._kernels.schedules.get(kernel, "")
 
     @property
     def dropped(self) -> tuple[str, ...]:
         """Why some eOperators have no kernel."""
-        return () if self._tuned is None else tuple(self._tuned.dropped)
+        return () if self._kernels is None else tuple(self._kernels.dropped)
 
     def __enter__(self) -> Self:
         return self
@@ -104,5 +117,4 @@ class Generated:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._tuned is not None:
-            self._tuned.tuner.close()
+        self.rest()

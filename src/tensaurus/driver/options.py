@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tensaurus import backends
+from tensaurus.codegen.processor import CPUS, NATIVE, lacking
 from tensaurus.cost.worker import RUN_LIMIT
 from tensaurus.egraph.finder import Finder
 from tensaurus.equivalence.given import Inputs
@@ -20,7 +21,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Options:
-    """How to optimize.  Raises TensaurusError for a backend or a search that there is not.
+    """How to optimize.  Raises TensaurusError for a backend, a search or a processor that there is not.
 
     shapes      fixes sizes of inputs, {name: sizes}
     ranges      values of integer inputs, {name: (lowest, highest)}; else 0 and 1
@@ -60,7 +61,7 @@ class Options:
     allow_unproved: bool = False
     finders: Sequence[Finder] = ()
     custom_ops: bool = True
-    cpu: str = "native"
+    cpu: str = NATIVE
     tuning: float = 20.0
     seed: int = 0
     database: Path | None = None
@@ -72,6 +73,14 @@ class Options:
         if self.search not in STRATEGIES:
             remedy = f"Take {' or '.join(STRATEGIES)}."
             raise TensaurusError(f"there is no search {self.search!r}", remedy=remedy)
+        if self.cpu not in CPUS:
+            raise TensaurusError(f"there is no processor {self.cpu!r}", remedy=f"Take {' or '.join(CPUS)}.")
+        if self.cpu != NATIVE and (absent := lacking(self.cpu)):
+            reason = f"this processor is no {self.cpu}, it lacks {', '.join(absent)}"
+            remedy = "Kernels are tuned and measured here: take a lower level, or native."
+            raise TensaurusError(reason, remedy=remedy)
+        if not self.tuning > 0:
+            raise TensaurusError(f"kernels cannot be tuned in {self.tuning:g} s", remedy="Give some seconds.")
 
     @property
     def first(self) -> str:

@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from math import inf
 from time import monotonic
 from types import TracebackType
@@ -55,6 +56,7 @@ class Target:
     source    the original's build
     builds    of candidates
     records   the database
+    kernels   of eOperators
     costs     of operators
     answers   of the float64 reference, kept for all candidates
     limit     of time; None where steps limit the search
@@ -72,14 +74,12 @@ class Target:
             self.source = Build.of(original.model, self._folder, original.libraries)
             self.answers = Answers(self.source)
             self._feed()
-            self.kernels = stack.enter_context(
-                Generated.here(
-                    options, self.backend, self.machine, self.records, self.limit, progress
-                )
-            )
-            expand, kernels = expander(rules), self.kernels.of
-            self.builds = Builds(self._folder, expand, kernels, libraries=original.libraries)
-            pieces = Builds(self._folder, expand, kernels, folded=False, most=PIECES)
+            generated = Generated.here(options, self.backend, self.machine, self.records)
+            self.kernels, expand = stack.enter_context(generated), expander(rules)
+            if generated.without:
+                progress.note(f"no kernels are generated: {generated.without}")
+            self.builds = Builds(self._folder, expand, generated, libraries=original.libraries)
+            pieces = Builds(self._folder, expand, generated, folded=False, most=PIECES)
             threads, program = self.machine.threads, original.program
             stopwatch = stack.enter_context(Stopwatch(self.backend, threads=threads))
             self.costs = OperatorCosts(
@@ -95,7 +95,7 @@ class Target:
                 supports=backends.find(self.backend).supports,
                 sizes=symbol_sizes(program, self.feeds),
                 roofline=Roofline.here(self.records, self.machine),
-                generated=self.kernels.cpu,
+                generated=generated.compiler,
             )
             self._observer = stack.enter_context(
                 Observer(
@@ -151,7 +151,7 @@ class Target:
             return 0.0, 1
         return seconds, reference.lanes(self.source, seconds)
 
-    @property
+    @cached_property
     def effort(self) -> Effort:
         """How far the search may go."""
         options, memory = self.options, self.options.max_memory
@@ -169,7 +169,9 @@ class Target:
         """What a search can ask."""
         checked = refutation if os.environ.get("CHECK") == "1" else None
         finders = (*self.options.finders, *self.kernels.finders(self.costs.roofline))
-        return Runtime(self.costs, self._fused, self._observed, checked, finders, self.kernels.count)
+        if self.effort.deadline is not None:
+            self.kernels.deadline = self.effort.deadline
+        return Runtime(self.costs, self._fused, self._observed, checked, finders, self.kernels.more)
 
     def _whole(self, program: Program) -> bool:
         """Whether it is a model: the body of an If is none of its own."""
@@ -185,6 +187,7 @@ class Target:
         """The search is over: nothing of it runs beside what is measured now."""
         self._stopwatch.close()
         self._observer.close()
+        self.kernels.rest()
         gc.collect()  # e-graphs and proofs refer to themselves, and hold weights
 
     def __enter__(self) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from math import isnan
@@ -10,10 +11,12 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from tensaurus.errors import TensaurusError
-from tensaurus.report.summary import METADATA_KEY, Summary, tally
+from tensaurus.graph.libraries import METADATA_KEY as LIBRARIES_KEY
+from tensaurus.report.summary import METADATA_KEY, Summary, shortened, tally
 
 
 def explain(path: str | Path) -> RenderableType:
@@ -25,12 +28,37 @@ def explain(path: str | Path) -> RenderableType:
         text.append(f"Each step keeps the function: {_grounds(summary)}.\n")
     operators = Counter(node.op_type for node in model.graph.node)
     text.append(f"The graph now has {operators.total()} nodes: {tally(operators)}.\n")
-    return Group(text, summary.render(), *_laws(summary))
+    if summary.kernels:
+        text.append(f"Its kernels are in {', '.join(_libraries(model))}, which must lie beside it.\n")
+    return Group(text, summary.render(), *_kernels(summary), *_laws(summary))
+
+
+def _libraries(model: onnx.ModelProto) -> list[str]:
+    """The names of those that the model needs."""
+    texts = (entry.value for entry in model.metadata_props if entry.key == LIBRARIES_KEY)
+    return [name for text in texts for name in json.loads(text)]
+
+
+def _kernels(summary: Summary) -> list[RenderableType]:
+    """What each kernel computes, what it stands for, and how it is scheduled."""
+    if not summary.kernels:
+        return []
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for kernel in summary.kernels:
+        table.add_row(Text(kernel.name, style="bold"), f"{kernel.count} time{'s' * (kernel.count != 1)}")
+        rows = {"for": kernel.operators, "computes": kernel.scope, "schedule": kernel.schedule}
+        for name, value in rows.items():
+            if value:
+                table.add_row(f"  {name}", Text(value))
+    return [Text("\nThe kernels:"), table]
 
 
 def _laws(summary: Summary) -> list[Text]:
     """What each rule says, in the words of the rule file."""
-    said = [Text.assemble((f"{r.rule}  ", "bold"), r.law) for r in summary.rewrites if r.law]
+    laws = ((r.rule, shortened(r.law, 400)) for r in summary.rewrites if r.law)
+    said = [Text.assemble((f"{rule}  ", "bold"), law) for rule, law in laws]
     return [Text("\nThe laws, as the rule library states them:"), *said] if said else []
 
 

@@ -40,6 +40,17 @@ class AppliedRule:
 
 
 @dataclass(frozen=True)
+class AppliedKernel:
+    """A kernel of the result: at how many places, what it computes, what it stands for, its schedule."""
+
+    name: str
+    count: int
+    scope: str
+    operators: str = ""
+    schedule: str = ""
+
+
+@dataclass(frozen=True)
 class Equality:
     """Two models compared on the same inputs; errors are against a float64 reference."""
 
@@ -71,6 +82,9 @@ class Summary:
     predicted_ms is what the search expected of the result before it was run, original_predicted_ms what it
     expected of the original, from operators measured alone; found_ms is of each search's fastest program,
     before it was checked; constants_mb what the result keeps of constants.
+
+    compiler is what made the kernels, and what they may use of the processor; no_kernels is why there could
+    be none, dropped why some eOperators had none; tuned how many were tuned in this run.
     """
 
     model: str
@@ -96,6 +110,11 @@ class Summary:
     original_predicted_ms: float = math.nan
     found_ms: dict[str, float] = field(default_factory=dict)
     constants_mb: float = math.nan
+    kernels: tuple[AppliedKernel, ...] = ()
+    compiler: str = ""
+    no_kernels: str = ""
+    dropped: tuple[str, ...] = ()
+    tuned: int = 0
     versions: dict[str, str] = field(default_factory=dict)
 
     def to_json(self, *, effort: bool = True) -> str:
@@ -107,7 +126,7 @@ class Summary:
         if not effort:
             for effort_of in ("search", "measuring", "checking"):
                 del record[f"{effort_of}_seconds"]
-            del record["measurements"]
+            del record["measurements"], record["tuned"]
         return json.dumps(record, ensure_ascii=False, allow_nan=False)
 
     @classmethod
@@ -118,7 +137,10 @@ class Summary:
             record["equivalence"] = Equality(**_known(Equality, record["equivalence"]))
             rows = record.get("rewrites", ())
             record["rewrites"] = tuple(AppliedRule(**_known(AppliedRule, row)) for row in rows)
-            record["unlock"] = tuple(record.get("unlock", ()))
+            kernels = record.get("kernels", ())
+            record["kernels"] = tuple(AppliedKernel(**_known(AppliedKernel, row)) for row in kernels)
+            for listed in ("unlock", "dropped"):
+                record[listed] = tuple(record.get(listed, ()))
             return cls(**record)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a summary: {error}") from error
@@ -152,6 +174,10 @@ class Summary:
             lines.add_row("found", listed)
         if not math.isnan(self.constants_mb):
             lines.add_row("weights", f"{self.constants_mb:.3g} MB kept")
+        if self.compiler or self.no_kernels:
+            lines.add_row("kernels", Text(self._kernels()))
+        for reason in self.dropped:
+            lines.add_row("dropped", Text(f"an eOperator without a kernel: {reason}"))
         for flag in self.unlock:
             lines.add_row("unlock", Text.assemble((flag, "bold"), " would let more of it be optimized"))
         if not self.rewrites:
@@ -167,6 +193,14 @@ class Summary:
         text = f"{self.original_ms:.3f} ms → {self.optimized_ms:.3f} ms, "
         return Text.assemble(text, (f"{self.speedup:.2f}x", style))
 
+    def _kernels(self) -> str:
+        if not self.compiler:
+            return f"none: {self.no_kernels}"
+        calls = sum(kernel.count for kernel in self.kernels)
+        used = f"{len(self.kernels)} at {calls} place{'s' * (calls != 1)}" if calls else "none is used"
+        tuned = f", {self.tuned} tuned" if self.tuned else ""
+        return f"{used}{tuned}, by {self.compiler}"
+
     def _operators(self) -> Text:
         if not self.opaque:
             return Text(f"{self.typed} typed, none opaque")
@@ -181,6 +215,11 @@ class Summary:
         for rewrite in sorted(self.rewrites, key=lambda item: (-item.count, item.rule)):
             table.add_row(str(rewrite.count), Text(rewrite.rule), Text(rewrite.evidence, style="dim"))
         return table
+
+
+def shortened(text: str, most: int = 160) -> str:
+    """The text, its end cut off where it is longer."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def tally(counts: Mapping[str, int]) -> str:
@@ -207,7 +246,7 @@ def _plain(value: Any) -> Any:
         return {key: _plain(value[key]) for key in sorted(value)}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
-    if isinstance(value, Equality | AppliedRule):
+    if isinstance(value, Equality | AppliedRule | AppliedKernel):
         return {name: _plain(getattr(value, name)) for name in _names(type(value))}
     return value
 

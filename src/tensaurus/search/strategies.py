@@ -65,7 +65,7 @@ class Runtime:
     observe  runs a whole program and tells where its time goes, None where it cannot
     refutation  of a rule's instance, where every union is to be checked
     finders  propose equalities beside the rules
-    kernels  how many eOperators may be tuned to be measured
+    kernels  whether one more eOperator may be measured
     """
 
     costs: OperatorCosts
@@ -73,7 +73,7 @@ class Runtime:
     observe: Callable[[Program], Observation | None] = lambda program: None
     refutation: Refutation | None = None
     finders: Sequence[Finder] = ()
-    kernels: int = 0
+    kernels: Callable[[], bool] = lambda: True
 
 
 class Strategy(Protocol):

@@ -11,6 +11,7 @@ from halide import HalideError
 from tensaurus.algebra.expr import Scope
 from tensaurus.codegen.compile import compiled
 from tensaurus.codegen.kernel import Kernel
+from tensaurus.codegen.sketch import show
 from tensaurus.graph.node import Node
 from tensaurus.ops import TensorType
 from tensaurus.ops.eop import eop
@@ -23,13 +24,15 @@ __all__ = ["Kernels"]
 class Kernels:
     """Callable with a node: its kernel, or None where there is none.
 
-    seconds  what tuning one kernel may take, when it is asked for
-    dropped  why eOperators have none, each reason once
+    seconds    what tuning one kernel may take, when it is asked for; 0 where there is no time for it
+    dropped    why eOperators have none, each reason once
+    schedules  of those that were compiled, by their names
     """
 
     tuner: Tuner
     seconds: Callable[[], float]
     dropped: dict[str, None] = field(default_factory=dict)
+    schedules: dict[str, str] = field(default_factory=dict)
     _known: dict[Any, Kernel | None] = field(default_factory=dict)
 
     def __call__(self, node: Node) -> Kernel | None:
@@ -54,11 +57,15 @@ class Kernels:
         self, scope: Scope, types: tuple[TensorType, ...], fixed: tuple[bool, ...], output: TensorType
     ) -> Kernel | None:
         try:
-            schedule = self.tuner.best(scope, types, output, self.seconds(), fixed)
+            seconds = self.seconds()
+            schedule = self.tuner.best(scope, types, output, seconds, fixed)
             if schedule is None:
-                self.dropped["no schedule of it computes the expression"] = None
+                reason = "no schedule of it computes the expression" if seconds > 0 else "no time to tune it"
+                self.dropped[reason] = None
                 return None
-            return compiled(scope, types, output, schedule, self.tuner.cpu)
+            kernel = compiled(scope, types, output, schedule, self.tuner.cpu)
+            self.schedules[kernel.name] = show(schedule)
+            return kernel
         except (HalideError, ValueError, NotImplementedError) as error:
             self.dropped[str(error).splitlines()[0]] = None
             return None

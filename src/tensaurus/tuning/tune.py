@@ -72,7 +72,9 @@ class Tuner:
         `fixed` says which inputs are constants, so that they may be packed.
         """
         found = self.known(scope, types, fixed)
-        return found if found is not None else self._tuned(scope, types, output, seconds, fixed)
+        if found is not None or seconds <= 0:
+            return found
+        return self._tuned(scope, types, output, seconds, fixed)
 
     def _workload(self, scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool]) -> str:
         constants = ", ".join(f"x{k}" for k, known in enumerate(fixed) if known)
@@ -176,11 +178,9 @@ class Tuner:
             )
         try:
             return self._child.ask(verb, *arguments)
-        except ChildError:
-            if not self._child.alive:
-                self._child.close()
-                self._child = None
-            raise
+        finally:
+            if not self._child.alive:  # after an interrupt, too
+                self.close()
 
     def close(self) -> None:
         if self._child is not None:
