@@ -15,10 +15,10 @@ from typing import Any
 
 from tensaurus.algebra.affine import coefficients
 from tensaurus.algebra.binding import divisors
-from tensaurus.algebra.expr import Body, Const, Read, Select, Tensor, axis, lift
+from tensaurus.algebra.expr import Body, Call, Const, Read, Select, Tensor, axis, lift
 from tensaurus.algebra.flat import chosen
 from tensaurus.algebra.size import Atom, Axis, Floor, Size, atoms, floordiv, interval, mod, polynomial, substitute
-from tensaurus.algebra.walk import bodies, rebuilt, replace_axes
+from tensaurus.algebra.walk import bodies, rebuilt, replace_axes, with_reads
 from tensaurus.codegen.stage import Stage, extent
 
 __all__ = ["phased"]
@@ -42,6 +42,8 @@ def _splits(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Axis, int, Axis]]:
     """(stage, axis, s, reduced axis): a guard holds at each s-th place of the reduced axis only, by the axis."""
     for stage in stages:
         for guard in _guards(stage):
+            if not _vanishes(stage.body, guard, stage.monoid):
+                continue
             for atom in atoms(guard):
                 if not isinstance(atom, Floor) or not isinstance(atom.bottom, int):
                     continue
@@ -72,16 +74,33 @@ def _guards(stage: Stage) -> Iterator[Size]:
 
 
 def _aligned(guard: Size, low: Axis, r: Axis, step: int) -> Size | None:
-    """The place of the reduced axis, in steps, at which the guard always holds."""
-    fresh = axis(1, "q")  # any: no bound of it is used
-    unbounded = polynomial(Axis(fresh.name, 1 << 20))
+    """The place of the reduced axis, in steps, at which the guard always holds, and at no other."""
+    whole = axis(1, "q")  # no bound of it is used
     for slope in range(step):
-        for offset in range(step):
-            place = unbounded * step - slope * polynomial(low) + offset
-            least, _ = interval(substitute(guard, {r: place}))
-            if isinstance(least, int) and least >= 0:
-                return polynomial(low) * -slope + offset
+        places = [polynomial(low) * -slope + offset for offset in range(step)]
+        values = [substitute(guard, {r: polynomial(whole) * step + place}) for place in places]
+        ends = [interval(value) for value in values]
+        if any(whole in atoms(v) for v in values) or not all(isinstance(n, int) for end in ends for n in end):
+            continue
+        fitting = [place for place, (least, _) in zip(places, ends, strict=True) if least >= 0]  # type: ignore[operator]
+        if len(fitting) == 1 and sum(most < 0 for _, most in ends) == step - 1:  # type: ignore[operator]
+            return fitting[0]
     return None
+
+
+def _vanishes(body: Body, guard: Size, monoid: str) -> bool:
+    """Whether the body is the monoid's neutral element wherever the guard does not hold."""
+    match body:
+        case Const(value):
+            return value == NEUTRAL[monoid]
+        case Select(guards, then, other):
+            beyond = _vanishes(other, guard, monoid)
+            return beyond and (guard in guards or _vanishes(then, guard, monoid))
+        case Call("mul", args) if monoid == "sum":
+            return any(_vanishes(arg, guard, monoid) for arg in args)
+        case Call("add" | "sub" | "neg", args) if monoid == "sum":
+            return all(_vanishes(arg, guard, monoid) for arg in args)
+    return False
 
 
 def _split(stages: Sequence[Stage], stage: Stage, a: Axis, step: int, r: Axis | None) -> tuple[Stage, ...]:
@@ -93,7 +112,7 @@ def _split(stages: Sequence[Stage], stage: Stage, a: Axis, step: int, r: Axis | 
             for body in bodies(reader.body):
                 if isinstance(body, Read) and isinstance(body.source, Tensor) and body.source.name == name:
                     own = next((b for b in reader.axes if polynomial(b) == body.indices[place]), None)
-                    if own is not None:
+                    if own is not None and extent(own) % step == 0:
                         chosen_axes.setdefault(reader.tensor.name, own)
     tensors: dict[str, tuple[Tensor, int]] = {}
     found: list[Stage] = []
@@ -127,7 +146,7 @@ def _dense(stage: Stage, body: Body, low: Axis, r: Axis, step: int) -> tuple[Bod
         for inner in bodies(body)
         if isinstance(inner, Select)
         for g in inner.guard
-        if {low, r} <= set(atoms(g)) and _aligned(g, low, r, step) is not None
+        if r in atoms(g) and _vanishes(body, g, stage.monoid) and _aligned(g, low, r, step) is not None
     )
     shift = _aligned(guard, low, r, step)
     least, most = interval(shift)
@@ -182,9 +201,15 @@ def _implied(guard: Size, read: Read) -> bool:
 
 def _read_split(body: Body, tensors: dict[str, tuple[Tensor, int]], step: int) -> Body:
     """Reads of split tensors by both digits."""
+
+    def changed(read: Read) -> Read:
+        found = _read_split(read, tensors, step)
+        assert isinstance(found, Read)
+        return found
+
     if isinstance(body, Read) and isinstance(body.source, Tensor) and body.source.name in tensors:
         tensor, place = tensors[body.source.name]
         index = body.indices[place]
         digits = (floordiv(index, step), mod(index, step))
-        return Read(tensor, (*body.indices[:place], *digits, *body.indices[place + 1 :]), body.outside)
-    return rebuilt(body, lambda inner: _read_split(inner, tensors, step), lambda size: size)
+        body = Read(tensor, (*body.indices[:place], *digits, *body.indices[place + 1 :]), body.outside)
+    return rebuilt(body, lambda inner: _read_split(inner, tensors, step), lambda size: with_reads(size, changed))
