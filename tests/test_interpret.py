@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from tensaurus.algebra import labelled as module
+from tensaurus.algebra import contraction as module
 from tensaurus.algebra.expr import Scope, Tensor, call, compute, fold, look, total, where, within
 from tensaurus.algebra.field import Array, Field, Prime, Rationals, Reals, Symbols
 from tensaurus.algebra.index_map import reshaped
@@ -68,13 +68,13 @@ CONVOLUTIONS = [
 ]
 
 
-@pytest.mark.parametrize("chunk", [None, 50])
+@pytest.mark.parametrize("piece", [None, 50])
 @pytest.mark.parametrize(("stride", "pads", "dilation", "group"), CONVOLUTIONS)
 def test_conv(
-    stride: Any, pads: Any, dilation: Any, group: int, chunk: int | None, monkeypatch: pytest.MonkeyPatch
+    stride: Any, pads: Any, dilation: Any, group: int, piece: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if chunk is not None:
-        monkeypatch.setattr(module, "CHUNK", chunk)
+    if piece is not None:
+        monkeypatch.setattr(module, "PIECE", piece)
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal((2, 4, 9, 8)), rng.standard_normal((8, 4 // group, 3, 3))
     scope = conv(Tensor("x", x.shape), Tensor("w", w.shape), stride, pads, dilation, group)
@@ -99,13 +99,13 @@ def test_fields_agree_on_small_integers(
     assert field.equal(found, field.from_int(plain.astype(np.int64)))
 
 
-def test_chunked_contraction_over_the_prime_field(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieceed_contraction_over_the_prime_field(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = Tensor("a", (12, 30)), Tensor("b", (30, 9))
     scope = compute((12, 9), lambda i, j: total((30,), lambda k: a[i, k] * b[k, j]))
     field = Prime(5)
     data = {t: field.random(t.shape, np.random.default_rng(1)) for t in (a, b)}  # type: ignore[arg-type]
     whole = interpret(scope, data, field)
-    monkeypatch.setattr(module, "CHUNK", 40)
+    monkeypatch.setattr(module, "PIECE", 40)
     assert field.equal(interpret(scope, data, field), whole)
     exact = np.matmul(data[a].astype(object), data[b].astype(object)) % (2**31 - 1)
     assert (whole.astype(object) == exact).all()

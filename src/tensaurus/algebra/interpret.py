@@ -17,6 +17,7 @@ import numpy as np
 from tensaurus.algebra.affine import coefficients
 from tensaurus.algebra.arithmetic import Array, Field
 from tensaurus.algebra.binding import bind, open_atoms, split_axes
+from tensaurus.algebra.contraction import contract
 from tensaurus.algebra.expr import (
     Body,
     Call,
@@ -180,19 +181,28 @@ class Evaluation:
             highs.append(above)
             indices[place] = size + below
         if read.outside is not None and (any(lows) or any(highs)):
-            fill = self.field.call("add", [self.const(read.outside.value).data, np.asarray(0)])
-            if self.field.elements(data) and not self.field.elements(fill):
-                fill = self.field.constant(read.outside.value)
-            elif isinstance(read.source, Table) and self.field.elements(fill):
-                data = data if self.field.elements(data) else self.field.from_int(data)
-            elif not self.field.elements(data) and self.field.elements(fill):
-                fill = carried(extreme(read.outside.value, dtype_of(read.source)))
-            wide = [n + b + a for n, b, a in zip(data.shape, lows, highs, strict=True)]
-            padded = np.empty(wide, data.dtype)
-            padded[...] = fill
-            padded[tuple(slice(b, b + n) for n, b in zip(data.shape, lows, strict=True))] = data
-            data = padded
+            data = self.padded(data, read.source, read.outside.value, lows, highs)
         return self.gathered(data, indices)
+
+    def padded(
+        self, data: Array, source: Source, value: Any, lows: Sequence[int], highs: Sequence[int]
+    ) -> Array:
+        """The data of a source with so many elements of this value before and after."""
+        fill = self.field.call("add", [self.const(value).data, np.asarray(0)])
+        if self.field.elements(data) and not self.field.elements(fill):
+            fill = self.field.constant(value)
+        elif isinstance(source, Table) and self.field.elements(fill):
+            data = data if self.field.elements(data) else self.field.from_int(data)
+        elif not self.field.elements(data) and self.field.elements(fill):
+            fill = carried(extreme(value, dtype_of(source)))
+        wide = np.empty([n + b + a for n, b, a in zip(data.shape, lows, highs, strict=True)], data.dtype)
+        inside: list[slice] = []
+        for n, below in zip(data.shape, lows, strict=True):  # the edges alone: it may be large
+            wide[(*inside, slice(below))] = fill
+            wide[(*inside, slice(below + n, None))] = fill
+            inside.append(slice(below, below + n))
+        wide[tuple(inside)] = data
+        return wide
 
     def gathered(self, data: Array, indices: Sequence[Size]) -> Labelled:
         """data[indices]: strided views where an index is affine, integer indexing where it is not."""
@@ -312,7 +322,7 @@ class Evaluation:
                 # whole literals, those of a table, say, as elements: their products have a matrix product
                 whole = [literal_dtype(part) == "int" for part in parts]
                 factors = [self.lifted(f) if w else f for w, f in zip(whole, factors, strict=True)]
-            return self.arrays.contract(factors, axes)
+            return contract(self.field, factors, axes)
         item = self.body(body)
         if item.data.dtype.kind != "i" or monoid == "prod":
             return self.arrays.reduced(monoid, item, axes)
