@@ -57,7 +57,8 @@ def compiled(
 ) -> Kernel:
     """The kernel of a scope over x0, x1, ... of these types, whose sizes are numbers.
 
-    Raises ValueError where the schedule is one of another expression, and halide.HalideError where Halide refuses.
+    Raises ValueError where the schedule is one of another expression, and halide.HalideError where Halide
+    refuses.
     """
     words = features(cpu)
     text = "\n".join([show(scope), *map(str, inputs), str(output), show_schedule(schedule), " ".join(words)])

@@ -19,8 +19,8 @@ from tensaurus.codegen.stage import Stage
 
 __all__ = ["copied", "slopes"]
 
-# Steps up to which vectors are gathered out of dense ones where they are used: a depthwise convolution of stride 2 is
-# twice as fast so, one of many channels as fast.
+# Steps up to which vectors are gathered out of dense ones where they are used: a depthwise convolution of
+# stride 2 is twice as fast so, one of many channels as fast.
 NARROW = 4
 
 
@@ -34,11 +34,13 @@ def slopes(index: Size, axes: Sequence[Axis]) -> dict[Axis, int] | None:
     ) else None
 
 
-def copied(stage: Stage, read: Read, vector: Axis, name: str) -> tuple[tuple[Stage, ...], Stage] | None:
+def copied(
+    stage: Stage, read: Read, vector: Axis, name: str
+) -> tuple[tuple[Stage, ...], Stage] | None:
     """The copies of what a read reads, each of the one before, and the stage reading the last of them.
 
-    One has the edges, and one the phases and the order.  None where an index is not affine, or where the vector
-    lies along several dimensions.
+    One has the edges, and one the phases and the order.  None where an index is not affine, or where the
+    vector lies along several dimensions.
     """
     axes = (*stage.axes, *stage.reduced)
     forms = [slopes(index, axes) for index in read.indices]
@@ -54,7 +56,8 @@ def copied(stage: Stage, read: Read, vector: Axis, name: str) -> tuple[tuple[Sta
     # a phase ends where the longest does: what nobody reads there is in the copy, too
     whole = [step if turned else 1 for step in steps]
     spans = [-(-_span(i) // step) * step for i, step in zip(read.indices, whole, strict=True)]
-    short = any(_low(i) + n > size for i, n, size in zip(read.indices, spans, read.source.shape, strict=True))
+    sizes = map(_number, read.source.shape)
+    short = any(_low(i) + n > size for i, n, size in zip(read.indices, spans, sizes, strict=True))
     if read.outside is not None or short or not turned:
         beyond = Const(0) if read.outside is None and short else read.outside
         made.append(_padded(replace(read, outside=beyond), spans, name))
@@ -69,6 +72,11 @@ def copied(stage: Stage, read: Read, vector: Axis, name: str) -> tuple[tuple[Sta
             places += [mod(shifted, step), floordiv(shifted, step)] if step > 1 else [shifted]
         moved = Read(made[-1].tensor, tuple(places))
     return tuple(made), replace(stage, body=_replaced(stage.body, read, moved))
+
+
+def _number(size: Size) -> int:
+    assert isinstance(size, int)
+    return size
 
 
 def _low(index: Size) -> int:

@@ -18,8 +18,8 @@ class Kernel:
     the features no_runtime, user_context and no_bounds_query.  Dimension 0 of a buffer is the last axis of
     the tensor; all are dense.
 
-    An input that is packed has, in `packing`, the scope over x0 that packs it, which must be constant; `scope` is
-    what the kernel computes of the packed inputs, and None where it is the eOperator's own.
+    An input that is packed has, in `packing`, the scope over x0 that packs it, and must be constant; `scope`
+    is what the kernel computes of the packed inputs, and None where it is the eOperator's own.
     """
 
     name: str  # "eop_" + 16 hex digits of a hash of scope, types, schedule and target

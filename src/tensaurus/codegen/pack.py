@@ -8,10 +8,11 @@ A packed scope reads such tensors in the place of its own; packing is a scope, t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tensaurus.algebra.expr import Scope, Source, Tensor, compute
 from tensaurus.algebra.intern import interned
-from tensaurus.algebra.size import floordiv, mod
+from tensaurus.algebra.size import Size, floordiv, mod
 from tensaurus.algebra.walk import replace_tensors
 from tensaurus.codegen.sketch import Pack
 from tensaurus.ops import TensorType
@@ -21,11 +22,11 @@ __all__ = ["packed", "packing", "packed_type"]
 
 def packed_type(kind: TensorType, pack: Pack) -> TensorType:
     """The type of a packed tensor."""
-    return TensorType(kind.dtype, _shape([int(n) for n in kind.shape], pack))  # type: ignore[call-overload]
+    return TensorType(kind.dtype, _shape(kind.shape, pack))
 
 
-def _shape(shape: Sequence[int], pack: Pack) -> tuple[int, ...]:
-    blocks = shape[pack.dimension] // pack.width
+def _shape(shape: Sequence[Size], pack: Pack) -> tuple[Size, ...]:
+    blocks = floordiv(shape[pack.dimension], pack.width)
     return (*shape[: pack.dimension], blocks, *shape[pack.dimension + 1 :], pack.width)
 
 
@@ -33,28 +34,31 @@ def packing(kind: TensorType, pack: Pack) -> Scope:
     """The packed tensor of x0."""
     x = Tensor("x0", kind.shape, kind.dtype)
 
-    def element(*place: object) -> object:
+    def element(*place: Any) -> Any:
         *outer, lane = place
-        outer[pack.dimension] = outer[pack.dimension] * pack.width + lane  # type: ignore[operator]
+        outer[pack.dimension] = outer[pack.dimension] * pack.width + lane
         return x[tuple(outer)]
 
     return interned(compute(packed_type(kind, pack).shape, element))
 
 
 def packed(scope: Scope, inputs: Mapping[str, Tensor], packs: Sequence[Pack]) -> Scope:
-    """The scope over packed tensors.  Raises ValueError where a pack is of no input, or does not divide it."""
+    """The scope over packed tensors.
+
+    Raises ValueError where a pack is of no input, or of a dimension that it does not divide.
+    """
     sources: dict[Tensor, Source] = {}
     for pack in packs:
-        x = inputs[pack.tensor] if pack.tensor in inputs else None
-        if x is None or pack.dimension >= x.rank or int(x.shape[pack.dimension]) % pack.width:  # type: ignore[call-overload]
+        x = inputs.get(pack.tensor)
+        if x is None or pack.dimension >= x.rank or mod(x.shape[pack.dimension], pack.width) != 0:
             raise ValueError(f"{pack.text} of {x}")
-        whole = Tensor(x.name, _shape([int(n) for n in x.shape], pack), x.dtype)  # type: ignore[call-overload]
+        whole = Tensor(x.name, _shape(x.shape, pack), x.dtype)
         sources[x] = _unpacked(x, whole, pack)
     return interned(replace_tensors(scope, sources)) if sources else scope
 
 
 def _unpacked(x: Tensor, whole: Tensor, pack: Pack) -> Scope:
-    def element(*place: object) -> object:
+    def element(*place: Any) -> Any:
         index = place[pack.dimension]
         outer = list(place)
         outer[pack.dimension] = floordiv(index, pack.width)

@@ -11,13 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from tensaurus.algebra.affine import coefficients
 from tensaurus.algebra.binding import divisors
 from tensaurus.algebra.expr import Body, Call, Const, Read, Select, Tensor, axis, lift
 from tensaurus.algebra.flat import chosen
-from tensaurus.algebra.size import Atom, Axis, Floor, Size, atoms, floordiv, interval, mod, polynomial, substitute
+from tensaurus.algebra.size import (
+    Axis,
+    Floor,
+    Size,
+    atoms,
+    floordiv,
+    interval,
+    mod,
+    polynomial,
+    substitute,
+)
 from tensaurus.algebra.walk import bodies, rebuilt, replace_axes, with_reads
 from tensaurus.codegen.stage import Stage, extent
 

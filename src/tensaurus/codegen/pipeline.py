@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tensaurus.algebra.expr import Read, Scope, Tensor
+from tensaurus.algebra.expr import Scope, Tensor
 from tensaurus.algebra.walk import reads
 from tensaurus.codegen.copy import copied
 from tensaurus.codegen.lower import Lowered, dense, lower
@@ -14,7 +14,7 @@ from tensaurus.codegen.nest import Nest, nests, rows
 from tensaurus.codegen.partial import Partial, partial
 from tensaurus.codegen.phase import phased
 from tensaurus.codegen.schedule import block, flat, row
-from tensaurus.codegen.sketch import Block, Flat, Row, Schedule
+from tensaurus.codegen.sketch import Block, Flat, Row, Sketch
 from tensaurus.codegen.stage import Stage, extent, staged
 
 __all__ = ["prepared", "scheduled"]
@@ -28,8 +28,10 @@ def prepared(scope: Scope, inputs: Sequence[Tensor]) -> tuple[tuple[Stage, ...],
     return merged(phased(staged(scope)), plain)
 
 
-def scheduled(stages: Sequence[Stage], inputs: Sequence[Tensor], schedule: Schedule) -> tuple[Lowered, Any]:
-    """Halide's functions, and the one of the output, with the loops of the schedule.
+def scheduled(
+    stages: Sequence[Stage], inputs: Sequence[Tensor], schedule: Sequence[Sketch]
+) -> tuple[Lowered, Any]:
+    """Halide's functions, and the one of the output, with the loops of a schedule: a sketch for each nest.
 
     Raises ValueError for a schedule of other stages, and halide.HalideError for loops that Halide refuses.
     """
@@ -37,7 +39,7 @@ def scheduled(stages: Sequence[Stage], inputs: Sequence[Tensor], schedule: Sched
 
 
 class _Scheduling:
-    def __init__(self, stages: Sequence[Stage], inputs: Sequence[Tensor], schedule: Schedule):
+    def __init__(self, stages: Sequence[Stage], inputs: Sequence[Tensor], schedule: Sequence[Sketch]):
         self.stages = {stage.tensor.name: stage for stage in stages}
         self.before: dict[str, Sequence[Stage]] = {}  # what was made of a stage's operands
         self.copies: dict[str, list[tuple[Stage, int]]] = {}
@@ -67,8 +69,10 @@ class _Scheduling:
             copies: list[Stage] = []
             levels: list[tuple[Stage, int]] = []
             for source, level in sketch.copies:
-                wanted = [r for r in reads(main.body) if isinstance(r.source, Tensor) and r.source.name == source]
-                result = copied(main, wanted[0], main.axes[sketch.vector], f"{name}_{source}") if wanted else None
+                known = (r for r in reads(main.body) if isinstance(r.source, Tensor))
+                wanted = next((r for r in known if r.source.name == source), None)  # type: ignore[union-attr]
+                vector = main.axes[sketch.vector]
+                result = None if wanted is None else copied(main, wanted, vector, f"{name}_{source}")
                 if result is None:
                     raise ValueError(f"{source} cannot be copied")
                 more, main = result
@@ -93,13 +97,16 @@ class _Scheduling:
                 self.loops(nest, inner, 0, [])
         return self.lowered, func
 
-    def loops(self, nest: Nest, func: Any, rows_: int, around: Sequence[Any], reader: Any = None) -> list[Any]:
+    def loops(
+        self, nest: Nest, func: Any, rows_: int, around: Sequence[Any], reader: Any = None
+    ) -> list[Any]:
         """The loops of one nest; those of its first axes."""
         sketch = self.sketches[nest.output.tensor.name]
         main = None if nest.main is None else self.stages[nest.main.tensor.name]
         now = Nest(self.stages[nest.output.tensor.name], main)
         if isinstance(sketch, Block):
-            block(now, sketch, self.lowered, self.copies.get(main.tensor.name, ()) if main is not None else ())
+            copies = () if main is None else self.copies.get(main.tensor.name, ())
+            block(now, sketch, self.lowered, copies)
             return []
         if isinstance(sketch, Flat):
             return flat(now, sketch, self.lowered, rows_)

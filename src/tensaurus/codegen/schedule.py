@@ -28,7 +28,7 @@ def tail(size: int, factor: int, last: bool) -> Any:
 
 
 class Loops:
-    """The loops of one function that is stored: axes split into tiles, blocks and lanes, then put in order."""
+    """The loops of one function that is stored: axes in tiles, blocks and lanes, then put in order."""
 
     def __init__(self, func: Any, axes: Sequence[Any], sizes: Sequence[int]):
         """Axes and their sizes, outermost first."""
@@ -38,7 +38,7 @@ class Loops:
         self.count = 0
 
     def split(self, place: int, factor: int) -> Any | None:
-        """The loop over blocks of an axis, whose own loop is inside a block from now on; None where it is one."""
+        """The loop over blocks of an axis, whose own loop is inside one from now on; None for one block."""
         if factor >= self.sizes[place]:
             return None
         outer, inner = self.fresh(), self.fresh()
@@ -84,7 +84,7 @@ def block(nest: Nest, sketch: Block, lowered: Lowered, copies: Sequence[tuple[St
     tiled = {a for a, _ in sketch.tile}
     free = [a for a in range(len(sizes)) if a != lane and a not in rest_in and sizes[a] > 1]
     whole = [loops.axes[a] for a in reversed(free) if a in tiled]
-    outermost = [loops.axes[a] for a in reversed(free) if a not in tiled] 
+    outermost = [loops.axes[a] for a in reversed(free) if a not in tiled]
     order = [loops.axes[lane], *inside, *middle, *whole, *reversed(tiles), *outermost]
     out.reorder(*order)
     _vectorize(out, loops.axes[lane], loops.sizes[lane], sketch.lanes)
@@ -144,8 +144,10 @@ def _copy(stage: Stage, lowered: Lowered, lanes: int, reader: Any, level: Any | 
 
 
 def _vectorize(func: Any, variable: Any, size: int, lanes: int) -> None:
-    if size > 1:
-        func.vectorize(variable, lanes if size > lanes else size) if size > lanes else func.vectorize(variable)
+    if size > lanes:
+        func.vectorize(variable, lanes)
+    elif size > 1:
+        func.vectorize(variable)
 
 
 def flat(nest: Nest, sketch: Flat, lowered: Lowered, rows: int = 0) -> list[Any]:

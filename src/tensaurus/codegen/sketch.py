@@ -28,7 +28,7 @@ class Block:
     tile      (axis, size): the output in tiles, outermost loop first
     order     the reduced axes, innermost loop first
     unrolled  how many of these, from the innermost, are unrolled
-    copies    (tensor, level): operands that are copied, at the root (0) or inside the so many-th loop from outside
+    copies    (tensor, level): operands that are copied, at the root (0) or in the so-many-th loop
     parallel  how many of the outermost loops are one parallel loop
     """
 

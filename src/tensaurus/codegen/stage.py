@@ -10,7 +10,7 @@ Scopes that only move elements are put in their readers, and axes of extent 1 ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -26,17 +26,23 @@ from tensaurus.algebra.expr import (
     Scope,
     Select,
     Source,
-    Table,
     Tensor,
     axis,
     within,
 )
 from tensaurus.algebra.flat import chosen
 from tensaurus.algebra.guards import range_guards
-from tensaurus.algebra.poly import Poly
 from tensaurus.algebra.size import Atom, Axis, Size, atoms, polynomial, substitute
 from tensaurus.algebra.typing import dtype_of, literal_dtype
-from tensaurus.algebra.walk import bodies, children, innermost_first, rebuilt, reads, replace_axes, sizes, with_reads
+from tensaurus.algebra.walk import (
+    children,
+    innermost_first,
+    reads,
+    rebuilt,
+    replace_axes,
+    sizes,
+    with_reads,
+)
 
 __all__ = ["Stage", "free_axes", "staged"]
 

@@ -51,8 +51,9 @@ class OperatorCosts:
         roofline: Roofline = ONE_CORE,
         generated: str = "",
     ):
-        """`builds` makes models of pieces alone, which need no folding; of eOperators by kernels where `generated`
-        says for what processor.  For the program `original`, which reads `weights` bytes of constants in each run.
+        """`builds` makes models of pieces alone, which need no folding; of eOperators by kernels where
+        `generated` says for what processor.  For the program `original`, which reads `weights` bytes of
+        constants in each run.
 
         What is not supported (`Backend.supports`) is not even tried; `sizes` are those of the program's
         symbols at which pieces are measured; `roofline` is the machine's.

@@ -13,7 +13,7 @@ __all__ = ["Rationed"]
 
 
 class Rationed:
-    """Costs of pieces by themselves, where pieces with eOperators are measured while there are `more` of them.
+    """Costs of pieces by themselves, where eOperators are measured while there may be `more` of them.
 
     From then on an eOperator that nobody has measured is no choice: it costs infinity.  What was known before
     costs nothing, so a second run, from the database, goes on where the first one ended.

@@ -16,7 +16,7 @@ __all__ = ["Operand", "conditional", "operands", "windowed"]
 
 @dataclass(frozen=True)
 class Operand:
-    """One read of a stage; `forms` has the coefficient of each axis in each dimension, None where not affine."""
+    """One read of a stage; `forms`: the coefficient of each axis in each dimension, None where not affine."""
 
     read: Read
     name: str
@@ -63,6 +63,6 @@ def windowed(stage: Stage, found: Sequence[Operand]) -> dict[Axis, list[Axis]]:
 
 
 def conditional(stage: Stage) -> set[Axis]:
-    """The axes that conditions depend on: these are decided before a kernel runs where the axes are unrolled."""
+    """The axes that conditions depend on: unrolled, they are decided before the kernel runs."""
     guards = [g for body in bodies(stage.body) if isinstance(body, Select) for g in body.guard]
     return {a for guard in guards for a in atoms(guard) if isinstance(a, Axis)}

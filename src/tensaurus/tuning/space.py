@@ -25,6 +25,7 @@ WASTE = 1.2  # how much more than its extent the blocks of an axis may cover
 UNROLLED = 450  # multiplications in one straight line: beyond, compiling takes long
 GUARDED = 1000  # the same, where conditions are decided by unrolling
 L1, L2 = 32 << 10, 512 << 10  # bytes: what a block reads of an operand comes from there
+PANELS = (1, 2, 4, 8, 16)  # vectors along their axis in a tile
 BETWEEN = 4  # results between those of a vector, at most
 BLOCKS, FEW = 160, 40  # register blocks that are looked at more closely
 
@@ -65,11 +66,11 @@ def packs_of(
             if not (0 <= place < len(fixed) and fixed[place]) or operand.repeated:
                 continue
             kind, lanes = types[place], core.lanes(types[place].dtype)
-            wide = [d for d, n in enumerate(kind.shape) if n != 1]
+            sizes = [n if isinstance(n, int) else 0 for n in kind.shape]
+            wide = [d for d, n in enumerate(sizes) if n != 1]
             for d, form in zip(wide, operand.forms, strict=True):
                 steps = [a for a in form or () if a in stage.axes]
-                whole = d == wide[-1] and len(wide) > 0
-                if len(form or ()) == 1 and len(steps) == 1 and not whole and int(kind.shape[d]) % lanes == 0:  # type: ignore[call-overload]
+                if len(form or ()) == len(steps) == 1 and d != wide[-1] and sizes[d] % lanes == 0:
                     found[Pack(operand.name, d, lanes)] = None
     return list(found)
 
@@ -210,7 +211,7 @@ def _tiled(
             inner_whole.append((k, extent(a)))
     if not copies:
         width = vectors * lanes
-        panel = [extent(v)] + [w for w in (width, 2 * width, 4 * width, 8 * width, 16 * width) if w < extent(v)]
+        panel = [extent(v), *(w for times in PANELS if (w := times * width) < extent(v))]
         outer = [(*o, *(((place, w),) if w < extent(v) else ())) for o in outer for w in panel]
     taps = [k for k, r in enumerate(main.reduced) if any(r in s for s in slide.values())]
     channels = [k for k in range(len(main.reduced)) if k not in taps]
@@ -224,7 +225,7 @@ def _tiled(
             count = prod(loops)
             shared: tuple[tuple[int, int], ...] = ()
             if core.threads > 1 and count < 2 * core.threads:
-                shared = _shared(axes, place, blocked, tiles, core.threads)
+                shared = _shared(axes, place, vectors * lanes, blocked, tiles, core.threads)
             whole = (*shared, *(t for t in tile if t[0] not in dict(shared)))
             levels = len([1 for k, n in whole if n < extent(axes[k])])
             parallel = 0
@@ -246,7 +247,12 @@ def _tiled(
 
 
 def _shared(
-    axes: Sequence[Axis], place: int, blocked: dict[int, int], tiles: Iterable[tuple[int, int]], threads: int
+    axes: Sequence[Axis],
+    place: int,
+    width: int,
+    blocked: dict[int, int],
+    tiles: Iterable[tuple[int, int]],
+    threads: int,
 ) -> tuple[tuple[int, int], ...]:
     """An axis in as many tiles as there are threads."""
     taken = {k for k, _ in tiles}
@@ -255,6 +261,8 @@ def _shared(
         if k != place and k not in taken and extent(a) >= 2 * threads * step:
             size = -(-extent(a) // (threads * step)) * step
             return ((k, size),)
+    if place not in taken and extent(axes[place]) >= 2 * threads * width:
+        return ((place, -(-extent(axes[place]) // (threads * width)) * width),)
     return ()
 
 
@@ -320,7 +328,9 @@ def _step(
     return cycles / size * waste
 
 
-def _score(main: Stage, core: Core, sketch: Block, read: Sequence[Operand], slide: dict[Axis, list[Axis]]) -> float:
+def _score(
+    main: Stage, core: Core, sketch: Block, read: Sequence[Operand], slide: dict[Axis, list[Axis]]
+) -> float:
     """Cycles of the whole nest, about."""
     axes, v = main.axes, main.axes[sketch.vector]
     unrolled = [main.reduced[k] for k in sketch.order[: sketch.unrolled]]

@@ -1,38 +1,39 @@
 """The fastest schedule of an expression on this machine, from the database or by trying.
 
-Half of the time goes to the analysis's own order, half to schedules that differ in one sketch or parameter from the
-best so far; the fastest three are timed again, longer, and the fastest that computes the right numbers is kept.
+Half of the time goes to the analysis's own order, after schedules of expressions that differ in sizes alone,
+half to schedules that differ from the best so far in one sketch, by one or two parameters.  The fastest three
+are timed again, longer and on all threads, and the fastest of these that computes the right numbers is kept.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from importlib.metadata import version
-from itertools import chain
-from math import inf
+from itertools import chain, islice
+from math import inf, prod
 from time import monotonic
 from typing import TypeAlias
 
 from tensaurus.algebra.expr import Scope
 from tensaurus.algebra.text import show as show_scope
-from tensaurus.child import Child, ChildError
 from tensaurus.codegen.compile import features, operands, tensors
+from tensaurus.codegen.nest import nests
 from tensaurus.codegen.pipeline import prepared
-from tensaurus.codegen.sketch import Pack, Schedule, Sketch, loops, packs, parse, show
+from tensaurus.codegen.sketch import Block, Pack, Schedule, Sketch, loops, packs, parse, show
+from tensaurus.codegen.stage import extent
 from tensaurus.cost.database import Database, Measurement
 from tensaurus.cost.machine import Machine
-from tensaurus.errors import TensaurusError
 from tensaurus.ops import TensorType
+from tensaurus.tuning.runner import Runner
 from tensaurus.tuning.space import Core, packs_of, sketches
 
 __all__ = ["Tuner"]
 
-LONG = 10.0  # seconds that compiling and timing one schedule may take
 SHORT, LONGER = 0.03, 0.2  # seconds of one timing, and of one that decides
-LAST = 3  # schedules that are timed again
+LEADERS, LAST = 2, 3  # schedules that others are like, and that are timed again
 SIMILAR, NEAREST = 3, 3  # expressions of other sizes that are looked at, and schedules like theirs
 POOL = 600  # schedules of one nest that are looked at
 
@@ -46,7 +47,7 @@ class Tuner:
         wide = any(word.startswith("avx512") for word in words)
         self.core = Core(512 if wide else 256, 32 if wide else 16, machine.threads)
         self.backend = f"halide {version('halide')} {' '.join(words)}"
-        self._child: Child | None = None
+        self.runner = Runner(cpu, machine.threads)
         self._winners: dict[str, list[Schedule]] | None = None
         self.tried = 0
 
@@ -84,14 +85,17 @@ class Tuner:
 
     def _pools(
         self, scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool]
-    ) -> list[tuple[tuple[Pack, ...], list[list[Sketch]]]]:
+    ) -> Pools:
         """The sketches of each nest, with nothing packed and with weights packed."""
-        plain = prepared(scope, tensors(types))[0]
-        found = [((), [pool[:POOL] for pool in sketches(plain, self.core)])]
-        for pack in packs_of(scope, types, fixed, self.core):
-            packed_types, own, _ = operands(scope, types, (pack,))
+        found = []
+        for packed in ((), *((pack,) for pack in packs_of(scope, types, fixed, self.core))):
+            packed_types, own, _ = operands(scope, types, packed)
             stages, _ = prepared(own, tensors(packed_types))
-            found.append(((pack,), [pool[:POOL] for pool in sketches(stages, self.core)]))
+            shapes = [
+                Shape(tuple(extent(a) for a in nest.output.axes), (nest.main or nest.output).points)
+                for nest in nests(stages)
+            ]
+            found.append((packed, [pool[:POOL] for pool in sketches(stages, self.core)], shapes))
         return found
 
     def _tuned(
@@ -106,53 +110,47 @@ class Tuner:
         workload = self._workload(scope, types, fixed)
         pools = self._pools(scope, types, fixed)
         times: dict[Schedule, float] = {}
-        self._ask("take", show_scope(scope), tuple(types), output)
+        self.runner.take(show_scope(scope), types, output)
 
-        def attempt(schedule: Schedule, timing: float = SHORT) -> float:
-            if schedule not in times or timing > SHORT:
-                self.tried += 1
-                try:
-                    times[schedule] = float(self._ask("time", show(schedule), timing))  # type: ignore[arg-type]
-                except ChildError as error:
-                    times[schedule] = inf
-                    if self._child is None:
-                        self._ask("take", show_scope(scope), tuple(types), output)
-                    del error
-            return times[schedule]
+        def attempt(schedules: Sequence[Schedule]) -> None:
+            self.tried += len(schedules)
+            spent = self.runner.times([show(schedule) for schedule in schedules], SHORT)
+            for schedule, seconds in zip(schedules, spent, strict=True):
+                times[schedule] = seconds * self._unshared(schedule, pools)
 
         ordered = chain(_alike(self._similar(workload), pools), _in_order(pools))
-        for count, schedule in enumerate(ordered):
-            if count and monotonic() - begin > seconds / 2 and min(times.values()) < inf:
+        while batch := list(islice((s for s in ordered if s not in times), self.machine.threads)):
+            late = monotonic() - begin
+            if late > 4 * seconds or late > seconds / 2 and min(times.values(), default=inf) < inf:
                 break
-            if monotonic() - begin > 4 * seconds:
+            attempt(batch)
+        while monotonic() - begin < seconds:
+            leaders = sorted((s for s in times if times[s] < inf), key=lambda s: times[s])[:LEADERS]
+            if not (batch := list(islice(_near(leaders, pools, times), self.machine.threads))):
                 break
-            attempt(schedule)
-        while monotonic() - begin < seconds and times:
-            leaders = sorted(times, key=lambda s: times[s])[:2]
-            if not any(attempt(near) is not None for near in _near(leaders, pools, times)):
-                break
-        ranked = [s for s in sorted(times, key=lambda s: (times[s], show(s))) if times[s] < inf][:LAST]
-        for schedule in ranked:
-            attempt(schedule, LONGER)
-        rows = []
-        winner = None
-        for schedule in sorted(ranked, key=lambda s: times[s]):
-            if winner is None:
-                try:
-                    wrong = self._ask("right", show(schedule))
-                except ChildError as error:
-                    wrong = str(error)
-                    if self._child is None:
-                        self._ask("take", show_scope(scope), tuple(types), output)
-                if wrong:
-                    continue
-                winner = schedule
-            rows.append(Measurement(workload, self.backend, self.machine.key, show(schedule), times[schedule]))
-        if rows:
-            self.database.put_many(rows)
-        if winner is not None:
-            self._similar(workload).append(winner)
+            attempt(batch)
+        ranked = sorted((s for s in times if times[s] < inf), key=lambda s: (times[s], show(s)))[:LAST]
+        decided = {schedule: self.runner.decided(show(schedule), LONGER) for schedule in ranked}
+        best = sorted((s for s in ranked if decided[s] < inf), key=lambda s: decided[s])
+        winner = next((s for s in best if not self.runner.wrong(show(s))), None)
+        if winner is None:
+            return None
+        kept = best[best.index(winner) :]
+        self.database.put_many(
+            Measurement(workload, self.backend, self.machine.key, show(s), decided[s]) for s in kept
+        )
+        self._similar(workload).append(winner)
         return winner
+
+    def _unshared(self, schedule: Schedule, pools: Pools) -> float:
+        """How much longer than on one thread divided by their number it takes on all threads, times that."""
+        threads = self.machine.threads
+        shapes = next(shapes for packed, _, shapes in pools if packed == packs(schedule))
+        factors = [
+            share(sketch, shape, threads) for sketch, shape in zip(loops(schedule), shapes, strict=True)
+        ]
+        # the nest of most points has most of the work
+        return factors[max(range(len(shapes)), key=lambda k: shapes[k].points)]
 
     def _similar(self, workload: str) -> list[Schedule]:
         """The fastest schedules of expressions that differ in sizes alone, the latest last."""
@@ -167,28 +165,30 @@ class Tuner:
                     self._winners.setdefault(_form(row.workload), []).append(parse(row.schedule))
         return self._winners.setdefault(_form(workload), [])
 
-    def _ask(self, verb: str, *arguments: object) -> object:
-        if self._child is None:
-            self._child = Child(
-                "the compiler of kernels",
-                "tensaurus.tuning.trial:Trials",
-                self.cpu,
-                timeout=LONG,
-                environment={"HL_NUM_THREADS": str(self.machine.threads)},
-            )
-        try:
-            return self._child.ask(verb, *arguments)
-        finally:
-            if not self._child.alive:  # after an interrupt, too
-                self.close()
-
     def close(self) -> None:
-        if self._child is not None:
-            self._child.close()
-            self._child = None
+        """End the processes that it started."""
+        self.runner.close()
 
 
-Pools: TypeAlias = Sequence[tuple[tuple[Pack, ...], Sequence[Sequence[Sketch]]]]
+@dataclass(frozen=True)
+class Shape:
+    """Of a nest: the extents of its output, and how many points it computes."""
+
+    extents: tuple[int, ...]
+    points: int
+
+
+Pools: TypeAlias = Sequence[tuple[tuple[Pack, ...], Sequence[Sequence[Sketch]], Sequence[Shape]]]
+
+
+def share(sketch: Sketch, shape: Shape, threads: int) -> float:
+    """The part of a nest that the busiest of the threads computes."""
+    if isinstance(sketch, Block):
+        counts = [-(-shape.extents[a] // n) for a, n in sketch.tile if n < shape.extents[a]]
+    else:
+        counts = list(shape.extents)
+    tasks = prod(counts[: sketch.parallel])
+    return -(-tasks // threads) / tasks
 
 
 def _form(workload: str) -> str:
@@ -198,15 +198,15 @@ def _form(workload: str) -> str:
 
 def _alike(known: Sequence[Schedule], pools: Pools) -> Iterator[Schedule]:
     """The schedules here that are most like those: an expression of other sizes wants the same loops."""
-    by_kind = {tuple(pack.dimension for pack in packed): (packed, nests) for packed, nests in pools}
+    by_kind = {tuple(pack.dimension for pack in packed): (packed, own) for packed, own, _ in pools}
     for schedule in reversed(known[-SIMILAR:]):
-        packed, nests = by_kind.get(tuple(p.dimension for p in packs(schedule)), ((), ()))
+        packed, nests_ = by_kind.get(tuple(p.dimension for p in packs(schedule)), ((), ()))
         sketches_ = loops(schedule)
-        if len(sketches_) != len(nests):
+        if len(sketches_) != len(nests_):
             continue
         nearest = [
             sorted((s for s in pool if type(s) is type(own)), key=lambda s: _distance(s, own))[:NEAREST]
-            for own, pool in zip(sketches_, nests, strict=True)
+            for own, pool in zip(sketches_, nests_, strict=True)
         ]
         for place in range(NEAREST):
             if all(len(pool) > place for pool in nearest):
@@ -215,21 +215,21 @@ def _alike(known: Sequence[Schedule], pools: Pools) -> Iterator[Schedule]:
 
 def _in_order(pools: Pools) -> Iterator[Schedule]:
     """One sketch of each nest, the most promising first; nests' own orders go side by side, packed or not."""
-    longest = max((len(pool) for _, nests in pools for pool in nests), default=0)
+    longest = max((len(pool) for _, sides, _ in pools for pool in sides), default=0)
     done = set()
     for place in range(longest):
-        for packed, nests in pools:
-            schedule = (*packed, *(pool[min(place, len(pool) - 1)] for pool in nests))
+        for packed, sides, _ in pools:
+            schedule = (*packed, *(pool[min(place, len(pool) - 1)] for pool in sides))
             if schedule not in done:
                 done.add(schedule)
                 yield schedule
 
 
-def _near(leaders: Sequence[Schedule], pools: Pools, times: dict[Schedule, float]) -> list[Schedule]:
-    """The next untried schedule that differs from a leader in one sketch, by one parameter where there is one."""
+def _near(leaders: Sequence[Schedule], pools: Pools, times: dict[Schedule, float]) -> Iterator[Schedule]:
+    """Untried schedules that differ from a leader in one sketch, by one or two parameters."""
     for leader in leaders:
-        nests = dict(pools)[packs(leader)]
-        for place, pool in enumerate(nests, len(packs(leader))):
+        sides = next(sides for packed, sides, _ in pools if packed == packs(leader))
+        for place, pool in enumerate(sides, len(packs(leader))):
             own = leader[place]
             near = sorted(
                 (s for s in pool if s != own and type(s) is type(own)), key=lambda s: _distance(s, own)
@@ -237,8 +237,7 @@ def _near(leaders: Sequence[Schedule], pools: Pools, times: dict[Schedule, float
             for sketch in near:
                 schedule = (*leader[:place], sketch, *leader[place + 1 :])
                 if schedule not in times and _distance(sketch, own) <= 2:
-                    return [schedule]
-    return []
+                    yield schedule
 
 
 def _distance(a: object, b: object) -> int:
