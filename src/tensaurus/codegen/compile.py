@@ -68,7 +68,11 @@ def compiled(
     lowered, func = scheduled(stages, plain, loops(schedule))
     with temporary() as folder:
         path = folder / "kernel.o"
-        func.compile_to_object(str(path), lowered.inputs, name, _target(cpu, LINKED))
+        # without metadata, where Halide writes names that depend on what was compiled before
+        module = hl.Pipeline(func).compile_to_module(
+            lowered.inputs, name, _target(cpu, LINKED), hl.LinkageType.External
+        )
+        module.compile({hl.OutputFileType.object: str(path)})
         code = path.read_bytes()
     return Kernel(name, types, output, code, " ".join(words), own if any(packing) else None, packing)
 

@@ -1,0 +1,380 @@
+"""Kernels from end to end: tuned in the search, chosen, compared, saved, and run by a plain onnxruntime."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from typer.testing import CliRunner
+
+import tensaurus as ts
+from tensaurus.cli.app import app
+from tensaurus.codegen import processor
+from tensaurus.cost.alone import alone
+from tensaurus.cost.observe import Observer
+from tensaurus.cost.operators import OperatorCosts
+from tensaurus.cost.ration import Rationed
+from tensaurus.driver import contenders, generated
+from tensaurus.driver.generated import COUNT, Generated
+from tensaurus.errors import TensaurusError
+from tensaurus.graph.libraries import libraries_of
+from tensaurus.graph.node import apply, source
+from tensaurus.graph.piece import Piece
+from tensaurus.ops import TensorType, registry
+from tensaurus.ops.eop import eop
+from tensaurus.optimize import Options, Result
+from tensaurus.report.explain import explain
+from tensaurus.report.progress import NoProgress
+from tensaurus.report.summary import Summary
+
+pytest.importorskip("halide")
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+
+RNG = np.random.default_rng(5)
+
+
+def model_of(
+    nodes: Sequence[onnx.NodeProto], x: Sequence[int], y: Sequence[int], **weights: np.ndarray
+) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, y)],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def convolution() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("HardSwish", ["c"], ["y"]),
+    ]
+    w, b = RNG.standard_normal((6, 3, 3, 3)).astype(np.float32), np.ones(6, np.float32)
+    return model_of(nodes, (1, 3, 9, 11), (1, 6, 9, 11), w=w, b=b)
+
+
+def softmax() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Mul", ["x", "s"], ["a"]),
+        helper.make_node("Softmax", ["a"], ["y"], axis=-1),
+    ]
+    return model_of(nodes, (5, 37), (5, 37), s=np.float32(0.5))
+
+
+def transposed() -> onnx.ModelProto:
+    nodes = [helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2], pads=[1, 1, 1, 1])]
+    w = RNG.standard_normal((4, 2, 3, 3)).astype(np.float32)
+    return model_of(nodes, (1, 4, 6, 7), (1, 2, 11, 13), w=w)
+
+
+MODELS = [convolution, softmax, transposed]
+
+
+@pytest.fixture
+def kernels_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has a kernel takes half of the time, however busy the machine is; everything is still built."""
+
+    def seconds(costs: OperatorCosts, piece: Piece, text: str) -> float:
+        if not any(node.op is eop for node in piece.inner):
+            return 2.0
+        return 0.5 if costs.builds(alone(piece, costs.opset)[0]).libraries else inf
+
+    def times(builds: Sequence[object], *rest: object, **more: object) -> list[float]:
+        return [2.0, *[1.0] * (len(builds) - 1)]
+
+    monkeypatch.setattr(OperatorCosts, "_measure", seconds)
+    monkeypatch.setattr(Observer, "__call__", lambda self, program: None)
+    monkeypatch.setattr(contenders, "model_times", times)
+
+
+def run(model: onnx.ModelProto | Path, database: Path, **options: object) -> Result:
+    given = {"steps": 6, "threads": 2, "tuning": 1.0, "database": database, **options}
+    return ts.optimize(model, **given)  # type: ignore[arg-type]
+
+
+def outputs(path: Path, x: np.ndarray) -> np.ndarray:
+    """Of a plain onnxruntime."""
+    options = ort.SessionOptions()
+    for library in libraries_of(path):
+        options.register_custom_ops_library(str(library))
+    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+
+
+@pytest.mark.kernels
+@pytest.mark.usefixtures("kernels_win")
+@pytest.mark.parametrize("make", MODELS)
+def test_a_kernel_is_tuned_chosen_saved_and_loaded(
+    make: Callable[[], onnx.ModelProto], tmp_path: Path
+) -> None:
+    """And the next runs, from the database, write the same bytes: model and library."""
+    model, database = make(), tmp_path / "db.sqlite"
+    result = run(model, database)
+    summary = result.summary
+    assert summary.equivalence.passed and result.speedup == 2 and summary.tuned >= 1
+    (kernel,) = summary.kernels
+    assert kernel.count == 1 and kernel.schedule and kernel.scope.startswith("L[")
+    assert all(node.op_type in kernel.operators for node in model.graph.node)
+    assert not summary.no_kernels and summary.compiler.startswith("halide")
+    before, fast = tmp_path / "before.onnx", tmp_path / "fast.onnx"
+    onnx.save(model, before)
+    result.save(fast)
+    x = RNG.standard_normal([d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim])
+    x = x.astype(np.float32)
+    np.testing.assert_allclose(outputs(fast, x), outputs(before, x), rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(result.session().run(None, {"x": x})[0], outputs(fast, x))
+    written = []
+    for number in range(2):
+        again = run(model, database)
+        assert again.summary.tuned == 0
+        path = tmp_path / str(number) / "fast.onnx"
+        path.parent.mkdir()
+        again.save(path)
+        written.append([path.read_bytes(), *(library.read_bytes() for library in libraries_of(path))])
+    assert written[0] == written[1]
+    assert written[0] == [fast.read_bytes(), *(library.read_bytes() for library in libraries_of(fast))]
+
+
+class Notes(NoProgress):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.mark.kernels
+@pytest.mark.usefixtures("kernels_win")
+def test_a_result_with_kernels_is_optimized_again(tmp_path: Path) -> None:
+    """Its kernels are expressions as any others; a model that changed has kernels of one library."""
+    fast, database = tmp_path / "fast.onnx", tmp_path / "db.sqlite"
+    run(softmax(), database).save(fast)
+    carrying = onnx.load(fast)
+    x, y = carrying.graph.input[0], carrying.graph.output[0]
+    carrying.graph.node[-1].output[0] = "inner"
+    carrying.graph.node.append(helper.make_node("Sigmoid", ["inner"], ["y"]))
+    del carrying.graph.value_info[:]
+    grown = tmp_path / "grown.onnx"
+    onnx.save(carrying, grown)
+    result = run(grown, database)
+    assert result.speedup == 2 and len(result.libraries) == 1 and len(result.summary.kernels) == 1
+    assert [node.domain for node in result.model.graph.node] == ["tensaurus.kernels"]
+    result.save(tmp_path / "again.onnx")
+    given = RNG.standard_normal((5, 37)).astype(np.float32)
+    found, expected = (outputs(path, given) for path in (tmp_path / "again.onnx", grown))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert (x.name, y.name) == ("x", "y")
+    plain = run(grown, database, custom_ops=False)
+    assert plain.summary.equivalence.passed and not plain.summary.compiler
+    np.testing.assert_allclose(plain.session().run(None, {"x": given})[0], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.kernels
+@pytest.mark.usefixtures("kernels_win")
+def test_explain_tells_of_kernels(tmp_path: Path) -> None:
+    fast = tmp_path / "fast.onnx"
+    result = run(convolution(), tmp_path / "db.sqlite")
+    result.save(fast)
+    assert Summary.from_json(result.summary.to_json()) == result.summary
+    said = CliRunner().invoke(app, ["explain", str(fast)]).output
+    (kernel,) = result.summary.kernels
+    for word in (kernel.name, "fast.kernels.so", "HardSwish(Conv(", kernel.schedule[:20], "1 at 1 place"):
+        assert word in said, word
+    with_time = CliRunner().invoke(app, ["db", "list", "--db", str(tmp_path / "db.sqlite")]).output
+    assert kernel.schedule in with_time
+
+
+@pytest.mark.kernels
+@pytest.mark.usefixtures("kernels_win")
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"custom_ops": False}, "--no-custom-ops"),
+        ({"halide": None}, "halide is not installed"),
+        ({"compiler": None}, "no C compiler"),
+        ({"backend": "openvino"}, "openvino loads no libraries"),
+    ],
+)
+def test_why_there_are_no_kernels_is_said(
+    change: dict[str, object], reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if "halide" in change:
+        monkeypatch.setattr(generated, "find_spec", lambda name: None)
+    elif "compiler" in change:
+        monkeypatch.setattr(generated, "compiler", lambda: None)
+    elif "backend" in change:
+        pytest.importorskip("openvino")
+    options = {name: value for name, value in change.items() if name in ("custom_ops", "backend")}
+    notes = Notes()
+    result = run(softmax(), tmp_path / "db.sqlite", progress=notes, **options)
+    assert [note for note in notes.notes if "kernels" in note] == [f"no kernels are generated: {result.summary.no_kernels}"]
+    assert reason in result.summary.no_kernels and not result.libraries and not result.summary.kernels
+    assert {node.domain for node in result.model.graph.node} == {""}
+
+
+@pytest.mark.kernels
+@pytest.mark.usefixtures("kernels_win")
+def test_what_cannot_be_compiled_is_dropped_and_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refused(*given: object, **more: object) -> None:
+        raise ValueError("a loop of another expression\nand more")
+
+    monkeypatch.setattr("tensaurus.tuning.kernels.compiled", refused)
+    result = run(softmax(), tmp_path / "db.sqlite")
+    assert not result.libraries and not result.summary.kernels
+    assert result.summary.dropped == ("a loop of another expression",)
+
+
+def test_processors() -> None:
+    from tensaurus.codegen import compile as compiling
+
+    assert set(processor.CPUS) == {processor.NATIVE, *compiling.LEVELS}
+    for cpu in processor.CPUS:
+        features = " ".join(compiling.features(cpu))
+        assert set(processor.needed("" if cpu == processor.NATIVE else cpu)) <= set(processor.needed(features))
+    assert processor.lacking("") == ()
+
+
+def test_a_processor_that_this_is_not_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(TensaurusError, match="no processor 'x86-64-v9'"):
+        Options(cpu="x86-64-v9")
+    monkeypatch.setattr(processor, "_flags", lambda: frozenset({"avx", "pni"}))
+    assert processor.lacking("sse3 avx fma") == ("fma",)
+    with pytest.raises(TensaurusError, match="no x86-64-v3, it lacks ssse3, ") as caught:
+        Options(cpu="x86-64-v3")
+    assert "\n" not in str(caught.value)
+    monkeypatch.setattr(processor, "_flags", frozenset)  # a system that does not tell
+    assert processor.lacking("fma") == ()
+    model = tmp_path / "m.onnx"
+    onnx.save(softmax(), model)
+    done = CliRunner().invoke(app, ["optimize", str(model), "-o", str(tmp_path / "o.onnx"), "--cpu", "arm"])
+    assert done.exit_code == 2 and "no processor 'arm'" in done.output and done.output.count("\n") == 1
+    with pytest.raises(TensaurusError, match="cannot be tuned in 0 s"):
+        Options(tuning=0)
+
+
+# Time
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(generated, "monotonic", made)
+    return made
+
+
+def generating(seconds: float, deadline: float = inf) -> Generated:
+    made = Generated("halide", seconds=seconds, deadline=deadline)
+    made._kernels = type("Kernels", (), {"tuner": type("Tuner", (), {"close": lambda self: None})()})()
+    return made
+
+
+@pytest.mark.parametrize("left", [1e4, 300.0, 60.0, 10.0, 3.5, 3.0, 1.0, 0.0, -5.0])
+def test_tuning_keeps_the_deadline(clock: Clock, left: float) -> None:
+    """Kernel after kernel, until no other one fits."""
+    made, tuned = generating(20.0, clock.now + left), 0
+    while made.more():
+        each = made._each()
+        assert generated.LEAST <= each <= 20.0
+        clock.now += each + generated.SPENT
+        tuned += 1
+    assert clock.now <= 1000 + max(left, 0.0)
+    assert tuned >= min(generated.EACH, int(left / (generated.LEAST + generated.SPENT)) - 1)
+    assert made._each() == 0
+
+
+def test_kernels_are_counted_where_no_time_limits_them(clock: Clock) -> None:
+    made = generating(20.0)
+    assert made.more() and made._each() == 20.0
+    made.tuned = COUNT
+    assert not made.more()
+    made.tuned = 0
+    made.rest()
+    assert not made.more() and made._each() == 0
+    assert Generated().more()  # expressions that are expanded take no time
+
+
+def test_what_is_not_tuned_is_no_choice_and_leaves_no_trace() -> None:
+    class Alone:
+        measured = 0
+
+        def known(self, piece: Piece) -> float | None:
+            return None
+
+        def measure(self, piece: Piece) -> float:
+            self.measured += 1
+            return 1.0
+
+        def estimate(self, piece: Piece) -> float:
+            return 0.5
+
+    x = source("x", TensorType("float32", (3,)))
+    made, plain = apply(eop, [x], {"scope": "L[i:3](x0[i])"}), apply(registry["Exp"], [x])
+    for more in (True, False):
+        costs, alone_ = Rationed(Alone(), lambda more=more: more), None
+        assert alone_ is None
+        for node, limited in ((made, not more), (plain, False)):
+            piece = Piece.of(node)
+            assert costs.known(piece) == (inf if limited else None)
+            assert costs.measure(piece) == (inf if limited else 1.0) and costs.estimate(piece) == 0.5
+        assert costs.alone.measured == 1 + more  # type: ignore[attr-defined]
+
+
+@pytest.mark.kernels
+def test_an_interrupt_while_kernels_are_tuned_keeps_the_best(tmp_path: Path) -> None:
+    """The result is written, no process is left, and no measurement is lost that was complete."""
+    model, fast, database = tmp_path / "m.onnx", tmp_path / "fast.onnx", tmp_path / "db.sqlite"
+    onnx.save(convolution(), model)
+    command = [sys.executable, "-m", "tensaurus", "optimize", model, "-o", fast, "--tuning", "600"]
+    command += ["--time-limit", "4000", "--db", database]
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(folder)}
+    with subprocess.Popen(
+        list(map(str, command)), env=environment, stderr=subprocess.PIPE, text=True, process_group=0
+    ) as process:
+        until = time.monotonic() + 120
+        while "tensaurus.tuning.trial" not in _commands(process.pid) and time.monotonic() < until:
+            time.sleep(0.1)
+        time.sleep(3)
+        children = _children(process.pid)
+        process.send_signal(signal.SIGINT)
+        _, words = process.communicate(timeout=120)
+    assert process.returncode == 0, words
+    assert fast.exists() and not list(folder.iterdir())
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+    assert CliRunner().invoke(app, ["db", "count", "--db", str(database)]).exit_code == 0
+
+
+def _children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def _commands(pid: int) -> str:
+    """The command lines of a process's children; of all its threads."""
+    words = ""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            words += Path(f"/proc/{child}/cmdline").read_text()
+    return words
