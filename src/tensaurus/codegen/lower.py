@@ -16,19 +16,15 @@ import halide as hl
 import numpy as np
 
 from tensaurus.algebra.expr import Body, Call, Const, Looked, Read, Select, Table, Tensor, axis
-from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.size import Atom, Axis, Floor, Largest, Poly, Size, interval, polynomial, terms_of
-from tensaurus.algebra.typing import literal_dtype
 from tensaurus.algebra.walk import replace_axes
 from tensaurus.codegen.copy import slopes
 from tensaurus.codegen.functions import constant, expression, halide_type
-from tensaurus.codegen.stage import DEFAULTS, Stage, extent
+from tensaurus.codegen.stage import Stage, extent, neutral, operand_dtypes
 
 __all__ = ["Lowered", "lower"]
 
 COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
-
-NEUTRAL: dict[str, Any] = {"sum": 0, "prod": 1, "max": float("-inf"), "min": float("inf")}
 
 
 @dataclass
@@ -46,7 +42,7 @@ class Lowered:
     interiors: dict[str, tuple[Any, int]] = field(default_factory=dict)
     sources: dict[str, Any] = field(default_factory=dict)
     variables: dict[Axis, Any] = field(default_factory=dict)
-    tables: dict[Table, Any] = field(default_factory=dict)
+    tables: dict[tuple[Table, str], Any] = field(default_factory=dict)
 
 
 def dense(param: Any, shape: Sequence[int]) -> None:
@@ -81,7 +77,7 @@ def _define(stage: Stage, lowered: Lowered) -> None:
         for number, a in enumerate(reversed(stage.reduced)):
             lowered.variables[a] = domain[number]
         sums = lowered.accumulators[name] = hl.Func(f"{name}_sums")
-        sums[place] = constant(NEUTRAL[stage.monoid], dtype)
+        sums[place] = Terms(lowered).body(neutral(stage.monoid, dtype), dtype)
         if stage.monoid == "sum" and dtype.startswith("float"):
             sums[place] += Terms(lowered).summand(stage.body, dtype)
         else:
@@ -163,16 +159,14 @@ class Terms:
         return self.body(body, dtype)
 
     def call(self, fn: str, args: Sequence[Body], dtype: str) -> hl.Expr:
-        kinds = [literal_dtype(a) for a in (args[1:] if fn == "where" else args)]
-        own = next((k for k in kinds if k not in DEFAULTS), None)
-        if own is None:
-            own = dtype if cast_target(fn) is None and dtype != "bool" else DEFAULTS["real" if "real" in kinds else "int"]
+        kinds = operand_dtypes(fn, args, dtype)
+        own = kinds[-1]
         if fn == "div" and own.startswith("float") and isinstance(args[1], Const) and _reciprocal(args[1].value):
             # one rounding more than the quotient's own
             fn, args = "mul", (args[0], Const(1 / Fraction(args[1].value)))
-        parts = [self.part(a, "bool" if fn == "where" and k == 0 else own) for k, a in enumerate(args)]
+        parts = [self.part(a, kind) for a, kind in zip(args, kinds, strict=True)]
         if not any(isinstance(part, hl.Expr) for part in parts):
-            parts[0] = constant(parts[0], own)
+            parts[0] = constant(parts[0], kinds[0])
         return expression(fn, parts, own)
 
     def part(self, body: Body, dtype: str) -> Any:
@@ -194,6 +188,9 @@ class Terms:
         else:
             assert isinstance(source, Tensor)
             target, shape = self.lowered.sources[source.name], source.shape
+        own = source.dtype if isinstance(source, Tensor) else dtype
+        if 0 in shape:  # nothing is read
+            return self.body(neutral("sum", own) if read.outside is None else read.outside, own)
         places, tests = [], []
         for index, size in zip(indices, shape, strict=True):
             assert isinstance(size, int)
@@ -208,7 +205,6 @@ class Terms:
             if below or above:
                 expr = hl.clamp(expr, 0, size - 1)
             places.append(expr)
-        own = source.dtype if isinstance(source, Tensor) else dtype
         value = hl.cast(halide_type(own), target[tuple(reversed(places))])  # a Func's element is no Expr yet
         if not tests:
             return value
@@ -219,10 +215,11 @@ class Terms:
         return expression("where", [whole, value, self.body(read.outside, own)], own)
 
     def table(self, table: Table, dtype: str) -> Any:
-        key = table
+        key = table, dtype
         if key not in self.lowered.tables:
-            data = np.array([float(v) for v in table.values], np.dtype(dtype)).reshape(table.shape)
-            self.lowered.tables[key] = hl.Buffer(np.ascontiguousarray(data).T, name=f"t{len(self.lowered.tables)}")
+            lift = float if dtype.startswith("float") else int
+            data = np.array([lift(v) for v in table.values], dtype).reshape(table.shape)
+            self.lowered.tables[key] = hl.Buffer(data, name=f"t{len(self.lowered.tables)}")
         return self.lowered.tables[key]
 
     def size(self, size: Size) -> hl.Expr:
