@@ -20,7 +20,7 @@ from tensaurus.algebra.size import Atom, Axis, Floor, Largest, Poly, Size, inter
 from tensaurus.algebra.walk import replace_axes
 from tensaurus.codegen.copy import slopes
 from tensaurus.codegen.functions import constant, expression, halide_type
-from tensaurus.codegen.stage import Stage, extent, neutral, operand_dtypes
+from tensaurus.codegen.stage import Stage, extent, free_axes, neutral, operand_dtypes
 
 __all__ = ["Lowered", "lower"]
 
@@ -53,8 +53,14 @@ def dense(param: Any, shape: Sequence[int]) -> None:
         stride *= size
 
 
-def lower(stages: Sequence[Stage], inputs: Sequence[Tensor]) -> Lowered:
-    """The stages over these inputs."""
+def lower(
+    stages: Sequence[Stage], inputs: Sequence[Tensor], orders: Mapping[str, Sequence[int]] | None = None
+) -> Lowered:
+    """The stages over these inputs.
+
+    `orders`: by the name of a stage its reduced axes, innermost first.  Of few reductions Halide knows that
+    another order than the one in which they are written gives the same.
+    """
     params = []
     for x in inputs:
         param = hl.ImageParam(halide_type(x.dtype), len(x.shape), x.name)
@@ -62,26 +68,33 @@ def lower(stages: Sequence[Stage], inputs: Sequence[Tensor]) -> Lowered:
         params.append(param)
     found = Lowered(params, sources={p.name(): p for p in params})
     for stage in stages:
-        _define(stage, found)
+        order = (orders or {}).get(stage.tensor.name)
+        _define(stage, found, range(len(stage.reduced))[::-1] if order is None else order)
     return found
 
 
-def _define(stage: Stage, lowered: Lowered) -> None:
+def _define(stage: Stage, lowered: Lowered, order: Sequence[int]) -> None:
     name, dtype = stage.tensor.name, stage.tensor.dtype
     for a in stage.axes:
         lowered.variables[a] = hl.Var(f"{name}_{len(lowered.variables)}")
     place = tuple(lowered.variables[a] for a in reversed(stage.axes))
     func = hl.Func(name)
     if stage.monoid:
-        domain = hl.RDom([(0, extent(a)) for a in reversed(stage.reduced)])
-        for number, a in enumerate(reversed(stage.reduced)):
+        reduced = [stage.reduced[k] for k in order]
+        domain = hl.RDom([(0, extent(a)) for a in reduced])
+        for number, a in enumerate(reduced):
             lowered.variables[a] = domain[number]
         sums = lowered.accumulators[name] = hl.Func(f"{name}_sums")
         sums[place] = Terms(lowered).body(neutral(stage.monoid, dtype), dtype)
         if stage.monoid == "sum" and dtype.startswith("float"):
-            sums[place] += Terms(lowered).summand(stage.body, dtype)
+            value = Terms(lowered).summand(stage.body, dtype)
         else:
             value = Terms(lowered).body(stage.body, dtype)
+        if free_axes(stage.body).isdisjoint(reduced):
+            value = hl.select(domain[0] >= 0, value, value)  # else Halide sees no reduction
+        if stage.monoid == "sum" and dtype.startswith("float"):
+            sums[place] += value
+        else:
             sums[place] = expression(COMBINE[stage.monoid], [sums[place], value], dtype)
         func[place] = sums[place]
     elif not _filled(stage, func, lowered):
@@ -122,6 +135,19 @@ def _filled(stage: Stage, func: hl.Func, lowered: Lowered) -> bool:
 def _reciprocal(value: Any) -> bool:
     """Whether a literal has a reciprocal that is a number."""
     return isinstance(value, (int, Fraction)) and not isinstance(value, bool) and value != 0
+
+
+def _remainder(size: Size) -> tuple[int, Size, int, Size] | None:
+    """(m, t, k, rest) where the size is rest + m * (t % k): Halide bounds a remainder as one, and no difference."""
+    terms = terms_of(size)
+    for factors, coefficient in terms:
+        match factors:
+            case (Floor(top, int(bottom)) as floor,) if coefficient % bottom == 0:
+                times = -int(coefficient) // bottom
+                rest = size - times * (top - bottom * polynomial(floor))
+                if len(terms_of(rest)) < len(terms):
+                    return times, top, bottom, rest
+    return None
 
 
 class Terms:
@@ -224,6 +250,10 @@ class Terms:
 
     def size(self, size: Size) -> hl.Expr:
         """An integer as a 32-bit expression."""
+        remainder = _remainder(size)
+        if remainder is not None:
+            times, top, bottom, rest = remainder
+            return self.size(rest) + times * (self.size(top) % bottom)
         whole: Any = hl.i32(0)
         for factors, coefficient in terms_of(size):
             term: Any = hl.i32(int(coefficient))

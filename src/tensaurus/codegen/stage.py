@@ -29,7 +29,6 @@ from tensaurus.algebra.expr import (
     Table,
     Tensor,
     axis,
-    within,
 )
 from tensaurus.algebra.flat import chosen
 from tensaurus.algebra.functions import FUNCTIONS, cast_target
@@ -197,14 +196,14 @@ class _Staging:
             inside = Read(source, indices)
         if read.outside is None:
             return inside
-        pairs = list(zip(indices, source.shape, strict=True))
+        left = range_guards(source.shape, indices)
         if isinstance(inside, Read) and inside.outside is None:
-            # an edge of the tensor itself stays an edge
-            unit = [g for i, n in pairs if n == 1 for g in within(i, 0, n)]
-            edged = range_guards(inside.source.shape, inside.indices)
-            return chosen(unit, replace(inside, outside=read.outside) if edged else inside, read.outside)
-        guards = [g for i, n in pairs for g in within(i, 0, n)]
-        return chosen(guards, inside, read.outside)
+            # where the edge is one of the tensor itself it stays an edge
+            edges = range_guards(inside.source.shape, inside.indices)
+            if not set(edges).isdisjoint(left):
+                inside = replace(inside, outside=read.outside)
+                left = tuple(g for g in left if g not in edges)
+        return chosen(list(left), inside, read.outside)
 
 
 def _repeated(monoid: str, body: Body, times: int) -> Body:
