@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any
 
@@ -14,6 +15,7 @@ from tensaurus.algebra.field import Reals
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.text import show
 from tensaurus.algebra.walk import tensors as tensors_of
+from tensaurus.codegen.errors import Unlowered
 from tensaurus.codegen.kernel import Kernel
 from tensaurus.codegen.pack import packed, packed_type
 from tensaurus.codegen.pack import packing as packing_scope
@@ -45,7 +47,7 @@ def features(cpu: str) -> tuple[str, ...]:
 
 
 def _target(cpu: str, more: Sequence[str]) -> Any:
-    return hl.Target("-".join(("x86", "64", "linux", *features(cpu), *PLAIN, *more)))
+    return hl.Target("-".join(("x86", "64", "linux", *features(cpu), *more)))
 
 
 def tensors(types: Sequence[TensorType]) -> list[Tensor]:
@@ -57,20 +59,19 @@ def compiled(
 ) -> Kernel:
     """The kernel of a scope over x0, x1, ... of these types, whose sizes are numbers.
 
-    Raises ValueError where the schedule is one of another expression, and halide.HalideError where Halide
-    refuses.
+    Raises Unlowered, also where the schedule is one of another expression, or one that Halide refuses.
     """
     words = features(cpu)
     text = "\n".join([show(scope), *map(str, inputs), str(output), show_schedule(schedule), " ".join(words)])
     name = f"eop_{sha256(text.encode()).hexdigest()[:16]}"
-    types, own, packing = operands(scope, inputs, schedule)
-    stages, plain = prepared(own, tensors(types))
-    lowered, func = scheduled(stages, plain, loops(schedule))
-    with temporary() as folder:
+    with temporary() as folder, refusals():
+        types, own, packing = operands(scope, inputs, schedule)
+        stages, plain = prepared(own, tensors(types))
+        lowered, func = scheduled(stages, plain, loops(schedule))
         path = folder / "kernel.o"
         # without metadata, where Halide writes names that depend on what was compiled before
         module = hl.Pipeline(func).compile_to_module(
-            lowered.inputs, name, _target(cpu, LINKED), hl.LinkageType.External
+            lowered.inputs, name, _target(cpu, (*PLAIN, *LINKED)), hl.LinkageType.External
         )
         module.compile({hl.OutputFileType.object: str(path)})
         code = path.read_bytes()
@@ -92,16 +93,17 @@ def operands(
 
 
 def jit(
-    scope: Scope, inputs: Sequence[TensorType], schedule: Schedule, cpu: str = NATIVE
+    scope: Scope, inputs: Sequence[TensorType], schedule: Schedule, cpu: str = NATIVE, checks: bool = False
 ) -> Callable[[Sequence[np.ndarray[Any, Any]], np.ndarray[Any, Any]], Callable[[], None]]:
     """The kernel in this process: given arrays for inputs and output, a call that computes it.
 
-    Raises as `compiled`.
+    Raises as `compiled`.  With Halide's own `checks` the call raises halide.HalideError where one fails.
     """
-    types, own, packing = operands(scope, inputs, schedule)
-    stages, plain = prepared(own, tensors(types))
-    lowered, func = scheduled(stages, plain, loops(schedule))
-    call = func.compile_to_callable(lowered.inputs, _target(cpu, ()))
+    with refusals():
+        types, own, packing = operands(scope, inputs, schedule)
+        stages, plain = prepared(own, tensors(types))
+        lowered, func = scheduled(stages, plain, loops(schedule))
+        call = func.compile_to_callable(lowered.inputs, _target(cpu, () if checks else PLAIN))
     shape = stages[-1].tensor.shape
 
     def bound(arrays: Sequence[np.ndarray[Any, Any]], result: np.ndarray[Any, Any]) -> Callable[[], None]:
@@ -124,6 +126,15 @@ def _packed(array: np.ndarray[Any, Any], packing: Scope | None) -> np.ndarray[An
     return interpret(packing, {x: array}, Reals()).astype(array.dtype)
 
 
+@contextmanager
+def refusals() -> Iterator[None]:
+    """What Halide refuses is Unlowered."""
+    try:
+        yield
+    except hl.HalideError as error:
+        raise Unlowered(str(error).strip().splitlines()[0]) from error
+
+
 def _buffer(array: np.ndarray[Any, Any], shape: Sequence[Any]) -> Any:
     """Halide's view of a dense array."""
-    return hl.Buffer(array.reshape([int(n) for n in shape]).T)
+    return hl.Buffer(array.reshape([int(n) for n in shape]))

@@ -16,19 +16,15 @@ import halide as hl
 import numpy as np
 
 from tensaurus.algebra.expr import Body, Call, Const, Looked, Read, Select, Table, Tensor, axis
-from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.size import Atom, Axis, Floor, Largest, Poly, Size, interval, polynomial, terms_of
-from tensaurus.algebra.typing import literal_dtype
 from tensaurus.algebra.walk import replace_axes
 from tensaurus.codegen.copy import slopes
 from tensaurus.codegen.functions import constant, expression, halide_type
-from tensaurus.codegen.stage import DEFAULTS, Stage, extent
+from tensaurus.codegen.stage import Stage, extent, free_axes, neutral, operand_dtypes
 
 __all__ = ["Lowered", "lower"]
 
 COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
-
-NEUTRAL: dict[str, Any] = {"sum": 0, "prod": 1, "max": float("-inf"), "min": float("inf")}
 
 
 @dataclass
@@ -46,7 +42,7 @@ class Lowered:
     interiors: dict[str, tuple[Any, int]] = field(default_factory=dict)
     sources: dict[str, Any] = field(default_factory=dict)
     variables: dict[Axis, Any] = field(default_factory=dict)
-    tables: dict[Table, Any] = field(default_factory=dict)
+    tables: dict[tuple[Table, str], Any] = field(default_factory=dict)
 
 
 def dense(param: Any, shape: Sequence[int]) -> None:
@@ -57,8 +53,14 @@ def dense(param: Any, shape: Sequence[int]) -> None:
         stride *= size
 
 
-def lower(stages: Sequence[Stage], inputs: Sequence[Tensor]) -> Lowered:
-    """The stages over these inputs."""
+def lower(
+    stages: Sequence[Stage], inputs: Sequence[Tensor], orders: Mapping[str, Sequence[int]] | None = None
+) -> Lowered:
+    """The stages over these inputs.
+
+    `orders`: by the name of a stage its reduced axes, innermost first.  Of few reductions Halide knows that
+    another order than the one in which they are written gives the same.
+    """
     params = []
     for x in inputs:
         param = hl.ImageParam(halide_type(x.dtype), len(x.shape), x.name)
@@ -66,26 +68,33 @@ def lower(stages: Sequence[Stage], inputs: Sequence[Tensor]) -> Lowered:
         params.append(param)
     found = Lowered(params, sources={p.name(): p for p in params})
     for stage in stages:
-        _define(stage, found)
+        order = (orders or {}).get(stage.tensor.name)
+        _define(stage, found, range(len(stage.reduced))[::-1] if order is None else order)
     return found
 
 
-def _define(stage: Stage, lowered: Lowered) -> None:
+def _define(stage: Stage, lowered: Lowered, order: Sequence[int]) -> None:
     name, dtype = stage.tensor.name, stage.tensor.dtype
     for a in stage.axes:
         lowered.variables[a] = hl.Var(f"{name}_{len(lowered.variables)}")
     place = tuple(lowered.variables[a] for a in reversed(stage.axes))
     func = hl.Func(name)
     if stage.monoid:
-        domain = hl.RDom([(0, extent(a)) for a in reversed(stage.reduced)])
-        for number, a in enumerate(reversed(stage.reduced)):
+        reduced = [stage.reduced[k] for k in order]
+        domain = hl.RDom([(0, extent(a)) for a in reduced])
+        for number, a in enumerate(reduced):
             lowered.variables[a] = domain[number]
         sums = lowered.accumulators[name] = hl.Func(f"{name}_sums")
-        sums[place] = constant(NEUTRAL[stage.monoid], dtype)
+        sums[place] = Terms(lowered).body(neutral(stage.monoid, dtype), dtype)
         if stage.monoid == "sum" and dtype.startswith("float"):
-            sums[place] += Terms(lowered).summand(stage.body, dtype)
+            value = Terms(lowered).summand(stage.body, dtype)
         else:
             value = Terms(lowered).body(stage.body, dtype)
+        if free_axes(stage.body).isdisjoint(reduced):
+            value = hl.select(domain[0] >= 0, value, value)  # else Halide sees no reduction
+        if stage.monoid == "sum" and dtype.startswith("float"):
+            sums[place] += value
+        else:
             sums[place] = expression(COMBINE[stage.monoid], [sums[place], value], dtype)
         func[place] = sums[place]
     elif not _filled(stage, func, lowered):
@@ -128,6 +137,19 @@ def _reciprocal(value: Any) -> bool:
     return isinstance(value, (int, Fraction)) and not isinstance(value, bool) and value != 0
 
 
+def _remainder(size: Size) -> tuple[int, Size, int, Size] | None:
+    """(m, t, k, rest) where the size is rest + m * (t % k): Halide bounds a remainder as one, and no difference."""
+    terms = terms_of(size)
+    for factors, coefficient in terms:
+        match factors:
+            case (Floor(top, int(bottom)) as floor,) if coefficient % bottom == 0:
+                times = -int(coefficient) // bottom
+                rest = size - times * (top - bottom * polynomial(floor))
+                if len(terms_of(rest)) < len(terms):
+                    return times, top, bottom, rest
+    return None
+
+
 class Terms:
     """Bodies as Halide's expressions; `values` are expressions for axes that are no loops of their own."""
 
@@ -163,16 +185,14 @@ class Terms:
         return self.body(body, dtype)
 
     def call(self, fn: str, args: Sequence[Body], dtype: str) -> hl.Expr:
-        kinds = [literal_dtype(a) for a in (args[1:] if fn == "where" else args)]
-        own = next((k for k in kinds if k not in DEFAULTS), None)
-        if own is None:
-            own = dtype if cast_target(fn) is None and dtype != "bool" else DEFAULTS["real" if "real" in kinds else "int"]
+        kinds = operand_dtypes(fn, args, dtype)
+        own = kinds[-1]
         if fn == "div" and own.startswith("float") and isinstance(args[1], Const) and _reciprocal(args[1].value):
             # one rounding more than the quotient's own
             fn, args = "mul", (args[0], Const(1 / Fraction(args[1].value)))
-        parts = [self.part(a, "bool" if fn == "where" and k == 0 else own) for k, a in enumerate(args)]
+        parts = [self.part(a, kind) for a, kind in zip(args, kinds, strict=True)]
         if not any(isinstance(part, hl.Expr) for part in parts):
-            parts[0] = constant(parts[0], own)
+            parts[0] = constant(parts[0], kinds[0])
         return expression(fn, parts, own)
 
     def part(self, body: Body, dtype: str) -> Any:
@@ -194,6 +214,9 @@ class Terms:
         else:
             assert isinstance(source, Tensor)
             target, shape = self.lowered.sources[source.name], source.shape
+        own = source.dtype if isinstance(source, Tensor) else dtype
+        if 0 in shape:  # nothing is read
+            return self.body(neutral("sum", own) if read.outside is None else read.outside, own)
         places, tests = [], []
         for index, size in zip(indices, shape, strict=True):
             assert isinstance(size, int)
@@ -208,7 +231,6 @@ class Terms:
             if below or above:
                 expr = hl.clamp(expr, 0, size - 1)
             places.append(expr)
-        own = source.dtype if isinstance(source, Tensor) else dtype
         value = hl.cast(halide_type(own), target[tuple(reversed(places))])  # a Func's element is no Expr yet
         if not tests:
             return value
@@ -219,14 +241,19 @@ class Terms:
         return expression("where", [whole, value, self.body(read.outside, own)], own)
 
     def table(self, table: Table, dtype: str) -> Any:
-        key = table
+        key = table, dtype
         if key not in self.lowered.tables:
-            data = np.array([float(v) for v in table.values], np.dtype(dtype)).reshape(table.shape)
-            self.lowered.tables[key] = hl.Buffer(np.ascontiguousarray(data).T, name=f"t{len(self.lowered.tables)}")
+            lift = float if dtype.startswith("float") else int
+            data = np.array([lift(v) for v in table.values], dtype).reshape(table.shape)
+            self.lowered.tables[key] = hl.Buffer(data, name=f"t{len(self.lowered.tables)}")
         return self.lowered.tables[key]
 
     def size(self, size: Size) -> hl.Expr:
         """An integer as a 32-bit expression."""
+        remainder = _remainder(size)
+        if remainder is not None:
+            times, top, bottom, rest = remainder
+            return self.size(rest) + times * (self.size(top) % bottom)
         whole: Any = hl.i32(0)
         for factors, coefficient in terms_of(size):
             term: Any = hl.i32(int(coefficient))

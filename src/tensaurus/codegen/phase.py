@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from tensaurus.algebra.affine import coefficients
 from tensaurus.algebra.binding import divisors
-from tensaurus.algebra.expr import Body, Call, Const, Read, Select, Tensor, axis, lift
+from tensaurus.algebra.expr import Body, Call, Const, Read, Select, Tensor, axis
 from tensaurus.algebra.flat import chosen
 from tensaurus.algebra.size import (
     Axis,
@@ -28,11 +28,9 @@ from tensaurus.algebra.size import (
     substitute,
 )
 from tensaurus.algebra.walk import bodies, rebuilt, replace_axes, with_reads
-from tensaurus.codegen.stage import Stage, extent
+from tensaurus.codegen.stage import Stage, extent, neutral
 
 __all__ = ["phased"]
-
-NEUTRAL = {"sum": 0, "max": float("-inf"), "min": float("inf"), "prod": 1}
 
 
 def phased(stages: Sequence[Stage]) -> tuple[Stage, ...]:
@@ -50,8 +48,8 @@ def phased(stages: Sequence[Stage]) -> tuple[Stage, ...]:
 def _splits(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Axis, int, Axis]]:
     """(stage, axis, s, reduced axis): a guard holds at each s-th place of the reduced axis only, by the axis."""
     for stage in stages:
-        for guard in _guards(stage):
-            if not _vanishes(stage.body, guard, stage.monoid):
+        for guard in _guards(stage) if stage.reduced else ():
+            if not _vanishes(stage, stage.body, guard):
                 continue
             for atom in atoms(guard):
                 if not isinstance(atom, Floor) or not isinstance(atom.bottom, int):
@@ -97,18 +95,17 @@ def _aligned(guard: Size, low: Axis, r: Axis, step: int) -> Size | None:
     return None
 
 
-def _vanishes(body: Body, guard: Size, monoid: str) -> bool:
-    """Whether the body is the monoid's neutral element wherever the guard does not hold."""
+def _vanishes(stage: Stage, body: Body, guard: Size) -> bool:
+    """Whether a part of the stage's body is the neutral element of its monoid wherever the guard does not hold."""
     match body:
-        case Const(value):
-            return value == NEUTRAL[monoid]
+        case Const():
+            return body == neutral(stage.monoid, stage.tensor.dtype)
         case Select(guards, then, other):
-            beyond = _vanishes(other, guard, monoid)
-            return beyond and (guard in guards or _vanishes(then, guard, monoid))
-        case Call("mul", args) if monoid == "sum":
-            return any(_vanishes(arg, guard, monoid) for arg in args)
-        case Call("add" | "sub" | "neg", args) if monoid == "sum":
-            return all(_vanishes(arg, guard, monoid) for arg in args)
+            return _vanishes(stage, other, guard) and (guard in guards or _vanishes(stage, then, guard))
+        case Call("mul", args) if stage.monoid == "sum":
+            return any(_vanishes(stage, arg, guard) for arg in args)
+        case Call("add" | "sub" | "neg", args) if stage.monoid == "sum":
+            return all(_vanishes(stage, arg, guard) for arg in args)
     return False
 
 
@@ -155,7 +152,7 @@ def _dense(stage: Stage, body: Body, low: Axis, r: Axis, step: int) -> tuple[Bod
         for inner in bodies(body)
         if isinstance(inner, Select)
         for g in inner.guard
-        if r in atoms(g) and _vanishes(body, g, stage.monoid) and _aligned(g, low, r, step) is not None
+        if r in atoms(g) and _vanishes(stage, body, g) and _aligned(g, low, r, step) is not None
     )
     shift = _aligned(guard, low, r, step)
     least, most = interval(shift)
@@ -165,8 +162,8 @@ def _dense(stage: Stage, body: Body, low: Axis, r: Axis, step: int) -> tuple[Bod
     new = axis(last - first + 1, "r")
     place = (polynomial(new) + first) * step + shift
     inner = _dropped(replace_axes(body, {r: place}))
-    neutral = lift(NEUTRAL[stage.monoid])
-    whole = chosen([place, extent(r) - 1 - place], inner, neutral)
+    beyond = neutral(stage.monoid, stage.tensor.dtype)
+    whole = chosen([place, extent(r) - 1 - place], inner, beyond)
     return whole, tuple(new if b == r else b for b in stage.reduced)
 
 

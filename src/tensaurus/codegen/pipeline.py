@@ -54,7 +54,12 @@ class _Scheduling:
         ordered: list[Stage] = []
         for name, stage in self.stages.items():
             ordered += [*self.before.get(name, ()), stage]
-        self.lowered = lower(ordered, inputs)
+        orders = {
+            nest.main.tensor.name: sketch.order
+            for nest, sketch in zip(self.nests, schedule, strict=True)
+            if nest.main is not None and isinstance(sketch, Block)
+        }
+        self.lowered = lower(ordered, inputs, orders)
 
     def change(self, nest: Nest, sketch: Block | Row | Flat) -> None:
         """The stages that a sketch wants beside those that there are."""

@@ -28,10 +28,12 @@ from tensaurus.algebra.expr import (
     Source,
     Tensor,
     axis,
-    within,
 )
 from tensaurus.algebra.flat import chosen
+from tensaurus.algebra.functions import FUNCTIONS, cast_target
 from tensaurus.algebra.guards import range_guards
+from tensaurus.algebra.integers import extreme
+from tensaurus.algebra.poly import Poly
 from tensaurus.algebra.size import Atom, Axis, Size, atoms, polynomial, substitute
 from tensaurus.algebra.typing import dtype_of, literal_dtype
 from tensaurus.algebra.walk import (
@@ -44,9 +46,10 @@ from tensaurus.algebra.walk import (
     with_reads,
 )
 
-__all__ = ["Stage", "free_axes", "staged"]
+__all__ = ["Stage", "extent", "free_axes", "neutral", "operand_dtypes", "staged"]
 
 DEFAULTS = {"int": "int64", "real": "float32"}
+NEUTRAL = {"sum": 0, "prod": 1, "max": float("-inf"), "min": float("inf")}
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,25 @@ def extent(a: Axis) -> int:
     return a.extent
 
 
+def operand_dtypes(fn: str, args: Sequence[Body], dtype: str) -> tuple[str, ...]:
+    """The types of a function's arguments where the result is of this type: literals adapt to what they meet."""
+    kinds = [literal_dtype(a) for a in (args[1:] if fn == "where" else args)]
+    own = next((k for k in kinds if k not in DEFAULTS), None)
+    if own is None:
+        given = cast_target(fn) is None and FUNCTIONS[fn].result != "bool"
+        own = dtype if given else DEFAULTS["real" if "real" in kinds else "int"]
+    return ("bool", own, own) if fn == "where" else (own,) * len(args)
+
+
+def neutral(monoid: str, dtype: str) -> Const:
+    """What a reduction of no elements of this type is."""
+    value = NEUTRAL[monoid]
+    if dtype.startswith("float"):
+        return Const(value)
+    whole = int(extreme(value, dtype))
+    return Const(bool(whole) if dtype == "bool" else whole)
+
+
 def staged(scope: Scope) -> tuple[Stage, ...]:
     """The loop nests of a scope whose sizes are numbers, sources before readers, the output last."""
     return _Staging().of(scope)
@@ -99,50 +121,65 @@ class _Staging:
         values: dict[Atom, Any] = {a: 0 if a.extent == 1 else polynomial(axis(a.extent)) for a in scope.axes}
         axes = tuple(b for a in scope.axes if isinstance(b := _only(values[a]), Axis))
         body = replace_axes(scope.body, values)
+        dtype = dtype_of(scope)
         if isinstance(body, Reduce):
-            return self.reduction(body, axes, scope)
-        body = self.body(body, axes)
+            return self.reduction(body, axes, dtype)
+        body = self.body(body, axes, dtype)
         if not last and _moves(body):
             return Scope(tuple(b if isinstance(b := _only(values[a]), Axis) else a for a in scope.axes), body)
-        return self.stage(axes, body, scope)
+        return self.stage(axes, body, dtype)
 
-    def stage(self, axes: tuple[Axis, ...], body: Body, scope: Scope | None = None, **more: Any) -> Tensor:
-        dtype = literal_dtype(body) if scope is None else dtype_of(scope)
-        tensor = Tensor(f"s{len(self.stages)}", tuple(a.extent for a in axes), DEFAULTS.get(dtype, dtype))
+    def stage(self, axes: tuple[Axis, ...], body: Body, dtype: str, **more: Any) -> Tensor:
+        tensor = Tensor(f"s{len(self.stages)}", tuple(a.extent for a in axes), dtype)
         self.stages.append(Stage(tensor, axes, body, **more))
         return tensor
 
-    def reduction(self, body: Reduce, axes: tuple[Axis, ...], scope: Scope | None = None) -> Tensor:
+    def reduction(self, body: Reduce, axes: tuple[Axis, ...], dtype: str) -> Tensor:
         unit: dict[Atom, Any] = {a: 0 for a in body.axes if a.extent == 1}
         fresh = {a: axis(a.extent, "r") for a in body.axes if a.extent != 1}
         renamed = replace_axes(body.body, {**unit, **{a: polynomial(b) for a, b in fresh.items()}})
         reduced = tuple(fresh.values())
-        inner = self.body(renamed, (*axes, *reduced))
-        return self.stage(axes, inner, scope, reduced=reduced, monoid=body.monoid)
+        inner = self.body(renamed, (*axes, *reduced), dtype)
+        used = free_axes(inner)
+        times = prod(extent(a) for a in reduced if a not in used)
+        reduced = tuple(a for a in reduced if a in used)
+        if times == 0:
+            inner = neutral(body.monoid, dtype)
+        elif times != 1:
+            inner = _repeated(body.monoid, inner, times)
+        return self.stage(axes, inner, dtype, reduced=reduced, monoid=body.monoid if reduced else "")
 
-    def body(self, body: Body, axes: tuple[Axis, ...]) -> Body:
-        """The body with reductions and scopes that compute replaced by reads of their stages."""
+    def body(self, body: Body, axes: tuple[Axis, ...], dtype: str) -> Body:
+        """The body with reductions and scopes that compute replaced by reads of their stages.
+
+        Literals in it are of the type `dtype`.
+        """
         match body:
             case Reduce():
                 used = free_axes(body)
                 kept = tuple(a for a in axes if a in used)
-                own = tuple(axis(a.extent) for a in kept)
-                renamed = replace_axes(body, {a: polynomial(b) for a, b in zip(kept, own, strict=True)})
+                places = tuple(axis(a.extent) for a in kept)
+                renamed = replace_axes(body, {a: polynomial(b) for a, b in zip(kept, places, strict=True)})
                 assert isinstance(renamed, Reduce)
-                return Read(self.reduction(renamed, own), tuple(map(polynomial, kept)))
+                found = literal_dtype(body)
+                made = self.reduction(renamed, places, dtype if found in DEFAULTS else found)
+                return Read(made, tuple(map(polynomial, kept)))
             case Read():
                 return self.read(body, axes)
             case Call(fn, args):
-                return Call(fn, tuple(self.body(a, axes) for a in args))
+                own = operand_dtypes(fn, args, dtype)
+                return Call(fn, tuple(self.body(a, axes, d) for a, d in zip(args, own, strict=True)))
             case Select(guard, then, other):
-                sides = [self.body(part, axes) for part in (then, other)]
+                sides = [self.body(part, axes, dtype) for part in (then, other)]
                 return chosen([self.size(g, axes) for g in guard], sides[0], sides[1])
-        return rebuilt(body, lambda inner: self.body(inner, axes), lambda size: self.size(size, axes))
+        return rebuilt(body, lambda inner: self.body(inner, axes, dtype), lambda size: self.size(size, axes))
 
     def size(self, size: Size, axes: tuple[Axis, ...]) -> Size:
         def changed(read: Read) -> Read:
             made = self.read(read, axes)
-            return made if isinstance(made, Read) else Read(self.stage(axes, made), tuple(map(polynomial, axes)))
+            if isinstance(made, Read):
+                return made
+            return Read(self.stage(axes, made, "int64"), tuple(map(polynomial, axes)))
 
         return with_reads(size, changed)
 
@@ -154,6 +191,8 @@ class _Staging:
             if isinstance(inner, Scope):
                 known: dict[Atom, Any] = dict(zip(inner.axes, indices, strict=True))
                 inside = _substituted(inner.body, known)
+                if literal_dtype(inside) in DEFAULTS:  # of its own type, whatever it meets
+                    inside = Call(f"to_{dtype_of(source)}", (inside,))
             else:
                 inside = Read(inner, tuple(i for i, n in zip(indices, source.shape, strict=True) if n != 1))
         elif isinstance(source, Tensor):
@@ -164,14 +203,27 @@ class _Staging:
             inside = Read(source, indices)
         if read.outside is None:
             return inside
-        pairs = list(zip(indices, source.shape, strict=True))
+        left = range_guards(source.shape, indices)
         if isinstance(inside, Read) and inside.outside is None:
-            # an edge of the tensor itself stays an edge
-            unit = [g for i, n in pairs if n == 1 for g in within(i, 0, n)]
-            edged = range_guards(inside.source.shape, inside.indices)
-            return chosen(unit, replace(inside, outside=read.outside) if edged else inside, read.outside)
-        guards = [g for i, n in pairs for g in within(i, 0, n)]
-        return chosen(guards, inside, read.outside)
+            # where the edge is one of the tensor itself it stays an edge
+            edges = range_guards(inside.source.shape, inside.indices)
+            if not set(edges).isdisjoint(left):
+                inside = replace(inside, outside=read.outside)
+                left = tuple(g for g in left if g not in edges)
+        return chosen(list(left), inside, read.outside)
+
+
+def _repeated(monoid: str, body: Body, times: int) -> Body:
+    """The reduction of so many equal elements."""
+    if monoid == "sum":
+        return Call("mul", (body, Const(times)))
+    if monoid == "prod":
+        if times == 1:
+            return body
+        half = _repeated(monoid, body, times // 2)
+        square = Call("mul", (half, half))
+        return Call("mul", (square, body)) if times % 2 else square
+    return body
 
 
 def _only(size: Size) -> Atom | None:

@@ -1,0 +1,208 @@
+"""One kernel on its way: prepared, scheduled, compiled, run between guard pages, compared with the evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from halide import HalideError
+from kernel_scopes import Scopes
+
+from tensaurus.algebra.expr import Scope
+from tensaurus.algebra.field import Reals
+from tensaurus.algebra.intern import interned
+from tensaurus.algebra.interpret import interpret
+from tensaurus.algebra.typing import dtype_of
+from tensaurus.algebra.walk import replace_tensors
+from tensaurus.codegen.compile import jit, tensors
+from tensaurus.codegen.errors import Unlowered
+from tensaurus.codegen.pipeline import prepared
+from tensaurus.codegen.sketch import Schedule, show
+from tensaurus.graph.data import numpy_dtype
+from tensaurus.ops import TensorType, registry
+from tensaurus.ops.examples import parse_example
+from tensaurus.tuning.guarded import guarded
+from tensaurus.tuning.space import Core, sketches
+
+__all__ = ["Case", "Finding", "of_examples", "of_number", "schedules", "wrong"]
+
+TOLERANCE = {"float32": 1e-5, "float64": 1e-12}  # of an element and of the largest; inputs are of size 1
+CORES = (
+    (Core(512, 32, 1), "native"),
+    (Core(256, 16, 2), "x86-64-v3"),
+    (Core(512, 32, 2), "native"),
+    (Core(256, 16, 1), "x86-64-v3"),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`verdict` is unlowered, refused (by Halide), wrong, crash, hang or memory."""
+
+    verdict: str
+    schedule: str
+    cpu: str
+    detail: str
+
+
+@dataclass
+class Case:
+    """An expression over x0, x1, ... with elements for them."""
+
+    name: str
+    scope: Scope
+    types: tuple[TensorType, ...]
+    arrays: list[np.ndarray[Any, Any]]
+
+    @cached_property
+    def dtype(self) -> str:
+        return dtype_of(self.scope)
+
+    def evaluated(self, rounding: float = 0.0) -> np.ndarray[Any, Any]:
+        """What the evaluator makes of the elements, moved by a rounding of them."""
+        field, rng = Reals(), np.random.default_rng(0)
+        values = {}
+        for x, array in zip(tensors(self.types), self.arrays, strict=True):
+            lifted = np.asarray(field.lift(array))
+            if rounding and lifted.dtype.kind == "f":
+                lifted = lifted * (1 + rounding * rng.uniform(-1, 1, lifted.shape))
+            values[x] = lifted
+        with np.errstate(all="ignore"):
+            return np.asarray(interpret(self.scope, values, field))
+
+    @cached_property
+    def expected(self) -> np.ndarray[Any, Any]:
+        return self.evaluated()
+
+    def differs(self, found: np.ndarray[Any, Any]) -> str:
+        """In what elements the result is another, "" for none."""
+        wanted = self.expected
+        if self.dtype not in TOLERANCE:
+            bad = wanted.astype(found.dtype) != found
+        else:
+            tolerance = TOLERANCE[self.dtype]
+            bad = ~close(wanted, found, tolerance)
+            if bad.any():  # what roundings on the way may do
+                with np.errstate(all="ignore"):
+                    spread = np.abs(self.evaluated(tolerance / 10) - wanted)
+                    bad &= ~(np.abs(found - wanted) <= 64 * np.nan_to_num(spread, nan=np.inf))
+        if not bad.any():
+            return ""
+        place = tuple(int(n) for n in np.argwhere(bad)[0])
+        return f"{int(bad.sum())} of {bad.size}, {place}: {found[place]}, not {wanted[place]}"
+
+
+def close(wanted: np.ndarray[Any, Any], found: np.ndarray[Any, Any], tolerance: float) -> np.ndarray[Any, Any]:
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(wanted)
+        largest = float(np.max(np.abs(wanted[finite]), initial=0.0))
+        if found.dtype == np.float32:  # its own overflow
+            wanted = wanted.astype(np.float32).astype(np.float64)
+        near = np.abs(wanted - found) <= tolerance * (np.abs(wanted) + min(largest, 1e30))
+        return near | (wanted == found) | np.isnan(wanted) & np.isnan(found)
+
+
+def elements(kind: TensorType, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """Quarters and small integers: their sums and products are exact, in whatever order."""
+    shape = [int(n) for n in kind.shape]  # type: ignore[call-overload]
+    if kind.dtype.startswith("float"):
+        return (rng.integers(-8, 9, shape) / 4).astype(kind.dtype)
+    if kind.dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    return rng.integers(0 if kind.dtype.startswith("u") else -4, 12, shape).astype(numpy_dtype(kind.dtype))
+
+
+def of_number(seed: int, number: int) -> Case:
+    """The random expression of a seed and its number."""
+    drawn = Scopes(f"{seed} {number}")
+    scope = interned(drawn.whole())
+    types = tuple(TensorType(x.dtype, x.shape) for x in drawn.tensors)
+    rng = np.random.default_rng((seed, number))
+    arrays = [elements(kind, rng) for kind in types]
+    for x, array in zip(drawn.tensors, arrays, strict=True):
+        if x in drawn.places:
+            np.clip(array, 0, drawn.places[x], out=array)
+    return Case(f"{seed} {number}", scope, types, arrays)
+
+
+def of_examples(strange: bool = False) -> Iterator[Case]:
+    """Every output of every example of every operator; `strange`: with infinities and NaN among the floats."""
+    for name, op in sorted(registry.items()):
+        for text in op.examples:
+            example = parse_example(text)
+            values = example.values(np.random.default_rng(crc32(f"{name} {text}".encode())))
+            own = op.tensors(example.types)
+            types = tuple(kind for kind in example.types if kind is not None)
+            arrays = [np.asarray(value) for value in values if value is not None]
+            if strange:
+                arrays = [_strange(array) for array in arrays]
+            named = dict(zip((x for x in own if x is not None), tensors(types), strict=True))
+            for place, scope in enumerate(op.scopes(example.types, op.canonical(example.types, example.attrs))):
+                made = interned(replace_tensors(scope, named))  # type: ignore[arg-type]
+                yield Case(f"{op.name} {text} [{place}]", made, types, arrays)
+
+
+def _strange(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if array.dtype.kind != "f":
+        return array
+    found = array.copy()
+    flat = found.reshape(-1)
+    for place, value in zip(range(0, flat.size, 2), (np.nan, np.inf, -np.inf, -0.0, 0.0), strict=False):
+        flat[place] = value
+    return found
+
+
+def schedules(case: Case, core: Core, rng: Random, count: int) -> list[Schedule]:
+    """The first that is proposed, the last, and random ones, in this order."""
+    stages, _ = prepared(case.scope, tensors(case.types))
+    pools = sketches(stages, core)
+    found = [tuple(pool[0] for pool in pools), tuple(pool[-1] for pool in pools)]
+    found += [tuple(rng.choice(pool) for pool in pools) for _ in range(count)]
+    return list(dict.fromkeys(found))
+
+
+def wrong(case: Case, schedule: Schedule, cpu: str, checks: bool = False) -> str:
+    """What is wrong with what the kernel computes, against either end of its pages, "" for nothing.
+
+    Raises Unlowered, and HalideError where Halide's own checks fail.
+    """
+    bound = jit(case.scope, case.types, schedule, cpu, checks)
+    for last in (True, False):
+        arrays = []
+        for array in case.arrays:
+            arrays.append(guarded(array.shape, array.dtype, last))
+            arrays[-1][...] = array
+        result = guarded([int(n) for n in case.scope.shape], numpy_dtype(case.dtype), last)  # type: ignore[call-overload]
+        result.reshape(-1).view(np.uint8)[...] = 1 if case.dtype == "bool" else 0xFF
+        bound(arrays, result)()
+        if found := case.differs(result):
+            return found
+        if any(a.tobytes() != b.tobytes() for a, b in zip(arrays, case.arrays, strict=True)):
+            return "an input was written to"
+    return ""
+
+
+def findings(case: Case, tries: Sequence[tuple[int, int, bool]], rng: Random) -> Iterator[Finding]:
+    """Of (which of `CORES`, how many random schedules more, Halide's checks on)."""
+    for place, count, checks in tries:
+        core, cpu = CORES[place]
+        text = ""
+        try:
+            proposed = schedules(case, core, rng, max(count, 1))
+            for schedule in proposed[-max(count, 1):] if count < 2 else proposed:
+                text = show(schedule)
+                try:
+                    found = wrong(case, schedule, cpu)
+                    if not found and checks:
+                        found = wrong(case, schedule, cpu, checks=True)
+                except HalideError as error:
+                    found = f"Halide's checks: {str(error).strip().splitlines()[0]}"
+                if found:
+                    yield Finding("wrong", text, cpu, found)
+        except Unlowered as error:
+            yield Finding("refused" if text else "unlowered", text, cpu, str(error))
