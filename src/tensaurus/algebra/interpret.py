@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from math import ceil
+from math import ceil, prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,6 +34,7 @@ from tensaurus.algebra.expr import (
 )
 from tensaurus.algebra.integers import carried, extreme, is_integer, native, wrapped
 from tensaurus.algebra.labelled import Arrays, Labelled, length, union
+from tensaurus.algebra.phases import opened, phases, placed
 from tensaurus.algebra.poly import plus, polynomial
 from tensaurus.algebra.size import (
     Atom,
@@ -45,9 +46,11 @@ from tensaurus.algebra.size import (
     interval,
 )
 from tensaurus.algebra.typing import dtype_of, literal_dtype
-from tensaurus.algebra.walk import Rewriting, replace_axes
+from tensaurus.algebra.walk import Rewriting, operands, replace_axes, sizes
 
 Values: TypeAlias = Mapping[Tensor, Array]
+
+SPARSE = 1 << 16  # terms of a sum from which on it is worth to ask which of them are zero
 
 
 def interpret(scope: Scope, values: Values, field: Field, sizes: Mapping[Symbol, int] | None = None) -> Array:
@@ -316,18 +319,40 @@ class Evaluation:
                 return Labelled(carried(extreme(neutral, dtype)), ())
             return Labelled(self.field.constant(neutral), ())
         if monoid == "sum":
-            parts = _factors(body)
-            factors = [self.body(f) for f in parts]
-            if any(self.field.elements(f.data) for f in factors):
-                # whole literals, those of a table, say, as elements: their products have a matrix product
-                whole = [literal_dtype(part) == "int" for part in parts]
-                factors = [self.lifted(f) if w else f for w, f in zip(whole, factors, strict=True)]
-            return contract(self.field, factors, axes)
+            parts = operands(body, "mul")
+            return self.in_phases(parts, axes) or self.contracted(parts, axes)
         item = self.body(body)
         if item.data.dtype.kind != "i" or monoid == "prod":
             return self.arrays.reduced(monoid, item, axes)
         found = self.arrays.reduced(monoid, Labelled(native(item.data, literal_dtype(body)), item.axes), axes)
         return Labelled(carried(found.data), found.axes)
+
+    def contracted(self, parts: Sequence[Body], axes: tuple[Axis, ...]) -> Labelled:
+        """The sum of the product of the parts."""
+        factors = [self.body(f) for f in parts]
+        if any(self.field.elements(f.data) for f in factors):
+            # whole literals, those of a table, say, as elements: their products have a matrix product
+            whole = [literal_dtype(part) == "int" for part in parts]
+            factors = [self.lifted(f) if w else f for w, f in zip(whole, factors, strict=True)]
+        return contract(self.field, factors, axes)
+
+    def in_phases(self, parts: Sequence[Body], axes: tuple[Axis, ...]) -> Labelled | None:
+        """The same without the terms that guards make zero; None where there are few, or any might be NaN."""
+        inside = {a for part in parts for size in sizes(part) for a in open_atoms(size)}
+        if self.field.kind == "O" or prod(length(a) for a in inside if isinstance(a, Axis)) < SPARSE:
+            return None
+        factors = [opened(part) for part in parts]
+        beside = [part for part in factors if not isinstance(part, Select)]
+        if len(beside) < len(parts) - 1 or not all(map(self.finite, beside)):
+            return None
+        found = [p for p in phases(factors, axes) if p.factors is not factors]
+        return placed(self.field, [(p, self.contracted(p.factors, p.axes)) for p in found]) if found else None
+
+    def finite(self, part: Body) -> bool:
+        """Whether zero times what is read is zero."""
+        if not isinstance(part, Read):
+            return False
+        return self.field.kind != "f" or bool(np.isfinite(self.source(part.source)).all())
 
 
 def _view(data: Array, indices: Sequence[Size]) -> Labelled | None:
@@ -347,12 +372,6 @@ def _view(data: Array, indices: Sequence[Size]) -> Labelled | None:
     start = data[tuple(slice(evaluate(index, lambda atom: 0), None) for index in indices)]
     shape, strides = zip(*((length(a), steps[a]) for a in order), strict=True)
     return Labelled(np.lib.stride_tricks.as_strided(start, shape, strides, writeable=False), tuple(order))
-
-
-def _factors(body: Body) -> list[Body]:
-    if isinstance(body, Call) and body.fn == "mul":
-        return [f for arg in body.args for f in _factors(arg)]
-    return [body]
 
 
 class _Edged(Rewriting):
