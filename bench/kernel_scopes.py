@@ -10,7 +10,20 @@ from math import inf, prod
 from random import Random
 from typing import Any
 
-from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select, Tensor, axis, call, look, table
+from tensaurus.algebra.expr import (
+    Body,
+    Call,
+    Const,
+    Read,
+    Reduce,
+    Scope,
+    Select,
+    Tensor,
+    axis,
+    call,
+    look,
+    table,
+)
 from tensaurus.algebra.functions import FUNCTIONS
 from tensaurus.algebra.size import Axis, interval, polynomial
 from tensaurus.algebra.typing import dtype_of, literal_dtype
@@ -168,7 +181,7 @@ class Scopes:
                 indices[place] = look(at.padded(0)[self.index(axes)], 0, n - 1)
         places = tuple(polynomial(i) for i in indices)
         inside = all(
-            isinstance(low, int) and isinstance(high, int) and 0 <= low and high < n
+            isinstance(low, int) and isinstance(high, int) and low >= 0 and high < n
             for (low, high), n in zip(map(interval, places), source.shape, strict=True)
         )
         return Read(source, places, None if inside and rng.random() < 0.8 else self.outside(dtype))

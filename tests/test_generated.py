@@ -35,7 +35,6 @@ from tensaurus.graph.piece import Piece
 from tensaurus.ops import TensorType, registry
 from tensaurus.ops.eop import eop
 from tensaurus.optimize import Options, Result
-from tensaurus.report.explain import explain
 from tensaurus.report.progress import NoProgress
 from tensaurus.report.summary import Summary
 

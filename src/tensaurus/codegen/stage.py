@@ -10,7 +10,7 @@ Scopes that only move elements are put in their readers, and axes of extent 1 ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -33,7 +33,6 @@ from tensaurus.algebra.flat import chosen
 from tensaurus.algebra.functions import FUNCTIONS, cast_target
 from tensaurus.algebra.guards import range_guards
 from tensaurus.algebra.integers import extreme
-from tensaurus.algebra.poly import Poly
 from tensaurus.algebra.size import Atom, Axis, Size, atoms, polynomial, substitute
 from tensaurus.algebra.typing import dtype_of, literal_dtype
 from tensaurus.algebra.walk import (
