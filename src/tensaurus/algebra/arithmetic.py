@@ -134,7 +134,8 @@ class Reals(Field):
         return np.asarray(_UFUNCS[monoid].reduce(data, axis=axes))
 
     def matmul(self, a: Array, b: Array) -> Array:
-        return np.asarray(np.matmul(a, b))
+        with np.errstate(all="ignore"):
+            return np.asarray(np.matmul(a, b))
 
     def from_int(self, data: Array) -> Array:
         return data.astype(np.float64)

@@ -78,8 +78,8 @@ def _within(index: Size, a: Axis) -> bool:
 
 def _spans(index: Size, extent: Size, a: Axis) -> bool:
     """Whether the index is the axis, or the axis divided by s, and its extent the axis's in steps of s."""
-    if not isinstance(extent, int) or not extent or length(a) % extent:
-        return False
+    if not isinstance(extent, int) or a not in atoms(polynomial(index)) or length(a) % extent:
+        return False  # of one element the index is 0, wherever the axis is
     return bool(polynomial(index) == polynomial(floordiv(polynomial(a), length(a) // extent)))
 
 
