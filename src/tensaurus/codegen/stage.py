@@ -33,7 +33,7 @@ from tensaurus.algebra.flat import chosen
 from tensaurus.algebra.functions import FUNCTIONS, cast_target
 from tensaurus.algebra.guards import range_guards
 from tensaurus.algebra.integers import extreme
-from tensaurus.algebra.size import Atom, Axis, Size, atoms, polynomial, substitute
+from tensaurus.algebra.size import Atom, Axis, Floor, Size, atoms, polynomial, substitute
 from tensaurus.algebra.typing import dtype_of, literal_dtype
 from tensaurus.algebra.walk import (
     children,
@@ -252,12 +252,17 @@ def _substituted(body: Body, values: Mapping[Atom, Any]) -> Body:
 
 
 def _moves(body: Body) -> bool:
-    """Whether it computes nothing: an element of a source, or a constant."""
+    """Whether it is put in its readers: an element of a source, or a constant.
+
+    A choice of which element (a concatenation) stays, as a reader whose vectors cross it would choose for each
+    element; but one by a remainder goes, as phases (`codegen.phase`) take it out of the reader.
+    """
     match body:
         case Const() | Read():
             return True
-        case Select(_, then, other):
-            return _moves(then) and _moves(other)
+        case Select(guard, then, other):
+            strided = any(isinstance(atom, Floor) for size in guard for atom in atoms(size))
+            return strided and _moves(then) and _moves(other)
     return False
 
 
