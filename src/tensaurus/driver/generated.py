@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from math import inf
@@ -19,6 +20,8 @@ from tensaurus.driver.options import Options
 from tensaurus.egraph.finder import Finder
 from tensaurus.fuse import Fuse
 from tensaurus.graph.node import Node
+from tensaurus.graph.piece import Piece
+from tensaurus.ops.eop import eop
 
 if TYPE_CHECKING:
     from tensaurus.tuning.kernels import Kernels
@@ -26,9 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["Generated"]
 
 SHARE = 0.7  # of the search's time, for tuning
-SPENT = 2.0  # seconds that compiling, linking and measuring a kernel take beside its tuning
+SPENT = 1.5  # seconds that compiling, linking and measuring a kernel take beside its tuning
 LEAST = 1.0  # seconds that a kernel is tuned for, where it is
-EACH = 15  # kernels that the time should be enough for, at least
+FEWEST = 6  # kernels that the time should be enough for, however few are waiting
 COUNT = 60  # kernels where no time limits them
 
 
@@ -41,6 +44,7 @@ class Generated:
     seconds   to tune one, at most
     deadline  of the search, which tuning keeps; infinite where the kernels are counted
     tuned     how many were tuned; those of the database were known
+    waiting   how many will be tuned next, as far as the search knows
     """
 
     compiler: str = ""
@@ -48,6 +52,7 @@ class Generated:
     seconds: float = 0.0
     deadline: float = inf
     tuned: int = 0
+    waiting: int = 0
     _kernels: Kernels | None = None
 
     @classmethod
@@ -87,6 +92,10 @@ class Generated:
             return True
         return self._each() > 0 and (self.deadline < inf or self.tuned < COUNT)
 
+    def expect(self, pieces: Sequence[Piece]) -> None:
+        """These will be measured next."""
+        self.waiting = sum(any(node.op is eop for node in piece.inner) for piece in pieces)
+
     def _each(self) -> float:
         """Seconds to tune one; 0 where the time is over."""
         left = self.deadline - monotonic()
@@ -94,7 +103,7 @@ class Generated:
             return self.seconds
         if left < LEAST + SPENT:
             return 0.0
-        return min(self.seconds, max(LEAST, SHARE * left / EACH - SPENT))
+        return min(self.seconds, max(LEAST, SHARE * left / max(self.waiting, FEWEST) - SPENT))
 
     def rest(self) -> None:
         """Nothing is tuned from now on, and no process waits for it."""

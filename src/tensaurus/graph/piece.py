@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from tensaurus.algebra.expr import Reduce, Scope
 from tensaurus.algebra.size import Arithmetic, evaluate
+from tensaurus.algebra.walk import bodies
 from tensaurus.graph.node import Node, again, apply, source
 from tensaurus.graph.program import Program
 from tensaurus.graph.text import show, workload
@@ -35,9 +37,8 @@ class Piece:
 
     @cached_property
     def label(self) -> str:
-        """The names of its operators."""
-        operators = (node.op for node in self.inner if not node.static)
-        return " ".join(sorted({op.name for op in operators if isinstance(op, Op)}))
+        """What is alike: the names of its operators; of an expression, the reductions in it, too."""
+        return " ".join(sorted({_kind(node) for node in self.inner if not node.static} - {""}))
 
     @cached_property
     def text(self) -> str:
@@ -106,3 +107,11 @@ def _number(value: Any, of: Callable[[Any], int]) -> Any:
     if isinstance(value, tuple) and not all(isinstance(part, int) for part in value):
         return tuple(_number(part, of) for part in value)
     return value
+
+
+def _kind(node: Node) -> str:
+    if not isinstance(node.op, Op):
+        return ""
+    scopes_ = [value for _, value in node.attrs if isinstance(value, Scope)]
+    monoids = {body.monoid for scope in scopes_ for body in bodies(scope) if isinstance(body, Reduce)}
+    return "-".join([node.op.name, *sorted(monoids)])

@@ -73,6 +73,7 @@ class Saturation:
     steps       extractions at most
     deadline    monotonic time at which to stop, None for none
     keep        how many programs to return beside the original
+    expect      is given what will be measured, before it is
     refutation  checks every union of the exploration where it is given
     """
 
@@ -89,6 +90,7 @@ class Saturation:
     deadline: float | None = None
     keep: int = 3
     watch: Callable[[int, float], None] = lambda steps, best: None
+    expect: Callable[[Sequence[Piece]], None] = lambda pieces: None
     refutation: Refutation | None = None
 
     def run(self, program: Program) -> Outcome:
@@ -292,7 +294,8 @@ class _Search:
 
     def _measure(self, prices: Prices, keys: Sequence[int]) -> bool:
         """Measure what was not; false where the time ends before."""
-        for key in keys:
+        for place, key in enumerate(keys):
+            self.limits.expect([prices.choices.pieces[other] for other in keys[place:]])
             if self._overdue():
                 return False
             prices.measure(key)

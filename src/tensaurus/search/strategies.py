@@ -66,6 +66,7 @@ class Runtime:
     refutation  of a rule's instance, where every union is to be checked
     finders  propose equalities beside the rules
     kernels  whether one more eOperator may be measured
+    expect   is given the pieces that will be measured, before they are
     """
 
     costs: OperatorCosts
@@ -74,6 +75,7 @@ class Runtime:
     refutation: Refutation | None = None
     finders: Sequence[Finder] = ()
     kernels: Callable[[], bool] = lambda: True
+    expect: Callable[[Sequence[Piece]], None] = lambda pieces: None
 
 
 class Strategy(Protocol):
@@ -109,6 +111,7 @@ class Saturating:
             effort.memory,
             deadline=effort.deadline,
             watch=watch,
+            expect=self._runtime.expect,
             refutation=self._runtime.refutation,
         )
         if effort.steps is not None:

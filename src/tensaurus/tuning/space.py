@@ -19,7 +19,7 @@ from tensaurus.codegen.stage import Stage, extent, staged
 from tensaurus.ops import TensorType
 from tensaurus.tuning.access import Operand, conditional, operands, windowed
 
-__all__ = ["Core", "packs_of", "sketches"]
+__all__ = ["Core", "Shape", "packs_of", "share", "sketches"]
 
 WASTE = 1.2  # how much more than its extent the blocks of an axis may cover
 UNROLLED = 450  # multiplications in one straight line: beyond, compiling takes long
@@ -42,6 +42,24 @@ class Core:
         """Elements of a vector."""
         size = 8 if dtype == "bool" else int("".join(c for c in dtype if c.isdigit()))
         return self.bits // max(size, 32)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a nest: the extents of its output, and how many points it computes."""
+
+    extents: tuple[int, ...]
+    points: int
+
+
+def share(sketch: Sketch, shape: Shape, threads: int) -> float:
+    """The part of a nest that the busiest of the threads computes."""
+    if isinstance(sketch, Block):
+        counts = [-(-shape.extents[a] // n) for a, n in sketch.tile if n < shape.extents[a]]
+    else:
+        counts = list(shape.extents)
+    tasks = prod(counts[: sketch.parallel])
+    return -(-tasks // threads) / tasks
 
 
 def sketches(stages: Sequence[Stage], core: Core) -> list[list[Sketch]]:
@@ -361,4 +379,5 @@ def _score(
         moved = operand.along(v)
         far = bool(moved) and (moved != [len(operand.forms) - 1] or operand.step(v) not in (0, 1))
         cycles += elements * rounds * (2.0 if far else 0.3)
-    return cycles
+    shape = Shape(tuple(map(extent, axes)), main.points)
+    return cycles * share(sketch, shape, core.threads)

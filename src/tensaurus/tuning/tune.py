@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from importlib.metadata import version
 from itertools import chain, islice
-from math import inf, prod
+from math import inf
 from time import monotonic
 from typing import TypeAlias
 
@@ -22,13 +22,13 @@ from tensaurus.algebra.text import show as show_scope
 from tensaurus.codegen.compile import features, operands, tensors
 from tensaurus.codegen.nest import nests
 from tensaurus.codegen.pipeline import prepared
-from tensaurus.codegen.sketch import Block, Pack, Schedule, Sketch, loops, packs, parse, show
+from tensaurus.codegen.sketch import Pack, Schedule, Sketch, loops, packs, parse, show
 from tensaurus.codegen.stage import extent
 from tensaurus.cost.database import Database, Measurement
 from tensaurus.cost.machine import Machine
 from tensaurus.ops import TensorType
 from tensaurus.tuning.runner import Runner
-from tensaurus.tuning.space import Core, packs_of, sketches
+from tensaurus.tuning.space import Core, Shape, packs_of, share, sketches
 
 __all__ = ["Tuner"]
 
@@ -170,25 +170,7 @@ class Tuner:
         self.runner.close()
 
 
-@dataclass(frozen=True)
-class Shape:
-    """Of a nest: the extents of its output, and how many points it computes."""
-
-    extents: tuple[int, ...]
-    points: int
-
-
 Pools: TypeAlias = Sequence[tuple[tuple[Pack, ...], Sequence[Sequence[Sketch]], Sequence[Shape]]]
-
-
-def share(sketch: Sketch, shape: Shape, threads: int) -> float:
-    """The part of a nest that the busiest of the threads computes."""
-    if isinstance(sketch, Block):
-        counts = [-(-shape.extents[a] // n) for a, n in sketch.tile if n < shape.extents[a]]
-    else:
-        counts = list(shape.extents)
-    tasks = prod(counts[: sketch.parallel])
-    return -(-tasks // threads) / tasks
 
 
 def _form(workload: str) -> str:
