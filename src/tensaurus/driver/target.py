@@ -171,7 +171,10 @@ class Target:
         finders = (*self.options.finders, *self.kernels.finders(self.costs.roofline))
         if self.effort.deadline is not None:
             self.kernels.deadline = self.effort.deadline
-        return Runtime(self.costs, self._fused, self._observed, checked, finders, self.kernels.more, self.kernels.expect)
+        kernels = self.kernels
+        return Runtime(
+            self.costs, self._fused, self._observed, checked, finders, kernels.more, kernels.expect
+        )
 
     def _whole(self, program: Program) -> bool:
         """Whether it is a model: the body of an If is none of its own."""
