@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 
@@ -354,7 +355,8 @@ def test_an_interrupt_while_kernels_are_tuned_keeps_the_best(tmp_path: Path) -> 
         list(map(str, command)), env=environment, stderr=subprocess.PIPE, text=True, process_group=0
     ) as process:
         until = time.monotonic() + 120
-        while "tensaurus.tuning.trial" not in _commands(process.pid) and time.monotonic() < until:
+        while not any("tuning.trial" in words for words in _children(process.pid).values()):
+            assert process.poll() is None and time.monotonic() < until
             time.sleep(0.1)
         time.sleep(3)
         children = _children(process.pid)
@@ -366,14 +368,11 @@ def test_an_interrupt_while_kernels_are_tuned_keeps_the_best(tmp_path: Path) -> 
     assert CliRunner().invoke(app, ["db", "count", "--db", str(database)]).exit_code == 0
 
 
-def _children(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-
-
-def _commands(pid: int) -> str:
+def _children(pid: int) -> dict[str, str]:
     """The command lines of a process's children; of all its threads."""
-    words = ""
+    found = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            words += Path(f"/proc/{child}/cmdline").read_text()
-    return words
+        with suppress(OSError):
+            for child in (task / "children").read_text().split():
+                found[child] = Path(f"/proc/{child}/cmdline").read_text()
+    return found
