@@ -184,8 +184,8 @@ def keeping_nothing() -> Iterator[None]:
 class Interruptible:
     """The part of such work that an interrupt may end, with KeyboardInterrupt.
 
-    One that came before is raised at its beginning; one that was lost in it, at its end.  What encloses such a
-    part is interruptible again after it.
+    One that came before is raised at its beginning; one that was lost in it, at its end.  What encloses such
+    a part is interruptible again after it.
     """
 
     def __enter__(self) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
+from tensaurus.algebra.analysis import multiply_adds
+from tensaurus.algebra.expr import Reduce, Scope
 from tensaurus.algebra.size import Arithmetic, evaluate
+from tensaurus.algebra.walk import bodies
 from tensaurus.graph.node import Node, again, apply, source
 from tensaurus.graph.program import Program
 from tensaurus.graph.text import show, workload
 from tensaurus.ops import Op, TensorType, Untypable
+from tensaurus.ops.eop import eop
 
 __all__ = ["Piece"]
 
@@ -35,9 +39,8 @@ class Piece:
 
     @cached_property
     def label(self) -> str:
-        """The names of its operators."""
-        operators = (node.op for node in self.inner if not node.static)
-        return " ".join(sorted({op.name for op in operators if isinstance(op, Op)}))
+        """The names of its operators; expressions are told apart by what they do, as kernels for them are."""
+        return " ".join(sorted({_kind(node) for node in self.inner if not node.static} - {""}))
 
     @cached_property
     def text(self) -> str:
@@ -76,6 +79,21 @@ class Piece:
             args = tuple(None if arg is None else built.get(arg, arg) for arg in node.args)
             built[node] = again(node, args)
         return built[self.root]
+
+
+def _kind(node: Node) -> str:
+    """The operator's name; "" of leaves and items."""
+    if not isinstance(node.op, Op):
+        return ""
+    return node.op.name if node.op is not eop else f"{node.op} {_work(node.attribute('scope'))}"
+
+
+@lru_cache(10_000)
+def _work(scope: Scope) -> str:
+    """Whether it adds up products, reduces by something else, or computes each element of single ones."""
+    if multiply_adds(scope) != 0:
+        return "products"
+    return "reductions" if any(isinstance(body, Reduce) for body in bodies(scope)) else "map"
 
 
 def _between(root: Node, leaves: tuple[Node, ...]) -> Iterator[Node]:
