@@ -117,6 +117,40 @@ with keeping():
     assert run(code) == (0, "kept\n", INTERRUPTED + "\n")
 
 
+def test_after_an_enclosed_part_the_rest_is_interruptible() -> None:
+    code = """
+with keeping():
+    try:
+        with Interruptible():
+            with Interruptible():
+                pass
+            interrupt()
+            print("is not reached")
+    except KeyboardInterrupt:
+        print("kept")
+"""
+    assert run(code) == (0, "kept\n", INTERRUPTED + "\n")
+    code = """
+with keeping():
+    try:
+        with Interruptible():
+            try:
+                with Interruptible():
+                    interrupt()
+            except KeyboardInterrupt:
+                print("ended")
+            raise KeyboardInterrupt  # as who encloses it does
+    except KeyboardInterrupt:
+        print("kept")
+    try:
+        with Interruptible():
+            print("is not reached")
+    except KeyboardInterrupt:
+        print("waited")
+"""
+    assert run(code) == (0, "ended\nkept\nwaited\n", INTERRUPTED + "\n")
+
+
 def test_between_the_parts_an_interrupt_waits() -> None:
     code = """
 with keeping():

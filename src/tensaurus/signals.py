@@ -184,11 +184,13 @@ def keeping_nothing() -> Iterator[None]:
 class Interruptible:
     """The part of such work that an interrupt may end, with KeyboardInterrupt.
 
-    One that came before is raised at its beginning; one that was lost in it, at its end.
+    One that came before is raised at its beginning; one that was lost in it, at its end.  What encloses such
+    a part is interruptible again after it.
     """
 
     def __enter__(self) -> None:
         if _main():
+            self._enclosed = _state.inside
             _state.raised = False
             _state.inside = _state.open = True
             if _state.asked:
@@ -199,7 +201,7 @@ class Interruptible:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if _main():
-            _state.inside = _state.open = False
+            _state.inside, _state.open = self._enclosed, self._enclosed and not _state.asked
             if _state.raised and not isinstance(error, KeyboardInterrupt):
                 raise KeyboardInterrupt from error
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
+from tensaurus.algebra.analysis import multiply_adds
 from tensaurus.algebra.expr import Reduce, Scope
 from tensaurus.algebra.size import Arithmetic, evaluate
 from tensaurus.algebra.walk import bodies
@@ -14,6 +15,7 @@ from tensaurus.graph.node import Node, again, apply, source
 from tensaurus.graph.program import Program
 from tensaurus.graph.text import show, workload
 from tensaurus.ops import Op, TensorType, Untypable
+from tensaurus.ops.eop import eop
 
 __all__ = ["Piece"]
 
@@ -37,7 +39,7 @@ class Piece:
 
     @cached_property
     def label(self) -> str:
-        """What is alike: the names of its operators; of an expression, the reductions in it, too."""
+        """The names of its operators; expressions are told apart by what they do, as kernels for them are."""
         return " ".join(sorted({_kind(node) for node in self.inner if not node.static} - {""}))
 
     @cached_property
@@ -79,6 +81,21 @@ class Piece:
         return built[self.root]
 
 
+def _kind(node: Node) -> str:
+    """The operator's name; "" of leaves and items."""
+    if not isinstance(node.op, Op):
+        return ""
+    return node.op.name if node.op is not eop else f"{node.op} {_work(node.attribute('scope'))}"
+
+
+@lru_cache(10_000)
+def _work(scope: Scope) -> str:
+    """Whether it adds up products, reduces by something else, or computes each element of single ones."""
+    if multiply_adds(scope) != 0:
+        return "products"
+    return "reductions" if any(isinstance(body, Reduce) for body in bodies(scope)) else "map"
+
+
 def _between(root: Node, leaves: tuple[Node, ...]) -> Iterator[Node]:
     done = set(leaves)
     stack = [root]
@@ -107,11 +124,3 @@ def _number(value: Any, of: Callable[[Any], int]) -> Any:
     if isinstance(value, tuple) and not all(isinstance(part, int) for part in value):
         return tuple(_number(part, of) for part in value)
     return value
-
-
-def _kind(node: Node) -> str:
-    if not isinstance(node.op, Op):
-        return ""
-    scopes_ = [value for _, value in node.attrs if isinstance(value, Scope)]
-    monoids = {body.monoid for scope in scopes_ for body in bodies(scope) if isinstance(body, Reduce)}
-    return "-".join([node.op.name, *sorted(monoids)])
