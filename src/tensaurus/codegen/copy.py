@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from tensaurus.algebra.affine import coefficients
 from tensaurus.algebra.expr import Body, Const, Read, Tensor, axis
-from tensaurus.algebra.size import Axis, Size, floordiv, interval, mod, polynomial
+from tensaurus.algebra.size import Axis, Size, floordiv, interval, mod, polynomial, substitute
 from tensaurus.algebra.walk import rebuilt
 from tensaurus.codegen.stage import Stage
 
@@ -35,12 +35,13 @@ def slopes(index: Size, axes: Sequence[Axis]) -> dict[Axis, int] | None:
 
 
 def copied(
-    stage: Stage, read: Read, vector: Axis, name: str
+    stage: Stage, read: Read, vector: Axis, name: str, width: int = 1
 ) -> tuple[tuple[Stage, ...], Stage] | None:
     """The copies of what a read reads, each of the one before, and the stage reading the last of them.
 
-    One has the edges, and one the phases and the order.  None where an index is not affine, or where the
-    vector lies along several dimensions.
+    One has the edges, and one the phases and the order.  They hold what the last vector, one of `width`
+    elements, reads beyond its axis.  None where an index is not affine, or where the vector lies along several
+    dimensions.
     """
     axes = (*stage.axes, *stage.reduced)
     forms = [slopes(index, axes) for index in read.indices]
@@ -52,22 +53,25 @@ def copied(
         return None
     made: list[Stage] = []
     moved = read
+    filled = {vector: polynomial(axis(-(-_number(vector.extent) // width) * width))}
+    lows, counts = zip(*(_range(substitute(index, filled)) for index in read.indices), strict=True)
     turned = bool(along) and (along[0] != len(forms) - 1 or steps[along[0]] > NARROW)
     # a phase ends where the longest does: what nobody reads there is in the copy, too
     whole = [step if turned else 1 for step in steps]
-    spans = [-(-_span(i) // step) * step for i, step in zip(read.indices, whole, strict=True)]
+    spans = [-(-n // step) * step for n, step in zip(counts, whole, strict=True)]
     sizes = map(_number, read.source.shape)
-    short = any(_low(i) + n > size for i, n, size in zip(read.indices, spans, sizes, strict=True))
+    short = any(low < 0 or low + n > size for low, n, size in zip(lows, spans, sizes, strict=True))
     if read.outside is not None or short or not turned:
         beyond = Const(0) if read.outside is None and short else read.outside
-        made.append(_padded(replace(read, outside=beyond), spans, name))
-        moved = Read(made[-1].tensor, tuple(i - _low(i) for i in read.indices))
+        made.append(_padded(replace(read, outside=beyond), lows, spans, name))
+        moved = Read(made[-1].tensor, tuple(i - low for i, low in zip(read.indices, lows, strict=True)))
+        lows = (0,) * len(lows)
     if turned:
         order = [d for d in range(len(forms)) if d not in along] + along
-        made.append(_turned(moved, order, steps, f"{name}_turned"))
+        made.append(_turned(moved, order, steps, lows, counts, f"{name}_turned"))
         places = []
         for d in order:
-            shifted = moved.indices[d] - _low(moved.indices[d])
+            shifted = moved.indices[d] - lows[d]
             step = steps[d]
             places += [mod(shifted, step), floordiv(shifted, step)] if step > 1 else [shifted]
         moved = Read(made[-1].tensor, tuple(places))
@@ -79,34 +83,31 @@ def _number(size: Size) -> int:
     return size
 
 
-def _low(index: Size) -> int:
-    low, _ = interval(index)
-    assert isinstance(low, int)
-    return low
-
-
-def _span(index: Size) -> int:
+def _range(index: Size) -> tuple[int, int]:
+    """The first, and how many."""
     low, high = interval(index)
     assert isinstance(low, int) and isinstance(high, int)
-    return high - low + 1
+    return low, high - low + 1
 
 
-def _padded(read: Read, spans: Sequence[int], name: str) -> Stage:
+def _padded(read: Read, lows: Sequence[int], spans: Sequence[int], name: str) -> Stage:
     """All that is read, and what is read beyond the edges."""
     assert isinstance(read.source, Tensor)
     own = tuple(axis(span, "q") for span in spans)
-    places = tuple(polynomial(a) + _low(index) for a, index in zip(own, read.indices, strict=True))
+    places = tuple(polynomial(a) + low for a, low in zip(own, lows, strict=True))
     tensor = Tensor(name, tuple(a.extent for a in own), read.source.dtype)
     return Stage(tensor, own, Read(read.source, places, read.outside))
 
 
-def _turned(read: Read, order: Sequence[int], steps: Sequence[int], name: str) -> Stage:
+def _turned(
+    read: Read, order: Sequence[int], steps: Sequence[int], lows: Sequence[int], counts: Sequence[int], name: str
+) -> Stage:
     """The dimensions in this order, each in as many phases as it has steps."""
     assert isinstance(read.source, Tensor)
     own: list[Axis] = []
     indices: dict[int, Size] = {}
     for d in order:
-        low, count, step = _low(read.indices[d]), _span(read.indices[d]), steps[d]
+        low, count, step = lows[d], counts[d], steps[d]
         if step > 1:
             own += [axis(step, "p"), axis(-(-count // step), "q")]
             indices[d] = polynomial(own[-1]) * step + polynomial(own[-2]) + low

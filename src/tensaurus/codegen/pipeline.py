@@ -15,7 +15,7 @@ from tensaurus.codegen.partial import Partial, partial
 from tensaurus.codegen.phase import phased
 from tensaurus.codegen.schedule import block, flat, row
 from tensaurus.codegen.sketch import Block, Flat, Row, Sketch
-from tensaurus.codegen.stage import Stage, extent, staged
+from tensaurus.codegen.stage import Stage, extent, free_axes, staged
 
 __all__ = ["prepared", "scheduled"]
 
@@ -73,16 +73,24 @@ class _Scheduling:
         elif isinstance(sketch, Block):
             copies: list[Stage] = []
             levels: list[tuple[Stage, int]] = []
+            vector, width = main.axes[sketch.vector], sketch.lanes * sketch.vectors
+            exact = extent(vector) >= width or extent(vector) % sketch.lanes == 0
             for source, level in sketch.copies:
                 known = (r for r in reads(main.body) if isinstance(r.source, Tensor))
                 wanted = next((r for r in known if r.source.name == source), None)  # type: ignore[union-attr]
-                vector = main.axes[sketch.vector]
-                result = None if wanted is None else copied(main, wanted, vector, f"{name}_{source}")
+                filled = 1 if exact else width
+                result = None if wanted is None else copied(main, wanted, vector, f"{name}_{source}", filled)
                 if result is None:
                     raise ValueError(f"{source} cannot be copied")
                 more, main = result
                 copies += more
                 levels += [(copy, level) for copy in more]
+            made = {copy.tensor.name for copy in copies}
+            if not exact and any(
+                isinstance(r.source, Tensor) and r.source.name not in made and vector in free_axes(r)
+                for r in reads(main.body)
+            ):
+                raise ValueError("a vector that reaches beyond what is no copy")
             self.before[name], self.copies[name], self.stages[name] = copies, levels, main
 
     def whole(self) -> tuple[Lowered, Any]:

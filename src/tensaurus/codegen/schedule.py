@@ -131,8 +131,9 @@ def _copy(stage: Stage, lowered: Lowered, lanes: int, reader: Any, level: Any | 
     variables = [lowered.variables[a] for a in reversed(stage.axes)]
     if not variables:
         return
-    func.vectorize(variables[0], lanes, EXACT)
     filled = lowered.interiors.get(stage.tensor.name)
+    # what is filled reads nothing there
+    func.vectorize(variables[0], lanes, EXACT if filled is not None else tail(extent(stage.axes[-1]), lanes, level is None))
     if filled is not None:
         row, size = filled
         update = func.update()

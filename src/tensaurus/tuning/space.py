@@ -139,11 +139,11 @@ def _blocks(main: Stage, core: Core, lanes: int) -> Iterator[tuple[float, Block]
     for place, v in enumerate(main.axes):
         if extent(v) < min(lanes // 4, 4) and len(main.axes) > 1:
             continue
-        copies = _copies(read, v, extent(v) < lanes)
-        if copies is None:
-            continue
         for vectors in (1, 2, 3, 4, 6):
             if vectors > 1 and vectors * lanes > extent(v) * WASTE:
+                continue
+            copies = _copies(read, v, extent(v) < vectors * lanes and extent(v) % lanes != 0)
+            if copies is None:
                 continue
             for block in _register_blocks(main, place, vectors, core):
                 step = _step(main, core, lanes, place, vectors, block, read, slide, main.reduced)
