@@ -147,8 +147,6 @@ class _Contraction(Arrays):
         each = NARROW if min(m, n) < 4 else PRODUCT
         cost = kept * depth * each + held * COPIED + MATRIX * (kept // (m * n)) + CALL
         wide, of = (a, roles) if first.copied >= second.copied else (b, roles.turned)
-        if self.field.kind == "u":  # its products are made of several
-            held += a.data.size + b.data.size + kept
         ways.append(_Way("multiplied", cost, held, _by_stride(wide, of.kept)))
         if self.field.kind != "O":
             for name, item, of in (("unwound", a, roles), ("turned", b, roles.turned)):
