@@ -305,7 +305,7 @@ def test_a_band_of_a_product(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["few-channels", "many-channels", "depthwise", "transposed"],
 )
-def test_memory_is_a_few_times_that_of_operands_and_result(
+def test_memory_is_a_few_times_that_of_operands_result_and_pieces(
     drawing: Windows, field: Field, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import tracemalloc
@@ -317,5 +317,5 @@ def test_memory_is_a_few_times_that_of_operands_and_result(
     found = interpret.interpret(scope, data, field)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    held = sum(a.nbytes for a in data.values()) + found.nbytes
-    assert peak <= 4 * held, f"{peak / held:.1f} times"  # the windows of these are 9 to 81 times as large
+    held = sum(a.nbytes for a in data.values()) + found.nbytes + 4 * contraction.PIECE * 8
+    assert peak <= 4 * held, f"{peak / held:.1f} times"  # the windows of these are 9 to 300 times as large

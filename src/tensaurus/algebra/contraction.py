@@ -11,7 +11,7 @@ axes: beside its operands and its result a contraction holds a few `PIECE`s, or 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd, inf, prod
 
@@ -147,8 +147,6 @@ class _Contraction(Arrays):
         each = NARROW if min(m, n) < 4 else PRODUCT
         cost = kept * depth * each + held * COPIED + MATRIX * (kept // (m * n)) + CALL
         wide, of = (a, roles) if first.copied >= second.copied else (b, roles.turned)
-        if self.field.kind == "u":  # its products are made of several
-            held += a.data.size + b.data.size + kept
         ways.append(_Way("multiplied", cost, held, _by_stride(wide, of.kept)))
         if self.field.kind != "O":
             for name, item, of in (("unwound", a, roles), ("turned", b, roles.turned)):
@@ -234,13 +232,14 @@ class _Contraction(Arrays):
         self, a: Labelled, b: Labelled, inner: Sequence[Axis], spots: Sequence[tuple[int, ...]]
     ) -> Labelled:
         """The sum of a * b over the spots of the inner axes."""
-        result: Labelled | None = None
+        axes = [x for x in union([a, b]) if x not in inner]
+        left, right = (f.aligned([*inner, *axes]) for f in (a, b))
+        result: Array | None = None
         for spot in spots:
-            at = dict(zip(inner, spot, strict=True))
-            term = self.call("mul", [_picked(a, at), _picked(b, at)])
-            result = term if result is None else self.call("add", [result, term])
+            term = self.field.call("mul", [left[spot], right[spot]])
+            result = term if result is None else self.field.call("add", [result, term])
         assert result is not None
-        return result
+        return Labelled(result, tuple(axes))
 
 
 def _size(axes: Sequence[Axis]) -> int:
@@ -341,11 +340,6 @@ def _wound(terms: Labelled, item: Labelled, i: Axis, r: Axis, u: Axis) -> Labell
     return Labelled(
         as_strided(terms.data[spot], shape, [strides[x] for x in axes], writeable=False), axes
     )
-
-
-def _picked(item: Labelled, at: Mapping[Axis, int]) -> Labelled:
-    spot = tuple(at.get(a, slice(None)) for a in item.axes)
-    return Labelled(item.data[(*spot, ...)], tuple(a for a in item.axes if a not in at))
 
 
 def _sliced(item: Labelled, cut: Axis, piece: Axis, start: int) -> Labelled:
