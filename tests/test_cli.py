@@ -26,7 +26,7 @@ from tensaurus.cost.database import Database
 from tensaurus.cost.measure import compare
 from tensaurus.errors import TensaurusError
 
-COMMANDS = ("optimize", "verify", "explain", "bench", "db", "zoo")
+COMMANDS = ("optimize", "tune", "verify", "explain", "bench", "db", "zoo")
 
 
 @pytest.fixture(autouse=True)

@@ -183,6 +183,28 @@ def test_a_result_with_kernels_is_optimized_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.kernels
+def test_tune_fills_the_database(tmp_path: Path) -> None:
+    model, database = tmp_path / "m.onnx", tmp_path / "db.sqlite"
+    onnx.save(convolution(), model)
+    command = ["tune", str(model), "--seconds", "0.5", "--db", str(database), "-q"]
+    first, second = (CliRunner().invoke(app, command) for _ in range(2))
+    assert first.exit_code == 0, first.output
+    rows = [line.split("\t") for line in first.stdout.splitlines()]
+    assert {row[3] for row in rows} >= {"fused-conv-hardswish", "fused-hardswish"}
+    assert all(float(row[0]) > 0 and row[4] != "none" and row[5].startswith("L[") for row in rows)
+    assert second.stdout == first.stdout  # from the database
+    assert run(model, database, steps=1).summary.tuned == 0
+    open_sizes = convolution()
+    open_sizes.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    open_sizes.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    onnx.save(open_sizes, model)
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2 and "--shape" in done.output and done.output.count("\n") == 1
+    done = CliRunner().invoke(app, [*command, "--shape", "x=1,3,9,11"])
+    assert done.exit_code == 0 and done.stdout == first.stdout
+
+
+@pytest.mark.kernels
 @pytest.mark.usefixtures("kernels_win")
 def test_explain_tells_of_kernels(tmp_path: Path) -> None:
     fast = tmp_path / "fast.onnx"

@@ -24,7 +24,7 @@ from tensaurus.cli.options import (
     require_distinct,
     show,
 )
-from tensaurus.errors import NotEqualError, naming
+from tensaurus.errors import NotEqualError, TensaurusError, naming
 from tensaurus.files import replacing, require_writable
 from tensaurus.signals import commit, keeping
 
@@ -141,6 +141,45 @@ def optimize(
         show(result.summary.render())
         names = [output, *(place_beside(output, number) for number in range(len(result.libraries)))]
         typer.echo(f"\nwrote {', '.join(map(str, names))}")
+
+
+@app.command(cls=Command)
+def tune(
+    model: Model,
+    shape: Shapes = None,
+    seconds: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, help="Time for the schedule of one kernel, at most.")
+    ] = 20.0,
+    threads: Threads = None,
+    cpu: Cpu = "native",
+    database: DatabaseFile = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the table only.")] = False,
+) -> None:
+    """Tune the kernels that MODEL may gain from, the most promising first.
+
+    Prints a line for each: milliseconds, what part of them the machine's peaks would take, places in the model, what is
+    fused, schedule, and expression, separated by tabs.  The database keeps them for `optimize`; Ctrl-C ends it at
+    any time, and what was tuned stays.
+    """
+    from tensaurus.driver.options import Options
+    from tensaurus.driver.tuned import tuned
+    from tensaurus.report.progress import progress_on
+    from tensaurus.report.summary import shortened
+
+    options = Options(
+        shapes=parse_shapes(shape or ()), threads=threads, cpu=cpu, tuning=seconds, database=database
+    )
+    done = 0
+    with progress_on(console_on(stderr=True), quiet=quiet) as progress:
+        for kernel in tuned(model, options, progress):
+            figures = [f"{kernel.seconds * 1e3:.4g}", f"{kernel.share:.0%}", str(kernel.places)]
+            words = [kernel.name, kernel.schedule or "none", shortened(kernel.scope)]
+            typer.echo("\t".join([*figures, *words]))
+            done += 1
+    if not done:
+        raise TensaurusError(
+            "no kernel promises a gain", file=model, remedy="Kernels are for known sizes: fix them by --shape."
+        )
 
 
 @app.command(cls=Command)

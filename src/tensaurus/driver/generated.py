@@ -82,6 +82,10 @@ class Generated:
         self.tuned += self._kernels.tuner.tried > tried
         return kernel
 
+    def seconds_of(self, node: Node) -> float:
+        """What its kernel took when it was tuned; infinite where there is none."""
+        return inf if self._kernels is None else self._kernels.seconds_of(node)
+
     def finders(self, roofline: Roofline) -> tuple[Finder, ...]:
         """What proposes eOperators."""
         return (Fuse(roofline=roofline),) if self._kernels is not None else ()

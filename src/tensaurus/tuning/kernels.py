@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 from halide import HalideError
@@ -34,6 +35,12 @@ class Kernels:
     dropped: dict[str, None] = field(default_factory=dict)
     schedules: dict[str, str] = field(default_factory=dict)
     _known: dict[Any, Kernel | None] = field(default_factory=dict)
+
+    def seconds_of(self, node: Node) -> float:
+        """Of the fastest schedule that was measured of an eOperator; infinite where none was."""
+        types = tuple(kind for kind in node.kinds() if kind is not None)
+        fixed = tuple(arg is not None and arg.static for arg in node.args)
+        return min((m.seconds for m in self.tuner.measured(node.attribute("scope"), types, fixed)), default=inf)
 
     def __call__(self, node: Node) -> Kernel | None:
         """Compiled for the types of its arguments, which must have numbers for sizes."""

@@ -53,12 +53,18 @@ class Tuner:
 
     def known(self, scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool] = ()) -> Schedule | None:
         """The fastest schedule that was measured before."""
-        text = self._workload(scope, types, fixed)
-        rows = [m for m in self.database.of(text, self.backend, self.machine.key) if m.seconds < inf]
-        for row in sorted(rows, key=lambda m: (m.seconds, m.schedule)):
+        for row in self.measured(scope, types, fixed):
             with suppress(ValueError):
                 return parse(row.schedule)
         return None
+
+    def measured(
+        self, scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool] = ()
+    ) -> list[Measurement]:
+        """The schedules that were measured before, the fastest first."""
+        text = self._workload(scope, types, fixed)
+        rows = [m for m in self.database.of(text, self.backend, self.machine.key) if m.seconds < inf]
+        return sorted(rows, key=lambda m: (m.seconds, m.schedule))
 
     def best(
         self,
