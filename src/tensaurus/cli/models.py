@@ -157,9 +157,9 @@ def tune(
 ) -> None:
     """Tune the kernels that MODEL may gain from, the most promising first.
 
-    Prints a line for each: milliseconds, what part of them the machine's peaks would take, places in the model, what is
-    fused, schedule, and expression, separated by tabs.  The database keeps them for `optimize`; Ctrl-C ends it at
-    any time, and what was tuned stays.
+    Prints a line for each, separated by tabs: milliseconds, what part of them the machine's peaks would take,
+    places in the model, what is fused, schedule, expression.  The database keeps them for `optimize`; Ctrl-C
+    ends it at any time, and what was tuned stays.
     """
     from tensaurus.driver.options import Options
     from tensaurus.driver.tuned import tuned
@@ -177,9 +177,8 @@ def tune(
             typer.echo("\t".join([*figures, *words]))
             done += 1
     if not done:
-        raise TensaurusError(
-            "no kernel promises a gain", file=model, remedy="Kernels are for known sizes: fix them by --shape."
-        )
+        remedy = "Kernels are for known sizes: fix them by --shape."
+        raise TensaurusError("no kernel promises a gain", file=model, remedy=remedy)
 
 
 @app.command(cls=Command)

@@ -15,7 +15,7 @@ from tensaurus.codegen.kernel import Kernel
 from tensaurus.codegen.library import compiler
 from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
-from tensaurus.cost.roofline import Roofline
+from tensaurus.cost.operators import OperatorCosts
 from tensaurus.driver.options import Options
 from tensaurus.egraph.finder import Finder
 from tensaurus.fuse import Fuse
@@ -86,9 +86,14 @@ class Generated:
         """What its kernel took when it was tuned; infinite where there is none."""
         return inf if self._kernels is None else self._kernels.seconds_of(node)
 
-    def finders(self, roofline: Roofline) -> tuple[Finder, ...]:
-        """What proposes eOperators."""
-        return (Fuse(roofline=roofline),) if self._kernels is not None else ()
+    def finders(self, costs: OperatorCosts) -> tuple[Finder, ...]:
+        """What proposes eOperators, those first that promise most by what is known of the operators."""
+
+        def seconds(node: Node) -> float | None:
+            known = costs.known(Piece.of(node))
+            return None if known == inf else known
+
+        return (Fuse(seconds, costs.roofline),) if self._kernels is not None else ()
 
     def more(self) -> bool:
         """Whether one more eOperator may be measured: where it has a kernel, that is tuned before."""

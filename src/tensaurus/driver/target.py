@@ -168,7 +168,7 @@ class Target:
     def runtime(self) -> Runtime:
         """What a search can ask."""
         checked = refutation if os.environ.get("CHECK") == "1" else None
-        finders = (*self.options.finders, *self.kernels.finders(self.costs.roofline))
+        finders = (*self.options.finders, *self.kernels.finders(self.costs))
         if self.effort.deadline is not None:
             self.kernels.deadline = self.effort.deadline
         kernels = self.kernels

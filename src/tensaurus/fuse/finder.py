@@ -46,13 +46,13 @@ class Fusion:
 class Fuse:
     """Fusions of the e-graph's programs, as a `Finder`.
 
-    seconds   what an operator takes within its program; by default what the roofline says of a runtime that
-              reaches half of the peaks
+    seconds   what an operator takes; by default, and where it says None, what the roofline says of a runtime
+              that reaches half of the peaks
     roofline  the machine's
     kernels   different ones at most, of one program
     """
 
-    seconds: Callable[[Node], float] | None = None
+    seconds: Callable[[Node], float | None] = lambda node: None
     roofline: Roofline = ONE_CORE
     kernels: int = KERNELS
     _known: dict[tuple[Node, ...], tuple[Fusion, ...]] = field(default_factory=dict, repr=False)
@@ -100,9 +100,9 @@ class Fuse:
         return sum(self._seconds(node, found.work) for node, found in values.items()) - fused
 
     def _seconds(self, node: Node, work: int) -> float:
-        if self.seconds is not None:
-            owner = node if node.op is not ITEM else node.args[0]
-            assert owner is not None
-            return self.seconds(owner) / len(owner.types)
+        owner = node if node.op is not ITEM else node.args[0]
+        assert owner is not None
+        if (seconds := self.seconds(owner)) is not None:
+            return seconds / len(owner.types)
         read = dict.fromkeys(arg for arg in arguments(node) if arg is not None)
         return self.roofline.seconds(work, sum(bytes_of(n.types[0]) for n in (node, *read))) / REACHED

@@ -40,7 +40,8 @@ class Kernels:
         """Of the fastest schedule that was measured of an eOperator; infinite where none was."""
         types = tuple(kind for kind in node.kinds() if kind is not None)
         fixed = tuple(arg is not None and arg.static for arg in node.args)
-        return min((m.seconds for m in self.tuner.measured(node.attribute("scope"), types, fixed)), default=inf)
+        rows = self.tuner.measured(node.attribute("scope"), types, fixed)
+        return rows[0].seconds if rows else inf
 
     def __call__(self, node: Node) -> Kernel | None:
         """Compiled for the types of its arguments, which must have numbers for sizes."""
