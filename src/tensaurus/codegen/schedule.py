@@ -100,6 +100,8 @@ def block(nest: Nest, sketch: Block, lowered: Lowered, copies: Sequence[tuple[St
     after = [*middle, *whole, *reversed(level_vars)]
     if after:
         acc.compute_at(out, after[0])
+    else:  # one block: where it is read each lane would have accumulators of its own
+        acc.compute_root()
     own = [lowered.variables[a] for a in nest.main.axes]
     acc.store_in(hl.MemoryType.Register if after else hl.MemoryType.Auto)
     first = own[lane]
