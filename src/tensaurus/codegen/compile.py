@@ -128,10 +128,12 @@ def _packed(array: np.ndarray[Any, Any], packing: Scope | None) -> np.ndarray[An
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """What Halide refuses is Unlowered."""
+    """What Halide refuses is Unlowered, and what there is no expression or no schedule of."""
     try:
         yield
-    except hl.HalideError as error:
+    except Unlowered:
+        raise
+    except (hl.HalideError, ValueError) as error:
         raise Unlowered(str(error).strip().splitlines()[0]) from error
 
 

@@ -19,12 +19,15 @@ from tensaurus.algebra.expr import Body, Call, Const, Looked, Read, Select, Tabl
 from tensaurus.algebra.size import Atom, Axis, Floor, Largest, Poly, Size, interval, polynomial, terms_of
 from tensaurus.algebra.walk import replace_axes
 from tensaurus.codegen.copy import slopes
+from tensaurus.codegen.errors import Unlowered
 from tensaurus.codegen.functions import constant, expression, halide_type
 from tensaurus.codegen.stage import Stage, extent, free_axes, neutral, operand_dtypes
 
-__all__ = ["Lowered", "lower"]
+__all__ = ["LARGEST", "Lowered", "lower"]
 
 COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+
+LARGEST = 2**31 - 1  # of what places and sizes are computed in
 
 
 @dataclass
@@ -249,7 +252,9 @@ class Terms:
         return self.lowered.tables[key]
 
     def size(self, size: Size) -> hl.Expr:
-        """An integer as a 32-bit expression."""
+        """An integer as a 32-bit expression.  Raises Unlowered where it does not fit."""
+        if any(isinstance(end, int) and abs(end) > LARGEST for end in interval(size)):
+            raise Unlowered(f"an index beyond 32 bits: {size}")
         remainder = _remainder(size)
         if remainder is not None:
             times, top, bottom, rest = remainder

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from math import prod
 from typing import Any
 
 from tensaurus.algebra.expr import Scope, Tensor
+from tensaurus.algebra.printer import free_in
 from tensaurus.algebra.walk import reads
 from tensaurus.codegen.copy import copied
-from tensaurus.codegen.lower import Lowered, dense, lower
+from tensaurus.codegen.errors import Unlowered
+from tensaurus.codegen.functions import halide_type
+from tensaurus.codegen.lower import LARGEST, Lowered, dense, lower
 from tensaurus.codegen.merge import merged
 from tensaurus.codegen.nest import Nest, nests, rows
 from tensaurus.codegen.partial import Partial, partial
@@ -23,9 +27,27 @@ __all__ = ["prepared", "scheduled"]
 def prepared(scope: Scope, inputs: Sequence[Tensor]) -> tuple[tuple[Stage, ...], tuple[Tensor, ...]]:
     """The stages of a scope as schedules speak of them, and the inputs as these read them: without gaps, so
     that only the number of elements is that of the tensors.
+
+    Raises Unlowered for element types that kernels lack, and for sizes that are no numbers, or too large.
     """
+    symbols = free_in(scope).symbols
+    if symbols:
+        raise Unlowered(f"sizes that are no numbers: {', '.join(map(str, symbols))}")
+    _storable(inputs)
     plain = [Tensor(x.name, tuple(n for n in x.shape if n != 1), x.dtype) for x in inputs]
-    return merged(phased(staged(scope)), plain)
+    stages, read = merged(phased(staged(scope)), plain)
+    _storable([stage.tensor for stage in stages])
+    return stages, read
+
+
+def _storable(tensors: Iterable[Tensor]) -> None:
+    for x in tensors:
+        try:
+            halide_type(x.dtype)
+        except KeyError:
+            raise Unlowered(f"elements of {x.dtype}") from None
+        if prod(n for n in x.shape if isinstance(n, int)) > LARGEST:
+            raise Unlowered(f"more than {LARGEST} elements in a tensor: places are 32-bit integers")
 
 
 def scheduled(

@@ -100,6 +100,8 @@ def block(nest: Nest, sketch: Block, lowered: Lowered, copies: Sequence[tuple[St
     after = [*middle, *whole, *reversed(level_vars)]
     if after:
         acc.compute_at(out, after[0])
+    else:  # one block: where it is read each lane would have accumulators of its own
+        acc.compute_root()
     own = [lowered.variables[a] for a in nest.main.axes]
     acc.store_in(hl.MemoryType.Register if after else hl.MemoryType.Auto)
     first = own[lane]
@@ -132,8 +134,13 @@ def _copy(stage: Stage, lowered: Lowered, lanes: int, reader: Any, level: Any | 
     if not variables:
         return
     filled = lowered.interiors.get(stage.tensor.name)
-    # what is filled reads nothing there
-    func.vectorize(variables[0], lanes, EXACT if filled is not None else tail(extent(stage.axes[-1]), lanes, level is None))
+    if filled is not None:  # it reads nothing beyond
+        func.vectorize(variables[0], lanes, EXACT)
+    elif level is None:  # all of it, so that as many as there are vectors are
+        size = extent(stage.axes[-1])
+        func.bound(variables[0], 0, size).vectorize(variables[0], lanes, tail(size, lanes, True))
+    else:
+        func.vectorize(variables[0], lanes, hl.TailStrategy.GuardWithIf)
     if filled is not None:
         row, size = filled
         update = func.update()

@@ -119,8 +119,10 @@ class _Staging:
         # axes of their own: equal axes stand in many scopes
         values: dict[Atom, Any] = {a: 0 if a.extent == 1 else polynomial(axis(a.extent)) for a in scope.axes}
         axes = tuple(b for a in scope.axes if isinstance(b := _only(values[a]), Axis))
-        body = replace_axes(scope.body, values)
         dtype = dtype_of(scope)
+        if any(a.extent == 0 for a in axes):  # nothing is computed
+            return self.stage(axes, neutral("max", dtype), dtype)
+        body = replace_axes(scope.body, values)
         if isinstance(body, Reduce):
             return self.reduction(body, axes, dtype)
         body = self.body(body, axes, dtype)
@@ -141,11 +143,13 @@ class _Staging:
         inner = self.body(renamed, (*axes, *reduced), dtype)
         used = free_axes(inner)
         times = prod(extent(a) for a in reduced if a not in used)
+        if any(extent(a) == 0 for a in reduced):
+            inner, used = neutral(body.monoid, dtype), set()
+        elif body.monoid == "prod":
+            used |= set(reduced)
+        elif body.monoid == "sum" and times != 1:
+            inner = Call("mul", (inner, Const(times)))
         reduced = tuple(a for a in reduced if a in used)
-        if times == 0:
-            inner = neutral(body.monoid, dtype)
-        elif times != 1:
-            inner = _repeated(body.monoid, inner, times)
         return self.stage(axes, inner, dtype, reduced=reduced, monoid=body.monoid if reduced else "")
 
     def body(self, body: Body, axes: tuple[Axis, ...], dtype: str) -> Body:
@@ -210,19 +214,6 @@ class _Staging:
                 inside = replace(inside, outside=read.outside)
                 left = tuple(g for g in left if g not in edges)
         return chosen(list(left), inside, read.outside)
-
-
-def _repeated(monoid: str, body: Body, times: int) -> Body:
-    """The reduction of so many equal elements."""
-    if monoid == "sum":
-        return Call("mul", (body, Const(times)))
-    if monoid == "prod":
-        if times == 1:
-            return body
-        half = _repeated(monoid, body, times // 2)
-        square = Call("mul", (half, half))
-        return Call("mul", (square, body)) if times % 2 else square
-    return body
 
 
 def _only(size: Size) -> Atom | None:

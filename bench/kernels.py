@@ -1,0 +1,157 @@
+"""Do generated kernels compute what the evaluator does, and touch nothing but their buffers?
+
+Random expressions (`kernel_scopes`), or every example of every operator, by schedules that the analysis
+proposes, the first, the last and random ones, for AVX2 and AVX-512 and for one and two threads.  Every array
+lies against a page that nobody may touch, first behind and then before it; every third expression is compiled
+once more with Halide's own checks.  Writes bench/tables/kernels.md.
+
+    right       all schedules tried compute the expression
+    refused     Halide refuses one of the schedules
+    inexact     Halide's checks bound a read by more than its indices reach
+    unlowered   there is no kernel, with the reason
+    wrong       other elements, or an input was written to
+    crash, hang, memory    of the process in which it is compiled and run
+
+    python bench/kernels.py [--scopes 5000] [--seed 0] [--minutes M]
+    python bench/kernels.py --operators
+    python bench/kernels.py --seed 0 --only 17
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from time import monotonic
+from typing import Any
+
+from kernel_way import CORES, Case, Finding, findings, of_examples, of_number
+from servants import Fallen, Servant
+
+from tensaurus.algebra.text import show
+from tensaurus.files import replacing
+
+TABLE = Path(__file__).parent / "tables" / "kernels.md"
+SECONDS, MEMORY = 60.0, 3 << 30  # of one expression
+ANSWERS = 200  # of one process: what is compiled stays in it
+VERDICTS = ("right", "refused", "inexact", "unlowered", "wrong", "crash", "hang", "memory")
+
+
+@dataclass(frozen=True)
+class Report:
+    number: int
+    name: str
+    dtype: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def verdict(self) -> str:
+        found = {finding.verdict for finding in self.findings}
+        return next((v for v in reversed(VERDICTS) if v in found), "right")
+
+
+@cache
+def examples() -> list[Case]:
+    return list(of_examples())
+
+
+def work(message: tuple[int | None, int], phase: Any) -> Report:
+    """In the process: what comes of one expression."""
+    seed, number = message
+    phase("drawn")
+    if seed is None:
+        case = examples()[number]
+        tries = [(0, 2, True), *((place, 1, False) for place in range(1, len(CORES)))]
+    else:
+        case = of_number(seed, number)
+        tries = [(number % len(CORES), 1, number % 3 == 0)]
+    phase("compiled")
+    return Report(number, case.name, case.dtype, tuple(findings(case, tries, Random(number))))
+
+
+def reports(seed: int | None, numbers: Sequence[int]) -> Iterator[Report]:
+    """As they come."""
+    with TemporaryDirectory() as folder:
+        servant = Servant(work, Path(folder) / "log", SECONDS, MEMORY)
+        try:
+            for number in numbers:
+                if servant.answers >= ANSWERS:
+                    servant.close()
+                try:
+                    yield servant.ask((seed, number))
+                except Fallen as fallen:
+                    where = next((line for line in fallen.trace if "compile.py" in line), "")
+                    detail = f"{fallen.reason} {where}".strip()
+                    yield Report(number, f"{seed} {number}", "", (Finding(fallen.how, "", "", detail),))
+        finally:
+            servant.close()
+
+
+def table(found: Sequence[Report], command: str) -> list[str]:
+    """Verdicts by element type, and what was not right."""
+    lines = [f"`{command}`: {len(found)} expressions; its text says what the words mean.", ""]
+    lines += [f"| type | expressions | {' | '.join(VERDICTS)} |"]
+    lines += [f"| --- | ---: | {' | '.join(['---:'] * len(VERDICTS))} |"]
+    for dtype in [*sorted({r.dtype for r in found}), "all"]:
+        group = [r for r in found if dtype in ("all", r.dtype)]
+        counts = Counter(r.verdict for r in group)
+        cells = [len(group), *(counts[v] for v in VERDICTS)]
+        lines.append(f"| {dtype or 'unknown'} | {' | '.join(map(str, cells))} |")
+    lines += [""]
+    reasons = Counter(f.detail for r in found for f in r.findings if f.verdict == "refused")
+    lines += [f"- refused {count} times: {reason}" for reason, count in reasons.most_common(12)]
+    for report in found:
+        for f in report.findings:
+            if f.verdict not in ("refused", "inexact"):
+                lines.append(f"- {f.verdict}: `{report.name}` {f.cpu} `{f.schedule}` {f.detail}"[:300])
+    return [*lines, ""]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scopes", type=int, default=5000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=int)
+    parser.add_argument("--operators", action="store_true")
+    parser.add_argument("--minutes", type=float, default=1e9)
+    given = parser.parse_args()
+    if given.only is not None:
+        case = of_number(given.seed, given.only)
+        print(show(case.scope), *case.types, sep="\n")
+        (report,) = reports(given.seed, [given.only])
+        print(report.verdict, *report.findings, sep="\n")
+        return report.verdict not in VERDICTS[:4]
+    until = monotonic() + 60 * given.minutes
+    seed = None if given.operators else given.seed
+    numbers = range(len(examples()) if given.operators else given.scopes)
+    found: list[Report] = []
+    for report in islice(reports(seed, numbers), len(numbers)):
+        found.append(report)
+        if report.verdict not in ("right", "refused", "inexact"):
+            print(report, flush=True)
+        if monotonic() > until:
+            break
+    title = "Every operator's every example" if given.operators else "Random expressions"
+    command = f"python bench/kernels.py {'--operators' if given.operators else f'--seed {given.seed} --scopes {given.scopes}'}"
+    section = [f"## {title}", "", *table(found, command)]
+    with replacing(TABLE) as path:
+        path.write_text("\n".join(_merged(title, section)))
+    return any(r.verdict not in VERDICTS[:4] for r in found)
+
+
+def _merged(title: str, section: Sequence[str]) -> list[str]:
+    """The table with this section in the place of its last one."""
+    text = TABLE.read_text() if TABLE.exists() else "# Generated kernels against the evaluator\n"
+    head, *parts = text.rstrip("\n").split("\n## ")
+    kept = [f"## {part}" for part in parts if not part.startswith(f"{title}\n")]
+    return [head.rstrip("\n"), "", *(line for part in kept for line in (*part.rstrip("\n").split("\n"), "")), *section]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,229 @@
+"""Generated kernels compute what the evaluator does, and touch nothing but their buffers.
+
+`python bench/kernels.py --operators` runs every example by more schedules, and without arguments 5,000 random
+expressions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+pytest.importorskip("halide")
+
+from kernel_way import CORES, Case, findings, of_examples, schedules, wrong
+from kernels import VERDICTS, reports
+from servants import Fallen, Servant
+from small_kernels import program_of
+
+from tensaurus.algebra.expr import Reduce
+from tensaurus.algebra.intern import interned
+from tensaurus.algebra.text import parse, show
+from tensaurus.algebra.walk import bodies
+from tensaurus.codegen.compile import compiled, jit, tensors
+from tensaurus.codegen.errors import Unlowered
+from tensaurus.codegen.kernel import Kernel
+from tensaurus.codegen.pipeline import prepared, scheduled
+from tensaurus.codegen.sketch import Flat, loops
+from tensaurus.graph.builds import Builds
+from tensaurus.graph.node import Node, apply, source
+from tensaurus.ops import registry
+from tensaurus.ops.examples import parse_example
+from tensaurus.tuning.guarded import PAGE, guarded
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are watched by /proc")
+
+# The examples that have no kernel, and why.
+UNLOWERED = {
+    "DequantizeLinear i8[2,3] f16[]={0.5} [0]": "elements of float16",
+    "DequantizeLinear i8[2,3] f16[]={0.5} output_dtype=float32 [0]": "elements of float16",
+}
+# Outputs that ONNX leaves open where an input is NaN or infinite: integers made of them.
+OPEN = ("int", "uint")
+SHARE = 8  # one of so many examples is run here, beside the first of each operator
+
+
+@cache
+def examples(strange: bool = False) -> list[Case]:
+    return [case for case in of_examples(strange) if case.name not in UNLOWERED]
+
+
+def firsts(cases: list[Case]) -> list[int]:
+    """The places of the first example of each operator."""
+    return list({case.name.split()[0]: place for place, case in reversed(list(enumerate(cases)))}.values())
+
+
+def chosen(case: Case) -> tuple[Any, str]:
+    """One of the schedules and processors, by the name."""
+    rng = Random(crc32(case.name.encode()))
+    core, cpu = rng.choice(CORES)
+    return rng.choice(schedules(case, core, rng, 2)), cpu
+
+
+def in_a_process(work: Callable[[Any], Any], messages: list[Any], folder: Path) -> Iterator[Any]:
+    servant = Servant(lambda message, _: work(message), folder / "log", 60.0, 4 << 30)
+    try:
+        for message in messages:
+            yield servant.ask(message)
+    finally:
+        servant.close()
+
+
+def test_what_is_not_lowered_is_listed() -> None:
+    found = {}
+    for case in of_examples():
+        try:
+            stages, inputs = prepared(case.scope, tensors(case.types))
+            core, _ = CORES[0]
+            scheduled(stages, inputs, loops(schedules(case, core, Random(0), 0)[0]))
+        except Unlowered as error:
+            found[case.name] = str(error)
+    assert found == UNLOWERED
+
+
+def test_examples_of_every_operator(tmp_path: Path) -> None:
+    cases = examples()
+    places = set(firsts(cases)) | {
+        place for place, case in enumerate(cases) if crc32(case.name.encode()) % SHARE == 0
+    }
+
+    def work(place: int) -> str:
+        schedule, cpu = chosen(cases[place])
+        found = wrong(cases[place], schedule, cpu)
+        return found and f"{cases[place].name}: {found} {schedule} {cpu}"
+
+    assert [found for found in in_a_process(work, sorted(places), tmp_path) if found] == []
+
+
+def test_infinities_and_nan_of_elementwise_operators(tmp_path: Path) -> None:
+    cases = [
+        case
+        for case in examples(strange=True)
+        if not any(isinstance(body, Reduce) for body in bodies(case.scope))
+        and not case.dtype.startswith(OPEN)
+        and any(array.dtype.kind == "f" for array in case.arrays)
+    ]
+
+    def work(place: int) -> str:
+        schedule, cpu = chosen(cases[place])
+        found = wrong(cases[place], schedule, cpu)
+        return found and f"{cases[place].name}: {found} {schedule} {cpu}"
+
+    assert [found for found in in_a_process(work, firsts(cases), tmp_path) if found] == []
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_every_operator_as_a_custom_operator(tmp_path: Path) -> None:
+    """All of them in one library and one model of a stock onnxruntime."""
+    cases = [examples()[place] for place in firsts(examples())]
+    made: dict[Node, tuple[Case, Kernel]] = {}
+    feeds = {}
+    for number, case in enumerate(cases):
+        names = [f"c{number}v{place}" for place in range(len(case.types))]
+        inputs = [source(name, kind) for name, kind in zip(names, case.types, strict=True)]
+        node = apply(registry["eop"], inputs, {"scope": show(case.scope)})
+        schedule, _ = chosen(case)
+        made[node] = case, compiled(case.scope, case.types, node.tensor, schedule, "x86-64-v3")
+        feeds.update(zip(names, case.arrays, strict=True))
+    build = Builds(tmp_path, kernels=lambda node: made[node][1] if node in made else None)(program_of(*made))
+    for threads in (1, 2):
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        for path in build.libraries:
+            options.register_custom_ops_library(str(path))
+        assert isinstance(build.model, bytes)
+        session = ort.InferenceSession(build.model, options, providers=["CPUExecutionProvider"])
+        wanted = {item.name for item in session.get_inputs()}
+        results = session.run(None, {name: value for name, value in feeds.items() if name in wanted})
+        bad = [
+            f"{case.name}: {found}"
+            for (case, _), result in zip(made.values(), results, strict=True)
+            if (found := case.differs(np.asarray(result)))
+        ]
+        assert bad == []
+
+
+def test_sixty_random_expressions() -> None:
+    found = list(reports(3, range(60)))
+    assert [r for r in found if r.verdict not in ("right", "refused", "inexact")] == []
+    assert sum(r.verdict == "right" for r in found) > 40
+    assert set(VERDICTS) >= {r.verdict for r in found}
+
+
+# What was wrong once.
+MENDED = [
+    ("f32[5]", "L[i:3](sum[r:7](x0[i]))"),
+    ("f32[5]", "L[i:3](prod[r:6](x0[i]))"),
+    ("f32[5]", "L[i:5](mul(sum[r:4](1/4), x0[i]))"),
+    ("u8[5]", "L[i:5](mul(prod[r:3](3), x0[i]))"),
+    ("f32[3]", "L[i:3](max[r:0](x0[i]))"),
+    ("f32[7,0]", "L[i:7](sum[r:0](x0[i, r]))"),
+    ("f32[]", "L[i:33](L[j:40](exp(x0[()]))[2*i - 2] | 2)"),
+    ("f32[4,3]", "L[i:33](L[j:3, k:4](x0[k, j])[i - 2, i - 1] | 2)"),
+    ("f32[33]", "L[i:33](add(x0[i], [[0, 1, 2], [3, 4, 5]][i % 2, (i // 2) % 3]))"),
+    ("f32[22,3]", "L[i:8](x0[3*i, (i + 1) % 3])"),
+    ("i32[11]", "L[i:4, j:3](sum[r:17](x0[2*(j // 2) + i - r + 4*(r // 4) + 5]))"),
+    ("i32[40]", "L[i:3](max[r:3, s:7](mul(x0[i + r + s], s)))"),
+    ("f32[20]", "L[i:2](exp(sum[r:16](x0[2*i + r + 2])))"),
+    ("f32[4,3,28]", "L[i:28](sum[r:4, s:3](x0[r, s, i]))"),
+    ("f32[4,7]", "L[i:8](sum[r:4](mul(x0[r, 6 - i // 2] if -(i % 2) >= 0 else 0, x0[r, 1])))"),
+    ("f32[9] f32[3]", "L[i:8](sum[r:2](add(x0[i], x1[r] if (i + r) // 2 - 1 >= 0 else 0)))"),
+    ("f32[9] i64[3]<4", "L[i:3](sum[r:2](x0[2*look(x1[i], 0, 3) + r]))"),
+    ("bool[3,9]", "L[i:3](max[r:9](x0[i, r]))"),
+    ("f32[1,1]", "L[()](sum[r:1](x0[r, 0]))"),
+]
+
+
+@pytest.mark.parametrize(("inputs", "text"), MENDED)
+def test_mended(inputs: str, text: str, tmp_path: Path) -> None:
+    example = parse_example(inputs)
+    types = tuple(kind for kind in example.types if kind is not None)
+    arrays = [np.asarray(value) for value in example.values(np.random.default_rng(0))]
+    scope = interned(parse(text, {x.name: x for x in tensors(types)}))
+    case = Case(text, scope, types, arrays)
+    work = lambda place: list(findings(case, [(place, 2, False)], Random(0)))  # noqa: E731
+    assert [f for found in in_a_process(work, [0, 1], tmp_path) for f in found if f.verdict != "refused"] == []
+
+
+def test_reasons_are_clear() -> None:
+    def refused(inputs: str, text: str, schedule: Any = None) -> str:
+        types = tuple(kind for kind in parse_example(inputs).types if kind is not None)
+        scope = parse(text, {x.name: x for x in tensors(types)})
+        with pytest.raises(Unlowered) as caught:
+            jit(scope, types, schedule or (Flat(16),), "x86-64-v3")
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    assert refused("f16[3]", "L[i:3](x0[i])") == "elements of float16"
+    assert refused("f32[3]", "L[i:3](to_float16(x0[i]))") == "elements of float16"
+    assert refused("f32[N]", "L[i:3](x0[i])") == "sizes that are no numbers: N"
+    assert "32-bit" in refused("u8[3000000000]", "L[i:3](x0[i])")
+    assert "1 nests" in refused("f32[3]", "L[i:3](x0[i])", (Flat(16), Flat(16)))
+
+
+def test_nothing_is_touched_beyond_an_array(tmp_path: Path) -> None:
+    def work(where: tuple[bool, int]) -> int:
+        last, place = where
+        array = guarded([PAGE + 100], np.uint8, last)
+        return ctypes.c_uint8.from_address(array.ctypes.data + place).value
+
+    def answer(last: bool, place: int) -> Any:
+        return next(in_a_process(work, [(last, place)], tmp_path))
+
+    assert answer(True, 0) == answer(True, PAGE + 99) == answer(False, 0) == answer(False, PAGE + 99) == 0
+    for last, place in ((True, PAGE + 100), (False, -1)):
+        with pytest.raises(Fallen, match="SIGSEGV"):
+            answer(last, place)
+    assert guarded([3, 5], np.float32, alignment=64).ctypes.data % 64 == 0
+    assert guarded([0], np.float32).size == 0
