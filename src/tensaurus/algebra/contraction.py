@@ -23,7 +23,7 @@ from tensaurus.algebra.expr import axis
 from tensaurus.algebra.labelled import Arrays, Labelled, length, union
 from tensaurus.algebra.symbol import Axis
 
-PIECE = 1 << 18  # elements that are copied, or held beside the result, at a time
+PIECE = 1 << 20  # elements that are copied, or held beside the result, at a time
 SMALL = 1 << 15  # elements of a product that is added term by term: what stays in the cache
 FEW = 16  # rows below which matrices are copied into larger ones
 SPOTS = 64  # terms that are added one after another where there is no matrix product
