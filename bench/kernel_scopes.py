@@ -87,7 +87,11 @@ class Scopes:
             for _ in range(rng.choice((0, 0, 1, 2))):
                 left = [n for n in SIZES if n * prod(a.extent for a in bound) <= steps]  # type: ignore[misc]
                 bound += [axis(rng.choice(left), "r")]
-            monoids = ("max", "min") if dtype == "bool" or self.infinite else ("sum", "sum", "sum", "max", "min", "prod")
+            monoids = (
+                ("max", "min")
+                if dtype == "bool" or self.infinite
+                else ("sum", "sum", "sum", "max", "min", "prod")
+            )
             monoid = rng.choice(monoids)
             if monoid == "prod":  # in another order a product may overflow on its way
                 bound = [axis(min(a.extent, 3), "r") for a in bound[:1]]  # type: ignore[type-var]
@@ -107,7 +111,9 @@ class Scopes:
             return call("where", test, part(), part())
         if rng.random() < 0.07:
             other = rng.choice(TYPES)
-            if other != dtype and not (other.startswith("float") and dtype not in ("float32", "float64", "bool")):
+            if other != dtype and not (
+                other.startswith("float") and dtype not in ("float32", "float64", "bool")
+            ):
                 return call(f"to_{dtype}", part(other))
         if dtype == "bool":
             return self.test(depth, axes, steps)

@@ -114,7 +114,9 @@ def table(found: Sequence[Report], command: str) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--scopes", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int)
@@ -138,7 +140,8 @@ def main() -> int:
         if monotonic() > until:
             break
     title = "Every operator's every example" if given.operators else "Random expressions"
-    command = f"python bench/kernels.py {'--operators' if given.operators else f'--seed {given.seed} --scopes {given.scopes}'}"
+    options = "--operators" if given.operators else f"--seed {given.seed} --scopes {given.scopes}"
+    command = f"python bench/kernels.py {options}"
     section = [f"## {title}", "", *table(found, command)]
     with replacing(TABLE) as path:
         path.write_text("\n".join(_merged(title, section)))
@@ -150,7 +153,12 @@ def _merged(title: str, section: Sequence[str]) -> list[str]:
     text = TABLE.read_text() if TABLE.exists() else "# Generated kernels against the evaluator\n"
     head, *parts = text.rstrip("\n").split("\n## ")
     kept = [f"## {part}" for part in parts if not part.startswith(f"{title}\n")]
-    return [head.rstrip("\n"), "", *(line for part in kept for line in (*part.rstrip("\n").split("\n"), "")), *section]
+    return [
+        head.rstrip("\n"),
+        "",
+        *(line for part in kept for line in (*part.rstrip("\n").split("\n"), "")),
+        *section,
+    ]
 
 
 if __name__ == "__main__":

@@ -193,7 +193,9 @@ def test_mended(inputs: str, text: str, tmp_path: Path) -> None:
     scope = interned(parse(text, {x.name: x for x in tensors(types)}))
     case = Case(text, scope, types, arrays)
     work = lambda place: list(findings(case, [(place, 2, False)], Random(0)))  # noqa: E731
-    assert [f for found in in_a_process(work, [0, 1], tmp_path) for f in found if f.verdict != "refused"] == []
+    assert [
+        f for found in in_a_process(work, [0, 1], tmp_path) for f in found if f.verdict != "refused"
+    ] == []
 
 
 def test_reasons_are_clear() -> None:

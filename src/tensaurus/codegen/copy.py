@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from tensaurus.algebra.affine import coefficients
 from tensaurus.algebra.expr import Body, Const, Read, Tensor, axis
-from tensaurus.algebra.size import Axis, Size, floordiv, interval, mod, polynomial, substitute
+from tensaurus.algebra.size import Atom, Axis, Size, floordiv, interval, mod, polynomial, substitute
 from tensaurus.algebra.walk import rebuilt
 from tensaurus.codegen.stage import Stage
 
@@ -40,7 +40,8 @@ def copied(
     """The copies of what a read reads, each of the one before, and the stage reading the last of them.
 
     One has the edges, and one the phases and the order.  They hold what the last vector, one of `width`
-    elements, reads beyond its axis.  None where an index is not affine, or where the vector lies along several
+    elements, reads beyond its axis.  None where an index is not affine, or where the vector lies along
+    several
     dimensions.
     """
     axes = (*stage.axes, *stage.reduced)
@@ -53,7 +54,7 @@ def copied(
         return None
     made: list[Stage] = []
     moved = read
-    filled = {vector: polynomial(axis(-(-_number(vector.extent) // width) * width))}
+    filled: dict[Atom, Size] = {vector: polynomial(axis(-(-_number(vector.extent) // width) * width))}
     lows, counts = zip(*(_range(substitute(index, filled)) for index in read.indices), strict=True)
     turned = bool(along) and (along[0] != len(forms) - 1 or steps[along[0]] > NARROW)
     # a phase ends where the longest does: what nobody reads there is in the copy, too
@@ -100,7 +101,12 @@ def _padded(read: Read, lows: Sequence[int], spans: Sequence[int], name: str) ->
 
 
 def _turned(
-    read: Read, order: Sequence[int], steps: Sequence[int], lows: Sequence[int], counts: Sequence[int], name: str
+    read: Read,
+    order: Sequence[int],
+    steps: Sequence[int],
+    lows: Sequence[int],
+    counts: Sequence[int],
+    name: str,
 ) -> Stage:
     """The dimensions in this order, each in as many phases as it has steps."""
     assert isinstance(read.source, Tensor)

@@ -67,7 +67,7 @@ def lower(
     params = []
     for x in inputs:
         param = hl.ImageParam(halide_type(x.dtype), len(x.shape), x.name)
-        dense(param, [int(n) for n in x.shape])  # type: ignore[call-overload]
+        dense(param, [n for n in x.shape if isinstance(n, int)])
         params.append(param)
     found = Lowered(params, sources={p.name(): p for p in params})
     for stage in stages:
@@ -111,7 +111,9 @@ def _filled(stage: Stage, func: hl.Func, lowered: Lowered) -> bool:
     A choice within a vector is three times slower (measured).
     """
     body = stage.body
-    if not (isinstance(body, Read) and body.outside is not None and isinstance(body.source, Tensor) and stage.axes):
+    if not (isinstance(body, Read) and isinstance(body.source, Tensor) and stage.axes):
+        return False
+    if body.outside is None:
         return False
     form = slopes(body.indices[-1], stage.axes)
     last = stage.axes[-1]
@@ -124,7 +126,8 @@ def _filled(stage: Stage, func: hl.Func, lowered: Lowered) -> bool:
     if first == 0 and end == extent(last) or end <= first:
         return False
     terms = Terms(lowered)
-    func[tuple(lowered.variables[a] for a in reversed(stage.axes))] = terms.body(body.outside, stage.tensor.dtype)
+    place = tuple(lowered.variables[a] for a in reversed(stage.axes))
+    func[place] = terms.body(body.outside, stage.tensor.dtype)
     row = hl.RDom([(first, end - first)]).x
     inner = axis(end - first, "row")
     moved = replace_axes(body, {last: polynomial(inner) + first})
@@ -141,7 +144,7 @@ def _reciprocal(value: Any) -> bool:
 
 
 def _remainder(size: Size) -> tuple[int, Size, int, Size] | None:
-    """(m, t, k, rest) where the size is rest + m * (t % k): Halide bounds a remainder as one, and no difference."""
+    """(m, t, k, rest) where the size is rest + m * (t % k): of a remainder Halide has bounds."""
     terms = terms_of(size)
     for factors, coefficient in terms:
         match factors:
@@ -166,13 +169,14 @@ class Terms:
             case Const(value) if isinstance(value, Poly):
                 return hl.cast(halide_type(dtype), self.size(value))
             case Const(value):
-                return constant(value, dtype)
+                return constant(value, dtype)  # type: ignore[arg-type]
             case Read():
                 return self.read(body, dtype)
             case Call(fn, args):
                 return self.call(fn, args, dtype)
             case Select(guard, then, other):
-                return expression("where", [self.guard(guard), self.body(then, dtype), self.body(other, dtype)], dtype)
+                sides = [self.body(then, dtype), self.body(other, dtype)]
+                return expression("where", [self.guard(guard), *sides], dtype)
         raise TypeError(type(body))
 
     def summand(self, body: Body, dtype: str) -> hl.Expr:
@@ -190,9 +194,10 @@ class Terms:
     def call(self, fn: str, args: Sequence[Body], dtype: str) -> hl.Expr:
         kinds = operand_dtypes(fn, args, dtype)
         own = kinds[-1]
-        if fn == "div" and own.startswith("float") and isinstance(args[1], Const) and _reciprocal(args[1].value):
+        divisor = args[1].value if fn == "div" and isinstance(args[1], Const) else None
+        if own.startswith("float") and isinstance(divisor, (int, Fraction)) and _reciprocal(divisor):
             # one rounding more than the quotient's own
-            fn, args = "mul", (args[0], Const(1 / Fraction(args[1].value)))
+            fn, args = "mul", (args[0], Const(1 / Fraction(divisor)))
         parts = [self.part(a, kind) for a, kind in zip(args, kinds, strict=True)]
         if not any(isinstance(part, hl.Expr) for part in parts):
             parts[0] = constant(parts[0], kinds[0])
@@ -213,10 +218,11 @@ class Terms:
     def read(self, read: Read, dtype: str) -> hl.Expr:
         source, indices = read.source, read.indices
         if isinstance(source, Table):
-            target, shape = self.table(source, dtype), source.shape
+            target: Any = self.table(source, dtype)
         else:
             assert isinstance(source, Tensor)
-            target, shape = self.lowered.sources[source.name], source.shape
+            target = self.lowered.sources[source.name]
+        shape = source.shape
         own = source.dtype if isinstance(source, Tensor) else dtype
         if 0 in shape:  # nothing is read
             return self.body(neutral("sum", own) if read.outside is None else read.outside, own)

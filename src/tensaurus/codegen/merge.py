@@ -118,7 +118,7 @@ def _runs(count: int, joined: Any) -> list[list[int]]:
 
 def _shape(tensor: Tensor, pairs: set[Pair]) -> tuple[Size, ...]:
     runs = _runs(len(tensor.shape), lambda d: (tensor.name, d) in pairs)
-    return tuple(prod(tensor.shape[d] for d in run) for run in runs)  # type: ignore[misc]
+    return tuple(prod(tensor.shape[d] for d in run) for run in runs)
 
 
 def _stage(stage: Stage, pairs: set[Pair], reduced: set[Pair], shapes: dict[str, Tensor]) -> Stage:

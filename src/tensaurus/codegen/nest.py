@@ -1,6 +1,7 @@
 """Which stages share one nest of loops: a reduction with what is computed of it at once, or neither.
 
-A reduction whose only reader reads it place by place is finished in that reader's loops; what computes little is
+A reduction whose only reader reads it place by place is finished in that reader's loops; what computes
+little is
 computed again in each of its readers, and what moves or costs much is stored.
 """
 
@@ -22,7 +23,9 @@ CHEAP = RING - {"div"} | ORDER  # functions that take no longer than a read
 
 @dataclass(frozen=True)
 class Nest:
-    """`output` is stored; `main` is the reduction that it finishes, itself perhaps; others are put in them."""
+    """`output` is stored; `main` is the reduction that it finishes, itself perhaps; others are put in
+    them.
+    """
 
     output: Stage
     main: Stage | None
@@ -72,7 +75,9 @@ def _dear(stage: Stage) -> bool:
 
 
 def rows(stages: Sequence[Stage], found: Sequence[Nest]) -> int:
-    """How many leading axes of the output all nests share: each reads what it reads of others in its own row."""
+    """How many leading axes of the output all nests share: each reads what it reads of others in its own
+    row.
+    """
     stored = {nest.output.tensor.name for nest in found}
     inner = [nest.main for nest in found if nest.main is not None]
     output = found[-1].output

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tensaurus.algebra.expr import Body, Call, Read, Tensor, axis
-from tensaurus.algebra.size import Axis, Size, polynomial
+from tensaurus.algebra.size import Atom, Axis, Size, polynomial
 from tensaurus.algebra.walk import replace_axes
 from tensaurus.codegen.stage import Stage, extent
 
@@ -23,7 +24,7 @@ COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
 @dataclass(frozen=True)
 class Partial:
-    """The stages that stand for a reduction: `sums` in vectors, `rest` what no vector fills, then the halves."""
+    """What stands for a reduction: `sums` in vectors, `rest` what no vector fills, then the halves."""
 
     sums: Stage | None
     rest: Stage | None
@@ -44,7 +45,9 @@ def partial(stage: Stage, along: Axis, width: int) -> Partial:
     def summed(place: Size, axes: tuple[Axis, ...], reduced: tuple[Axis, ...], suffix: str) -> Stage:
         own = tuple(axis(extent(a)) for a in stage.axes)
         inner = tuple(axis(extent(a), "r") for a in others)
-        values = dict(zip((*stage.axes, *others), map(polynomial, (*own, *inner)), strict=True))
+        values: dict[Atom, Any] = dict(
+            zip((*stage.axes, *others), map(polynomial, (*own, *inner)), strict=True)
+        )
         body = replace_axes(stage.body, {**values, along: place})
         tensor = _tensor(stage, f"{name}_{suffix}", axes)
         return Stage(tensor, (*own, *axes), body, (*inner, *reduced), stage.monoid)

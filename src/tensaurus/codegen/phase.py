@@ -1,4 +1,4 @@
-"""Strides taken out of guards: what is computed of every s-th element becomes dense, one phase of s beside another.
+"""Strides taken out of guards: what is computed of every s-th element becomes dense, s phases side by side.
 
     s[i:8] = sum[r:4] (x[(i + r) // 2] if (i + r) % 2 == 0) * w[r]
  -> s[i:4, p:2] = sum[r:3] (x[i + r] * w[2*r - p] if 0 <= 2*r - p < 4)
@@ -46,7 +46,9 @@ def phased(stages: Sequence[Stage]) -> tuple[Stage, ...]:
 
 
 def _splits(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Axis, int, Axis]]:
-    """(stage, axis, s, reduced axis): a guard holds at each s-th place of the reduced axis only, by the axis."""
+    """(stage, axis, s, reduced axis): a guard holds at each s-th place of the reduced axis only, by the
+    axis.
+    """
     for stage in stages:
         for guard in _guards(stage) if stage.reduced else ():
             if not _vanishes(stage, stage.body, guard):
@@ -84,7 +86,7 @@ def _aligned(guard: Size, low: Axis, r: Axis, step: int) -> Size | None:
     """The place of the reduced axis, in steps, at which the guard always holds, and at no other."""
     whole = axis(1, "q")  # no bound of it is used
     for slope in range(step):
-        places = [polynomial(low) * -slope + offset for offset in range(step)]
+        places: list[Size] = [polynomial(low) * -slope + offset for offset in range(step)]
         values = [substitute(guard, {r: polynomial(whole) * step + place}) for place in places]
         ends = [interval(value) for value in values]
         if any(whole in atoms(v) for v in values) or not all(isinstance(n, int) for end in ends for n in end):
@@ -96,7 +98,7 @@ def _aligned(guard: Size, low: Axis, r: Axis, step: int) -> Size | None:
 
 
 def _vanishes(stage: Stage, body: Body, guard: Size) -> bool:
-    """Whether a part of the stage's body is the neutral element of its monoid wherever the guard does not hold."""
+    """Whether a part of the stage's body is its monoid's neutral element wherever the guard does not hold."""
     match body:
         case Const():
             return body == neutral(stage.monoid, stage.tensor.dtype)
@@ -125,11 +127,11 @@ def _split(stages: Sequence[Stage], stage: Stage, a: Axis, step: int, r: Axis | 
     for old in stages:
         body, axes = old.body, old.axes
         reduced = old.reduced
-        split = chosen_axes.get(old.tensor.name)
-        if split is not None:
-            high, low = axis(extent(split) // step), axis(step, "p")
-            place = axes.index(split)
-            body = replace_axes(body, {split: polynomial(high) * step + polynomial(low)})
+        whole = chosen_axes.get(old.tensor.name)
+        if whole is not None:
+            high, low = axis(extent(whole) // step), axis(step, "p")
+            place = axes.index(whole)
+            body = replace_axes(body, {whole: polynomial(high) * step + polynomial(low)})
             axes = (*axes[:place], high, low, *axes[place + 1 :])
             tensor = replace(old.tensor, shape=tuple(b.extent for b in axes))
             tensors[old.tensor.name] = tensor, place
@@ -218,4 +220,6 @@ def _read_split(body: Body, tensors: dict[str, tuple[Tensor, int]], step: int) -
         index = body.indices[place]
         digits = (floordiv(index, step), mod(index, step))
         body = Read(tensor, (*body.indices[:place], *digits, *body.indices[place + 1 :]), body.outside)
-    return rebuilt(body, lambda inner: _read_split(inner, tensors, step), lambda size: with_reads(size, changed))
+    return rebuilt(
+        body, lambda inner: _read_split(inner, tensors, step), lambda size: with_reads(size, changed)
+    )

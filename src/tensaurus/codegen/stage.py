@@ -53,7 +53,9 @@ NEUTRAL = {"sum": 0, "prod": 1, "max": float("-inf"), "min": float("inf")}
 
 @dataclass(frozen=True)
 class Stage:
-    """tensor[axes] = body, or its reduction over the axes `reduced`; the body has neither scopes nor reductions."""
+    """tensor[axes] = body, or its reduction over the axes `reduced`; the body has neither scopes nor
+    reductions.
+    """
 
     tensor: Tensor
     axes: tuple[Axis, ...]
@@ -78,7 +80,9 @@ def extent(a: Axis) -> int:
 
 
 def operand_dtypes(fn: str, args: Sequence[Body], dtype: str) -> tuple[str, ...]:
-    """The types of a function's arguments where the result is of this type: literals adapt to what they meet."""
+    """The types of a function's arguments where the result is of this type: literals adapt to what they
+    meet.
+    """
     kinds = [literal_dtype(a) for a in (args[1:] if fn == "where" else args)]
     own = next((k for k in kinds if k not in DEFAULTS), None)
     if own is None:
@@ -115,7 +119,9 @@ class _Staging:
         return tuple(self.stages)
 
     def scope(self, scope: Scope, last: bool) -> Tensor | Scope:
-        """The tensor that a stage computes; or the scope itself, over tensors, where it only moves elements."""
+        """The tensor that a stage computes; or the scope itself, over tensors, where it only moves
+        elements.
+        """
         # axes of their own: equal axes stand in many scopes
         values: dict[Atom, Any] = {a: 0 if a.extent == 1 else polynomial(axis(a.extent)) for a in scope.axes}
         axes = tuple(b for a in scope.axes if isinstance(b := _only(values[a]), Axis))
@@ -245,7 +251,8 @@ def _substituted(body: Body, values: Mapping[Atom, Any]) -> Body:
 def _moves(body: Body) -> bool:
     """Whether it is put in its readers: an element of a source, or a constant.
 
-    A choice of which element (a concatenation) stays, as a reader whose vectors cross it would choose for each
+    A choice of which element (a concatenation) stays, as a reader whose vectors cross it would choose for
+    each
     element; but one by a remainder goes, as phases (`codegen.phase`) take it out of the reader.
     """
     match body:

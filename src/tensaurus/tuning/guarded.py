@@ -32,4 +32,5 @@ def guarded(shape: Sequence[int], dtype: Any, last: bool = True, alignment: int 
         if _protect(memory.ctypes.data + page, PAGE, NOBODY):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     start = PAGE + ((inside - size) // alignment * alignment if last else 0)
-    return memory[start : start + size].view(dtype).reshape(shape)
+    found: np.ndarray[Any, Any] = memory[start : start + size].view(dtype).reshape(shape)
+    return found

@@ -16,21 +16,18 @@ from tensaurus.codegen.compile import jit, tensors
 from tensaurus.codegen.sketch import parse
 from tensaurus.graph.data import numpy_dtype
 from tensaurus.ops import TensorType
+from tensaurus.tuning.guarded import guarded
 
 __all__ = ["Trials", "aligned"]
 
+ALIGNMENT = 64
 FEWEST, MOST = 3, 400  # runs of one timing
 TOLERANCE = 1e-4  # of the largest magnitude: one schedule of many; the model's own check has the last word
 
 
 def aligned(shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
-    """Memory as runtimes give it, at a multiple of 64 bytes."""
-    count = int(np.prod(shape, dtype=np.int64))
-    size = np.dtype(dtype).itemsize
-    memory = np.zeros(count * size + 64, np.uint8)
-    start = -memory.ctypes.data % 64
-    found: np.ndarray[Any, Any] = memory[start : start + count * size].view(dtype).reshape(shape)
-    return found
+    """Memory as runtimes give it, at a multiple of 64 bytes; behind it a page that nobody may touch."""
+    return guarded(shape, dtype, alignment=ALIGNMENT)
 
 
 class Trials:
@@ -64,14 +61,20 @@ class Trials:
 
     def right(self, schedule: str) -> str:
         """What is wrong with what the kernel computes, "" where nothing is."""
-        run = jit(self.scope, self.types, parse(schedule), self.cpu)(self.arrays, self.result)
-        self.result.view(np.uint8)[...] = 0xFF  # NaN, and no number that an expression is likely to have
-        run()
+        bound = jit(self.scope, self.types, parse(schedule), self.cpu)
+        for last in (False, True):  # a page that nobody may touch before each array, then behind it
+            arrays = [guarded(array.shape, array.dtype, last) for array in self.arrays]
+            for array, values in zip(arrays, self.arrays, strict=True):
+                array[...] = values
+            got = guarded(self.result.shape, self.result.dtype, last)
+            # NaN, and no number that an expression is likely to have
+            got.reshape(-1).view(np.uint8)[...] = 0xFF
+            bound(arrays, got)()
         if self.expected is None:
             pairs = zip(tensors(self.types), self.arrays, strict=True)
-            values = {x: a.astype(np.float64) if a.dtype.kind == "f" else a for x, a in pairs}
-            self.expected = interpret(self.scope, values, Reals())
-        wanted, got = self.expected, self.result
+            lifted = {x: a.astype(np.float64) if a.dtype.kind == "f" else a for x, a in pairs}
+            self.expected = interpret(self.scope, lifted, Reals())
+        wanted = self.expected
         if wanted.dtype.kind != "f" or got.dtype.kind != "f":
             return "" if np.array_equal(wanted, got) else "other integers than the expression's"
         if wanted.size == 0:
