@@ -66,7 +66,9 @@ def _finishes(reader: Stage, stage: Stage) -> bool:
     return all(
         body.indices == own and body.source.shape == reader.tensor.shape
         for body in bodies(reader.body)
-        if isinstance(body, Read) and isinstance(body.source, Tensor) and body.source.name == stage.tensor.name
+        if isinstance(body, Read)
+        and isinstance(body.source, Tensor)
+        and body.source.name == stage.tensor.name
     )
 
 
@@ -89,7 +91,8 @@ def rows(stages: Sequence[Stage], found: Sequence[Nest]) -> int:
         if stage.reduced and stage not in inner:
             return 0
         for body in bodies(stage.body):
-            if isinstance(body, Read) and isinstance(body.source, Tensor) and body.source.name.startswith("s"):
+            source = body.source if isinstance(body, Read) else None
+            if isinstance(body, Read) and isinstance(source, Tensor) and source.name.startswith("s"):
                 alike = 0
                 for index, a in zip(body.indices, stage.axes, strict=False):
                     if index != polynomial(a):
