@@ -86,8 +86,13 @@ def operand_dtypes(fn: str, args: Sequence[Body], dtype: str) -> tuple[str, ...]
     kinds = [literal_dtype(a) for a in (args[1:] if fn == "where" else args)]
     own = next((k for k in kinds if k not in DEFAULTS), None)
     if own is None:
-        given = cast_target(fn) is None and FUNCTIONS[fn].result != "bool"
-        own = dtype if given else DEFAULTS["real" if "real" in kinds else "int"]
+        target = cast_target(fn)
+        if target is None and FUNCTIONS[fn].result != "bool":
+            own = dtype
+        elif target is not None and target.startswith("float"):
+            own = target  # rounded once
+        else:
+            own = DEFAULTS["real" if "real" in kinds else "int"]
     return ("bool", own, own) if fn == "where" else (own,) * len(args)
 
 
