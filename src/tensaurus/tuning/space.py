@@ -378,6 +378,7 @@ def _score(
             rounds *= -(-extent(axes[k]) // n)
         moved = operand.along(v)
         far = bool(moved) and (moved != [len(operand.forms) - 1] or operand.step(v) not in (0, 1))
-        cycles += elements * rounds * (2.0 if far else 0.3)
+        # a copy that no cache holds is written to memory and read again
+        cycles += elements * rounds * ((2.0 if far else 0.3) + (0.0 if 4 * elements <= L2 else 0.5))
     shape = Shape(tuple(map(extent, axes)), main.points)
     return cycles * share(sketch, shape, core.threads)
