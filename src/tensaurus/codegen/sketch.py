@@ -117,7 +117,10 @@ def show(schedule: Schedule) -> str:
 
 def parse(text: str) -> Schedule:
     """The schedule of a text.  Raises ValueError."""
-    return tuple(map(_sketch, filter(None, text.split("; "))))
+    try:
+        return tuple(map(_sketch, filter(None, text.split("; "))))
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"no schedule: {text!r}") from error
 
 
 def _sketch(text: str) -> Pack | Sketch:

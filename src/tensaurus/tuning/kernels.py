@@ -13,6 +13,7 @@ from tensaurus.algebra.expr import Scope
 from tensaurus.codegen.compile import compiled
 from tensaurus.codegen.kernel import Kernel
 from tensaurus.codegen.sketch import show
+from tensaurus.errors import TensaurusError
 from tensaurus.graph.node import Node
 from tensaurus.ops import TensorType
 from tensaurus.ops.eop import eop
@@ -74,6 +75,6 @@ class Kernels:
             kernel = compiled(scope, types, output, schedule, self.tuner.cpu)
             self.schedules[kernel.name] = show(schedule)
             return kernel
-        except (HalideError, ValueError, NotImplementedError) as error:
+        except (HalideError, ValueError, NotImplementedError, TensaurusError) as error:
             self.dropped[str(error).splitlines()[0]] = None
             return None

@@ -30,28 +30,35 @@ class Runner:
     def take(self, scope: str, types: Sequence[TensorType], output: TensorType) -> None:
         """The expression, as text, and what it reads and makes."""
         self._task = scope, tuple(types), output
-        for child in (*self._single, self._whole):
-            if child is not None:
+        ready = [child for child in (*self._single, self._whole) if child is not None and child.alive]
+        try:
+            for child in ready:
                 child.begin("take", *self._task)
-        for child in (*self._single, self._whole):
-            if child is not None:
+            for child in ready:
                 child.finish()
+        except BaseException as error:
+            self.close()  # they are started again where they are needed
+            if not isinstance(error, ChildError):
+                raise
 
     def times(self, schedules: Sequence[str], seconds: float) -> list[float]:
         """Seconds of a run of each on one thread, timed for so long; infinite where one fails.
 
         At most as many as there are threads.
         """
-        begun: list[Child] = []
-        for place, schedule in enumerate(schedules):
-            child = self._single[place] = self._ready(self._single[place], 1)
-            child.begin("time", schedule, seconds)
-            begun.append(child)
+        asked: list[Child | None] = []
         found = []
         try:
-            for asked in begun:
+            for place, schedule in enumerate(schedules):
                 try:
-                    found.append(float(asked.finish()))
+                    child = self._single[place] = self._ready(self._single[place], 1)
+                    child.begin("time", schedule, seconds)
+                    asked.append(child)
+                except ChildError:
+                    asked.append(None)
+            for answering in asked:
+                try:
+                    found.append(inf if answering is None else float(answering.finish()))
                 except ChildError:
                     found.append(inf)
         except BaseException:

@@ -8,7 +8,7 @@ are timed again, longer and on all threads, and the fastest of these that comput
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from importlib.metadata import version
@@ -89,9 +89,7 @@ class Tuner:
             f" where {constants} {'is' if sum(fixed) == 1 else 'are'} constant" if constants else ""
         )
 
-    def _pools(
-        self, scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool]
-    ) -> Pools:
+    def _pools(self, scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool]) -> Pools:
         """The sketches of each nest, with nothing packed and with weights packed."""
         found = []
         for packed in ((), *((pack,) for pack in packs_of(scope, types, fixed, self.core))):
@@ -132,7 +130,8 @@ class Tuner:
             attempt(batch)
         while monotonic() - begin < seconds:
             leaders = sorted((s for s in times if times[s] < inf), key=lambda s: times[s])[:LEADERS]
-            if not (batch := list(islice(_near(leaders, pools, times), self.machine.threads))):
+            near = _unique(_near(leaders, pools, times))
+            if not (batch := list(islice(near, self.machine.threads))):
                 break
             attempt(batch)
         ranked = sorted((s for s in times if times[s] < inf), key=lambda s: (times[s], show(s)))[:LAST]
@@ -177,6 +176,15 @@ class Tuner:
 
 
 Pools: TypeAlias = Sequence[tuple[tuple[Pack, ...], Sequence[Sequence[Sketch]], Sequence[Shape]]]
+
+
+def _unique(items: Iterable[Schedule]) -> Iterator[Schedule]:
+    """Each once."""
+    met: set[Schedule] = set()
+    for item in items:
+        if item not in met:
+            met.add(item)
+            yield item
 
 
 def _form(workload: str) -> str:

@@ -1,0 +1,154 @@
+"""Schedules as text, their parts on several threads, and the tuner: what it keeps and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensaurus.algebra.expr import Scope, Tensor
+from tensaurus.algebra.intern import interned
+from tensaurus.algebra.text import parse as parse_scope
+from tensaurus.codegen.compile import operands
+from tensaurus.codegen.sketch import Block, Flat, Pack, Row, Schedule, loops, packs, parse, show
+from tensaurus.cost.database import Database
+from tensaurus.cost.machine import Machine
+from tensaurus.ops import TensorType
+from tensaurus.tuning.runner import Runner
+from tensaurus.tuning.space import Shape, share
+from tensaurus.tuning.tune import Tuner
+
+small = st.integers(0, 9)
+pairs = st.lists(st.tuples(small, st.integers(1, 99)), max_size=3).map(tuple)
+blocks = st.builds(
+    Block,
+    small,
+    st.integers(1, 16),
+    st.integers(1, 6),
+    pairs,
+    pairs,
+    st.lists(st.integers(0, 12), max_size=4, unique=True).map(tuple),
+    st.just(0),
+    st.lists(st.tuples(st.sampled_from(["x0", "x11", "s3"]), small), max_size=2).map(tuple),
+    st.integers(0, 3),
+)
+sketches = st.one_of(
+    blocks,
+    st.builds(Row, st.integers(1, 16), st.integers(1, 128), st.integers(0, 3)),
+    st.builds(Flat, st.integers(1, 16), st.integers(1, 8), st.integers(0, 3)),
+)
+packings = st.builds(Pack, st.sampled_from(["x1", "x10"]), small, st.integers(2, 16))
+
+
+@given(st.lists(packings, max_size=2), st.lists(sketches, min_size=1, max_size=3))
+def test_schedules_are_read_back_from_their_text(packed: list[Pack], sides: list[Block | Row | Flat]) -> None:
+    schedule: Schedule = (*packed, *sides)
+    assert parse(show(schedule)) == schedule
+    assert (*packs(schedule), *loops(schedule)) == schedule
+
+
+@pytest.mark.parametrize("text", ["block", "block(v=1)", "flat(u=x, p=1)", "roll(p=1)", "flat(u=4*16, p=1)x"])
+def test_what_is_no_schedule_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no schedule"):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    "sketch, threads, wanted",
+    [
+        (Flat(16, 1, 0), 2, 1.0),
+        (Flat(16, 1, 1), 2, 4 / 7),
+        (Flat(16, 1, 2), 3, 12 / 35),
+        (Block(1, 16, tile=((0, 4),), parallel=1), 2, 0.5),
+        (Block(1, 16, tile=((0, 7),), parallel=1), 2, 1.0),
+        (Row(16, 64, 1), 8, 1 / 7),
+    ],
+)
+def test_the_busiest_thread_has_its_tasks_of_all(
+    sketch: Block | Row | Flat, threads: int, wanted: float
+) -> None:
+    assert share(sketch, Shape((7, 5), 35), threads) == pytest.approx(wanted)
+
+
+# ----------------------------------------------------------------------------------------- the tuner
+
+
+def scope_of(text: str, *types: TensorType) -> Scope:
+    named = {f"x{k}": Tensor(f"x{k}", kind.shape, kind.dtype) for k, kind in enumerate(types)}
+    return interned(parse_scope(text, named))
+
+
+WIDE = TensorType("float32", (32, 24))
+WEIGHTS = TensorType("float32", (32, 32))
+OUT = TensorType("float32", (32, 24))
+PRODUCT = "L[i:32, j:24](max(0, sum[r:32](mul(x1[i, r], x0[r, j]))))"
+
+
+@pytest.fixture
+def tuner(tmp_path: Path) -> Iterator[Tuner]:
+    with Database(tmp_path / "times.db") as records:
+        made = Tuner(records, Machine.here(1), "native")
+        yield made
+        made.close()
+
+
+def test_a_schedule_is_found_once(tuner: Tuner) -> None:
+    scope, types = scope_of(PRODUCT, WIDE, WEIGHTS), (WIDE, WEIGHTS)
+    assert tuner.best(scope, types, OUT, 0.0) is None and tuner.tried == 0
+    first = tuner.best(scope, types, OUT, 0.5)
+    assert first is not None and tuner.tried > 0
+    tried = tuner.tried
+    assert tuner.best(scope, types, OUT, 0.5) == first and tuner.tried == tried
+    rows = tuner.measured(scope, types)
+    assert rows[0].schedule == show(first) and all(0 < row.seconds < inf for row in rows)
+
+
+def test_constants_are_packed_and_others_never(tuner: Tuner) -> None:
+    scope, types = scope_of(PRODUCT, WIDE, WEIGHTS), (WIDE, WEIGHTS)
+    pools = tuner._pools(scope, types, (False, True))
+    assert [packed for packed, _, _ in pools] == [(), (Pack("x1", 0, tuner.core.lanes("float32")),)]
+    assert [packed for packed, _, _ in tuner._pools(scope, types, (False, False))] == [()]
+    packed = pools[1][0]
+    kinds, own, packing = operands(scope, types, packed)
+    lanes = tuner.core.lanes("float32")
+    assert kinds == (WIDE, TensorType("float32", (32 // lanes, 32, lanes)))
+    assert own is not scope and [p is not None for p in packing] == [False, True]
+
+
+def test_what_computes_other_numbers_is_no_schedule(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
+    scope, types = scope_of(PRODUCT, WIDE, WEIGHTS), (WIDE, WEIGHTS)
+    monkeypatch.setattr(Runner, "wrong", lambda self, schedule: "other numbers")
+    assert tuner.best(scope, types, OUT, 0.3) is None
+    assert tuner.measured(scope, types) == []
+
+
+def test_a_process_that_dies_is_replaced(tuner: Tuner) -> None:
+    scope, runner = scope_of(PRODUCT, WIDE, WEIGHTS), tuner.runner
+    good = show(next(iter(tuner._pools(scope, (WIDE, WEIGHTS), ())))[1][0][:1])  # type: ignore[arg-type]
+    runner.take(PRODUCT, (WIDE, WEIGHTS), OUT)
+    assert runner.times([good], 0.01)[0] < inf
+    child = runner._single[0]
+    assert child is not None
+    child._process.kill()
+    child._process.wait()
+    runner.take(PRODUCT, (WIDE, WEIGHTS), OUT)
+    assert runner.times([good], 0.01)[0] < inf
+    assert runner.times(["flat(u=1*16, p=0); flat(u=1*16, p=0)"], 0.01) == [inf]  # of another expression
+    assert runner.wrong(good) == ""
+    assert "sketches for" in runner.wrong("flat(u=1*16, p=0); flat(u=1*16, p=0)")
+
+
+def test_expressions_of_other_sizes_are_alike(tuner: Tuner) -> None:
+    scope, types = scope_of(PRODUCT, WIDE, WEIGHTS), (WIDE, WEIGHTS)
+    winner = tuner.best(scope, types, OUT, 0.3)
+    assert winner is not None
+    more = TensorType("float32", (32, 48))
+    text = PRODUCT.replace("j:24", "j:48")
+    other = tuner._workload(scope_of(text, more, WEIGHTS), (more, WEIGHTS), ())
+    assert tuner._similar(other) == [winner]
+    softmax = tuner._workload(scope_of("L[i:32](max[r:24](x0[i, r]))", WIDE), (WIDE,), ())
+    assert tuner._similar(softmax) == []
