@@ -677,7 +677,8 @@ class Seconds:
 def test_a_search_measures_no_more_kernels_than_it_may(ration: int) -> None:
     whole = small(residual)
     seconds = Seconds()
-    search = Saturation(whole_library(), Rationed(seconds, ration), [quick_extractor], finders=[Fuse()])
+    costs = Rationed(seconds, lambda: sum("eop" in text for text in seconds.times) < ration)
+    search = Saturation(whole_library(), costs, [quick_extractor], finders=[Fuse()])
     best = search.run(whole).candidates[0].program
     kernels = {n.attrs for n in best.active if n.op is EOP}
     measured = [text for text in seconds.times if "eop" in text]
@@ -702,7 +703,7 @@ def test_what_is_known_costs_no_ration() -> None:
     )
     plain, seconds = Piece.of(node("Relu", x)), Seconds()
     seconds.measure(first)
-    costs = Rationed(seconds, 0)
+    costs = Rationed(seconds, lambda: False)
     assert costs.known(first) == costs.measure(first) == 0.1
     assert costs.known(second) == costs.measure(second) == inf and costs.estimate(second) == 0.05
     assert costs.known(plain) is None and costs.measure(plain) == 1.0
