@@ -136,7 +136,8 @@ class Tuner:
             attempt(batch)
         ranked = sorted((s for s in times if times[s] < inf), key=lambda s: (times[s], show(s)))[:LAST]
         decided = {schedule: self.runner.decided(show(schedule), LONGER) for schedule in ranked}
-        best = sorted((s for s in ranked if decided[s] < inf), key=lambda s: decided[s])
+        # the order of `measured`: a tie must not be another schedule in the next run
+        best = sorted((s for s in ranked if decided[s] < inf), key=lambda s: (decided[s], show(s)))
         winner = next((s for s in best if not self.runner.wrong(show(s))), None)
         if winner is None:
             return None
