@@ -29,9 +29,8 @@ def slopes(index: Size, axes: Sequence[Axis]) -> dict[Axis, int] | None:
     form = coefficients(index, axes)
     if form is None or not isinstance(form[1], int):
         return None
-    return {a: c for a, c in form[0].items() if isinstance(c, int)} if len(form[0]) == sum(
-        isinstance(c, int) for c in form[0].values()
-    ) else None
+    numbers = {a: c for a, c in form[0].items() if isinstance(c, int)}
+    return numbers if len(numbers) == len(form[0]) else None
 
 
 def copied(
@@ -41,8 +40,7 @@ def copied(
 
     One has the edges, and one the phases and the order.  They hold what the last vector, one of `width`
     elements, reads beyond its axis.  None where an index is not affine, or where the vector lies along
-    several
-    dimensions.
+    several dimensions.
     """
     axes = (*stage.axes, *stage.reduced)
     forms = [slopes(index, axes) for index in read.indices]

@@ -21,11 +21,9 @@ from tensaurus.algebra.walk import replace_axes
 from tensaurus.codegen.copy import slopes
 from tensaurus.codegen.errors import Unlowered
 from tensaurus.codegen.functions import constant, expression, halide_type
-from tensaurus.codegen.stage import Stage, extent, free_axes, neutral, operand_dtypes
+from tensaurus.codegen.stage import COMBINE, Stage, extent, free_axes, neutral, operand_dtypes
 
 __all__ = ["LARGEST", "Lowered", "lower"]
-
-COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
 LARGEST = 2**31 - 1  # of what places and sizes are computed in
 

@@ -11,10 +11,10 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
-from tensaurus.algebra.expr import Body, Looked, Read, Tensor, axis
-from tensaurus.algebra.size import Axis, Size, atoms, polynomial
+from tensaurus.algebra.expr import Body, Read, Tensor, axis
+from tensaurus.algebra.size import Axis, Size, polynomial
 from tensaurus.algebra.walk import bodies, rebuilt, sizes
-from tensaurus.codegen.stage import Stage, extent
+from tensaurus.codegen.stage import Stage, axes_in, extent
 
 __all__ = ["merged"]
 
@@ -77,10 +77,10 @@ def _split_by(
                     if e == polynomial(a) and f == polynomial(b) and (body.source.name, place) in pairs:
                         whole |= {place, place + 1}
                         for d, other in enumerate(body.indices):
-                            if d not in (place, place + 1) and {a, b} & set(_axes(other)):
+                            if d not in (place, place + 1) and {a, b} & set(axes_in(other)):
                                 yield {(a, b)}
             for d, index in enumerate(body.indices):
-                inside = set(_axes(index))
+                inside = set(axes_in(index))
                 for a, b in good:
                     paired = any(
                         d in (p, p + 1)
@@ -93,16 +93,8 @@ def _split_by(
                     if {a, b} & inside and not paired:
                         yield {(a, b)}
         else:
-            inside = {x for size in sizes(body) for x in _axes(size)}
+            inside = {x for size in sizes(body) for x in axes_in(size)}
             yield {pair for pair in good if set(pair) & inside}
-
-
-def _axes(size: Size) -> Iterator[Axis]:
-    for atom in atoms(size):
-        if isinstance(atom, Axis):
-            yield atom
-        elif isinstance(atom, Looked):
-            yield from (a for index in atom.read.indices for a in _axes(index))
 
 
 def _runs(count: int, joined: Any) -> list[list[int]]:

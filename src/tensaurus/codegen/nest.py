@@ -80,7 +80,7 @@ def rows(stages: Sequence[Stage], found: Sequence[Nest]) -> int:
     """How many leading axes of the output all nests share: each reads what it reads of others in its own
     row.
     """
-    stored = {nest.output.tensor.name for nest in found}
+    computed = {stage.tensor.name for stage in stages}
     inner = [nest.main for nest in found if nest.main is not None]
     output = found[-1].output
     shared = min(len(nest.output.axes) for nest in found)
@@ -92,12 +92,11 @@ def rows(stages: Sequence[Stage], found: Sequence[Nest]) -> int:
             return 0
         for body in bodies(stage.body):
             source = body.source if isinstance(body, Read) else None
-            if isinstance(body, Read) and isinstance(source, Tensor) and source.name.startswith("s"):
+            if isinstance(body, Read) and isinstance(source, Tensor) and source.name in computed:
                 alike = 0
                 for index, a in zip(body.indices, stage.axes, strict=False):
                     if index != polynomial(a):
                         break
                     alike += 1
                 shared = min(shared, alike)
-    del stored
     return shared

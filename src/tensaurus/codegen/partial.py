@@ -15,11 +15,9 @@ from typing import Any
 from tensaurus.algebra.expr import Body, Call, Read, Tensor, axis
 from tensaurus.algebra.size import Atom, Axis, Size, polynomial
 from tensaurus.algebra.walk import replace_axes
-from tensaurus.codegen.stage import Stage, extent
+from tensaurus.codegen.stage import COMBINE, Stage, extent
 
 __all__ = ["Partial", "partial"]
-
-COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
 
 @dataclass(frozen=True)

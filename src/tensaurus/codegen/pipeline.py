@@ -55,7 +55,8 @@ def scheduled(
 ) -> tuple[Lowered, Any]:
     """Halide's functions, and the one of the output, with the loops of a schedule: a sketch for each nest.
 
-    Raises ValueError for a schedule of other stages, and halide.HalideError for loops that Halide refuses.
+    Raises ValueError for a schedule of other stages, and halide.HalideError for loops that Halide refuses:
+    `codegen.compile` makes Unlowered of both.
     """
     return _Scheduling(stages, inputs, schedule).whole()
 

@@ -17,14 +17,13 @@ __all__ = ["Loops", "block", "flat", "row"]
 
 EXACT = hl.TailStrategy.RoundUp
 INWARDS = hl.TailStrategy.ShiftInwards
-MASKED = hl.TailStrategy.PredicateStores
 
 
-def tail(size: int, factor: int, last: bool) -> Any:
-    """How a loop of steps that do not divide it ends; only an output may be computed twice."""
+def tail(size: int, factor: int) -> Any:
+    """How a loop of steps that do not divide it ends: its last step begins earlier, where there is room."""
     if size % factor == 0:
         return EXACT
-    return INWARDS if size >= factor and last else hl.TailStrategy.GuardWithIf
+    return INWARDS if size >= factor else hl.TailStrategy.GuardWithIf
 
 
 class Loops:
@@ -42,7 +41,7 @@ class Loops:
         if factor >= self.sizes[place]:
             return None
         outer, inner = self.fresh(), self.fresh()
-        self.func.split(self.axes[place], outer, inner, factor, tail(self.sizes[place], factor, True))
+        self.func.split(self.axes[place], outer, inner, factor, tail(self.sizes[place], factor))
         self.axes[place], self.sizes[place] = inner, factor
         return outer
 
@@ -138,7 +137,7 @@ def _copy(stage: Stage, lowered: Lowered, lanes: int, reader: Any, level: Any | 
         func.vectorize(variables[0], lanes, EXACT)
     elif level is None:  # all of it, so that as many as there are vectors are
         size = extent(stage.axes[-1])
-        func.bound(variables[0], 0, size).vectorize(variables[0], lanes, tail(size, lanes, True))
+        func.bound(variables[0], 0, size).vectorize(variables[0], lanes, tail(size, lanes))
     else:
         func.vectorize(variables[0], lanes, hl.TailStrategy.GuardWithIf)
     if filled is not None:

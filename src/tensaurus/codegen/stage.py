@@ -16,6 +16,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+from tensaurus.algebra.domain import NEUTRAL
 from tensaurus.algebra.expr import (
     Body,
     Call,
@@ -45,10 +46,10 @@ from tensaurus.algebra.walk import (
     with_reads,
 )
 
-__all__ = ["Stage", "extent", "free_axes", "neutral", "operand_dtypes", "staged"]
+__all__ = ["COMBINE", "Stage", "axes_in", "extent", "free_axes", "neutral", "operand_dtypes", "staged"]
 
 DEFAULTS = {"int": "int64", "real": "float32"}
-NEUTRAL = {"sum": 0, "prod": 1, "max": float("-inf"), "min": float("inf")}
+COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}  # what a reduction does with two
 
 
 @dataclass(frozen=True)
@@ -271,15 +272,16 @@ def _moves(body: Body) -> bool:
 
 def free_axes(body: Body) -> set[Axis]:
     """The axes that it depends on, those that it binds excepted."""
-    found = {a for size in sizes(body) for a in _axes(size)}
+    found = {a for size in sizes(body) for a in axes_in(size)}
     for child in children(body):
         found |= free_axes(child)
     return found - set(body.axes) if isinstance(body, Reduce) else found
 
 
-def _axes(size: Size) -> Iterator[Axis]:
+def axes_in(size: Size) -> Iterator[Axis]:
+    """The axes of a size, those inside of indices that are read, too."""
     for atom in atoms(size):
         if isinstance(atom, Axis):
             yield atom
         elif isinstance(atom, Looked):
-            yield from (a for index in atom.read.indices for a in _axes(index))
+            yield from (a for index in atom.read.indices for a in axes_in(index))

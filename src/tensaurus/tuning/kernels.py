@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
-from halide import HalideError
-
 from tensaurus.algebra.expr import Scope
 from tensaurus.codegen.compile import compiled
 from tensaurus.codegen.kernel import Kernel
@@ -75,6 +73,6 @@ class Kernels:
             kernel = compiled(scope, types, output, schedule, self.tuner.cpu)
             self.schedules[kernel.name] = show(schedule)
             return kernel
-        except (HalideError, ValueError, NotImplementedError, TensaurusError) as error:
+        except (ValueError, TensaurusError) as error:
             self.dropped[str(error).splitlines()[0]] = None
             return None
