@@ -9,6 +9,8 @@ from typing import Any
 from tensaurus.algebra.expr import Scope, Tensor
 from tensaurus.algebra.printer import free_in
 from tensaurus.algebra.walk import reads
+from tensaurus.codegen.chain import chain
+from tensaurus.codegen.chain_loops import transform
 from tensaurus.codegen.copy import copied
 from tensaurus.codegen.errors import Unlowered
 from tensaurus.codegen.functions import halide_type
@@ -18,8 +20,9 @@ from tensaurus.codegen.nest import Nest, nests, rows
 from tensaurus.codegen.partial import Partial, partial
 from tensaurus.codegen.phase import phased
 from tensaurus.codegen.schedule import block, flat, row
-from tensaurus.codegen.sketch import Block, Flat, Row, Sketch
+from tensaurus.codegen.sketch import Block, Flat, Row, Sketch, Transform
 from tensaurus.codegen.stage import Stage, extent, free_axes, staged
+from tensaurus.codegen.transform import transformed
 
 __all__ = ["prepared", "scheduled"]
 
@@ -58,7 +61,30 @@ def scheduled(
     Raises ValueError for a schedule of other stages, and halide.HalideError for loops that Halide refuses:
     `codegen.compile` makes Unlowered of both.
     """
+    match schedule:
+        case (Transform() as sketch,):
+            return _chained(stages, inputs, sketch)
     return _Scheduling(stages, inputs, schedule).whole()
+
+
+def _chained(
+    stages: Sequence[Stage], inputs: Sequence[Tensor], sketch: Transform
+) -> tuple[Lowered, Any]:
+    """The loops of all stages of a chain."""
+    found = chain(stages)
+    if found is None or not len(sketch.block) == len(sketch.tile) == len(found.tiles):
+        raise ValueError("a sketch of another chain")
+    if extent(found.products.axes[found.lane]) != sketch.lanes * sketch.vectors:
+        raise ValueError("a sketch of weights that are packed in another way")
+    made = transformed(found, sketch.deep)
+    orders = {made.products.tensor.name: range(len(made.products.reduced))[::-1]}
+    lowered = lower(made.stages, inputs, orders)
+    func = lowered.funcs[made.output.tensor.name]
+    dense(func.output_buffer(), [extent(a) for a in made.output.axes])
+    for a in made.output.axes:
+        func.bound(lowered.variables[a], 0, extent(a))
+    transform(found, made, sketch, lowered)
+    return lowered, func
 
 
 class _Scheduling:

@@ -3,6 +3,7 @@
     block(v=2*16x2, u=0:7, t=1:8, k=2!1!0, c=x0@1, p=1)      a register block of an output
     row(w=64, p=1)                                           partial results of a reduction along a row
     flat(u=4, p=1)                                           one element after the other
+    transform(v=16x2, u=1:14, t=7:14, c=16, k=4, p=1)        a chain of combinations around products
     pack(x1=0/16)                                            weights in blocks, ahead of time
 
 Axes are places in the output of a nest or in the axes that its reduction reduces.
@@ -14,7 +15,7 @@ import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["Block", "Flat", "Pack", "Row", "Schedule", "Sketch", "loops", "packs", "parse", "show"]
+__all__ = ["Block", "Flat", "Pack", "Row", "Schedule", "Sketch", "Transform", "loops", "packs", "parse", "show"]
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,34 @@ class Flat:
 
 
 @dataclass(frozen=True)
+class Transform:
+    """All nests of a chain (`codegen.chain`) at once, tile by tile.
+
+    lanes, vectors  of the results, in one block
+    block           how many tiles a register block has, along each axis of tiles
+    tile            how many tiles are between two combinations before
+    deep            channels in one vector of these
+    unrolled        channels whose products are one straight line
+    parallel        1: blocks of tiles are one parallel loop; 2: blocks of results are
+    """
+
+    lanes: int
+    vectors: int
+    block: tuple[int, ...]
+    tile: tuple[int, ...]
+    deep: int
+    unrolled: int = 4
+    parallel: int = 0
+
+    @property
+    def text(self) -> str:
+        parts = [f"v={self.lanes}x{self.vectors}"]
+        parts += [f"u={':'.join(map(str, self.block))}", f"t={':'.join(map(str, self.tile))}"]
+        parts += [f"c={self.deep}", f"k={self.unrolled}", f"p={self.parallel}"]
+        return f"transform({', '.join(parts)})"
+
+
+@dataclass(frozen=True)
 class Pack:
     """An input of the kernel in blocks of `width` along one of its dimensions, the block's elements last."""
 
@@ -92,7 +121,7 @@ class Pack:
         return f"pack({self.tensor}={self.dimension}/{self.width})"
 
 
-Sketch: TypeAlias = Block | Row | Flat
+Sketch: TypeAlias = Block | Row | Flat | Transform
 Schedule: TypeAlias = tuple[Pack | Sketch, ...]  # what is packed, then a sketch for each nest
 
 
@@ -126,7 +155,7 @@ def parse(text: str) -> Schedule:
 def _sketch(text: str) -> Pack | Sketch:
     if of := re.fullmatch(r"pack\((\w+)=(\d+)/(\d+)\)", text):
         return Pack(of[1], int(of[2]), int(of[3]))
-    match = re.fullmatch(r"(block|row|flat)\((.*)\)", text)
+    match = re.fullmatch(r"(block|row|flat|transform)\((.*)\)", text)
     if match is None:
         raise ValueError(f"no sketch: {text!r}")
     values = dict(part.split("=") for part in match[2].split(", "))
@@ -137,6 +166,11 @@ def _sketch(text: str) -> Pack | Sketch:
     if match[1] == "row":
         width, lanes = values["w"].split("/")
         return Row(int(lanes), int(width), parallel)
+    if match[1] == "transform":
+        lanes, vectors = values["v"].split("x")
+        block, tile = (tuple(map(int, filter(None, values[key].split(":")))) for key in "ut")
+        deep, unrolled = int(values["c"]), int(values["k"])
+        return Transform(int(lanes), int(vectors), block, tile, deep, unrolled, parallel)
     vector, shape = values["v"].split("*")
     lanes, vectors = shape.split("x")
     order = re.findall(r"(\d+)([!.])", values.get("k", ""))

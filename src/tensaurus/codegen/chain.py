@@ -1,0 +1,225 @@
+"""Products between linear combinations: what a fast bilinear algorithm computes of two operands.
+
+    t[c, i, p]    = sum[a] B[p, a] * x[c, 4*i + a - 1]         combinations before, by literal tables
+    s[f, i, p]    = sum[c] t[c, i, p] * u[p, f, c]             the products, at each point
+    z[f, i, j]    = sum[p] A[j, p] * s[f, i, p]                combinations after
+    y[f, k]       = z[f, k // 4, k % 4] + b[f]                 the output, tile by tile
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tensaurus.algebra.expr import Body, Call, Const, Read, Select, Table, Tensor
+from tensaurus.algebra.size import Axis, floordiv, mod, polynomial
+from tensaurus.algebra.walk import reads, replace_axes
+from tensaurus.codegen.copy import slopes
+from tensaurus.codegen.stage import Stage, extent, free_axes
+
+__all__ = ["Chain", "Combination", "Tile", "chain", "written_out"]
+
+
+@dataclass(frozen=True)
+class Combination:
+    """stage[..., p, ...] = sum[a] table[p, a] * body, where p is the axis at `place`."""
+
+    stage: Stage
+    table: Table
+    place: int
+    body: Body
+
+
+@dataclass(frozen=True)
+class Tile:
+    """An axis of the products that says which tile: `size` elements each along `axis` of the output."""
+
+    place: int
+    axis: Axis
+    size: int
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The stages of one output.  Places are those in the axes of `products`, which combinations keep.
+
+    products  the sum over `channel` and others
+    moving    what it reads of the combinations before
+    weights   what it reads of an input, which no tile moves
+    results   the places of the axes that the weights alone have; `lane` is that of their last dimension
+    points    those that both have
+    tiles     those that the combinations before alone have, in their order
+    channel   the reduced axis that vectors of the combinations before lie along
+    read      what the output reads of the combinations after
+    """
+
+    before: tuple[Combination, ...]
+    products: Stage
+    moving: Read
+    weights: Read
+    after: tuple[Combination, ...]
+    output: Stage
+    results: tuple[int, ...]
+    lane: int
+    points: tuple[int, ...]
+    tiles: tuple[Tile, ...]
+    channel: Axis
+    read: Read
+
+
+def chain(stages: Sequence[Stage]) -> Chain | None:
+    """The stages as one chain; None where they are none."""
+    by_name = {stage.tensor.name: stage for stage in stages}
+    sums = [stage for stage in stages if stage.monoid == "sum" and _combination(stage) is None]
+    if len(sums) != 1 or stages[-1].reduced:
+        return None
+    products, output = sums[0], stages[-1]
+    place = stages.index(products)
+    before = [_combination(stage) for stage in stages[:place]]
+    after = [_combination(stage) for stage in stages[place + 1 : -1]]
+    if not before or not after or None in before or None in after:
+        return None
+    for own in (stages[: place + 1], stages[place:-1]):
+        for stage, reader in zip(own, own[1:], strict=False):
+            if [x.name for x in reader.sources if x.name in by_name] != [stage.tensor.name]:
+                return None
+    read = [r for r in reads(output.body) if _name(r) in by_name]
+    if len(read) != 1 or _name(read[0]) != stages[-2].tensor.name or read[0].outside is not None:
+        return None
+    return _of([c for c in before if c], products, [c for c in after if c], output, read[0])
+
+
+def _name(read: Read) -> str:
+    return read.source.name if isinstance(read.source, Tensor) else ""
+
+
+def _combination(stage: Stage) -> Combination | None:
+    if stage.monoid != "sum" or len(stage.reduced) != 1:
+        return None
+    (a,) = stage.reduced
+    match stage.body:
+        case Call("mul", (Read(Table() as table, (p, q)), body)) if q == polynomial(a):
+            for place, own in enumerate(stage.axes):
+                if p == polynomial(own) and own not in free_axes(body):
+                    return Combination(stage, table, place, body)
+    return None
+
+
+def _aligned(combination: Combination, source: Tensor) -> bool:
+    """Whether it reads the source place by place, but for the axis that it combines."""
+    stage, (a,) = combination.stage, combination.stage.reduced
+    own = tuple(polynomial(a if k == combination.place else b) for k, b in enumerate(stage.axes))
+    return combination.body == Read(source, own)
+
+
+def _of(
+    before: Sequence[Combination],
+    products: Stage,
+    after: Sequence[Combination],
+    output: Stage,
+    read: Read,
+) -> Chain | None:
+    match products.body:
+        case Call("mul", (Read() as one, Read() as other)):
+            made = before[-1].stage.tensor
+            moving, weights = (one, other) if one.source == made else (other, one)
+        case _:
+            return None
+    if moving.source != made or moving.outside is not None or weights.outside is not None:
+        return None
+    tensors = [products.tensor, *(c.stage.tensor for c in after)]
+    steps = [*zip(before[1:], (c.stage.tensor for c in before), strict=False)]
+    steps += zip(after, tensors, strict=False)
+    if not all(_aligned(combination, source) for combination, source in steps):
+        return None
+    axes = products.axes
+    with_weights, with_tiles = free_axes(weights), free_axes(moving)
+    results = tuple(k for k, a in enumerate(axes) if a in with_weights and a not in with_tiles)
+    lane = next((k for k in results if weights.indices[-1] == polynomial(axes[k])), None)
+    points = tuple(k for k, a in enumerate(axes) if a in with_weights and a in with_tiles)
+    if lane is None or not points or {c.place for c in after} != set(points):
+        return None
+    tiles = [
+        _tile(k, read, output, after) for k in range(len(axes)) if k not in (*results, *points)
+    ]
+    channel = _channel(before[0], moving, products)
+    if channel is None or None in tiles or not output.axes:
+        return None
+    return Chain(
+        tuple(before),
+        products,
+        moving,
+        weights,
+        tuple(after),
+        output,
+        results,
+        lane,
+        points,
+        tuple(tile for tile in tiles if tile),
+        channel,
+        read,
+    )
+
+
+def _tile(place: int, read: Read, output: Stage, after: Sequence[Combination]) -> Tile | None:
+    index = read.indices[place]
+    for a in output.axes:
+        if index == polynomial(a):
+            return Tile(place, a, 1)
+        for combination in after:
+            size = combination.table.shape[0]
+            inside = read.indices[combination.place]
+            if index == floordiv(polynomial(a), size) and inside == mod(polynomial(a), size):
+                return Tile(place, a, size)
+    return None
+
+
+def _channel(first: Combination, moving: Read, products: Stage) -> Axis | None:
+    """The longest reduced axis that moves what is read first along one dimension of its own, step by step."""
+    found = []
+    axes = (*first.stage.axes, *first.stage.reduced)
+    for place, index in enumerate(moving.indices):
+        own = [r for r in products.reduced if index == polynomial(r)]
+        if not own or place >= len(first.stage.axes):
+            continue
+        a = first.stage.axes[place]
+        if all(
+            None not in (forms := [slopes(i, axes) for i in r.indices])
+            and [form for form in forms if form and a in form] == [{a: 1}]
+            for r in reads(first.body)
+            if isinstance(r.source, Tensor) and a in free_axes(r)
+        ):
+            found.append(own[0])
+    return max(found, key=extent, default=None)
+
+
+def written_out(combination: Combination) -> Stage:
+    """The combination without its table: for each place of its axis the terms that are not zero."""
+    stage, table = combination.stage, combination.table
+    (a,) = stage.reduced
+    own = polynomial(stage.axes[combination.place])
+    rows, columns = table.shape
+    terms = [_at(combination.body, a, k) for k in range(columns)]
+    sums = [_sum(table.values[p * columns : (p + 1) * columns], terms) for p in range(rows)]
+    body = sums[-1]
+    for p in reversed(range(rows - 1)):
+        body = Select((p - own,), sums[p], body)
+    return Stage(stage.tensor, stage.axes, body)
+
+
+def _at(body: Body, a: Axis, k: int) -> Body:
+    return replace_axes(body, {a: polynomial(k) if not isinstance(k, int) else k})
+
+
+def _sum(row: Sequence[object], terms: Sequence[Body]) -> Body:
+    found: Body | None = None
+    for coefficient, term in zip(row, terms, strict=True):
+        if coefficient == 0:
+            continue
+        if found is None:
+            found = term if coefficient == 1 else Call("mul", (Const(coefficient), term))  # type: ignore[arg-type]
+        elif coefficient in (1, -1):
+            found = Call("add" if coefficient == 1 else "sub", (found, term))
+        else:
+            found = Call("add", (found, Call("mul", (Const(coefficient), term))))  # type: ignore[arg-type]
+    return Const(0) if found is None else found
