@@ -14,7 +14,7 @@ from math import ceil, prod
 from tensaurus.algebra.expr import Scope
 from tensaurus.algebra.size import Axis
 from tensaurus.codegen.nest import Nest, nests, rows
-from tensaurus.codegen.sketch import Block, Flat, Pack, Row, Sketch
+from tensaurus.codegen.sketch import Block, Flat, Pack, Row, Sketch, Transform
 from tensaurus.codegen.stage import Stage, extent, staged
 from tensaurus.ops import TensorType
 from tensaurus.tuning.access import Operand, conditional, operands, windowed
@@ -54,6 +54,10 @@ class Shape:
 
 def share(sketch: Sketch, shape: Shape, threads: int) -> float:
     """The part of a nest that the busiest of the threads computes."""
+    if isinstance(sketch, Transform):
+        tiled = [-(-n // t) for n, t in zip(shape.extents, sketch.tile, strict=False)]
+        counts = [1, prod(tiled), shape.extents[-1]][sketch.parallel :][:1]
+        return -(-counts[0] // threads) / counts[0] if sketch.parallel else 1.0
     if isinstance(sketch, Block):
         counts = [-(-shape.extents[a] // n) for a, n in sketch.tile if n < shape.extents[a]]
     else:

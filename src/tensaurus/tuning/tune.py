@@ -29,6 +29,7 @@ from tensaurus.cost.machine import Machine
 from tensaurus.ops import TensorType
 from tensaurus.tuning.runner import Runner
 from tensaurus.tuning.space import Core, Shape, packs_of, share, sketches
+from tensaurus.tuning.transforms import transforms
 
 __all__ = ["Tuner"]
 
@@ -91,7 +92,12 @@ class Tuner:
 
     def _pools(self, scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool]) -> Pools:
         """The sketches of each nest, with nothing packed and with weights packed."""
-        found = []
+        found = [
+            (packed, [pool[:POOL]], [shape])
+            for packed, pool, shape in transforms(scope, types, fixed, self.core)
+        ]
+        if found:
+            return found
         for packed in ((), *((pack,) for pack in packs_of(scope, types, fixed, self.core))):
             packed_types, own, _ = operands(scope, types, packed)
             stages, _ = prepared(own, tensors(packed_types))

@@ -1,0 +1,139 @@
+"""The schedules that a chain may have (`codegen.chain`), the most promising first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import ceil, prod
+
+from tensaurus.algebra.expr import Scope
+from tensaurus.codegen.chain import Chain, chain
+from tensaurus.codegen.compile import operands, tensors
+from tensaurus.codegen.pipeline import prepared
+from tensaurus.codegen.sketch import Pack, Sketch, Transform
+from tensaurus.codegen.stage import extent
+from tensaurus.ops import TensorType
+from tensaurus.tuning.space import L2, WASTE, Core, Shape, share
+
+__all__ = ["transforms"]
+
+VECTORS = (2, 4, 1, 3, 6)  # of results in one block
+SPARE = 4  # registers that hold no results
+BLOCK_ROWS = 8  # tiles of a register block along one axis but the last, at most
+NEAR, FAR = 1 / 32, 1 / 8  # cycles for a byte from the second cache, and from behind it
+GATHERED = 2.0  # cycles for an element that is turned
+
+
+def transforms(
+    scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool], core: Core
+) -> Iterator[tuple[tuple[Pack, ...], list[Sketch], Shape]]:
+    """What is packed, its sketches and its shape; nothing where the scope is no chain.
+
+    The shape's extents are those of the tiles, then the number of blocks of results.
+    """
+    for place, kind in enumerate(types):
+        if not (place < len(fixed) and fixed[place]):
+            continue
+        for dimension in range(len(kind.shape) - 1):
+            size = kind.shape[dimension]
+            if not isinstance(size, int):
+                continue
+            for lanes, vectors in _widths(size, core.lanes(kind.dtype)):
+                pack = Pack(f"x{place}", dimension, lanes * vectors)
+                packed_types, own, _ = operands(scope, types, (pack,))
+                stages, _ = prepared(own, tensors(packed_types))
+                found = chain(stages)
+                if found is None or found.weights.source.name != pack.tensor:  # type: ignore[union-attr]
+                    break
+                blocks = prod(extent(found.products.axes[k]) for k in found.results if k != found.lane)
+                shape = Shape((*map(_count, _tiles(found)), blocks), found.products.points)
+                scored = [(_cycles(found, s, shape, core), s) for s in _sketches(found, lanes, vectors, core)]
+                scored.sort(key=lambda pair: pair[0])
+                if scored:
+                    yield (pack,), [sketch for _, sketch in scored], shape
+
+
+def _widths(size: int, lanes: int) -> Iterator[tuple[int, int]]:
+    """Lanes and vectors of blocks that divide so many results."""
+    while lanes >= 4 and size % lanes:
+        lanes //= 2
+    for vectors in VECTORS if lanes >= 4 else ():
+        if size % (lanes * vectors) == 0:
+            yield lanes, vectors
+
+
+def _tiles(found: Chain) -> list[tuple[int, int]]:
+    """The elements of each axis of tiles, and of one tile."""
+    return [(extent(tile.axis), tile.size) for tile in found.tiles]
+
+
+def _count(pair: tuple[int, int]) -> int:
+    return ceil(pair[0] / pair[1])
+
+
+def _sketches(found: Chain, lanes: int, vectors: int, core: Core) -> Iterator[Transform]:
+    counts = [_count(pair) for pair in _tiles(found)]
+    channels = extent(found.channel)
+    deep = next((n for n in (lanes, 8, 4, 2, 1) if channels % n == 0), 1)
+    held = (core.registers - SPARE) // vectors
+    for tile in product(*map(_even, counts)):
+        for block in _blocks(tile, held):
+            for parallel in _parallel(counts, tile, core.threads):
+                yield Transform(lanes, vectors, block, tile, deep, min(4, deep), parallel)
+
+
+def _even(count: int) -> list[int]:
+    """How many of so many are done at once, so that the last are nearly as many."""
+    sizes = {ceil(count / parts) for parts in range(1, count + 1)}
+    return [n for n in sorted(sizes) if ceil(count / n) * n <= count * WASTE]
+
+
+def _blocks(tile: Sequence[int], held: int) -> list[tuple[int, ...]]:
+    """Register blocks of a block of tiles: rows that are whole before there are several."""
+    if not tile:
+        return [()]
+    *outer, last = tile
+    found = [
+        (*(1 for _ in outer), n) for n in range(1, min(last, held) + 1) if ceil(last / n) * n <= last * WASTE
+    ]
+    if outer and last <= held:
+        found += [
+            (*(1 for _ in outer[:-1]), n, last)
+            for n in range(2, min(outer[-1], BLOCK_ROWS) + 1)
+            if n * last <= held and ceil(outer[-1] / n) * n <= outer[-1] * WASTE
+        ]
+    return found
+
+
+def _parallel(counts: Sequence[int], tile: Sequence[int], threads: int) -> list[int]:
+    if threads == 1:
+        return [0]
+    return [1, 2] if tuple(counts) != tuple(tile) else [2]
+
+
+def _cycles(found: Chain, sketch: Transform, shape: Shape, core: Core) -> float:
+    """Cycles of the whole, about: multiplications or loads, weights and operands from their caches, what is
+    turned.
+    """
+    counts = shape.extents[:-1]
+    size = core.bits // 8 // core.lanes("float32")
+    points = prod(extent(found.products.axes[k]) for k in found.points)
+    reduced = prod(extent(r) for r in found.products.reduced)
+    results = shape.extents[-1] * sketch.lanes * sketch.vectors
+    rounds = prod(ceil(n / t) for n, t in zip(counts, sketch.tile, strict=True))
+    tiles = rounds * prod(ceil(t / b) * b for t, b in zip(sketch.tile, sketch.block, strict=True))
+    held = prod(sketch.block)
+    step = max(held * sketch.vectors, (held + sketch.vectors) / 2, 4.0) / held  # for a tile's vectors
+    if sketch.lanes * size * 8 < core.bits:
+        step *= 0.75  # narrow vectors are no slower, two at once
+    cycles = tiles * points * reduced * (results / sketch.lanes / sketch.vectors) * step
+    weights = points * reduced * results * size
+    moved = points * reduced * prod(sketch.tile) * size
+    cycles += rounds * weights * (NEAR if weights + moved <= L2 else FAR)
+    if moved > L2:
+        cycles += rounds * shape.extents[-1] * moved * FAR
+    # the edges of a block are turned again for each
+    edge = prod((t * tile.size + 2) for t, tile in zip(sketch.tile, found.tiles, strict=True))
+    cycles += rounds * reduced * edge * GATHERED
+    cycles += tiles * points * (reduced + results) / sketch.lanes * 2.0
+    return cycles * share(sketch, shape, core.threads)
