@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from tensaurus.bilinear.equation import convolution
+from tensaurus.bilinear.finder import Bilinear
 from tensaurus.bilinear.points import best
 
-__all__ = ["best", "convolution"]
+__all__ = ["Bilinear", "best", "convolution"]

@@ -1,36 +1,17 @@
-"""Convolutions by fast algorithms along their dimensions, as nested scopes.
-
-Along a dimension with stride s, dilation d and g = gcd(s, d), tap k = (s/g) k' + p and output
-y = (d/g) y' + q meet at element (s d / g)(y' + k') + s q + d p - pad: so it is a sum over input phases p of
-convolutions without stride and dilation, one for each output phase q.  The phases p count as channels, those
-of outputs as tiles.
-Along a direct dimension nothing is transformed, and the product adds up its taps.
-"""
+"""Convolutions by fast algorithms along their dimensions, as nested scopes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, gcd, prod
-from typing import Any
+from math import prod
 
 from tensaurus.algebra.expr import Body, Scope, Table, Tensor, compute, total
 from tensaurus.algebra.size import Size
-from tensaurus.bilinear.algorithm import Algorithm, Matrix
+from tensaurus.bilinear.algorithm import Matrix
+from tensaurus.bilinear.tiling import Algorithms, Tiling, Window
 
-__all__ = ["Convolution", "Window", "fast", "transformed"]
-
-
-@dataclass(frozen=True)
-class Window:
-    """One spatial dimension: output y reads element y * stride + k * dilation - pad for k in range(taps)."""
-
-    size: int
-    taps: int
-    outputs: int
-    stride: int = 1
-    dilation: int = 1
-    pad: int = 0
+__all__ = ["Convolution", "fast", "transformed"]
 
 
 @dataclass(frozen=True)
@@ -55,13 +36,14 @@ class Convolution:
         shape = (self.filters, self.channels // self.groups, *(w.taps for w in self.windows))
         return Tensor("x0", shape, self.dtype)
 
+    def tilings(self, algorithms: Algorithms) -> list[Tiling]:
+        """Of its dimensions.  Raises ValueError for an algorithm of another number of taps."""
+        return [Tiling(*pair) for pair in zip(self.windows, algorithms, strict=True)]
 
-def transformed(of: Convolution, algorithms: Sequence[Algorithm | None]) -> Scope:
-    """U [products..., filters, channels / groups * phases, direct taps...] of w, which is x0.
 
-    An algorithm for each dimension, None where it is direct.
-    """
-    lines = _lines(of, algorithms)
+def transformed(of: Convolution, algorithms: Algorithms) -> Scope:
+    """U [products..., filters, channels / groups * phases, direct taps...] of w, which is x0."""
+    lines = of.tilings(algorithms)
     along = [line for line in lines if line.fast]
     phases = prod(line.phases for line in along)
     direct = tuple(line.window.taps for line in lines if line.summed)
@@ -74,14 +56,14 @@ def transformed(of: Convolution, algorithms: Sequence[Algorithm | None]) -> Scop
             if line.fast:
                 left, phase = left // line.phases, left % line.phases
                 spot.append(line.phases * inner.pop(0) + phase)
-                edge = edge or line.phases * line.taps > line.window.taps
+                edge = edge or line.phases * line.window.reach > line.window.taps
             else:
                 spot.append(outer.pop(0) if line.summed else 0)
         place = (f, c // phases, *spot)
         return of.w.padded(0)[place] if edge else of.w[place]
 
     depth = of.channels // of.groups * phases
-    shape = [of.filters, depth, *(line.taps for line in along), *direct]
+    shape = [of.filters, depth, *(line.window.reach for line in along), *direct]
     found = compute(shape, tap)
     for place, line in enumerate(along):
         shape[2 + place] = line.products
@@ -94,7 +76,7 @@ def transformed(of: Convolution, algorithms: Sequence[Algorithm | None]) -> Scop
     return compute((*shape[2 : 2 + last], of.filters, depth, *direct), moved)
 
 
-def fast(of: Convolution, algorithms: Sequence[Algorithm | None]) -> Scope:
+def fast(of: Convolution, algorithms: Algorithms) -> Scope:
     """The convolution of x, which is x0, by its transformed weights, x1; its bias is x2.
 
     D  [n, c, tiles..., points...]     x, tile by tile
@@ -102,7 +84,7 @@ def fast(of: Convolution, algorithms: Sequence[Algorithm | None]) -> Scope:
     M  [n, f, tiles..., products...]   sum[c] V * U
     Z  [n, f, tiles..., outputs...]    AT applied to it, likewise
     """
-    lines = _lines(of, algorithms)
+    lines = of.tilings(algorithms)
     along = [line for line in lines if line.fast]
     rank, phases = len(lines), prod(line.phases for line in along)
 
@@ -137,7 +119,7 @@ def fast(of: Convolution, algorithms: Sequence[Algorithm | None]) -> Scope:
     return compute((of.batch, of.filters, *(w.outputs for w in of.windows)), output)
 
 
-def _product(of: Convolution, lines: Sequence[_Line], data: Scope) -> tuple[Scope, list[Size]]:
+def _product(of: Convolution, lines: Sequence[Tiling], data: Scope) -> tuple[Scope, list[Size]]:
     """M, and its shape."""
     rank = len(lines)
     products = [line.products for line in lines if line.fast]
@@ -159,8 +141,7 @@ def _product(of: Convolution, lines: Sequence[_Line], data: Scope) -> tuple[Scop
 
         return total((depth, *direct), term)
 
-    places = [line.tiles if line.fast else line.window.outputs for line in lines]
-    shape: list[Size] = [of.batch, of.filters, *places, *products]
+    shape: list[Size] = [of.batch, of.filters, *(line.places for line in lines), *products]
     return compute(shape, element), shape
 
 
@@ -176,84 +157,3 @@ def _applied(matrix: Matrix, source: Scope, place: int, shape: Sequence[Size]) -
 
     return compute(shape, element)
 
-
-@dataclass(frozen=True)
-class _Line:
-    """A dimension and its algorithm, None where it is direct."""
-
-    window: Window
-    algorithm: Algorithm | None
-
-    @property
-    def fast(self) -> bool:
-        return self.algorithm is not None
-
-    @property
-    def summed(self) -> bool:
-        """Whether the product adds up its taps."""
-        return self.algorithm is None and self.window.taps > 1
-
-    @property
-    def phases(self) -> int:
-        """Of its input."""
-        return self.window.stride // gcd(self.window.stride, self.window.dilation) if self.fast else 1
-
-    @property
-    def turns(self) -> int:
-        """Phases of its output."""
-        return self.window.dilation // gcd(self.window.stride, self.window.dilation)
-
-    @property
-    def taps(self) -> int:
-        """Of a sub-kernel."""
-        return ceil(self.window.taps / self.phases)
-
-    @property
-    def products(self) -> int:
-        return self.algorithm.products if self.algorithm else 1
-
-    @property
-    def outputs(self) -> int:
-        return self.algorithm.outputs if self.algorithm else 1
-
-    @property
-    def tiles(self) -> int:
-        """Of all output phases; rows that a direct dimension reads."""
-        own = self.window
-        if self.fast:
-            return self.turns * ceil(ceil(own.outputs / self.turns) / self.outputs)
-        if self.summed:
-            return 1 + int(self.row(own.outputs - 1, own.taps - 1))
-        return own.outputs
-
-    def read(self, tile: Size, point: Size, phase: Size) -> Size:
-        """The element that this one of a tile is."""
-        own = self.window
-        if not self.fast:
-            return tile - own.pad if self.summed else tile * own.stride - own.pad
-        step = own.stride * self.turns
-        return (
-            step * (self.outputs * (tile // self.turns) + point)
-            + own.stride * (tile % self.turns)
-            + own.dilation * phase
-            - own.pad
-        )
-
-    def row(self, output: Any, tap: Any) -> Any:
-        """Of a direct dimension, for an output and a tap."""
-        return output * self.window.stride + tap * self.window.dilation
-
-    def spot(self, output: Size) -> tuple[Size, Size]:
-        """The tile of an output, and its place there."""
-        if not self.fast:
-            return output, 0
-        step = self.turns * self.outputs
-        return output // step * self.turns + output % self.turns, output // self.turns % self.outputs
-
-
-def _lines(of: Convolution, algorithms: Sequence[Algorithm | None]) -> list[_Line]:
-    lines = [_Line(*pair) for pair in zip(of.windows, algorithms, strict=True)]
-    for line in lines:
-        if line.algorithm and line.algorithm.taps != line.taps:
-            raise ValueError(f"{line.algorithm} for sub-kernels of {line.taps} taps")
-    return lines

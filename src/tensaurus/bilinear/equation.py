@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tensaurus.bilinear.algorithm import Algorithm
 from tensaurus.bilinear.convolution import fast, transformed
 from tensaurus.bilinear.recognition import recognised
+from tensaurus.bilinear.tiling import Algorithms
 from tensaurus.graph.node import Node, again, apply
 from tensaurus.graph.program import topological
 from tensaurus.ops import Untypable
@@ -16,12 +16,9 @@ from tensaurus.rules.equation import Equation
 from tensaurus.rules.evidence import Tested
 from tensaurus.rules.nesting import said
 
-__all__ = ["Algorithms", "convolution", "named"]
+__all__ = ["convolution", "named"]
 
-Algorithms = tuple[Algorithm | None, ...]
-
-
-def named(algorithms: Sequence[Algorithm | None]) -> str:
+def named(algorithms: Algorithms) -> str:
     """F(4x4, 3x3): outputs and taps along each dimension; 1 where it is direct."""
     found = [(a.outputs, a.taps) if a else (1, 1) for a in algorithms]
     outputs, taps = ("x".join(map(str, sizes)) for sizes in zip(*found, strict=True))

@@ -14,7 +14,8 @@ from tensaurus.algebra.affine import coefficients
 from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Source, Tensor
 from tensaurus.algebra.size import Axis, Size, atoms, floordiv, polynomial
 from tensaurus.algebra.walk import operands
-from tensaurus.bilinear.convolution import Convolution, Window
+from tensaurus.bilinear.convolution import Convolution
+from tensaurus.bilinear.tiling import Window
 from tensaurus.graph.node import Node
 from tensaurus.ops import Op, TensorType
 
