@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tensaurus import backends
+from tensaurus.bilinear import Bilinear
 from tensaurus.codegen.kernel import Kernel
 from tensaurus.codegen.library import compiler
 from tensaurus.cost.database import Database
@@ -93,7 +94,10 @@ class Generated:
             known = costs.known(Piece.of(node))
             return None if known == inf else known
 
-        return (Fuse(seconds, costs.roofline),) if self._kernels is not None else ()
+        if self._kernels is None:
+            return ()
+        bilinear = Bilinear(costs.roofline)
+        return bilinear, Fuse(seconds, costs.roofline, variants=bilinear.variants)
 
     def more(self) -> bool:
         """Whether one more eOperator may be measured: where it has a kernel, that is tuned before."""

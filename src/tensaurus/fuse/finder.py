@@ -6,7 +6,7 @@ and in which order, is said here: a kernel costs seconds of tuning, wherever it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -50,16 +50,19 @@ class Fuse:
               that reaches half of the peaks
     roofline  the machine's
     kernels   different ones at most, of one program
+    variants  of a program, that are fused as it is
     """
 
     seconds: Callable[[Node], float | None] = lambda node: None
     roofline: Roofline = ONE_CORE
     kernels: int = KERNELS
+    variants: Callable[[Program], Iterable[Program]] = lambda program: ()
     _known: dict[tuple[Node, ...], tuple[Fusion, ...]] = field(default_factory=dict, repr=False)
 
     def __call__(self, graph: EGraph, room: int) -> Iterator[Proposal]:
         """What may be fused, in about so many e-nodes."""
-        fusions = (fusion for program in graph.programs for fusion in self.of(program))
+        programs = (each for program in graph.programs for each in (program, *self.variants(program)))
+        fusions = (fusion for program in programs for fusion in self.of(program))
         places = (place for fusion in fusions for place in fusion.places)
         for piece, equation in islice(places, max(room, 0)):
             yield Proposal(equation, tuple(map(graph.adopt, piece.leaves)))

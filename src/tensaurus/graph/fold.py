@@ -20,6 +20,7 @@ from tensaurus.ops import Op, TensorType, Untypable
 
 FEW = 16
 GROWTH = 1 << 20  # bytes that a folded constant may have beyond those it is computed from
+TIMES = 16  # or this many times those: transformed weights of a convolution have up to eleven
 SCRATCH = 16  # times these bytes that a step of the computation may have
 
 # functions that jump: the last bit of an argument decides, so that float32 must be followed step by step
@@ -34,8 +35,8 @@ def fold(program: Program, became: dict[Node, Node] | None = None) -> Program:
     What no specification gives a value (300 as a uint8, 1 / 0 in integers) is left to the runtime.
 
     Where a function jumps (Floor, a cast to integers) each step is rounded as the model itself would.
-    What would grow by more than a mebibyte (Expand of a scalar) stays an expression, and so does what few
-    numbers an opaque node reads: runtimes are stricter about a constant than about a value.
+    What would grow by more than a mebibyte and sixteenfold (Expand of a scalar) stays an expression, and so
+    does what few numbers an opaque node reads: runtimes are stricter about a constant than about a value.
     """
     static = program.static
     waiting = [
@@ -84,7 +85,7 @@ def _folded(node: Node) -> Node | None:
         return None
     kind = node.tensor
     before = sum(_bytes(n) for n in needed if n.op is CONSTANT)
-    if _bytes(node) > before + GROWTH:
+    if _bytes(node) > max(before + GROWTH, TIMES * before):
         return None
     if any(_bytes(n) > SCRATCH * (before + GROWTH) for n in needed if len(n.types) == 1):
         return None

@@ -1,0 +1,169 @@
+"""Short convolutions by few multiplications, in exact rationals.
+
+F(m, r) computes m outputs of a correlation with r weights, y[k] = sum_i w[i] d[k + i], by m + r - 1 products:
+
+    y = AT ((G w) * (BT d))
+
+The product of two polynomials of degrees m - 1 and r - 1 is known from its values at m + r - 1 points, one
+of which may be infinity; this is that interpolation, transposed (Winograd, Arithmetic Complexity of
+Computations, 1980, chapter IV).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from math import lcm, sqrt
+from typing import TypeAlias
+
+__all__ = ["Algorithm", "Matrix", "cook_toom", "effort", "refutation"]
+
+Matrix: TypeAlias = tuple[tuple[Fraction, ...], ...]
+
+DIGITS = 1 << 24  # numerators below it are exact in float32
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """F(outputs, taps) at finite points, and at infinity where these are one less than the products.
+
+    output   AT [outputs, products]
+    weights  G [products, taps]
+    data     BT [products, products]
+
+    Raises ValueError where the matrices do not multiply out to the correlation.
+    """
+
+    outputs: int
+    taps: int
+    points: tuple[Fraction, ...]
+    output: Matrix
+    weights: Matrix
+    data: Matrix
+
+    def __post_init__(self) -> None:
+        if reason := refutation(self.output, self.weights, self.data):
+            raise ValueError(f"{self}: {reason}")
+
+    @property
+    def products(self) -> int:
+        return self.outputs + self.taps - 1
+
+    @cached_property
+    def growth(self) -> float:
+        """The error of one output beside that of a sum of as many products, both from sums of random numbers
+        rounded alike: sqrt(sum_p AT[k, p]^2 |G_p|^2 |BT_p|^2 / taps), of the worst output k.
+
+        Scaling one matrix and another back changes nothing; of products of algorithms it is the product.
+        """
+        sizes = [_square(g) * _square(b) for g, b in zip(self.weights, self.data, strict=True)]
+        worst = max(
+            sum((float(a * a * n) for a, n in zip(row, sizes, strict=True)), 0.0) for row in self.output
+        )
+        return sqrt(worst / self.taps)
+
+    @cached_property
+    def effort(self) -> int:
+        """Of its transforms of data and outputs: additions, and multiplications as `effort` says."""
+        return sum(map(effort, (*self.data, *self.output)))
+
+    def __str__(self) -> str:
+        points = ", ".join(map(str, self.points)) + (", inf" if len(self.points) < self.products else "")
+        return f"F({self.outputs}, {self.taps}) at {points}"
+
+
+@lru_cache(1000)
+def cook_toom(outputs: int, taps: int, points: tuple[Fraction, ...]) -> Algorithm:
+    """F(outputs, taps) by interpolation at these points, and at infinity where they are one too few.
+
+    Raises ValueError for other numbers of points, and for equal ones.
+    """
+    products = outputs + taps - 1
+    if outputs < 1 or taps < 1 or len(set(points)) < len(points) or products - len(points) not in (0, 1):
+        raise ValueError(f"F({outputs}, {taps}) at the points {', '.join(map(str, points))}")
+    output, weights, data = [], [], []
+    for place, point in enumerate(points):
+        others = [q for k, q in enumerate(points) if k != place]
+        numerator, denominator = _monic(others, products), Fraction(1)
+        for q in others:
+            denominator *= point - q
+        output.append([point**k for k in range(outputs)])
+        weights.append([point**k / denominator for k in range(taps)])
+        data.append(numerator)
+    if len(points) < products:
+        output.append(_last(outputs))
+        weights.append(_last(taps))
+        data.append(_monic(points, products))
+    for place in range(products):
+        scales = _cheapest(output[place]), _cheapest(data[place])
+        output[place] = [a * scales[0] for a in output[place]]
+        data[place] = [b * scales[1] for b in data[place]]
+        weights[place] = [g / (scales[0] * scales[1]) for g in weights[place]]
+    columns = tuple(zip(*output, strict=True))
+    return Algorithm(outputs, taps, points, columns, _matrix(weights), _matrix(data))
+
+
+def refutation(output: Matrix, weights: Matrix, data: Matrix) -> str:
+    """Why the matrices do not multiply out to sum_p AT[k, p] G[p, i] BT[p, j] = 1 where j = k + i, else 0;
+    empty where they do: the algorithm is right over every commutative ring that has its numbers.
+    """
+    products, taps = len(weights), len(weights[0])
+    for k, row in enumerate(output):
+        if len(row) != products:
+            return f"{len(row)} products in an output of {products}"
+        for i in range(taps):
+            for j in range(len(data[0])):
+                terms = (a * g[i] * b[j] for a, g, b in zip(row, weights, data, strict=True))
+                if sum(terms, Fraction(0)) != (j == k + i):
+                    return f"output {k} does not have weight {i} times element {j} as it should"
+    return ""
+
+
+def effort(row: Sequence[Fraction]) -> int:
+    """Of a sum of so many multiples: 2 for each addition, and for each multiplication 1 by a power of two, 2
+    by what float32 holds, 4 by what it rounds.
+    """
+    return 2 * max(sum(map(bool, row)) - 1, 0) + sum(map(_times, row))
+
+
+def _times(number: Fraction) -> int:
+    if number in (-1, 0, 1):
+        return 0
+    top, bottom = abs(number.numerator), number.denominator
+    if bottom & (bottom - 1) or top >= DIGITS:
+        return 4
+    return 2 if top & (top - 1) else 1
+
+
+def _cheapest(row: Sequence[Fraction]) -> Fraction:
+    """The scale by which the row takes least effort; of several that which is closest to one."""
+    whole = Fraction(lcm(*(n.denominator for n in row)))
+    scales = {Fraction(1), whole, *(1 / abs(n) for n in row if n)}
+
+    def rank(scale: Fraction) -> tuple[int, Fraction, Fraction]:
+        return effort([n * scale for n in row]), max(scale, 1 / scale), scale
+
+    return min(scales, key=rank)
+
+
+def _monic(roots: Iterable[Fraction], length: int) -> list[Fraction]:
+    """The coefficients of prod(x - root), lowest first, and zeros up to this length."""
+    found = [Fraction(1)]
+    for root in roots:
+        shifted = [Fraction(0), *found]
+        found = [high - root * low for high, low in zip(shifted, [*found, Fraction(0)], strict=True)]
+    return found + [Fraction(0)] * (length - len(found))
+
+
+def _last(length: int) -> list[Fraction]:
+    return [Fraction(0)] * (length - 1) + [Fraction(1)]
+
+
+def _matrix(rows: Sequence[Sequence[Fraction]]) -> Matrix:
+    return tuple(map(tuple, rows))
+
+
+def _square(row: Sequence[Fraction]) -> Fraction:
+    return sum((n * n for n in row), Fraction(0))

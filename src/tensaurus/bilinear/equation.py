@@ -1,0 +1,65 @@
+"""A convolution and its fast algorithm, as an equation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tensaurus.bilinear.convolution import fast, transformed
+from tensaurus.bilinear.recognition import recognised
+from tensaurus.bilinear.tiling import Algorithms
+from tensaurus.graph.node import Node, again, apply
+from tensaurus.graph.program import topological
+from tensaurus.ops import Untypable
+from tensaurus.ops.eop import eop
+from tensaurus.rules.equation import Equation
+from tensaurus.rules.evidence import Tested
+from tensaurus.rules.nesting import said
+
+__all__ = ["convolution", "named"]
+
+def named(algorithms: Algorithms) -> str:
+    """F(4x4, 3x3): outputs and taps along each dimension; 1 where it is direct."""
+    found = [(a.outputs, a.taps) if a else (1, 1) for a in algorithms]
+    outputs, taps = ("x".join(map(str, sizes)) for sizes in zip(*found, strict=True))
+    return f"F({outputs}, {taps})"
+
+
+def convolution(node: Node, algorithms: Algorithms) -> Equation | None:
+    """The convolution that a node is equals an eOperator of its data and its weights, transformed.
+
+    An algorithm for each spatial dimension, None where it is direct.  None where the node is no convolution.
+    Raises ValueError for an algorithm of another number of taps than the sub-kernels have.
+    """
+    found = recognised(node)
+    if found is None:
+        return None
+    leaves = tuple(dict.fromkeys(arg for arg in node.args if arg is not None))
+    weights = apply(eop, [found.w], {"scope": transformed(found.convolution, algorithms)})
+    args = [found.x, weights, *([found.b] if found.b is not None else [])]
+    right = apply(eop, args, {"scope": fast(found.convolution, algorithms)})
+    if right.types != node.types:
+        return None
+    points = "; ".join(dict.fromkeys(str(a) for a in algorithms if a))
+    evidence = Tested("gf", f"{points}: multiplied out; and where it is used")
+    law = f"{said(node)} => {said(right)}"
+    return _Tiled(named(algorithms), law, (node,), (right,), leaves, evidence, algorithms)
+
+
+@dataclass(frozen=True)
+class _Tiled(Equation):
+    """It holds for all sizes: over leaves of others the tiles are laid out again."""
+
+    algorithms: Algorithms = ()
+
+    def over(self, leaves: Mapping[Node, Node]) -> Equation:
+        try:
+            return super().over(leaves)
+        except Untypable:
+            new = dict(leaves)
+            for node in topological(self.left, new):
+                new[node] = again(node, tuple(arg and new[arg] for arg in node.args))
+            made = convolution(new[self.left[0]], self.algorithms)
+            if made is None:
+                raise
+            return made

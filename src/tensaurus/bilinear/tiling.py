@@ -1,0 +1,117 @@
+"""One dimension of a convolution, and how an algorithm tiles it.
+
+Along a dimension with stride s, dilation d and g = gcd(s, d), tap k = (s/g) k' + p and output
+y = (d/g) y' + q meet at element (s d / g)(y' + k') + s q + d p - pad: so it is a sum over input phases p of
+convolutions without stride and dilation, one for each output phase q.  The phases p count as channels, those
+of outputs as tiles.  Along a direct dimension nothing is transformed, and the product adds up its taps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, gcd
+from typing import Any, TypeAlias
+
+from tensaurus.algebra.size import Size
+from tensaurus.bilinear.algorithm import Algorithm
+
+__all__ = ["Algorithms", "Tiling", "Window"]
+
+Algorithms: TypeAlias = tuple[Algorithm | None, ...]  # of each dimension, None where it is direct
+
+
+@dataclass(frozen=True)
+class Window:
+    """One spatial dimension: output y reads element y * stride + k * dilation - pad for k in range(taps)."""
+
+    size: int
+    taps: int
+    outputs: int
+    stride: int = 1
+    dilation: int = 1
+    pad: int = 0
+
+    @property
+    def phases(self) -> int:
+        """Of the input."""
+        return self.stride // gcd(self.stride, self.dilation)
+
+    @property
+    def turns(self) -> int:
+        """Phases of the output."""
+        return self.dilation // gcd(self.stride, self.dilation)
+
+    @property
+    def reach(self) -> int:
+        """Taps of a sub-kernel."""
+        return ceil(self.taps / self.phases)
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A dimension and its algorithm, None where it is direct."""
+
+    window: Window
+    algorithm: Algorithm | None
+
+    def __post_init__(self) -> None:
+        if self.algorithm and self.algorithm.taps != self.window.reach:
+            raise ValueError(f"{self.algorithm} for sub-kernels of {self.window.reach} taps")
+
+    @property
+    def fast(self) -> bool:
+        return self.algorithm is not None
+
+    @property
+    def summed(self) -> bool:
+        """Whether the product adds up its taps."""
+        return self.algorithm is None and self.window.taps > 1
+
+    @property
+    def phases(self) -> int:
+        """Of its input that are channels."""
+        return self.window.phases if self.fast else 1
+
+    @property
+    def products(self) -> int:
+        return self.algorithm.products if self.algorithm else 1
+
+    @property
+    def outputs(self) -> int:
+        return self.algorithm.outputs if self.algorithm else 1
+
+    @property
+    def tiles(self) -> int:
+        """Of all output phases; rows that a direct dimension reads."""
+        own = self.window
+        if self.fast:
+            return own.turns * ceil(ceil(own.outputs / own.turns) / self.outputs)
+        if self.summed:
+            return 1 + int(self.row(own.outputs - 1, own.taps - 1))
+        return own.outputs
+
+    @property
+    def places(self) -> int:
+        """Where the product is computed: tiles, or outputs of a direct dimension."""
+        return self.tiles if self.fast else self.window.outputs
+
+    def read(self, tile: Size, point: Size, phase: Size) -> Size:
+        """The element that this one of a tile is."""
+        own = self.window
+        if not self.fast:
+            return tile - own.pad if self.summed else tile * own.stride - own.pad
+        within = self.outputs * (tile // own.turns) + point
+        start = own.stride * (tile % own.turns) + own.dilation * phase - own.pad
+        return own.stride * own.turns * within + start
+
+    def row(self, output: Any, tap: Any) -> Any:
+        """Of a direct dimension, for an output and a tap."""
+        return output * self.window.stride + tap * self.window.dilation
+
+    def spot(self, output: Size) -> tuple[Size, Size]:
+        """The tile of an output, and its place there."""
+        if not self.fast:
+            return output, 0
+        turns = self.window.turns
+        tile = output // (turns * self.outputs) * turns + output % turns
+        return tile, output // turns % self.outputs
