@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -17,14 +18,16 @@ import halide as hl
 from tensaurus.algebra.size import polynomial
 from tensaurus.codegen.chain import Chain
 from tensaurus.codegen.lower import Lowered
-from tensaurus.codegen.schedule import Loops
+from tensaurus.codegen.schedule import Loops, copy
 from tensaurus.codegen.sketch import Transform
-from tensaurus.codegen.stage import Stage, extent, free_axes
+from tensaurus.codegen.stage import Stage, extent
 from tensaurus.codegen.transform import Transformed
+from tensaurus.codegen.turn import radix
 
-__all__ = ["transform"]
+__all__ = ["row", "transform"]
 
 ROW = 16  # elements of the output's last axis that are turned at once, about
+GUARDED, MASKED = hl.TailStrategy.GuardWithIf, hl.TailStrategy.PredicateStores
 STACK = hl.MemoryType.Stack
 SETS = 1024  # bytes: rows at multiples of these meet in few places of a cache
 
@@ -34,9 +37,20 @@ def transform(chain: Chain, made: Transformed, sketch: Transform, lowered: Lower
     _Loops(chain, made, sketch, lowered).whole()
 
 
+def row(chain: Chain) -> int:
+    """Elements of the output's last axis that are turned at once: whole tiles, a power of two."""
+    last = chain.output.axes[-1]
+    size = next((t.size for t in chain.tiles if t.axis is last), 1 << (extent(last) - 1).bit_length())
+    found = size
+    while 2 * found <= ROW and found < extent(last):
+        found *= 2
+    return found
+
+
 class _Loops:
     def __init__(self, chain: Chain, made: Transformed, sketch: Transform, lowered: Lowered):
         self.chain, self.made, self.sketch, self.lowered = chain, made, sketch, lowered
+        self.row = row(chain)
 
     def func(self, stage: Stage) -> Any:
         return self.lowered.funcs[stage.tensor.name]
@@ -45,13 +59,15 @@ class _Loops:
         return [self.lowered.variables[a] for a in stage.axes]
 
     def whole(self) -> None:
-        around, results, inside = self.output()
-        self.finished(inside)
+        around, results, turn, line = self.output()
+        self.finished(turn, line)
         self.products(results)
         self.before(around)
 
-    def output(self) -> tuple[Any, Any, Any]:
-        """The loops around a block of tiles (None where there is one), of results, and of one turn."""
+    def output(self) -> tuple[Any, Any, Any, Any]:
+        """The loops around a block of tiles (None where there is one), of results, of a row of tiles and of
+        one line of them, that is turned.
+        """
         chain, sketch, stage = self.chain, self.sketch, self.made.output
         out = self.func(stage)
         loops = Loops(out, self.variables(stage), [extent(a) for a in stage.axes])
@@ -60,15 +76,16 @@ class _Loops:
         last = len(stage.axes) - 1
         blocks: list[Any] = []
         tiles: list[Any] = []
-        row = self.row()
+        row = self.row
         for tile, count in zip(chain.tiles, sketch.tile, strict=True):
             place = places[tile.axis]
-            outer = loops.split(place, max(count * tile.size, row if place == last else 1))
+            size = -(-count * tile.size // row) * row if place == last else count * tile.size
+            outer = loops.split(place, size, GUARDED)
             blocks += [] if outer is None else [outer]
             if place != last:
-                within = loops.split(place, tile.size)
+                within = loops.split(place, tile.size, GUARDED)
                 tiles += [] if within is None else [within]
-        tiles += [] if (outer := loops.split(last, row)) is None else [outer]
+        tiles += [] if (outer := loops.split(last, row, MASKED)) is None else [outer]
         some = loops.split(f, sketch.lanes)
         # a loop of one step, where everything that is turned is computed
         turn = some if some is not None else self.single(loops, f)
@@ -77,6 +94,7 @@ class _Loops:
         inner = [loops.axes[k] for k in range(last) if k != f and stage.axes[k] not in of]
         order = [loops.axes[last], loops.axes[f], *reversed(inner), turn, *reversed(tiles), results]
         out.reorder(*order, *reversed(blocks))
+        out.unroll(loops.axes[f])
         size = loops.sizes[last]
         if size > 1:
             out.vectorize(loops.axes[last])
@@ -87,7 +105,7 @@ class _Loops:
             around = one
         elif sketch.parallel == 2:
             out.parallel(results)
-        return around, results, turn
+        return around, results, turn, inner[-1] if inner else turn
 
     def single(self, loops: Loops, place: int) -> Any:
         """A loop of one step around an axis."""
@@ -100,27 +118,16 @@ class _Loops:
         """The output's axis that is the one at this place of the products."""
         return next(a for a in self.chain.output.axes if self.chain.read.indices[place] == polynomial(a))
 
-    def row(self) -> int:
-        """Elements of the output's last axis that are turned at once: whole tiles."""
-        last = self.made.output.axes[-1]
-        size = next((t.size for t in self.chain.tiles if t.axis is last), extent(last))
-        return min(max(ROW // size, 1) * size, -(-extent(last) // size) * size)
-
-    def finished(self, inside: Any) -> None:
-        """What is computed of the products for one turn."""
-        out, turned = self.func(self.made.output), self.made.turned
-        func, lanes = self.func(turned), self.sketch.lanes
-        *outer, f, x = self.variables(turned)
-        sizes = {t.axis: t.size for t in self.chain.tiles}
-        func.compute_at(out, inside).store_in(STACK).reorder(f, x, *reversed(outer))
-        func.bound_extent(f, lanes).bound_extent(x, self.row()).vectorize(f).unroll(x)
-        lane = self.axis(self.chain.lane)
-        blocks = {self.axis(k) for k in self.chain.results}
-        order = [a for a in self.made.output.axes[:-1] if a in free_axes(self.chain.read) and a is not lane]
-        for variable, a in zip(outer, order, strict=True):
-            if a not in blocks:
-                func.bound_extent(variable, sizes.get(a, extent(a))).unroll(variable)
-        reader, level = out, inside
+    def finished(self, turn: Any, line: Any) -> None:
+        """What is computed of the products for a row of tiles."""
+        out, lanes = self.func(self.made.output), self.sketch.lanes
+        first, *shuffles = self.made.turned
+        for stage in self.made.turned:
+            func = self.func(stage)
+            func.compute_at(out, line).store_in(STACK)
+            func.reorder(*reversed(self.variables(stage)))
+        self.shuffled(first, shuffles, lanes)
+        reader, level = out, turn
         for place, stage in reversed([*enumerate(self.made.after)]):
             func = self.func(stage)
             *own, f = self.variables(stage)
@@ -130,8 +137,21 @@ class _Loops:
             func.reorder(f, *reversed(points), *reversed(tiles), *reversed(blocks)).vectorize(f, lanes)
             for variable in points:
                 func.unroll(variable)
-            if tiles and place == len(self.made.after) - 1:
-                reader, level = func, tiles[-1]
+            if place == len(self.made.after) - 1:
+                last = self.made.output.axes[-1]
+                for variable, tile in zip(tiles, self.chain.tiles, strict=True):
+                    func.bound_extent(variable, self.row // tile.size if tile.axis is last else 1)
+                reader, level = (func, tiles[-1]) if tiles else (reader, level)
+
+    def shuffled(self, first: Stage, shuffles: Sequence[Stage], row: int) -> None:
+        """Vectors of stages that turn rows: these hold interleaved ones whole."""
+        width = row
+        for stage in (first, *shuffles):
+            func, element = self.func(stage), self.variables(stage)[-1]
+            func.bound_extent(element, extent(stage.axes[-1]))
+            if stage is not first:
+                width = row * radix(stage)
+            func.vectorize(element, width).unroll(element)
 
     def products(self, results: Any) -> None:
         sketch, stage = self.sketch, self.made.products
@@ -168,7 +188,7 @@ class _Loops:
 
     def before(self, around: Any) -> None:
         out = self.func(self.made.output)
-        *first, last = self.made.before
+        last = self.made.before[-1]
         func = self.func(last)
         count = len(self.chain.before)
         own = self.variables(last)
@@ -184,7 +204,7 @@ class _Loops:
         if self.sketch.parallel == 2:
             func.parallel(block)
         innermost = others[-1] if others else block
-        for stage in first:
+        for stage in self.made.before[:-1]:
             inner = self.func(stage)
             *places, lane = self.variables(stage)
             points, others = places[:count], places[count:]
@@ -192,7 +212,11 @@ class _Loops:
             inner.reorder(lane, *reversed(points), *reversed(others)).vectorize(lane)
             for variable in points:
                 inner.unroll(variable)
-        for copy in self.made.copies:
-            inner = self.func(copy)
-            *_, lane = self.variables(copy)
-            inner.compute_at(func, block).vectorize(lane)
+        for padded, *turned in self.made.copies:
+            copy(padded, self.lowered, self.sketch.lanes, func, block)
+            whole = self.func(turned[-1])
+            own = self.variables(turned[-1])
+            whole.compute_at(func, block).reorder(*reversed(own))
+            for stage in turned[:-1]:
+                self.func(stage).compute_at(whole, own[-2]).store_in(STACK)
+            self.shuffled(turned[0], turned[1:], self.sketch.lanes)

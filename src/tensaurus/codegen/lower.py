@@ -146,12 +146,27 @@ def _remainder(size: Size) -> tuple[int, Size, int, Size] | None:
     terms = terms_of(size)
     for factors, coefficient in terms:
         match factors:
-            case (Floor(top, int(bottom)) as floor,) if coefficient % bottom == 0:
-                times = -int(coefficient) // bottom
-                rest = size - times * (top - bottom * polynomial(floor))
-                if len(terms_of(rest)) < len(terms):
-                    return times, top, bottom, rest
+            case (Floor(top, int(bottom)) as floor,):
+                # of what it is the quotient: the top, or a quotient of a smaller divisor
+                of = [(top, bottom), *_quotients(top, terms, bottom)]
+                for inner, times in of:
+                    if coefficient % times:
+                        continue
+                    rest = size + coefficient // times * (inner - times * polynomial(floor))
+                    if len(terms_of(rest)) < len(terms):
+                        return -int(coefficient) // times, inner, times, rest
     return None
+
+
+def _quotients(top: Size, terms: Any, bottom: int) -> list[tuple[Size, int]]:
+    """Quotients of the same by smaller numbers, and by what they are divided for the one by `bottom`."""
+    found: list[tuple[Size, int]] = []
+    for factors, _ in terms:
+        match factors:
+            case (Floor(same, int(smaller)) as floor,) if same == top and 1 < smaller < bottom:
+                if bottom % smaller == 0:
+                    found.append((polynomial(floor), bottom // smaller))
+    return found
 
 
 class Terms:

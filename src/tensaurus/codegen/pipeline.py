@@ -10,6 +10,7 @@ from tensaurus.algebra.expr import Scope, Tensor
 from tensaurus.algebra.printer import free_in
 from tensaurus.algebra.walk import reads
 from tensaurus.codegen.chain import chain
+from tensaurus.codegen.chain_loops import row as row_of
 from tensaurus.codegen.chain_loops import transform
 from tensaurus.codegen.copy import copied
 from tensaurus.codegen.errors import Unlowered
@@ -76,7 +77,7 @@ def _chained(
         raise ValueError("a sketch of another chain")
     if extent(found.products.axes[found.lane]) != sketch.lanes * sketch.vectors:
         raise ValueError("a sketch of weights that are packed in another way")
-    made = transformed(found, sketch.deep)
+    made = transformed(found, sketch.deep, sketch.lanes, row_of(found))
     orders = {made.products.tensor.name: range(len(made.products.reduced))[::-1]}
     lowered = lower(made.stages, inputs, orders)
     func = lowered.funcs[made.output.tensor.name]
@@ -110,7 +111,7 @@ class _Scheduling:
         }
         self.lowered = lower(ordered, inputs, orders)
 
-    def change(self, nest: Nest, sketch: Block | Row | Flat) -> None:
+    def change(self, nest: Nest, sketch: Sketch) -> None:
         """The stages that a sketch wants beside those that there are."""
         if nest.main is None:
             return

@@ -13,7 +13,7 @@ from tensaurus.codegen.partial import Partial
 from tensaurus.codegen.sketch import Block, Flat
 from tensaurus.codegen.stage import Stage, extent
 
-__all__ = ["Loops", "block", "flat", "row"]
+__all__ = ["Loops", "block", "copy", "flat", "row"]
 
 EXACT = hl.TailStrategy.RoundUp
 INWARDS = hl.TailStrategy.ShiftInwards
@@ -36,12 +36,17 @@ class Loops:
         self.sizes = list(sizes)
         self.count = 0
 
-    def split(self, place: int, factor: int) -> Any | None:
-        """The loop over blocks of an axis, whose own loop is inside one from now on; None for one block."""
+    def split(self, place: int, factor: int, ending: Any = None) -> Any | None:
+        """The loop over blocks of an axis, whose own loop is inside one from now on; None for one block.
+
+        `ending` is how it ends where blocks do not divide it, else as `tail` says.
+        """
         if factor >= self.sizes[place]:
             return None
         outer, inner = self.fresh(), self.fresh()
-        self.func.split(self.axes[place], outer, inner, factor, tail(self.sizes[place], factor))
+        exact = self.sizes[place] % factor == 0
+        how = tail(self.sizes[place], factor) if exact or ending is None else ending
+        self.func.split(self.axes[place], outer, inner, factor, how)
         self.axes[place], self.sizes[place] = inner, factor
         return outer
 
@@ -119,11 +124,11 @@ def block(nest: Nest, sketch: Block, lowered: Lowered, copies: Sequence[tuple[St
         update.unroll(variable)
     for variable in reduced[: sketch.unrolled]:
         update.unroll(variable)
-    for copy, level in copies:
-        _copy(copy, lowered, sketch.lanes, out, level_vars[level - 1] if level and level_vars else None)
+    for each, level in copies:
+        copy(each, lowered, sketch.lanes, out, level_vars[level - 1] if level and level_vars else None)
 
 
-def _copy(stage: Stage, lowered: Lowered, lanes: int, reader: Any, level: Any | None) -> None:
+def copy(stage: Stage, lowered: Lowered, lanes: int, reader: Any, level: Any | None) -> None:
     func = lowered.funcs[stage.tensor.name]
     if level is None:
         func.compute_root()

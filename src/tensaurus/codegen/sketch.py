@@ -15,7 +15,19 @@ import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["Block", "Flat", "Pack", "Row", "Schedule", "Sketch", "Transform", "loops", "packs", "parse", "show"]
+__all__ = [
+    "Block",
+    "Flat",
+    "Pack",
+    "Row",
+    "Schedule",
+    "Sketch",
+    "Transform",
+    "loops",
+    "packs",
+    "parse",
+    "show",
+]
 
 
 @dataclass(frozen=True)

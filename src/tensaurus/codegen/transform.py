@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tensaurus.algebra.expr import Body, Read, Tensor, axis
-from tensaurus.algebra.size import Size, floordiv, interval, mod, polynomial
+from tensaurus.algebra.expr import Body, Const, Read, Tensor, axis
+from tensaurus.algebra.size import Axis, Size, floordiv, interval, mod, polynomial
 from tensaurus.algebra.walk import reads, rebuilt, replace_axes
 from tensaurus.codegen.chain import Chain, Combination, written_out
 from tensaurus.codegen.stage import Stage, axes_in, extent, free_axes
+from tensaurus.codegen.turn import shuffled
 
 __all__ = ["Transformed", "transformed"]
 
@@ -25,36 +26,37 @@ __all__ = ["Transformed", "transformed"]
 class Transformed:
     """The stages of a chain, each with the axis of its vectors last.
 
-    copies    what the first combination reads: (..., its channels)
+    copies    of what the first combination reads: padded, then turned, so that its channels are last
     before    (points, blocks of channels, others, channels of one block)
     products  (points, blocks of results, tiles, results of one block)
     after     (tiles, points, blocks of results, results of one block)
-    turned    the last of these in the order of the output, (..., results of one block, the last axis)
+    turned    the last of these in the order of the output: the last axis holds rows along the output's last
     """
 
-    copies: tuple[Stage, ...]
+    copies: tuple[tuple[Stage, ...], ...]
     before: tuple[Stage, ...]
     products: Stage
     after: tuple[Stage, ...]
-    turned: Stage
+    turned: tuple[Stage, ...]
     output: Stage
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        return (*self.copies, *self.before, self.products, *self.after, self.turned, self.output)
+        copies = (stage for copy in self.copies for stage in copy)
+        return (*copies, *self.before, self.products, *self.after, *self.turned, self.output)
 
 
-def transformed(chain: Chain, deep: int) -> Transformed:
-    """The chain with blocks of `deep` channels.
+def transformed(chain: Chain, deep: int, lanes: int, row: int) -> Transformed:
+    """The chain with `deep` channels, and `lanes` results, in a vector; `row` elements are turned at once.
 
-    Raises ValueError where these do not divide them, or where the output's last axis is not one of tiles.
+    Raises ValueError where these do not divide, are no powers of two, or where no output axis is along rows.
     """
-    return _Transforming(chain, deep).whole()
+    return _Transforming(chain, deep, lanes, row).whole()
 
 
 class _Transforming:
-    def __init__(self, chain: Chain, deep: int):
-        self.chain, self.deep = chain, deep
+    def __init__(self, chain: Chain, deep: int, lanes: int, row: int):
+        self.chain, self.deep, self.lanes, self.row = chain, deep, lanes, row
         channels = extent(chain.channel)
         if channels % deep:
             raise ValueError(f"blocks of {deep} of {channels} channels")
@@ -74,30 +76,55 @@ class _Transforming:
         turned, output = self.turned(after[-1])
         return Transformed(tuple(copies), tuple(before), products, tuple(after), turned, output)
 
-    def copied(self, first: Combination) -> tuple[list[Stage], Combination]:
+    def copied(self, first: Combination) -> tuple[list[tuple[Stage, ...]], Combination]:
         """What the first combination reads by the channel, padded, channels last."""
         made: dict[Read, Body] = {}
-        copies = []
+        copies: list[tuple[Stage, ...]] = []
         c = first.stage.axes[self.channel]
         for read in dict.fromkeys(reads(first.body)):
-            if not isinstance(read.source, Tensor) or c not in free_axes(read):
-                continue
-            dimension = next(d for d, index in enumerate(read.indices) if c in axes_in(index))
-            lows, sizes = zip(*map(_range, read.indices), strict=True)
-            own = [axis(size, "q") for size in sizes]
-            block, lane = axis(sizes[dimension] // self.deep, "q"), axis(self.deep, "q")
-            places: list[Size] = [polynomial(a) + low for a, low in zip(own, lows, strict=True)]
-            places[dimension] = polynomial(block) * self.deep + polynomial(lane) + lows[dimension]
-            others = [k for k in range(len(own)) if k != dimension]
-            axes = (block, *(own[k] for k in others), lane)
-            name = f"{first.stage.tensor.name}_{read.source.name}_{len(copies)}"
-            tensor = Tensor(name, tuple(a.extent for a in axes), read.source.dtype)
-            copies.append(Stage(tensor, axes, Read(read.source, tuple(places), read.outside)))
-            inside = [i - low for i, low in zip(read.indices, lows, strict=True)]
-            moved = inside[dimension]
-            indices = (floordiv(moved, self.deep), *(inside[k] for k in others), mod(moved, self.deep))
-            made[read] = Read(tensor, indices)
+            if isinstance(read.source, Tensor) and c in free_axes(read):
+                name = f"{first.stage.tensor.name}_{read.source.name}_{len(copies)}"
+                stages, made[read] = self.channels_last(read, c, name)
+                copies.append(stages)
         return copies, replace(first, body=_replaced(first.body, made))
+
+    def channels_last(self, read: Read, c: Axis, name: str) -> tuple[tuple[Stage, ...], Read]:
+        """Copies of what is read, and how it is read of the last."""
+        source = read.source
+        assert isinstance(source, Tensor)
+        dimension = next(d for d, index in enumerate(read.indices) if c in axes_in(index))
+        last = len(read.indices) - 1
+        if dimension == last:
+            raise ValueError("channels that lie side by side")
+        deep, row = self.deep, self.lanes
+        lows, sizes = map(list, zip(*map(_range, read.indices), strict=True))
+        sizes[last] = -(-sizes[last] // row) * row
+        own = tuple(axis(size, "q") for size in sizes)
+        places = tuple(polynomial(a) + low for a, low in zip(own, lows, strict=True))
+        outside = Const(0) if read.outside is None else read.outside
+        padded = Stage(
+            Tensor(name, tuple(sizes), source.dtype), own, Read(source, places, outside)
+        )
+        others = [k for k in range(last) if k != dimension]
+        block, part, element = axis(sizes[dimension] // deep), axis(sizes[last] // row), axis(deep * row)
+        moved: list[Size] = [0] * (last + 1)
+        moved[dimension] = polynomial(block) * deep + floordiv(polynomial(element), row)
+        moved[last] = polynomial(part) * row + mod(polynomial(element), row)
+        kept = {k: axis(sizes[k]) for k in others}
+        for k, a in kept.items():
+            moved[k] = polynomial(a)
+        axes = (block, *kept.values(), part, element)
+        tensor = Tensor(f"{name}_turned", tuple(a.extent for a in axes), source.dtype)
+        rows = shuffled(Stage(tensor, axes, Read(padded.tensor, tuple(moved))), deep)
+        inside = [i - low for i, low in zip(read.indices, lows, strict=True)]
+        channel, along = inside[dimension], inside[last]
+        indices = (
+            floordiv(channel, deep),
+            *(inside[k] for k in others),
+            floordiv(along, row),
+            mod(along, row) * deep + mod(channel, deep),
+        )
+        return (padded, *rows), Read(rows[-1].tensor, indices)
 
     def deepened(self, stage: Stage, before: Sequence[Stage]) -> Stage:
         """A combination before, its channels in vectors."""
@@ -143,29 +170,42 @@ class _Transforming:
         blocks = (k for k in chain.results if k != chain.lane)
         return tuple(items[k] for k in (*(t.place for t in chain.tiles), *chain.points, *blocks, chain.lane))
 
-    def widened(self, stage: Stage, source: Tensor, order: Callable[[Sequence[Any]], tuple[Any, ...]]) -> Stage:
+    def widened(
+        self, stage: Stage, source: Tensor, order: Callable[[Sequence[Any]], tuple[Any, ...]]
+    ) -> Stage:
         """A combination after, results last."""
         body = _mapped(stage.body, source.name, lambda indices: Read(source, order(indices)))
         axes = self.last(stage.axes)
         return Stage(replace(stage.tensor, shape=tuple(a.extent for a in axes)), axes, body)
 
-    def turned(self, last: Stage) -> tuple[Stage, Stage]:
-        """The combinations' result with the output's last axis last, and the output that reads it."""
-        chain, output = self.chain, self.chain.output
+    def turned(self, last: Stage) -> tuple[tuple[Stage, ...], Stage]:
+        """The combinations' result along the output's last axis, and the output that reads it."""
+        chain, output, lanes, row = self.chain, self.chain.output, self.lanes, self.row
         f = next((a for a in output.axes if chain.read.indices[chain.lane] == polynomial(a)), None)
-        if f is None or f is output.axes[-1]:
-            raise ValueError("an output whose last axis is that of the results")
-        used = [a for a in output.axes if a in free_axes(chain.read)]
-        if output.axes[-1] not in used:
-            raise ValueError("an output whose last axis the products do not have")
-        order = [*(a for a in used[:-1] if a is not f), f, used[-1]]
-        fresh = {a: axis(a.extent) for a in order}
-        values = {a: polynomial(b) for a, b in fresh.items()}
+        x = output.axes[-1]
+        if f is None or f is x or x not in free_axes(chain.read):
+            raise ValueError("an output whose last axis is not one of tiles")
+        others = [a for a in output.axes[:-1] if a in free_axes(chain.read) and a is not f]
+        fresh = {a: axis(a.extent) for a in others}
+        block, part, element = axis(extent(f) // lanes), axis(-(-extent(x) // row)), axis(lanes * row)
+        values: dict[Any, Any] = {a: polynomial(b) for a, b in fresh.items()}
+        values[f] = polynomial(block) * lanes + mod(polynomial(element), lanes)
+        values[x] = polynomial(part) * row + floordiv(polynomial(element), lanes)
         moved = replace_axes(Read(last.tensor, self.last(chain.read.indices)), values)
-        tensor = Tensor(f"{last.tensor.name}_turned", tuple(a.extent for a in order), last.tensor.dtype)
-        stage = Stage(tensor, tuple(fresh.values()), moved)
-        read = Read(tensor, tuple(map(polynomial, order)))
-        return stage, replace(output, body=_replaced(output.body, {chain.read: read}))
+        axes = (*fresh.values(), block, part, element)
+        tensor = Tensor(f"{last.tensor.name}_turned", tuple(a.extent for a in axes), last.tensor.dtype)
+        stages = shuffled(Stage(tensor, axes, moved), row)
+        own, along = polynomial(f), polynomial(x)
+        read = Read(
+            stages[-1].tensor,
+            (
+                *map(polynomial, others),
+                floordiv(own, lanes),
+                floordiv(along, row),
+                mod(own, lanes) * row + mod(along, row),
+            ),
+        )
+        return stages, replace(output, body=_replaced(output.body, {chain.read: read}))
 
 
 def _range(index: Size) -> tuple[int, int]:

@@ -123,7 +123,7 @@ def _cycles(found: Chain, sketch: Transform, shape: Shape, core: Core) -> float:
     rounds = prod(ceil(n / t) for n, t in zip(counts, sketch.tile, strict=True))
     tiles = rounds * prod(ceil(t / b) * b for t, b in zip(sketch.tile, sketch.block, strict=True))
     held = prod(sketch.block)
-    step = max(held * sketch.vectors, (held + sketch.vectors) / 2, 4.0) / held  # for a tile's vectors
+    step = max(held * sketch.vectors, (held + sketch.vectors) / 2, 8.0) / held  # for a tile's vectors
     if sketch.lanes * size * 8 < core.bits:
         step *= 0.75  # narrow vectors are no slower, two at once
     cycles = tiles * points * reduced * (results / sketch.lanes / sketch.vectors) * step
