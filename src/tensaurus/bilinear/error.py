@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from math import ceil, prod
 from typing import Any
 
@@ -33,7 +32,7 @@ class Sample:
         flat = weights.reshape(len(weights), -1).T
         outputs = [algorithm.outputs for algorithm in self.algorithms]
         found = np.empty((len(data), len(weights), *outputs), data.dtype)
-        for place in product(*map(range, outputs)):
+        for place in np.ndindex(*outputs):
             starts = zip(place, weights.shape[2:], strict=True)
             window: Any = (slice(None), slice(None), *(slice(i, i + n) for i, n in starts))
             found[(..., *place)] = data[window].reshape(len(data), -1) @ flat
