@@ -31,6 +31,7 @@ from tensaurus.equivalence.chain import refutation
 from tensaurus.equivalence.given import given_inputs
 from tensaurus.equivalence.inputs import require_ranges
 from tensaurus.equivalence.judge import Original
+from tensaurus.equivalence.model import Model
 from tensaurus.equivalence.perturbation import perturbed_feed
 from tensaurus.equivalence.reference import Reference
 from tensaurus.equivalence.sample import sample_feeds, symbol_sizes
@@ -48,8 +49,7 @@ from tensaurus.search.strategies import Effort, Runtime
 __all__ = ["Target"]
 
 PIECES = 1 << 26  # bytes of models of pieces that are kept
-TRYING = 20  # times a load and a run of the original, that trying an equal program takes, about
-COPIES = 2  # of the inputs, a rounding away
+TRYING = 40  # times a run of the original, that trying an equal program takes, about; and three times to load
 LEARNING = 2.0  # seconds from which on the first run of the reference counts
 
 
@@ -183,18 +183,21 @@ class Target:
         """The largest error of an equal program on the inputs that are timed, beside what is allowed."""
         threads, limit, shapes = self.machine.threads, self.options.run_limit, self.options.shapes or {}
         time = self.limit
-        if time is not None and monotonic() + TRYING * (time.load + time.run) > time.end:
+        if time is not None and monotonic() + 3 * time.load + TRYING * time.run > time.deadline:
             return inf
         try:
             with Reference(threads, limit, self.answers) as reference:
                 exact = reference.run(self.source, self.feeds, shapes)
-            with tried(self.source, self.backend, threads=threads, limit=limit) as worker:
-                own = run(worker, self.feeds)
-                beside = [run(worker, perturbed_feed(self.feeds, seed)) for seed in range(COPIES)]
-            with tried(self.standard(program), self.backend, threads=threads, limit=limit) as worker:
-                found = run(worker, self.feeds)
+            model = Model.read(self.source, shapes, self._folder)
+            models = [self.source, *(() if model.large else [model.perturbed(0, ())]), self.standard(program)]
+            results = []
+            for seed, build in enumerate(models):
+                moved = 0 < seed < len(models) - 1
+                with tried(build, self.backend, threads=threads, limit=limit) as worker:
+                    results.append(run(worker, perturbed_feed(self.feeds, 0) if moved else self.feeds))
         except (TensaurusError, MemoryError):
             return inf
+        own, *beside, found = results
         originals = list(map(Original, exact, own))
         for copies in beside:
             for one, copy in zip(originals, copies, strict=True):
