@@ -110,9 +110,11 @@ def refutation(output: Matrix, weights: Matrix, data: Matrix) -> str:
     empty where they do: the algorithm is right over every commutative ring that has its numbers.
     """
     products, taps = len(weights), len(weights[0])
+    if len(data) != products:
+        return f"{len(data)} rows of data for {products} products"
     for k, row in enumerate(output):
         if len(row) != products:
-            return f"{len(row)} products in an output of {products}"
+            return f"an output of {len(row)} products, not {products}"
         for i in range(taps):
             for j in range(len(data[0])):
                 terms = (a * g[i] * b[j] for a, g, b in zip(row, weights, data, strict=True))

@@ -36,6 +36,12 @@ class Convolution:
         shape = (self.filters, self.channels // self.groups, *(w.taps for w in self.windows))
         return Tensor("x0", shape, self.dtype)
 
+    def depth(self, algorithms: Algorithms) -> int:
+        """Products that are added up for each point."""
+        lines = self.tilings(algorithms)
+        taps = (line.phases if line.fast else line.window.taps for line in lines)
+        return self.channels // self.groups * prod(taps)
+
     def tilings(self, algorithms: Algorithms) -> list[Tiling]:
         """Of its dimensions.  Raises ValueError for an algorithm of another number of taps."""
         return [Tiling(*pair) for pair in zip(self.windows, algorithms, strict=True)]

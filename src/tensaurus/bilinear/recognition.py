@@ -69,11 +69,11 @@ def _sums(body: Body) -> Iterator[tuple[tuple[Read, Read], Read | None]]:
 
 def _convolution(scope: Scope, data: Read, weights: Read, bias: Read | None) -> Convolution | None:
     """The convolution that adds up these products."""
-    n, f, *places = map(polynomial, scope.axes)
     x: tuple[Any, ...] = data.source.shape
     w: tuple[Any, ...] = weights.source.shape
-    if len(scope.axes) < 3 or data.source.rank != len(scope.axes) or weights.source.rank != data.source.rank:
+    if not 3 <= len(x) == len(w) == len(scope.axes):
         return None
+    n, f, *places = map(polynomial, scope.axes)
     if bias is not None and (bias.indices != (f,) or bias.source.shape != (w[0],)):
         return None
     if data.outside not in (None, Const(0)) or weights.outside is not None or x[1] % w[1] != 0:

@@ -80,6 +80,10 @@ def optimize(
     tuning: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.1, help="Time for the schedule of one kernel, at most.")
     ] = 20.0,
+    accuracy: Annotated[
+        str,
+        typer.Option(metavar="LEVEL", help="like (errors as the original's), or fast (up to four times)."),
+    ] = "like",
     seed: Seed = 0,
     database: DatabaseFile = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
@@ -125,6 +129,7 @@ def optimize(
                 custom_ops=not no_custom_ops,
                 cpu=cpu,
                 tuning=tuning,
+                accuracy=accuracy,
                 seed=seed,
                 database=database,
                 progress=progress,

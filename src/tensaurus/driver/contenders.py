@@ -9,6 +9,7 @@ from time import monotonic
 
 from tensaurus.cost.whole import AGAIN, model_times
 from tensaurus.driver.target import Target
+from tensaurus.equivalence.accuracy import LEVELS
 from tensaurus.equivalence.chain import check_rewrites
 from tensaurus.equivalence.field_check import FieldCheck
 from tensaurus.equivalence.verdict import Verdict, verify
@@ -114,6 +115,7 @@ class Contenders:
             limit=options.run_limit,
             stage=target.progress.stage,
             answers=target.answers,
+            margin=LEVELS[options.accuracy],
         )
         return replay, verdict
 

@@ -17,6 +17,7 @@ from tensaurus.codegen.library import compiler
 from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.operators import OperatorCosts
+from tensaurus.driver.accuracy import Accuracy
 from tensaurus.driver.options import Options
 from tensaurus.egraph.finder import Finder
 from tensaurus.fuse import Fuse
@@ -87,8 +88,9 @@ class Generated:
         """What its kernel took when it was tuned; infinite where there is none."""
         return inf if self._kernels is None else self._kernels.seconds_of(node)
 
-    def finders(self, costs: OperatorCosts) -> tuple[Finder, ...]:
-        """What proposes eOperators, those first that promise most by what is known of the operators."""
+    def finders(self, costs: OperatorCosts, accuracy: Accuracy) -> tuple[Finder, ...]:
+        """What proposes eOperators, those first that promise most by what is known of the operators; of fast
+        algorithms those that the accuracy admits."""
 
         def seconds(node: Node) -> float | None:
             known = costs.known(Piece.of(node))
@@ -96,7 +98,7 @@ class Generated:
 
         if self._kernels is None:
             return ()
-        bilinear = Bilinear(costs.roofline)
+        bilinear = Bilinear(costs.roofline, accuracy.allows)
         return bilinear, Fuse(seconds, costs.roofline, variants=bilinear.variants)
 
     def more(self) -> bool:

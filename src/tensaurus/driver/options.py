@@ -10,6 +10,7 @@ from tensaurus import backends
 from tensaurus.codegen.processor import CPUS, NATIVE, lacking
 from tensaurus.cost.worker import RUN_LIMIT
 from tensaurus.egraph.finder import Finder
+from tensaurus.equivalence.accuracy import LEVELS, LIKE
 from tensaurus.equivalence.given import Inputs
 from tensaurus.errors import TensaurusError
 from tensaurus.search.strategies import STRATEGIES
@@ -40,6 +41,7 @@ class Options:
     custom_ops  whether kernels may be generated, which a library beside the model holds
     cpu         the processor that they are for: native, or a level (x86-64-v3, x86-64-v4)
     tuning      seconds for the schedule of one kernel, at most
+    accuracy    of the result: like the original's, or fast (four times the error that is allowed otherwise)
     seed        of random inputs
     database    the file of measurements; the default one where None
     """
@@ -63,6 +65,7 @@ class Options:
     custom_ops: bool = True
     cpu: str = NATIVE
     tuning: float = 20.0
+    accuracy: str = LIKE
     seed: int = 0
     database: Path | None = None
 
@@ -73,6 +76,10 @@ class Options:
         if self.search not in STRATEGIES:
             remedy = f"Take {' or '.join(STRATEGIES)}."
             raise TensaurusError(f"there is no search {self.search!r}", remedy=remedy)
+        if self.accuracy not in LEVELS:
+            raise TensaurusError(
+                f"there is no accuracy {self.accuracy!r}", remedy=f"Take {' or '.join(LEVELS)}."
+            )
         if self.cpu not in CPUS:
             raise TensaurusError(f"there is no processor {self.cpu!r}", remedy=f"Take {' or '.join(CPUS)}.")
         if self.cpu != NATIVE and (absent := lacking(self.cpu)):

@@ -19,14 +19,20 @@ from tensaurus.cost.measure import Stopwatch, choose
 from tensaurus.cost.observe import Observation, Observer
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.roofline import Roofline
+from tensaurus.cost.worker import tried
+from tensaurus.driver.accuracy import Accuracy
 from tensaurus.driver.generated import Generated
 from tensaurus.driver.options import AUTO, Options
-from tensaurus.driver.original import Original
+from tensaurus.driver.original import Original as Given
 from tensaurus.driver.time_limit import TimeLimit
 from tensaurus.equivalence.answers import Answers
+from tensaurus.equivalence.baseline import run
 from tensaurus.equivalence.chain import refutation
 from tensaurus.equivalence.given import given_inputs
 from tensaurus.equivalence.inputs import require_ranges
+from tensaurus.equivalence.judge import Original
+from tensaurus.equivalence.model import Model
+from tensaurus.equivalence.perturbation import perturbed_feed
 from tensaurus.equivalence.reference import Reference
 from tensaurus.equivalence.sample import sample_feeds, symbol_sizes
 from tensaurus.errors import TensaurusError
@@ -43,6 +49,7 @@ from tensaurus.search.strategies import Effort, Runtime
 __all__ = ["Target"]
 
 PIECES = 1 << 26  # bytes of models of pieces that are kept
+TRYING = 40  # times a run of the original, that trying an equal program takes, about; and three times to load
 LEARNING = 2.0  # seconds from which on the first run of the reference counts
 
 
@@ -55,6 +62,7 @@ class Target:
     given     those of them that the caller gave
     source    the original's build
     builds    of candidates
+    standard  of programs without kernels
     records   the database
     kernels   of eOperators
     costs     of operators
@@ -63,7 +71,7 @@ class Target:
     """
 
     def __init__(
-        self, original: Original, options: Options, rules: Sequence[Rule], progress: Progress, start: float
+        self, original: Given, options: Options, rules: Sequence[Rule], progress: Progress, start: float
     ):
         self.options, self.original, self.progress = options, original, progress
         self.machine = Machine.here(options.threads)
@@ -79,6 +87,7 @@ class Target:
             if generated.without:
                 progress.note(f"no kernels are generated: {generated.without}")
             self.builds = Builds(self._folder, expand, generated, libraries=original.libraries)
+            self.standard = Builds(self._folder, expand, most=0)
             pieces = Builds(self._folder, expand, generated, folded=False, most=PIECES)
             threads, program = self.machine.threads, original.program
             stopwatch = stack.enter_context(Stopwatch(self.backend, threads=threads))
@@ -164,11 +173,42 @@ class Target:
             memory=2 * self.original.weights if memory is None else memory,
         )
 
+    @cached_property
+    def accuracy(self) -> Accuracy:
+        """What may be computed otherwise than directly."""
+        program, note = self.original.program, self.progress.note
+        return Accuracy(self.options.accuracy, program, self.costs.roofline, self._error, note)
+
+    def _error(self, program: Program) -> float:
+        """The largest error of an equal program on the inputs that are timed, beside what is allowed."""
+        threads, limit, shapes = self.machine.threads, self.options.run_limit, self.options.shapes or {}
+        time = self.limit
+        if time is not None and monotonic() + 3 * time.load + TRYING * time.run > time.deadline:
+            return inf
+        try:
+            with Reference(threads, limit, self.answers) as reference:
+                exact = reference.run(self.source, self.feeds, shapes)
+            model = Model.read(self.source, shapes, self._folder)
+            models = [self.source, *(() if model.large else [model.perturbed(0, ())]), self.standard(program)]
+            results = []
+            for seed, build in enumerate(models):
+                moved = 0 < seed < len(models) - 1
+                with tried(build, self.backend, threads=threads, limit=limit) as worker:
+                    results.append(run(worker, perturbed_feed(self.feeds, 0) if moved else self.feeds))
+        except (TensaurusError, MemoryError):
+            return inf
+        own, *beside, found = results
+        originals = list(map(Original, exact, own))
+        for copies in beside:
+            for one, copy in zip(originals, copies, strict=True):
+                one.add(copy)
+        return max((o.judge(y).worst for o, y in zip(originals, found, strict=True)), default=0.0)
+
     @property
     def runtime(self) -> Runtime:
         """What a search can ask."""
         checked = refutation if os.environ.get("CHECK") == "1" else None
-        finders = (*self.options.finders, *self.kernels.finders(self.costs))
+        finders = (*self.options.finders, *self.kernels.finders(self.costs, self.accuracy))
         if self.effort.deadline is not None:
             self.kernels.deadline = self.effort.deadline
         kernels = self.kernels

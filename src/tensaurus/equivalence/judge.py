@@ -215,10 +215,10 @@ class Original:
 
     # ------------------------------------------------------------------------------------------ a candidate
 
-    def judge(self, candidate: Any) -> Finding:
-        """Whether the candidate's output is as good as the original's."""
+    def judge(self, candidate: Any, margin: float = 1.0) -> Finding:
+        """Whether the candidate's output is as good as the original's; or this many times worse at most."""
         if isinstance(self.own, list):
-            return _listwise(self.reference, self.own, candidate)
+            return _listwise(self.reference, self.own, candidate, margin)
         if not isinstance(self.own, np.ndarray) or not isinstance(candidate, np.ndarray):
             same = self.own is None and candidate is None
             return Finding(same, reason="" if same else f"is {type(candidate).__name__}")
@@ -227,7 +227,7 @@ class Original:
             return Finding(False, reason=words)
         if self.error is None:
             return self._discrete(candidate)
-        return self._real(candidate)
+        return self._real(candidate, margin)
 
     def _discrete(self, candidate: Array) -> Finding:
         """Equal to the original, or to the reference or a perturbed copy where these differ from it."""
@@ -240,7 +240,7 @@ class Original:
         difference = f"differs at {int((~right).sum())} of {right.size} elements, first at {list(place)}: "
         return Finding(False, np.inf, reason=f"{difference}{candidate[place]}, not {self.own[place]}")
 
-    def _real(self, candidate: Array) -> Finding:
+    def _real(self, candidate: Array, margin: float) -> Finding:
         reference = self.reference
         finite = np.isfinite(reference)
         own_fine, fine = np.isfinite(self.own), np.isfinite(candidate)
@@ -261,7 +261,7 @@ class Original:
             return Finding()
         with np.errstate(all="ignore"):
             error = np.where(both, np.abs(candidate.astype(np.float64) - reference), 0.0)
-            allowed = self.allowed()
+            allowed = margin * self.allowed()
             ratio = np.where(error > 0, error / allowed, 0.0)
         place = tuple(int(i) for i in np.unravel_index(int(np.argmax(ratio)), ratio.shape))
         worst = float(ratio[place]) if ratio.size else 0.0
@@ -325,11 +325,12 @@ def identical(one: Any, other: Any) -> bool:
     return one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
-def _listwise(reference: Any, own: list[Any], candidate: Any) -> Finding:
+def _listwise(reference: Any, own: list[Any], candidate: Any, margin: float) -> Finding:
     if not isinstance(candidate, list) or len(candidate) != len(own):
         return Finding(False, np.inf, reason="is a sequence of another length")
     exact = reference if isinstance(reference, list) and len(reference) == len(own) else own
-    parts = [Original(r, o).judge(c) for r, o, c in zip(exact, own, candidate, strict=True)]
+    pairs = zip(exact, own, candidate, strict=True)
+    parts = [Original(r, o).judge(c, margin) for r, o, c in pairs]
     return max(parts, key=lambda f: (not f.passed, f.worst), default=Finding())
 
 

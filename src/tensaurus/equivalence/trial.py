@@ -18,8 +18,9 @@ CLEAR = 0.5  # of what is allowed: no perturbed copies are asked
 
 
 class Trial(Baseline):
-    """Judges a candidate by what the original computes."""
+    """Judges a candidate by what the original computes; its errors may be `margin` times the usual ones."""
 
+    margin = 1.0
     _witness_asked = False
 
     def judge(self) -> list[Sight]:
@@ -53,7 +54,7 @@ class Trial(Baseline):
         sights = []
         for place, (name, original, result) in enumerate(zip(self.names, originals, results, strict=True)):
             if name not in self.random:
-                finding = original.judge(result)
+                finding = original.judge(result, self.margin)
                 if not finding.passed and settled:
                     finding = self._second(row, place, original, result, finding)
             elif _kind(result) == _kind(original.own) or exact:
@@ -71,12 +72,12 @@ class Trial(Baseline):
         outputs = self._witnessed("result", self.candidate, row)
         if outputs is None or len(outputs) != len(self.names):
             return first
-        right = original.judge(outputs[place])
+        right = original.judge(outputs[place], self.margin)
         if not right.passed:
             return first
         said = f"without graph optimizations {self._witness.name} computes the result right"
         if original.miscomputed is not None and _kind(result) == _kind(original.own):
-            mixed = original.judge(np.where(original.miscomputed, outputs[place], result))
+            mixed = original.judge(np.where(original.miscomputed, outputs[place], result), self.margin)
             if mixed.passed:  # wrong only where the original is
                 fault = f"{self.backend} computes the result wrong where it does the original; {said}"
                 self.faults += [fault] if fault not in self.faults else []

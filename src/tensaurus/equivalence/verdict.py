@@ -76,6 +76,7 @@ def verify(
     limit: float = RUN_LIMIT,
     stage: Stage = silent,
     answers: Answers | None = None,
+    margin: float = 1.0,
 ) -> Verdict:
     """Compare candidate b with original a.
 
@@ -87,6 +88,7 @@ def verify(
     limit   seconds that a run may take
     stage   is called with what is being done
     answers of the float64 reference of a, kept where several are compared with it
+    margin  how many times the error that is usually allowed b may have (`equivalence/accuracy`)
 
     Raises TensaurusError where a file is no model, or the original does not run.
     """
@@ -111,6 +113,7 @@ def verify(
                 answers=answers,
             )
         with started as trial:
+            trial.margin = margin
             try:
                 sights = trial.judge()
             except WorkerError as error:
@@ -129,7 +132,8 @@ def verify(
     else:
         worst = max((s.finding.worst for s in sights), default=0.0)
         own = f"the original's own error {own_abs:.2g} absolute, {own_rel:.2g} relative"
-        detail = f"{len(trial.rows)} inputs; {own}; at most {worst:.2g} of what is allowed"
+        allowed = "what is allowed" if margin == 1 else f"what is allowed, {margin:g} times the usual"
+        detail = f"{len(trial.rows)} inputs; {own}; at most {worst:.2g} of {allowed}"
     tried = tuple(row.feed.kind for row in trial.rows)
     errors = (max_abs, max_rel, own_abs, own_rel)
     return Verdict(not wrong, *errors, tried, detail, field, tuple(trial.notes), tuple(trial.faults))

@@ -1,0 +1,82 @@
+"""Which fast algorithms a result may use: those with which the whole model keeps its accuracy.
+
+One layer's errors are measured on a sample, by the measure that the whole result is judged by.  How large
+they may be depends on what is around the layer, which dilutes them or adds more: so the model is tried with
+the fastest algorithms of all its layers, as standard operators, before any kernel is made; where that goes
+too far, with those of smaller errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+
+import numpy as np
+
+from tensaurus.bilinear import Bilinear
+from tensaurus.bilinear.convolution import Convolution
+from tensaurus.bilinear.error import sampled
+from tensaurus.bilinear.tiling import Algorithms
+from tensaurus.cost.roofline import Roofline
+from tensaurus.equivalence.accuracy import LEVELS
+from tensaurus.equivalence.judge import Original
+from tensaurus.equivalence.perturbation import perturbed
+from tensaurus.graph.node import Node
+from tensaurus.graph.program import Program
+
+__all__ = ["Accuracy", "share"]
+
+LIMITS = (3.0, 1.0, 0.5)  # of a layer's share of what a whole model may have, the first that does
+DEEP = 256  # products added up, beyond which the errors of both sums grow alike
+COPIES = 4  # of a sample, a rounding away
+
+
+@dataclass
+class Accuracy:
+    """What one model admits at a level.
+
+    judged  the error of an equal program beside what is allowed, on the runtime; infinite where that cannot
+            be told
+    note    gets a line where the fastest algorithms were held back
+    """
+
+    level: str
+    program: Program
+    roofline: Roofline
+    judged: Callable[[Program], float]
+    note: Callable[[str], None] = lambda line: None
+
+    def allows(self, of: Convolution, algorithms: Algorithms) -> bool:
+        """Whether a layer may be computed so."""
+        return _within(self.limit, of, algorithms)
+
+    @cached_property
+    def limit(self) -> float:
+        """Of the share that a layer's error may have."""
+        margin, tried = LEVELS[self.level], set[tuple[Node, ...]]()
+        for limit in LIMITS:
+            finder = Bilinear(self.roofline, partial(_within, limit * margin))
+            fastest = next(finder.variants(self.program), self.program)
+            if fastest is self.program:
+                return limit * margin
+            if fastest.roots not in tried and self.judged(fastest) <= margin:
+                return limit * margin
+            tried.add(fastest.roots)
+            self.note(f"fast algorithms with {limit * margin:g} times the error of a rounding were held back")
+        return LIMITS[-1] * margin
+
+
+def _within(limit: float, of: Convolution, algorithms: Algorithms) -> bool:
+    depth = 1 << (of.depth(algorithms) - 1).bit_length()
+    return share(algorithms, min(depth, DEEP)) <= limit
+
+
+@lru_cache(1000)
+def share(algorithms: Algorithms, depth: int) -> float:
+    """The largest error of a sample beside what is allowed of a whole model (`equivalence/judge`)."""
+    sample, rng = sampled(algorithms, depth), np.random.default_rng(1)
+    direct = Original(sample.exact, sample.direct(sample.data, sample.weights))
+    for _ in range(COPIES):
+        direct.add(sample.direct(perturbed(sample.data, rng), perturbed(sample.weights, rng)))
+    return direct.judge(sample.fast).worst

@@ -1,0 +1,381 @@
+"""Fast bilinear algorithms: matrices, points, convolutions of every kind, and the way into a model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from math import inf, prod
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from op_samples import declared_samples
+from small_programs import graph_of, node
+
+from tensaurus.algebra.field import Prime, Reals
+from tensaurus.algebra.printer import show as show_scope
+from tensaurus.algebra.size import Symbol, polynomial
+from tensaurus.algebra.walk import scopes
+from tensaurus.backends.reference import evaluate
+from tensaurus.bilinear import Bilinear, best, convolution
+from tensaurus.bilinear.algorithm import Algorithm, cook_toom, refutation
+from tensaurus.bilinear.candidates import candidates, growth, seconds
+from tensaurus.bilinear.error import sampled
+from tensaurus.bilinear.points import MOST
+from tensaurus.bilinear.recognition import recognised
+from tensaurus.bilinear.tiling import Algorithms
+from tensaurus.codegen.stage import staged
+from tensaurus.cost.demand import operations
+from tensaurus.cost.roofline import Roofline
+from tensaurus.driver.accuracy import LIMITS, Accuracy, share
+from tensaurus.egraph.choices import Choices
+from tensaurus.egraph.finder import find_all
+from tensaurus.egraph.proof import prove
+from tensaurus.equivalence.accuracy import LEVELS
+from tensaurus.equivalence.chain import check_rewrites
+from tensaurus.equivalence.chain import refutation as refuted
+from tensaurus.extraction.improve import quick
+from tensaurus.fuse import Fuse
+from tensaurus.fuse.composition import composition
+from tensaurus.graph.fold import fold
+from tensaurus.graph.node import INPUT, Node, apply, constant, source
+from tensaurus.graph.piece import Piece
+from tensaurus.graph.program import Program, topological
+from tensaurus.graph.text import parse_program, show, table
+from tensaurus.ops import TensorType, Untypable, registry
+from tensaurus.search.candidate import Candidate, Rewritten
+
+CONV, EOP = registry["Conv"], registry["eop"]
+SHORT = [(m, r) for m in range(1, MOST + 1) for r in range(1, MOST + 1) if m + r - 1 <= MOST]
+small_numbers = st.fractions(min_value=-4, max_value=4, max_denominator=8)
+some_points = st.lists(small_numbers, min_size=MOST, max_size=MOST, unique=True)
+
+
+# ----------------------------------------------------------------------------------------------- algorithms
+
+
+@pytest.mark.parametrize(("outputs", "taps"), SHORT)
+def test_the_best_points_make_an_exact_algorithm(outputs: int, taps: int) -> None:
+    found = best(outputs, taps)
+    assert (found.outputs, found.taps, found.products) == (outputs, taps, outputs + taps - 1)
+    rng = np.random.default_rng(0)
+    w = [Fraction(int(n)) for n in rng.integers(-9, 9, taps)]
+    d = [Fraction(int(n)) for n in rng.integers(-9, 9, found.products)]
+    values = [dot(g, w) * dot(b, d) for g, b in zip(found.weights, found.data, strict=True)]
+    assert [dot(a, values) for a in found.output] == [dot(w, d[k : k + taps]) for k in range(outputs)]
+    assert found is best(outputs, taps)
+    again = cook_toom(outputs, taps, found.points)
+    assert (again.output, again.weights, again.data) == (found.output, found.weights, found.data)
+
+
+def dot(a: Any, b: Any) -> Fraction:
+    return sum((m * n for m, n in zip(a, b, strict=True)), Fraction(0))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(SHORT), some_points, st.booleans())
+def test_distinct_points_make_one(sizes: tuple[int, int], numbers: list[Fraction], infinity: bool) -> None:
+    points = tuple(numbers[: sum(sizes) - 1 - infinity])
+    found = cook_toom(*sizes, points)
+    assert refutation(found.output, found.weights, found.data) == ""
+    assert found.growth > 0 and found.effort >= 0
+
+
+@pytest.mark.parametrize("points", [(0, 1, 1), (0, 1), (0, 1, -1, 2, 3)])
+def test_points_that_are_none_are_refused(points: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"F\(2, 3\) at the points"):
+        cook_toom(2, 3, tuple(map(Fraction, points)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from([(2, 3), (4, 3), (3, 2), (2, 5)]), st.integers(0, 2), st.randoms(), st.integers(1, 5))
+def test_one_wrong_number_is_refuted(sizes: tuple[int, int], which: int, random: Any, off: int) -> None:
+    found = best(*sizes)
+    matrices = [[list(row) for row in m] for m in (found.output, found.weights, found.data)]
+    row = random.choice(matrices[which])
+    row[random.randrange(len(row))] += Fraction(off, 3)
+    changed = [tuple(map(tuple, m)) for m in matrices]
+    assert refutation(*changed) != ""
+    with pytest.raises(ValueError, match=r"F\(\d, \d\) at .*: output \d"):
+        Algorithm(*sizes, found.points, *changed)
+
+
+def test_matrices_of_other_sizes_are_refuted() -> None:
+    found, other = best(2, 3), best(3, 3)
+    with pytest.raises(ValueError, match="an output of 5 products, not 4"):
+        replace(found, output=other.output)
+    with pytest.raises(ValueError, match="rows"):
+        replace(found, data=found.data[:-1])
+
+
+def test_scaling_rows_changes_no_error() -> None:
+    found = best(4, 3)
+    scaled = replace(
+        found,
+        weights=tuple(tuple(n * 7 for n in row) for row in found.weights),
+        data=tuple(tuple(n / 7 for n in row) for row in found.data),
+    )
+    assert scaled.growth == pytest.approx(found.growth) and scaled.effort > found.effort
+
+
+def test_searched_points_are_better_than_whole_ones() -> None:
+    """The textbook's points for F(4, 3) have more than twice the error (Lavin and Gray)."""
+    plain = cook_toom(4, 3, tuple(map(Fraction, (0, 1, -1, 2, -2))))
+    assert best(4, 3).growth < plain.growth / 2
+    assert best(2, 3).points == (0, 1, -1) and best(2, 3).growth < best(4, 3).growth < best(6, 3).growth
+
+
+def test_too_many_products_are_refused() -> None:
+    with pytest.raises(ValueError, match="more than"):
+        best(MOST, 2)
+
+
+# ---------------------------------------------------------------------------------------------- convolutions
+
+
+def tensor(name: str, *shape: Any, dtype: str = "float32") -> Node:
+    return source(name, TensorType(dtype, shape))
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> tuple[Node, Algorithms]:
+    """A convolution of any rank, stride, dilation, groups and padding, and algorithms for it."""
+    rank = draw(st.integers(1, 3))
+    most = (40, 12, 6)[rank - 1]
+    sizes, kernel = (
+        draw(st.lists(st.integers(1, n), min_size=rank, max_size=rank)) for n in (most, (7, 7, 3)[rank - 1])
+    )
+    strides, dilations = (draw(st.lists(st.integers(1, 3), min_size=rank, max_size=rank)) for _ in range(2))
+    pads = draw(st.lists(st.integers(0, 4), min_size=2 * rank, max_size=2 * rank))
+    groups, depth, each = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    spans = [n + a + b - d * (k - 1) for n, a, b, d, k in zip(
+        sizes, pads[:rank], pads[rank:], dilations, kernel, strict=True)]  # fmt: skip
+    assume(min(spans) > 0)
+    x = tensor("image", draw(st.integers(1, 16 if prod(sizes) < 50 else 2)), groups * depth, *sizes)
+    w = tensor("weights", groups * each, depth, *kernel)
+    b = [tensor("bias", groups * each)] if draw(st.booleans()) else []
+    named = {"strides": strides, "dilations": dilations, "pads": pads}
+    made = node("Conv", x, w, *b, group=groups, **{name: tuple(value) for name, value in named.items()})
+    found = recognised(made)
+    assert found is not None
+    algorithms = []
+    for window in found.convolution.windows:
+        sizes_of_tile = range(1, MOST + 2 - window.reach)
+        outputs = draw(st.sampled_from((0, *sizes_of_tile)))
+        algorithms.append(best(outputs, window.reach) if outputs else None)
+    return made, tuple(algorithms)
+
+
+def exact(root: Node) -> Any:
+    """At a random point of GF(p)."""
+    field, rng = Prime(0), np.random.default_rng(1)
+    inputs = sorted((n for n in topological([root]) if n.op is INPUT), key=lambda n: str(n.attribute("name")))
+    feeds = {leaf.attribute("name"): field.random(leaf.tensor.shape, rng) for leaf in inputs}
+    return evaluate(Program(tuple(inputs), (("y", root),)), feeds, field)["y"]
+
+
+@settings(deadline=None, max_examples=100)
+@given(convolutions())
+def test_convolutions_of_every_kind(case: tuple[Node, Algorithms]) -> None:
+    made, algorithms = case
+    equation = convolution(made, algorithms)
+    assert equation is not None
+    (right,) = equation.right
+    assert right.types == made.types
+    assert np.array_equal(exact(right), exact(made))
+
+
+@pytest.mark.parametrize("sample", declared_samples(), ids=str)
+def test_what_is_recognised_is_equal(sample: Any) -> None:
+    """Among the examples of all operators there is no other than convolutions that is one."""
+    inputs = [kind and source(f"x{k}", kind) for k, kind in enumerate(sample.types)]
+    try:
+        made = apply(sample.op, inputs, sample.example.attrs)
+    except Untypable:
+        return
+    found = recognised(made)
+    assert (found is not None) == (sample.op is CONV)
+    if found is not None:
+        algorithms = tuple(best(2, window.reach) for window in found.convolution.windows)
+        equation = convolution(made, algorithms)
+        assert equation is not None and refuted(equation) is None
+
+
+def test_other_products_are_none() -> None:
+    x, w = tensor("x", 1, 4, 9, 9), tensor("w", 4, 4, 3, 3)
+    y = node("Conv", x, w, pads=(1, 1, 1, 1))
+    scope = show_scope(CONV.scopes(y.kinds(), y.attrs)[0]).replace("w[", "x1[").replace("x[", "x0[")
+    assert recognised(apply(EOP, [x, w], {"scope": scope})) is not None
+    for old, new in ((" | 0", " | 1"), ("sum[", "max["), ("mul(", "add(")):
+        assert old in scope
+        assert recognised(apply(EOP, [x, w], {"scope": scope.replace(old, new)})) is None
+
+
+def test_symbolic_and_empty_sizes_are_left_alone() -> None:
+    for x in (tensor("x", polynomial(Symbol("N", 1)), 4, 9, 9), tensor("x", 0, 4, 9, 9)):
+        assert recognised(node("Conv", x, tensor("w", 4, 4, 3, 3))) is None
+    halves = (tensor(name, 4, 4, 3, 3, dtype="float16") for name in "xw")
+    assert recognised(node("Conv", *halves)) is None
+
+
+def test_an_expression_is_a_convolution_too() -> None:
+    """Its operator's name does not matter."""
+    x, w, b = tensor("x", 2, 6, 9, 8), tensor("w", 4, 3, 3, 3), tensor("b", 4)
+    y = node("Conv", x, w, b, group=2, strides=(2, 1), pads=(1, 0, 1, 2))
+    equation = composition(Piece.of(y))
+    assert equation is not None
+    (made,) = equation.right
+    first, second = recognised(y), recognised(made)
+    assert made.op is EOP and first is not None and second is not None
+    assert first.convolution == second.convolution
+
+
+# ----------------------------------------------------------------------------------------------- into a model
+
+PEAKS = Roofline(1 / 1.2e11, 1 / 1e11, 1 / 2e10, 1 << 20)
+
+
+def layers(*shapes: tuple[int, int, int], size: int = 16) -> Program:
+    """Convolutions of (channels, filters, taps) with relus between, an addition at the end."""
+    rng = np.random.default_rng(0)
+    x = tensor("x", 1, shapes[0][0], size, size)
+    y = x
+    for channels, filters, taps in shapes:
+        w = rng.standard_normal((filters, channels, taps, taps)) / np.sqrt(channels * taps**2)
+        b = rng.standard_normal(filters)
+        weights = [constant(n.astype(np.float32)) for n in (w, b)]
+        before, y = y, node("Relu", node("Conv", y, *weights, pads=(taps // 2,) * 4))
+    y = node("Relu", node("Add", y, before)) if y.types == before.types else y
+    return Program((x,), (("y", y),))
+
+
+def test_a_finder_proposes_what_should_pay() -> None:
+    whole = layers((64, 64, 3), (64, 64, 3), (64, 64, 3), (64, 64, 1), size=28)
+    finder = Bilinear(PEAKS)
+    first, *others = (node for node in whole.active if node.op is CONV)
+    equations = finder.of(first)
+    assert 2 <= len(equations) <= 3 and all(refuted(equation) is None for equation in equations)
+    assert equations is finder.of(others[0]) and not finder.of(others[-1])
+    grown = [growth(e.algorithms) for e in equations]  # type: ignore[attr-defined]
+    assert grown == sorted(grown, reverse=True)
+    graph, _ = graph_of(whole)
+    assert not list(finder(graph, 1000))
+    graph.programs.append(whole)
+    found = list(finder(graph, 1000))
+    assert len(found) == 3 * len(equations)
+    kernels = {proposal.equation.right for proposal in found}
+    assert len(kernels) == len(equations)  # of equal layers
+    assert not list(Bilinear(PEAKS, lambda of, algorithms: False)(graph, 1000)) and not list(finder(graph, 0))
+
+
+@pytest.mark.parametrize("shape", [(64, 64, 1, 56), (3, 3, 3, 56), (512, 512, 3, 1)])
+def test_nothing_is_proposed_where_nothing_pays(shape: tuple[int, int, int, int]) -> None:
+    """Single taps, few channels, and layers that read more weights than they multiply."""
+    whole = layers(shape[:3], size=shape[3])
+    assert not any(Bilinear(PEAKS).of(node) for node in whole.active)
+
+
+def test_estimates_are_those_of_the_expressions() -> None:
+    whole = layers((64, 64, 3), size=28)
+    (layer,) = (node for node in whole.active if node.op is CONV)
+    found = recognised(layer)
+    assert found is not None
+    plain = Roofline(1.0, 0.0, 0.0)
+    for algorithms in candidates(found.convolution, PEAKS):
+        equation = convolution(layer, algorithms)
+        assert equation is not None
+        before, after = (seconds(found.convolution, each, plain) for each in ((None, None), algorithms))
+        assert 1.2 < before / after < operations(layer) / operations(equation.right[0]) < 4
+
+
+def test_it_goes_all_the_way() -> None:
+    """From the finders through the extraction to a program that is proved, with what follows fused."""
+    whole = layers((32, 32, 3), (32, 32, 3))
+    graph, roots = graph_of(whole)
+    graph.programs.append(whole)
+    bilinear = Bilinear(PEAKS)
+    assert find_all(graph, [bilinear, Fuse(variants=bilinear.variants)], 5000) > 5
+    choices = Choices(graph, roots)
+    fast = {e.right[0].attribute("scope") for n in whole.active for e in bilinear.of(n)}
+
+    def price(piece: Piece) -> float:
+        kernel = piece.root.op is EOP
+        deep = kernel and len(list(scopes(piece.root.attribute("scope")))) > 3
+        assert not kernel or deep or piece.root.attribute("scope") not in fast
+        return (0.1 if deep else 1.0) * len(piece.inner)
+
+    made = choices.program(whole, quick(choices.problem(choices.keyed([price(p) for p in choices.pieces]))))
+    assert [n.op for n in made.active] == [EOP, EOP]  # relus and the addition are inside
+    assert all(n.args[1] is not None and n.args[1].static for n in made.active)
+    assert parse_program(show(made), table(made)) == made
+    proof = prove(graph, list(zip(roots, made.roots, strict=True)))
+    assert proof.holds() and any(e.name.startswith("F(") for e in proof.equations)
+    replay = check_rewrites([Candidate(made, 1.0, Rewritten(lambda: proof.equations, Candidate(whole, 2.0)))])
+    assert replay.passed and replay.trials and replay.error_bound < 1e-3, replay.detail
+
+    folded = fold(made)
+    assert not any(n.static for n in folded.nodes if n.op is EOP)
+    x = np.random.default_rng(1).standard_normal(whole.inputs[0].tensor.shape)
+    expected = evaluate(whole, {"x": x}, Reals())["y"]
+    np.testing.assert_allclose(evaluate(made, {"x": x}, Reals())["y"], expected, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(evaluate(folded, {"x": x}, Reals())["y"], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_stages_are_the_transforms_and_one_product() -> None:
+    for taps, rank in (((3, 3), 2), ((3,), 1), ((3, 3, 3), 3), ((1, 3), 1)):
+        x, w = tensor("x", 1, 8, *(9 for _ in taps)), tensor("w", 8, 8, *taps)
+        algorithms = tuple(best(2, 3) if n == 3 else None for n in taps)
+        equation = convolution(node("Conv", x, w), algorithms)
+        assert equation is not None
+        made = staged(equation.right[0].attribute("scope"))
+        assert len(made) == 2 * rank + 2
+        assert [len(stage.sources) for stage in made] == [1] * rank + [2] + [1] * rank + [1]
+
+
+def test_a_wrong_equation_is_refuted() -> None:
+    x, w = tensor("x", 1, 4, 9, 9), tensor("w", 4, 4, 3, 3)
+    y, z = (node("Conv", x, w, pads=(p, 1, 2 - p, 1)) for p in (1, 0))
+    right, wrong = (convolution(n, (best(2, 3), best(4, 3))) for n in (y, z))
+    assert right is not None and wrong is not None and refuted(right) is None
+    assert "differ" in str(refuted(replace(right, right=wrong.right)))
+
+
+# ---------------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(("outputs", "taps", "rank"), [(2, 3, 2), (4, 3, 2), (2, 5, 2), (4, 3, 1), (2, 3, 3)])
+def test_errors_are_as_predicted(outputs: int, taps: int, rank: int) -> None:
+    """Between what is predicted beside a sum in blocks, and beside one term after the other."""
+    algorithms = (best(outputs, taps),) * rank
+    sample = sampled(algorithms, 64)
+    np.testing.assert_allclose(sample.fast, sample.exact, rtol=1e-3, atol=1e-4)
+    predicted = growth(algorithms)
+    assert predicted / taps**rank < sample.growth < 2 * predicted
+
+
+def test_larger_tiles_have_larger_errors() -> None:
+    grown = [share((best(m, 3),) * 2, 64) for m in (2, 4, 6)]
+    assert grown == sorted(grown) and grown[0] < 0.6 and grown[2] > 2 * grown[1] > 0
+    assert share((best(4, 3),) * 2, 64) == grown[1]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_model_is_held_back_where_it_must(level: str) -> None:
+    whole = layers((64, 64, 3), size=28)
+    (layer,) = (node for node in whole.active if node.op is CONV)
+    found = recognised(layer)
+    assert found is not None
+    notes: list[str] = []
+    tried: list[Program] = []
+
+    def judged(error: float) -> Any:
+        return lambda program: tried.append(program) or error
+
+    free = Accuracy(level, whole, PEAKS, judged(0.5))
+    assert free.allows(found.convolution, (best(4, 3),) * 2) and len(tried) == 1
+    held = Accuracy(level, whole, PEAKS, judged(inf), notes.append)
+    assert held.allows(found.convolution, (best(2, 3),) * 2) and notes
+    assert held.limit == LIMITS[-1] * LEVELS[level] < free.limit == LIMITS[0] * LEVELS[level]
+    assert not held.allows(found.convolution, (best(6, 3),) * 2)
