@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from time import monotonic
 from typing import Protocol
 
 from tensaurus.cost.observe import Observation
@@ -19,6 +20,7 @@ from tensaurus.cost.placed import Placed, PlacedCosts
 from tensaurus.cost.weights import Allowance
 from tensaurus.graph.node import Node
 from tensaurus.graph.piece import Piece
+from tensaurus.ops.eop import eop
 
 __all__ = ["Alone", "Choosable", "Costs", "Prices"]
 
@@ -64,6 +66,8 @@ class Costs:
     """What is known of costs in one search.
 
     alone      what pieces cost by themselves
+    favour     what part of their costs eOperators count in an extraction
+    until      when measuring ends (of `time.monotonic`): what is not known then is no choice
     placed     what was learnt of them within programs
     allowance  bytes of constants that a program may have, and their price
     luck       of each kind of operator, the least share of its estimate that one took
@@ -71,10 +75,13 @@ class Costs:
     """
 
     alone: Alone
+    favour: float = 1.0
+    until: float = inf
     placed: PlacedCosts = field(default_factory=PlacedCosts)
     allowance: Allowance = field(default_factory=Allowance)
     luck: dict[str, float] = field(default_factory=dict)
     largest: dict[str, float] = field(default_factory=dict)
+    _answers: dict[str, float] = field(default_factory=dict)
 
     def prices(self, choices: Choosable) -> Prices:
         """Of the choices, by what is known now."""
@@ -94,7 +101,7 @@ class Costs:
 
     def read(self, pieces: Sequence[Piece]) -> tuple[list[float], list[bool]]:
         """Of each piece its seconds alone, and whether they were measured."""
-        known = [self.alone.known(piece) for piece in pieces]
+        known = [self._known(piece) for piece in pieces]
         for piece, seconds in zip(pieces, known, strict=True):
             if seconds is not None:
                 self._note(piece, seconds)
@@ -102,9 +109,22 @@ class Costs:
         costs = [self._flattered(piece) if seconds is None else seconds for piece, seconds in pairs]
         return costs, [seconds is not None for seconds in known]
 
+    def _known(self, piece: Piece) -> float | None:
+        seconds = self.alone.known(piece)
+        if seconds is None:  # of what runs in the original alone there is an answer, but no measurement
+            seconds = self._answers.get(piece.text, inf if self.over else None)
+        return seconds
+
+    @property
+    def over(self) -> bool:
+        """Whether measuring has ended."""
+        return monotonic() >= self.until
+
     def measure(self, piece: Piece) -> float:
         """Seconds alone, from now on."""
-        seconds = self.alone.measure(piece)
+        if self.over:
+            return inf
+        seconds = self._answers[piece.text] = self.alone.measure(piece)
         self._note(piece, seconds)
         return seconds
 
@@ -149,6 +169,10 @@ class Prices:
         prices = self.choices.keyed(self._elsewhere, byte)
         for number, seconds in self._at.items():
             prices[number] = seconds
+        if self._costs.favour != 1:
+            made = [any(node.op is eop for node in piece.inner) for piece in self.choices.pieces]
+            for number, key in enumerate(self.choices.keys):
+                prices[number] *= self._costs.favour if key >= 0 and made[key] else 1.0
         return prices
 
     def unsure(self, chosen: Iterable[int]) -> list[int]:
@@ -162,7 +186,11 @@ class Prices:
         self.alone[key], self.sure[key] = self._costs.measure(self.choices.pieces[key]), True
 
     def settle(self) -> None:
-        """Take in what was measured."""
+        """Take in what was measured, and that nothing else will be."""
+        if self._costs.over:
+            pairs = zip(self.alone, self.sure, strict=True)
+            self.alone = [seconds if sure else inf for seconds, sure in pairs]
+            self.sure = [True] * len(self.sure)
         self._elsewhere = self._costs.placed.elsewhere(self.choices.pieces, self.alone)
 
     def total(self, choice: Mapping[int, int]) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from math import inf
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Generated"]
 
-SHARE = 0.7  # of the search's time, for tuning
-SPENT = 1.5  # seconds that compiling, linking and measuring a kernel take beside its tuning
-LEAST = 1.0  # seconds that a kernel is tuned for, where it is
+TUNED = 0.7  # of the search's time, until which kernels are tuned: then programs of them are run as a whole
+SHARE = 0.7  # of the time for tuning, for the kernels that are waiting: others come after them
+SPENT = 1.0  # seconds that compiling, linking and measuring a kernel take beside its tuning
+LEAST = 0.6  # seconds that a kernel is tuned for, where it is
 FEWEST = 6  # kernels that the time should be enough for, however few are waiting
 COUNT = 60  # kernels where no time limits them
 
@@ -44,9 +45,10 @@ class Generated:
     compiler  what compiles them, and what it may use of the processor; "" where there are none
     without   why there are none, for people to read
     seconds   to tune one, at most
-    deadline  of the search, which tuning keeps; infinite where the kernels are counted
+    deadline  of tuning; infinite where the kernels are counted
     tuned     how many were tuned; those of the database were known
     waiting   how many will be tuned next, as far as the search knows
+    share     the part of their time beyond the least that the next one has: that of its work
     """
 
     compiler: str = ""
@@ -55,6 +57,8 @@ class Generated:
     deadline: float = inf
     tuned: int = 0
     waiting: int = 0
+    share: float = 1 / FEWEST
+    _estimate: Callable[[Piece], float] = lambda piece: 0.0
     _kernels: Kernels | None = None
 
     @classmethod
@@ -96,6 +100,7 @@ class Generated:
             known = costs.known(Piece.of(node))
             return None if known == inf else known
 
+        self._estimate = costs.estimate
         if self._kernels is None:
             return ()
         bilinear = Bilinear(costs.roofline, accuracy.allows)
@@ -107,9 +112,18 @@ class Generated:
             return True
         return self._each() > 0 and (self.deadline < inf or self.tuned < COUNT)
 
+    def until(self, deadline: float) -> None:
+        """Tuning ends when there is time left before this, the search's deadline, to choose among kernels."""
+        if self.deadline == inf:
+            self.deadline = (1 - TUNED) * monotonic() + TUNED * deadline
+
     def expect(self, pieces: Sequence[Piece]) -> None:
         """These will be measured next."""
-        self.waiting = sum(any(node.op is eop for node in piece.inner) for piece in pieces)
+        made = [piece for piece in pieces if any(node.op is eop for node in piece.inner)]
+        self.waiting, self.share = len(made), 1 / FEWEST
+        if made and made[0] is pieces[0]:
+            works = [self._estimate(piece) for piece in made]
+            self.share = min(self.share, works[0] / (sum(works) or 1.0))
 
     def _each(self) -> float:
         """Seconds to tune one; 0 where the time is over."""
@@ -118,7 +132,8 @@ class Generated:
             return self.seconds
         if left < LEAST + SPENT:
             return 0.0
-        return min(self.seconds, max(LEAST, SHARE * left / max(self.waiting, FEWEST) - SPENT))
+        spare = SHARE * left - max(self.waiting, FEWEST) * (LEAST + SPENT)
+        return min(self.seconds, LEAST + self.share * max(0.0, spare))
 
     def rest(self) -> None:
         """Nothing is tuned from now on, and no process waits for it."""

@@ -210,7 +210,7 @@ class Target:
         checked = refutation if os.environ.get("CHECK") == "1" else None
         finders = (*self.options.finders, *self.kernels.finders(self.costs, self.accuracy))
         if self.effort.deadline is not None:
-            self.kernels.deadline = self.effort.deadline
+            self.kernels.until(self.effort.deadline)
         kernels = self.kernels
         return Runtime(
             self.costs, self._fused, self._observed, checked, finders, kernels.more, kernels.expect

@@ -14,7 +14,8 @@ from tensaurus.ops import TensorType
 
 __all__ = ["Runner"]
 
-LONG = 10.0  # seconds that compiling and timing one schedule may take
+LONG = 3.0  # seconds that compiling and timing one schedule may take where there is little time
+STARTED = 30.0  # more, until a process is ready
 CHECKED = 120.0  # more, for the evaluator
 
 
@@ -28,23 +29,27 @@ class Runner:
         self._task: tuple[object, ...] = ()
 
     def take(self, scope: str, types: Sequence[TensorType], output: TensorType) -> None:
-        """The expression, as text, and what it reads and makes."""
+        """The expression, as text, and what it reads and makes; every process is ready for it then."""
         self._task = scope, tuple(types), output
-        ready = [child for child in (*self._single, self._whole) if child is not None and child.alive]
         try:
+            for place, child in enumerate(self._single):
+                self._single[place] = self._living(child, 1)
+            if self.threads > 1:
+                self._whole = self._living(self._whole, self.threads)
+            ready = [child for child in (*self._single, self._whole) if child is not None]
             for child in ready:
                 child.begin("take", *self._task)
             for child in ready:
-                child.finish()
+                child.finish(STARTED)
         except BaseException as error:
             self.close()  # they are started again where they are needed
             if not isinstance(error, ChildError):
                 raise
 
-    def times(self, schedules: Sequence[str], seconds: float) -> list[float]:
+    def times(self, schedules: Sequence[str], seconds: float, patience: float = 0.0) -> list[float]:
         """Seconds of a run of each on one thread, timed for so long; infinite where one fails.
 
-        At most as many as there are threads.
+        At most as many as there are threads; `patience` is for compiling.
         """
         asked: list[Child | None] = []
         found = []
@@ -58,7 +63,7 @@ class Runner:
                     asked.append(None)
             for answering in asked:
                 try:
-                    found.append(inf if answering is None else float(answering.finish()))
+                    found.append(inf if answering is None else float(answering.finish(patience)))
                 except ChildError:
                     found.append(inf)
         except BaseException:
@@ -66,10 +71,10 @@ class Runner:
             raise
         return found
 
-    def decided(self, schedule: str, seconds: float) -> float:
+    def decided(self, schedule: str, seconds: float, patience: float = 0.0) -> float:
         """As `times`, of one on all threads."""
         try:
-            return float(self._ask("time", schedule, seconds))  # type: ignore[arg-type]
+            return float(self._ask("time", schedule, seconds, patience=patience))  # type: ignore[arg-type]
         except ChildError:
             return inf
 
@@ -94,20 +99,24 @@ class Runner:
             raise
 
     def _ready(self, child: Child | None, threads: int) -> Child:
+        made = self._living(child, threads)
+        if made is not child and self._task:
+            made.ask("take", *self._task, patience=STARTED)
+        return made
+
+    def _living(self, child: Child | None, threads: int) -> Child:
+        """The process, or another one in its place."""
         if child is not None and child.alive:
             return child
         if child is not None:
             child.close()
-        made = Child(
+        return Child(
             "the compiler of kernels",
             "tensaurus.tuning.trial:Trials",
             self.cpu,
             timeout=LONG,
             environment={"HL_NUM_THREADS": str(threads)},
         )
-        if self._task:
-            made.ask("take", *self._task)
-        return made
 
     def close(self) -> None:
         """End the processes; they are started again when they are needed."""

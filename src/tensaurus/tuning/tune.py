@@ -33,8 +33,11 @@ from tensaurus.tuning.transforms import transforms
 
 __all__ = ["Tuner"]
 
-SHORT, LONGER = 0.03, 0.2  # seconds of one timing, and of one that decides
+SHORT, LONGER = 0.03, 0.1  # seconds of one timing, and of one that decides
+IDLE, GAIN = 25, 0.98  # steps after which tuning ends where none of them came to less than this part
 LEADERS, LAST = 2, 3  # schedules that others are like, and that are timed again
+CLOSE = 1.2  # times the fastest: what is slower on one thread is not timed again
+LONG = 7.0  # seconds at most that one schedule may compile for, beyond what each has
 SIMILAR, NEAREST = 3, 3  # expressions of other sizes that are looked at, and schedules like theirs
 POOL = 600  # schedules of one nest that are looked at
 
@@ -116,15 +119,16 @@ class Tuner:
         seconds: float,
         fixed: Sequence[bool],
     ) -> Schedule | None:
-        begin = monotonic()
         workload = self._workload(scope, types, fixed)
         pools = self._pools(scope, types, fixed)
         times: dict[Schedule, float] = {}
+        patience = min(seconds, LONG)
         self.runner.take(show_scope(scope), types, output)
+        begin = monotonic()
 
         def attempt(schedules: Sequence[Schedule]) -> None:
             self.tried += len(schedules)
-            spent = self.runner.times([show(schedule) for schedule in schedules], SHORT)
+            spent = self.runner.times([show(schedule) for schedule in schedules], SHORT, patience)
             for schedule, seconds in zip(schedules, spent, strict=True):
                 times[schedule] = seconds * self._unshared(schedule, pools)
 
@@ -134,14 +138,19 @@ class Tuner:
             if late > 4 * seconds or late > seconds / 2 and min(times.values(), default=inf) < inf:
                 break
             attempt(batch)
-        while monotonic() - begin < seconds:
+        best, idle = inf, 0
+        while monotonic() - begin < seconds and idle < IDLE:
             leaders = sorted((s for s in times if times[s] < inf), key=lambda s: times[s])[:LEADERS]
             near = _unique(_near(leaders, pools, times))
             if not (batch := list(islice(near, self.machine.threads))):
                 break
             attempt(batch)
-        ranked = sorted((s for s in times if times[s] < inf), key=lambda s: (times[s], show(s)))[:LAST]
-        decided = {schedule: self.runner.decided(show(schedule), LONGER) for schedule in ranked}
+            least = min(times.values())
+            idle = 0 if least < GAIN * best else idle + 1
+            best = least if idle == 0 else best
+        ranked = sorted((s for s in times if times[s] < inf), key=lambda s: (times[s], show(s)))
+        ranked = [s for s in ranked if times[s] <= CLOSE * times[ranked[0]]][:LAST]
+        decided = {schedule: self.runner.decided(show(schedule), LONGER, patience) for schedule in ranked}
         # the order of `measured`: a tie must not be another schedule in the next run
         best = sorted((s for s in ranked if decided[s] < inf), key=lambda s: (decided[s], show(s)))
         winner = next((s for s in best if not self.runner.wrong(show(s))), None)
