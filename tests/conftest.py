@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -31,6 +32,20 @@ def peaks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tensaurus.cost.roofline.measure_peaks", lambda threads, repeats: made_up)
         yield
+
+
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole models are run for a twentieth of the time: which is faster is not what tests are about."""
+    from tensaurus.cost import observe, whole
+    from tensaurus.cost.measure import compare
+
+    def compared(*given: Any, **options: Any) -> Any:
+        return compare(*given, **{**options, "rounds": 3, "seconds": 0.02})
+
+    monkeypatch.setattr(whole, "compare", compared)
+    monkeypatch.setattr(observe, "SHORTEST", 0.01)
+    monkeypatch.setattr(observe, "LONGEST", 0.02)
 
 
 @pytest.fixture(autouse=True)
