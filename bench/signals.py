@@ -40,7 +40,7 @@ from tensaurus.report.summary import METADATA_KEY
 from tensaurus.scratch import PREFIX
 
 TABLE = Path(__file__).parent / "tables" / "signals.md"
-FEW = ("--search", "saturation", "--steps", "3", "--nodes", "300", "--tuning", "0.5")
+FEW = ("--search", "saturation", "--time-limit", "6", "--nodes", "300", "--tuning", "0.5")
 OLD = b"what was there before"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 OUTCOMES = {0: "done", 130: "interrupted", 143: "terminated", -9: "killed"}

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -24,13 +25,28 @@ settings.load_profile("tensaurus")
 
 @pytest.fixture(scope="session", autouse=True)
 def peaks() -> Iterator[None]:
-    """Measured peaks take a second in every new database; made up ones do for tests."""
+    """Measured peaks take a second in every new database and bench; made up ones do for tests."""
     from tensaurus.cost.peaks import Peaks
 
     made_up = Peaks("AVX2", 1e11, 1e11, 2e10)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tensaurus.cost.roofline.measure_peaks", lambda threads, repeats: made_up)
+        for place in ("tensaurus.cost.roofline", "tensaurus.contest"):
+            patch.setattr(f"{place}.measure_peaks", lambda threads, repeats=1: made_up)
         yield
+
+
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole models are run for a twentieth of the time: which is faster is not what tests are about."""
+    from tensaurus.cost import observe, whole
+    from tensaurus.cost.measure import compare
+
+    def compared(*given: Any, **options: Any) -> Any:
+        return compare(*given, **{**options, "rounds": 3, "seconds": 0.02})
+
+    monkeypatch.setattr(whole, "compare", compared)
+    monkeypatch.setattr(observe, "SHORTEST", 0.01)
+    monkeypatch.setattr(observe, "LONGEST", 0.02)
 
 
 @pytest.fixture(autouse=True)

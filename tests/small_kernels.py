@@ -23,7 +23,7 @@ from tensaurus.ops.examples import parse_example
 
 hl = pytest.importorskip("halide")
 
-FEATURES = ("no_runtime", "user_context", "no_bounds_query")
+FEATURES = ("no_runtime", "user_context", "no_bounds_query", "no_asserts")
 CPUS = {"": "", "x86-64-v3": "sse41-avx-avx2-f16c-fma-"}
 KINDS = {
     "float32": lambda: hl.Float(32),
@@ -44,7 +44,6 @@ class Case:
     scope: str
     func: Callable[..., Any]
     cpu: str = ""
-    asserts: bool = True
 
     def __str__(self) -> str:
         return self.name
@@ -70,11 +69,10 @@ def compiled(case: Case) -> Kernel:
     params = [
         hl.ImageParam(KINDS[kind.dtype](), kind.rank, f"x{place}") for place, kind in enumerate(case.types)
     ]
-    words = "-".join([*FEATURES, *(() if case.asserts else ("no_asserts",))])
     name = f"eop_{case.name}"
     with TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.o"
-        target = hl.Target(f"x86-64-linux-{CPUS[case.cpu]}{words}")
+        target = hl.Target(f"x86-64-linux-{CPUS[case.cpu]}{'-'.join(FEATURES)}")
         case.func(*params).compile_to_object(str(path), params, name, target)
         code = path.read_bytes()
     return Kernel(name, case.types, case.node().tensor, code, case.cpu)
@@ -146,6 +144,22 @@ def _nested(x: Any) -> Any:
     return out
 
 
+def _deep(x: Any) -> Any:
+    """Scratch of 16 MiB in the kernel, in its tasks, and in theirs."""
+    i, j, k = hl.Var("i"), hl.Var("j"), hl.Var("k")
+    size = 1 << 22
+    whole, row, place, out = (hl.Func(name) for name in ("whole", "row", "place", "out"))
+    whole[k] = x[0, 0] + 0 * hl.f32(k)
+    row[k, i] = x[0, i] * whole[k]
+    place[k, j, i] = row[k, i] + x[j, i]
+    out[j, i] = place[0, j, i] + place[size - 1, j, i]
+    whole.compute_root().vectorize(k, 16)
+    row.compute_at(out, i).vectorize(k, 16)
+    place.compute_at(out, j).vectorize(k, 16)
+    out.parallel(i).parallel(j)
+    return out
+
+
 def _product(x: Any, w: Any) -> Any:
     i, j = hl.Var("i"), hl.Var("j")
     r, out = hl.RDom([(0, 17)]), hl.Func("out")
@@ -174,7 +188,7 @@ def _row_sum(x: Any) -> Any:
 
 
 def _greedy(x: Any) -> Any:
-    """In each task, scratch for the cube of the input's elements, which Halide refuses from 2 GiB on."""
+    """In each task, scratch for the cube of the input's elements."""
     i, k, stage, out = hl.Var("i"), hl.Var("k"), hl.Func("stage"), hl.Func("out")
     size = x.dim(0).extent()
     r = hl.RDom([(0, size * size * size)])
@@ -196,7 +210,8 @@ AFFINE = Case(
 DOUBLED = Case("doubled", "f32[]", "L[()](mul(x0[()], 2))", _pointwise(lambda x: x * 2.0))
 ADDED = Case("added", "i64[7] i64[7]", "L[i:7](add(x0[i], x1[i]))", _pointwise(lambda x, y: x + y))
 GREEDY = Case("greedy", "f64[800]", "L[i:800](x0[i])", _greedy)  # never runs
-UNCHECKED = Case("unchecked", AFFINE.inputs, AFFINE.scope, _affine, "x86-64-v3", asserts=False)
+TWIN = Case("twin", AFFINE.inputs, AFFINE.scope, _affine, "x86-64-v3")
+DEEP = Case("deep", "f32[2,3]", "L[i:2, j:3](mul(add(mul(x0[i, 0], x0[0, 0]), x0[i, j]), 2))", _deep)
 NESTED = Case(
     "nested",
     "f32[3,4,6]",
@@ -208,7 +223,7 @@ CASES = [
     AFFINE,
     DOUBLED,
     ADDED,
-    UNCHECKED,
+    TWIN,
     NESTED,
     Case("product", "f64[5,17] f64[17,3]", "L[i:5, j:3](sum[r:17](mul(x0[i, r], x1[r, j])))", _product),
     Case("both", "bool[31] bool[31]", "L[i:31](and_(x0[i], x1[i]))", _pointwise(lambda x, y: x & y)),

@@ -8,6 +8,7 @@ from itertools import product
 from math import inf
 
 import onnx
+import onnxruntime as ort
 from hypothesis import strategies as st
 
 from tensaurus.backends import Array
@@ -16,6 +17,7 @@ from tensaurus.egraph.saturate import Ruleset
 from tensaurus.equivalence.inputs import Values, feed
 from tensaurus.equivalence.shapes import assignments
 from tensaurus.extraction.problem import Problem, dag_cost
+from tensaurus.graph.frame import light_copy
 from tensaurus.graph.node import INPUT, Node, apply, source
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.program import Program, topological
@@ -37,6 +39,20 @@ def random_inputs(
     """Plausible inputs of the model, what it leaves open made up."""
     sizes, _ = next(assignments(model, shapes or {}))
     return dict(feed(model, sizes, "random", seed, Values(ranges or {})).arrays)
+
+
+def session_of(model: onnx.ModelProto, threads: int, optimized: bool = True) -> ort.InferenceSession:
+    """Of a plain onnxruntime; large weights are handed over as they are, not written into a message first."""
+    light, options, weights = light_copy(model), ort.SessionOptions(), dict[str, ort.OrtValue]()
+    for tensor, copy in zip(model.graph.initializer, light.graph.initializer, strict=True):
+        if copy.data_location == onnx.TensorProto.EXTERNAL:
+            copy.external_data.add(key="location", value="handed over")
+            weights[tensor.name] = ort.OrtValue.ortvalue_from_numpy(onnx.numpy_helper.to_array(tensor))
+    options.add_external_initializers(list(weights), list(weights.values()))
+    options.intra_op_num_threads = threads
+    if not optimized:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(light.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 @cache

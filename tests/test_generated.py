@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from math import inf
 from pathlib import Path
 
@@ -58,12 +59,17 @@ def model_of(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+def weight(*shape: int) -> np.ndarray:
+    """The same whenever the model is built."""
+    return np.random.default_rng(5).standard_normal(shape).astype(np.float32)
+
+
 def convolution() -> onnx.ModelProto:
     nodes = [
         helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
         helper.make_node("HardSwish", ["c"], ["y"]),
     ]
-    w, b = RNG.standard_normal((6, 3, 3, 3)).astype(np.float32), np.ones(6, np.float32)
+    w, b = weight(6, 3, 3, 3), np.ones(6, np.float32)
     return model_of(nodes, (1, 3, 9, 11), (1, 6, 9, 11), w=w, b=b)
 
 
@@ -77,15 +83,14 @@ def softmax() -> onnx.ModelProto:
 
 def transposed() -> onnx.ModelProto:
     nodes = [helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2], pads=[1, 1, 1, 1])]
-    w = RNG.standard_normal((4, 2, 3, 3)).astype(np.float32)
+    w = weight(4, 2, 3, 3)
     return model_of(nodes, (1, 4, 6, 7), (1, 2, 11, 13), w=w)
 
 
 MODELS = [convolution, softmax, transposed]
 
 
-@pytest.fixture
-def kernels_win(monkeypatch: pytest.MonkeyPatch) -> None:
+def let_kernels_win(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has a kernel takes half of the time, however busy the machine is; everything is still built."""
 
     def seconds(costs: OperatorCosts, piece: Piece, text: str) -> float:
@@ -101,6 +106,9 @@ def kernels_win(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contenders, "model_times", times)
 
 
+kernels_win = pytest.fixture(let_kernels_win)
+
+
 def run(model: onnx.ModelProto | Path, database: Path, **options: object) -> Result:
     given = {"steps": 6, "threads": 2, "tuning": 1.0, "database": database, **options}
     return ts.optimize(model, **given)  # type: ignore[arg-type]
@@ -114,15 +122,39 @@ def outputs(path: Path, x: np.ndarray) -> np.ndarray:
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
 
 
+Tuned = Callable[[Callable[[], onnx.ModelProto]], tuple[Result, Path]]
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tuned]:
+    """The first result of a model, and a copy of the database that it left."""
+    folder = tmp_path_factory.mktemp("tuned")
+    with pytest.MonkeyPatch.context() as patch:
+
+        @cache
+        def result(make: Callable[[], onnx.ModelProto]) -> Result:
+            let_kernels_win(patch)
+            found = run(make(), folder / f"{make.__name__}.sqlite")
+            patch.undo()
+            return found
+
+        def both(make: Callable[[], onnx.ModelProto]) -> tuple[Result, Path]:
+            found, place = result(make), tmp_path_factory.mktemp("copy") / "db.sqlite"
+            shutil.copy(folder / f"{make.__name__}.sqlite", place)
+            return found, place
+
+        yield both
+
+
 @pytest.mark.kernels
 @pytest.mark.usefixtures("kernels_win")
 @pytest.mark.parametrize("make", MODELS)
 def test_a_kernel_is_tuned_chosen_saved_and_loaded(
-    make: Callable[[], onnx.ModelProto], tmp_path: Path
+    make: Callable[[], onnx.ModelProto], tuned: Tuned, tmp_path: Path
 ) -> None:
-    """And the next runs, from the database, write the same bytes: model and library."""
-    model, database = make(), tmp_path / "db.sqlite"
-    result = run(model, database)
+    """And the next run, from the database, writes the same bytes: model and library."""
+    model = make()
+    result, database = tuned(make)
     summary = result.summary
     assert summary.equivalence.passed and result.speedup == 2 and summary.tuned >= 1
     (kernel,) = summary.kernels
@@ -136,16 +168,17 @@ def test_a_kernel_is_tuned_chosen_saved_and_loaded(
     x = x.astype(np.float32)
     np.testing.assert_allclose(outputs(fast, x), outputs(before, x), rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(result.session().run(None, {"x": x})[0], outputs(fast, x))
-    written = []
-    for number in range(2):
-        again = run(model, database)
-        assert again.summary.tuned == 0
-        path = tmp_path / str(number) / "fast.onnx"
-        path.parent.mkdir()
-        again.save(path)
-        written.append([path.read_bytes(), *(library.read_bytes() for library in libraries_of(path))])
-    assert written[0] == written[1]
-    assert written[0] == [fast.read_bytes(), *(library.read_bytes() for library in libraries_of(fast))]
+    again = run(model, database)
+    assert again.summary.tuned == 0
+    path = tmp_path / "again" / "fast.onnx"
+    path.parent.mkdir()
+    again.save(path)
+    assert bytes_of(path) == bytes_of(fast)
+
+
+def bytes_of(path: Path) -> list[bytes]:
+    """Of the model and of what lies beside it."""
+    return [path.read_bytes(), *(library.read_bytes() for library in libraries_of(path))]
 
 
 class Notes(NoProgress):
@@ -158,10 +191,11 @@ class Notes(NoProgress):
 
 @pytest.mark.kernels
 @pytest.mark.usefixtures("kernels_win")
-def test_a_result_with_kernels_is_optimized_again(tmp_path: Path) -> None:
+def test_a_result_with_kernels_is_optimized_again(tuned: Tuned, tmp_path: Path) -> None:
     """Its kernels are expressions as any others; a model that changed has kernels of one library."""
-    fast, database = tmp_path / "fast.onnx", tmp_path / "db.sqlite"
-    run(softmax(), database).save(fast)
+    fast = tmp_path / "fast.onnx"
+    first, database = tuned(softmax)
+    first.save(fast)
     carrying = onnx.load(fast)
     x, y = carrying.graph.input[0], carrying.graph.output[0]
     carrying.graph.node[-1].output[0] = "inner"
@@ -204,18 +238,16 @@ def test_tune_fills_the_database(tmp_path: Path) -> None:
     assert done.exit_code == 0 and done.stdout == first.stdout
 
 
-@pytest.mark.kernels
-@pytest.mark.usefixtures("kernels_win")
-def test_explain_tells_of_kernels(tmp_path: Path) -> None:
+def test_explain_tells_of_kernels(tuned: Tuned, tmp_path: Path) -> None:
     fast = tmp_path / "fast.onnx"
-    result = run(convolution(), tmp_path / "db.sqlite")
+    result, database = tuned(convolution)
     result.save(fast)
     assert Summary.from_json(result.summary.to_json()) == result.summary
     said = CliRunner().invoke(app, ["explain", str(fast)]).output
     (kernel,) = result.summary.kernels
     for word in (kernel.name, "fast.kernels.so", "HardSwish(Conv(", kernel.schedule[:20], "1 at 1 place"):
         assert word in said, word
-    with_time = CliRunner().invoke(app, ["db", "list", "--db", str(tmp_path / "db.sqlite")]).output
+    with_time = CliRunner().invoke(app, ["db", "list", "--db", str(database)]).output
     assert kernel.schedule in with_time
 
 
@@ -385,7 +417,7 @@ def test_an_interrupt_while_kernels_are_tuned_keeps_the_best(tmp_path: Path) -> 
     model, fast, database = tmp_path / "m.onnx", tmp_path / "fast.onnx", tmp_path / "db.sqlite"
     onnx.save(convolution(), model)
     command = [sys.executable, "-m", "tensaurus", "optimize", model, "-o", fast, "--tuning", "600"]
-    command += ["--time-limit", "4000", "--db", database]
+    command += ["--time-limit", "60", "--db", database]
     folder = tmp_path / "tmp"
     folder.mkdir()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(folder)}
@@ -396,7 +428,7 @@ def test_an_interrupt_while_kernels_are_tuned_keeps_the_best(tmp_path: Path) -> 
         while not any("tuning.trial" in words for words in _children(process.pid).values()):
             assert process.poll() is None and time.monotonic() < until
             time.sleep(0.1)
-        time.sleep(3)
+        time.sleep(1)
         children = _children(process.pid)
         process.send_signal(signal.SIGINT)
         _, words = process.communicate(timeout=120)

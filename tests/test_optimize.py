@@ -11,9 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-import tensaurus.cost.whole as whole
 from tensaurus.cost.database import Database
-from tensaurus.cost.measure import compare
 from tensaurus.cost.observe import Observer
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.roofline import estimate
@@ -36,16 +34,10 @@ from tensaurus.search.strategies import Effort, Runtime
 RNG = np.random.default_rng(5)
 
 
-def brief(*given: object, **options: object) -> object:
-    """A comparison in a tenth of the time."""
-    return compare(*given, **{**options, "rounds": 3, "seconds": 0.02})  # type: ignore[arg-type]
-
-
 @pytest.fixture(autouse=True)
 def times(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Operators cost what the roofline says and candidates count as twice as fast: what a busy machine
     measures must not decide a test."""
-    monkeypatch.setattr(whole, "compare", brief)
     if "measured" not in request.keywords:
         monkeypatch.setattr(OperatorCosts, "_measure", lambda self, piece, text: estimate(piece))
         pretend(monkeypatch, 0.5)
@@ -116,7 +108,7 @@ def affine_model(opset: int = 12, size: int = 40) -> onnx.ModelProto:
 
 
 def run(model: onnx.ModelProto, **options: object) -> Result:
-    return optimize(model, **{"steps": 30, "threads": 2, **options})  # type: ignore[arg-type]
+    return optimize(model, **{"steps": 30, "nodes": 800, "threads": 2, **options})  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)

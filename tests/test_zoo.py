@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
-from small_programs import random_inputs
+from small_programs import random_inputs, session_of
 
 from tensaurus.cost.demand import demand
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.census import census
-from tensaurus.graph.model_file import save_model
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.program import Program
 from tensaurus.zoo.builder import Builder
@@ -58,15 +54,7 @@ def activations(model: onnx.ModelProto) -> dict[str, float]:
     had = {output.name for output in model.graph.output}
     names = [name for node in model.graph.node for name in node.output if name and name not in had]
     watched.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 2
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    with TemporaryDirectory() as folder:
-        save_model(watched, Path(folder) / "watched.onnx")
-        session = ort.InferenceSession(
-            Path(folder) / "watched.onnx", options, providers=["CPUExecutionProvider"]
-        )
-        values = session.run(None, random_inputs(model, seed=1))
+    values = session_of(watched, threads=2, optimized=False).run(None, random_inputs(model, seed=1))
     outputs = (output.name for output in watched.graph.output)
     return {
         name: float(value[value > -5000].std()) if np.isfinite(value).all() else np.inf

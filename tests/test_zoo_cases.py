@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 torch = pytest.importorskip("torch", reason="the `bench` extra is not installed")
 
 import torch.nn.functional as nn  # noqa: E402
 from onnx import numpy_helper  # noqa: E402
+from small_programs import session_of  # noqa: E402
 
 from tensaurus.zoo import cases  # noqa: E402
 from tensaurus.zoo.builder import Builder  # noqa: E402
@@ -118,9 +118,7 @@ def feeds_of(model: onnx.ModelProto, seed: int) -> dict[str, np.ndarray]:
 
 
 def ours(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 2
-    return list(onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, feeds))
+    return list(session_of(model, threads=2).run(None, feeds))
 
 
 def weights_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
+from small_programs import session_of
 
 from tensaurus.zoo import catalog, inception, nasnet, plain, residual
 from tensaurus.zoo.builder import Builder
@@ -31,9 +31,7 @@ class Pair:
         return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
     def ours(self, *seeds: int) -> list[np.ndarray]:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        session = onnxruntime.InferenceSession(self.model.SerializeToString(), options)
+        session = session_of(self.model, threads=1)
         name = self.model.graph.input[0].name
         return [session.run(None, {name: self.input(seed)})[0] for seed in seeds]
 

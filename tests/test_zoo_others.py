@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import numpy_helper
+from small_programs import session_of
 
 from tensaurus.zoo import catalog, dense, recurrent, transformer, video
 from tensaurus.zoo.builder import Builder, Value
@@ -44,9 +44,7 @@ def _feed(model: onnx.ModelProto, seed: int) -> Feed:
 
 
 def _ours(model: onnx.ModelProto, *feeds: Feed) -> list[list[np.ndarray]]:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 2
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    session = session_of(model, threads=2)
     return [session.run(None, feed) for feed in feeds]
 
 

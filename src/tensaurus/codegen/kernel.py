@@ -15,8 +15,8 @@ class Kernel:
     """One compiled eOperator: `code` is a relocatable object that defines the C function `name`.
 
     `int name(void* user_context, halide_buffer_t* x0, ..., halide_buffer_t* out)`, compiled by Halide with
-    the features no_runtime, user_context and no_bounds_query.  Dimension 0 of a buffer is the last axis of
-    the tensor; all are dense.
+    the features no_runtime, user_context, no_asserts and no_bounds_query.  Dimension 0 of a buffer is the
+    last axis of the tensor; all are dense.
 
     An input that is packed has, in `packing`, the scope over x0 that packs it, and must be constant; `scope`
     is what the kernel computes of the packed inputs, and None where it is the eOperator's own.

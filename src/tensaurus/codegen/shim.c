@@ -3,6 +3,7 @@
    It includes kernels.inc, which `library` writes: the kernels, their tensors, what they need of a processor.
    Declared here is what is used of onnxruntime's C API and of Halide's runtime. onnxruntime's table of functions
    only ever grows: what has a place in it keeps it. */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -123,7 +124,7 @@ typedef struct Buffer {
     void *padding;
 } Buffer;
 
-typedef int (*Task)(void *call, int number, uint8_t *closure);
+typedef int (*Task)(void *strand, int number, uint8_t *closure);
 
 /* ------------------------------------------------------------------------------------------ the kernels */
 
@@ -140,7 +141,7 @@ typedef struct Kernel {
     const char *name;
     int inputs;
     const Tensor *tensors; /* of the inputs, then of the output */
-    int (*run)(void *call, Buffer *buffers);
+    int (*run)(void *strand, Buffer *buffers);
 } Kernel;
 
 typedef struct Feature {
@@ -153,13 +154,25 @@ enum { WORDS = 480, MOST_RANK = 64 };
 /* KERNELS, KERNEL_COUNT, MOST_TENSORS, FEATURES (the last without a name), DOMAIN_NAME */
 #include "kernels.inc"
 
-/* What one run of a kernel is about; kernels hand it to all that they call. */
+/* What one run of a kernel is about. */
 typedef struct Call {
     const Api *api;
     const Context *context;
-    atomic_flag failed; /* set by the first failure, whose words are kept */
+    atomic_int failed; /* set by the first failure, whose words are kept */
     char words[WORDS];
 } Call;
+
+typedef struct Block Block;
+
+/* The part of a run that one thread computes; kernels hand it to all that they call.
+
+   Kernels look neither whether there was memory nor whether a loop ended well: what fails does not return to
+   them. They are plain C frames that hold nothing but blocks of memory, which are held here. */
+typedef struct Strand {
+    Call *call;
+    Block *held;
+    jmp_buf end;
+} Strand;
 
 static Status *refused(const Api *api, int code, const char *form, ...)
 {
@@ -171,123 +184,31 @@ static Status *refused(const Api *api, int code, const char *form, ...)
     return api->CreateStatus(code, words);
 }
 
-/* -------------------------------------------------------------------------------------- Halide's errors */
-
-void halide_error(void *user, const char *words)
+static void fail(Call *call, const char *form, ...)
 {
-    Call *call = user;
-    if (call && !atomic_flag_test_and_set(&call->failed))
-        snprintf(call->words, WORDS, "%s", words);
-}
-
-static int failed(void *user, const char *kind, const char *subject)
-{
-    char words[WORDS];
-    snprintf(words, sizeof words, "%s%s%s", kind, *subject ? " of " : "", subject);
-    for (char *letter = words; *letter; letter++)
-        if (*letter == '_')
-            *letter = ' ';
-    halide_error(user, words);
-    return -1;
-}
-
-/* Their further arguments, which follow in registers and on the caller's stack, are not read. */
-#define ERROR(kind) \
-    int halide_error_##kind(void *user) { return failed(user, #kind, ""); }
-#define ERROR_OF(kind) \
-    int halide_error_##kind(void *user, const char *subject) { return failed(user, #kind, subject); }
-ERROR(out_of_memory)
-ERROR(no_device_interface)
-ERROR(device_interface_no_device)
-ERROR(host_and_device_dirty)
-ERROR(device_crop_failed)
-ERROR(integer_division_by_zero)
-ERROR_OF(bounds_inference_call_failed)
-ERROR_OF(extern_stage_failed)
-ERROR_OF(explicit_bounds_too_small)
-ERROR_OF(bad_type)
-ERROR_OF(bad_dimensions)
-ERROR_OF(access_out_of_bounds)
-ERROR_OF(buffer_allocation_too_large)
-ERROR_OF(buffer_extents_negative)
-ERROR_OF(buffer_extents_too_large)
-ERROR_OF(constraints_make_required_region_smaller)
-ERROR_OF(constraint_violated)
-ERROR_OF(param_too_small_i64)
-ERROR_OF(param_too_small_u64)
-ERROR_OF(param_too_small_f64)
-ERROR_OF(param_too_large_i64)
-ERROR_OF(param_too_large_u64)
-ERROR_OF(param_too_large_f64)
-ERROR_OF(buffer_argument_is_null)
-ERROR_OF(unaligned_host_ptr)
-ERROR_OF(host_is_null)
-ERROR_OF(bad_fold)
-ERROR_OF(bad_extern_fold)
-ERROR_OF(fold_factor_too_small)
-ERROR_OF(specialize_fail)
-ERROR_OF(buffer_is_null)
-ERROR_OF(device_dirty_with_no_device_support)
-ERROR_OF(storage_bound_too_small)
-ERROR_OF(split_factor_not_positive)
-
-int halide_error_requirement_failed(void *user, const char *condition, const char *words)
-{
-    (void)condition;
-    halide_error(user, words);
-    return -1;
-}
-
-/* ------------------------------------------------------------------------------------ Halide's parallel loops */
-
-typedef struct Loop {
-    Task task;
-    Call *call;
-    uint8_t *closure;
-    int first;
-    atomic_int result;
-} Loop;
-
-static void run_task(void *data, size_t number)
-{
-    Loop *loop = data;
-    if (atomic_load_explicit(&loop->result, memory_order_relaxed))
+    if (atomic_exchange(&call->failed, 1))
         return;
-    int result = loop->task(loop->call, loop->first + (int)number, loop->closure);
-    if (result)
-        atomic_store_explicit(&loop->result, result, memory_order_relaxed);
+    va_list rest;
+    va_start(rest, form);
+    vsnprintf(call->words, sizeof call->words, form, rest);
+    va_end(rest);
 }
 
-int halide_do_par_for(void *user, Task task, int first, int count, uint8_t *closure)
+static int has_failed(Call *call)
 {
-    Call *call = user;
-    if (!call || count <= 1) {
-        for (int number = first; number < first + count; number++) {
-            int result = task(user, number, closure);
-            if (result)
-                return result;
-        }
-        return 0;
-    }
-    Loop loop = {task, call, closure, first, 0};
-    Status *status = call->api->KernelContext_ParallelFor(call->context, run_task, (size_t)count, 0, &loop);
-    if (status) {
-        call->api->ReleaseStatus(status);
-        return failed(user, "the runtime refused a parallel loop", "");
-    }
-    return atomic_load(&loop.result);
+    return atomic_load_explicit(&call->failed, memory_order_relaxed);
 }
 
 /* ------------------------------------------------------------------------------------------ scratch memory */
 
 /* A block belongs to one of four sizes between powers of two, and is kept for the next of its size. */
-enum { ALIGNMENT = 128, SMALLEST = 12 /* bits */, SIZES = 4 * 40 };
+enum { ALIGNMENT = 128, SMALLEST = 12 /* bits */, SIZES = 4 * 19 + 1 /* up to 2 GiB */ };
 static const size_t MOST_KEPT = (size_t)1 << 30;
 
-typedef struct Block {
-    struct Block *next;
+struct Block {
+    Block *before, *next; /* of those that a strand holds, or that are kept */
     int size;
-} Block;
+};
 
 static Block *kept[SIZES];
 static size_t bytes_kept;
@@ -317,9 +238,8 @@ static int size_for(size_t bytes)
     return size;
 }
 
-void *halide_malloc(void *user, size_t bytes)
+static Block *taken(size_t bytes)
 {
-    (void)user;
     int size = size_for(bytes);
     if (size == SIZES)
         return NULL;
@@ -337,15 +257,11 @@ void *halide_malloc(void *user, size_t bytes)
         block = fresh;
         block->size = size;
     }
-    return (char *)block + ALIGNMENT;
+    return block;
 }
 
-void halide_free(void *user, void *memory)
+static void given_back(Block *block)
 {
-    (void)user;
-    if (!memory)
-        return;
-    Block *block = (Block *)((char *)memory - ALIGNMENT);
     size_t bytes = bytes_of(block->size);
     lock();
     int keep = bytes_kept + bytes <= MOST_KEPT;
@@ -359,6 +275,37 @@ void halide_free(void *user, void *memory)
         free(block);
 }
 
+void *halide_malloc(void *user, size_t bytes)
+{
+    Strand *own = user;
+    Block *block = taken(bytes);
+    if (!block) {
+        fail(own->call, "no memory for scratch of %zu bytes", bytes);
+        longjmp(own->end, 1);
+    }
+    block->before = NULL;
+    block->next = own->held;
+    if (own->held)
+        own->held->before = block;
+    own->held = block;
+    return (char *)block + ALIGNMENT;
+}
+
+void halide_free(void *user, void *memory)
+{
+    Strand *own = user;
+    if (!memory)
+        return;
+    Block *block = (Block *)((char *)memory - ALIGNMENT);
+    if (block->before)
+        block->before->next = block->next;
+    else
+        own->held = block->next;
+    if (block->next)
+        block->next->before = block->before;
+    given_back(block);
+}
+
 __attribute__((destructor)) static void empty_pool(void)
 {
     lock();
@@ -369,6 +316,62 @@ __attribute__((destructor)) static void empty_pool(void)
             free(block);
         }
     unlock();
+}
+
+/* ------------------------------------------------------------------------------------ Halide's parallel loops */
+
+typedef struct Loop {
+    Task task;
+    Call *call;
+    uint8_t *closure;
+    int first;
+} Loop;
+
+static void end(Strand *own)
+{
+    while (own->held)
+        halide_free(own, (char *)own->held + ALIGNMENT);
+}
+
+/* Its frame is not that of the strand: what changes in this one is known after a jump. */
+static void run_strand(Strand *own, const Loop *loop, int number)
+{
+    if (setjmp(own->end))
+        end(own);
+    else if (loop->task(own, number, loop->closure))
+        fail(own->call, "it failed");
+}
+
+static void run_task(void *data, size_t number)
+{
+    const Loop *loop = data;
+    if (has_failed(loop->call))
+        return;
+    Strand own;
+    own.call = loop->call;
+    own.held = NULL;
+    run_strand(&own, loop, loop->first + (int)number);
+}
+
+int halide_do_par_for(void *user, Task task, int first, int count, uint8_t *closure)
+{
+    Strand *own = user;
+    if (count <= 1) {
+        for (int number = first; number < first + count; number++)
+            if (task(own, number, closure))
+                return -1;
+        return 0;
+    }
+    Call *call = own->call;
+    Loop loop = {task, call, closure, first};
+    Status *status = call->api->KernelContext_ParallelFor(call->context, run_task, (size_t)count, 0, &loop);
+    if (status) {
+        call->api->ReleaseStatus(status);
+        fail(call, "the runtime refused a parallel loop");
+    }
+    if (has_failed(call))
+        longjmp(own->end, 1);
+    return 0;
 }
 
 /* ---------------------------------------------------------------------------------------- custom operators */
@@ -521,6 +524,14 @@ static Buffer buffer_of(const Tensor *tensor, void *data)
     return made;
 }
 
+static void run_whole(Strand *own, const Kernel *kernel, Buffer *buffers)
+{
+    if (setjmp(own->end))
+        end(own);
+    else if (kernel->run(own, buffers))
+        fail(own->call, "it failed");
+}
+
 static Status *compute(void *kernel, Context *context)
 {
     const Instance *own = kernel;
@@ -543,11 +554,12 @@ static Status *compute(void *kernel, Context *context)
     if (output->empty)
         return NULL;
     buffers[own->kernel->inputs] = buffer_of(output, data);
-    Call call = {api, context, ATOMIC_FLAG_INIT, ""};
-    int result = own->kernel->run(&call, buffers);
-    if (result)
-        return refused(api, FAIL, "%s: %s (%d)", own->kernel->name, call.words[0] ? call.words : "it failed", result);
-    return NULL;
+    Call call = {.api = api, .context = context};
+    Strand strand;
+    strand.call = &call;
+    strand.held = NULL;
+    run_whole(&strand, own->kernel, buffers);
+    return has_failed(&call) ? refused(api, FAIL, "%s: %s", own->kernel->name, call.words) : NULL;
 }
 
 /* --------------------------------------------------------------------------------------------- the processor */
