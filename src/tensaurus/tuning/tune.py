@@ -138,7 +138,7 @@ class Tuner:
             if late > 4 * seconds or late > seconds / 2 and min(times.values(), default=inf) < inf:
                 break
             attempt(batch)
-        best, idle = inf, 0
+        fastest, idle = inf, 0
         while monotonic() - begin < seconds and idle < IDLE:
             leaders = sorted((s for s in times if times[s] < inf), key=lambda s: times[s])[:LEADERS]
             near = _unique(_near(leaders, pools, times))
@@ -146,8 +146,8 @@ class Tuner:
                 break
             attempt(batch)
             least = min(times.values())
-            idle = 0 if least < GAIN * best else idle + 1
-            best = least if idle == 0 else best
+            idle = 0 if least < GAIN * fastest else idle + 1
+            fastest = least if idle == 0 else fastest
         ranked = sorted((s for s in times if times[s] < inf), key=lambda s: (times[s], show(s)))
         ranked = [s for s in ranked if times[s] <= CLOSE * times[ranked[0]]][:LAST]
         decided = {schedule: self.runner.decided(show(schedule), LONGER, patience) for schedule in ranked}
