@@ -22,7 +22,7 @@ __all__ = ["best"]
 DENOMINATORS = (1, 2, 3, 4, 5, 8)
 LARGEST = 3
 TOLERATED = 1.1  # predicted error beside the least, for less effort
-KEPT = 64  # sets of points that are multiplied out
+KEPT = 16  # sets of points that are multiplied out
 MOST = 8  # products: beyond them errors grow too far for any use
 
 Points = tuple[Fraction, ...]
