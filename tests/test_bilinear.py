@@ -357,7 +357,7 @@ def test_errors_are_as_predicted(outputs: int, taps: int, rank: int) -> None:
 
 def test_larger_tiles_have_larger_errors() -> None:
     grown = [share((best(m, 3),) * 2, 64) for m in (2, 4, 6)]
-    assert grown == sorted(grown) and grown[0] < 0.6 and grown[2] > 2 * grown[1] > 0
+    assert grown == sorted(grown) and grown[0] < 0.75 and grown[2] > 2 * grown[1] > 0
     assert share((best(4, 3),) * 2, 64) == grown[1]
 
 
@@ -373,7 +373,7 @@ def test_a_model_is_held_back_where_it_must(level: str) -> None:
     def judged(error: float) -> Any:
         return lambda program: tried.append(program) or error
 
-    free = Accuracy(level, whole, PEAKS, judged(0.5))
+    free = Accuracy(level, whole, PEAKS, judged(0.4))
     assert free.allows(found.convolution, (best(4, 3),) * 2) and len(tried) == 1
     held = Accuracy(level, whole, PEAKS, judged(inf), notes.append)
     assert held.allows(found.convolution, (best(2, 3),) * 2) and notes

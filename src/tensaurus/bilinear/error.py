@@ -16,7 +16,7 @@ from tensaurus.bilinear.tiling import Algorithms
 __all__ = ["Sample", "sampled"]
 
 OUTPUTS = 1024  # of each filter, about
-FILTERS = 8
+FILTERS = 4
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,16 @@ class Sample:
 
     @cached_property
     def fast(self) -> NDArray[Any]:
-        """As a kernel computes it: weights are transformed in float64 and rounded once."""
+        """As a kernel computes it: weights are transformed in float64 and rounded once, products added up one
+        after the other, each sum rounded once."""
         weights, data = self.weights.astype(np.float64), self.data
         for place, algorithm in enumerate(self.algorithms, 2):
             weights = _applied(algorithm.weights, weights, place)
             data = _applied(algorithm.data, data, place)
-        points = tuple(range(2, data.ndim))
-        products = data.transpose(*points, 0, 1) @ weights.astype(data.dtype).transpose(*points, 1, 0)
-        found = np.moveaxis(products, (-2, -1), (0, 1))  # tiles, filters, points
+        wide, short = data.astype(np.float64), weights.astype(data.dtype).astype(np.float64)
+        found = np.zeros((len(data), len(weights), *data.shape[2:]), data.dtype)
+        for c in range(data.shape[1]):
+            found = (found + wide[:, None, c] * short[None, :, c]).astype(data.dtype)
         for place, algorithm in enumerate(self.algorithms, 2):
             found = _applied(algorithm.output, found, place)
         return np.asarray(found)

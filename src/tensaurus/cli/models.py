@@ -62,7 +62,11 @@ def optimize(
     ] = 3,
     max_memory: Annotated[
         float | None,
-        typer.Option(metavar="MB", min=0, help="Constants the result may keep; default: twice the model's."),
+        typer.Option(
+            metavar="MB",
+            min=0,
+            help="Constants the result may keep; default: six times the model's, twice without kernels.",
+        ),
     ] = None,
     run_limit: RunLimit = 60.0,
     rules: Annotated[

@@ -27,8 +27,9 @@ from tensaurus.graph.program import Program
 
 __all__ = ["Accuracy", "share"]
 
-LIMITS = (3.0, 1.0, 0.5)  # of a layer's share of what a whole model may have, the first that does
-DEEP = 256  # products added up, beyond which the errors of both sums grow alike
+LIMITS = (3.0, 1.25, 0.75)  # of a layer's share of what a whole model may have, the first that does
+ORDERED = 0.5  # of the error that standard operators may have: kernels add up one product after the other
+DEEP = 128  # products added up, beyond which the errors of both sums grow alike
 COPIES = 4  # of a sample, a rounding away
 
 
@@ -55,16 +56,17 @@ class Accuracy:
     def limit(self) -> float:
         """Of the share that a layer's error may have."""
         margin, tried = LEVELS[self.level], set[tuple[Node, ...]]()
-        for limit in LIMITS:
+        for limit in LIMITS[:-1]:
             finder = Bilinear(self.roofline, partial(_within, limit * margin))
             fastest = next(finder.variants(self.program), self.program)
             if fastest is self.program:
                 return limit * margin
-            if fastest.roots not in tried and self.judged(fastest) <= margin:
+            if fastest.roots not in tried and self.judged(fastest) <= ORDERED * margin:
                 return limit * margin
             tried.add(fastest.roots)
-            self.note(f"fast algorithms with {limit * margin:g} times the error of a rounding were held back")
-        return LIMITS[-1] * margin
+        least = LIMITS[-1] * margin
+        self.note(f"fast algorithms are left out that take more than {least:g} of the allowed error alone")
+        return least
 
 
 def _within(limit: float, of: Convolution, algorithms: Algorithms) -> bool:

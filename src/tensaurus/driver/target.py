@@ -170,7 +170,7 @@ class Target:
             alpha=options.alpha,
             nodes=options.nodes,
             multi=options.multi,
-            memory=2 * self.original.weights if memory is None else memory,
+            memory=self._times_weights * self.original.weights if memory is None else memory,
         )
 
     @cached_property
@@ -203,6 +203,11 @@ class Target:
             for one, copy in zip(originals, copies, strict=True):
                 one.add(copy)
         return max((o.judge(y).worst for o, y in zip(originals, found, strict=True)), default=0.0)
+
+    @property
+    def _times_weights(self) -> int:
+        """Transformed weights of a convolution are two to eight times as large."""
+        return 6 if self.kernels.compiler else 2
 
     @property
     def runtime(self) -> Runtime:
