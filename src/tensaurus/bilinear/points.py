@@ -22,7 +22,7 @@ __all__ = ["best"]
 DENOMINATORS = (1, 2, 3, 4, 5, 8)
 LARGEST = 3
 TOLERATED = 1.1  # predicted error beside the least, for less effort
-KEPT = 16  # sets of points that are multiplied out
+KEPT = 16  # sets of points that are multiplied out, at most
 MOST = 8  # products: beyond them errors grow too far for any use
 
 Points = tuple[Fraction, ...]
@@ -37,15 +37,11 @@ def best(outputs: int, taps: int) -> Algorithm:
     products = outputs + taps - 1
     if products > MOST:
         raise ValueError(f"F({outputs}, {taps}) takes {products} products, more than {MOST}")
-    found = [
-        cook_toom(outputs, taps, points)
-        for points in dict.fromkeys(p for sets in _sets(products) for p in _steadiest(outputs, taps, sets))
-    ]
-    least = min(algorithm.growth for algorithm in found)
-    near = [algorithm for algorithm in found if algorithm.growth <= TOLERATED * least]
-    return min(near, key=lambda algorithm: (algorithm.effort, algorithm.growth, algorithm.points))
+    found = (cook_toom(outputs, taps, points) for points in _steadiest(outputs, taps))
+    return min(found, key=lambda algorithm: (algorithm.effort, algorithm.growth, algorithm.points))
 
 
+@lru_cache(1)
 def _numbers() -> list[Fraction]:
     return sorted({Fraction(n, d) for d in DENOMINATORS for n in range(1, LARGEST * d + 1)})
 
@@ -69,10 +65,15 @@ def _sets(products: int) -> Iterator[list[Points]]:
         yield found
 
 
-def _steadiest(outputs: int, taps: int, sets: list[Points]) -> list[Points]:
-    """Those whose error grows least."""
-    growth = _growth(outputs, taps, np.array(sets, float).reshape(len(sets), -1))
-    return [sets[place] for place in np.argsort(growth, kind="stable")[:KEPT]]
+def _steadiest(outputs: int, taps: int) -> list[Points]:
+    """Those whose error grows little more than it must."""
+    groups = [*_sets(outputs + taps - 1)]
+    sets = [points for alike in groups for points in alike]
+    growths = (_growth(outputs, taps, np.array(s, float).reshape(len(s), -1)) for s in groups)
+    growth = np.concatenate([*growths])
+    order = np.argsort(growth, kind="stable")[:KEPT]
+    # `_growth` is a square
+    return [sets[place] for place in order if growth[place] <= TOLERATED**2 * growth[order[0]]]
 
 
 def _growth(outputs: int, taps: int, points: NDArray[Any]) -> NDArray[Any]:
