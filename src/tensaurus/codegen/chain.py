@@ -9,15 +9,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, TypeGuard
 
-from tensaurus.algebra.expr import Body, Call, Const, Read, Select, Table, Tensor
-from tensaurus.algebra.size import Axis, floordiv, mod, polynomial
-from tensaurus.algebra.walk import reads, replace_axes
+from tensaurus.algebra.expr import Body, Call, Const, Read, Select, Table, Tensor, axis
+from tensaurus.algebra.size import Atom, Axis, Floor, atoms, floordiv, mod, polynomial
+from tensaurus.algebra.walk import bodies, reads, replace_axes, sizes
 from tensaurus.codegen.copy import slopes
 from tensaurus.codegen.stage import Stage, extent, free_axes
 
-__all__ = ["Chain", "Combination", "Tile", "chain", "written_out"]
+__all__ = ["Chain", "Combination", "Tile", "chain", "combined", "written_out"]
 
 
 @dataclass(frozen=True)
@@ -73,13 +74,13 @@ def chain(stages: Sequence[Stage]) -> Chain | None:
     sums = [stage for stage in stages if stage.monoid == "sum" and _combination(stage) is None]
     if len(sums) != 1 or stages[-1].reduced:
         return None
-    products, output = sums[0], stages[-1]
-    place = stages.index(products)
+    place, output = stages.index(sums[0]), stages[-1]
+    products = _split(sums[0])
     before = [_combination(stage) for stage in stages[:place]]
     after = [_combination(stage) for stage in stages[place + 1 : -1]]
     if not before or not after or None in before or None in after:
         return None
-    for own in (stages[: place + 1], stages[place:-1]):
+    for own in ((*stages[:place], products), (products, *stages[place + 1 : -1])):
         for stage, reader in zip(own, own[1:], strict=False):
             if [x.name for x in reader.sources if x.name in by_name] != [stage.tensor.name]:
                 return None
@@ -87,6 +88,35 @@ def chain(stages: Sequence[Stage]) -> Chain | None:
     if len(read) != 1 or _name(read[0]) != stages[-2].tensor.name or read[0].outside is not None:
         return None
     return _of([c for c in before if c], products, [c for c in after if c], output, read[0])
+
+
+def combined(stages: Sequence[Stage]) -> bool:
+    """Whether some of the stages are combinations by literal tables."""
+    return any(_combination(stage) is not None for stage in stages)
+
+
+def _split(stage: Stage) -> Stage:
+    """The stage with as many reduced axes as its reads take one apart: where they read r // 4 and r % 4, r is
+    4 * q + p.
+    """
+    values: dict[Any, Any] = {}
+    reduced: list[Axis] = []
+    for r in stage.reduced:
+        own = (atom for body in bodies(stage.body) for size in sizes(body) for atom in atoms(size))
+        floors = {atom.bottom for atom in own if _divides(atom, r)}
+        steps = sorted(n for n in floors if isinstance(n, int))
+        if any(b % a for a, b in zip([1, *steps], [*steps, extent(r)], strict=True)):
+            return stage
+        parts = [axis(b // a, "r") for a, b in zip([1, *steps], [*steps, extent(r)], strict=True)]
+        values[r] = sum((polynomial(a) * n for a, n in zip(parts, [1, *steps], strict=True)), polynomial(0))
+        reduced += reversed(parts)
+    if len(reduced) == len(stage.reduced):
+        return stage
+    return replace(stage, body=replace_axes(stage.body, values), reduced=tuple(reduced))
+
+
+def _divides(atom: Atom, r: Axis) -> TypeGuard[Floor]:
+    return isinstance(atom, Floor) and atom.top == polynomial(r)
 
 
 def _name(read: Read) -> str:

@@ -38,13 +38,19 @@ def transform(chain: Chain, made: Transformed, sketch: Transform, lowered: Lower
 
 
 def row(chain: Chain) -> int:
-    """Elements of the output's last axis that are turned at once: whole tiles, a power of two."""
+    """Elements of the output's last axis that are turned at once: whole tiles."""
     last = chain.output.axes[-1]
     size = next((t.size for t in chain.tiles if t.axis is last), 1 << (extent(last) - 1).bit_length())
-    found = size
-    while 2 * found <= ROW and found < extent(last):
-        found *= 2
-    return found
+    return size * max(min(ROW // size, -(-extent(last) // size)), 1) if size & (size - 1) else _power(
+        size, extent(last)
+    )
+
+
+def _power(size: int, count: int) -> int:
+    """Times two until it is as long as a vector, or as many."""
+    while 2 * size <= ROW and size < count:
+        size *= 2
+    return size
 
 
 class _Loops:

@@ -17,7 +17,7 @@ from tensaurus.algebra.size import Axis, Size, floordiv, interval, mod, polynomi
 from tensaurus.algebra.walk import reads, rebuilt, replace_axes
 from tensaurus.codegen.chain import Chain, Combination, written_out
 from tensaurus.codegen.stage import Stage, axes_in, extent, free_axes
-from tensaurus.codegen.turn import shuffled
+from tensaurus.codegen.turn import shuffled, turnable
 
 __all__ = ["Transformed", "transformed"]
 
@@ -189,12 +189,13 @@ class _Transforming:
         fresh = {a: axis(a.extent) for a in others}
         block, part, element = axis(extent(f) // lanes), axis(-(-extent(x) // row)), axis(lanes * row)
         values: dict[Any, Any] = {a: polynomial(b) for a, b in fresh.items()}
-        values[f] = polynomial(block) * lanes + mod(polynomial(element), lanes)
-        values[x] = polynomial(part) * row + floordiv(polynomial(element), lanes)
+        inner, outer = (lanes, 1) if turnable(row) else (1, row)  # else it is read by the step of a vector
+        values[f] = polynomial(block) * lanes + mod(floordiv(polynomial(element), outer), lanes)
+        values[x] = polynomial(part) * row + mod(floordiv(polynomial(element), inner), row)
         moved = replace_axes(Read(last.tensor, self.last(chain.read.indices)), values)
         axes = (*fresh.values(), block, part, element)
         tensor = Tensor(f"{last.tensor.name}_turned", tuple(a.extent for a in axes), last.tensor.dtype)
-        stages = shuffled(Stage(tensor, axes, moved), row)
+        stages = shuffled(Stage(tensor, axes, moved), row if turnable(row) else 1)
         own, along = polynomial(f), polynomial(x)
         read = Read(
             stages[-1].tensor,

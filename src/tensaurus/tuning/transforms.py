@@ -74,7 +74,9 @@ def _count(pair: tuple[int, int]) -> int:
 def _sketches(found: Chain, lanes: int, vectors: int, core: Core) -> Iterator[Transform]:
     counts = [_count(pair) for pair in _tiles(found)]
     channels = extent(found.channel)
-    deep = next((n for n in (lanes, 8, 4, 2, 1) if channels % n == 0), 1)
+    deep = next((n for n in (lanes, 8, 4) if n <= lanes and channels % n == 0), 0)
+    if not deep:  # combinations before would lie along no vector
+        return
     held = (core.registers - SPARE) // vectors
     for tile in product(*map(_even, counts)):
         for block in _blocks(tile, held):

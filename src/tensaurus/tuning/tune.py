@@ -19,11 +19,12 @@ from typing import TypeAlias
 
 from tensaurus.algebra.expr import Scope
 from tensaurus.algebra.text import show as show_scope
+from tensaurus.codegen.chain import combined
 from tensaurus.codegen.compile import features, operands, tensors
 from tensaurus.codegen.nest import nests
 from tensaurus.codegen.pipeline import prepared
 from tensaurus.codegen.sketch import Pack, Schedule, Sketch, loops, packs, parse, show
-from tensaurus.codegen.stage import extent
+from tensaurus.codegen.stage import extent, staged
 from tensaurus.cost.database import Database, Measurement
 from tensaurus.cost.machine import Machine
 from tensaurus.ops import TensorType
@@ -99,7 +100,7 @@ class Tuner:
             (packed, [pool[:POOL]], [shape])
             for packed, pool, shape in transforms(scope, types, fixed, self.core)
         ]
-        if found:
+        if found or combined(staged(scope)):  # which no other sketch computes in any sensible time
             return found
         for packed in ((), *((pack,) for pack in packs_of(scope, types, fixed, self.core))):
             packed_types, own, _ = operands(scope, types, packed)
