@@ -34,7 +34,7 @@ from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.finder import find_all
 from tensaurus.egraph.proof import prove
 from tensaurus.equivalence.accuracy import LEVELS
-from tensaurus.equivalence.chain import check_rewrites
+from tensaurus.equivalence.chain import _cut, check_rewrites
 from tensaurus.equivalence.chain import refutation as refuted
 from tensaurus.extraction.improve import quick
 from tensaurus.fuse import Fuse
@@ -379,3 +379,22 @@ def test_a_model_is_held_back_where_it_must(level: str) -> None:
     assert held.allows(found.convolution, (best(2, 3),) * 2) and notes
     assert held.limit == LIMITS[-1] * LEVELS[level] < free.limit == LIMITS[0] * LEVELS[level]
     assert not held.allows(found.convolution, (best(6, 3),) * 2)
+
+
+@pytest.mark.parametrize("rest", [dict[str, Any](), {"strides": (2, 2)}, {"dilations": (2, 2)}], ids=str)
+def test_large_layers_are_replayed_on_small_ones(rest: dict[str, Any]) -> None:
+    """With what was fused to them, too: their tensors would have more elements than can be replayed."""
+    x, w, b = tensor("x", 16, 64, 224, 224), tensor("w", 64, 64, 3, 3), tensor("b", 64)
+    layer = node("Conv", x, w, b, pads=(1, 1, 1, 1), **rest)
+    found = recognised(layer)
+    assert found is not None
+    equation = convolution(layer, tuple(best(2, window.reach) for window in found.convolution.windows))
+    assert equation is not None
+    weights, beside = equation.right[0].args[1], tensor("r", *layer.tensor.shape)
+    assert weights is not None
+    after = node("Relu", equation.right[0] if rest else node("Add", equation.right[0], beside))
+    fused = composition(Piece(after, (x, weights, b, *([] if rest else [beside]))))
+    assert fused is not None
+    for each in (equation, fused):
+        for side in _cut(each):
+            assert max(prod(n.tensor.shape) for n in side.nodes) < 1 << 18  # type: ignore[type-var]

@@ -276,3 +276,18 @@ def test_what_cannot_be_written_is_an_error_of_one_line(scope: str, shape: Any) 
     with pytest.raises(TensaurusError) as caught:
         export_model(program_of(eop(scope, shape)))
     assert "\n" not in str(caught.value) and "eop" in str(caught.value)
+
+
+def test_what_was_of_symbols_is_so_again_over_other_sizes() -> None:
+    """Numbers in the place of symbols are those of the inputs, and other inputs have others."""
+    n = polynomial(Symbol("N", 1))
+    doubled = compute((n, 3), lambda i, j: Tensor("x0", (n, 3))[i, j] * 2)
+    first, second = (source("x", TensorType("float32", (k, 3))) for k in (4, 7))
+    made = apply(EOP, [first], {"scope": doubled})
+    moved = again(made, (second,))
+    assert moved.tensor.shape == (7, 3) and moved is apply(EOP, [second], {"scope": doubled})
+    with pytest.raises(Untypable):
+        again(made, (source("x", TensorType("float32", (4, 5))),))
+    plain = apply(EOP, [first], {"scope": "L[i:4, j:3](mul(x0[i, j], 3))"})
+    with pytest.raises(Untypable):
+        again(plain, (second,))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 from tensaurus.algebra.expr import Body, Scope, Table, Tensor, compute, total
-from tensaurus.algebra.size import Size
+from tensaurus.algebra.size import Size, Symbol, polynomial
 from tensaurus.bilinear.algorithm import Matrix
 from tensaurus.bilinear.tiling import Algorithms, Tiling, Window
 
@@ -18,7 +19,7 @@ __all__ = ["Convolution", "fast", "transformed"]
 class Convolution:
     """x [batch, channels, sizes...], w [filters, channels / groups, taps...]; zero beyond the edges."""
 
-    batch: int
+    batch: Any  # a number, or a symbol
     channels: int
     filters: int
     groups: int
@@ -35,6 +36,12 @@ class Convolution:
     def w(self) -> Tensor:
         shape = (self.filters, self.channels // self.groups, *(w.taps for w in self.windows))
         return Tensor("x0", shape, self.dtype)
+
+    @property
+    def over_all(self) -> Convolution:
+        """The same over inputs of any batch and sizes."""
+        windows = (w.over(polynomial(Symbol(f"S{k}", 1))) for k, w in enumerate(self.windows))
+        return replace(self, batch=polynomial(Symbol("N", 1)), windows=tuple(windows))
 
     def depth(self, algorithms: Algorithms) -> int:
         """Products that are added up for each point."""

@@ -9,7 +9,6 @@ from tensaurus.bilinear.convolution import fast, transformed
 from tensaurus.bilinear.recognition import recognised
 from tensaurus.bilinear.tiling import Algorithms
 from tensaurus.graph.node import Node, again, apply
-from tensaurus.graph.program import topological
 from tensaurus.ops import Untypable
 from tensaurus.ops.eop import eop
 from tensaurus.rules.equation import Equation
@@ -37,7 +36,7 @@ def convolution(node: Node, algorithms: Algorithms) -> Equation | None:
     leaves = tuple(dict.fromkeys(arg for arg in node.args if arg is not None))
     weights = apply(eop, [found.w], {"scope": transformed(found.convolution, algorithms)})
     args = [found.x, weights, *([found.b] if found.b is not None else [])]
-    right = apply(eop, args, {"scope": fast(found.convolution, algorithms)})
+    right = apply(eop, args, {"scope": fast(found.convolution.over_all, algorithms)})
     if right.types != node.types:
         return None
     points = "; ".join(dict.fromkeys(str(a) for a in algorithms if a))
@@ -53,13 +52,10 @@ class _Tiled(Equation):
     algorithms: Algorithms = ()
 
     def over(self, leaves: Mapping[Node, Node]) -> Equation:
-        try:
+        if all(old.types == new.types for old, new in leaves.items()):
             return super().over(leaves)
-        except Untypable:
-            new = dict(leaves)
-            for node in topological(self.left, new):
-                new[node] = again(node, tuple(arg and new[arg] for arg in node.args))
-            made = convolution(new[self.left[0]], self.algorithms)
-            if made is None:
-                raise
-            return made
+        (node,) = self.left
+        left = again(node, tuple(arg and leaves.get(arg, arg) for arg in node.args))
+        if (made := convolution(left, self.algorithms)) is None:
+            raise Untypable(f"{said(left)} is no convolution at these sizes")
+        return made

@@ -8,7 +8,7 @@ of outputs as tiles.  Along a direct dimension nothing is transformed, and the p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, gcd
 from typing import Any, TypeAlias
 
@@ -24,12 +24,17 @@ Algorithms: TypeAlias = tuple[Algorithm | None, ...]  # of each dimension, None 
 class Window:
     """One spatial dimension: output y reads element y * stride + k * dilation - pad for k in range(taps)."""
 
-    size: int
+    size: Any  # a number, or a symbol
     taps: int
-    outputs: int
+    outputs: Any
     stride: int = 1
     dilation: int = 1
     pad: int = 0
+
+    def over(self, size: Size) -> Window:
+        """The same of other inputs; as many outputs beyond the edges as here."""
+        span = (self.outputs - 1) * self.stride + 1 - self.size
+        return replace(self, size=size, outputs=(size + span - 1) // self.stride + 1)
 
     @property
     def phases(self) -> int:
@@ -81,17 +86,17 @@ class Tiling:
         return self.algorithm.outputs if self.algorithm else 1
 
     @property
-    def tiles(self) -> int:
+    def tiles(self) -> Any:
         """Of all output phases; rows that a direct dimension reads."""
         own = self.window
         if self.fast:
-            return own.turns * ceil(ceil(own.outputs / own.turns) / self.outputs)
+            return own.turns * ((own.outputs - 1) // (own.turns * self.outputs) + 1)
         if self.summed:
-            return 1 + int(self.row(own.outputs - 1, own.taps - 1))
+            return 1 + self.row(own.outputs - 1, own.taps - 1)
         return own.outputs
 
     @property
-    def places(self) -> int:
+    def places(self) -> Any:
         """Where the product is computed: tiles, or outputs of a direct dimension."""
         return self.tiles if self.fast else self.window.outputs
 

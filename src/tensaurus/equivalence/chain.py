@@ -254,9 +254,10 @@ def _largest(program: Program) -> int:
 def _cut(equation: Equation) -> Sides:
     """Both sides as programs over the leaves, on smaller ones where these are large."""
     leaves = [leaf for leaf in equation.leaves if leaf.op is not CONSTANT]  # whose values a law may ask for
-    if any(_elements(leaf.tensor) > LARGE for leaf in leaves):
-        pieces = _pieces(equation, {leaf: _smaller(leaf.tensor) for leaf in leaves})
-        if pieces is not None:
+    large = [leaf for leaf in leaves if _elements(leaf.tensor) > LARGE]
+    for kept in (None, *large) if large else ():  # weights in another form have the sizes that they have
+        kinds = {leaf: leaf.tensor if leaf is kept else _smaller(leaf.tensor) for leaf in leaves}
+        if (pieces := _pieces(equation, kinds)) is not None:
             return pieces
     pieces = _pieces(equation, {leaf: leaf.tensor for leaf in leaves})
     assert pieces is not None

@@ -7,6 +7,7 @@ from typing import Any
 
 from tensaurus.algebra.binding import bind
 from tensaurus.algebra.expr import Scope, Tensor
+from tensaurus.algebra.identity import ByIdentity
 from tensaurus.algebra.intern import interned
 from tensaurus.algebra.printer import free_in
 from tensaurus.algebra.size import Atom, Poly, Size, Symbol, atoms, nonnegative, same, substitute
@@ -16,16 +17,30 @@ from tensaurus.algebra.walk import replace_tensors
 from tensaurus.ops.composite import OURS
 from tensaurus.ops.declare import op
 
+_wider: ByIdentity[Scope] = ByIdentity()  # of scopes whose symbols became numbers, those with the symbols
+
 
 def _over_inputs(inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """The scope, or its text, over the inputs as they are: with their sizes for its symbols."""
+    """The scope, or its text, over the inputs as they are: with their sizes for its symbols.
+
+    What was one of symbols is so again over inputs of other sizes.
+    """
     scope = attrs["scope"]
     if isinstance(scope, str):
         try:
             scope = parse(scope, {x.name: x for x in inputs})
         except ValueError as error:
             raise Untypable(str(error)) from error
-    return {"scope": interned(_bound(scope, inputs))}
+    try:
+        bound = _bound(scope, inputs)
+    except Untypable:
+        if scope not in _wider:
+            raise
+        return _over_inputs(inputs, {"scope": _wider[scope]})
+    made = interned(bound)
+    if made is not scope and free_in(scope).symbols:
+        _wider[made] = scope
+    return {"scope": made}
 
 
 def _bound(scope: Scope, inputs: Sequence[Tensor]) -> Scope:
