@@ -1,8 +1,9 @@
 """The fastest schedule of an expression on this machine, from the database or by trying.
 
 Half of the time goes to the analysis's own order, after schedules of expressions that differ in sizes alone,
-half to schedules that differ from the best so far in one sketch, by one or two parameters.  The fastest three
-are timed again, longer and on all threads, and the fastest of these that computes the right numbers is kept.
+half to schedules that differ from the best so far in one sketch, by one or two parameters, until many of them
+bring nothing.  The fastest three, where they are close and there is time, are timed again, longer and on all
+threads, and the fastest of these that computes the right numbers is kept.
 """
 
 from __future__ import annotations
