@@ -585,6 +585,13 @@ def test_a_result_is_saved_with_its_library(saved: Path, tmp_path: Path) -> None
     assert libraries_of(saved) == ()  # without kernels; what lies there is nobody's
 
 
+def test_a_model_without_a_folder_finds_its_library(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name without a slash is looked for in the system's folders."""
+    monkeypatch.chdir(saved.parent)
+    feeds = AFFINE.feeds()
+    assert_computes(AFFINE, ts.session("fast.onnx").run(None, feeds)[0], feeds)
+
+
 def test_a_library_that_does_not_belong_is_refused(saved: Path) -> None:
     library_ = place_beside(saved)
     whole = library_.read_bytes()

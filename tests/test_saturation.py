@@ -37,8 +37,10 @@ from small_programs import (
 )
 
 from tensaurus import backends
+from tensaurus.cost import costs
 from tensaurus.cost.alone import alone
 from tensaurus.cost.kernels import fused_pieces
+from tensaurus.cost.observe import Observation
 from tensaurus.cost.roofline import estimate
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.egraph import EGraph
@@ -50,6 +52,7 @@ from tensaurus.equivalence.field_check import FieldCheck, check_field
 from tensaurus.extraction.greedy import greedy, greedy_dag
 from tensaurus.extraction.improve import improved, quick
 from tensaurus.extraction.problem import Choice, Problem, dag_cost, needed
+from tensaurus.fuse import Fuse
 from tensaurus.graph.build import Build
 from tensaurus.graph.node import Node, constant, source
 from tensaurus.graph.onnx_export import export
@@ -57,9 +60,11 @@ from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 from tensaurus.graph.text import show, workload  # noqa: F401, another process shows programs
 from tensaurus.ops import Op, TensorType
+from tensaurus.ops.eop import eop
 from tensaurus.rules import evidence
 from tensaurus.rules.equation import Equation
 from tensaurus.rules.match import Rewriter
+from tensaurus.search import saturation
 from tensaurus.search.backtrack import Backtrack
 from tensaurus.search.candidate import Candidate, Outcome, Rewritten
 from tensaurus.search.saturation import Saturation
@@ -702,6 +707,38 @@ def test_limits_end_it_and_keep_the_best() -> None:
     assert late.ended_by == "time" and late.steps == 0
     soon = search(whole, Made(prices), whole_library(), limits=Limits(deadline=monotonic() - 1))
     assert soon.ended_by == "time" and soon.best.program is whole
+
+
+@pytest.mark.parametrize("left", [5, 10])
+def test_measuring_ends_before_the_search_does(left: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not known then is no choice, and the best of what is known is found in time."""
+    whole = small(gates)
+    own = len({Piece.of(n).text for n in whole.active if isinstance(n.op, Op)})
+    prices, start = Made({"MatMul": 10.0}), monotonic()
+    for module in (saturation, costs):  # each measurement takes a thousand seconds
+        monkeypatch.setattr(module, "monotonic", lambda: start + 1000 * len(prices.seen))
+    outcome = search(whole, prices, whole_library(), deadline=start + 1000 * (own + left))
+    assert outcome.ended_by != "time" and own <= len(prices.seen) <= own + 0.8 * left
+    assert outcome.best.sure and outcome.best.cost <= prices.total(whole)
+    measured = {Piece.of(n).text for n in outcome.best.program.active if isinstance(n.op, Op)}
+    assert measured <= set(prices.seen)
+
+
+@pytest.mark.parametrize("together", [1.0, 3.0])
+def test_kernels_that_seem_dear_are_tried_together(together: float) -> None:
+    """Among their likes kernels may take less than by themselves: the whole program's time decides."""
+    whole = program(node("Exp", node("Neg", X)))
+    prices = Made({"eop": 3.0})  # Exp and Neg take 2
+
+    def observe(asked: Program) -> Observation:
+        nodes = frozenset(n for n in asked.active if isinstance(n.op, Op))
+        seconds = together if any(n.op is eop for n in nodes) else 2.0
+        return Observation(seconds, ((nodes, seconds),))
+
+    outcome = search(whole, prices, Ruleset([]), observe=observe, finders=[Fuse()])
+    seen = {tuple(operators(one.program)): one.measured for one in outcome.candidates}
+    assert seen["eop",] == together and seen["Neg", "Exp"] == 2.0
+    assert outcome.best.measured == min(together, 2.0)
 
 
 def test_no_fusion_goes_through_what_reads_its_own_class() -> None:

@@ -46,7 +46,7 @@ def libraries_of(model: str | Path) -> tuple[Path, ...]:
                 file=model,
                 remedy="Copy a model together with its library, or optimize it again.",
             )
-        found.append(path)
+        found.append(path.absolute())  # a name without a folder is looked for elsewhere
     return tuple(found)
 
 

@@ -49,7 +49,7 @@ SHARE = 0.25  # of the time that is left, for one extraction
 MEASURED = 0.8  # of the time that is left when the original was run, until which pieces are measured
 PATIENCE = 30.0  # seconds of one extraction where there is no deadline
 LOOKS, FIRST = 12, 4  # programs run as a whole, at most, and those before that read no more constants
-FAVOUR = 0.5  # of what kernels cost, in the extraction of the first program after the original
+FAVOURS = 0.5, 0.7  # of what kernels cost, in the extraction of the first programs after the original
 GAIN = 5e-4  # a new best program is cheaper by at least this share: measurements are no finer
 ENTERING = 10_000  # e-nodes at most that another search's programs, or a look at one, may add
 
@@ -208,7 +208,7 @@ class _Search:
         # what reads more constants may slow everything down: what can be gained without is seen first;
         # before that, as each kernel among others' operators pays for layouts, what many gain together
         own = allowance.footprint
-        for favour, read, looks in ((FAVOUR, own, 1), (1.0, own, FIRST), (1.0, inf, LOOKS)):
+        for favour, read, looks in (*[(f, own, 1) for f in FAVOURS], (1.0, own, FIRST), (1.0, inf, LOOKS)):
             self.costs.favour = favour
             allowance.begin(read)
             for _ in range(looks):

@@ -1,8 +1,9 @@
 """The fastest schedule of an expression on this machine, from the database or by trying.
 
 Half of the time goes to the analysis's own order, after schedules of expressions that differ in sizes alone,
-half to schedules that differ from the best so far in one sketch, by one or two parameters.  The fastest three
-are timed again, longer and on all threads, and the fastest of these that computes the right numbers is kept.
+half to schedules that differ from the best so far in one sketch, by one or two parameters, until many of them
+bring nothing.  The fastest three, where they are close and there is time, are timed again, longer and on all
+threads, and the fastest of these that computes the right numbers is kept.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ __all__ = ["Tuner"]
 SHORT, LONGER = 0.03, 0.1  # seconds of one timing, and of one that decides
 IDLE, GAIN = 25, 0.98  # steps after which tuning ends where none of them came to less than this part
 LEADERS, LAST = 2, 3  # schedules that others are like, and that are timed again
+DECIDED = 1.25  # of the time for one kernel, until which another schedule of it is timed again
 CLOSE = 1.2  # times the fastest: what is slower on one thread is not timed again
 LONG = 7.0  # seconds at most that one schedule may compile for, beyond what each has
 SIMILAR, NEAREST = 3, 3  # expressions of other sizes that are looked at, and schedules like theirs
@@ -151,9 +153,12 @@ class Tuner:
             fastest = least if idle == 0 else fastest
         ranked = sorted((s for s in times if times[s] < inf), key=lambda s: (times[s], show(s)))
         ranked = [s for s in ranked if times[s] <= CLOSE * times[ranked[0]]][:LAST]
-        decided = {schedule: self.runner.decided(show(schedule), LONGER, patience) for schedule in ranked}
+        decided: dict[Schedule, float] = {}
+        for schedule in ranked:
+            if not decided or min(decided.values()) == inf or monotonic() - begin < DECIDED * seconds:
+                decided[schedule] = self.runner.decided(show(schedule), LONGER, patience)
         # the order of `measured`: a tie must not be another schedule in the next run
-        best = sorted((s for s in ranked if decided[s] < inf), key=lambda s: (decided[s], show(s)))
+        best = sorted((s for s in decided if decided[s] < inf), key=lambda s: (decided[s], show(s)))
         winner = next((s for s in best if not self.runner.wrong(show(s))), None)
         if winner is None:
             return None
