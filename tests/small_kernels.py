@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -76,6 +79,18 @@ def compiled(case: Case) -> Kernel:
         case.func(*params).compile_to_object(str(path), params, name, target)
         code = path.read_bytes()
     return Kernel(name, case.types, case.node().tensor, code, case.cpu)
+
+
+def instructions(library: Path) -> set[str]:
+    """AVX2, AVX-512: what its kernels say that they need, and what its code has where that can be read."""
+    words = library.read_bytes()
+    found = {name for name, word in (("AVX2", b"avx2"), ("AVX-512", b"avx512")) if word in words}
+    if shutil.which("objdump"):
+        command = ["objdump", "-d", "--no-show-raw-insn", str(library)]
+        code = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        beyond = r"%zmm|%[xy]mm(1[6-9]|2\d|3[01])\b|\{%k\d\}"  # registers of AVX-512 alone
+        found |= {name for name, form in (("AVX2", "%ymm"), ("AVX-512", beyond)) if re.search(form, code)}
+    return found
 
 
 def value_of(kind: TensorType, random: np.random.Generator) -> np.ndarray:

@@ -19,6 +19,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from small_kernels import instructions
 from typer.testing import CliRunner
 
 import tensaurus as ts
@@ -114,6 +115,10 @@ def run(model: onnx.ModelProto | Path, database: Path, **options: object) -> Res
     return ts.optimize(model, **given)  # type: ignore[arg-type]
 
 
+def shape_of(value: onnx.ValueInfoProto) -> list[int]:
+    return [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+
+
 def outputs(path: Path, x: np.ndarray) -> np.ndarray:
     """Of a plain onnxruntime."""
     options = ort.SessionOptions()
@@ -164,8 +169,7 @@ def test_a_kernel_is_tuned_chosen_saved_and_loaded(
     before, fast = tmp_path / "before.onnx", tmp_path / "fast.onnx"
     onnx.save(model, before)
     result.save(fast)
-    x = RNG.standard_normal([d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim])
-    x = x.astype(np.float32)
+    x = RNG.standard_normal(shape_of(model.graph.input[0])).astype(np.float32)
     np.testing.assert_allclose(outputs(fast, x), outputs(before, x), rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(result.session().run(None, {"x": x})[0], outputs(fast, x))
     again = run(model, database)
@@ -249,6 +253,22 @@ def test_explain_tells_of_kernels(tuned: Tuned, tmp_path: Path) -> None:
         assert word in said, word
     with_time = CliRunner().invoke(app, ["db", "list", "--db", str(database)]).output
     assert kernel.schedule in with_time
+
+
+@pytest.mark.kernels
+@pytest.mark.usefixtures("kernels_win")
+@pytest.mark.skipif(bool(processor.lacking("x86-64-v3")), reason="not of this processor")
+def test_kernels_for_another_processor(tmp_path: Path) -> None:
+    """They are tuned, run and saved as those of this one, and have none of its further instructions."""
+    model, fast = softmax(), tmp_path / "fast.onnx"
+    result = run(model, tmp_path / "db.sqlite", cpu="x86-64-v3")
+    assert result.speedup == 2 and result.summary.equivalence.passed and result.summary.kernels
+    assert "avx2" in result.summary.compiler and "avx512" not in result.summary.compiler
+    result.save(fast)
+    x = np.random.default_rng(1).standard_normal(shape_of(model.graph.input[0])).astype(np.float32)
+    before = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(outputs(fast, x), before.run(None, {"x": x})[0], rtol=1e-4, atol=1e-5)
+    assert instructions(libraries_of(fast)[0]) == {"AVX2"}
 
 
 @pytest.mark.kernels

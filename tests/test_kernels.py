@@ -25,7 +25,7 @@ pytest.importorskip("halide")
 from kernel_way import CORES, Case, findings, of_examples, schedules, wrong
 from kernels import VERDICTS, reports
 from servants import Fallen, Servant
-from small_kernels import program_of
+from small_kernels import instructions, program_of
 
 from tensaurus.algebra.expr import Reduce
 from tensaurus.algebra.intern import interned
@@ -137,6 +137,7 @@ def test_every_operator_as_a_custom_operator(tmp_path: Path) -> None:
         made[node] = case, compiled(case.scope, case.types, node.tensor, schedule, "x86-64-v3")
         feeds.update(zip(names, case.arrays, strict=True))
     build = Builds(tmp_path, kernels=lambda node: made[node][1] if node in made else None)(program_of(*made))
+    assert [instructions(path) for path in build.libraries] == [{"AVX2"}]
     for threads in (1, 2):
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads

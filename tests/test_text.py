@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -120,6 +121,77 @@ def test_literals_survive() -> None:
         survives(compute((2,), lambda i, value=value: value))
         if value == value:
             survives(compute((2,), lambda i, value=value: W.padded(value)[i + 2]))
+
+
+def doubled(times: int, again: bool) -> Scope:
+    """Each stage reads the one before it twice; where `again`, as one object, else as two that are equal."""
+    if not times:
+        return compute((3,), lambda i: call("exp", W[i]))
+    one = doubled(times - 1, again)
+    other = one if again else doubled(times - 1, again)
+    return compute((3,), lambda i: one[i] + other[2 - i])
+
+
+def test_what_is_read_twice_is_written_once() -> None:
+    text = "L[i:3](add((A := L[j:3](add((B := L[k:3](exp(w[k])))[j], B[-j + 2])))[i], A[-i + 2]))"
+    assert show(doubled(2, again=True)) == show(doubled(2, again=False)) == text
+    assert interned(parse(text, NAMED)) is interned(doubled(2, again=False))
+    whole = "L[i:3](add({0}[i], {0}[-i + 2]))"
+    old = whole.format(whole.format("L[i:3](exp(w[i]))"))  # as it was written once
+    assert interned(parse(old, NAMED)) is interned(doubled(2, again=True))
+    survives(doubled(60, again=True))
+    assert len(show(doubled(60, again=True))) < 3000
+
+
+def test_names_of_scopes_are_new() -> None:
+    """Of tensors, symbols and axes none is taken; what is unrelated may have the same."""
+    a, b = Tensor("A", (polynomial(Symbol("B")),)), Tensor("C", (3,))
+    inner = compute((3,), lambda i: a.padded()[i] + b[i])
+    scope = compute((3,), lambda i: inner[i] * inner[2 - i] + inner.padded(1)[i + 1])
+    assert "(D := " in show(scope)
+    survives(scope)
+    assert interned(parse(show(doubled(2, True)), {**NAMED, "A": a})) is interned(doubled(2, True))
+
+
+def test_a_scope_in_an_index_and_beside_it_survives() -> None:
+    at = compute((3,), lambda i: AT[i] * 2)
+    again = compute((3,), lambda i: at[i] + at[2 - i])
+    places = [lambda i: look(again[i], -9, 9), lambda i: look(again[2 - i], -9, 9)]
+    survives(compute((3,), lambda i: W.padded()[places[0](i)] + W.padded()[places[1](i)]))
+    survives(compute((3,), lambda i: where(look(again[i], -9, 9), again[i], at[i])))
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**40))
+def test_random_expressions_that_share_survive(seed: int) -> None:
+    rng, made = Random(seed), Everything(seed)
+    stages = [made.scope(2) for _ in range(2)]
+    for _ in range(6):
+        one, other = rng.choices(stages, k=2)
+        stages.append(
+            compute(
+                (4,),
+                lambda i, one=one, other=other: (
+                    call("to_float32", one.padded()[tuple(i for _ in one.axes) or ()])
+                    + call("to_float32", other.padded(1)[tuple(i - 1 for _ in other.axes) or ()])
+                ),
+            )
+        )
+    survives(stages[-1])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("L[i:3]((A := L[j:3](A[j]))[i])", "no tensor A"),
+        ("L[i:3](add((A := L[j:3](w[j]))[i], (A := L[j:3](w[j]))[i]))", "two scopes of one name"),
+        ("L[i:3]((A := w)[i])", "not a scope"),
+        ("(A := L[i:3](w[i]))", "not a scope"),
+    ],
+)
+def test_names_of_scopes_that_mean_nothing(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        parse(text, NAMED)
 
 
 @pytest.mark.parametrize("sample", declared_samples(), ids=str)

@@ -35,10 +35,14 @@ _PIECE = re.compile(r"""((?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^;'"])+)""")  #
 def parse(text: str, tensors: Mapping[str, Tensor]) -> Scope:
     """The scope with this text, its axes new.  Raises ValueError."""
     node = _expression(text)
+    named = [item for item in ast.walk(node) if isinstance(item, ast.NamedExpr)]
+    shared = {item.target.id: item.value for item in named}
+    if len(shared) < len(named):
+        raise ValueError(f"two scopes of one name: {text[:80]!r}")
     sources = [item.value for item in ast.walk(node) if isinstance(item, ast.Subscript)]
     names = [_name(source) for source in sources]
-    read = {name: tensors[name] for name in names if name in tensors}
-    return _Reader(text, read).scope(node)
+    read = {name: tensors[name] for name in names if name in tensors and name not in shared}
+    return _Reader(text, read, shared).scope(node)
 
 
 def parse_declarations(text: str) -> dict[str, Tensor]:
@@ -82,11 +86,15 @@ def _expression(text: str) -> ast.expr:
 
 
 class _Reader:
-    """One parse: names of axes are lexical, all else is looked up in the tensors."""
+    """One parse: names of axes are lexical, all else is looked up in the tensors and in the named scopes."""
 
-    def __init__(self, text: str, tensors: Mapping[str, Tensor]):
+    def __init__(
+        self, text: str, tensors: Mapping[str, Tensor], shared: Mapping[str, ast.expr] | None = None
+    ):
         self.text = text
         self.tensors = tensors
+        self.shared = dict(shared or {})  # those that are not read yet
+        self.scopes: dict[str, Scope] = {}
         self.symbols = symbols_of(tensors.values())
 
     def fail(self, node: ast.AST, reason: str) -> NoReturn:
@@ -164,6 +172,8 @@ class _Reader:
     ) -> Read:
         found: Source
         match source:
+            case ast.NamedExpr(target=ast.Name(id=name)) | ast.Name(id=name) if self.names(name):
+                found = self.named(name)
             case ast.Name(id=name) | ast.Constant(value=str(name)):
                 if name not in self.tensors:
                     self.fail(node, f"no tensor {name}")
@@ -175,6 +185,16 @@ class _Reader:
         if found.rank != len(indices):
             self.fail(node, f"{len(indices)} indices into rank {found.rank}")
         return Read(found, tuple(self.size(i, axes) for i in indices))
+
+    def names(self, name: str) -> bool:
+        """Whether it is the name of a scope."""
+        return name in self.shared or name in self.scopes
+
+    def named(self, name: str) -> Scope:
+        if name not in self.scopes:
+            # it is not known inside of itself
+            self.scopes[name] = self.scope(self.shared.pop(name))
+        return self.scopes[name]
 
     def rows(self, node: ast.expr) -> Any:
         """The numbers of a table."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from keyword import iskeyword
@@ -34,10 +35,11 @@ from tensaurus.algebra.size import (
     atoms,
     terms_of,
 )
-from tensaurus.algebra.walk import sizes, walk
+from tensaurus.algebra.walk import reads, sizes, walk
 
 LITERALS = {"inf": float("inf"), "nan": float("nan")}
 KEPT, REDUCED = "ijklmnopq", "rstuvabcdefgh"  # names of axes of scopes, of reductions
+SHARED = "ABCDEFGHIJKMNOPQRSTUVWXYZ"  # of scopes that are read more than once
 _RESERVED = frozenset({*LITERALS, "L", *MONOIDS, "look", "size", "symbol"})
 
 Names: TypeAlias = Mapping[Any, str]  # of axes and symbols
@@ -46,8 +48,21 @@ Names: TypeAlias = Mapping[Any, str]  # of axes and symbols
 def show(item: Scope | Body) -> str:
     """The text of a scope or of a body, whose open axes keep their own names."""
     free = free_in(item)
-    printer = Printer(free.names, free.unbounded)
+    printer = Printer(free.names, free.unbounded, shared=_shared(item))
     return printer.scope(item) if isinstance(item, Scope) else printer.body(item, printer.symbols)
+
+
+def _shared(item: Scope | Body) -> set[str]:
+    """The digests of scopes that are read more than once; equal ones are one, be they one object or two."""
+    counts, waiting = Counter[str](), [item]
+    while waiting:
+        for read in reads(waiting.pop()):
+            if isinstance(read.source, Scope):
+                name = digest(read.source)
+                counts[name] += 1
+                if counts[name] == 1:
+                    waiting.append(read.source)
+    return {name for name, count in counts.items() if count > 1}
 
 
 _digests: dict[int, tuple[Scope, str]] = {}
@@ -132,20 +147,29 @@ def letters(letters: str) -> Iterator[str]:
 
 
 class Printer:
-    """Prints bodies, giving every axis a name that nothing else has, and some symbols a text."""
+    """Prints bodies, giving every axis a name that nothing else has, and some symbols a text.
 
-    def __init__(self, taken: set[str], symbols: Names, brief: bool = False):
+    `shared`: digests of the scopes that are named where they are first read, and read by name from then on;
+    `brief`: scopes that are read are their digests.
+    """
+
+    def __init__(
+        self, taken: set[str], symbols: Names, brief: bool = False, shared: Container[str] = frozenset()
+    ):
         self.symbols = symbols
         self.brief = brief
+        self.shared = shared
+        self.scopes: dict[str, str] = {}  # names of those that were printed, by digest
         self.taken = taken | _RESERVED
         self.kept = letters(KEPT)
         self.reduced = letters(REDUCED)
+        self.capitals = letters(SHARED)
 
     def named(self, axes: Sequence[Axis], letters: Iterator[str]) -> dict[Axis, str]:
-        names: dict[Axis, str] = {}
-        for a in axes:
-            names[a] = next(name for name in letters if name not in self.taken)
-        return names
+        return {a: self.fresh(letters) for a in axes}
+
+    def fresh(self, letters: Iterator[str]) -> str:
+        return next(name for name in letters if name not in self.taken)
 
     def scope(self, scope: Scope) -> str:
         inner = {**self.symbols, **self.named(scope.axes, self.kept)}
@@ -174,12 +198,20 @@ class Printer:
         raise TypeError(type(body))
 
     def element(self, source: Source, indices: Sequence[Size], outside: Const | None, names: Names) -> str:
-        if isinstance(source, Scope):
-            text = f"{{{digest(source)}}}" if self.brief else self.scope(source)
-        else:
-            text = show_name(source)
+        text = self.source(source) if isinstance(source, Scope) else show_name(source)
         text += f"[{', '.join(show_size(i, names) for i in indices) or '()'}]"
         return text if outside is None else f"{text} | {show_constant(outside.value, names)}"
+
+    def source(self, scope: Scope) -> str:
+        """A scope that is read."""
+        if self.brief:
+            return f"{{{digest(scope)}}}"
+        if not self.shared or (key := digest(scope)) not in self.shared:
+            return self.scope(scope)
+        if key in self.scopes:
+            return self.scopes[key]
+        name = self.scopes[key] = self.fresh(self.capitals)
+        return f"({name} := {self.scope(scope)})"
 
     def branch(self, body: Body, names: Names) -> str:
         text = self.body(body, names)

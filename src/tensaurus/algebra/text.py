@@ -8,6 +8,7 @@
              |  sum[r:extent, ...](body)                    or max, min, prod
              |  size(size)                                  a size whose text would begin like a function
     source ::=  tensor | scope | [number, ...] | [[number, ...], ...]       nested lists are a literal table
+             |  (A := scope) | A                            one that is read more than once, written once
     size   ::=  integers, symbols and axes under  + - * // %,  max(size, ...), min(size, ...),
                 look(read, low, high)                       an index read from an integer tensor
                 symbol(N, low), symbol(N, low, high)        one with bounds that no tensor's shape tells

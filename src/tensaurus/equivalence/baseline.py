@@ -81,11 +81,11 @@ class Baseline:
         self.random: set[str] = set()
         self.kept = shared(original.proto, candidate.proto)
         self._beside: dict[int, Build] = {}
-        self._reference = Reference(threads, limit, answers)
-        self._witness = Witness(backend, threads, limit)
+        self.reference = Reference(threads, limit, answers)
+        self.witness = Witness(backend, threads, limit)
         self.values = Values(ranges, self._indices(), constants_of([original.proto, candidate.proto]))
         try:
-            self._worker = self._tried(original)
+            self._worker = self.tried(original)
         except WorkerError as error:
             raise TensaurusError(f"the original does not run: {error}") from error
         try:
@@ -103,18 +103,19 @@ class Baseline:
         return self
 
     def __exit__(self, *given: object) -> None:
-        self._reference.__exit__(*given)
-        self._witness.close()
+        self.reference.__exit__(*given)
+        self.witness.close()
         self._worker.close()
 
-    def _tried(self, model: Model) -> Worker:
+    def tried(self, model: Model) -> Worker:
+        """A worker that holds the model.  Raises WorkerError."""
         return tried(model.build, self.backend, threads=self.threads, limit=self.limit)
 
     def _indices(self) -> Indices:
         try:
             if not any(is_integer(value) for value in required_inputs(self.original.proto)):
                 return Indices()
-            return self._reference.facts(self.original.build, self.given).indices
+            return self.reference.facts(self.original.build, self.given).indices
         except TensaurusError:  # then there is no reference either, and a note says so
             return Indices()
 
@@ -135,7 +136,7 @@ class Baseline:
             made = list(feeds(self.original.proto, shapes, kinds, self.seed, self.values))
             sizes = shapes if words else self.given
             if before == own:
-                self._reference.ahead(self.original.build, [(item.arrays, sizes) for item in made])
+                self.reference.ahead(self.original.build, [(item.arrays, sizes) for item in made])
             for place, item in enumerate(made if before == own else made[:1], 1):
                 total = len(made) if before == own else 1
                 self.stage("original and its float64 reference, input", place, total)
@@ -148,7 +149,7 @@ class Baseline:
                         first = first or error  # sizes that do not fit each other
                         self._revive()
                         break
-                    self._note(f"the original does not run on {item.kind} inputs: {error}")
+                    self.note(f"the original does not run on {item.kind} inputs: {error}")
                     self._revive()
             if len(self.rows) > before:
                 guessed += [words] if words else []
@@ -159,12 +160,12 @@ class Baseline:
             failure = f"the original does not run on inputs made up for it: {first}"
             if not own:
                 raise TensaurusError(failure)
-            return self._note(failure)
+            return self.note(failure)
         small, refused = self._run_small(kinds[:1], tried_sizes)
         if guessed:
-            self._note(f"sizes that were not given are made up: {', then '.join([*guessed, *small])}")
+            self.note(f"sizes that were not given are made up: {', then '.join([*guessed, *small])}")
         if refused:
-            self._note(f"the original does not run on {', nor on '.join(refused)}")
+            self.note(f"the original does not run on {', nor on '.join(refused)}")
 
     def _run_small(
         self, kinds: Sequence[str], before: Sequence[Mapping[str, Shape]]
@@ -188,7 +189,7 @@ class Baseline:
     def _revive(self) -> None:
         """The original's session again, where a run has ended it."""
         if not self._worker.alive:
-            self._worker = self._tried(self.original)
+            self._worker = self.tried(self.original)
 
     def _add(self, item: Feed, shapes: Mapping[str, Sequence[int]], words: str = "") -> None:
         """One more input.  Raises WorkerError where the original does not run on it."""
@@ -206,12 +207,12 @@ class Baseline:
 
     def _referred(self, item: Feed, shapes: Mapping[str, Sequence[int]]) -> list[Any] | None:
         try:
-            return self._reference.run(self.original.build, item.arrays, shapes)
+            return self.reference.run(self.original.build, item.arrays, shapes)
         except TensaurusError as error:
             if item.unreal:
-                self._note(f"not compared on {item.kind} inputs: {error}")
+                self.note(f"not compared on {item.kind} inputs: {error}")
             else:
-                self._note(f"there is no float64 reference, the original's own results stand in: {error}")
+                self.note(f"there is no float64 reference, the original's own results stand in: {error}")
         return None
 
     def _reach_branches(self) -> None:
@@ -220,16 +221,16 @@ class Baseline:
             if not model.branches:
                 continue
             try:
-                around = self._reference.facts(model.build, self.given).branches
+                around = self.reference.facts(model.build, self.given).branches
                 left = dict.fromkeys(around)
                 for row in list(self.rows) if left else []:
                     self._reached(model, row.feed, left)
                 self._look_for(model, left)
             except TensaurusError as error:
-                self._note(f"which branches of {whose} were taken is not known: {error}")
+                self.note(f"which branches of {whose} were taken is not known: {error}")
                 continue
             if outer := [text for text in left if around[text] not in left]:
-                self._note(f"never taken in {whose}, so not compared: {', '.join(outer)}")
+                self.note(f"never taken in {whose}, so not compared: {', '.join(outer)}")
 
     def _look_for(self, model: Model, left: dict[str, None]) -> None:
         """Add inputs that reach branches that are left."""
@@ -242,22 +243,23 @@ class Baseline:
                     self._add(item, self.rows[0].shapes)
                     self._reached(model, item, left)
                 except WorkerError as error:
-                    self._note(f"the original does not run on inputs {item.kind}: {error}")
+                    self.note(f"the original does not run on inputs {item.kind}: {error}")
                     self._revive()
 
     def _reached(self, model: Model, item: Feed, left: dict[str, None]) -> bool:
         """Whether these inputs reach branches that are left; takes them out."""
-        new = [t for t in self._reference.taken(model.build, item.arrays, self.given) if t in left]
+        new = [t for t in self.reference.taken(model.build, item.arrays, self.given) if t in left]
         for text in new:
             del left[text]
         return bool(new)
 
-    def _perturbed(self, seed: int) -> Build:
+    def perturbed(self, seed: int) -> Build:
+        """The original one rounding away."""
         if seed not in self._beside:
             self._beside[seed] = self.original.perturbed(seed, self.kept)
         return self._beside[seed]
 
-    def _run_perturbed(self, rows: Iterable[Row]) -> None:
+    def run_perturbed(self, rows: Iterable[Row]) -> None:
         """Models one rounding away, on rows where they have not run: what differs among them is allowed.
 
         They only ever allow more, so they run where that may decide.
@@ -266,7 +268,7 @@ class Baseline:
         if not wanted:
             return
         if self.original.large:
-            self._note("too large for perturbed copies: the original's own errors alone are the measure")
+            self.note("too large for perturbed copies: the original's own errors alone are the measure")
             return
         for row in wanted:
             row.perturbed = True
@@ -281,7 +283,7 @@ class Baseline:
                     for original, result in zip(row.results, results, strict=True):
                         original.add(result)
             except WorkerError as error:
-                self._note(f"a model one rounding away from the original does not run: {error}")
+                self.note(f"a model one rounding away from the original does not run: {error}")
                 if not self._worker.alive:
                     return
 
@@ -296,18 +298,18 @@ class Baseline:
         for row in self.rows:
             for original, scale in zip(row.results, scales, strict=False):
                 original.scale = scale
-        self._run_perturbed(row for row in self.rows if self._far(row))
+        self.run_perturbed(row for row in self.rows if self._far(row))
         for row in self.rows:
             if not (far := self._far(row)) or not (far := self._far(self._shaken(row))):
                 continue
-            outputs = self._witnessed("original", self.original, row)
+            outputs = self.witnessed("original", self.original, row)
             for place in far:
                 if (name := self.names[place]) in self.random:
                     continue
                 witness = None if outputs is None else outputs[place]
                 for worst, size in zip((wrong, doubtful), row.results[place].settle(witness), strict=True):
                     worst[name] = max(worst.get(name, (0.0, "")), (size, row.feed.kind))
-        plainly = f"{self._witness.name} without graph optimizations"
+        plainly = f"{self.witness.name} without graph optimizations"
         for name, (size, kind) in wrong.items():
             if size:
                 what = f"{self.backend} computes output {name} of the original wrong, by {size:.2g} of its"
@@ -326,19 +328,20 @@ class Baseline:
 
     def _shaken(self, row: Row) -> Row:
         with suppress(TensaurusError):  # it has run in float64
-            outputs = self._reference.run(self.original.build, row.feed.arrays, row.shapes, rounded=True)
+            outputs = self.reference.run(self.original.build, row.feed.arrays, row.shapes, rounded=True)
             for original, output in zip(row.results, outputs, strict=True):
                 original.shake(output)
         return row
 
-    def _witnessed(self, whose: str, model: Model, row: Row) -> list[Any] | None:
+    def witnessed(self, whose: str, model: Model, row: Row) -> list[Any] | None:
+        """What the runtime computes of the model as it is written; None where it does not run."""
         try:
-            return self._witness.outputs(whose, model, row.feed.arrays)
+            return self.witness.outputs(whose, model, row.feed.arrays)
         except WorkerError as error:
-            self._note(f"{self._witness.name} does not run the {whose} without graph optimizations: {error}")
+            self.note(f"{self.witness.name} does not run the {whose} without graph optimizations: {error}")
             return None
 
-    def _note(self, text: str) -> None:
+    def note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
 
@@ -346,7 +349,7 @@ class Baseline:
         for name, one, other in zip(self.names, once, again, strict=True):
             if not identical(one, other):
                 self.random.add(name)
-                self._note(f"output {name} is random: only its type and shape were compared")
+                self.note(f"output {name} is random: only its type and shape were compared")
 
     def _note_constants(self) -> None:
         rows = [row for row in self.rows if row.feed.kind in FINE]
@@ -355,18 +358,18 @@ class Baseline:
         for place, name in enumerate(self.names):
             one, other = (row.results[place].own for row in rows)
             if name not in self.random and identical(one, other):
-                self._note(f"output {name} is the same on two random inputs: it shows little")
+                self.note(f"output {name} is the same on two random inputs: it shows little")
 
     def _note_unmet(self, edges: bool) -> None:
         given = {name for row in self.rows if row.feed.kind == GIVEN for name in row.feed.arrays}
         names = [v.name for v in required_inputs(self.original.proto) if is_integer(v)]
         for name in self.values.narrow(name for name in names if name not in given):
-            self._note(
+            self.note(
                 f"integer input {name} was never anything but 0 and 1: --range {name}=LOW,HIGH gives it more"
             )
         shapes = {name: array.shape for name, array in self.rows[0].feed.arrays.items()}
         if edges and (left := unmet(self.original.proto, shapes, self.values)):
-            self._note(f"{left} constants of the models have no inputs near them")
+            self.note(f"{left} constants of the models have no inputs near them")
 
 
 def _array(value: Any) -> bool:

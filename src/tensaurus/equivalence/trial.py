@@ -17,27 +17,31 @@ PERTURBED_EXACT = 2  # in float64
 CLEAR = 0.5  # of what is allowed: no perturbed copies are asked
 
 
-class Trial(Baseline):
-    """Judges a candidate by what the original computes; its errors may be `margin` times the usual ones."""
+class Trial:
+    """Judges the candidate of a baseline by what the original computes.
 
-    margin = 1.0
-    _witness_asked = False
+    Its errors may be `margin` times the usual ones.
+    """
+
+    def __init__(self, base: Baseline, margin: float = 1.0):
+        self.base, self.margin = base, margin
+        self._witness_asked = False
 
     def judge(self) -> list[Sight]:
         """Every output on every input.  Raises WorkerError where the candidate does not run."""
-        rows = [row for row in self.rows if row.results]
+        rows = [row for row in self.base.rows if row.results]
         sights: list[list[Sight]] = []
         left: dict[int, list[Any]] = {}  # rows where perturbed copies may decide, with the results
-        with self._tried(self.candidate) as worker:
+        with self.base.tried(self.base.candidate) as worker:
             for number, row in enumerate(rows):
-                self.stage("result, input", number + 1, len(rows))
+                self.base.stage("result, input", number + 1, len(rows))
                 results = run(worker, row.feed.arrays)
-                if len(results) != len(self.names):
-                    raise WorkerError(f"it has {len(results)} outputs, not {len(self.names)}")
+                if len(results) != len(self.base.names):
+                    raise WorkerError(f"it has {len(results)} outputs, not {len(self.base.names)}")
                 sights.append(self._judged(row, row.results, results))
                 if not _clear(sights[-1]):
                     left[number] = results
-        self._run_perturbed(rows[number] for number in left)
+        self.base.run_perturbed(rows[number] for number in left)
         for number, results in left.items():
             sights[number] = self._judged(rows[number], rows[number].results, results, settled=True)
         return [sight for several in sights for sight in several] + self._judge_exact()
@@ -52,8 +56,9 @@ class Trial(Baseline):
     ) -> list[Sight]:
         """`settled` where nothing more will be allowed: then a witness may speak for the candidate."""
         sights = []
-        for place, (name, original, result) in enumerate(zip(self.names, originals, results, strict=True)):
-            if name not in self.random:
+        pairs = zip(self.base.names, originals, results, strict=True)
+        for place, (name, original, result) in enumerate(pairs):
+            if name not in self.base.random:
                 finding = original.judge(result, self.margin)
                 if not finding.passed and settled:
                     finding = self._second(row, place, original, result, finding)
@@ -69,18 +74,18 @@ class Trial(Baseline):
         if original.miscomputed is None and self._witness_asked:
             return first
         self._witness_asked = True
-        outputs = self._witnessed("result", self.candidate, row)
-        if outputs is None or len(outputs) != len(self.names):
+        outputs = self.base.witnessed("result", self.base.candidate, row)
+        if outputs is None or len(outputs) != len(self.base.names):
             return first
         right = original.judge(outputs[place], self.margin)
         if not right.passed:
             return first
-        said = f"without graph optimizations {self._witness.name} computes the result right"
+        said = f"without graph optimizations {self.base.witness.name} computes the result right"
         if original.miscomputed is not None and _kind(result) == _kind(original.own):
             mixed = original.judge(np.where(original.miscomputed, outputs[place], result), self.margin)
             if mixed.passed:  # wrong only where the original is
-                fault = f"{self.backend} computes the result wrong where it does the original; {said}"
-                self.faults += [fault] if fault not in self.faults else []
+                fault = f"{self.base.backend} computes the result wrong where it does the original; {said}"
+                self.base.faults += [fault] if fault not in self.base.faults else []
                 return mixed
         return replace(first, reason=f"{first.reason}; {said}")
 
@@ -88,32 +93,32 @@ class Trial(Baseline):
         """Both models by the reference.  Perturbed copies run only for the inputs where they may decide."""
         done: list[Sight] = []
         open_rows: list[tuple[Row, list[Original], list[Any]]] = []  # what is expected, and what came
-        rows = [row for row in self.rows if row.truth is not None]
-        self._reference.ahead(self.candidate.build, [(row.feed.arrays, row.shapes) for row in rows])
+        rows = [row for row in self.base.rows if row.truth is not None]
+        self.base.reference.ahead(self.base.candidate.build, [(row.feed.arrays, row.shapes) for row in rows])
         for number, row in enumerate(rows, 1):
-            self.stage("result in float64, input", number, len(rows))
+            self.base.stage("result in float64, input", number, len(rows))
             try:
-                outputs = self._reference.run(self.candidate.build, row.feed.arrays, row.shapes)
+                outputs = self.base.reference.run(self.base.candidate.build, row.feed.arrays, row.shapes)
             except TensaurusError as error:
                 if row.feed.unreal:
-                    self._note(f"not compared on {row.feed.kind} inputs: {error}")
+                    self.base.note(f"not compared on {row.feed.kind} inputs: {error}")
                     continue
-                self._note(f"not compared in float64: {error}")
+                self.base.note(f"not compared in float64: {error}")
                 break
             sights = self._judged(row, self._expected(row), outputs, exact=True)
             if _clear(sights):
                 done += sights
             else:
                 open_rows.append((row, [], outputs))
-        self._run_perturbed(row for row, _, _ in open_rows if row.feed.kind not in FINE)
+        self.base.run_perturbed(row for row, _, _ in open_rows if row.feed.kind not in FINE)
         open_rows = [(row, self._expected(row), outputs) for row, _, outputs in open_rows]
-        for count in range(1 + (0 if self.original.large else PERTURBED_EXACT)):
+        for count in range(1 + (0 if self.base.original.large else PERTURBED_EXACT)):
             left = []
             for number, (row, originals, outputs) in enumerate(open_rows, 1):
                 if count:
                     words = f"{('first', 'second')[count - 1]} model one rounding away in float64, input"
-                    self.stage(words, number, len(open_rows))
-                    self._move(row, originals, self.seed * 1_000_003 + PERTURBED + count - 1)
+                    self.base.stage(words, number, len(open_rows))
+                    self._move(row, originals, self.base.seed * 1_000_003 + PERTURBED + count - 1)
                 sights = self._judged(row, originals, outputs, exact=True)
                 if all(sight.finding.passed for sight in sights):
                     done += sights
@@ -129,7 +134,8 @@ class Trial(Baseline):
 
         For most kinds of inputs the distances that the runtime's perturbed copies keep are measure enough.
         """
-        kinds = [unit_of(output.type.tensor_type.elem_type) for output in self.original.proto.graph.output]
+        outputs = self.base.original.proto.graph.output
+        kinds = [unit_of(output.type.tensor_type.elem_type) for output in outputs]
         endless = row.feed.unreal and not row.feed.kind.startswith("nan")
         originals = [Original(e, e, unit, endless) for e, unit in zip(row.truth or [], kinds, strict=True)]
         if row.feed.kind not in FINE:
@@ -141,9 +147,9 @@ class Trial(Baseline):
     def _move(self, row: Row, originals: Sequence[Original], seed: int) -> None:
         """One more perturbed copy of the original in float64."""
         try:
-            results = self._reference.run(self._perturbed(seed), row.beside(seed), row.shapes)
+            results = self.base.reference.run(self.base.perturbed(seed), row.beside(seed), row.shapes)
         except TensaurusError as error:
-            self._note(f"not compared with a perturbed copy in float64: {error}")
+            self.base.note(f"not compared with a perturbed copy in float64: {error}")
             return
         for original, result in zip(originals, results, strict=True):
             original.add(result)

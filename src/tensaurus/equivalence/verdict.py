@@ -12,7 +12,7 @@ from rich.text import Text
 from tensaurus.cost.machine import default_threads
 from tensaurus.cost.worker import RUN_LIMIT, WorkerError
 from tensaurus.equivalence.answers import Answers
-from tensaurus.equivalence.baseline import Stage, silent
+from tensaurus.equivalence.baseline import Baseline, Stage, silent
 from tensaurus.equivalence.field_check import FieldCheck
 from tensaurus.equivalence.given import Inputs, given_inputs
 from tensaurus.equivalence.inputs import KINDS
@@ -98,7 +98,7 @@ def verify(
         if differences := same_interface(original.proto, candidate.proto):
             return Verdict(False, detail="; ".join(differences), field=field)
         with naming(original.name):
-            started = Trial(
+            started = Baseline(
                 original,
                 candidate,
                 shapes or {},
@@ -112,14 +112,13 @@ def verify(
                 given=given_inputs(inputs, original.proto, shapes or {}),
                 answers=answers,
             )
-        with started as trial:
-            trial.margin = margin
+        with started as base:
             try:
-                sights = trial.judge()
+                sights = Trial(base, margin).judge()
             except WorkerError as error:
-                tried = tuple(row.feed.kind for row in trial.rows)
+                tried = tuple(row.feed.kind for row in base.rows)
                 detail = f"{candidate.name} does not run: {error}"
-                notes, faults = tuple(trial.notes), tuple(trial.faults)
+                notes, faults = tuple(base.notes), tuple(base.faults)
                 return Verdict(False, inputs=tried, detail=detail, field=field, notes=notes, faults=faults)
     plausible = [s.finding for s in sights if s.feed.plausible and not s.exact]
     max_abs, max_rel, own_abs, own_rel = (
@@ -133,7 +132,7 @@ def verify(
         worst = max((s.finding.worst for s in sights), default=0.0)
         own = f"the original's own error {own_abs:.2g} absolute, {own_rel:.2g} relative"
         allowed = "what is allowed" if margin == 1 else f"what is allowed, {margin:g} times the usual"
-        detail = f"{len(trial.rows)} inputs; {own}; at most {worst:.2g} of {allowed}"
-    tried = tuple(row.feed.kind for row in trial.rows)
+        detail = f"{len(base.rows)} inputs; {own}; at most {worst:.2g} of {allowed}"
+    tried = tuple(row.feed.kind for row in base.rows)
     errors = (max_abs, max_rel, own_abs, own_rel)
-    return Verdict(not wrong, *errors, tried, detail, field, tuple(trial.notes), tuple(trial.faults))
+    return Verdict(not wrong, *errors, tried, detail, field, tuple(base.notes), tuple(base.faults))

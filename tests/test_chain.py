@@ -1,0 +1,173 @@
+"""Chains: products between combinations by tables, as one kernel (`codegen.chain`)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from tensaurus.algebra.expr import Tensor, axis
+from tensaurus.algebra.field import Reals
+from tensaurus.algebra.interpret import interpret
+from tensaurus.algebra.size import polynomial
+from tensaurus.bilinear import best
+from tensaurus.bilinear.convolution import Convolution, fast
+from tensaurus.bilinear.tiling import Window
+from tensaurus.codegen.chain import chain, combined
+from tensaurus.codegen.compile import compiled, operands, tensors
+from tensaurus.codegen.pipeline import prepared
+from tensaurus.codegen.sketch import Pack, Transform, loops, packs, parse, show
+from tensaurus.codegen.stage import Stage, staged
+from tensaurus.codegen.turn import radix, shuffled, turnable
+from tensaurus.ops import TensorType
+from tensaurus.tuning.space import Core, share
+from tensaurus.tuning.transforms import transforms
+
+jit = pytest.importorskip("tensaurus.codegen.compile").jit
+
+CORES = (Core(512, 32, 1), Core(512, 32, 2), Core(256, 16, 2))
+
+# batch, channels, filters, windows, outputs of tiles (None: direct)
+CASES = {
+    "3x3": (1, 16, 32, [(9, 3, 1, 1, 1), (13, 3, 1, 1, 1)], (4, 4)),
+    "batch": (3, 8, 16, [(6, 3, 1, 1, 1), (5, 3, 1, 0, 2)], (2, 4)),
+    "one tile": (1, 8, 8, [(3, 3, 1, 1, 1), (3, 3, 1, 1, 1)], (4, 4)),
+    "odd tiles": (1, 8, 24, [(11, 3, 1, 1, 1), (17, 3, 1, 1, 1)], (3, 5)),
+    "stride": (1, 8, 16, [(11, 3, 2, 1, 1), (14, 3, 2, 1, 0)], (2, 2)),
+    "unlike strides": (2, 8, 16, [(7, 3, 1, 1, 1), (14, 5, 2, 2, 2)], (2, 4)),
+    "direct rows": (1, 16, 16, [(7, 3, 1, 1, 1), (9, 3, 1, 1, 1)], (None, 4)),
+    "1-D": (2, 16, 48, [(37, 5, 1, 2, 2)], (4,)),
+    "3-D": (1, 8, 8, [(4, 3, 1, 1, 1), (5, 3, 1, 1, 1), (6, 3, 1, 1, 1)], (2, 2, 4)),
+    "wide": (1, 8, 16, [(5, 3, 1, 1, 1), (70, 3, 1, 1, 1)], (2, 4)),
+    "no pads": (1, 8, 16, [(8, 3, 1, 0, 0), (8, 3, 1, 0, 0)], (2, 4)),
+}
+
+
+def _convolution(name: str) -> tuple[Convolution, list, bool]:
+    batch, channels, filters, windows, tiles = CASES[name]
+    made = tuple(Window(size, taps, stride, 1, pads) for size, taps, stride, *pads in windows)
+    of = Convolution(batch, channels, filters, 1, made, bias=True)
+    algorithms = [n and best(n, w.reach) for n, w in zip(tiles, made, strict=True)]
+    return of, algorithms
+
+
+def _kernel(name: str):
+    of, algorithms = _convolution(name)
+    scope = fast(of, algorithms)
+    by_name = {x.name: x for x in interpretable(scope)}
+    types = [TensorType(x.dtype, x.shape) for _, x in sorted(by_name.items())]
+    return scope, types
+
+
+def interpretable(scope):
+    from tensaurus.algebra.walk import tensors as tensors_of
+
+    return tensors_of(scope)
+
+
+def _spread(pool: list, count: int) -> list:
+    """Some of a pool: its first, and others throughout."""
+    return pool[:: max(len(pool) // count, 1)][:count]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_schedules_of_a_chain_compute_it(name: str) -> None:
+    scope, types = _kernel(name)
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(kind.shape).astype(np.float32) for kind in types]
+    lifted = {x: a.astype(np.float64) for x, a in zip(tensors(types), arrays, strict=True)}
+    wanted = interpret(scope, lifted, Reals())
+    schedules = [
+        (*packed, sketch)
+        for core in CORES
+        for packed, pool, _ in transforms(scope, types, [False, True, True], core)
+        for sketch in _spread(pool, 2)
+    ]
+    assert schedules
+    for schedule in schedules[:: max(len(schedules) // 5, 1)]:
+        assert parse(show(schedule)) == schedule
+        got = np.full(wanted.shape, np.nan, np.float32)
+        jit(scope, types, schedule, checks=True)(arrays, got)()
+        error = np.max(np.abs(got - wanted)) / np.max(np.abs(wanted))
+        assert error < 1e-4, (show(schedule), error)
+
+
+def test_a_kernel_of_another_chain_is_refused() -> None:
+    scope, types = _kernel("3x3")
+    output = TensorType("float32", tuple(a.extent for a in scope.axes))
+    pack = Pack("x1", 2, 16)
+    for sketch in (
+        Transform(16, 1, (1,), (1,), 16),  # other tiles
+        Transform(16, 2, (1, 1), (1, 1), 16),  # weights that are packed in another way
+        Transform(16, 1, (1, 1), (1, 1), 5),  # channels that it does not divide
+    ):
+        with pytest.raises(ValueError, match=r"sketch|channels"):
+            compiled(scope, types, output, (pack, sketch))
+
+
+def test_what_is_no_chain() -> None:
+    x = Tensor("x0", (8, 8))
+    from tensaurus.algebra.expr import compute, total
+
+    product = compute((8, 8), lambda i, j: total((8,), lambda k: x[i, k] * x[k, j]))
+    assert chain(staged(product)) is None and not combined(staged(product))
+    scope, types = _kernel("3x3")
+    assert combined(staged(scope))
+    stages, _ = prepared(scope, tensors(types))
+    assert chain(stages) is None  # nothing is packed: no vector of weights lies side by side
+    _, own, _ = operands(scope, types, (Pack("x1", 2, 16),))
+    assert chain(staged(own)) is not None
+
+
+def test_no_schedules_where_weights_are_no_constants() -> None:
+    scope, types = _kernel("3x3")
+    assert not [*transforms(scope, types, [False, False, False], CORES[0])]
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_a_thread_has_its_share(core: Core) -> None:
+    scope, types = _kernel("wide")
+    for _, pool, shape in transforms(scope, types, [False, True, True], core):
+        for sketch in pool:
+            assert 1 / core.threads <= share(sketch, shape, core.threads) <= 1
+            held = int(np.prod(sketch.block)) * sketch.vectors
+            assert held < core.registers
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 8, 16, 32])
+@pytest.mark.parametrize("length", [1, 3, 8, 16])
+def test_shuffles_turn_rows(rows: int, length: int) -> None:
+    values = np.arange(2 * rows * length, dtype=np.float64).reshape(2, -1)
+    source = Tensor("x0", values.shape)
+    outer, place = axis(2), axis(rows * length)
+    first = Stage(
+        Tensor("s", values.shape), (outer, place), source[polynomial(outer), polynomial(place)]
+    )
+    stages = shuffled(first, rows)
+    from tensaurus.algebra.expr import Scope
+
+    known = {source: values}
+    for stage in stages:
+        known[stage.tensor] = interpret(Scope(stage.axes, stage.body), known, Reals())
+    turned = values.reshape(2, rows, length).swapaxes(1, 2).reshape(2, -1)
+    assert np.array_equal(known[stages[-1].tensor], turned)
+    assert np.prod([radix(stage) for stage in stages[1:]]) == rows
+    assert all(a.tensor != b.tensor for a, b in pairwise(stages))
+
+
+def test_rows_that_cannot_be_turned() -> None:
+    assert not turnable(0) and not turnable(6)
+    place = axis(12)
+    stage = Stage(Tensor("s", (12,)), (place,), Tensor("x0", (12,))[polynomial(place)])
+    with pytest.raises(ValueError, match="no power of two"):
+        shuffled(stage, 6)
+
+
+def test_packs_and_loops_of_a_transform() -> None:
+    text = "pack(x1=2/32); transform(v=16x2, u=1:7, t=7:14, c=16, k=4, p=1)"
+    schedule = parse(text)
+    assert show(schedule) == text
+    assert packs(schedule) == (Pack("x1", 2, 32),)
+    assert loops(schedule) == (Transform(16, 2, (1, 7), (7, 14), 16, 4, 1),)
+    assert parse("transform(v=8x1, u=, t=, c=8, k=4, p=0)") == (Transform(8, 1, (), (), 8),)
