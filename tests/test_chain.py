@@ -7,10 +7,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tensaurus.algebra.expr import Tensor, axis
+from tensaurus.algebra.expr import Scope, Tensor, axis, compute, total
 from tensaurus.algebra.field import Reals
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.size import polynomial
+from tensaurus.algebra.walk import tensors as tensors_of
 from tensaurus.bilinear import best
 from tensaurus.bilinear.convolution import Convolution, fast
 from tensaurus.bilinear.tiling import Window
@@ -39,31 +40,27 @@ CASES = {
     "direct rows": (1, 16, 16, [(7, 3, 1, 1, 1), (9, 3, 1, 1, 1)], (None, 4)),
     "1-D": (2, 16, 48, [(37, 5, 1, 2, 2)], (4,)),
     "3-D": (1, 8, 8, [(4, 3, 1, 1, 1), (5, 3, 1, 1, 1), (6, 3, 1, 1, 1)], (2, 2, 4)),
+    "dilated columns": (1, 8, 16, [(12, 3, 1, 2, 2, 2), (13, 3, 1, 1, 1)], (2, 4)),
+    "dilated along rows": (1, 8, 16, [(12, 3, 1, 1, 1), (37, 3, 1, 2, 2, 2)], (2, 4)),
+    "dilated": (2, 16, 16, [(28, 3, 1, 2, 2, 2), (28, 3, 1, 2, 2, 2)], (4, 4)),
     "wide": (1, 8, 16, [(5, 3, 1, 1, 1), (70, 3, 1, 1, 1)], (2, 4)),
     "no pads": (1, 8, 16, [(8, 3, 1, 0, 0), (8, 3, 1, 0, 0)], (2, 4)),
 }
 
 
-def _convolution(name: str) -> tuple[Convolution, list, bool]:
+def _kernel(name: str) -> tuple[Scope, list[TensorType]]:
+    """Its scope over x0 and transformed weights, which is x1, and a bias."""
     batch, channels, filters, windows, tiles = CASES[name]
-    made = tuple(Window(size, taps, stride, 1, pads) for size, taps, stride, *pads in windows)
+    made = tuple(_window(*window) for window in windows)
     of = Convolution(batch, channels, filters, 1, made, bias=True)
-    algorithms = [n and best(n, w.reach) for n, w in zip(tiles, made, strict=True)]
-    return of, algorithms
+    scope = fast(of, [n and best(n, w.reach) for n, w in zip(tiles, made, strict=True)])
+    read = sorted(tensors_of(scope), key=lambda x: x.name)
+    return scope, [TensorType(x.dtype, x.shape) for x in read]
 
 
-def _kernel(name: str):
-    of, algorithms = _convolution(name)
-    scope = fast(of, algorithms)
-    by_name = {x.name: x for x in interpretable(scope)}
-    types = [TensorType(x.dtype, x.shape) for _, x in sorted(by_name.items())]
-    return scope, types
-
-
-def interpretable(scope):
-    from tensaurus.algebra.walk import tensors as tensors_of
-
-    return tensors_of(scope)
+def _window(size: int, taps: int, stride: int, before: int, after: int, dilation: int = 1) -> Window:
+    outputs = (size + before + after - dilation * (taps - 1) - 1) // stride + 1
+    return Window(size, taps, outputs, stride, dilation, before)
 
 
 def _spread(pool: list, count: int) -> list:
@@ -108,16 +105,14 @@ def test_a_kernel_of_another_chain_is_refused() -> None:
 
 def test_what_is_no_chain() -> None:
     x = Tensor("x0", (8, 8))
-    from tensaurus.algebra.expr import compute, total
-
     product = compute((8, 8), lambda i, j: total((8,), lambda k: x[i, k] * x[k, j]))
     assert chain(staged(product)) is None and not combined(staged(product))
     scope, types = _kernel("3x3")
     assert combined(staged(scope))
     stages, _ = prepared(scope, tensors(types))
     assert chain(stages) is None  # nothing is packed: no vector of weights lies side by side
-    _, own, _ = operands(scope, types, (Pack("x1", 2, 16),))
-    assert chain(staged(own)) is not None
+    types, own, _ = operands(scope, types, (Pack("x1", 2, 16),))
+    assert chain(prepared(own, tensors(types))[0]) is not None
 
 
 def test_no_schedules_where_weights_are_no_constants() -> None:
@@ -145,8 +140,6 @@ def test_shuffles_turn_rows(rows: int, length: int) -> None:
         Tensor("s", values.shape), (outer, place), source[polynomial(outer), polynomial(place)]
     )
     stages = shuffled(first, rows)
-    from tensaurus.algebra.expr import Scope
-
     known = {source: values}
     for stage in stages:
         known[stage.tensor] = interpret(Scope(stage.axes, stage.body), known, Reals())

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, TypeGuard
 
 from tensaurus.algebra.expr import Body, Call, Const, Read, Select, Table, Tensor, axis
-from tensaurus.algebra.size import Atom, Axis, Floor, atoms, floordiv, mod, polynomial
+from tensaurus.algebra.size import Atom, Axis, Floor, Size, atoms, floordiv, mod, polynomial
 from tensaurus.algebra.walk import bodies, reads, replace_axes, sizes
 from tensaurus.codegen.copy import slopes
 from tensaurus.codegen.stage import Stage, extent, free_axes
@@ -50,6 +51,7 @@ class Chain:
     results   the places of the axes that the weights alone have; `lane` is that of their last dimension
     points    those that both have
     tiles     those that the combinations before alone have, in their order
+    phases    those of them that say which of the interleaved parts of one tile
     channel   the reduced axis that vectors of the combinations before lie along
     read      what the output reads of the combinations after
     """
@@ -64,6 +66,7 @@ class Chain:
     lane: int
     points: tuple[int, ...]
     tiles: tuple[Tile, ...]
+    phases: tuple[int, ...]
     channel: Axis
     read: Read
 
@@ -169,9 +172,9 @@ def _of(
     points = tuple(k for k, a in enumerate(axes) if a in with_weights and a in with_tiles)
     if lane is None or not points or {c.place for c in after} != set(points):
         return None
-    tiles = [
-        _tile(k, read, output, after) for k in range(len(axes)) if k not in (*results, *points)
-    ]
+    moved = [k for k in range(len(axes)) if k not in (*results, *points)]
+    phases = tuple(k for k in moved if _remains(read.indices[k], axes[k], output))
+    tiles = [_tile(k, read, products, output, after) for k in moved if k not in phases]
     channel = _channel(before[0], moving, products)
     if channel is None or None in tiles or not output.axes:
         return None
@@ -186,21 +189,29 @@ def _of(
         lane,
         points,
         tuple(tile for tile in tiles if tile),
+        phases,
         channel,
         read,
     )
 
 
-def _tile(place: int, read: Read, output: Stage, after: Sequence[Combination]) -> Tile | None:
+def _remains(index: Size, own: Axis, output: Stage) -> bool:
+    """Whether it is what remains of an axis of the output."""
+    return any(index == mod(polynomial(a), own.extent) for a in output.axes if a.extent != own.extent)
+
+
+def _tile(
+    place: int, read: Read, products: Stage, output: Stage, after: Sequence[Combination]
+) -> Tile | None:
     index = read.indices[place]
-    for a in output.axes:
-        if index == polynomial(a):
-            return Tile(place, a, 1)
-        for combination in after:
-            size = combination.table.shape[0]
-            inside = read.indices[combination.place]
-            if index == floordiv(polynomial(a), size) and inside == mod(polynomial(a), size):
-                return Tile(place, a, size)
+    turns = {1, *map(extent, products.axes)}
+    for a in map(polynomial, output.axes):
+        if index == a:
+            return Tile(place, next(iter(atoms(a))), 1)  # type: ignore[arg-type]
+        for combination, n in product(after, turns):
+            size, inside = combination.table.shape[0], read.indices[combination.place]
+            if index == floordiv(a, size * n) and inside == mod(floordiv(a, n), size):
+                return Tile(place, next(iter(atoms(a))), size * n)  # type: ignore[arg-type]
     return None
 
 

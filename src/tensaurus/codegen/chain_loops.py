@@ -137,7 +137,8 @@ class _Loops:
         for place, stage in reversed([*enumerate(self.made.after)]):
             func = self.func(stage)
             *own, f = self.variables(stage)
-            count, end = len(self.chain.tiles), len(self.chain.tiles) + len(self.chain.points)
+            count = len(self.chain.tiles)
+            end = count + len(self.chain.phases) + len(self.chain.points)
             tiles, points, blocks = own[:count], own[count:end], own[end:]
             func.compute_at(reader, level).store_in(STACK)
             func.reorder(f, *reversed(points), *reversed(tiles), *reversed(blocks)).vectorize(f, lanes)

@@ -28,8 +28,8 @@ class Transformed:
 
     copies    of what the first combination reads: padded, then turned, so that its channels are last
     before    (points, blocks of channels, others, channels of one block)
-    products  (points, blocks of results, tiles, results of one block)
-    after     (tiles, points, blocks of results, results of one block)
+    products  (points, blocks of results, phases, tiles, results of one block)
+    after     (tiles, phases, points, blocks of results, results of one block)
     turned    the last of these in the order of the output: the last axis holds rows along the output's last
     """
 
@@ -162,13 +162,15 @@ class _Transforming:
         """What stands at the places of the products, in the order of their new axes."""
         chain = self.chain
         blocks = (k for k in chain.results if k != chain.lane)
-        return tuple(items[k] for k in (*chain.points, *blocks, *(t.place for t in chain.tiles), chain.lane))
+        tiles = (t.place for t in chain.tiles)
+        return tuple(items[k] for k in (*chain.points, *blocks, *chain.phases, *tiles, chain.lane))
 
     def last(self, items: Sequence[Any]) -> tuple[Any, ...]:
         """The same of the combinations after."""
         chain = self.chain
         blocks = (k for k in chain.results if k != chain.lane)
-        return tuple(items[k] for k in (*(t.place for t in chain.tiles), *chain.points, *blocks, chain.lane))
+        tiles = (t.place for t in chain.tiles)
+        return tuple(items[k] for k in (*tiles, *chain.phases, *chain.points, *blocks, chain.lane))
 
     def widened(
         self, stage: Stage, source: Tensor, order: Callable[[Sequence[Any]], tuple[Any, ...]]

@@ -124,6 +124,7 @@ def _cycles(found: Chain, sketch: Transform, shape: Shape, core: Core) -> float:
     results = shape.extents[-1] * sketch.lanes * sketch.vectors
     rounds = prod(ceil(n / t) for n, t in zip(counts, sketch.tile, strict=True))
     tiles = rounds * prod(ceil(t / b) * b for t, b in zip(sketch.tile, sketch.block, strict=True))
+    tiles *= prod(extent(found.products.axes[k]) for k in found.phases)
     held = prod(sketch.block)
     step = max(held * sketch.vectors, (held + sketch.vectors) / 2, 8.0) / held  # for a tile's vectors
     if sketch.lanes * size * 8 < core.bits:
