@@ -30,12 +30,15 @@ from tensaurus.codegen.stage import staged
 from tensaurus.cost.demand import operations
 from tensaurus.cost.roofline import Roofline
 from tensaurus.driver.accuracy import LIMITS, Accuracy, share
+from tensaurus.driver.options import Options
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.finder import find_all
 from tensaurus.egraph.proof import prove
 from tensaurus.equivalence.accuracy import LEVELS
 from tensaurus.equivalence.chain import _cut, check_rewrites
 from tensaurus.equivalence.chain import refutation as refuted
+from tensaurus.equivalence.judge import Original
+from tensaurus.errors import TensaurusError
 from tensaurus.extraction.improve import quick
 from tensaurus.fuse import Fuse
 from tensaurus.fuse.composition import composition
@@ -398,3 +401,12 @@ def test_large_layers_are_replayed_on_small_ones(rest: dict[str, Any]) -> None:
     for each in (equation, fused):
         for side in _cut(each):
             assert max(prod(n.tensor.shape) for n in side.nodes) < 1 << 18  # type: ignore[type-var]
+
+
+def test_a_level_is_a_multiple_of_what_is_allowed() -> None:
+    with pytest.raises(TensaurusError, match="no accuracy 'exact'"):
+        Options(accuracy="exact")
+    sample = sampled((cook_toom(4, 3, tuple(map(Fraction, (0, 1, -1, 2, -2)))),) * 2, 16)
+    direct = Original(sample.exact, sample.direct(sample.data, sample.weights))
+    once, more = (direct.judge(sample.fast, margin) for margin in (1.0, 100.0))
+    assert not once.passed and more.passed and once.worst == pytest.approx(100 * more.worst)
