@@ -19,7 +19,7 @@ __all__ = ["candidates", "growth", "seconds"]
 LARGEST = 6  # outputs of a tile along a dimension
 FEWER = 0.9  # of the time of the direct sum: what a candidate may be expected to take
 STEADIER = 0.7  # of the growth of errors of the candidate before: what the next one may have
-COUNT = 3
+COUNT = 2
 SLOW = 3  # a multiply-add of a transform takes as long as so many of the product
 
 

@@ -27,7 +27,7 @@ from tensaurus.codegen.turn import radix
 __all__ = ["row", "transform"]
 
 ROW = 16  # elements of the output's last axis that are turned at once, about
-GUARDED, MASKED = hl.TailStrategy.GuardWithIf, hl.TailStrategy.PredicateStores
+GUARDED, MASKED = hl.TailStrategy.GuardWithIf, hl.TailStrategy.Predicate
 STACK = hl.MemoryType.Stack
 SETS = 1024  # bytes: rows at multiples of these meet in few places of a cache
 

@@ -208,7 +208,7 @@ class _Search:
         # what reads more constants may slow everything down: what can be gained without is seen first;
         # before that, as each kernel among others' operators pays for layouts, what many gain together
         own = allowance.footprint
-        for favour, read, looks in (*[(f, own, 1) for f in FAVOURS], (1.0, own, FIRST), (1.0, inf, LOOKS)):
+        for favour, read, looks in (*[(f, inf, 1) for f in FAVOURS], (1.0, own, FIRST), (1.0, inf, LOOKS)):
             self.costs.favour = favour
             allowance.begin(read)
             for _ in range(looks):
