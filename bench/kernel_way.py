@@ -15,24 +15,31 @@ import numpy as np
 from halide import HalideError
 from kernel_scopes import Scopes
 
-from tensaurus.algebra.expr import Scope
+from tensaurus.algebra.expr import Scope, Tensor, call, compute
 from tensaurus.algebra.field import Reals
 from tensaurus.algebra.intern import interned
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.text import show as show_scope
 from tensaurus.algebra.typing import dtype_of
 from tensaurus.algebra.walk import replace_tensors, scopes
+from tensaurus.algebra.walk import tensors as free
+from tensaurus.bilinear import best
+from tensaurus.bilinear.convolution import Convolution, fast
+from tensaurus.bilinear.tiling import Window
+from tensaurus.codegen.chain import combined
 from tensaurus.codegen.compile import jit, tensors
 from tensaurus.codegen.errors import Unlowered
 from tensaurus.codegen.pipeline import prepared
 from tensaurus.codegen.sketch import Schedule, show
+from tensaurus.fuse.stage import merged
 from tensaurus.graph.data import numpy_dtype
 from tensaurus.ops import TensorType, registry
 from tensaurus.ops.examples import parse_example
 from tensaurus.tuning.guarded import guarded
 from tensaurus.tuning.space import Core, sketches
+from tensaurus.tuning.transforms import transforms
 
-__all__ = ["Case", "Finding", "of_examples", "findings", "of_number", "schedules", "wrong"]
+__all__ = ["Case", "Finding", "of_examples", "findings", "of_chain", "of_number", "schedules", "wrong"]
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}  # of an element and of the largest; inputs are of size 1
 CORES = (
@@ -170,9 +177,57 @@ def _strange(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return found
 
 
+def of_chain(seed: int, number: int) -> Case:
+    """A random convolution by a random fast algorithm, perhaps with more that reads it element by element."""
+    rng = Random(f"chain {seed} {number}")
+    rank = rng.choice((1, 2, 2, 2, 3))
+    windows, algorithms = [], []
+    for _ in range(rank):
+        taps = rng.choice((1, 2, 3, 3, 3, 5))
+        stride, dilation = rng.choice((1, 1, 1, 2)), rng.choice((1, 1, 1, 2))
+        pad = rng.randint(0, taps)
+        size = rng.randint(dilation * (taps - 1) + 1, {1: 80, 2: 30, 3: 9}[rank])
+        outputs = (size + pad + rng.randint(0, taps) - dilation * (taps - 1) - 1) // stride + 1
+        windows.append(Window(size, taps, outputs, stride, dilation, pad))
+        reach = windows[-1].reach
+        tile = rng.randint(2, max(2, min(6, 9 - reach)))
+        algorithms.append(best(tile, reach) if reach > 1 and rng.random() < 0.85 else None)
+    channels, filters = rng.choice((4, 8, 16, 24, 32)), rng.choice((4, 8, 16, 24, 48))
+    of = Convolution(rng.choice((1, 1, 2, 3)), channels, filters, 1, tuple(windows), rng.random() < 0.5)
+    scope = fast(of, algorithms)
+    extra = Tensor(f"x{2 + of.bias}", scope.shape)
+    after = rng.choice(("nothing", "max", "add", "both"))
+
+    def element(*place: Any) -> Any:
+        value: Any = scope[place]
+        if after in ("add", "both"):
+            value = value + extra[place]
+        return call("max", value, 0) if after in ("max", "both") else value
+
+    whole = interned(merged(compute(scope.shape, element)) if after != "nothing" else scope)
+    types = tuple(TensorType(x.dtype, x.shape) for x in sorted(free(whole), key=lambda x: x.name))
+    names = {x: Tensor(f"x{k}", x.shape) for k, x in enumerate(sorted(free(whole), key=lambda x: x.name))}
+    draw = np.random.default_rng((seed, number))
+    return Case(
+        f"chain {seed} {number}",
+        interned(replace_tensors(whole, names)),
+        types,
+        [elements(kind, draw) for kind in types],
+    )
+
+
 def schedules(case: Case, core: Core, rng: Random, count: int) -> list[Schedule]:
     """The first that is proposed, the last, and random ones, in this order."""
     stages, _ = prepared(case.scope, tensors(case.types))
+    if combined(stages):
+        chained: list[Schedule] = [
+            (*packed, sketch)
+            for packed, pool, _ in transforms(case.scope, case.types, [k > 0 for k in range(9)], core)
+            for sketch in (pool[0], pool[-1], *(rng.choice(pool) for _ in range(count)))
+        ]
+        if not chained:
+            raise Unlowered("a chain without a schedule")
+        return chained
     pools = sketches(stages, core)
     found = [tuple(pool[0] for pool in pools), tuple(pool[-1] for pool in pools)]
     found += [tuple(rng.choice(pool) for pool in pools) for _ in range(count)]

@@ -31,7 +31,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
-from kernel_way import CORES, Case, Finding, findings, of_examples, of_number
+from kernel_way import CORES, Case, Finding, findings, of_chain, of_examples, of_number
 from servants import Fallen, Servant
 
 from tensaurus.algebra.text import show
@@ -61,21 +61,21 @@ def examples() -> list[Case]:
     return list(of_examples())
 
 
-def work(message: tuple[int | None, int], phase: Any) -> Report:
+def work(message: tuple[int | None, int, bool], phase: Any) -> Report:
     """In the process: what comes of one expression."""
-    seed, number = message
+    seed, number, chains = message
     phase("drawn")
     if seed is None:
         case = examples()[number]
         tries = [(0, 2, True), *((place, 1, False) for place in range(1, len(CORES)))]
     else:
-        case = of_number(seed, number)
+        case = of_chain(seed, number) if chains else of_number(seed, number)
         tries = [(number % len(CORES), 1, number % 3 == 0)]
     phase("compiled")
     return Report(number, case.name, case.dtype, tuple(findings(case, tries, Random(number))))
 
 
-def reports(seed: int | None, numbers: Sequence[int]) -> Iterator[Report]:
+def reports(seed: int | None, numbers: Sequence[int], chains: bool = False) -> Iterator[Report]:
     """As they come."""
     with TemporaryDirectory() as folder:
         servant = Servant(work, Path(folder) / "log", SECONDS, MEMORY)
@@ -84,7 +84,7 @@ def reports(seed: int | None, numbers: Sequence[int]) -> Iterator[Report]:
                 if servant.answers >= ANSWERS:
                     servant.close()
                 try:
-                    yield servant.ask((seed, number))
+                    yield servant.ask((seed, number, chains))
                 except Fallen as fallen:
                     where = next((line for line in fallen.trace if "compile.py" in line), "")
                     detail = f"{fallen.reason} {where}".strip()
@@ -121,26 +121,29 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int)
     parser.add_argument("--operators", action="store_true")
+    parser.add_argument("--chains", action="store_true", help="convolutions by fast algorithms")
     parser.add_argument("--minutes", type=float, default=1e9)
     given = parser.parse_args()
     if given.only is not None:
-        case = of_number(given.seed, given.only)
+        case = (of_chain if given.chains else of_number)(given.seed, given.only)
         print(show(case.scope), *case.types, sep="\n")
-        (report,) = reports(given.seed, [given.only])
+        (report,) = reports(given.seed, [given.only], given.chains)
         print(report.verdict, *report.findings, sep="\n")
         return report.verdict not in VERDICTS[:4]
     until = monotonic() + 60 * given.minutes
     seed = None if given.operators else given.seed
     numbers = range(len(examples()) if given.operators else given.scopes)
     found: list[Report] = []
-    for report in islice(reports(seed, numbers), len(numbers)):
+    for report in islice(reports(seed, numbers, given.chains), len(numbers)):
         found.append(report)
         if report.verdict not in ("right", "refused", "inexact"):
             print(report, flush=True)
         if monotonic() > until:
             break
-    title = "Every operator's every example" if given.operators else "Random expressions"
+    title = "Convolutions by fast algorithms" if given.chains else "Random expressions"
+    title = "Every operator's every example" if given.operators else title
     options = "--operators" if given.operators else f"--seed {given.seed} --scopes {given.scopes}"
+    options = f"--chains {options}" if given.chains else options
     command = f"python bench/kernels.py {options}"
     section = [f"## {title}", "", *table(found, command)]
     with replacing(TABLE) as path:
