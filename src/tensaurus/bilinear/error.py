@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tensaurus.bilinear.algorithm import Algorithm, Matrix
 from tensaurus.bilinear.tiling import Algorithms
+from tensaurus.codegen.transform import GROUP
 
 __all__ = ["Sample", "sampled"]
 
@@ -45,16 +46,19 @@ class Sample:
 
     @cached_property
     def fast(self) -> NDArray[Any]:
-        """As a kernel computes it: weights are transformed in float64 and rounded once, products added up one
-        after the other, each sum rounded once."""
+        """As a kernel computes it: weights are transformed in float64 and rounded once; products are added up
+        one after the other, each sum rounded once, and so are the sums of groups of channels."""
         weights, data = self.weights.astype(np.float64), self.data
         for place, algorithm in enumerate(self.algorithms, 2):
             weights = _applied(algorithm.weights, weights, place)
             data = _applied(algorithm.data, data, place)
         wide, short = data.astype(np.float64), weights.astype(data.dtype).astype(np.float64)
         found = np.zeros((len(data), len(weights), *data.shape[2:]), data.dtype)
-        for c in range(data.shape[1]):
-            found = (found + wide[:, None, c] * short[None, :, c]).astype(data.dtype)
+        for start in range(0, data.shape[1], GROUP):
+            group = np.zeros_like(found)
+            for c in range(start, min(start + GROUP, data.shape[1])):
+                group = (group + wide[:, None, c] * short[None, :, c]).astype(data.dtype)
+            found = found + group
         for place, algorithm in enumerate(self.algorithms, 2):
             found = _applied(algorithm.output, found, place)
         return np.asarray(found)

@@ -161,7 +161,7 @@ class _Loops:
             func.vectorize(element, width).unroll(element)
 
     def products(self, results: Any) -> None:
-        sketch, stage = self.sketch, self.made.products
+        sketch, stage = self.sketch, self.made.products[-1]
         func, sums = self.func(stage), self.lowered.accumulators[stage.tensor.name]
         own = self.variables(stage)
         count = len(self.chain.points)
@@ -180,18 +180,34 @@ class _Loops:
         for variable in inner:
             func.unroll(variable)
         sums.compute_at(func, outer[-1] if outer else fixed[0]).store_in(hl.MemoryType.Register)
-        update = sums.update()
-        reduced = [self.lowered.variables[a] for a in reversed(stage.reduced)]
-        sums.reorder(lane, *reversed(tiles), *fixed)
-        update.reorder(lane, *reversed(tiles), *reduced, *fixed)
-        for each in (sums, update):
-            each.vectorize(lane, sketch.lanes).unroll(lane)
-            for variable in tiles:
-                each.unroll(variable)
-        update.unroll(reduced[0], sketch.unrolled)
+        last = self.summed(stage, sums, 0)
+        for group in self.made.products[:-1]:
+            inner = self.lowered.accumulators[group.tensor.name]
+            inner.compute_at(sums, last).store_in(hl.MemoryType.Register)
+            self.summed(group, inner, len(group.axes) - len(own))
+        inmost = self.made.products[0]
+        self.lowered.accumulators[inmost.tensor.name].update().unroll(
+            self.lowered.variables[inmost.reduced[-1]], sketch.unrolled
+        )
         held = prod(sketch.tile) * sketch.lanes * sketch.vectors * 4
         if tiles and held % SETS == 0:
             func.align_storage(tiles[0], sketch.tile[0] + 1)
+
+    def summed(self, stage: Stage, sums: Any, groups: int) -> Any:
+        """A register block of sums, of so many axes of groups; the innermost loop that it adds up over."""
+        own = self.variables(stage)
+        end = len(own) - 1 - len(self.chain.tiles)
+        tiles, lane = own[end:-1], own[-1]
+        fixed = [*reversed(own[groups:end]), *reversed(own[:groups])]
+        reduced = [self.lowered.variables[a] for a in reversed(stage.reduced)]
+        update = sums.update()
+        sums.reorder(lane, *reversed(tiles), *fixed)
+        update.reorder(lane, *reversed(tiles), *reduced, *fixed)
+        for each in (sums, update):
+            each.vectorize(lane, self.sketch.lanes).unroll(lane)
+            for variable in tiles:
+                each.unroll(variable)
+        return reduced[0]
 
     def before(self, around: Any) -> None:
         out = self.func(self.made.output)

@@ -78,7 +78,7 @@ def _chained(
     if extent(found.products.axes[found.lane]) != sketch.lanes * sketch.vectors:
         raise ValueError("a sketch of weights that are packed in another way")
     made = transformed(found, sketch.deep, sketch.lanes, row_of(found))
-    orders = {made.products.tensor.name: range(len(made.products.reduced))[::-1]}
+    orders = {stage.tensor.name: range(len(stage.reduced))[::-1] for stage in made.products}
     lowered = lower(made.stages, inputs, orders)
     func = lowered.funcs[made.output.tensor.name]
     dense(func.output_buffer(), [extent(a) for a in made.output.axes])

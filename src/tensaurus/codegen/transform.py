@@ -19,7 +19,9 @@ from tensaurus.codegen.chain import Chain, Combination, written_out
 from tensaurus.codegen.stage import Stage, axes_in, extent, free_axes
 from tensaurus.codegen.turn import shuffled, turnable
 
-__all__ = ["Transformed", "transformed"]
+GROUP = 32  # channels whose products are added up before they are added to others
+
+__all__ = ["GROUP", "Transformed", "transformed"]
 
 
 @dataclass(frozen=True)
@@ -28,14 +30,15 @@ class Transformed:
 
     copies    of what the first combination reads: padded, then turned, so that its channels are last
     before    (points, blocks of channels, others, channels of one block)
-    products  (points, blocks of results, phases, tiles, results of one block)
+    products  (points, blocks of results, phases, tiles, results of one block); first of groups of channels, where
+              there are several
     after     (tiles, phases, points, blocks of results, results of one block)
     turned    the last of these in the order of the output: the last axis holds rows along the output's last
     """
 
     copies: tuple[tuple[Stage, ...], ...]
     before: tuple[Stage, ...]
-    products: Stage
+    products: tuple[Stage, ...]
     after: tuple[Stage, ...]
     turned: tuple[Stage, ...]
     output: Stage
@@ -43,7 +46,7 @@ class Transformed:
     @property
     def stages(self) -> tuple[Stage, ...]:
         copies = (stage for copy in self.copies for stage in copy)
-        return (*copies, *self.before, self.products, *self.after, *self.turned, self.output)
+        return (*copies, *self.before, *self.products, *self.after, *self.turned, self.output)
 
 
 def transformed(chain: Chain, deep: int, lanes: int, row: int) -> Transformed:
@@ -68,10 +71,10 @@ class _Transforming:
         before: list[Stage] = []
         for combination in (first, *chain.before[1:]):
             before.append(self.deepened(written_out(combination), before))
-        products = self.multiplied(before[-1])
+        products = _in_groups(self.multiplied(before[-1]), self.deep)
         after: list[Stage] = []
         for combination in chain.after:
-            source = after[-1].tensor if after else products.tensor
+            source = after[-1].tensor if after else products[-1].tensor
             after.append(self.widened(written_out(combination), source, self.last if after else self.blocked))
         turned, output = self.turned(after[-1])
         return Transformed(tuple(copies), tuple(before), products, tuple(after), turned, output)
@@ -209,6 +212,32 @@ class _Transforming:
             ),
         )
         return stages, replace(output, body=_replaced(output.body, {chain.read: read}))
+
+
+def _in_groups(stage: Stage, deep: int) -> tuple[Stage, ...]:
+    """Sums over groups of channels, and the sum of these: each rounds less than one sum of all."""
+    *others, block, lane = stage.reduced
+    size = next((n for n in range(max(GROUP // deep, 1), 0, -1) if extent(block) % n == 0), 1)
+    if size == extent(block) and not others:
+        return (stage,)
+    group, within = axis(extent(block) // size, "r"), axis(size, "r")
+    own = tuple(axis(a.extent) for a in stage.axes)
+    outer = tuple(axis(a.extent, "r") for a in others)
+    pairs = zip((*stage.axes, *others), (*own, *outer), strict=True)
+    values: dict[Any, Any] = {a: polynomial(b) for a, b in pairs}
+    values[block] = polynomial(group) * size + polynomial(within)
+    tensor = replace(stage.tensor, name=f"{stage.tensor.name}_groups")
+    kept = (*outer, group, *own)
+    grouped = Stage(
+        replace(tensor, shape=tuple(a.extent for a in kept)),
+        kept,
+        replace_axes(stage.body, values),
+        (within, lane),
+        stage.monoid,
+    )
+    total = (*(axis(a.extent, "r") for a in others), axis(group.extent, "r"))
+    body = Read(grouped.tensor, tuple(map(polynomial, (*total, *stage.axes))))
+    return grouped, Stage(stage.tensor, stage.axes, body, total, stage.monoid)
 
 
 def _range(index: Size) -> tuple[int, int]:

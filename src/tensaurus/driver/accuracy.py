@@ -18,6 +18,7 @@ from tensaurus.bilinear import Bilinear
 from tensaurus.bilinear.convolution import Convolution
 from tensaurus.bilinear.error import sampled
 from tensaurus.bilinear.tiling import Algorithms
+from tensaurus.cost.demand import operations
 from tensaurus.cost.roofline import Roofline
 from tensaurus.equivalence.accuracy import LEVELS
 from tensaurus.equivalence.judge import Original
@@ -28,8 +29,9 @@ from tensaurus.graph.program import Program
 __all__ = ["Accuracy", "share"]
 
 LIMITS = (3.0, 1.25, 0.75)  # of a layer's share of what a whole model may have, the first that does
-ORDERED = 0.5  # of the error that standard operators may have: kernels add up one product after the other
-DEEP = 128  # products added up, beyond which the errors of both sums grow alike
+ORDERED = 0.8  # of the error that standard operators may have: kernels add up in another order
+DEEP = 256  # products added up, beyond which the errors of both sums grow alike
+TRIED = 10**10  # operations of a model that is tried: larger ones take too much of the search's time
 COPIES = 4  # of a sample, a rounding away
 
 
@@ -56,6 +58,8 @@ class Accuracy:
     def limit(self) -> float:
         """Of the share that a layer's error may have."""
         margin, tried = LEVELS[self.level], set[tuple[Node, ...]]()
+        if sum(map(operations, self.program.nodes)) > TRIED:  # the check of the result has the last word
+            return LIMITS[1] * margin
         for limit in LIMITS[:-1]:
             finder = Bilinear(self.roofline, partial(_within, limit * margin))
             fastest = next(finder.variants(self.program), self.program)
