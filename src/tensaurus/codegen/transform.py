@@ -30,8 +30,8 @@ class Transformed:
 
     copies    of what the first combination reads: padded, then turned, so that its channels are last
     before    (points, blocks of channels, others, channels of one block)
-    products  (points, blocks of results, phases, tiles, results of one block); first of groups of channels, where
-              there are several
+    products  (points, blocks of results, phases, tiles, results of one block); first of groups of channels,
+              where there are several
     after     (tiles, phases, points, blocks of results, results of one block)
     turned    the last of these in the order of the output: the last axis holds rows along the output's last
     """
