@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tensaurus.algebra.expr import Scope, Tensor, axis, compute, total
+from tensaurus.algebra.expr import Scope, Tensor, axis, call, compute, total
 from tensaurus.algebra.field import Reals
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.size import polynomial
@@ -21,7 +21,9 @@ from tensaurus.codegen.pipeline import prepared
 from tensaurus.codegen.sketch import Pack, Transform, loops, packs, parse, show
 from tensaurus.codegen.stage import Stage, staged
 from tensaurus.codegen.turn import radix, shuffled, turnable
+from tensaurus.fuse.stage import merged
 from tensaurus.ops import TensorType
+from tensaurus.tuning.guarded import guarded
 from tensaurus.tuning.space import Core, share
 from tensaurus.tuning.transforms import transforms
 
@@ -88,6 +90,29 @@ def test_schedules_of_a_chain_compute_it(name: str) -> None:
         jit(scope, types, schedule, checks=True)(arrays, got)()
         error = np.max(np.abs(got - wanted)) / np.max(np.abs(wanted))
         assert error < 1e-4, (show(schedule), error)
+
+
+@pytest.mark.parametrize("name", ["3x3", "odd tiles", "wide", "batch"])
+def test_what_follows_reads_nothing_beyond_its_arrays(name: str) -> None:
+    """The last vector of a row reaches beyond it: what it would read there is behind a page's end."""
+    inner, types = _kernel(name)
+    more = Tensor("x3", inner.shape)
+    scope = merged(compute(inner.shape, lambda *i: call("max", inner[i] + more[i], 0)))
+    # the scope names what it reads; so are the arrays in that order
+    types = [*types, TensorType("float32", inner.shape)]
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(kind.shape).astype(np.float32) for kind in types]
+    lifted = {x: a.astype(np.float64) for x, a in zip(tensors(types), arrays, strict=True)}
+    wanted = interpret(scope, lifted, Reals())
+    for packed, pool, _ in transforms(scope, types, [False, True, True, False], CORES[0]):
+        bound = jit(scope, types, (*packed, pool[0]))
+        for last in (False, True):
+            given = [guarded(a.shape, a.dtype, last) for a in arrays]
+            for place, array in zip(given, arrays, strict=True):
+                place[...] = array
+            got = guarded(wanted.shape, np.dtype(np.float32), last)
+            bound(given, got)()
+            assert np.max(np.abs(got - wanted)) < 1e-4 * np.max(np.abs(wanted))
 
 
 def test_a_kernel_of_another_chain_is_refused() -> None:

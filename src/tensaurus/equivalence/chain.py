@@ -255,6 +255,8 @@ def _cut(equation: Equation) -> Sides:
     """Both sides as programs over the leaves, on smaller ones where these are large."""
     leaves = [leaf for leaf in equation.leaves if leaf.op is not CONSTANT]  # whose values a law may ask for
     large = [leaf for leaf in leaves if _elements(leaf.tensor) > LARGE]
+    if large and (pieces := _pieces(equation, _narrower(leaves))) is not None:
+        return pieces
     for kept in (None, *large) if large else ():  # weights in another form have the sizes that they have
         kinds = {leaf: leaf.tensor if leaf is kept else _smaller(leaf.tensor) for leaf in leaves}
         if (pieces := _pieces(equation, kinds)) is not None:
@@ -289,6 +291,18 @@ def _smaller(kind: TensorType) -> TensorType:
     """Spatial dimensions (from the third on) cut: weights fix the others."""
     head, rest = kind.shape[:2], kind.shape[2:]
     return TensorType(kind.dtype, (*head, *(min(n, SMALL) if isinstance(n, int) else n for n in rest)))
+
+
+def _narrower(leaves: Sequence[Node]) -> dict[Node, TensorType]:
+    """As `_smaller`, and of the first two dimensions equal ones stay equal, others different."""
+    heads = [n for leaf in leaves for n in leaf.tensor.shape[:2] if isinstance(n, int) and n > SMALL]
+    found = {n: SMALL + place for place, n in enumerate(sorted(set(heads)))}
+    kinds = {}
+    for leaf in leaves:
+        kind = _smaller(leaf.tensor)
+        head = (found.get(n, n) if isinstance(n, int) else n for n in kind.shape[:2])
+        kinds[leaf] = TensorType(kind.dtype, (*head, *kind.shape[2:]))
+    return kinds
 
 
 def _check_reals(a: Program, b: Program, seed: int) -> FieldCheck:
