@@ -236,8 +236,9 @@ class _Contraction(Arrays):
         left, right = (f.aligned([*inner, *axes]) for f in (a, b))
         result: Array | None = None
         for spot in spots:
-            term = self.field.call("mul", [left[spot], right[spot]])
-            result = term if result is None else self.field.call("add", [result, term])
+            # with the dots an array of rank 0 is one, too, and no object of its own
+            term = np.asarray(self.field.call("mul", [left[(*spot, ...)], right[(*spot, ...)]]))
+            result = term if result is None else np.asarray(self.field.call("add", [result, term]))
         assert result is not None
         return Labelled(result, tuple(axes))
 
