@@ -195,7 +195,10 @@ def _check_alone(equation: Equation, seed: int, tally: Tally) -> FieldCheck:
         return _check_steps(equation, equation.evidence, seed, tally)
     sides, key = tally.cut(equation)
     if key not in tally.known:
-        tally.known[key] = _check_pieces(sides, _exact(equation), seed)
+        check = _check_pieces(sides, _exact(equation), seed)
+        tally.known[key] = (
+            check if check.passed else _check_pieces(_cut(equation, values=True), _exact(equation), seed)
+        )
     return tally.known[key]
 
 
@@ -251,11 +254,16 @@ def _largest(program: Program) -> int:
     return max((_elements(kind) for kind in kinds if isinstance(kind, TensorType)), default=0)
 
 
-def _cut(equation: Equation) -> Sides:
-    """Both sides as programs over the leaves, on smaller ones where these are large."""
+def _cut(equation: Equation, values: bool = False) -> Sides:
+    """Both sides as programs over the leaves, on smaller ones where these are large.
+
+    Large constants are any of their types, unless `values` says that they keep theirs.
+    """
     leaves = [leaf for leaf in equation.leaves if leaf.op is not CONSTANT]  # whose values a law may ask for
     large = [leaf for leaf in leaves if _elements(leaf.tensor) > LARGE]
-    if large and (pieces := _pieces(equation, _narrower(leaves))) is not None:
+    weights = [leaf for leaf in equation.leaves if leaf.op is CONSTANT and _elements(leaf.tensor) > SMALL]
+    known = [] if values or not any(_elements(leaf.tensor) > LARGE for leaf in weights) else weights
+    if (large or known) and (pieces := _pieces(equation, _narrower([*leaves, *known]))) is not None:
         return pieces
     for kept in (None, *large) if large else ():  # weights in another form have the sizes that they have
         kinds = {leaf: leaf.tensor if leaf is kept else _smaller(leaf.tensor) for leaf in leaves}
