@@ -205,13 +205,14 @@ def _tile(
 ) -> Tile | None:
     index = read.indices[place]
     turns = {1, *map(extent, products.axes)}
-    for a in map(polynomial, output.axes):
-        if index == a:
-            return Tile(place, next(iter(atoms(a))), 1)  # type: ignore[arg-type]
+    for a in output.axes:
+        own = polynomial(a)
+        if index == own:
+            return Tile(place, a, 1)
         for combination, n in product(after, turns):
             size, inside = combination.table.shape[0], read.indices[combination.place]
-            if index == floordiv(a, size * n) and inside == mod(floordiv(a, n), size):
-                return Tile(place, next(iter(atoms(a))), size * n)  # type: ignore[arg-type]
+            if index == floordiv(own, size * n) and inside == mod(floordiv(own, n), size):
+                return Tile(place, a, size * n)
     return None
 
 
@@ -240,16 +241,12 @@ def written_out(combination: Combination) -> Stage:
     (a,) = stage.reduced
     own = polynomial(stage.axes[combination.place])
     rows, columns = table.shape
-    terms = [_at(combination.body, a, k) for k in range(columns)]
+    terms = [replace_axes(combination.body, {a: k}) for k in range(columns)]
     sums = [_sum(table.values[p * columns : (p + 1) * columns], terms) for p in range(rows)]
     body = sums[-1]
     for p in reversed(range(rows - 1)):
         body = Select((p - own,), sums[p], body)
     return Stage(stage.tensor, stage.axes, body)
-
-
-def _at(body: Body, a: Axis, k: int) -> Body:
-    return replace_axes(body, {a: polynomial(k) if not isinstance(k, int) else k})
 
 
 def _sum(row: Sequence[object], terms: Sequence[Body]) -> Body:

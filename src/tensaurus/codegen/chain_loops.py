@@ -22,7 +22,7 @@ from tensaurus.codegen.schedule import Loops, copy
 from tensaurus.codegen.sketch import Transform
 from tensaurus.codegen.stage import Stage, extent
 from tensaurus.codegen.transform import Transformed
-from tensaurus.codegen.turn import radix
+from tensaurus.codegen.turn import radix, turnable
 
 __all__ = ["row", "transform"]
 
@@ -41,16 +41,8 @@ def row(chain: Chain) -> int:
     """Elements of the output's last axis that are turned at once: whole tiles."""
     last = chain.output.axes[-1]
     size = next((t.size for t in chain.tiles if t.axis is last), 1 << (extent(last) - 1).bit_length())
-    return size * max(min(ROW // size, -(-extent(last) // size)), 1) if size & (size - 1) else _power(
-        size, extent(last)
-    )
-
-
-def _power(size: int, count: int) -> int:
-    """Times two until it is as long as a vector, or as many."""
-    while 2 * size <= ROW and size < count:
-        size *= 2
-    return size
+    times = max(min(ROW // size, -(-extent(last) // size)), 1)
+    return size * (1 << (times - 1).bit_length() if turnable(size) else times)
 
 
 class _Loops:

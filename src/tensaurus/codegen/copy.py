@@ -8,7 +8,7 @@ A copy is a stage as any other; a schedule says where it is computed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tensaurus.algebra.affine import coefficients
@@ -17,7 +17,7 @@ from tensaurus.algebra.size import Atom, Axis, Size, floordiv, interval, mod, po
 from tensaurus.algebra.walk import rebuilt
 from tensaurus.codegen.stage import Stage
 
-__all__ = ["copied", "slopes"]
+__all__ = ["copied", "replaced", "slopes", "span"]
 
 # Steps up to which vectors are gathered out of dense ones where they are used: a depthwise convolution of
 # stride 2 is twice as fast so, one of many channels as fast.
@@ -53,7 +53,7 @@ def copied(
     made: list[Stage] = []
     moved = read
     filled: dict[Atom, Size] = {vector: polynomial(axis(-(-_number(vector.extent) // width) * width))}
-    lows, counts = zip(*(_range(substitute(index, filled)) for index in read.indices), strict=True)
+    lows, counts = zip(*(span(substitute(index, filled)) for index in read.indices), strict=True)
     turned = bool(along) and (along[0] != len(forms) - 1 or steps[along[0]] > NARROW)
     # a phase ends where the longest does: what nobody reads there is in the copy, too
     whole = [step if turned else 1 for step in steps]
@@ -74,7 +74,7 @@ def copied(
             step = steps[d]
             places += [mod(shifted, step), floordiv(shifted, step)] if step > 1 else [shifted]
         moved = Read(made[-1].tensor, tuple(places))
-    return tuple(made), replace(stage, body=_replaced(stage.body, read, moved))
+    return tuple(made), replace(stage, body=replaced(stage.body, {read: moved}))
 
 
 def _number(size: Size) -> int:
@@ -82,7 +82,7 @@ def _number(size: Size) -> int:
     return size
 
 
-def _range(index: Size) -> tuple[int, int]:
+def span(index: Size) -> tuple[int, int]:
     """The first, and how many."""
     low, high = interval(index)
     assert isinstance(low, int) and isinstance(high, int)
@@ -123,7 +123,8 @@ def _turned(
     return Stage(tensor, tuple(own), Read(read.source, places))
 
 
-def _replaced(body: Body, old: Read, new: Read) -> Body:
-    if body == old:
-        return new
-    return rebuilt(body, lambda inner: _replaced(inner, old, new), lambda size: size)
+def replaced(body: Body, values: Mapping[Read, Body]) -> Body:
+    """The body with others in the place of some reads."""
+    if isinstance(body, Read) and body in values:
+        return values[body]
+    return rebuilt(body, lambda inner: replaced(inner, values), lambda size: size)

@@ -8,14 +8,15 @@ vector's axis innermost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tensaurus.algebra.expr import Body, Const, Read, Tensor, axis
-from tensaurus.algebra.size import Axis, Size, floordiv, interval, mod, polynomial
+from tensaurus.algebra.size import Axis, Size, floordiv, mod, polynomial
 from tensaurus.algebra.walk import reads, rebuilt, replace_axes
 from tensaurus.codegen.chain import Chain, Combination, written_out
+from tensaurus.codegen.copy import replaced, span
 from tensaurus.codegen.stage import Stage, axes_in, extent, free_axes
 from tensaurus.codegen.turn import shuffled, turnable
 
@@ -89,7 +90,7 @@ class _Transforming:
                 name = f"{first.stage.tensor.name}_{read.source.name}_{len(copies)}"
                 stages, made[read] = self.channels_last(read, c, name)
                 copies.append(stages)
-        return copies, replace(first, body=_replaced(first.body, made))
+        return copies, replace(first, body=replaced(first.body, made))
 
     def channels_last(self, read: Read, c: Axis, name: str) -> tuple[tuple[Stage, ...], Read]:
         """Copies of what is read, and how it is read of the last."""
@@ -100,7 +101,7 @@ class _Transforming:
         if dimension == last:
             raise ValueError("channels that lie side by side")
         deep, row = self.deep, self.lanes
-        lows, sizes = map(list, zip(*map(_range, read.indices), strict=True))
+        lows, sizes = map(list, zip(*map(span, read.indices), strict=True))
         sizes[last] = -(-sizes[last] // row) * row
         own = tuple(axis(size, "q") for size in sizes)
         places = tuple(polynomial(a) + low for a, low in zip(own, lows, strict=True))
@@ -211,7 +212,7 @@ class _Transforming:
                 mod(own, lanes) * row + mod(along, row),
             ),
         )
-        return stages, replace(output, body=_replaced(output.body, {chain.read: read}))
+        return stages, replace(output, body=replaced(output.body, {chain.read: read}))
 
 
 def _in_groups(stage: Stage, deep: int) -> tuple[Stage, ...]:
@@ -238,20 +239,6 @@ def _in_groups(stage: Stage, deep: int) -> tuple[Stage, ...]:
     total = (*(axis(a.extent, "r") for a in others), axis(group.extent, "r"))
     body = Read(grouped.tensor, tuple(map(polynomial, (*total, *stage.axes))))
     return grouped, Stage(stage.tensor, stage.axes, body, total, stage.monoid)
-
-
-def _range(index: Size) -> tuple[int, int]:
-    """The first, and how many."""
-    low, high = interval(index)
-    if not isinstance(low, int) or not isinstance(high, int):
-        raise ValueError(f"an index without bounds: {index}")
-    return low, high - low + 1
-
-
-def _replaced(body: Body, values: Mapping[Read, Body]) -> Body:
-    if isinstance(body, Read) and body in values:
-        return values[body]
-    return rebuilt(body, lambda inner: _replaced(inner, values), lambda size: size)
 
 
 def _mapped(body: Body, name: str, made: Any) -> Body:
