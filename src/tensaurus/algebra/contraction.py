@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd, inf, prod
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -237,7 +238,8 @@ class _Contraction(Arrays):
         result: Array | None = None
         for spot in spots:
             # with the dots an array of rank 0 is one, too, and no object of its own
-            term = np.asarray(self.field.call("mul", [left[(*spot, ...)], right[(*spot, ...)]]))
+            at: tuple[Any, ...] = (*spot, ...)
+            term = np.asarray(self.field.call("mul", [left[at], right[at]]))
             result = term if result is None else np.asarray(self.field.call("add", [result, term]))
         assert result is not None
         return Labelled(result, tuple(axes))
