@@ -31,7 +31,7 @@ jit = pytest.importorskip("tensaurus.codegen.compile").jit
 
 CORES = (Core(512, 32, 1), Core(512, 32, 2), Core(256, 16, 2))
 
-# batch, channels, filters, windows, outputs of tiles (None: direct)
+# batch, channels, filters, windows, outputs of tiles (None: direct), groups
 CASES = {
     "3x3": (1, 16, 32, [(9, 3, 1, 1, 1), (13, 3, 1, 1, 1)], (4, 4)),
     "batch": (3, 8, 16, [(6, 3, 1, 1, 1), (5, 3, 1, 0, 2)], (2, 4)),
@@ -47,14 +47,17 @@ CASES = {
     "dilated": (2, 16, 16, [(28, 3, 1, 2, 2, 2), (28, 3, 1, 2, 2, 2)], (4, 4)),
     "wide": (1, 8, 16, [(5, 3, 1, 1, 1), (70, 3, 1, 1, 1)], (2, 4)),
     "no pads": (1, 8, 16, [(8, 3, 1, 0, 0), (8, 3, 1, 0, 0)], (2, 4)),
+    "groups": (2, 32, 48, [(9, 3, 1, 1, 1), (13, 3, 1, 1, 1)], (4, 4), 2),
+    "groups of few": (1, 32, 64, [(6, 3, 1, 1, 1), (13, 3, 1, 1, 1)], (2, 4), 8),
+    "groups of phases": (1, 16, 32, [(11, 3, 2, 1, 1), (14, 3, 2, 1, 0)], (2, 2), 2),
 }
 
 
 def _kernel(name: str) -> tuple[Scope, list[TensorType]]:
     """Its scope over x0 and transformed weights, which is x1, and a bias."""
-    batch, channels, filters, windows, tiles = CASES[name]
+    batch, channels, filters, windows, tiles, *groups = CASES[name]
     made = tuple(_window(*window) for window in windows)
-    of = Convolution(batch, channels, filters, 1, made, bias=True)
+    of = Convolution(batch, channels, filters, *(groups or [1]), made, bias=True)
     scope = fast(of, [n and best(n, w.reach) for n, w in zip(tiles, made, strict=True)])
     read = sorted(tensors_of(scope), key=lambda x: x.name)
     return scope, [TensorType(x.dtype, x.shape) for x in read]

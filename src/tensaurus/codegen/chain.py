@@ -17,7 +17,7 @@ from tensaurus.algebra.expr import Body, Call, Const, Read, Select, Table, Tenso
 from tensaurus.algebra.size import Atom, Axis, Floor, Size, atoms, floordiv, mod, polynomial
 from tensaurus.algebra.walk import bodies, reads, replace_axes, sizes
 from tensaurus.codegen.copy import slopes
-from tensaurus.codegen.stage import Stage, extent, free_axes
+from tensaurus.codegen.stage import Stage, axes_in, extent, free_axes
 
 __all__ = ["Chain", "Combination", "Tile", "chain", "combined", "written_out"]
 
@@ -53,6 +53,7 @@ class Chain:
     tiles     those that the combinations before alone have, in their order
     phases    those of them that say which of the interleaved parts of one tile
     channel   the reduced axis that vectors of the combinations before lie along
+    dimension the one of `moving` that it is in, after the channels of the groups before where there are some
     read      what the output reads of the combinations after
     """
 
@@ -68,6 +69,7 @@ class Chain:
     tiles: tuple[Tile, ...]
     phases: tuple[int, ...]
     channel: Axis
+    dimension: int
     read: Read
 
 
@@ -165,8 +167,13 @@ def _of(
     steps += zip(after, tensors, strict=False)
     if not all(_aligned(combination, source) for combination, source in steps):
         return None
-    axes = products.axes
-    with_weights, with_tiles = free_axes(weights), free_axes(moving)
+    if (found := _channel(before[0], moving, products)) is None:
+        return None
+    channel, dimension = found
+    axes, others = products.axes, (i for k, i in enumerate(moving.indices) if k != dimension)
+    with_weights, with_tiles = free_axes(weights), frozenset[Axis]().union(*map(axes_in, others))
+    if not {channel, *(with_weights - with_tiles)}.issuperset(axes_in(moving.indices[dimension])):
+        return None
     results = tuple(k for k, a in enumerate(axes) if a in with_weights and a not in with_tiles)
     lane = next((k for k in results if weights.indices[-1] == polynomial(axes[k])), None)
     points = tuple(k for k, a in enumerate(axes) if a in with_weights and a in with_tiles)
@@ -175,8 +182,7 @@ def _of(
     moved = [k for k in range(len(axes)) if k not in (*results, *points)]
     phases = tuple(k for k in moved if _remains(read.indices[k], axes[k], output))
     tiles = [_tile(k, read, products, output, after) for k in moved if k not in phases]
-    channel = _channel(before[0], moving, products)
-    if channel is None or None in tiles or not output.axes:
+    if None in tiles or not output.axes:
         return None
     return Chain(
         tuple(before),
@@ -191,6 +197,7 @@ def _of(
         tuple(tile for tile in tiles if tile),
         phases,
         channel,
+        dimension,
         read,
     )
 
@@ -216,12 +223,14 @@ def _tile(
     return None
 
 
-def _channel(first: Combination, moving: Read, products: Stage) -> Axis | None:
-    """The longest reduced axis that moves what is read first along one dimension of its own, step by step."""
-    found = []
+def _channel(first: Combination, moving: Read, products: Stage) -> tuple[Axis, int] | None:
+    """The longest reduced axis that moves what is read first along one dimension of its own, step by step, from
+    somewhere on; and the dimension.
+    """
+    found: list[tuple[Axis, int]] = []
     axes = (*first.stage.axes, *first.stage.reduced)
     for place, index in enumerate(moving.indices):
-        own = [r for r in products.reduced if index == polynomial(r)]
+        own = [r for r in products.reduced if r in axes_in(index) and r not in axes_in(index - polynomial(r))]
         if not own or place >= len(first.stage.axes):
             continue
         a = first.stage.axes[place]
@@ -231,8 +240,8 @@ def _channel(first: Combination, moving: Read, products: Stage) -> Axis | None:
             for r in reads(first.body)
             if isinstance(r.source, Tensor) and a in free_axes(r)
         ):
-            found.append(own[0])
-    return max(found, key=extent, default=None)
+            found.append((own[0], place))
+    return max(found, key=lambda pair: extent(pair[0]), default=None)
 
 
 def written_out(combination: Combination) -> Stage:

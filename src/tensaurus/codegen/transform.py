@@ -64,7 +64,7 @@ class _Transforming:
         channels = extent(chain.channel)
         if channels % deep:
             raise ValueError(f"blocks of {deep} of {channels} channels")
-        self.channel = chain.moving.indices.index(polynomial(chain.channel))
+        self.channel = chain.dimension
 
     def whole(self) -> Transformed:
         chain = self.chain

@@ -44,7 +44,7 @@ def transforms(
                 stages, _ = prepared(own, tensors(packed_types))
                 found = chain(stages)
                 if found is None or found.weights.source.name != pack.tensor:  # type: ignore[union-attr]
-                    break
+                    continue  # some fit in a group of results, and others do not
                 blocks = prod(extent(found.products.axes[k]) for k in found.results if k != found.lane)
                 shape = Shape((*map(_count, _tiles(found)), blocks), found.products.points)
                 scored = [(_cycles(found, s, shape, core), s) for s in _sketches(found, lanes, vectors, core)]
@@ -121,6 +121,8 @@ def _cycles(found: Chain, sketch: Transform, shape: Shape, core: Core) -> float:
     size = core.bits // 8 // core.lanes("float32")
     points = prod(extent(found.products.axes[k]) for k in found.points)
     reduced = prod(extent(r) for r in found.products.reduced)
+    groups = extent(found.before[0].stage.axes[found.dimension]) // extent(found.channel)
+    read = groups * reduced
     results = shape.extents[-1] * sketch.lanes * sketch.vectors
     rounds = prod(ceil(n / t) for n, t in zip(counts, sketch.tile, strict=True))
     tiles = rounds * prod(ceil(t / b) * b for t, b in zip(sketch.tile, sketch.block, strict=True))
@@ -131,12 +133,12 @@ def _cycles(found: Chain, sketch: Transform, shape: Shape, core: Core) -> float:
         step *= 0.75  # narrow vectors are no slower, two at once
     cycles = tiles * points * reduced * (results / sketch.lanes / sketch.vectors) * step
     weights = points * reduced * results * size
-    moved = points * reduced * prod(sketch.tile) * size
+    moved = points * read * prod(sketch.tile) * size
     cycles += rounds * weights * (NEAR if weights + moved <= L2 else FAR)
     if moved > L2:
         cycles += rounds * shape.extents[-1] * moved * FAR
     # the edges of a block are turned again for each
     edge = prod((t * tile.size + 2) for t, tile in zip(sketch.tile, found.tiles, strict=True))
-    cycles += rounds * reduced * edge * GATHERED
-    cycles += tiles * points * (reduced + results) / sketch.lanes * 2.0
+    cycles += rounds * read * edge * GATHERED
+    cycles += tiles * points * (read + results) / sketch.lanes * 2.0
     return cycles * share(sketch, shape, core.threads)
