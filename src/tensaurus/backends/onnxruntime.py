@@ -15,6 +15,7 @@ import numpy as np
 
 from tensaurus.backends import Array, Backend, BackendError, Port, said
 from tensaurus.backends._kernels import Kernel, charged, per_run, traced
+from tensaurus.errors import TensaurusError
 from tensaurus.graph.build import Build
 from tensaurus.scratch import temporary
 
@@ -176,7 +177,21 @@ def _opened(build: Build, options: Any, providers: Any = None) -> Any:
         raise BackendError(f"onnxruntime: {said(error)}") from error
 
 
+_known: dict[str, list[Kernel]] = {}  # of models, by their digests: of a large one it takes seconds
+
+
 def _kernels(build: Build) -> list[Kernel]:
+    """The nodes of the graph that runs, once for each model."""
+    try:
+        digest = build.digest
+    except TensaurusError:  # which the runtime says better
+        return _found(build)
+    if digest not in _known:
+        _known[digest] = _found(build)
+    return _known[digest]
+
+
+def _found(build: Build) -> list[Kernel]:
     """The nodes of the graph that runs; blocked layouts rename tensors, which the graph before explains."""
     import onnxruntime as ort
 

@@ -224,13 +224,14 @@ def _tile(
 
 
 def _channel(first: Combination, moving: Read, products: Stage) -> tuple[Axis, int] | None:
-    """The longest reduced axis that moves what is read first along one dimension of its own, step by step, from
-    somewhere on; and the dimension.
+    """The longest reduced axis that moves what is read first along a dimension of its own, and which: step
+    by step, from somewhere on.
     """
     found: list[tuple[Axis, int]] = []
     axes = (*first.stage.axes, *first.stage.reduced)
     for place, index in enumerate(moving.indices):
-        own = [r for r in products.reduced if r in axes_in(index) and r not in axes_in(index - polynomial(r))]
+        axes_of = [*axes_in(index)]
+        own = [r for r in products.reduced if r in axes_of and r not in axes_in(index - polynomial(r))]
         if not own or place >= len(first.stage.axes):
             continue
         a = first.stage.axes[place]

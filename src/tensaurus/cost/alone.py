@@ -18,6 +18,8 @@ from tensaurus.rules.match import FLOATS
 
 __all__ = ["alone"]
 
+REPEATED = 1 << 20  # numbers, which repeat in larger tensors: an operator takes as long
+
 
 def alone(
     piece: Piece, opset: int, copies: int = 1
@@ -74,4 +76,5 @@ def _random(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.
         return np.zeros(shape, kind)
     if kind.kind == "b":
         return rng.integers(0, 2, shape).astype(bool)
-    return rng.standard_normal(shape).astype(kind)
+    size = prod(shape)
+    return np.resize(rng.standard_normal(min(size, REPEATED)).astype(kind), shape)

@@ -120,7 +120,7 @@ def tried(build: Build, backend: str, *, threads: int, limit: float, plain: bool
 
     For `plain` see `backends.Plain`.  Raises WorkerError.
     """
-    worker = Worker(backend, threads=threads, timeout=limit + build.size // LOADING, remedy=MORE_TIME)
+    worker = Worker(backend, threads=threads, timeout=limit + build.whole_size // LOADING, remedy=MORE_TIME)
     try:
         worker.compile(build, plain=plain)
     except BaseException:

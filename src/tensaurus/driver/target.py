@@ -50,7 +50,7 @@ __all__ = ["Target"]
 
 PIECES = 1 << 26  # bytes of models of pieces that are kept
 TRYING = 40  # times a run of the original, that trying an equal program takes, about; and three times to load
-LEARNING = 2.0  # seconds from which on the first run of the reference counts
+LEARNING = 0.05  # of the time limit: where the first run of the reference takes longer, it counts
 
 
 class Target:
@@ -88,7 +88,7 @@ class Target:
                 progress.note(f"no kernels are generated: {generated.without}")
             self.builds = Builds(self._folder, expand, generated, libraries=original.libraries)
             self.standard = Builds(self._folder, expand, most=0)
-            pieces = Builds(self._folder, expand, generated, folded=False, most=PIECES)
+            pieces = Builds(self._folder, expand, generated, folded=False, most=PIECES, shared=False)
             threads, program = self.machine.threads, original.program
             stopwatch = stack.enter_context(Stopwatch(self.backend, threads=threads))
             self.costs = OperatorCosts(
@@ -145,16 +145,17 @@ class Target:
         """Seconds of one run of the float64 reference, whose answer is kept for the check, and how many run
         side by side.
 
-        The first run after loading learns how to compute the model: of a quick model, the second one counts.
+        The first run after loading learns how to compute the model: the second one counts, if there is time.
         """
         shapes = self.options.shapes or {}
+        longest = LEARNING * self.options.time_limit
         try:
             with Reference(self.machine.threads, self.options.run_limit) as reference:
                 reference.facts(self.source, shapes)
                 for reference.answers in (None, self.answers):
                     start = monotonic()
                     reference.run(self.source, self.feeds, shapes)
-                    if (seconds := monotonic() - start) > LEARNING:
+                    if (seconds := monotonic() - start) > longest:
                         break
         except TensaurusError:  # then the check will go without
             return 0.0, 1

@@ -45,7 +45,7 @@ class Model:
     @property
     def large(self) -> bool:
         """Whether a changed copy would be too large to be sent."""
-        return bool(self.proto.ByteSize() > TWO_GIGABYTES // 2)
+        return self.build.whole_size > TWO_GIGABYTES // 2
 
     @property
     def branches(self) -> bool:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from tensaurus.backends.reference import Session
-from tensaurus.child import Child, ChildError
+from tensaurus.child import Child, ChildError, available_memory
 from tensaurus.equivalence.answers import Answers, hash_of
 from tensaurus.equivalence.indices import Indices, indices_of
 from tensaurus.graph.build import Build
@@ -28,7 +28,7 @@ SLOWER = 4.0  # times as long as on a runtime a run may take
 LONG = 0.3  # seconds of a run from which on several are computed side by side
 # Large tensors stay in the heap: pages that come back zeroed for each of them cost half of a run.
 KEPT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
-LARGE = 1 << 28  # bytes of a model of which one process holds all that there is room for
+HELD = 8  # bytes of memory that a process takes for each byte of a model, about
 
 
 class NoReference(ChildError):
@@ -160,7 +160,7 @@ class Reference:
     """The reference for one comparison; use it in a `with`.
 
     Its processes stay for the next one.  Each computes on one thread: there are as many as threads, where
-    runs are long and models are not large.
+    runs are long and there is memory for it.
     """
 
     def __init__(self, threads: int, limit: float, answers: Answers | None = None) -> None:
@@ -171,6 +171,7 @@ class Reference:
         self._begun: deque[tuple[_Lane, _Task]] = deque()
         self._done: dict[str, list[Any] | NoReference] = {}
         self._long = False  # whether runs take long
+        self._wide = 1  # how many of them there is room for side by side
 
     def run(
         self,
@@ -201,14 +202,16 @@ class Reference:
 
     def lanes(self, build: Build, seconds: float) -> int:
         """How many runs of a model are computed side by side where each takes so long."""
-        return len(self._lanes) if seconds >= LONG and build.size < LARGE else 1
+        room = available_memory() // max(1, HELD * build.whole_size)
+        return max(1, min(len(self._lanes), room)) if seconds >= LONG else 1
 
     def ahead(
         self, build: Build, wanted: Iterable[tuple[Mapping[str, Any], Mapping[str, Sequence[int]]]]
     ) -> None:
         """Runs that will be asked for in this order: inputs, and the shapes that they have."""
         self._forget()
-        if self.lanes(build, LONG) == 1:
+        self._wide = self.lanes(build, LONG)
+        if self._wide == 1:
             return
         known = self.answers if self.answers is not None and build == self.answers.build else None
         for arrays, shapes in wanted:
@@ -234,7 +237,7 @@ class Reference:
 
     def _fill(self) -> None:
         """Begin what comes next wherever nothing is being computed; in one process where runs are short."""
-        for lane in self._lanes if self._long else self._lanes[:1]:
+        for lane in self._lanes[: self._wide if self._long else 1]:
             while self._ahead and not lane.busy:
                 task = self._ahead.popleft()
                 try:

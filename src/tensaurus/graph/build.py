@@ -6,6 +6,7 @@ Whoever only runs one needs neither onnx nor our operators: they are imported wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -42,11 +43,13 @@ class Build:
     model      an ONNX model's bytes, or the path of its file
     libraries  shared objects with custom operators; the files must stay where they are
     tensors    what its tensors are, where it was exported from a program; stays in this process
+    named      whether its external data are files that are named by their content (`graph/weights`)
     """
 
     model: bytes | Path
     libraries: tuple[Path, ...] = ()
     tensors: Tensors = Tensors()
+    named: bool = False
 
     @classmethod
     def of(
@@ -55,15 +58,25 @@ class Build:
         folder: Path,
         libraries: Sequence[Path] = (),
         tensors: Tensors = Tensors(),
+        shared: bool = True,
     ) -> Build:
-        """The model's bytes; above 2 GB, the limit of a message, a file in the folder."""
-        from tensaurus.graph.model_file import TWO_GIGABYTES, save_model, weight_of
+        """The model's bytes; a file in the folder where that is too large for a message.
 
-        if weight_of(model) < TWO_GIGABYTES:
-            return cls(bytes(model.SerializeToString(deterministic=True)), tuple(libraries), tensors)
+        Large initializers are files of their own where they are `shared` with others of the folder.
+        """
+        from tensaurus.graph.model_file import TWO_GIGABYTES, save_model, weight_of
+        from tensaurus.graph.weights import Weights, is_outside
+
+        light = Weights(folder).light(model) if shared else model
         path = folder / f"model_{len(list(folder.iterdir()))}.onnx"
-        save_model(model, path)
-        return cls(path, tuple(libraries), tensors)
+        if weight_of(light) >= TWO_GIGABYTES:  # of a message
+            save_model(model, path)
+            return cls(path, tuple(libraries), tensors)
+        written = bytes(light.SerializeToString(deterministic=True))
+        if not is_outside(light):
+            return cls(written, tuple(libraries), tensors)
+        path.write_bytes(written)
+        return cls(path, tuple(libraries), tensors, named=True)
 
     @classmethod
     def at(cls, path: str | Path) -> Build:
@@ -89,6 +102,15 @@ class Build:
         return len(self.model) if isinstance(self.model, bytes) else self.model.stat().st_size
 
     @cached_property
+    def whole_size(self) -> int:
+        """Bytes of the model with its external data; without these where they cannot be read."""
+        beside = 0
+        if isinstance(self.model, Path):
+            with suppress(OSError, ValueError):  # protobuf's DecodeError is one
+                beside = sum(file.stat().st_size for file in self._beside())
+        return self.size + beside
+
+    @cached_property
     def digest(self) -> str:
         """A hash of the content, external data and libraries included, wherever these lie.
 
@@ -98,7 +120,7 @@ class Build:
             if isinstance(self.model, bytes):
                 parts = [sha256(self.model).hexdigest()]
             else:
-                parts = [file_hash(self.model), *(file_hash(file) for file in self._beside())]
+                parts = [file_hash(self.model), *(() if self.named else map(file_hash, self._beside()))]
             parts += [f"library {file_hash(library)}" for library in self.libraries]
         except OSError as error:
             raise TensaurusError(f"cannot be read: {error.strerror}", file=error.filename) from error

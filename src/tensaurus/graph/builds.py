@@ -15,6 +15,7 @@ from tensaurus.graph.lowering import Expand, Kernels, no_kernels
 from tensaurus.graph.node import Node
 from tensaurus.graph.onnx_export import export
 from tensaurus.graph.program import Program
+from tensaurus.graph.weights import Weights
 from tensaurus.ops.kernel_form import KERNELS
 
 __all__ = ["Builds"]
@@ -33,8 +34,9 @@ class Builds:
         libraries: Sequence[Path] = (),
         folded: bool = True,
         most: int = MOST,
+        shared: bool = True,
     ):
-        """Models too large for a message are written to the folder.
+        """Large weights are written to the folder, `shared` by all that are asked for.
 
         The kernels of each build are one library.  `libraries` are those that the model itself came with: a
         session takes them or ours.  `folded` computes what is constant; `most` are the bytes of the models
@@ -43,6 +45,7 @@ class Builds:
         self._folder, self._expand, self._kernels = folder, expand, kernels
         self._libraries = tuple(libraries)
         self._folded, self._most = folded, most
+        self._weights = Weights(folder) if shared else None
         self._known: dict[tuple[Node, ...], Build] = {}
         self._bytes = 0
 
@@ -59,13 +62,19 @@ class Builds:
                 kernel = self._kernels(node)
                 return kernel and used.setdefault(kernel.name, kernel)
 
-            model, tensors = export(program, folded=self._folded, expand=self._expand, kernels=kernel_of)
+            model, tensors = export(
+                program,
+                folded=self._folded,
+                expand=self._expand,
+                kernels=kernel_of,
+                weights=self._weights,
+            )
             libraries: tuple[Path, ...] = ()
             if used:
                 libraries = (linked(used.values()),)
             elif self._libraries and _has_kernels(model):
                 libraries = self._libraries
-            found = Build.of(model, self._folder, libraries, tensors)
+            found = Build.of(model, self._folder, libraries, tensors, self._weights is not None)
             self._known[program.roots] = found
             self._bytes += found.size
             while self._bytes > self._most and len(self._known) > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from math import prod
 from typing import Any, TypeAlias
 
@@ -81,6 +82,27 @@ class Data:
             text = self.dtype == "string"  # in ONNX any bytes, though it speaks of UTF-8
             self._array = _texts(self._proto) if text else numpy_helper.to_array(self._proto)
         return self._array
+
+    @property
+    def raw(self) -> bytes | memoryview | None:
+        """The elements as ONNX's raw data; None where ONNX wrote them in another way."""
+        if self._proto is not None:
+            return bytes(self._proto.raw_data) if self._proto.HasField("raw_data") else None
+        array = self.array
+        if self.dtype in BITS:
+            return bytes(numpy_helper.from_array(array).raw_data)
+        if sys.byteorder == "big":
+            array = array.astype(array.dtype.newbyteorder("<"))
+        return array.reshape(-1).view(np.uint8).data
+
+    def outline(self, name: str) -> TensorProto:
+        """The constant as ONNX wrote it, under another name, without its elements."""
+        proto = TensorProto(name=name, data_type=dtype_code(self.dtype), dims=self.shape)
+        if self._proto is not None:
+            proto.metadata_props.extend(self._proto.metadata_props)
+            if self._proto.HasField("doc_string"):
+                proto.doc_string = self._proto.doc_string
+        return proto
 
     def proto(self, name: str) -> TensorProto:
         """The constant as ONNX wrote it, under another name."""

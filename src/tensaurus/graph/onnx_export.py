@@ -25,6 +25,7 @@ from tensaurus.graph.model_file import save_model
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
 from tensaurus.graph.opaque import Form
 from tensaurus.graph.program import Program
+from tensaurus.graph.weights import Weights
 from tensaurus.ops import Op, TensorType
 from tensaurus.ops.eop import eop
 from tensaurus.ops.kernel_form import KERNELS, kernel_proto
@@ -45,9 +46,14 @@ def export_model(
 
 
 def export(
-    program: Program, *, folded: bool = True, expand: Expand | None = None, kernels: Kernels = no_kernels
+    program: Program,
+    *,
+    folded: bool = True,
+    expand: Expand | None = None,
+    kernels: Kernels = no_kernels,
+    weights: Weights | None = None,
 ) -> tuple[ModelProto, Tensors]:
-    """The ONNX model of a whole program, and what its tensors are.
+    """The ONNX model of a whole program, and what its tensors are; `weights` takes its large initializers.
 
     It runs where the kernels that it was given are known.
 
@@ -55,7 +61,7 @@ def export(
     """
     frame = program.frame
     names = {t.name for t in frame.defaults}
-    writer = Writer(frame.opset, names, folded=folded, expand=expand, kernels=kernels)
+    writer = Writer(frame.opset, names, folded=folded, expand=expand, kernels=kernels, weights=weights)
     work = writer.prepared(program)
     inputs = [i.attribute("name") for i in work.inputs]
     writer.used.update(inputs, (name for name, _ in work.outputs))
@@ -112,8 +118,9 @@ class Writer:
         folded: bool,
         expand: Expand | None,
         kernels: Kernels,
+        weights: Weights | None = None,
     ):
-        self.opset, self.used, self.outer = opset, used, outer
+        self.opset, self.used, self.outer, self.weights = opset, used, outer, weights
         self.folded, self.expand, self.kernels = folded, expand, kernels
         self.runs_kernels = False
         self.names: dict[Node, str] = {}
@@ -190,7 +197,9 @@ class Writer:
                 return above.names[node]
             above = above.outer
         name = self.named(node, "constant")
-        self.initializers.append(node.attribute("data").proto(name))
+        data = node.attribute("data")
+        outside = self.weights and self.weights.outside(data, name)
+        self.initializers.append(outside or data.proto(name))
         return name
 
     def named(self, node: Node, hint: str) -> str:

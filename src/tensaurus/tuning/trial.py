@@ -102,11 +102,14 @@ def _sizes(kind: TensorType) -> tuple[int, ...]:
     return tuple(n for n in kind.shape if isinstance(n, int))
 
 
+REPEATED = (1 << 20) + 7  # numbers, which repeat in larger tensors, not row by row
+
+
 def _values(kind: TensorType, rng: np.random.Generator) -> np.ndarray[Any, Any]:
     dtype = numpy_dtype(kind.dtype)
     found = aligned(_sizes(kind), dtype)
     if found.dtype.kind == "f":
-        found[...] = rng.standard_normal(found.shape)
+        found[...] = np.resize(rng.standard_normal(min(found.size, REPEATED)), found.shape)
     elif found.dtype.kind in "iu":
         found[...] = rng.integers(0, 2, found.shape)
     else:
