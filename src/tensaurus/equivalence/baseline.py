@@ -23,6 +23,7 @@ from tensaurus.equivalence.shapes import Shape, assignments, variations
 from tensaurus.equivalence.witness import Witness
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.build import Build
+from tensaurus.scratch import temporary
 
 PERTURBED = 4  # on the runtime
 FINE = frozenset({"random", "blocks"})  # inputs on which float64 has a measure of its own
@@ -256,7 +257,7 @@ class Baseline:
     def perturbed(self, seed: int) -> Build:
         """The original one rounding away."""
         if seed not in self._beside:
-            self._beside[seed] = self.original.perturbed(seed, self.kept)
+            self._beside[seed] = self.original.perturbed(seed, self.kept, self.original.folder)
         return self._beside[seed]
 
     def run_perturbed(self, rows: Iterable[Row]) -> None:
@@ -277,7 +278,8 @@ class Baseline:
             seed = self.seed * 1_000_003 + number
             try:
                 self._revive()
-                self._worker.compile(self.original.perturbed(seed, self.kept))
+                with temporary() as folder:  # a runtime has what it needs when it is ready
+                    self._worker.compile(self.original.perturbed(seed, self.kept, folder))
                 for row in wanted:
                     results = run(self._worker, row.beside(seed))
                     for original, result in zip(row.results, results, strict=True):

@@ -16,11 +16,13 @@ from tensaurus.graph.model_file import TWO_GIGABYTES, load_model
 
 @dataclass
 class Model:
-    """A model with its sizes fixed, and how a runtime gets it: as it is, its inputs as it states them."""
+    """A model with its sizes fixed, and how a runtime gets it: as it is, its inputs as it states them; and a
+    folder for what is made of it."""
 
     name: str
     proto: ModelProto
     build: Build
+    folder: Path
     inputs: tuple[ValueInfoProto, ...] = ()
 
     @classmethod
@@ -40,7 +42,7 @@ class Model:
             name, proto, build = str(given), load_model(given), Build.at(given)
         inputs = tuple(_copied(value) for value in proto.graph.input)
         fix_shapes(proto, shapes, None if isinstance(given, ModelProto | Build) else given)
-        return cls(name, proto, build, inputs)
+        return cls(name, proto, build, folder, inputs)
 
     @property
     def large(self) -> bool:
@@ -53,12 +55,12 @@ class Model:
         parts = (self.proto.graph, *self.proto.functions)
         return any(True for part in parts for node in part.node for _ in bodies_of(node))
 
-    def perturbed(self, seed: int, kept: Collection[float]) -> Build:
-        """The model one rounding away, as a runtime gets it; see `perturbation`."""
+    def perturbed(self, seed: int, kept: Collection[float], folder: Path) -> Build:
+        """The model one rounding away, as a runtime gets it, large weights in the folder (`perturbation`)."""
         made = perturbed_model(self.proto, seed, kept)
         del made.graph.input[:]
         made.graph.input.extend(self.inputs)
-        return Build(bytes(made.SerializeToString()), self.build.libraries)
+        return Build.of(made, folder, self.build.libraries)
 
 
 def _copied(value: ValueInfoProto) -> ValueInfoProto:
