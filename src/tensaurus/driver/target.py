@@ -190,8 +190,8 @@ class Target:
             with Reference(threads, limit, self.answers) as reference:
                 exact = reference.run(self.source, self.feeds, shapes)
             model = Model.read(self.source, shapes, self._folder)
-            beside = [] if model.large else [model.perturbed(0, (), self._folder)]
-            models = [self.source, *beside, self.standard(program)]
+            moved_by_one = [] if model.large else [model.perturbed(0, (), self._folder)]
+            models = [self.source, *moved_by_one, self.standard(program)]
             results = []
             for seed, build in enumerate(models):
                 moved = 0 < seed < len(models) - 1

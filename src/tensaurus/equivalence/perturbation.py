@@ -7,6 +7,7 @@ another order, cannot be told from such a copy.  A threshold that both models ho
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
@@ -53,7 +54,11 @@ def perturbed_model(model: ModelProto, seed: int, kept: Collection[float] = froz
         if array.size == 1 and float(array.item()) in kept:
             continue
         changed = perturbed(array, rng)
-        if changed is not array:
+        if changed is array:
+            continue
+        if tensor.HasField("raw_data") and sys.byteorder == "little":
+            tensor.raw_data = changed.tobytes()
+        else:
             tensor.CopyFrom(numpy_helper.from_array(changed, tensor.name))
     return copy
 
