@@ -23,6 +23,7 @@ from tensaurus.graph.builds import Builds
 from tensaurus.graph.libraries import libraries_of
 from tensaurus.graph.node import ITEM
 from tensaurus.graph.onnx_export import export
+from tensaurus.graph.onnx_import import import_model
 from tensaurus.optimize import Result
 from tensaurus.report.summary import Equality, Summary
 from tensaurus.rules.match import expander
@@ -86,6 +87,77 @@ def test_the_digest_is_of_external_data_too(tmp_path: Path, monkeypatch: pytest.
     data.write_bytes(b"\x01" + data.read_bytes()[1:])
     assert Build(other.model) != one
     assert Build.of(proto(80), places[2]) == one
+
+
+# Large weights
+
+
+LARGE = 600  # rows and columns: more than a mebibyte of float32
+
+
+def _outside(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir() if file.suffix == ".weights")
+
+
+def test_large_weights_stand_outside_and_come_back(tmp_path: Path) -> None:
+    model = proto(LARGE)
+    model.graph.initializer[0].doc_string = "of great weight"
+    model.graph.initializer[0].metadata_props.add(key="a", value="b")
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(3, np.float32), "small"))
+    build = Build.of(model, tmp_path)
+    assert isinstance(build.model, Path) and build.size < 1000 < LARGE * LARGE * 4 < build.whole_size
+    assert len(_outside(tmp_path)) == 1
+    assert build.proto() == model
+    light = build.proto(weights=False)
+    assert [t.data_location for t in light.graph.initializer] == [TensorProto.EXTERNAL, TensorProto.DEFAULT]
+    again = pickle.loads(pickle.dumps(build))
+    assert again == build and again.proto() == model
+
+
+def test_models_share_large_weights(tmp_path: Path) -> None:
+    one, other = proto(LARGE), proto(LARGE)
+    other.graph.node[0].name = "another"
+    builds = [Build.of(model, tmp_path) for model in (one, other, one)]
+    assert len(_outside(tmp_path)) == 1
+    assert builds[0] != builds[1] and builds[0] == builds[2]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    assert Build.of(one, elsewhere) == builds[0]
+    other.graph.initializer[0].raw_data = one.graph.initializer[0].raw_data[:-4] + b"\0\0\0\1"
+    assert Build.of(other, tmp_path) not in builds and len(_outside(tmp_path)) == 2
+
+
+def test_what_is_not_raw_stays_as_it_came(tmp_path: Path) -> None:
+    model = proto(LARGE)
+    values = numpy_helper.to_array(model.graph.initializer[0]).ravel()
+    model.graph.initializer[0].ClearField("raw_data")
+    model.graph.initializer[0].float_data.extend(values)
+    build = Build.of(model, tmp_path)
+    assert isinstance(build.model, bytes) and build.proto() == model and not _outside(tmp_path)
+
+
+def test_programs_share_large_weights(tmp_path: Path) -> None:
+    program = import_model(proto(LARGE), {"x": (2, LARGE)})
+    apart = Builds(tmp_path, shared=False)(program)
+    assert isinstance(apart.model, bytes) and not _outside(tmp_path)
+    build = Builds(tmp_path)(program)
+    assert build.proto() == apart.proto() and len(_outside(tmp_path)) == 1
+    assert set(build.tensors.written) == set(apart.tensors.written)
+
+
+@pytest.mark.parametrize("name", [*backends.targets(), *OTHERS])
+def test_backends_read_weights_outside(name: str, tmp_path: Path) -> None:
+    if name not in backends.installed():
+        pytest.skip(f"{name} is absent")
+    model, x = proto(LARGE), np.ones((2, LARGE), np.float32)
+    results = []
+    for build in (Build.of(model, tmp_path), Build(model.SerializeToString())):
+        session = backends.find(name).compile(build, threads=1)
+        shutil.rmtree(tmp_path)  # whoever has compiled it has what it needs
+        tmp_path.mkdir()
+        results.append(session.run(None, {"x": x}))
+    np.testing.assert_array_equal(*(result[0] for result in results))
+
 
 
 def test_it_travels_without_its_nodes(tmp_path: Path) -> None:

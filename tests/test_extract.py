@@ -27,6 +27,7 @@ from tensaurus.extraction.components import components
 from tensaurus.extraction.cpsat import CpSat
 from tensaurus.extraction.exact import Extraction, solve
 from tensaurus.extraction.formulation import Cycles, exclusions, formulate, heights, supports
+from tensaurus.extraction.gains import gains
 from tensaurus.extraction.greedy import greedy, greedy_dag, tree_costs
 from tensaurus.extraction.highs import Highs
 from tensaurus.extraction.problem import Problem, dag_cost, needed
@@ -472,3 +473,41 @@ def test_solvers_are_loaded_when_they_are_needed() -> None:
         "assert not {'ortools', 'highspy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+# ------------------------------------------------------------------------------------------ gains
+
+
+def test_gains_are_beside_what_is_sure() -> None:
+    # classes: 0 a leaf, 1 of it, 2 of 1; 3 fuses both; the roots are 2 and 1
+    costs = [0.0, 5.0, 7.0, 4.0, 3.0]
+    children = [(), (0,), (1,), (0,), (0,)]
+    problem = Problem(costs, children, [0, 1, 2, 2, 1], [[0], [1, 4], [2, 3]], (2,))
+    sure = [True, True, True, False, False]
+    assert gains(problem, {0: 0, 2: 3}, sure) == {3: 5 + 7 - 4}
+    assert gains(problem, {0: 0, 1: 4, 2: 2}, sure) == {4: 5 - 3}
+    assert gains(problem, {0: 0, 1: 1, 2: 2}, sure) == {}
+    # what nobody is sure of otherwise saves all that it costs
+    assert gains(problem, {0: 0, 2: 3}, [True, False, False, False, True]) == {3: 4}
+
+
+@pytest.mark.parametrize("layers", [3, 200])
+def test_gains_do_not_drown_in_what_is_shared_below(layers: int) -> None:
+    """A residual network: each layer reads the one before twice, so that trees double from layer to layer."""
+    costs, children, groups, members = [1.0], [()], [0], [[0]]
+    for layer in range(1, layers + 1):
+        inner, outer = 2 * layer - 1, 2 * layer
+        below = outer - 2
+        plain = (inner, 1.0, (below,)), (outer, 0.1, (inner, below))
+        for group, cost, read in (*plain, (outer, 0.6, (below,))):
+            members += [[] for _ in range(group + 1 - len(members))]
+            members[group].append(len(costs))
+            costs.append(cost)
+            children.append(read)
+            groups.append(group)
+    problem = Problem(costs, children, groups, members, (2 * layers,))
+    fused = {0: 0} | {2 * layer: members[2 * layer][1] for layer in range(1, layers + 1)}
+    sure = [number not in fused.values() or number == 0 for number in range(len(costs))]
+    found = gains(problem, fused, sure)
+    assert set(found) == set(fused.values()) - {0}
+    assert all(isclose(gain, 1.1 - 0.6, abs_tol=1e-6) for gain in found.values())

@@ -8,8 +8,7 @@ that flatters it, as one that is too high would never be found out.  Constants c
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
@@ -20,7 +19,6 @@ from tensaurus.cost.placed import Placed, PlacedCosts
 from tensaurus.cost.weights import Allowance
 from tensaurus.graph.node import Node
 from tensaurus.graph.piece import Piece
-from tensaurus.ops.eop import eop
 
 __all__ = ["Alone", "Choosable", "Costs", "Prices"]
 
@@ -163,23 +161,34 @@ class Prices:
         }
         self._elsewhere = costs.placed.elsewhere(choices.pieces, self.alone)
 
-    def of_choices(self) -> list[float]:
-        """What each choice costs, constants by the byte that kernels read of them."""
+    def of_choices(self, favour: float | None = None) -> list[float]:
+        """What each choice costs, constants by the byte that kernels read of them, and eOperators by the part
+        that an extraction counts of theirs."""
+        favour = self._costs.favour if favour is None else favour
         byte = self._costs.allowance.byte + self._costs.placed.byte
         prices = self.choices.keyed(self._elsewhere, byte)
         for number, seconds in self._at.items():
             prices[number] = seconds
-        if self._costs.favour != 1:
-            made = [any(node.op is eop for node in piece.inner) for piece in self.choices.pieces]
+        if favour != 1:
+            pieces = self.choices.pieces
             for number, key in enumerate(self.choices.keys):
-                prices[number] *= self._costs.favour if key >= 0 and made[key] else 1.0
+                prices[number] *= favour if key >= 0 and pieces[key].generated else 1.0
         return prices
 
-    def unsure(self, chosen: Iterable[int]) -> list[int]:
-        """The keys of these choices that were never measured, those first in which most time is expected."""
-        times = Counter(self.choices.keys[number] for number in chosen)
-        keys = [key for key in times if key >= 0 and not self.sure[key]]
-        return sorted(keys, key=lambda key: -self.alone[key] * times[key])
+    @property
+    def sure_choices(self) -> list[bool]:
+        """Of each choice, whether what it takes alone was measured, or is nothing."""
+        return [key < 0 or self.sure[key] for key in self.choices.keys]
+
+    def unsure(self, gains: Mapping[int, float]) -> dict[int, float]:
+        """The keys of these choices, and what they may save in all: the runtime's operators before
+        eOperators, which take seconds to tune, and of these those first that may save most."""
+        found: dict[int, float] = {}
+        for number, gain in gains.items():
+            key = self.choices.keys[number]
+            found[key] = found.get(key, 0.0) + gain
+        made = {key: self.choices.pieces[key].generated for key in found}
+        return dict(sorted(found.items(), key=lambda pair: (made[pair[0]], -pair[1])))
 
     def measure(self, key: int) -> None:
         """What the key's piece takes alone, from now on."""

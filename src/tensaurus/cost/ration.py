@@ -7,7 +7,6 @@ from math import inf
 
 from tensaurus.cost.costs import Alone
 from tensaurus.graph.piece import Piece
-from tensaurus.ops.eop import eop
 
 __all__ = ["Rationed"]
 
@@ -38,4 +37,4 @@ class Rationed:
         return self.alone.estimate(piece)
 
     def _spent(self, piece: Piece) -> bool:
-        return any(node.op is eop for node in piece.inner) and not self.more()
+        return piece.generated and not self.more()

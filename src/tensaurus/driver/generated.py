@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import accumulate
 from math import inf
 from time import monotonic
 from types import TracebackType
@@ -23,7 +24,6 @@ from tensaurus.egraph.finder import Finder
 from tensaurus.fuse import Fuse
 from tensaurus.graph.node import Node
 from tensaurus.graph.piece import Piece
-from tensaurus.ops.eop import eop
 
 if TYPE_CHECKING:
     from tensaurus.tuning.kernels import Kernels
@@ -34,7 +34,8 @@ TUNED = 0.7  # of the search's time, until which kernels are tuned: then program
 SHARE = 0.7  # of the time for tuning, for the kernels that are waiting: others come after them
 SPENT = 1.0  # seconds that compiling, linking and measuring a kernel take beside its tuning
 LEAST = 0.6  # seconds that a kernel is tuned for, where it is
-FEWEST = 6  # kernels that the time should be enough for, however few are waiting
+FEWEST = 4  # kernels that the time should be enough for, however few are waiting
+MOST = 0.8  # of what all kernels that are waiting may save: it should be enough for those that save this
 COUNT = 60  # kernels where no time limits them
 
 
@@ -47,8 +48,8 @@ class Generated:
     seconds   to tune one, at most
     deadline  of tuning; infinite where the kernels are counted
     tuned     how many were tuned; those of the database were known
-    waiting   how many will be tuned next, as far as the search knows
-    share     the part of their time beyond the least that the next one has: that of its work
+    waiting   how many will be tuned next that may save most of what all may, as far as the search knows
+    share     the part of their time beyond the least that the next one has: that of what it may save
     """
 
     compiler: str = ""
@@ -58,7 +59,6 @@ class Generated:
     tuned: int = 0
     waiting: int = 0
     share: float = 1 / FEWEST
-    _estimate: Callable[[Piece], float] = lambda piece: 0.0
     _kernels: Kernels | None = None
 
     @classmethod
@@ -100,7 +100,6 @@ class Generated:
             known = costs.known(Piece.of(node))
             return None if known == inf else known
 
-        self._estimate = costs.estimate
         if self._kernels is None:
             return ()
         bilinear = Bilinear(costs.roofline, accuracy.allows)
@@ -117,13 +116,12 @@ class Generated:
         if self.deadline == inf:
             self.deadline = (1 - TUNED) * monotonic() + TUNED * deadline
 
-    def expect(self, pieces: Sequence[Piece]) -> None:
-        """These will be measured next."""
-        made = [piece for piece in pieces if any(node.op is eop for node in piece.inner)]
-        self.waiting, self.share = len(made), 1 / FEWEST
-        if made and made[0] is pieces[0]:
-            works = [self._estimate(piece) for piece in made]
-            self.share = min(self.share, works[0] / (sum(works) or 1.0))
+    def expect(self, pieces: Mapping[Piece, float]) -> None:
+        """These will be measured next, in this order, and may save so much."""
+        made = [gain if piece.generated else 0.0 for piece, gain in pieces.items()]
+        worth = sorted((gain for gain in made if gain > 0), reverse=True)
+        self.waiting = sum(before < MOST * sum(worth) for before in accumulate([0.0, *worth[:-1]]))
+        self.share = min(1 / FEWEST, max(0.0, made[0]) / sum(worth)) if worth else 0.0
 
     def _each(self) -> float:
         """Seconds to tune one; 0 where the time is over."""

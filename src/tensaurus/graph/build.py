@@ -94,7 +94,14 @@ class Build:
 
         if isinstance(self.model, bytes):
             return onnx.load_from_string(self.model)
-        return onnx.load(self.model, load_external_data=weights)
+        model = onnx.load(self.model, load_external_data=weights)
+        if weights:
+            from tensaurus.graph.frame import tensors_of
+
+            for tensor in tensors_of(model):  # as it was before its elements were put outside
+                if tensor.data_location == onnx.TensorProto.DEFAULT:
+                    tensor.ClearField("data_location")
+        return model
 
     @property
     def size(self) -> int:

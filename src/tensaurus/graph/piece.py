@@ -38,6 +38,11 @@ class Piece:
         return tuple(node for node in _between(self.root, self.leaves))
 
     @cached_property
+    def generated(self) -> bool:
+        """Whether eOperators are among them, which take seconds to tune before they run."""
+        return any(node.op is eop for node in self.inner)
+
+    @cached_property
     def label(self) -> str:
         """The names of its operators; expressions are told apart by what they do, as kernels for them are."""
         return " ".join(sorted({_kind(node) for node in self.inner if not node.static} - {""}))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from tensaurus.graph.node import Node
 from tensaurus.graph.program import Program
 from tensaurus.rules.equation import Equation
 
-__all__ = ["Candidate", "Outcome", "Rewritten"]
+__all__ = ["Candidate", "Outcome", "Rewritten", "joined"]
 
 
 @dataclass(frozen=True)
@@ -92,3 +93,12 @@ class Outcome:
     def original(self) -> Candidate:
         """The program as it was, where every chain begins."""
         return self.best.chain[0]
+
+
+def joined(made: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
+    """All of them, each program once, with the names of the searches that have it."""
+    joined: dict[tuple[Node, ...], Candidate] = {}
+    for candidate in (*made, *others):
+        known = joined.get(candidate.program.roots)
+        joined[candidate.program.roots] = candidate if known is None else known.also(candidate.by)
+    return list(joined.values())

@@ -12,7 +12,7 @@ as equations, so that one extraction chooses among everything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
@@ -31,11 +31,11 @@ from tensaurus.egraph.nesting import nest
 from tensaurus.egraph.pattern import Pattern
 from tensaurus.egraph.proof import prove
 from tensaurus.egraph.saturate import Exploration, Limits, Ruleset, saturate
+from tensaurus.extraction.gains import gains
 from tensaurus.extraction.problem import Choice, Problem, dag_cost
-from tensaurus.graph.node import Node
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
-from tensaurus.search.candidate import Candidate, Outcome, Rewritten
+from tensaurus.search.candidate import Candidate, Outcome, Rewritten, joined
 from tensaurus.search.extracted import Extracted, Programs
 from tensaurus.signals import Interruptible
 
@@ -75,7 +75,7 @@ class Saturation:
     steps       extractions at most
     deadline    monotonic time at which to stop, None for none
     keep        how many programs to return beside the original
-    expect      is given what will be measured, before it is
+    expect      is given what will be measured, before it is, and what each may save
     refutation  checks every union of the exploration where it is given
     """
 
@@ -92,7 +92,7 @@ class Saturation:
     deadline: float | None = None
     keep: int = 3
     watch: Callable[[int, float], None] = lambda steps, best: None
-    expect: Callable[[Sequence[Piece]], None] = lambda pieces: None
+    expect: Callable[[Mapping[Piece, float]], None] = lambda pieces: None
     refutation: Refutation | None = None
 
     def run(self, program: Program) -> Outcome:
@@ -283,7 +283,8 @@ class _Search:
                     return best
                 starts.append(choice)
                 self.steps += 1
-                unsure = prices.unsure(choice.values())
+                plain = choices.problem(prices.of_choices(favour=1))
+                unsure = prices.unsure(gains(plain, choice, prices.sure_choices))
                 in_time = self._measure(prices, unsure)
                 allowance, read = self.costs.allowance, choices.footprint(choice)
                 cost = prices.total(choice)
@@ -299,14 +300,16 @@ class _Search:
                 settled = fits and not unsure
         return best
 
-    def _measure(self, prices: Prices, keys: Sequence[int]) -> bool:
-        """Measure what was not; false where the time ends before."""
-        for place, key in enumerate(keys):
-            self.limits.expect([prices.choices.pieces[other] for other in keys[place:]])
+    def _measure(self, prices: Prices, unsure: Mapping[int, float]) -> bool:
+        """Measure what was not, and may save so much; false where the time ends before."""
+        left = {prices.choices.pieces[key]: gain for key, gain in unsure.items()}
+        for key in unsure:
+            self.limits.expect(left)
             if self._overdue():
                 return False
             prices.measure(key)
-        if keys:
+            del left[prices.choices.pieces[key]]
+        if unsure:
             prices.settle()
         return True
 
@@ -360,7 +363,7 @@ class _Search:
         made.sort(key=lambda candidate: (not candidate.sure, candidate.seconds))
         estimated = self._estimated(first, made)
         made = [*made, *estimated] if first.cost < inf else [*estimated, *made]
-        return _joined(made, self.others)
+        return joined(made, self.others)
 
     def _estimated(self, first: Candidate, made: Sequence[Candidate]) -> list[Candidate]:
         """The program that is cheapest by estimates, unless it is among these."""
@@ -389,12 +392,3 @@ class _Search:
 def _cheapest_of(problem: Problem, starts: Sequence[Choice]) -> Choice | None:
     totals = [dag_cost(problem, known) for known in starts]
     return starts[totals.index(min(totals))] if min(totals, default=inf) < inf else None
-
-
-def _joined(made: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
-    """All of them, each program once, with the names of the searches that have it."""
-    joined: dict[tuple[Node, ...], Candidate] = {}
-    for candidate in (*made, *others):
-        known = joined.get(candidate.program.roots)
-        joined[candidate.program.roots] = candidate if known is None else known.also(candidate.by)
-    return list(joined.values())

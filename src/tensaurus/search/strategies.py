@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic
@@ -66,7 +66,7 @@ class Runtime:
     refutation  of a rule's instance, where every union is to be checked
     finders  propose equalities beside the rules
     kernels  whether one more eOperator may be measured
-    expect   is given the pieces that will be measured, before they are
+    expect   is given the pieces that will be measured, before they are, and what each may save
     """
 
     costs: OperatorCosts
@@ -75,7 +75,7 @@ class Runtime:
     refutation: Refutation | None = None
     finders: Sequence[Finder] = ()
     kernels: Callable[[], bool] = lambda: True
-    expect: Callable[[Sequence[Piece]], None] = lambda pieces: None
+    expect: Callable[[Mapping[Piece, float]], None] = lambda pieces: None
 
 
 class Strategy(Protocol):
