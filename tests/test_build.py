@@ -104,10 +104,11 @@ def test_large_weights_stand_outside_and_come_back(tmp_path: Path) -> None:
     model.graph.initializer[0].doc_string = "of great weight"
     model.graph.initializer[0].metadata_props.add(key="a", value="b")
     model.graph.initializer.append(numpy_helper.from_array(np.zeros(3, np.float32), "small"))
+    model.graph.node.append(helper.make_node("Softmax", ["y"], ["z"], axis=-1))
     build = Build.of(model, tmp_path)
     assert isinstance(build.model, Path) and build.size < 1000 < LARGE * LARGE * 4 < build.whole_size
     assert len(_outside(tmp_path)) == 1
-    assert build.proto() == model
+    assert build.proto() == model and build.proto().ByteSize() == model.ByteSize()
     light = build.proto(weights=False)
     assert [t.data_location for t in light.graph.initializer] == [TensorProto.EXTERNAL, TensorProto.DEFAULT]
     again = pickle.loads(pickle.dumps(build))

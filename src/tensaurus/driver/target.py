@@ -26,7 +26,7 @@ from tensaurus.driver.options import AUTO, Options
 from tensaurus.driver.original import Original as Given
 from tensaurus.driver.time_limit import TimeLimit
 from tensaurus.equivalence.answers import Answers
-from tensaurus.equivalence.baseline import run
+from tensaurus.equivalence.baseline import PERTURBED, run
 from tensaurus.equivalence.chain import refutation
 from tensaurus.equivalence.given import given_inputs
 from tensaurus.equivalence.inputs import require_ranges
@@ -49,7 +49,7 @@ from tensaurus.search.strategies import Effort, Runtime
 __all__ = ["Target"]
 
 PIECES = 1 << 26  # bytes of models of pieces that are kept
-TRYING = 40  # times a run of the original, that trying an equal program takes, about; and three times to load
+TRYING = 40  # times a run of the original, that trying an equal program takes, about, beside loading
 LEARNING = 0.05  # of the time limit: where the first run of the reference takes longer, it counts
 
 
@@ -184,26 +184,25 @@ class Target:
         """The largest error of an equal program on the inputs that are timed, beside what is allowed."""
         threads, limit, shapes = self.machine.threads, self.options.run_limit, self.options.shapes or {}
         time = self.limit
-        if time is not None and monotonic() + 3 * time.load + TRYING * time.run > time.deadline:
+        needed = (3 + PERTURBED) * time.load + TRYING * time.run if time is not None else 0.0
+        if time is not None and monotonic() + needed > time.deadline:
             return inf
         try:
             with Reference(threads, limit, self.answers) as reference:
                 exact = reference.run(self.source, self.feeds, shapes)
             model = Model.read(self.source, shapes, self._folder)
-            moved_by_one = [] if model.large else [model.perturbed(0, (), self._folder)]
-            models = [self.source, *moved_by_one, self.standard(program)]
-            results = []
-            for seed, build in enumerate(models):
-                moved = 0 < seed < len(models) - 1
-                with tried(build, self.backend, threads=threads, limit=limit) as worker:
-                    results.append(run(worker, perturbed_feed(self.feeds, 0) if moved else self.feeds))
+            with tried(self.source, self.backend, threads=threads, limit=limit) as worker:
+                originals = list(map(Original, exact, run(worker, self.feeds)))
+                for seed in () if model.large else range(PERTURBED):
+                    with temporary() as folder:
+                        worker.compile(model.perturbed(seed, (), folder))
+                    copies = run(worker, perturbed_feed(self.feeds, seed))
+                    for one, copy in zip(originals, copies, strict=True):
+                        one.add(copy)
+                worker.compile(self.standard(program))
+                found = run(worker, self.feeds)
         except (TensaurusError, MemoryError):
             return inf
-        own, *beside, found = results
-        originals = list(map(Original, exact, own))
-        for copies in beside:
-            for one, copy in zip(originals, copies, strict=True):
-                one.add(copy)
         return max((o.judge(y).worst for o, y in zip(originals, found, strict=True)), default=0.0)
 
     @property

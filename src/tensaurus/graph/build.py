@@ -99,7 +99,8 @@ class Build:
             from tensaurus.graph.frame import tensors_of
 
             for tensor in tensors_of(model):  # as it was before its elements were put outside
-                if tensor.data_location == onnx.TensorProto.DEFAULT:
+                # to clear a field of what is not there would make it
+                if tensor.HasField("data_location") and tensor.data_location == onnx.TensorProto.DEFAULT:
                     tensor.ClearField("data_location")
         return model
 
