@@ -90,12 +90,14 @@ def test_what_renames_nothing_is_optimized_once(monkeypatch: pytest.MonkeyPatch)
         return optimized(build, level)
 
     monkeypatch.setattr(onnxruntime, "_optimized", counted)
+    monkeypatch.setattr(onnxruntime, "_known", {})
     product = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Relu", ["p"], ["y"])]
     raw = model(product, [info("x", [2, 3])], [info("y", [2, 4])], {"w": floats(3, 4)})
     found = onnxruntime.BACKEND.kernels(raw)
     assert sorted(map(sorted, found)) == [["p"], ["y"]] and len(levels) == 1
     onnxruntime.BACKEND.kernels(CONVOLUTION)
     assert len(levels) == 3  # blocked layouts are explained by the graph before
+    assert onnxruntime.BACKEND.kernels(raw) == found and len(levels) == 3  # it is known now
 
 
 def test_conversions_are_charged_to_those_who_ask_for_them() -> None:
