@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from math import inf, isclose
+from math import ceil, inf, isclose
 from pathlib import Path
 from time import monotonic
 from typing import Any
