@@ -120,8 +120,9 @@ class Generated:
         """These will be measured next, in this order, and may save so much."""
         made = [gain if piece.generated else 0.0 for piece, gain in pieces.items()]
         worth = sorted((gain for gain in made if gain > 0), reverse=True)
-        self.waiting = sum(before < MOST * sum(worth) for before in accumulate([0.0, *worth[:-1]]))
-        self.share = min(1 / FEWEST, max(0.0, made[0]) / sum(worth)) if worth else 0.0
+        whole = sum(worth)
+        self.waiting = sum(before < MOST * whole for before in accumulate([0.0, *worth[:-1]]))
+        self.share = min(1 / FEWEST, max(0.0, made[0]) / whole) if worth else 0.0
 
     def _each(self) -> float:
         """Seconds to tune one; 0 where the time is over."""

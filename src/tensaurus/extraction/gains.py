@@ -18,12 +18,13 @@ def gains(problem: Problem, chosen: Choice, sure: Sequence[bool]) -> dict[int, f
     In its place the cheapest tree of sure ones would stand, as far as the program has not computed that
     already: all that it costs is saved where there is no such tree.
     """
+    unsure = {group: number for group, number in chosen.items() if not sure[number]}
+    if not unsure:
+        return {}
     costs = [cost if known else inf for cost, known in zip(problem.costs, sure, strict=True)]
     trees = greedy(replace(problem, costs=costs).possible())
     found: dict[int, float] = {}
-    for group, number in chosen.items():
-        if sure[number]:
-            continue
+    for group, number in unsure.items():
         found[number] = -problem.costs[number] if group in trees else problem.costs[number]
         waiting, seen = [group] if group in trees else [], {group}
         while waiting:

@@ -20,7 +20,10 @@ LEAST = 1 << 20  # bytes of a tensor that stands outside
 
 
 class Weights:
-    """The files of one folder, each named by what it holds; models that read them must lie there, too."""
+    """The files of one folder, each named by what it holds; models that read them must lie there, too.
+
+    They stay as long as the folder.
+    """
 
     def __init__(self, folder: Path):
         self._folder = folder
