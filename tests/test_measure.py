@@ -23,7 +23,7 @@ from tensaurus import backends, child, signals
 from tensaurus.cost import roofline
 from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine, busy_seconds, default_threads
-from tensaurus.cost.measure import Contender, Stopwatch, Timing, choose, compare, ratio
+from tensaurus.cost.measure import Contender, Stopwatch, Timing, compare, ratio
 from tensaurus.cost.peaks import Peaks
 from tensaurus.cost.roofline import Roofline
 from tensaurus.cost.worker import Worker, WorkerError
@@ -237,12 +237,6 @@ def test_stopwatch_survives_hangs_and_deaths() -> None:
         assert watch.measure(ENDLESS, FEEDS) is None
         assert watch.failure is not None and "SIGKILL" in watch.failure
         assert watch.measure(ONE, FEEDS) is not None
-
-
-def test_choose() -> None:
-    assert choose(ONE, FEEDS, 1, rounds=2, seconds=0.02) in backends.installed()
-    with pytest.raises(backends.BackendError, match="no backend runs the model: onnxruntime: "):
-        choose(Build(b"junk"), FEEDS, 1)
 
 
 SCRIPT = """

@@ -154,11 +154,14 @@ class Contest:
             return _Entrant(name, backend, source, True, str(error))
         if result.summary.ended_by == "interrupt":  # what it would have found is not known
             raise KeyboardInterrupt
+        runtime = result.summary.backend
+        if runtime != backend:
+            name = f"tensaurus on {runtime} ({backend})"
         if not result.rewrites:
-            return _Entrant(name, backend, source, True, "unchanged")
+            return _Entrant(name, runtime, source, True, "unchanged")
         kept = folder / backend
         kept.mkdir()
-        return _Entrant(name, backend, Build.of(result.model, kept, result.libraries), True)
+        return _Entrant(name, runtime, Build.of(result.model, kept, result.libraries), True)
 
     def _measured(
         self, subject: Subject, entrants: Sequence[_Entrant], feeds: Mapping[str, Array], needs: Demand

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -13,14 +15,15 @@ import onnx
 from tensaurus import signals
 from tensaurus.cost.machine import Machine
 from tensaurus.driver.contenders import contenders
-from tensaurus.driver.options import DEFAULTS, Options
+from tensaurus.driver.options import AUTO, DEFAULTS, Options
 from tensaurus.driver.original import Original
 from tensaurus.driver.result import Result
+from tensaurus.driver.runtimes import on_fastest_runtime
 from tensaurus.driver.target import Target
 from tensaurus.errors import naming
 from tensaurus.report.progress import NoProgress, Progress
 from tensaurus.rules.own import own_rules
-from tensaurus.rules.rule import library
+from tensaurus.rules.rule import Rule, library
 from tensaurus.search.model import ModelSearch
 from tensaurus.search.strategies import STRATEGIES
 
@@ -48,10 +51,21 @@ def optimize(
     if options.rules:
         progress.phase("verifying the rules")
         rules += own_rules(map(Path, options.rules), rules, options.allow_unproved, progress.note)
-    with naming(original.name), ExitStack() as stack:
+    with naming(original.name):
         if original.unfit:
             progress.note(f"{original.unfit}: the model stays as it is")
             return Result.unchanged(original, options.first, Machine.here(options.threads), original.unfit)
+        optimized = partial(_optimized, original, rules, progress)
+        if options.backend == AUTO:
+            return on_fastest_runtime(original, options, progress, start, optimized)
+        return optimized(options, start)
+
+
+def _optimized(
+    original: Original, rules: Sequence[Rule], progress: Progress, options: Options, start: float
+) -> Result:
+    """On one backend, in a run whose time began at `start`."""
+    with ExitStack() as stack:
         target = stack.enter_context(Target(original, options, rules, progress, start))
         stack.enter_context(signals.keeping())
         progress.phase("searching")

@@ -45,7 +45,7 @@ def bench(
     ] = None,
     ours: Annotated[
         str | None,
-        typer.Option(metavar="NAME,...", help="What to optimize for; default: every peer that can be."),
+        typer.Option(metavar="NAME,...", help="To optimize for, or auto; default: every peer that can be."),
     ] = None,
     against: Annotated[
         list[Path] | None,
@@ -91,6 +91,7 @@ def bench(
     if words:
         from tensaurus import backends
         from tensaurus.contest import Contest, setting_here
+        from tensaurus.driver.options import AUTO
         from tensaurus.graph.model_file import load_model
         from tensaurus.report.progress import progress_on
         from tensaurus.zoo.selection import select
@@ -102,9 +103,10 @@ def bench(
         goals = [n for n in names if backends.find(n).target] if ours is None else _listed(ours)
         if not names:
             raise TensaurusError("--peers names nobody", remedy=f"For example: --peers {backends.peers()[0]}")
-        for name in (*names, *goals):
+        fixed = [name for name in goals if name != AUTO]
+        for name in (*names, *fixed):
             backends.require(name)
-        if strange := [name for name in goals if not backends.find(name).target]:
+        if strange := [name for name in fixed if not backends.find(name).target]:
             raise TensaurusError(f"--ours {strange[0]}: nothing can be optimized for it")
         if resume:
             had = {record.model for record in earlier}

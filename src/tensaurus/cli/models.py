@@ -37,7 +37,8 @@ def optimize(
     range_: Ranges = None,
     inputs: InputsFile = None,
     backend: Annotated[
-        str, typer.Option(metavar="NAME", help="onnxruntime, openvino, or auto: the faster of them.")
+        str,
+        typer.Option(metavar="NAME", help="onnxruntime, openvino, or auto: that with the fastest result."),
     ] = "onnxruntime",
     threads: Threads = None,
     time_limit: Annotated[

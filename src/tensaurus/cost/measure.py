@@ -11,8 +11,7 @@ from types import TracebackType
 
 import numpy as np
 
-from tensaurus import backends
-from tensaurus.backends import Array, BackendError
+from tensaurus.backends import Array
 from tensaurus.cost.worker import DISTURBED, REPEATS, Round, Worker, WorkerError
 from tensaurus.graph.build import Build
 
@@ -22,7 +21,6 @@ __all__ = [
     "Ratio",
     "Stopwatch",
     "Timing",
-    "choose",
     "compare",
     "in_turns",
     "ratio",
@@ -133,41 +131,6 @@ def refusal(contender: Contender, feeds: Mapping[str, Array], threads: int) -> s
         except WorkerError as error:
             return str(error)
     return None
-
-
-def choose(
-    build: Build,
-    feeds: Mapping[str, Array],
-    threads: int,
-    *,
-    rounds: int = 4,
-    seconds: float = 0.1,
-    timeout: float = 300.0,
-) -> str:
-    """Name of the installed runtime that runs the model fastest, of those that are targets.
-
-    Raises BackendError, with each one's reason, where none runs it.
-    """
-    names: list[str] = []
-    workers: list[Worker] = []
-    refusals: list[str] = []
-    with ExitStack() as stack:
-        for name in backends.targets():
-            worker = stack.enter_context(Worker(name, threads=threads, timeout=timeout))
-            try:
-                warm_up(worker, build, feeds, seconds)
-            except WorkerError as error:
-                refusals.append(str(error))
-                worker.close()
-            else:
-                names.append(name)
-                workers.append(worker)
-        if not workers:
-            reasons = "; ".join(refusals) or "none is installed"
-            raise BackendError(f"no backend runs the model: {reasons}")
-        if len(workers) == 1:
-            return names[0]
-        return min(in_turns(names, workers, rounds, seconds), key=lambda timing: timing.median).name
 
 
 def warm_up(worker: Worker, build: Build, feeds: Mapping[str, Array], seconds: float) -> None:

@@ -28,7 +28,7 @@ from tensaurus.graph.piece import Piece
 if TYPE_CHECKING:
     from tensaurus.tuning.kernels import Kernels
 
-__all__ = ["Generated"]
+__all__ = ["Generated", "absent"]
 
 TUNED = 0.7  # of the search's time, until which kernels are tuned: then programs of them are run as a whole
 SHARE = 0.7  # of the time for tuning, for the kernels that are waiting: others come after them
@@ -37,6 +37,19 @@ LEAST = 0.6  # seconds that a kernel is tuned for, where it is
 FEWEST = 4  # kernels that the time should be enough for, however few are waiting
 MOST = 0.8  # of what all kernels that are waiting may save: it should be enough for those that save this
 COUNT = 60  # kernels where no time limits them
+
+
+def absent(options: Options, backend: str) -> str:
+    """Why no kernels are generated for a backend, for people to read; "" where some are."""
+    if not options.custom_ops:
+        return "--no-custom-ops"
+    if not backends.find(backend).libraries:
+        return f"{backend} loads no libraries"
+    if find_spec("halide") is None:
+        return "halide is not installed (pip install 'tensaurus[kernels]')"
+    if compiler() is None:
+        return "there is no C compiler (pip install 'tensaurus[compiler]')"
+    return ""
 
 
 @dataclass
@@ -64,14 +77,8 @@ class Generated:
     @classmethod
     def here(cls, options: Options, backend: str, machine: Machine, database: Database) -> Generated:
         """Of this run; none where the backend loads no libraries, or what makes them is not installed."""
-        if not options.custom_ops:
-            return cls(without="--no-custom-ops")
-        if not backends.find(backend).libraries:
-            return cls(without=f"{backend} loads no libraries")
-        if find_spec("halide") is None:
-            return cls(without="halide is not installed (pip install 'tensaurus[kernels]')")
-        if compiler() is None:
-            return cls(without="there is no C compiler (pip install 'tensaurus[compiler]')")
+        if reason := absent(options, backend):
+            return cls(without=reason)
         from tensaurus.tuning.kernels import Kernels
         from tensaurus.tuning.tune import Tuner
 

@@ -27,7 +27,7 @@ class Options:
     shapes      fixes sizes of inputs, {name: sizes}
     ranges      values of integer inputs, {name: (lowest, highest)}; else 0 and 1
     inputs      the caller's own, {name: array} or an .npz file: timed on, and compared on beside made-up ones
-    backend     onnxruntime, openvino, or auto: the faster of those installed
+    backend     onnxruntime, openvino, or auto: that of those installed on which the result is fastest
     threads     that compute; by default, the cores that this process may use
     time_limit  seconds for all of it, where `steps` does not limit the search; checks are not cut short
     steps       of the search at most, in place of a time

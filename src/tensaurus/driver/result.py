@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
 from pathlib import Path
@@ -45,7 +45,7 @@ class Result:
 
     @classmethod
     def unchanged(cls, original: Original, backend: str, machine: Machine, reason: str) -> Result:
-        """The model itself, which nothing can be measured of."""
+        """The model itself, and why; nothing is measured."""
         equality = Equality(0.0, 0.0, True, f"unchanged: {reason}")
         summary = replace(_unmeasured(original, backend, machine), equivalence=equality)
         return cls(_labelled(original.model, summary), summary, original.libraries)
@@ -89,6 +89,18 @@ class Result:
             tuned=target.kernels.tuned,
         )
         return cls(_labelled(model, summary), summary, winner.build.libraries)
+
+    def compared(self, before: float, after: float, times: Mapping[str, float]) -> Result:
+        """The result with figures of a comparison of runtimes: seconds of the original on the fastest of
+        them, of the result, and of all that were compared."""
+        summary = replace(
+            self.summary,
+            original_ms=before * 1e3,
+            optimized_ms=after * 1e3,
+            speedup=before / after,
+            runtimes_ms={name: seconds * 1e3 for name, seconds in times.items()},
+        )
+        return replace(self, model=_labelled(self.model, summary), summary=summary)
 
     @property
     def speedup(self) -> float:

@@ -15,14 +15,14 @@ from typing import Self
 from tensaurus import backends
 from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
-from tensaurus.cost.measure import Stopwatch, choose
+from tensaurus.cost.measure import Stopwatch
 from tensaurus.cost.observe import Observation, Observer
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.roofline import Roofline
 from tensaurus.cost.worker import tried
 from tensaurus.driver.accuracy import Accuracy
 from tensaurus.driver.generated import Generated
-from tensaurus.driver.options import AUTO, Options
+from tensaurus.driver.options import Options
 from tensaurus.driver.original import Original as Given
 from tensaurus.driver.time_limit import TimeLimit
 from tensaurus.equivalence.answers import Answers
@@ -135,9 +135,6 @@ class Target:
         if words:
             self.progress.note(f"no sizes were given for every input; timed with {words}")
         self.backend = options.backend
-        if options.backend == AUTO:
-            self.backend = choose(self.source, self.feeds, threads)
-            self.progress.note(f"{self.backend} is the fastest backend here")
         if self.limit is not None:
             self.limit.reference, self.limit.lanes = self._reference()
 

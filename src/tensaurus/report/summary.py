@@ -81,7 +81,9 @@ class Summary:
 
     predicted_ms is what the search expected of the result before it was run, original_predicted_ms what it
     expected of the original, from operators measured alone; found_ms is of each search's fastest program,
-    before it was checked; constants_mb what the result keeps of constants.
+    before it was checked; constants_mb what the result keeps of constants.  Where several runtimes were
+    compared, the original's time is that of the fastest, runtimes_ms has all: the original's by the
+    runtime's name, and the result's for it.
 
     compiler is what made the kernels, and what they may use of the processor; no_kernels is why there could
     be none, dropped why some eOperators had none; tuned how many were tuned in this run.
@@ -110,6 +112,7 @@ class Summary:
     original_predicted_ms: float = math.nan
     found_ms: dict[str, float] = field(default_factory=dict)
     constants_mb: float = math.nan
+    runtimes_ms: dict[str, float] = field(default_factory=dict)
     kernels: tuple[AppliedKernel, ...] = ()
     compiler: str = ""
     no_kernels: str = ""
@@ -155,6 +158,9 @@ class Summary:
         lines.add_row("backend", Text(f"{_versioned(self.backend, self.versions)}, {threads}"))
         lines.add_row("time", self._gain())
         lines.add_row("equality", self.equivalence.render())
+        if self.runtimes_ms:
+            listed = ", ".join(f"{name} {ms:.3f} ms" for name, ms in self.runtimes_ms.items())
+            lines.add_row("runtimes", listed)
         if self.replay:
             lines.add_row("replay", Text(self.replay))
         lines.add_row("operators", self._operators())

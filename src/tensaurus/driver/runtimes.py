@@ -1,0 +1,151 @@
+"""Of several runtimes the one with the fastest result: the optimizer runs for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+from time import monotonic
+
+from tensaurus import backends, signals
+from tensaurus.backends import Array, BackendError
+from tensaurus.cost.database import Database
+from tensaurus.cost.machine import Machine
+from tensaurus.cost.measure import Contender, refusal
+from tensaurus.cost.whole import AGAIN, SECONDS, contest_times
+from tensaurus.driver.generated import absent
+from tensaurus.driver.options import Options
+from tensaurus.driver.original import Original
+from tensaurus.driver.result import Result
+from tensaurus.equivalence.given import given_inputs
+from tensaurus.equivalence.inputs import require_ranges
+from tensaurus.equivalence.sample import sample_feeds
+from tensaurus.graph.build import Build
+from tensaurus.report.progress import Progress
+from tensaurus.scratch import temporary
+
+__all__ = ["on_fastest_runtime"]
+
+HOPELESS = 4.0  # times the fastest runtime's time for the original: no result is expected to make up for it
+GENERATED = 3.0  # times as long the search goes on for a runtime that loads kernels, which take time to tune
+COMPARED = 0.1  # of the time limit, kept for comparing the runtimes
+TURNS = 60  # of contenders in these comparisons, about
+
+Optimized = Callable[[Options, float], Result]
+"""A run for one runtime, which begins at a time of `time.monotonic`."""
+
+
+def on_fastest_runtime(
+    original: Original, options: Options, progress: Progress, start: float, optimized: Optimized
+) -> Result:
+    """The result that is fastest on its runtime and faster than the original is on any; else the original.
+
+    Raises BackendError, with each runtime's reason, where none of those that are installed runs the model.
+    """
+    with ExitStack() as stack:
+        folder = stack.enter_context(temporary())
+        contest = _Contest.of(original, options, progress, start, folder)
+        names = contest.running()
+        if len(names) == 1:
+            progress.note(f"{names[0]} alone of the runtimes here runs it")
+            return optimized(replace(options, backend=names[0]), start)
+        progress.phase("comparing the runtimes")
+        times = dict(zip(names, contest.times([(name, contest.source) for name in names]), strict=True))
+        names.sort(key=lambda name: times[name])
+        fastest = names[0]
+        stack.enter_context(signals.keeping(armed=False))
+        hopeful = [name for name in names if times[name] <= HOPELESS * times[fastest]]
+        results = contest.results(hopeful, optimized)
+        builds = {name: _build(result, folder / name) for name, result in results.items() if result.rewrites}
+        progress.phase("comparing the runtimes")
+        if builds:
+            base, *taken = contest.times([(fastest, contest.source), *builds.items()])
+            rates = {name: seconds / base for name, seconds in zip(builds, taken, strict=True)}
+            times |= {f"tensaurus on {name}": rate * times[fastest] for name, rate in rates.items()}
+            progress.note(", ".join(f"{name} {seconds * 1e3:.3g} ms" for name, seconds in times.items()))
+            best = min(rates, key=lambda name: rates[name])
+            before, after = contest.times([(fastest, contest.source), (best, builds[best])], AGAIN)
+            if rates[best] < 1 and after < before:
+                return results[best].compared(before, after, times)
+        reason = f"no result is faster than {fastest} with the model as it is"
+        unchanged = Result.unchanged(original, fastest, contest.machine, reason)
+        return unchanged.compared(times[fastest], times[fastest], times)
+
+
+def _build(result: Result, folder: Path) -> Build:
+    folder.mkdir()
+    return Build.of(result.model, folder, result.libraries)
+
+
+@dataclass(frozen=True)
+class _Contest:
+    """The model on the installed runtimes, with the inputs that are timed."""
+
+    source: Build
+    feeds: dict[str, Array]
+    options: Options
+    progress: Progress
+    start: float
+    machine: Machine
+
+    @classmethod
+    def of(
+        cls, original: Original, options: Options, progress: Progress, start: float, folder: Path
+    ) -> _Contest:
+        """Raises TensaurusError where the model runs on no inputs."""
+        machine, shapes, ranges = Machine.here(options.threads), options.shapes or {}, options.ranges
+        require_ranges(original.model, ranges or {})
+        source = Build.of(original.model, folder, original.libraries)
+        given = given_inputs(options.inputs, original.model, shapes)
+        feeds, _, _ = sample_feeds(
+            original.model,
+            shapes,
+            options.seed,
+            source,
+            options.first,
+            machine.threads,
+            ranges,
+            options.run_limit,
+            given,
+        )
+        return cls(source, feeds, options, progress, start, machine)
+
+    def running(self) -> list[str]:
+        """Names of the runtimes that run the model."""
+        reasons = dict[str, str | None]()
+        for name in backends.targets():
+            reasons[name] = refusal(Contender(name, name, self.source), self.feeds, self.machine.threads)
+        refused = [f"{name}: {reason}" for name, reason in reasons.items() if reason is not None]
+        if len(refused) == len(reasons):
+            raise BackendError(f"no backend runs the model: {'; '.join(refused) or 'none is installed'}")
+        for words in refused:
+            self.progress.note(f"it does not run on {words}")
+        return [name for name, reason in reasons.items() if reason is None]
+
+    def times(self, entries: Sequence[tuple[str, Build]], purpose: str = "") -> list[float]:
+        """Seconds of one run of each on its runtime, in turns."""
+        options, end, turn = self.options, inf, SECONDS
+        if options.steps is None:
+            end = self.start + options.time_limit
+            turn = min(SECONDS, max(0.02, COMPARED * options.time_limit / TURNS))
+        with Database(options.database) as records:
+            return contest_times(
+                entries, self.feeds, self.machine, records, purpose=purpose, seconds=turn, deadline=end
+            )
+
+    def results(self, names: Sequence[str], optimized: Optimized) -> dict[str, Result]:
+        """Of each runtime; an interrupt in one of them ends the search for all."""
+        options, results = self.options, dict[str, Result]()
+        parts = {name: 1.0 if absent(options, name) else GENERATED for name in names}
+        for name in names:
+            now = monotonic()
+            left = max(0.0, self.start + (1 - COMPARED) * options.time_limit - now)
+            self.progress.note(f"optimizing for {name}")
+            share = parts[name] / sum(parts.values())
+            results[name] = optimized(replace(options, backend=name, time_limit=share * left), now)
+            del parts[name]
+            if results[name].summary.ended_by == "interrupt":
+                break
+        return results

@@ -1,0 +1,210 @@
+"""Of several runtimes the one with the fastest result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tensaurus import backends
+from tensaurus.cost.database import Database
+from tensaurus.cost.machine import Machine
+from tensaurus.cost.whole import AGAIN, contest_times
+from tensaurus.driver import runtimes
+from tensaurus.driver.options import Options
+from tensaurus.driver.original import Original
+from tensaurus.driver.result import Result
+from tensaurus.driver.runtimes import on_fastest_runtime
+from tensaurus.graph.build import Build
+from tensaurus.optimize import optimize
+from tensaurus.report.progress import NoProgress
+from tensaurus.report.summary import METADATA_KEY, AppliedRule, Summary
+
+A, B, C = "onnxruntime", "openvino", "reference"  # stand for three runtimes
+MACHINE = Machine.here(1)
+
+
+class Notes(NoProgress):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def model(operators: Sequence[str] = ("Relu",)) -> onnx.ModelProto:
+    names = ["x", *(f"t{k}" for k in range(len(operators) - 1)), "y"]
+    nodes = [helper.make_node(op, [a], [b]) for op, a, b in zip(operators, names, names[1:], strict=False)]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 8]) for name in "xy")
+    opset = [helper.make_opsetid("", 17)]
+    return helper.make_model(helper.make_graph(nodes, "g", [x], [y]), opset_imports=opset, ir_version=8)
+
+
+class Bench:
+    """Runtimes whose times are given, and an optimizer whose results are."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        before: dict[str, float],
+        after: dict[str, float],
+        again: dict[str, float] | None = None,
+        refused: dict[str, str] | None = None,
+        ended_by: str = "saturated",
+    ):
+        self.before, self.after, self.again, self.ended_by = before, after, again or {}, ended_by
+        self.asked: list[Options] = []
+        self.said = Notes()
+        refusals = refused or {}
+        monkeypatch.setattr(backends, "targets", lambda: sorted({*before, *refusals}))
+        monkeypatch.setattr(runtimes, "refusal", lambda entry, feeds, threads: refusals.get(entry.backend))
+        monkeypatch.setattr(runtimes, "contest_times", self.times)
+        self.original = Original.read(model(), Options())
+
+    def times(
+        self, entries: list[tuple[str, Build]], *rest: object, purpose: str = "", **turn: object
+    ) -> list[float]:
+        source = entries[0][1]
+        known = self.after | (self.again if purpose else {})
+        return [(self.before if build is source else known)[name] for name, build in entries]
+
+    def optimized(self, options: Options, start: float) -> Result:
+        self.asked.append(options)
+        result = Result.unchanged(self.original, options.backend, MACHINE, "")
+        rewrites = (AppliedRule("a", "proof", 1),) if options.backend in self.after else ()
+        summary = replace(result.summary, rewrites=rewrites, ended_by=self.ended_by)
+        changed = model(["Relu", "Relu"]) if rewrites else result.model
+        return replace(result, model=changed, summary=summary)
+
+    def run(self, tmp_path: Path, **options: object) -> Result:
+        given = Options(backend="auto", threads=1, database=tmp_path / "db.sqlite", **options)  # type: ignore[arg-type]
+        return on_fastest_runtime(self.original, given, self.said, monotonic(), self.optimized)
+
+
+def test_the_fastest_result_is_taken_not_that_of_the_fastest_original(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bench = Bench(monkeypatch, {A: 3.0, B: 2.0}, {A: 1.0, B: 1.5})
+    result = bench.run(tmp_path)
+    summary = result.summary
+    assert summary.backend == A and result.rewrites
+    assert (summary.original_ms, summary.optimized_ms, summary.speedup) == (2000.0, 1000.0, 2.0)
+    assert summary.runtimes_ms == {
+        A: 3000.0, B: 2000.0, f"tensaurus on {A}": 1000.0, f"tensaurus on {B}": 1500.0
+    }  # fmt: skip
+    assert [options.backend for options in bench.asked] == [B, A]
+    (entry,) = (e for e in result.model.metadata_props if e.key == METADATA_KEY)
+    assert Summary.from_json(entry.value).runtimes_ms == summary.runtimes_ms
+
+
+@pytest.mark.parametrize(
+    ("after", "again"),
+    [({}, {}), ({A: 2.5}, {}), ({A: 1.0}, {A: 2.1}), ({A: 2.0}, {})],
+    ids=["nothing found", "slower than another runtime", "slower when measured again", "as fast"],
+)
+def test_what_is_not_faster_than_the_original_anywhere_is_not_returned(
+    after: dict[str, float], again: dict[str, float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bench = Bench(monkeypatch, {A: 3.0, B: 2.0}, after, again)
+    result = bench.run(tmp_path)
+    assert result.summary.backend == B and not result.rewrites and result.speedup == 1
+    assert [node.op_type for node in result.model.graph.node] == ["Relu"]
+    assert result.summary.original_ms == 2000
+
+
+def test_a_runtime_that_refuses_the_model_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bench = Bench(monkeypatch, {A: 3.0, B: 2.0}, {A: 1.0}, refused={C: "no such operator"})
+    assert bench.run(tmp_path).summary.backend == A
+    assert any("does not run on reference: no such operator" in note for note in bench.said.notes)
+    alone = Bench(monkeypatch, {A: 3.0}, {A: 1.0}, refused={B: "no such operator"})
+    assert alone.run(tmp_path).rewrites and [options.backend for options in alone.asked] == [A]
+    nobody = Bench(monkeypatch, {}, {}, refused={A: "no", B: "never"})
+    with pytest.raises(backends.BackendError, match="runs the model: onnxruntime: no; openvino: never"):
+        nobody.run(tmp_path)
+
+
+def test_a_runtime_far_behind_is_not_optimized_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    bench = Bench(monkeypatch, {A: 3.0, B: 2.0, C: 9.0}, {A: 1.0, C: 0.5})
+    assert bench.run(tmp_path).summary.backend == A
+    assert C not in [options.backend for options in bench.asked]
+
+
+def test_an_interrupt_ends_the_search_for_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    bench = Bench(monkeypatch, {A: 3.0, B: 2.0}, {A: 1.0, B: 1.5}, ended_by="interrupt")
+    assert bench.run(tmp_path).summary.backend == B and len(bench.asked) == 1
+
+
+@pytest.mark.parametrize("custom_ops", [False, True])
+def test_the_time_is_shared(custom_ops: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(runtimes, "absent", lambda options, name: "" if custom_ops and name == A else "none")
+    bench = Bench(monkeypatch, {A: 3.0, B: 2.0}, {})
+    bench.run(tmp_path, time_limit=100.0)
+    shares = {options.backend: options.time_limit for options in bench.asked}
+    searched = 100 * (1 - runtimes.COMPARED)  # results come at once here: what is left goes to the last
+    assert shares[B] == pytest.approx(searched / (1 + runtimes.GENERATED if custom_ops else 2), rel=0.05)
+    assert shares[A] == pytest.approx(searched, rel=0.05)
+
+
+def test_comparisons_across_runtimes_are_kept_apart_from_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    builds = [Build(model(ops).SerializeToString()) for ops in (["Relu"], ["Relu", "Relu"])]
+    feeds = {"x": np.zeros((4, 8), np.float32)}
+    with Database(tmp_path / "db.sqlite") as database:
+        def ask(*entries: tuple[str, Build], purpose: str = "") -> list[float]:
+            return contest_times(
+                entries, feeds, MACHINE, database, purpose=purpose, seconds=0.01, deadline=monotonic()
+            )  # fmt: skip
+
+        other = next((name for name in backends.targets() if name != A), None)
+        first = ask((A, builds[0]), (A, builds[1]))
+        again = ask((A, builds[0]), (A, builds[1]), purpose=AGAIN)
+        across = ask((other, builds[0]), (A, builds[1])) if other else []
+        monkeypatch.setattr("tensaurus.cost.whole.compare", None)  # all of it is known now
+        assert ask((A, builds[0]), (A, builds[1])) == first
+        assert ask((A, builds[0]), (A, builds[1]), purpose=AGAIN) == again
+        if other:
+            assert ask((other, builds[0]), (A, builds[1])) == across
+            with pytest.raises(TypeError):
+                ask((A, builds[1]), (other, builds[0]))
+
+
+def test_auto_as_a_whole(tmp_path: Path) -> None:
+    """A batch norm after a convolution folds on every runtime; what is returned is right on its own."""
+    rng = np.random.default_rng(0)
+    shapes = {"w": (8, 8, 3, 3), "s": (8,), "b": (8,), "m": (8,), "v": (8,)}
+    weights = {name: np.abs(rng.standard_normal(shape)).astype(np.float32) for name, shape in shapes.items()}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1] * 4),
+        helper.make_node("BatchNormalization", ["c", "s", "b", "m", "v"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8, 24, 24]) for name in "xy")
+    tensors = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    opset = [helper.make_opsetid("", 17)]
+    graph = helper.make_graph(nodes, "g", [x], [y], tensors)
+    proto = helper.make_model(graph, opset_imports=opset, ir_version=8)
+    options = Options(
+        backend="auto", steps=4, nodes=200, threads=1, custom_ops=False, database=tmp_path / "db.sqlite"
+    )
+    results: list[Result] = []
+    known, more = -1, 0
+    while known != more:  # until there is nothing new to measure
+        known = more
+        results.append(optimize(proto, options))
+        with Database(tmp_path / "db.sqlite") as records:
+            more = len(records.all())
+    result = results[-1]
+    assert set(result.summary.runtimes_ms) >= set(backends.targets())
+    assert result.summary.backend in backends.targets() and result.speedup >= 1
+    feeds = {"x": rng.standard_normal((1, 8, 24, 24)).astype(np.float32)}
+    (expected,) = backends.find(A).compile(Build(proto.SerializeToString()), threads=1).run(None, feeds)
+    np.testing.assert_allclose(result.session().run(None, feeds)[0], expected, rtol=1e-4, atol=1e-4)
+    assert optimize(proto, options).model.SerializeToString() == result.model.SerializeToString()
