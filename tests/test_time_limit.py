@@ -96,3 +96,12 @@ def test_what_a_check_took_is_what_the_next_one_is_expected_to_take(clock: Clock
     assert limit.check == 30.0 and limit.another
     clock.now += 9.0
     assert not limit.another  # one more would be ready too late
+
+
+def test_people_are_told_where_the_search_has_less_than_it_needs(clock: Clock) -> None:
+    """Where what comes after the search is foreseen to take more than it may, the limit is too short."""
+    enough = TimeLimit(100.0, clock(), load=0.5, run=0.1, reference=0.2, lanes=2)
+    assert enough.short == "" and enough.deadline == enough.end - enough.check - MEASURED * 100
+    slow = TimeLimit(100.0, clock(), load=0.5, run=0.2, reference=3.0, lanes=2)
+    assert slow.deadline == pytest.approx(slow.start + SEARCHED * 100)
+    assert f"{slow.check + MEASURED * 100:.0f} s" in slow.short and "100 s" in slow.short

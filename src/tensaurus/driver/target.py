@@ -137,6 +137,8 @@ class Target:
         self.backend = options.backend
         if self.limit is not None:
             self.limit.reference, self.limit.lanes = self._reference()
+            if self.limit.short:
+                self.progress.note(self.limit.short)
 
     def _reference(self) -> tuple[float, int]:
         """Seconds of one run of the float64 reference, whose answer is kept for the check, and how many run

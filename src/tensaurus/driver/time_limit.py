@@ -59,11 +59,25 @@ class TimeLimit:
         return models * (self.load + (1 + FEWEST) * max(self.turn, self.run))
 
     @property
+    def _after(self) -> float:
+        """Seconds that measuring twice and checking take, about."""
+        return self.check + max(MEASURED * self.seconds, 2 * self.measuring(2))
+
+    @property
     def deadline(self) -> float:
         """Of the search: what comes after it is kept for measuring twice and checking."""
-        measured = max(MEASURED * self.seconds, 2 * self.measuring(2))
-        kept = min(self.check + measured, (1 - SEARCHED) * self.seconds)
+        kept = min(self._after, (1 - SEARCHED) * self.seconds)
         return max(self.end - kept, monotonic() + SEARCHED * self.seconds)
+
+    @property
+    def short(self) -> str:
+        """What people are told where the limit leaves the search less than it needs; "" where it does not."""
+        if self._after <= (1 - SEARCHED) * self.seconds:
+            return ""
+        return (
+            f"measuring and checking a result of this size take about {self._after:.0f} s, so that of"
+            f" {self.seconds:g} s little is left to search: a longer --time-limit helps"
+        )
 
     @property
     def first(self) -> float:
