@@ -259,14 +259,17 @@ def interval(size: Any) -> tuple[Size | None, Size | None]:
 
 
 def _without_remainder(size: Any) -> tuple[Any, Any, Size] | None:
-    """(m, k, rest) where size = m * (t % k) + rest: a remainder is bounded as one, not term by term."""
+    """(m, k, rest) where size = m * (t % k) + rest, of fewer terms: a remainder is bounded as one.
+
+    So is t - t // 2, which is t % 2 + t // 2.
+    """
     floors = {a for factors, _ in terms_of(size) for a in factors if isinstance(a, Floor)}
     for factors, coefficient in terms_of(size):
         inside = [a for a in factors if isinstance(a, Floor)]
         for top, bottom in _dividends(inside[0], floors) if len(inside) == 1 else ():
             (below, scale), *more = terms_of(bottom)
             shared = None if more else without(without(factors, (inside[0],)) or (), below)
-            if shared is None or coefficient % scale != 0:
+            if shared is None:
                 continue
             m = make({shared: -(coefficient // scale)})
             rest = plus(size, times(times(-1, m), plus(top, times(times(-1, bottom), inside[0]))))

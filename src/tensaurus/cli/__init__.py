@@ -1,6 +1,7 @@
 """The command line: `tensaurus COMMAND`, or `python -m tensaurus COMMAND`."""
 
 import tensaurus.cli.bench
+import tensaurus.cli.derive
 import tensaurus.cli.extract
 import tensaurus.cli.library
 import tensaurus.cli.models  # noqa: F401 (each module's commands are registered as it is imported)

@@ -104,6 +104,11 @@ class OperatorCosts:
         seconds = self._stored(self._text(piece))
         return None if seconds == inf and self._runs(piece) else seconds
 
+    def alone(self, node: Node) -> float | None:
+        """Seconds of an operator, where they were measured and it runs."""
+        known = self.known(Piece.of(node))
+        return None if known == inf else known
+
     def _written(self, piece: Piece) -> bool:
         """Whether a model can say it: at unknown sizes ONNX has no operators for some expressions."""
         found = self._exported.get(piece.root)

@@ -102,15 +102,10 @@ class Generated:
     def finders(self, costs: OperatorCosts, accuracy: Accuracy) -> tuple[Finder, ...]:
         """What proposes eOperators, those first that promise most by what is known of the operators; of fast
         algorithms those that the accuracy admits."""
-
-        def seconds(node: Node) -> float | None:
-            known = costs.known(Piece.of(node))
-            return None if known == inf else known
-
         if self._kernels is None:
             return ()
         bilinear = Bilinear(costs.roofline, accuracy.allows)
-        return bilinear, Fuse(seconds, costs.roofline, variants=bilinear.variants)
+        return bilinear, Fuse(costs.alone, costs.roofline, variants=bilinear.variants)
 
     def more(self) -> bool:
         """Whether one more eOperator may be measured: where it has a kernel, that is tuned before."""

@@ -20,6 +20,7 @@ from tensaurus.cost.observe import Observation, Observer
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.roofline import Roofline
 from tensaurus.cost.worker import tried
+from tensaurus.derive.finder import Derive
 from tensaurus.driver.accuracy import Accuracy
 from tensaurus.driver.generated import Generated
 from tensaurus.driver.options import Options
@@ -50,6 +51,7 @@ __all__ = ["Target"]
 
 PIECES = 1 << 26  # bytes of models of pieces that are kept
 TRYING = 40  # times a run of the original, that trying an equal program takes, about, beside loading
+DERIVED = 0.1  # of the search's time, for derivations
 LEARNING = 0.05  # of the time limit: where the first run of the reference takes longer, it counts
 
 
@@ -213,13 +215,20 @@ class Target:
     def runtime(self) -> Runtime:
         """What a search can ask."""
         checked = refutation if os.environ.get("CHECK") == "1" else None
-        finders = (*self.options.finders, *self.kernels.finders(self.costs, self.accuracy))
+        finders = (*self.options.finders, *self.kernels.finders(self.costs, self.accuracy), self._derive)
         if self.effort.deadline is not None:
             self.kernels.until(self.effort.deadline)
         kernels = self.kernels
         return Runtime(
             self.costs, self._fused, self._observed, checked, finders, kernels.more, kernels.expect
         )
+
+    @property
+    def _derive(self) -> Derive:
+        """What derives the operators that take longer than their arithmetic should."""
+        time = self.effort.deadline
+        budget = inf if time is None else DERIVED * (time - monotonic())
+        return Derive(self.costs.alone, self.costs.roofline, budget=budget)
 
     def _whole(self, program: Program) -> bool:
         """Whether it is a model: the body of an If is none of its own."""

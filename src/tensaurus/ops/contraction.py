@@ -16,6 +16,7 @@ from tensaurus.ops.elementwise import aligned, broadcast_shape
     "MatMul",
     examples=[
         "f32[3,4] f32[4,5]",
+        "f32[2,3,4] f32[2,4,5]",
         "f32[2,3,4] f32[4,5]",
         "f32[3,4] f32[2,4,5]",
         "f32[2,1,3,4] f32[5,4,1]",

@@ -1,0 +1,117 @@
+"""The finder: what the linear parts of the programs that are known to be good are derived to.
+
+A part is an operator that adds up products, with what only moves elements around it (EINNET, section 6.3:
+programs are split at what is not linear).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from math import inf
+from time import monotonic
+
+from tensaurus.algebra.analysis import multiply_adds
+from tensaurus.algebra.expr import Read
+from tensaurus.cost.demand import number_of, scopes_of
+from tensaurus.cost.roofline import ONE_CORE, Roofline
+from tensaurus.derive.equation import equation
+from tensaurus.derive.search import REACHED, Search, derived
+from tensaurus.derive.state import INTENSE, intensity
+from tensaurus.egraph.egraph import EGraph
+from tensaurus.egraph.finder import Proposal
+from tensaurus.graph.node import Node, source
+from tensaurus.graph.piece import Piece
+from tensaurus.ops import TensorType, Untypable
+from tensaurus.rules.equation import Equation
+
+__all__ = ["Derive"]
+
+FORMS = 3  # of one part, that are proposed
+STATES = 60  # of the search for one part
+GAIN = 0.8  # of a part's time, that a form should take at most
+
+
+@dataclass
+class Derive:
+    """Derivations of the e-graph's programs, as a `Finder`: those that should gain most first.
+
+    seconds   what an operator takes; None where it is not known
+    roofline  the machine's
+    states    of the search for one part, at most
+    budget    seconds for all searches
+    """
+
+    seconds: Callable[[Node], float | None] = lambda node: None
+    roofline: Roofline = ONE_CORE
+    states: int = STATES
+    budget: float = inf
+    _known: dict[Node, tuple[tuple[float, Equation], ...]] = field(default_factory=dict, repr=False)
+
+    def __call__(self, graph: EGraph, room: int) -> Iterator[Proposal]:
+        """What parts are equal to, in about so many e-nodes."""
+        nodes = dict.fromkeys(node for program in graph.programs for node in program.active)
+        parts = [(piece, now) for node in nodes if (piece := part(node)) and (now := self._now(piece))]
+        parts.sort(key=lambda each: -each[1])
+        found = [(gain, piece, form) for piece, now in parts for gain, form in self._of(piece, now)]
+        found.sort(key=lambda each: -each[0])
+        for _, piece, form in islice(found, max(room // 4, 0)):
+            yield Proposal(form, tuple(map(graph.adopt, piece.leaves)))
+
+    def _now(self, piece: Piece) -> float:
+        """What the part takes, where an operator of the runtime may be expected to take less; else 0."""
+        times = [self.seconds(node) for node in piece.inner]
+        now = sum(filter(None, times))
+        least = 2 * number_of(multiply_adds(scopes_of(piece.root)[0])) * self.roofline.operation / REACHED
+        return now if None not in times and GAIN * now > least else 0.0
+
+    def _of(self, piece: Piece, now: float) -> tuple[tuple[float, Equation], ...]:
+        """Forms over leaves x0, x1, ... with the seconds that each should save."""
+        names = {leaf: source(f"x{k}", leaf.types[0]) for k, leaf in enumerate(piece.leaves)}
+        form = piece.over(names)
+        if form not in self._known and self.budget > 0:
+            began = monotonic()
+            search = Search(self.roofline, states=self.states, deadline=began + self.budget)
+            self._known[form] = tuple(self._searched(form, tuple(names.values()), search, now))
+            self.budget -= monotonic() - began
+        return self._known.get(form, ())
+
+    def _searched(
+        self, form: Node, leaves: tuple[Node, ...], search: Search, now: float
+    ) -> Iterator[tuple[float, Equation]]:
+        made = 0
+        for one in derived(form, leaves, search):
+            if one.seconds > GAIN * now or made == FORMS:
+                return
+            try:
+                found = equation(form, leaves, one)
+            except Untypable:
+                continue
+            if found is not None:
+                made += 1
+                yield now - one.seconds, found
+
+
+def part(node: Node) -> Piece | None:
+    """The operator, if it adds up products, with those that only move elements in front of it."""
+    (scope,) = scopes_of(node) if len(scopes_of(node)) == 1 else (None,)
+    kind = node.types[0]
+    if scope is None or not isinstance(kind, TensorType) or not kind.static or intensity(scope) < INTENSE:
+        return None
+    if not all(isinstance(a.types[0], TensorType) and a.types[0].static for a in node.args if a is not None):
+        return None
+    leaves = dict.fromkeys(arg for arg in node.args if arg is not None)
+    while (moving := next((leaf for leaf in leaves if _moves(leaf)), None)) is not None:
+        del leaves[moving]
+        leaves |= dict.fromkeys(arg for arg in moving.args if arg is not None)
+    return Piece(node, tuple(leaves))
+
+
+def _moves(node: Node) -> bool:
+    """Whether it only moves elements of one tensor."""
+    if node.static or len(node.types) != 1 or sum(arg is not None for arg in node.args) != 1:
+        return False
+    found = scopes_of(node)
+    return len(found) == 1 and isinstance(found[0].body, Read)
+

@@ -1,0 +1,151 @@
+"""A state of a derivation: an expression over its inputs and over operators that parts of it became."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tensaurus.algebra.analysis import flops
+from tensaurus.algebra.expr import Read, Scope, Source, Tensor
+from tensaurus.algebra.field import Reals
+from tensaurus.algebra.identity import ByIdentity
+from tensaurus.algebra.intern import fingerprint, interned
+from tensaurus.algebra.interpret import interpret
+from tensaurus.algebra.size import Size, polynomial, product
+from tensaurus.algebra.walk import Rewriting, reads, replace_tensors, scopes, tensors
+from tensaurus.cost.demand import number_of
+from tensaurus.derive.instantiation import Matched
+from tensaurus.derive.merging import read_through
+from tensaurus.derive.step import Step, replaced
+from tensaurus.graph.node import Node, apply, constant
+from tensaurus.ops import Untypable
+from tensaurus.ops.eop import eop
+
+__all__ = ["INTENSE", "Move", "State", "intensity", "node_of"]
+
+INTENSE = 4.0  # operations for each element that is moved: less is bound by memory (EINNET, section 5)
+
+
+@dataclass(frozen=True)
+class Move:
+    """How a state came about: by which rule, where in the expression."""
+
+    rule: str
+    where: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.rule} ({self.where})"
+
+
+@dataclass(frozen=True)
+class State:
+    """`scope` reads tensors, which are the nodes that `nodes` has for them; `moves` led to it."""
+
+    scope: Scope
+    nodes: tuple[tuple[Tensor, Node], ...]
+    moves: tuple[Move, ...] = ()
+    before: State | None = None
+
+    @cached_property
+    def key(self) -> tuple[Any, ...]:
+        """The same of states that are equal in form."""
+        return fingerprint(self.scope), tuple(node for _, node in self.nodes)
+
+    @cached_property
+    def stages(self) -> tuple[Scope, ...]:
+        """The scope and those nested in it, readers first."""
+        return scopes(self.scope)
+
+    def intense(self, least: float = INTENSE) -> tuple[Scope, ...]:
+        """Those that arithmetic bounds, the innermost first."""
+        return tuple(s for s in reversed(self.stages) if intensity(s) >= least)
+
+    @cached_property
+    def node(self) -> Node:
+        """It as a program.  Raises Untypable."""
+        return node_of(self.scope, dict(self.nodes))
+
+    def stepped(self, stage: Scope, step: Step) -> State:
+        """The state in which a stage became something else."""
+        scope = step.scope if stage is self.scope else replaced(self.scope, {stage: step.scope})
+        return State(read_through(scope), self.nodes, (*self.moves, Move(step.rule, step.where)), self)
+
+    def generated(self, stage: Scope) -> State | None:
+        """The state in which a stage is an eOperator of its own; None where that cannot be typed."""
+        try:
+            node = node_of(stage, dict(self.nodes))
+        except Untypable:
+            return None
+        indices = tuple(map(polynomial, stage.axes))
+        return self._read(stage, node, "eOperator generation", indices)
+
+    def _read(self, stage: Scope, node: Node, rule: str, indices: tuple[Size, ...]) -> State:
+        """The state in which a stage is read from the output of a node."""
+        made = next((x for x, old in self.nodes if old is node), None)
+        made = made or Tensor(f"y{len(self.nodes)}", node.tensor.shape, node.tensor.dtype)
+        state = self.stepped(stage, Step(rule, str(node.op), Scope(stage.axes, Read(made, indices))))
+        return State(state.scope, tuple({**dict(self.nodes), made: node}.items()), state.moves, self)
+
+    def matched(self, stage: Scope, found: Matched) -> State | None:
+        """The state in which a stage is read from an operator's output; None where that cannot be typed."""
+        nodes = dict(self.nodes)
+        try:
+            args = [node_of(read_through(operand), nodes) for operand in found.operands]
+            node = apply(found.operator.op, args, found.attrs)
+        except Untypable:
+            return None
+        shape = node.tensor.shape
+        if len(shape) != len(found.shape) or not all(
+            isinstance(n, int) and n >= wanted for n, wanted in zip(shape, found.shape, strict=True)
+        ):
+            return None
+        return self._read(stage, node, "operator matching", found.indices)
+
+
+def node_of(scope: Scope, nodes: dict[Tensor, Node]) -> Node:
+    """An expression over nodes as one: the node itself, where it is read as it is, or an eOperator.
+
+    Raises Untypable.
+    """
+    body = scope.body
+    if isinstance(body, Read) and isinstance(body.source, Tensor) and _whole(scope, body):
+        return nodes[body.source]
+    used = tensors(scope)
+    if not used:
+        return constant(interpret(scope, {}, Reals()).astype(np.float32))
+    names: dict[Tensor, Source] = {x: Tensor(f"x{k}", x.shape, x.dtype) for k, x in enumerate(used)}
+    return apply(eop, [nodes[x] for x in used], {"scope": interned(replace_tensors(scope, names))})
+
+
+def _whole(scope: Scope, body: Read) -> bool:
+    """Whether it is what it reads."""
+    pairs = zip(body.indices, scope.axes, strict=False)
+    alike = body.source.shape == scope.shape and body.outside is None
+    return alike and all(index == polynomial(a) or (index == 0 and a.extent == 1) for index, a in pairs)
+
+
+def intensity(scope: Scope) -> float:
+    """Operations for each element that is read or written, those of nested scopes not counted."""
+    if scope not in _intensities:
+        _intensities[scope] = _intensity(scope)
+    return _intensities[scope]
+
+
+_intensities: ByIdentity[float] = ByIdentity()
+
+
+def _intensity(scope: Scope) -> float:
+    sources = {id(read.source): read.source for read in reads(scope)}.values()
+    moved = number_of(product(scope.shape)) + sum(number_of(product(s.shape)) for s in sources)
+    return number_of(flops(_Apart().scope(scope))) / max(1, moved)
+
+
+class _Apart(Rewriting):
+    """Nested scopes as tensors."""
+
+    def source(self, source: Source) -> Source:
+        return Tensor("nested", source.shape) if isinstance(source, Scope) else source

@@ -1,0 +1,390 @@
+"""Derivations: every rule keeps what an expression is, and what the papers found is found again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import prod
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from random_scopes import Everything
+
+from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select, Tensor, axis
+from tensaurus.algebra.field import Field, Reals
+from tensaurus.algebra.intern import interned
+from tensaurus.algebra.interpret import interpret
+from tensaurus.algebra.prime import Prime
+from tensaurus.algebra.size import interval, polynomial
+from tensaurus.algebra.text import show
+from tensaurus.algebra.walk import scopes, tensors
+from tensaurus.derive import boundary, merging, substitution, summation
+from tensaurus.derive.equation import equation
+from tensaurus.derive.finder import Derive, part
+from tensaurus.derive.operators import Window, operators
+from tensaurus.derive.search import Derived, Search, derived
+from tensaurus.derive.step import Rule, Step
+from tensaurus.derive.text import derivation
+from tensaurus.egraph.egraph import EGraph
+from tensaurus.egraph.finder import find_all
+from tensaurus.equivalence.chain import refutation
+from tensaurus.graph.node import Node, apply, source
+from tensaurus.graph.piece import Piece
+from tensaurus.graph.program import Program
+from tensaurus.ops import TensorType, registry
+from tensaurus.rules.evidence import Derived as Following
+
+RULES: dict[str, Rule] = {
+    "split": summation.split,
+    "sum divided": summation.divided,
+    "collapsed": summation.collapsed,
+    "sheared": substitution.sheared,
+    "traversal divided": substitution.divided,
+    "merged": merging.merged,
+    "tightened": boundary.tightened,
+    "read through": lambda scope: iter([Step("read through", "", merging.read_through(scope))]),
+}
+
+
+class Sums:
+    """Random sums of products with strides, dilations, edges, guards, remainders and nested scopes."""
+
+    def __init__(self, seed: int):
+        self.rng = Random(seed)
+        self.count = 0
+
+    def scope(self, depth: int = 2) -> Scope:
+        rng = self.rng
+        axes = tuple(axis(rng.choice((1, 2, 3, 4, 5)), "i") for _ in range(rng.randint(1, 3)))
+        taps = tuple(axis(rng.choice((1, 2, 2, 3, 4)), "r") for _ in range(rng.randint(0, 3)))
+        body: Body = self.read(axes + taps, depth)
+        for _ in range(rng.choice((0, 1, 1, 2))):
+            body = Call("mul", (body, self.read(axes + taps, depth)))
+        if rng.random() < 0.4:
+            body = Select((self.guard(axes + taps),), body, Const(0))
+        monoid = rng.choice(("sum", "sum", "sum", "sum", "max"))
+        if taps:
+            body = Reduce(monoid, taps, body)
+        if rng.random() < 0.3:
+            body = Call(rng.choice(("add", "mul", "max")), (body, self.read(axes, 0)))
+        return Scope(axes, body)
+
+    def guard(self, axes: Sequence[Any]) -> Any:
+        rng = self.rng
+        form = self.form(axes)
+        if rng.random() < 0.5:
+            step = rng.choice((2, 3))
+            return (form // step) * step - form  # no remainder
+        return form + rng.randint(-3, 1)
+
+    def form(self, axes: Sequence[Any]) -> Any:
+        rng = self.rng
+        chosen = rng.sample(list(axes), min(len(axes), rng.choice((1, 1, 2, 2, 3))))
+        form = polynomial(rng.randint(-2, 1))
+        for a in chosen:
+            form = form + polynomial(a) * rng.choice((1, 1, 1, 2, 3, -1))
+        return form
+
+    def read(self, axes: Sequence[Any], depth: int) -> Read:
+        rng = self.rng
+        indices, shape = [], []
+        for _ in range(rng.randint(1, 3)):
+            index: Any = self.form(axes) if rng.random() < 0.6 else polynomial(rng.choice(axes))
+            if rng.random() < 0.15:
+                index = index // 2
+            low, high = interval(index)
+            assert isinstance(low, int) and isinstance(high, int)
+            indices.append(index - min(low, rng.choice((0, 0, low))))
+            shape.append(max(1, high - low + rng.choice((-1, 0, 1, 1))))
+        inside = all(
+            interval(i)[0] >= 0 and interval(i)[1] < n  # type: ignore[operator]
+            for i, n in zip(indices, shape, strict=True)
+        )
+        outside = None if inside else Const(0)
+        if depth and rng.random() < 0.4:
+            inner = self.scope(depth - 1)
+            places = [polynomial(rng.choice(axes)) + rng.randint(-1, 1) for _ in inner.shape]
+            return Read(inner, tuple(places), Const(rng.choice((0, 0, 1))))
+        self.count += 1
+        return Read(Tensor(f"x{self.count}", tuple(shape)), tuple(indices), outside)
+
+
+def values_of(scope: Scope, field: Field, seed: int) -> dict[Tensor, Any]:
+    rng = np.random.default_rng(seed)
+    return {x: field.random(x.shape, rng) for x in tensors(scope)}  # type: ignore[arg-type]
+
+
+def equal(first: Scope, second: Scope, seed: int = 0) -> bool:
+    field = Prime(seed)
+    given = values_of(first, field, seed)
+    return bool(np.array_equal(interpret(first, given, field), interpret(second, given, field)))
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_keeps_the_values_of_sums_of_products(name: str) -> None:
+    """Exactly, over GF(p); and the rule applies often enough to say so."""
+    applied = 0
+    for seed in range(600):
+        if applied > 150:
+            break
+        whole = interned(Sums(seed).scope())
+        for stage in scopes(whole):
+            for step in RULES[name](stage):
+                applied += 1
+                assert step.scope.shape == stage.shape
+                assert equal(stage, step.scope, seed), (seed, step.rule, step.where)
+    assert applied > 20
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_keeps_the_values_of_any_expression(name: str) -> None:
+    """Literal tables, indices that are read, casts, several types: what a rule does not know it leaves."""
+    for seed in range(60):
+        whole = interned(Everything(seed, division=False).scope(3))
+        field, rng = Reals(), np.random.default_rng(seed)
+        given = {
+            x: rng.integers(0, 3, x.shape).astype("int64" if "int" in x.dtype else float)  # type: ignore[arg-type]
+            for x in tensors(whole)
+        }
+        for stage in scopes(whole):
+            for step in RULES[name](stage):
+                found, wanted = (interpret(s, given, field) for s in (step.scope, stage))
+                np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9)
+
+
+# --------------------------------------------------------------------------------- what is found
+
+
+def tensor(name: str, *shape: int) -> Node:
+    return source(name, TensorType("float32", shape))
+
+
+def call(op: str, *shapes: tuple[int, ...], **attrs: Any) -> Node:
+    return apply(registry[op], [tensor(f"x{k}", *shape) for k, shape in enumerate(shapes)], attrs)
+
+
+def made_by(one: Derived) -> list[Node]:
+    """The operators that parts of it became."""
+    return [node for _, node in one.state.nodes if node.args and str(node.op) != "eop"]
+
+
+def copied(node: Node, leaves: Sequence[Node]) -> float:
+    """Elements of the operator's arguments over those of the leaves."""
+    own = sum(prod(arg.tensor.shape) for arg in node.args if arg is not None)  # type: ignore[arg-type]
+    return float(own / sum(prod(leaf.tensor.shape) for leaf in leaves))  # type: ignore[arg-type]
+
+
+def sums_of(one: Derived) -> int:
+    """How many elements of operators' outputs an element of the result adds up."""
+    node = one.state.node
+    body = node.attribute("scope").body if str(node.op) == "eop" else None
+    return prod(a.extent for a in body.axes) if isinstance(body, Reduce) else 1  # type: ignore[misc]
+
+
+Claim = Callable[[Derived, Sequence[Node]], bool]
+
+
+def matmul_and_offsets(one: Derived, leaves: Sequence[Node]) -> bool:
+    """Every element is multiplied as it is, and the products are added with offsets (figure 3b)."""
+    made, taps = made_by(one), prod(leaves[1].tensor.shape[2:])  # type: ignore[arg-type]
+    plain = len(made) == 1 and str(made[0].op) == "MatMul" and copied(made[0], leaves) == 1
+    return plain and sums_of(one) == taps
+
+
+def im2col(one: Derived, leaves: Sequence[Node]) -> bool:
+    """One product of patches (figure 3c)."""
+    made = made_by(one)
+    plain = len(made) == 1 and str(made[0].op) == "MatMul"
+    return plain and copied(made[0], leaves) > 1 and sums_of(one) == 1
+
+
+def smaller_convolutions(one: Derived, leaves: Sequence[Node]) -> bool:
+    """Convolutions of fewer taps, added up."""
+    made = made_by(one)
+    taps = [prod(node.args[1].tensor.shape[2:]) for node in made if str(node.op) == "Conv"]  # type: ignore
+    return len(made) == len(taps) == 1 and 1 < taps[0] < prod(leaves[1].tensor.shape[2:]) and sums_of(one) > 1  # type: ignore
+
+
+def kernel_of(*sizes: int) -> Claim:
+    """A convolution with a kernel of these sizes and more channels of its output (figure 6)."""
+
+    def claim(one: Derived, leaves: Sequence[Node]) -> bool:
+        made = made_by(one)
+        return len(made) == 1 and str(made[0].op) == "Conv" and made[0].args[1].tensor.shape[2:] == sizes  # type: ignore
+
+    return claim
+
+
+def plain_convolution(one: Derived, leaves: Sequence[Node]) -> bool:
+    """Without dilation, of rearranged data: nothing is added up afterwards."""
+    made = made_by(one)
+    plain = len(made) == 1 and str(made[0].op) == "Conv" and set(made[0].attribute("dilations")) == {1}
+    return plain and sums_of(one) == 1 and copied(made[0], leaves) < 2
+
+
+def phases(one: Derived, leaves: Sequence[Node]) -> bool:
+    """Of a transposed convolution: no zero is multiplied, and every output is one element of one product."""
+    made = made_by(one)
+    work = sum(prod(n.tensor.shape) * prod(n.args[1].tensor.shape) for n in made)  # type: ignore
+    return len(made) == 1 and sums_of(one) == 1 and work > 0 and len(one.state.stages) == 1
+
+
+def selective_sum(one: Derived, leaves: Sequence[Node]) -> bool:
+    """Of a transposed convolution: one product of all elements, of which those that meet are added."""
+    made = made_by(one)
+    plain = len(made) == 1 and str(made[0].op) == "MatMul" and copied(made[0], leaves) <= 1.001
+    return plain and sums_of(one) > 1
+
+
+def draw(seed: int) -> tuple[Random, int, int, int, int]:
+    rng = Random(seed)
+    return rng, rng.choice((1, 2)), rng.choice((4, 6, 8)), rng.choice((5, 6, 8)), rng.choice((5, 6, 7, 9))
+
+
+def convolution(seed: int, kernel: tuple[int, int], dilation: int = 1, stride: int = 1) -> Node:
+    rng, n, c, f, size = draw(seed)
+    shape = [size + dilation * (k - 1) for k in kernel]
+    pads = tuple(rng.randint(0, 2) for _ in range(4))
+    return call(
+        "Conv", (n, c, *shape), (f, c, *kernel), pads=pads, strides=(stride,) * 2, dilations=(dilation,) * 2
+    )
+
+
+def transposed(seed: int) -> Node:
+    rng, n, c, f, size = draw(seed)
+    step, taps = rng.choice(((2, 2), (2, 3), (2, 4), (3, 3)))
+    shapes = (n, c, size, size - 1), (c, f, taps, taps)
+    return call("ConvTranspose", *shapes, strides=(step, step), pads=(1, 0, 0, 1))
+
+
+GUIDED = Search(states=40, intense=2.0)  # sizes are small here
+BREADTH_FIRST = replace(GUIDED, states=80, guided=False)
+CASES: dict[str, tuple[Callable[[int], Node], Claim, Search]] = {
+    "Conv3x3 as MatMul and OffsetReduce": (lambda s: convolution(s, (3, 3)), matmul_and_offsets, GUIDED),
+    "im2col": (lambda s: convolution(s, (3, 2)), im2col, Search(states=1)),
+    "Conv3x3 as smaller ones": (lambda s: convolution(s, (3, 3)), smaller_convolutions, GUIDED),
+    "strided Conv as MatMul of patches": (lambda s: convolution(s, (3, 3), stride=2), im2col, GUIDED),
+    "Conv5x5 as Conv3x3": (lambda s: convolution(s, (5, 5)), kernel_of(3, 3), replace(GUIDED, states=170)),
+    "dilated Conv as plain": (lambda s: convolution(s, (3, 3), 2 + s % 2), plain_convolution, GUIDED),
+    "ConvTranspose in phases": (transposed, phases, GUIDED),
+    "ConvTranspose as MatMul and selective sum": (transposed, selective_sum, BREADTH_FIRST),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_the_paper_found_is_found(name: str) -> None:
+    """At random sizes, pads, strides and dilations; what is found is the operator, over GF(p)."""
+    build, claim, search = CASES[name]
+    node = build(len(name))
+    leaves = tuple(arg for arg in node.args if arg is not None)
+    found = derived(node, leaves, search)
+    matching = [one for one in found if claim(one, leaves)]
+    assert matching, str(node.types[0])
+    made = equation(node, leaves, matching[0])
+    assert made is not None and isinstance(made.evidence, Following)
+    assert refutation(made) is None
+    lines = list(derivation(Piece.of(node), matching[:1], search))
+    assert any("its expression" in line for line in lines)
+    assert len(lines) > 2 * len(made.evidence.steps)
+
+
+def test_wrong_steps_are_refuted() -> None:
+    """A derivation is as right as its steps: one with another offset is refuted, by itself and as a whole."""
+    node = convolution(3, (3, 3))
+    leaves = tuple(arg for arg in node.args if arg is not None)
+    one = next(d for d in derived(node, leaves, Search(states=1, intense=2.0)) if made_by(d))
+    body = one.state.scope.body
+    assert isinstance(body, Read)
+    last = len(body.indices) - 1
+    indices = (*body.indices[:last], body.indices[last] - 1)
+    moved = Scope(one.state.scope.axes, Read(body.source, indices, Const(0)))
+    wrong = Derived(replace(one.state, scope=interned(moved)), one.seconds)
+    made = equation(node, leaves, wrong)
+    assert made is not None and refutation(made) is not None
+
+
+# --------------------------------------------------------------------------------- operators
+
+
+def test_what_operators_are_is_read_from_their_declarations() -> None:
+    """Which iterators there are, and what each number of the attributes decides."""
+    found = {(str(o), len(o.windows), frozenset(o.groups)): o for o in operators()}
+    m, n, k, b = (True, False, True), (False, True, True), (True, True, False), (True, True, True)
+    assert {("MatMul", 0, frozenset({m, n, k})), ("MatMul", 0, frozenset({b, m, n, k}))} <= found.keys()
+    for rank in (1, 2, 3):
+        conv = found["Conv", rank, frozenset({m, n, k})]
+        roles = {(name, place): (role.quantity, role.of) for (name, place), role in conv.roles.items()}
+        for place, window in enumerate(conv.windows):
+            assert roles["strides", place] == ("stride", window)
+            assert roles["dilations", place] == ("dilation", window)
+            assert roles["pads", place] == ("begin", window)
+            assert roles["pads", rank + place] == ("end", window)
+    grouped = found["Conv", 2, frozenset({b, m, n, k})]
+    role = grouped.roles["group", None]
+    assert role.quantity == "extent" and role.of == grouped.groups[b]
+    assert all(isinstance(d, Window) for d in grouped.operands[0][2:])
+
+
+def test_pooling_is_a_convolution() -> None:
+    """A sum of single elements is one of products with ones."""
+    node = call(
+        "AveragePool",
+        (1, 3, 9, 8),
+        kernel_shape=(3, 2),
+        strides=(2, 1),
+        pads=(1, 0, 1, 1),
+        count_include_pad=1,
+    )
+    found = derived(node, (node.args[0],), Search(states=8, intense=0.5))
+    convs = [one for one in found if [str(n.op) for n in made_by(one)] == ["Conv"]]
+    made = equation(node, (node.args[0],), convs[0])
+    assert made is not None and refutation(made) is None
+    assert np.all(made_by(convs[0])[0].args[1].attribute("data").array == 1)
+
+
+@pytest.mark.parametrize("dilation", [1, 3])
+def test_a_banded_product_is_one_without_dilation_by_reordering(dilation: int) -> None:
+    """Dilated G2BMM as plain G2BMM (EINNET, table 3), by layout alone."""
+    b, m, w, k = 2, 12, 2, 8
+    row = f"i + {dilation}*j - {dilation * w}"
+    scope = f"L[b:{b}, i:{m}, j:{2 * w + 1}](sum[r:{k}](mul(x0[b, i, r], x1[b, {row}, r] | 0)))"
+    node = apply(registry["eop"], [tensor("q", b, m, k), tensor("k", b, m, k)], {"scope": scope})
+    found = derived(node, tuple(node.args), Search(states=6, intense=1.0))  # type: ignore[arg-type]
+    texts = [show(n.attribute("scope")) for one in found for _, n in one.state.nodes if str(n.op) == "eop"]
+    plain = [t for t in texts if f"{dilation}*" not in t and "sum[" in t]
+    assert plain if dilation > 1 else True
+    for one in found[:3]:
+        made = equation(node, tuple(node.args), one)  # type: ignore[arg-type]
+        assert made is None or refutation(made) is None
+
+
+# --------------------------------------------------------------------------------- in the e-graph
+
+
+def test_the_finder_proposes_what_should_be_faster_than_what_stands_there() -> None:
+    """A strided transposed convolution, which runtimes are slow at; not a convolution at the peak."""
+    slow = call("ConvTranspose", (1, 32, 14, 14), (32, 32, 4, 4), strides=(2, 2), pads=(1, 1, 1, 1))
+    fast = call("Conv", (1, 32, 28, 28), (32, 32, 3, 3), pads=(1, 1, 1, 1))
+    for node, taken, expected in ((slow, 1e-2, True), (fast, 1e-6, False), (slow, None, False)):
+        finder = Derive(lambda node, taken=taken: taken, states=30)  # type: ignore[misc]
+        graph = EGraph()
+        root = graph.adopt(node)
+        graph.rebuild()
+        graph.programs = [Program((*node.args,), (("y", node),))]  # type: ignore[arg-type]
+        merged = find_all(graph, [finder], 1000)
+        assert (merged > 0) is expected
+        if expected:
+            assert len(graph.members[graph.find(root)]) > 1
+
+
+def test_a_part_takes_in_what_only_moves_elements() -> None:
+    x, w = tensor("x", 1, 32, 8, 8), tensor("w", 64, 32)
+    flat = apply(registry["Reshape"], [x], {"shape": (1, 32, 64)})
+    turned = apply(registry["Transpose"], [flat], {"perm": (0, 2, 1)})
+    other = apply(registry["Transpose"], [w], {"perm": (1, 0)})
+    product = apply(registry["MatMul"], [turned, other])
+    found = part(product)
+    assert found is not None and set(found.leaves) == {x, w}
+    assert part(turned) is None
