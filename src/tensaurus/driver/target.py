@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from math import inf
@@ -13,27 +13,25 @@ from types import TracebackType
 from typing import Self
 
 from tensaurus import backends
+from tensaurus.backends import Array
 from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.measure import Stopwatch
 from tensaurus.cost.observe import Observation, Observer
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.roofline import Roofline
-from tensaurus.cost.worker import tried
 from tensaurus.derive.finder import Derive
 from tensaurus.driver.accuracy import Accuracy
 from tensaurus.driver.generated import Generated
 from tensaurus.driver.options import Options
 from tensaurus.driver.original import Original as Given
 from tensaurus.driver.time_limit import TimeLimit
+from tensaurus.driver.trial import Trial
 from tensaurus.equivalence.answers import Answers
-from tensaurus.equivalence.baseline import PERTURBED, run
+from tensaurus.equivalence.baseline import PERTURBED
 from tensaurus.equivalence.chain import refutation
 from tensaurus.equivalence.given import given_inputs
 from tensaurus.equivalence.inputs import require_ranges
-from tensaurus.equivalence.judge import Original
-from tensaurus.equivalence.model import Model
-from tensaurus.equivalence.perturbation import perturbed_feed
 from tensaurus.equivalence.reference import Reference
 from tensaurus.equivalence.sample import sample_feeds, symbol_sizes
 from tensaurus.errors import TensaurusError
@@ -182,29 +180,27 @@ class Target:
         return Accuracy(self.options.accuracy, program, self.costs.roofline, self._error, note)
 
     def _error(self, program: Program) -> float:
-        """The largest error of an equal program on the inputs that are timed, beside what is allowed."""
-        threads, limit, shapes = self.machine.threads, self.options.run_limit, self.options.shapes or {}
-        time = self.limit
-        needed = (3 + PERTURBED) * time.load + TRYING * time.run if time is not None else 0.0
-        if time is not None and monotonic() + needed > time.deadline:
-            return inf
-        try:
-            with Reference(threads, limit, self.answers) as reference:
-                exact = reference.run(self.source, self.feeds, shapes)
-            model = Model.read(self.source, shapes, self._folder)
-            with tried(self.source, self.backend, threads=threads, limit=limit) as worker:
-                originals = list(map(Original, exact, run(worker, self.feeds)))
-                for seed in () if model.large else range(PERTURBED):
-                    with temporary() as folder:
-                        worker.compile(model.perturbed(seed, (), folder))
-                    copies = run(worker, perturbed_feed(self.feeds, seed))
-                    for one, copy in zip(originals, copies, strict=True):
-                        one.add(copy)
-                worker.compile(self.standard(program))
-                found = run(worker, self.feeds)
-        except (TensaurusError, MemoryError):
-            return inf
-        return max((o.judge(y).worst for o, y in zip(originals, found, strict=True)), default=0.0)
+        """The largest error of an equal program, infinite where there is no time to tell."""
+        time, options = self.limit, self.options
+        trial = Trial(
+            self.original.model,
+            self.source,
+            self.feeds,
+            options.shapes or {},
+            self.backend,
+            self.machine.threads,
+            options.run_limit,
+            self.answers,
+            self._folder,
+        )
+        feeds: list[Mapping[str, Array]] = [self.feeds]
+        if time is not None:
+            more = trial.edges(options.ranges or {}, options.seed)
+            left, each = time.deadline - monotonic() - (3 + PERTURBED) * time.load, TRYING * time.run
+            if each > left:
+                return inf
+            feeds += more if each + len(more) * (each + time.reference) <= left else []
+        return trial.error(self.standard(program), feeds)
 
     @property
     def _times_weights(self) -> int:

@@ -1,0 +1,77 @@
+"""An equal program tried beside the original before any kernel is made: how far rounding leads there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+
+from onnx import ModelProto
+
+from tensaurus.backends import Array
+from tensaurus.cost.worker import tried
+from tensaurus.equivalence.answers import Answers
+from tensaurus.equivalence.baseline import PERTURBED, run
+from tensaurus.equivalence.constants import constants_of
+from tensaurus.equivalence.inputs import Values, feeds, is_integer
+from tensaurus.equivalence.interface import required_inputs
+from tensaurus.equivalence.judge import Original
+from tensaurus.equivalence.model import Model
+from tensaurus.equivalence.perturbation import perturbed_feed
+from tensaurus.equivalence.reference import Reference
+from tensaurus.errors import TensaurusError
+from tensaurus.graph.build import Build
+from tensaurus.scratch import temporary
+
+__all__ = ["Trial"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The original, and where it runs; `answers` of the float64 reference are kept for the check."""
+
+    proto: ModelProto
+    source: Build
+    given: Mapping[str, Array]
+    shapes: Mapping[str, Sequence[int]]
+    backend: str
+    threads: int
+    limit: float
+    answers: Answers
+    folder: Path
+
+    def edges(self, ranges: Mapping[str, tuple[int, int]], seed: int) -> list[Mapping[str, Array]]:
+        """Inputs beside the model's constants, as the check makes them, where all of them are floats: large
+        elements have small ones as neighbours there, to whose size a fast algorithm's errors do not keep."""
+        if any(map(is_integer, required_inputs(self.proto))):
+            return []
+        sizes = {name: array.shape for name, array in self.given.items()}
+        values = Values(ranges, constants=constants_of([self.proto]))
+        return [feed.arrays for feed in feeds(self.proto, sizes, ("edges",), seed, values)]
+
+    def error(self, candidate: Build, inputs: Sequence[Mapping[str, Array]]) -> float:
+        """The largest error on these inputs beside what is allowed; infinite where something does not run."""
+        try:
+            original = Model.read(self.source, self.shapes, self.folder)
+            rows: list[list[Original]] = []
+            with (
+                Reference(self.threads, self.limit, self.answers) as reference,
+                tried(self.source, self.backend, threads=self.threads, limit=self.limit) as worker,
+            ):
+                for arrays in inputs:
+                    exact = reference.run(self.source, arrays, self.shapes)
+                    rows.append(list(map(Original, exact, run(worker, arrays))))
+                for seed in () if original.large else range(PERTURBED):
+                    with temporary() as folder:
+                        worker.compile(original.perturbed(seed, (), folder))
+                    for arrays, outputs in zip(inputs, rows, strict=True):
+                        copies = run(worker, perturbed_feed(arrays, seed))
+                        for output, copy in zip(outputs, copies, strict=True):
+                            output.add(copy)
+                worker.compile(candidate)
+                made = [run(worker, arrays) for arrays in inputs]
+        except (TensaurusError, MemoryError):
+            return inf
+        pairs = (pair for row in zip(rows, made, strict=True) for pair in zip(*row, strict=True))
+        return max((output.judge(result).worst for output, result in pairs), default=0.0)
