@@ -199,6 +199,15 @@ class Original:
             return 0.0
         return float(np.max(np.abs(self.reference), where=np.isfinite(self.reference), initial=0.0))
 
+    def negligible(self, result: Any) -> Array:
+        """Where a result differs from the reference by less than a rounding of the output's largest element
+        on plausible inputs: a function's tail."""
+        if self.error is None or _shape(result) != _shape(self.own):
+            return np.zeros((), bool)
+        rounding = float(_limits(self.unit or self.own.dtype).eps) / 2 * self.scale
+        near = _distance(result, self.reference) <= rounding
+        return np.asarray(near & np.isfinite(result) & np.isfinite(self.reference))
+
     def _agrees(self, witness: Any) -> Array:
         """Whether a number is one in the reference, too."""
         if self.error is None:

@@ -87,6 +87,14 @@ class Trial:
                 fault = f"{self.base.backend} computes the result wrong where it does the original; {said}"
                 self.base.faults += [fault] if fault not in self.base.faults else []
                 return mixed
+        tails = original.negligible(result)
+        if tails.any():
+            mixed = original.judge(np.where(tails, outputs[place], result), self.margin)
+            if mixed.passed:  # the rewrites are right, and what the runtime adds is lost in a rounding
+                words = "in the result, by less than a rounding of the output's largest element"
+                fault = f"{self.base.backend} computes tails of a function wrong {words}; {said}"
+                self.base.faults += [fault] if fault not in self.base.faults else []
+                return mixed
         return replace(first, reason=f"{first.reason}; {said}")
 
     def _judge_exact(self) -> list[Sight]:
