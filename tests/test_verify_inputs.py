@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from tensaurus.equivalence.indices import Indices, indices_of
 from tensaurus.equivalence.inputs import Values, feed, feeds
 from tensaurus.equivalence.judge import Original
 from tensaurus.equivalence.shapes import assignments, variations
+from tensaurus.equivalence.trial import Trial
 from tensaurus.graph.onnx_import import import_model
 
 
@@ -377,3 +379,39 @@ USES = {
 def test_what_integers_are_used_for(body: str) -> None:
     model = line(body, "int64[2]", "float[N,M]", t=np.zeros((9, 4), np.float32))
     assert indices_of(import_model(model, {})) == USES[body]
+
+
+@pytest.mark.parametrize(
+    ("error", "scale", "right", "passes"),
+    [
+        (1e-10, 1.0, True, True),
+        (1e-10, 1.0, False, False),  # not even as it is written
+        (1e-10, 1e-5, True, False),  # of an output that stays small everywhere
+        (1e-10, 0.0, True, False),  # nobody knows how large it becomes
+        (1e-6, 1.0, True, False),
+        (float("inf"), 1.0, True, False),
+    ],
+)
+def test_tails_of_a_function_may_be_the_runtime_s(
+    error: float, scale: float, right: bool, passes: bool
+) -> None:
+    """A sigmoid of -32.5 is 7.6e-15, 0 in one kernel and 1.6e-13 in another, whichever the runtime fuses."""
+    exact = np.full(100, 7.6e-15)
+    exact[:50] = np.linspace(0.1, 0.9, 50)
+    own = np.where(exact > 0.01, exact, 0).astype(np.float32)
+    result = own.copy()
+    result[70] = 7.6e-15 + error
+    original = Original(exact, own, scale=scale)
+    base = SimpleNamespace(
+        names=["y"],
+        backend="a runtime",
+        witness=SimpleNamespace(name="itself"),
+        candidate=None,
+        faults=[],
+        witnessed=lambda *rest: [own if right else result],
+    )
+    first = original.judge(result)
+    assert not first.passed
+    found = Trial(base)._second(None, 0, original, result, first)  # type: ignore[arg-type]
+    assert found.passed is passes
+    assert bool(base.faults) is passes
