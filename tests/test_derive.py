@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from random_scopes import Everything
 
 from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select, Tensor, axis
@@ -21,24 +23,31 @@ from tensaurus.algebra.size import interval, polynomial
 from tensaurus.algebra.text import show
 from tensaurus.algebra.walk import scopes, tensors
 from tensaurus.derive import boundary, merging, substitution, summation
-from tensaurus.derive.equation import equation
+from tensaurus.derive.equation import USED, equation
 from tensaurus.derive.finder import Derive, part
+from tensaurus.derive.fit import fitted, points, value_at
 from tensaurus.derive.operators import Window, operators
 from tensaurus.derive.search import Derived, Search, derived
 from tensaurus.derive.step import Rule, Step
 from tensaurus.derive.text import derivation
+from tensaurus.derive.trace import surrounded, traced
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import find_all
 from tensaurus.equivalence.chain import refutation
-from tensaurus.graph.node import Node, apply, source
+from tensaurus.graph.node import Node, apply, constant, source
+from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType, registry
+from tensaurus.rules.equation import Equation
 from tensaurus.rules.evidence import Derived as Following
+from tensaurus.zoo.builder import Builder
+from tensaurus.zoo.longformer import sliding_window_attention
 
 RULES: dict[str, Rule] = {
     "split": summation.split,
     "sum divided": summation.divided,
+    "sum reindexed": summation.reindexed,
     "collapsed": summation.collapsed,
     "sheared": substitution.sheared,
     "traversal divided": substitution.divided,
@@ -358,6 +367,95 @@ def test_a_banded_product_is_one_without_dilation_by_reordering(dilation: int) -
     for one in found[:3]:
         made = equation(node, tuple(node.args), one)  # type: ignore[arg-type]
         assert made is None or refutation(made) is None
+
+
+# --------------------------------------------------------------------------------- chains of moves
+
+
+def attention(width: int, dilation: int, blocks: int, heads: int = 2, size: int = 3) -> Program:
+    """Longformer's, in the chunked form of its authors."""
+    b = Builder("attention")
+    length = width * dilation * blocks
+    y = sliding_window_attention(
+        b, 1, width=width, dilation=dilation, heads=heads, length=length, size=size
+    )
+    return import_model(b.model(y), {}, "attention")
+
+
+@pytest.mark.parametrize(("width", "dilation", "blocks"), [(2, 1, 2), (3, 2, 4), (4, 1, 3), (2, 3, 5)])
+def test_chunks_become_banded_products(width: int, dilation: int, blocks: int) -> None:
+    """Slices, concatenations, masks and skewed reshapes are one index form, whatever the chunks are."""
+    program = attention(width, dilation, blocks)
+    products = [node for node in program.active if str(node.op) == "MatMul"]
+    found = [(surrounded(program, product), product) for product in products]
+    scopes_found = []
+    for piece, product in found:
+        assert piece is not None
+        made = traced(piece, product)
+        assert made is not None
+        law = Equation("traced", "", (piece.root,), (made,), piece.leaves, USED)
+        assert refutation(law) is None
+        scopes_found.append(made.attribute("scope"))
+        assert len(scopes(scopes_found[-1])) == 1
+    scores, mixed = scopes_found
+    assert isinstance(scores.body, Select) and scores.body.other == Const(-10000)
+    assert scores.shape[-1] == 2 * width + 1
+    # the sum runs over chunks; over the band it is shorter, and products that are masked are gone
+    band = [step for step in summation.reindexed(mixed) if step.scope.body.axes[0].extent == 2 * width + 1]
+    assert band and equal(mixed, band[0].scope)
+
+
+def test_what_computes_on_the_way_is_not_followed() -> None:
+    x, w = tensor("x", 2, 8, 4), tensor("w", 2, 4, 8)
+    twice = apply(registry["Add"], [x, x])
+    product = apply(registry["MatMul"], [twice, apply(registry["Transpose"], [w], {"perm": (0, 1, 2)})])
+    clipped = apply(registry["Relu"], [product])
+    program = Program((x, w), (("y", clipped),))
+    assert surrounded(program, product) is None or surrounded(program, product).root is product  # type: ignore
+    both = Program((x, w), (("y", clipped), ("z", apply(registry["Reshape"], [product], {"shape": (16, 8)}))))
+    piece = surrounded(both, product)
+    assert piece is None or piece.root is product  # it is read as it is, and moved
+
+
+def test_a_move_that_no_form_says_is_left() -> None:
+    """A permutation of no structure; and one with it."""
+    x, w = tensor("x", 6, 4), tensor("w", 4, 5)
+    product = apply(registry["MatMul"], [x, w])
+    for order, found in (([3, 1, 5, 0, 2, 4], False), ([5, 4, 3, 2, 1, 0], True), ([0, 2, 4, 1, 3, 5], True)):
+        rows = apply(registry["Gather"], [product, constant(np.array(order))], {"axis": 0})
+        program = Program((x, w), (("y", rows),))
+        piece = surrounded(program, product)
+        assert piece is not None and piece.root is rows
+        made = traced(piece, product)
+        assert (made is not None) is found
+        if made is not None:
+            assert refutation(Equation("traced", "", (rows,), (made,), piece.leaves, USED)) is None
+
+
+@given(st.integers(0, 10**6))
+def test_forms_are_found_by_their_values(seed: int) -> None:
+    rng = Random(seed)
+    axes = tuple(axis(rng.randint(1, 9), "i") for _ in range(rng.randint(1, 3)))
+    form: Any = polynomial(rng.randint(-5, 5))
+    for a in axes:
+        step = rng.choice((1, 2, 3))
+        form = form + (polynomial(a) // step) * rng.randint(-4, 4)
+        form = form + (polynomial(a) % step) * rng.randint(-4, 4)
+    low = rng.choice((-(10**6), -2, 0))
+
+    def function(places: Sequence[Any]) -> tuple[Any, Any]:
+        values = value_at(form, axes, places)
+        return values, values >= low
+
+    found = fitted(function, axes)
+    places = points([a.extent for a in axes])  # type: ignore[misc]
+    values, known = function(places)
+    if not known.any():
+        assert found is None
+    elif found is not None:
+        assert (value_at(found, axes, places) == values)[known].all()
+    else:
+        assert not known.all()  # what is hidden may be what tells
 
 
 # --------------------------------------------------------------------------------- in the e-graph

@@ -382,18 +382,18 @@ def test_what_integers_are_used_for(body: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "scale", "right", "passes"),
+    ("error", "scale", "compared", "passes"),
     [
         (1e-10, 1.0, True, True),
-        (1e-10, 1.0, False, False),  # not even as it is written
+        (1e-10, 1.0, False, False),  # there is no reference: nobody compares in float64
         (1e-10, 1e-5, True, False),  # of an output that stays small everywhere
         (1e-10, 0.0, True, False),  # nobody knows how large it becomes
         (1e-6, 1.0, True, False),
         (float("inf"), 1.0, True, False),
     ],
 )
-def test_tails_of_a_function_may_be_the_runtime_s(
-    error: float, scale: float, right: bool, passes: bool
+def test_tails_of_a_function_are_compared_in_float64_alone(
+    error: float, scale: float, compared: bool, passes: bool
 ) -> None:
     """A sigmoid of -32.5 is 7.6e-15, 0 in one kernel and 1.6e-13 in another, whichever the runtime fuses."""
     exact = np.full(100, 7.6e-15)
@@ -401,17 +401,12 @@ def test_tails_of_a_function_may_be_the_runtime_s(
     own = np.where(exact > 0.01, exact, 0).astype(np.float32)
     result = own.copy()
     result[70] = 7.6e-15 + error
-    original = Original(exact, own, scale=scale)
-    base = SimpleNamespace(
-        names=["y"],
-        backend="a runtime",
-        witness=SimpleNamespace(name="itself"),
-        candidate=None,
-        faults=[],
-        witnessed=lambda *rest: [own if right else result],
-    )
+    original, notes = Original(exact, own, scale=scale), list[str]()
+    row = SimpleNamespace(truth=[exact] if compared else None)
+    base = SimpleNamespace(names=["y"], candidate=None, note=notes.append, witnessed=lambda *rest: None)
     first = original.judge(result)
     assert not first.passed
-    found = Trial(base)._second(None, 0, original, result, first)  # type: ignore[arg-type]
-    assert found.passed is passes
-    assert bool(base.faults) is passes
+    found = Trial(base)._second(row, 0, original, result, first)  # type: ignore[arg-type]
+    assert found.passed is passes and bool(notes) is passes
+    result[10] += np.float32(1e-4)  # what is wrong elsewhere stays wrong
+    assert not Trial(base)._second(row, 0, original, result, original.judge(result)).passed  # type: ignore[arg-type]

@@ -1,7 +1,8 @@
 """The finder: what the linear parts of the programs that are known to be good are derived to.
 
 A part is an operator that adds up products, with what only moves elements around it (EINNET, section 6.3:
-programs are split at what is not linear).
+programs are split at what is not linear).  Where moves lie behind it, too, or mask it, its expression is read
+from the elements themselves (`derive/trace`).
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from time import monotonic
 
 from tensaurus.algebra.analysis import multiply_adds
 from tensaurus.algebra.expr import Read
-from tensaurus.cost.demand import number_of, scopes_of
+from tensaurus.cost.demand import free, number_of, scopes_of
 from tensaurus.cost.roofline import ONE_CORE, Roofline
 from tensaurus.derive.equation import equation
 from tensaurus.derive.search import REACHED, Search, derived
 from tensaurus.derive.state import INTENSE, intensity
+from tensaurus.derive.trace import surrounded, traced
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import Proposal
 from tensaurus.graph.node import Node, source
@@ -51,37 +53,53 @@ class Derive:
 
     def __call__(self, graph: EGraph, room: int) -> Iterator[Proposal]:
         """What parts are equal to, in about so many e-nodes."""
-        nodes = dict.fromkeys(node for program in graph.programs for node in program.active)
-        parts = [(piece, now) for node in nodes if (piece := part(node)) and (now := self._now(piece))]
-        parts.sort(key=lambda each: -each[1])
-        found = [(gain, piece, form) for piece, now in parts for gain, form in self._of(piece, now)]
+        parts = [
+            (piece, product, now)
+            for program in graph.programs
+            for product in program.active
+            if (piece := surrounded(program, product) or part(product)) is not None
+            and (now := self._now(piece, product))
+        ]
+        parts.sort(key=lambda each: -each[2])
+        found = [
+            (gain, piece, form)
+            for piece, product, now in parts
+            for gain, form in self._of(piece, product, now)
+        ]
         found.sort(key=lambda each: -each[0])
         for _, piece, form in islice(found, max(room // 4, 0)):
             yield Proposal(form, tuple(map(graph.adopt, piece.leaves)))
 
-    def _now(self, piece: Piece) -> float:
+    def _now(self, piece: Piece, product: Node) -> float:
         """What the part takes, where an operator of the runtime may be expected to take less; else 0."""
-        times = [self.seconds(node) for node in piece.inner]
+        times = [self.seconds(node) for node in piece.inner if not free(node)]
         now = sum(filter(None, times))
-        least = 2 * number_of(multiply_adds(scopes_of(piece.root)[0])) * self.roofline.operation / REACHED
+        least = 2 * number_of(multiply_adds(scopes_of(product)[0])) * self.roofline.operation / REACHED
+        if piece.root is not product:  # of a band of chunks half of the products, about, are read
+            least /= 2
         return now if None not in times and GAIN * now > least else 0.0
 
-    def _of(self, piece: Piece, now: float) -> tuple[tuple[float, Equation], ...]:
+    def _of(self, piece: Piece, product: Node, now: float) -> tuple[tuple[float, Equation], ...]:
         """Forms over leaves x0, x1, ... with the seconds that each should save."""
         names = {leaf: source(f"x{k}", leaf.types[0]) for k, leaf in enumerate(piece.leaves)}
         form = piece.over(names)
         if form not in self._known and self.budget > 0:
             began = monotonic()
             search = Search(self.roofline, states=self.states, deadline=began + self.budget)
-            self._known[form] = tuple(self._searched(form, tuple(names.values()), search, now))
+            start = form if piece.root is product else None
+            if (made := traced(piece, product)) is not None:
+                start = Piece(made, piece.leaves).over(names)
+            leaves = tuple(names.values())
+            found = () if start is None else self._searched(form, start, leaves, search, now)
+            self._known[form] = tuple(found)
             self.budget -= monotonic() - began
         return self._known.get(form, ())
 
     def _searched(
-        self, form: Node, leaves: tuple[Node, ...], search: Search, now: float
+        self, form: Node, start: Node, leaves: tuple[Node, ...], search: Search, now: float
     ) -> Iterator[tuple[float, Equation]]:
         made = 0
-        for one in derived(form, leaves, search):
+        for one in derived(start, leaves, search):
             if one.seconds > GAIN * now or made == FORMS:
                 return
             try:

@@ -32,6 +32,7 @@ __all__ = ["CONVERGING", "EXPLORATIVE", "REACHED", "Derived", "Search", "derived
 EXPLORATIVE: tuple[Rule, ...] = (
     summation.split,
     summation.divided,
+    summation.reindexed,
     summation.collapsed,
     substitution.divided,
     merging.merged,

@@ -10,14 +10,25 @@ from itertools import chain, combinations
 from typing import Any
 
 from tensaurus.algebra.affine import coefficients
-from tensaurus.algebra.expr import Body, Const, Reduce, Scope, Select, axis
-from tensaurus.algebra.size import Atom, Axis, Floor, Size, atoms, floordiv, mod, polynomial, substitute
+from tensaurus.algebra.expr import Body, Const, Read, Reduce, Scope, Select, axis, within
+from tensaurus.algebra.size import (
+    Atom,
+    Axis,
+    Floor,
+    Size,
+    atoms,
+    floordiv,
+    mod,
+    nonnegative,
+    polynomial,
+    substitute,
+)
 from tensaurus.algebra.typing import dtype_of, literal_dtype
 from tensaurus.algebra.walk import replace_axes
 from tensaurus.derive.periods import periods
 from tensaurus.derive.step import Product, Step, axes_in, hint, nested, product_of, reductions
 
-__all__ = ["collapsed", "divided", "split"]
+__all__ = ["collapsed", "divided", "reindexed", "split"]
 
 
 def split(scope: Scope) -> Iterator[Step]:
@@ -91,6 +102,45 @@ def divided(scope: Scope) -> Iterator[Step]:
                 axes = tuple(chain.from_iterable((high, low) if b == a else (b,) for b in whole.axes))
                 made = Scope(scope.axes, put(Reduce(whole.monoid, axes, body)))
                 yield Step("variable substitution", f"{a} by its digits, {step} of the lower", made)
+
+
+def reindexed(scope: Scope) -> Iterator[Step]:
+    """Variable substitution in a summation: an index in which an iterator stands takes its place.
+
+        sum[m:8](A[m - r] * B[m])   ->   sum[j:5](A[j] * B[j + r])      A of 5 elements, 0 <= r < 4
+
+    Beyond the edges of what is read there, the product is zero.
+    """
+    for whole, put in reductions(scope.body):
+        guards, factors = product_of(whole.body)
+        if whole.monoid != "sum":
+            continue
+        for a, index, extent in _shifted(factors, whole.axes):
+            found = coefficients(index, [a])
+            assert found is not None
+            j = axis(extent, hint(a))
+            place = (polynomial(j) - found[1]) * found[0][a]  # the slope is 1 or -1
+            values: dict[Atom, Any] = {a: place}
+            inside = [guard for guard in within(place, 0, a.extent) if not nonnegative(guard)]
+            moved = (*inside, *(substitute(guard, values) for guard in guards))
+            body = Product(moved, tuple(replace_axes(factor, values) for factor in factors)).body
+            axes = tuple(j if b == a else b for b in whole.axes)
+            made = Scope(scope.axes, put(Reduce(whole.monoid, axes, body)))
+            yield Step("variable substitution", f"{index} for {a}", made)
+
+
+def _shifted(factors: tuple[Body, ...], axes: tuple[Axis, ...]) -> Iterator[tuple[Axis, Size, Size]]:
+    """Iterators that stand, once, in an index beside others of the traversal, and the extent there."""
+    for factor in factors:
+        if not isinstance(factor, Read) or factor.outside != Const(0):
+            continue
+        for index, extent in zip(factor.indices, factor.source.shape, strict=True):
+            for a in axes_in(index).intersection(axes):
+                found = coefficients(index, [a])
+                if found is None or found[0].get(a) not in (1, -1):
+                    continue
+                if axes_in(found[1]) and axes_in(found[1]).isdisjoint(axes):
+                    yield a, index, extent
 
 
 def collapsed(scope: Scope) -> Iterator[Step]:
