@@ -194,17 +194,9 @@ def test_auto_as_a_whole(tmp_path: Path) -> None:
     options = Options(
         backend="auto", steps=4, nodes=200, threads=1, custom_ops=False, database=tmp_path / "db.sqlite"
     )
-    results: list[Result] = []
-    known, more = -1, 0
-    while known != more:  # until there is nothing new to measure
-        known = more
-        results.append(optimize(proto, options))
-        with Database(tmp_path / "db.sqlite") as records:
-            more = len(records.all())
-    result = results[-1]
+    result = optimize(proto, options)
     assert set(result.summary.runtimes_ms) >= set(backends.targets())
     assert result.summary.backend in backends.targets() and result.speedup >= 1
     feeds = {"x": rng.standard_normal((1, 8, 24, 24)).astype(np.float32)}
     (expected,) = backends.find(A).compile(Build(proto.SerializeToString()), threads=1).run(None, feeds)
     np.testing.assert_allclose(result.session().run(None, feeds)[0], expected, rtol=1e-4, atol=1e-4)
-    assert optimize(proto, options).model.SerializeToString() == result.model.SerializeToString()
