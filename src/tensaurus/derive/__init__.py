@@ -1,1 +1,5 @@
 """Derivation over tensor-algebra expressions (EINNET, OSDI'23): equal expressions, and operators in them."""
+
+from tensaurus.derive.finder import Derive
+
+__all__ = ["Derive"]

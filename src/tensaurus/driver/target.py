@@ -20,7 +20,7 @@ from tensaurus.cost.measure import Stopwatch
 from tensaurus.cost.observe import Observation, Observer
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.roofline import Roofline
-from tensaurus.derive.finder import Derive
+from tensaurus.derive import Derive
 from tensaurus.driver.accuracy import Accuracy
 from tensaurus.driver.generated import Generated
 from tensaurus.driver.options import Options
