@@ -269,13 +269,14 @@ def transposed(seed: int) -> Node:
 
 
 GUIDED = Search(states=40, intense=2.0)  # sizes are small here
+SHALLOW = replace(GUIDED, states=170, depth=3)
 BREADTH_FIRST = replace(GUIDED, states=120, guided=False, depth=2)
 CASES: dict[str, tuple[Callable[[int], Node], Claim, Search]] = {
     "Conv3x3 as MatMul and OffsetReduce": (lambda s: convolution(s, (3, 3)), matmul_and_offsets, GUIDED),
     "im2col": (lambda s: convolution(s, (3, 2)), im2col, Search(states=1)),
     "Conv3x3 as smaller ones": (lambda s: convolution(s, (3, 3)), smaller_convolutions, GUIDED),
     "strided Conv as MatMul of patches": (lambda s: convolution(s, (3, 3), stride=2), im2col, GUIDED),
-    "Conv5x5 as Conv3x3": (lambda s: convolution(s, (5, 5)), kernel_of(3, 3), replace(GUIDED, states=170, depth=3)),
+    "Conv5x5 as Conv3x3": (lambda s: convolution(s, (5, 5)), kernel_of(3, 3), SHALLOW),
     "dilated Conv as plain": (lambda s: convolution(s, (3, 3), 2 + s % 2), plain_convolution, GUIDED),
     "ConvTranspose in phases": (transposed, phases, GUIDED),
     "ConvTranspose as MatMul and selective sum": (transposed, selective_sum, BREADTH_FIRST),
