@@ -242,6 +242,7 @@ def test_tune_fills_the_database(tmp_path: Path) -> None:
     assert done.exit_code == 0 and done.stdout == first.stdout
 
 
+@pytest.mark.kernels
 def test_explain_tells_of_kernels(tuned: Tuned, tmp_path: Path) -> None:
     fast = tmp_path / "fast.onnx"
     result, database = tuned(convolution)
