@@ -402,11 +402,14 @@ def test_tails_of_a_function_are_compared_in_float64_alone(
     result = own.copy()
     result[70] = 7.6e-15 + error
     original, notes = Original(exact, own, scale=scale), list[str]()
-    row = SimpleNamespace(truth=[exact] if compared else None)
+    row = SimpleNamespace(truth=[exact] if compared else None, feed=None)
     base = SimpleNamespace(names=["y"], candidate=None, note=notes.append, witnessed=lambda *rest: None)
     first = original.judge(result)
     assert not first.passed
-    found = Trial(base)._second(row, 0, original, result, first)  # type: ignore[arg-type]
+    trial = Trial(base)  # type: ignore[arg-type]
+    found = trial._second(row, 0, original, result, first)  # type: ignore[arg-type]
     assert found.passed is passes and bool(notes) is passes
+    # where the candidate turns out to have no reference, they are judged as all others
+    assert [sight.finding for _, sight in trial._tails] == [first] * passes
     result[10] += np.float32(1e-4)  # what is wrong elsewhere stays wrong
     assert not Trial(base)._second(row, 0, original, result, original.judge(result)).passed  # type: ignore[arg-type]

@@ -120,14 +120,14 @@ def part(node: Node) -> Piece | None:
     if not all(isinstance(a.types[0], TensorType) and a.types[0].static for a in node.args if a is not None):
         return None
     leaves = dict.fromkeys(arg for arg in node.args if arg is not None)
-    while (moving := next((leaf for leaf in leaves if _moves(leaf)), None)) is not None:
+    while (moving := next((leaf for leaf in leaves if _rearranges(leaf)), None)) is not None:
         del leaves[moving]
         leaves |= dict.fromkeys(arg for arg in moving.args if arg is not None)
     return Piece(node, tuple(leaves))
 
 
-def _moves(node: Node) -> bool:
-    """Whether it only moves elements of one tensor."""
+def _rearranges(node: Node) -> bool:
+    """Whether its expression is one read of one tensor: reading through it keeps a sum of products one."""
     if node.static or len(node.types) != 1 or sum(arg is not None for arg in node.args) != 1:
         return False
     found = scopes_of(node)

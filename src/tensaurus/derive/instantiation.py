@@ -182,6 +182,8 @@ def _matched(
         return None
     data = _arranged(factors.data, factors.guards[0], operator.operands[0], own, windows, flipped)
     weights = _arranged(factors.weights, factors.guards[1], operator.operands[1], own, {}, flipped)
+    if data is None or weights is None:
+        return None
     shape, indices = list[int](), list[Size]()
     for dimension in operator.operands[2]:
         assert isinstance(dimension, tuple)
@@ -242,8 +244,8 @@ def _arranged(
     own: Mapping[Axis, Sequence[Axis]],
     windows: Mapping[Window, _Gathered],
     flipped: Mapping[Axis, bool],
-) -> Scope:
-    """The operand: what is read at the iterators of each of its dimensions."""
+) -> Scope | None:
+    """The operand: what is read at the iterators of each of its dimensions; None where it needs others."""
     axes: list[Axis] = []
     values: dict[Atom, Any] = {}
     indices = list(read.indices)
@@ -262,6 +264,8 @@ def _arranged(
     body: Body = Read(read.source, tuple(indices), outside)
     if guards:
         body = Select(tuple(guards), body, Const(0))
-    # axes of one point are of no dimension
-    values |= dict.fromkeys(axes_in(body).difference(axes, values), 0)
+    left = axes_in(body).difference(axes, values)
+    if any(a.extent != 1 for a in left):
+        return None
+    values |= dict.fromkeys(left, 0)  # axes of one point are of no dimension
     return Scope(tuple(axes), contained(replace_axes(body, values)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import count
+from itertools import chain, count
 from math import inf
 from time import monotonic
 
@@ -67,7 +67,8 @@ class Derived:
 
 @dataclass
 class Search:
-    """How far to look; `explored` states, and those `met` on the way, of which `pruned` were known.
+    """How far to look; after a run `explored` states, those `met` on the way, of which `pruned` were known,
+    how many programs it `found`, and whether it was `cut`.
 
     explorative  rules that are applied to every state
     converging   rules that are applied where they bring an expression nearer to operators
@@ -98,7 +99,7 @@ class Search:
         first = State(merging.read_through(scope), tuple(nodes))
         numbers, seen, found = count(), {first.key}, dict[tuple[object, ...], Derived]()
         waiting: list[tuple[float, int, int, State]] = [(0.0, 0, next(numbers), first)]
-        while waiting and self.explored < self.states and monotonic() < self.deadline:
+        while waiting and self.explored < self.states and not self._late():
             _, depth, _, state = heappop(waiting)
             self.explored += 1
             for nearer in self._nearing(state):
@@ -111,6 +112,8 @@ class Search:
             if depth == self.depth:
                 continue
             for other in self._neighbours(state):
+                if self._late():
+                    break
                 self.met += 1
                 if other.key in seen:
                     self.pruned += 1
@@ -153,9 +156,15 @@ class Search:
         inner = [read.source for read in reads(stage) if isinstance(read.source, Scope)]
         if any(intensity(source) >= self.intense for source in inner):
             return
-        for made in (*(state.matched(stage, match) for match in matches(stage)), state.generated(stage)):
+        forms = chain((state.matched(stage, match) for match in matches(stage)), (state.generated(stage),))
+        for made in forms:
+            if self._late():
+                return
             if made is not None:
                 yield from self._converged(made)
+
+    def _late(self) -> bool:
+        return monotonic() >= self.deadline
 
     def seconds(self, state: State) -> float:
         """At the peaks: of operators, of the expressions that are their operands, and of the state's own."""

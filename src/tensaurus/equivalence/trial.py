@@ -26,6 +26,8 @@ class Trial:
     def __init__(self, base: Baseline, margin: float = 1.0):
         self.base, self.margin = base, margin
         self._witness_asked = False
+        self._tails: list[tuple[Row, Sight]] = []  # that were left to the comparison in float64
+        self._compared: set[int] = set()  # rows that were compared there, by identity
 
     def judge(self) -> list[Sight]:
         """Every output on every input.  Raises WorkerError where the candidate does not run."""
@@ -44,7 +46,9 @@ class Trial:
         self.base.run_perturbed(rows[number] for number in left)
         for number, results in left.items():
             sights[number] = self._judged(rows[number], rows[number].results, results, settled=True)
-        return [sight for several in sights for sight in several] + self._judge_exact()
+        exact = self._judge_exact()
+        left_over = [sight for row, sight in self._tails if id(row) not in self._compared]
+        return [sight for several in sights for sight in several] + exact + left_over
 
     def _judged(
         self,
@@ -77,7 +81,9 @@ class Trial:
             rest = original.judge(mended, self.margin)
             if rest.passed:
                 words = "less than a rounding of its largest element on plausible inputs"
-                self.base.note(f"output {self.base.names[place]} differs in tails of a function, by {words}")
+                name = self.base.names[place]
+                self.base.note(f"output {name} differs in tails of a function, by {words}")
+                self._tails.append((row, Sight(name, row.feed, False, first)))
                 return rest
         if original.miscomputed is None and self._witness_asked:
             return first
@@ -113,6 +119,7 @@ class Trial:
                     continue
                 self.base.note(f"not compared in float64: {error}")
                 break
+            self._compared.add(id(row))
             sights = self._judged(row, self._expected(row), outputs, exact=True)
             if _clear(sights):
                 done += sights
