@@ -17,6 +17,7 @@ from random_scopes import Everything
 from tensaurus.algebra.analysis import multiply_adds
 from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select, Tensor, axis
 from tensaurus.algebra.field import Field, Reals
+from tensaurus.algebra.index_map import renumbers, split
 from tensaurus.algebra.intern import interned
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.prime import Prime
@@ -28,6 +29,7 @@ from tensaurus.derive import boundary, merging, substitution, summation
 from tensaurus.derive.equation import USED, equation
 from tensaurus.derive.finder import Derive, part
 from tensaurus.derive.fit import fitted, points, value_at
+from tensaurus.derive.flattening import flattened
 from tensaurus.derive.operators import Window, operators
 from tensaurus.derive.search import Derived, Search, derived
 from tensaurus.derive.step import Rule, Step
@@ -462,6 +464,62 @@ def test_forms_are_found_by_their_values(seed: int) -> None:
         assert not known.all()  # what is hidden may be what tells
 
 
+# --------------------------------------------------------------------------------- reshapes
+
+
+def reshaped_reads(seed: int) -> Scope:
+    """Of one tensor, whose neighbouring dimensions are read by digits of a number, or of one beside it."""
+    rng = Random(seed)
+    shape = tuple(rng.choice((1, 2, 3, 4)) for _ in range(rng.randint(2, 4)))
+    first = rng.randrange(len(shape) - 1)
+    run = shape[first : first + rng.choice((2, 2, 3))]
+    k = axis(rng.choice((prod(run), prod(run), prod(run) + 2)), "k")
+    others = [axis(n, "j") for n in (*shape[:first], *shape[first + len(run) :])]
+    number = polynomial(k) + rng.choice((0, 0, 0, -1, 1))
+    indices = list(map(polynomial, others))
+    indices[first:first] = split(number, run)
+    axes = [k, *others]
+    rng.shuffle(axes)
+    outside = None if k.extent == prod(run) and number == polynomial(k) else Const(rng.choice((0, 5)))
+    return interned(Scope(tuple(axes), Read(Tensor("x", shape), tuple(indices), outside)))
+
+
+def test_digits_of_one_number_become_one_dimension() -> None:
+    """Where no quotient is left, and nothing lies beyond an edge."""
+    fewer = 0
+    for seed in range(400):
+        scope = reshaped_reads(seed)
+        plain, made = flattened(scope)
+        field = Prime(seed)
+        given = values_of(scope, field, seed)
+        changed = {made.get(x, x): given[x].reshape(made.get(x, x).shape) for x in given}  # type: ignore[arg-type]
+        assert np.array_equal(interpret(scope, given, field), interpret(plain, changed, field)), seed
+        fewer += bool(made)
+        assert not made or "//" not in show(plain)
+    assert fewer > 50
+
+
+def test_what_renumbers_is_a_reshape() -> None:
+    """By values: it says so of no other scope, and of every read in the order of numbers."""
+    said = 0
+    for seed in range(600):
+        scope = reshaped_reads(seed)
+        (x,) = tensors(scope)
+        numbers = np.arange(prod(map(number_of, x.shape))).reshape(x.shape)  # type: ignore[arg-type]
+        kept = number_of(prod(scope.shape)) == numbers.size and np.array_equal(
+            interpret(scope, {x: numbers.astype(float)}, Reals()).ravel(), numbers.ravel()
+        )
+        assert kept or not renumbers(scope), show(scope)
+        said += renumbers(scope)
+    assert said > 50
+    for n in (0, 1, 3):
+        a, b = axis(2, "a"), axis(n, "b")
+        scope = Scope((a, b), Read(Tensor("x", (2 * n,)), (n * polynomial(a) + polynomial(b),)))
+        assert renumbers(scope)
+        turned = Scope((b, a), Read(Tensor("x", (2, n)), (polynomial(a), polynomial(b))))
+        assert renumbers(turned) is (n == 1)
+
+
 # --------------------------------------------------------------------------------- in the e-graph
 
 
@@ -479,6 +537,22 @@ def test_the_finder_proposes_what_should_be_faster_than_what_stands_there() -> N
         assert (merged > 0) is expected
         if expected:
             assert len(graph.members[graph.find(root)]) > 1
+
+
+def test_what_was_shown_before_it_was_measured_is_looked_at_again() -> None:
+    slow = call("ConvTranspose", (1, 32, 14, 14), (32, 32, 4, 4), strides=(2, 2), pads=(1, 1, 1, 1))
+    after = apply(registry["Relu"], [slow])
+    known: dict[Node, float] = {}
+    finder = Derive(known.get, states=30)
+    graph = EGraph()
+    root = graph.adopt(slow)
+    graph.rebuild()
+    graph.programs = [Program((*slow.args,), (("y", slow),))]  # type: ignore[arg-type]
+    assert find_all(graph, [finder], 1000) == 0
+    known[slow] = 1e-2
+    graph.programs = [Program((slow,), (("y", after),))]
+    assert find_all(graph, [finder], 1000) > 0
+    assert len(graph.members[graph.find(root)]) > 1
 
 
 def test_a_part_takes_in_what_only_moves_elements() -> None:

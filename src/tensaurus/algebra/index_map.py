@@ -19,7 +19,7 @@ import numpy as np
 
 from tensaurus.algebra.box import Box, Progression, enclosing, whole
 from tensaurus.algebra.digits import Linear, Variable, digits, linear, ordered, sign_of
-from tensaurus.algebra.expr import axis
+from tensaurus.algebra.expr import Read, Scope, axis
 from tensaurus.algebra.size import (
     Atom,
     Axis,
@@ -102,6 +102,23 @@ def reshaped(old: Sequence[Size], new: Sequence[Size]) -> IndexMap | None:
         for d, index in zip(mine, split(number, sizes), strict=True):
             indices[kept[d]] = index
     return IndexMap(axes, tuple(indices))
+
+
+def renumbers(scope: Scope) -> bool:
+    """Whether every element is that of one tensor with the same row-major number: a reshape, or a copy.
+
+        L[i:2, j:3](x[3*i + j])    of x[6]
+    """
+    read = scope.body
+    if not isinstance(read, Read) or read.outside is not None:
+        return False
+    if any(isinstance(index, Read) for index in read.indices):
+        return False
+    if not same(product(scope.shape), product(read.source.shape)):
+        return False
+    one: dict[Atom, Any] = {a: 0 for a in scope.axes if same(a.extent, 1)}
+    before = substitute(polynomial(fused(read.indices, read.source.shape)), one)
+    return same(before, substitute(polynomial(fused(scope.axes, scope.shape)), one))
 
 
 def fused(digits: Iterable[Any], radices: Iterable[Size]) -> Size:

@@ -10,13 +10,15 @@ import numpy as np
 
 from tensaurus.algebra.analysis import flops, multiply_adds
 from tensaurus.algebra.expr import Scope
+from tensaurus.algebra.index_map import renumbers
 from tensaurus.algebra.size import Arithmetic
 from tensaurus.algebra.size import evaluate as value_of
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node, Type
 from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType
+from tensaurus.ops.eop import eop
 
-__all__ = ["Demand", "bytes_of", "demand", "elements", "free", "number_of", "operations"]
+__all__ = ["Demand", "aliases", "bytes_of", "demand", "elements", "free", "number_of", "operations"]
 
 UNKNOWN = 64  # what a size that is not known counts as
 
@@ -60,6 +62,12 @@ def bytes_of(kind: Type) -> int:
 def free(node: Node) -> bool:
     """Whether it computes nothing in a run, or what every candidate computes."""
     return node.static or node.op in (INPUT, CONSTANT, ITEM, OPAQUE)
+
+
+def aliases(node: Node) -> bool:
+    """Whether it only gives its input another shape, so that a runtime copies nothing."""
+    found = scopes_of(node)
+    return node.op is not eop and len(found) == 1 and renumbers(found[0])
 
 
 def elements(node: Node) -> int:

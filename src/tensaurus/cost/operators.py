@@ -8,7 +8,7 @@ from math import inf
 from tensaurus.algebra.size import Symbol
 from tensaurus.cost.alone import alone
 from tensaurus.cost.database import Database, Measurement
-from tensaurus.cost.demand import UNKNOWN, free
+from tensaurus.cost.demand import UNKNOWN, aliases, free
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.measure import Stopwatch
 from tensaurus.cost.roofline import ONE_CORE, Roofline, estimate
@@ -22,6 +22,8 @@ from tensaurus.graph.program import Program
 from tensaurus.ops.eop import eop
 
 __all__ = ["OperatorCosts"]
+
+CALL = 1e-6  # seconds of a node that computes nothing: to measure it alone would be to measure a copy
 
 
 class OperatorCosts:
@@ -71,6 +73,7 @@ class OperatorCosts:
         self._sizes = dict(sizes or {})
         self._bound: dict[Piece, Piece] = {}
         self._running = set() if original is None else set(self._operators(original))
+        self._aliased: dict[Piece, bool] = {}
         self._known: dict[Node, float] = {}
         self._texts: dict[str, float] = {}
         self._exported: dict[Node, bool] = {}
@@ -85,6 +88,8 @@ class OperatorCosts:
         """Seconds, measured now unless they are known."""
         if not self._written(piece):
             return inf
+        if self._aliases(piece):
+            return CALL
         piece = self._at(piece)
         text = self._text(piece)
         seconds = self._stored(text)
@@ -94,12 +99,16 @@ class OperatorCosts:
 
     def estimate(self, piece: Piece) -> float:
         """Seconds by arithmetic and traffic alone."""
+        if self._aliases(piece):
+            return CALL
         return estimate(self._at(piece), self.roofline) if self._written(piece) else inf
 
     def known(self, piece: Piece) -> float | None:
         """Seconds, as they were measured before; None where nobody has, or nobody can."""
         if not self._written(piece):
             return inf
+        if self._aliases(piece):
+            return CALL
         piece = self._at(piece)
         seconds = self._stored(self._text(piece))
         return None if seconds == inf and self._runs(piece) else seconds
@@ -116,6 +125,14 @@ class OperatorCosts:
             found = self._exported[piece.root] = exportable(
                 [node for node in piece.inner if not self._has_kernel(node)], self.opset, self.expand
             )
+        return found
+
+    def _aliases(self, piece: Piece) -> bool:
+        """Whether runtimes copy nothing for it."""
+        found = self._aliased.get(piece)
+        if found is None:
+            inner = piece.inner
+            found = self._aliased[piece] = bool(inner) and all(map(aliases, inner))
         return found
 
     def _at(self, piece: Piece) -> Piece:

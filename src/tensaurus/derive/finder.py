@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from math import inf
 from time import monotonic
+from typing import TypeAlias
 
 from tensaurus.algebra.analysis import multiply_adds
 from tensaurus.algebra.expr import Read
@@ -25,6 +26,7 @@ from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import Proposal
 from tensaurus.graph.node import Node, source
 from tensaurus.graph.piece import Piece
+from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.rules.equation import Equation
 
@@ -33,6 +35,8 @@ __all__ = ["Derive"]
 FORMS = 3  # of one part, that are proposed
 STATES = 60  # of the search for one part
 GAIN = 0.8  # of a part's time, that a form should take at most
+
+Part: TypeAlias = tuple[Piece, Node]  # with its product
 
 
 @dataclass
@@ -49,16 +53,19 @@ class Derive:
     roofline: Roofline = ONE_CORE
     states: int = STATES
     budget: float = inf
+    _parts: dict[tuple[Node, ...], tuple[Part, ...]] = field(default_factory=dict, repr=False)
     _known: dict[Node, tuple[tuple[float, Equation], ...]] = field(default_factory=dict, repr=False)
 
     def __call__(self, graph: EGraph, room: int) -> Iterator[Proposal]:
         """What parts are equal to, in about so many e-nodes."""
+        for program in graph.programs:
+            if program.roots not in self._parts:
+                self._parts[program.roots] = tuple(_parts_of(program))
+        # of the first programs nothing was measured when they were shown, and later ones are fused
         parts = [
             (piece, product, now)
-            for program in graph.programs
-            for product in program.active
-            if (piece := surrounded(program, product) or part(product)) is not None
-            and (now := self._now(piece, product))
+            for piece, product in dict.fromkeys(chain(*self._parts.values()))
+            if (now := self._now(piece, product))
         ]
         parts.sort(key=lambda each: -each[2])
         found = [
@@ -72,12 +79,12 @@ class Derive:
 
     def _now(self, piece: Piece, product: Node) -> float:
         """What the part takes, where an operator of the runtime may be expected to take less; else 0."""
-        times = [self.seconds(node) for node in piece.inner if not free(node)]
-        now = sum(filter(None, times))
+        times = (self.seconds(node) for node in piece.inner if not free(node))
+        now = sum(filter(None, times))  # at least: nobody measures alone what a runtime fuses
         least = 2 * number_of(multiply_adds(scopes_of(product)[0])) * self.roofline.operation / REACHED
         if piece.root is not product:  # of a band of chunks half of the products, about, are read
             least /= 2
-        return now if None not in times and GAIN * now > least else 0.0
+        return now if GAIN * now > least else 0.0
 
     def _of(self, piece: Piece, product: Node, now: float) -> tuple[tuple[float, Equation], ...]:
         """Forms over leaves x0, x1, ... with the seconds that each should save."""
@@ -99,9 +106,13 @@ class Derive:
         self, form: Node, start: Node, leaves: tuple[Node, ...], search: Search, now: float
     ) -> Iterator[tuple[float, Equation]]:
         made = 0
+        kinds = set[tuple[Node, ...]]()  # what parts became: the same around it is no other form
         for one in derived(start, leaves, search):
             if one.seconds > GAIN * now or made == FORMS:
                 return
+            if (kind := tuple(node for _, node in one.state.nodes)) in kinds:
+                continue
+            kinds.add(kind)
             try:
                 found = equation(form, leaves, one)
             except Untypable:
@@ -109,6 +120,12 @@ class Derive:
             if found is not None:
                 made += 1
                 yield now - one.seconds, found
+
+
+def _parts_of(program: Program) -> Iterator[Part]:
+    for product in program.active:
+        if (piece := surrounded(program, product) or part(product)) is not None:
+            yield piece, product
 
 
 def part(node: Node) -> Piece | None:
@@ -120,14 +137,14 @@ def part(node: Node) -> Piece | None:
     if not all(isinstance(a.types[0], TensorType) and a.types[0].static for a in node.args if a is not None):
         return None
     leaves = dict.fromkeys(arg for arg in node.args if arg is not None)
-    while (moving := next((leaf for leaf in leaves if _rearranges(leaf)), None)) is not None:
+    while (moving := next((leaf for leaf in leaves if _moves(leaf)), None)) is not None:
         del leaves[moving]
         leaves |= dict.fromkeys(arg for arg in moving.args if arg is not None)
     return Piece(node, tuple(leaves))
 
 
-def _rearranges(node: Node) -> bool:
-    """Whether its expression is one read of one tensor: reading through it keeps a sum of products one."""
+def _moves(node: Node) -> bool:
+    """Whether it only moves elements of one tensor."""
     if node.static or len(node.types) != 1 or sum(arg is not None for arg in node.args) != 1:
         return False
     found = scopes_of(node)

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from heapq import heappop, heappush
 from itertools import chain, count
 from math import inf
 from time import monotonic
 
 from tensaurus.algebra.expr import Read, Scope, Tensor
+from tensaurus.algebra.index_map import renumbers
 from tensaurus.algebra.intern import interned
 from tensaurus.algebra.size import product
+from tensaurus.algebra.text import show
 from tensaurus.algebra.walk import reads
-from tensaurus.cost.demand import bytes_of, number_of, operations
+from tensaurus.cost.demand import aliases, bytes_of, number_of, operations, scopes_of
 from tensaurus.cost.roofline import ONE_CORE, Roofline
 from tensaurus.derive import boundary, merging, substitution, summation
 from tensaurus.derive.instantiation import matches
@@ -55,6 +58,12 @@ class Derived:
     def operators(self) -> tuple[str, ...]:
         """Names of those that parts of it became."""
         return tuple(str(node.op) for _, node in self.state.nodes if node.args)
+
+    @cached_property
+    def length(self) -> int:
+        """Of its expressions, written: what is said in fewer words compiles to fewer loops."""
+        scopes = {scope for _, node in self.state.nodes if node.args for scope in scopes_of(node)}
+        return sum(len(show(scope)) for scope in (self.state.scope, *scopes))
 
     @property
     def path(self) -> tuple[State, ...]:
@@ -122,7 +131,7 @@ class Search:
                 bound = DEEPER**depth * self.seconds(other) if self.guided else 0.0
                 heappush(waiting, (bound, depth + 1, next(numbers), other))
         self.found, self.cut = len(found), bool(waiting)
-        return sorted(found.values(), key=lambda one: one.seconds)
+        return sorted(found.values(), key=lambda one: (one.seconds, one.length))
 
     def _neighbours(self, state: State) -> Iterator[State]:
         for stage in state.intense(self.intense):
@@ -177,9 +186,13 @@ class Search:
                 continue
             seen.add(node)
             waiting += [arg for arg in node.args if arg is not None]
+            if aliases(node):
+                continue
             moved = sum(bytes_of(kind) for arg in (node, *filter(None, node.args)) for kind in arg.types)
             total += self.roofline.seconds(operations(node), moved) / REACHED
         for stage in state.stages:
+            if renumbers(stage):
+                continue
             sources = {id(read.source): read.source for read in reads(stage)}.values()
             moved = 4 * sum(number_of(product(s.shape)) for s in (stage, *sources))
             work = intensity(stage) * moved / 4

@@ -12,14 +12,17 @@ from tensaurus.algebra.analysis import flops
 from tensaurus.algebra.expr import Read, Scope, Source, Tensor
 from tensaurus.algebra.field import Reals
 from tensaurus.algebra.identity import ByIdentity
+from tensaurus.algebra.index_map import renumbers
 from tensaurus.algebra.intern import fingerprint, interned
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.size import Size, polynomial, product
 from tensaurus.algebra.walk import Rewriting, reads, replace_tensors, scopes, tensors
 from tensaurus.cost.demand import number_of
+from tensaurus.derive.flattening import flattened
 from tensaurus.derive.instantiation import Matched
 from tensaurus.derive.merging import read_through
 from tensaurus.derive.step import Step, replaced
+from tensaurus.graph.labelled import reshaped
 from tensaurus.graph.node import Node, apply, constant
 from tensaurus.ops import Untypable
 from tensaurus.ops.eop import eop
@@ -107,25 +110,24 @@ class State:
 
 
 def node_of(scope: Scope, nodes: dict[Tensor, Node]) -> Node:
-    """An expression over nodes as one: the node itself, where it is read as it is, or an eOperator.
+    """An expression over nodes as one: the node itself, where its elements keep their order, or an eOperator.
 
     Raises Untypable.
     """
     body = scope.body
-    if isinstance(body, Read) and isinstance(body.source, Tensor) and _whole(scope, body):
-        return nodes[body.source]
+    shape = [number_of(n) for n in scope.shape]
+    if isinstance(body, Read) and isinstance(body.source, Tensor) and 0 not in shape and renumbers(scope):
+        return reshaped(nodes[body.source], shape)
     used = tensors(scope)
     if not used:
         return constant(interpret(scope, {}, Reals()).astype(np.float32))
-    names: dict[Tensor, Source] = {x: Tensor(f"x{k}", x.shape, x.dtype) for k, x in enumerate(used)}
-    return apply(eop, [nodes[x] for x in used], {"scope": interned(replace_tensors(scope, names))})
-
-
-def _whole(scope: Scope, body: Read) -> bool:
-    """Whether it is what it reads."""
-    pairs = zip(body.indices, scope.axes, strict=False)
-    alike = body.source.shape == scope.shape and body.outside is None
-    return alike and all(index == polynomial(a) or (index == 0 and a.extent == 1) for index, a in pairs)
+    plain, merged = flattened(scope)
+    args = [reshaped(nodes[x], [number_of(n) for n in merged.get(x, x).shape]) for x in used]
+    names: dict[Tensor, Source] = {
+        merged.get(x, x): Tensor(f"x{k}", arg.tensor.shape, x.dtype)
+        for k, (x, arg) in enumerate(zip(used, args, strict=True))
+    }
+    return apply(eop, args, {"scope": interned(replace_tensors(plain, names))})
 
 
 def intensity(scope: Scope) -> float:

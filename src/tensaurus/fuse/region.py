@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import TypeAlias
 
-from tensaurus.cost.demand import bytes_of, elements
+from tensaurus.cost.demand import aliases, bytes_of, elements
 from tensaurus.cost.roofline import Roofline
 from tensaurus.fuse.access import Access, access, arguments
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node
@@ -72,13 +72,23 @@ class _Flow:
     def pieces(self) -> Iterator[Piece]:
         """The regions, each once."""
         seen: set[Region] = set()
-        for region in self._all():
-            if region in seen:
+        for whole in self._all():
+            region = self._ending(whole)
+            if region in seen or not region:
                 continue
             seen.add(region)
             piece = self._piece(region)
             if 0 < len(piece.leaves) <= LEAVES:
                 yield piece
+
+    def _ending(self, region: Region) -> Region:
+        """Without reshapes at its end: nothing is copied for them."""
+        while region:
+            last = max(region, key=self.place.__getitem__)
+            if not (self._layouts(last) and aliases(last)):
+                break
+            region -= {last}
+        return region
 
     def _piece(self, region: Region) -> Piece:
         order = sorted(region, key=self.place.__getitem__)

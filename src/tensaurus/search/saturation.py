@@ -199,6 +199,7 @@ class _Search:
         allowance.footprint = best.choices.footprint(best.choice)
         self.programs.original = best.entry
         observed = self._look(best)
+        self._show(self.program)  # what finders make of it depends on what its operators take
         if self.limits.deadline is not None:  # what is known at the end must be chosen among, and be run
             self.costs.until = (1 - MEASURED) * monotonic() + MEASURED * self.limits.deadline
         self._ask_other()
