@@ -30,6 +30,7 @@ from tensaurus.algebra.expr import (
     where,
 )
 from tensaurus.algebra.field import Array, Field, Prime, Rationals, Reals
+from tensaurus.algebra.pairs import Pairs
 from tensaurus.algebra.size import Axis, evaluate, polynomial
 from tensaurus.algebra.walk import reads, replace_axes
 
@@ -319,3 +320,21 @@ def test_memory_is_a_few_times_that_of_operands_result_and_pieces(
     tracemalloc.stop()
     held = sum(a.nbytes for a in data.values()) + found.nbytes + 4 * contraction.PIECE * 8
     assert peak <= 4 * held, f"{peak / held:.1f} times"  # the windows of these are 9 to 300 times as large
+
+
+@pytest.mark.parametrize("field", [Reals(), Prime(1), Pairs(1)], ids=["reals", "prime", "pairs"])
+def test_the_windows_of_a_band_are_never_all_in_memory(
+    field: Field, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A product over GF(p) copies its operands: of a band that is every place's whole window."""
+    import tracemalloc
+
+    monkeypatch.setattr(contraction, "PIECE", 1 << 14)
+    scope = banded(600, 40, 65)
+    data = {t: field.from_int(a) for t, a in drawn(scope, 0).items()}
+    tracemalloc.start()
+    found = interpret.interpret(scope, data, field)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    windows = 600 * 40 * 65 * 8
+    assert peak < windows and peak <= 4 * (sum(a.nbytes for a in data.values()) + found.nbytes) + windows / 4

@@ -147,8 +147,11 @@ class _Contraction(Arrays):
         m, n, held = first.size, second.size, first.copied + second.copied
         each = NARROW if min(m, n) < 4 else PRODUCT
         cost = kept * depth * each + held * COPIED + MATRIX * (kept // (m * n)) + CALL
-        wide, of = (a, roles) if first.copied >= second.copied else (b, roles.turned)
-        ways.append(_Way("multiplied", cost, held, _by_stride(wide, of.kept)))
+        # a product over GF(p) copies what it multiplies, also where windows overlap
+        repeated = (_repeated(a), _repeated(b)) if self.field.kind == "u" else (0, 0)
+        apart = first.copied + repeated[0], second.copied + repeated[1]
+        wide, of = (a, roles) if apart[0] >= apart[1] else (b, roles.turned)
+        ways.append(_Way("multiplied", cost, sum(apart), _by_stride(wide, of.kept)))
         if self.field.kind != "O":
             for name, item, of in (("unwound", a, roles), ("turned", b, roles.turned)):
                 windows = _windows(item, of)
@@ -252,6 +255,13 @@ def _size(axes: Sequence[Axis]) -> int:
 def _stride(item: Labelled, a: Axis) -> int:
     """In bytes; 0 where there is but one place."""
     return item.data.strides[item.axes.index(a)] if length(a) > 1 else 0
+
+
+def _repeated(item: Labelled) -> int:
+    """How many more elements it has than memory behind it: those of windows that overlap."""
+    data = item.data
+    reach = sum((n - 1) * abs(step) for n, step in zip(data.shape, data.strides, strict=True))
+    return max(0, data.size - 1 - reach // data.itemsize) if data.size else 0
 
 
 def _by_stride(item: Labelled, axes: Sequence[Axis] | None = None) -> list[Axis]:

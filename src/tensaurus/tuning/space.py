@@ -25,6 +25,7 @@ WASTE = 1.2  # how much more than its extent the blocks of an axis may cover
 UNROLLED = 450  # multiplications in one straight line: beyond, compiling takes long
 GUARDED = 1000  # the same, where conditions are decided by unrolling
 L1, L2 = 32 << 10, 512 << 10  # bytes: what a block reads of an operand comes from there
+STRIPS = (16, 32, 64, 128, 256, 512)  # places along a band in a tile
 PANELS = (1, 2, 4, 8, 16)  # vectors along their axis in a tile
 BETWEEN = 4  # results between those of a vector, at most
 BLOCKS, FEW = 160, 40  # register blocks that are looked at more closely
@@ -220,12 +221,16 @@ def _tiled(
     slide = windowed(main, read)
     v = axes[place]
     moving = {a for o in read if o.along(v) for a in axes if o.along(a)}
+    skewed = {a for o in read for form in o.forms if v in (form or ()) for a in form or ()} - {v}
     outer: list[tuple[tuple[int, int], ...]] = [()]
     inner_whole: list[tuple[int, int]] = []
     for k, a in enumerate(axes):
         if k == place or extent(a) == 1:
             continue
-        if a in moving and not slide[a] and k not in blocked:
+        if a in skewed and not slide[a]:  # of a band j + k: what a strip of it reads overlaps the next one
+            strips = _strips(extent(a), blocked.get(k, 1))
+            outer = [(*o, *(((k, t),) if t < extent(a) else ())) for o in outer for t in strips]
+        elif a in moving and not slide[a] and k not in blocked:
             outer = [(*o, (k, 1)) for o in outer]
         elif a in moving and slide[a]:
             outer = [(*o, (k, t)) for o in outer for t in _tiles(extent(a), blocked.get(k, 1))]
@@ -291,6 +296,12 @@ def _shared(
 def _tiles(size: int, step: int) -> list[int]:
     found = {t for t in (4, 6, 7, 8, 12, 14, 16, 28, 32, 56) if t < size and t % step == 0}
     return [size, *sorted(t for t in found if ceil(size / t) * t <= size * WASTE)] if step <= size else [size]
+
+
+def _strips(size: int, step: int) -> list[int]:
+    """Multiples of the step near powers of two, and the whole."""
+    found = {-(-n // step) * step for n in STRIPS}
+    return [size, *sorted(t for t in found if t < size)]
 
 
 def _orders(
