@@ -7,6 +7,7 @@ expressions.
 from __future__ import annotations
 
 import ctypes
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -27,7 +28,7 @@ from kernels import VERDICTS, reports
 from servants import Fallen, Servant
 from small_kernels import instructions, program_of
 
-from tensaurus.algebra.expr import Reduce
+from tensaurus.algebra.expr import Reduce, Tensor
 from tensaurus.algebra.intern import interned
 from tensaurus.algebra.text import parse, show
 from tensaurus.algebra.walk import bodies
@@ -35,12 +36,14 @@ from tensaurus.codegen.compile import compiled, jit, tensors
 from tensaurus.codegen.errors import Unlowered
 from tensaurus.codegen.kernel import Kernel
 from tensaurus.codegen.pipeline import prepared, scheduled
+from tensaurus.codegen.schedule import TASKS
 from tensaurus.codegen.sketch import Flat, loops
 from tensaurus.graph.builds import Builds
 from tensaurus.graph.node import Node, apply, source
 from tensaurus.ops import registry
 from tensaurus.ops.examples import parse_example
 from tensaurus.tuning.guarded import PAGE, guarded
+from tensaurus.tuning.space import Core, sketches
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are watched by /proc")
 
@@ -230,3 +233,29 @@ def test_nothing_is_touched_beyond_an_array(tmp_path: Path) -> None:
             answer(last, place)
     assert guarded([3, 5], np.float32, alignment=64).ctypes.data % 64 == 0
     assert guarded([0], np.float32).size == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("L[i:7, j:33, k:64](max(x0[i, j, k], 0))", (7, 33, 64)),  # its axes become one
+        ("L[i:40, j:50, k:20](x0[i, k, j])", (40, 20, 50)),
+        ("L[i:500, j:64](mul(x0[i, j], sum[r:64](x0[i, r])))", (500, 64)),
+    ],
+)
+def test_maps_have_vectors_and_few_tasks(text: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    """A task for each element computes the right numbers, two hundred times slower."""
+    import halide as hl
+
+    x = Tensor("x0", shape)
+    stages, plain = prepared(interned(parse(text, {"x0": x})), [x])
+    core = Core(512, 32, 2)
+    for sketches_ in zip(*sketches(stages, core), strict=False):
+        lowered, func = scheduled(stages, plain, sketches_)
+        file = tmp_path / "kernel.txt"
+        target = hl.Target("x86-64-linux-avx-avx2-avx512-avx512_skylake-f16c-fma-sse41-no_asserts")
+        func.compile_to_lowered_stmt(str(file), lowered.inputs, hl.StmtOutputFormat.Text, target)
+        said = file.read_text()
+        tasks = [int(n) for n in re.findall(r"halide_do_par_for\([^)]*\)[^)]*?, 0, (\d+)", said)]
+        assert "ramp(" in said, said
+        assert tasks and all(2 <= n <= TASKS for n in tasks), said

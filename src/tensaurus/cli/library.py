@@ -14,6 +14,7 @@ from tensaurus.files import replacing, require_writable
 
 if TYPE_CHECKING:
     from tensaurus.cost.database import Database
+    from tensaurus.rules.rule import Rule
 
 rules = typer.Typer(help="The library of rewrite rules.", no_args_is_help=True, rich_markup_mode=None)
 db = typer.Typer(help="The database of measured times.", no_args_is_help=True, rich_markup_mode=None)
@@ -40,12 +41,10 @@ def rules_verify(
     Exit status 1 if one is refuted (with where its sides differ), or if of one neither is known.
     """
     from tensaurus.rules.annotate import annotated
-    from tensaurus.rules.own import rules_of
-    from tensaurus.rules.rule import library
     from tensaurus.rules.verify import Refuted, Undecided
     from tensaurus.rules.verify import verify as check
 
-    found = library() if file is None else rules_of(file)
+    found = _read(file)
     wrong = open_ = 0
     for rule in found:
         if "off" in rule.tags:
@@ -65,6 +64,99 @@ def rules_verify(
         text, _ = annotated(file.read_text("utf-8"))
         with replacing(file) as beside:
             beside.write_text(text, encoding="utf-8")
+
+
+@rules.command("generate", cls=Command)
+def rules_generate(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the rules.")
+    ] = Path("generated.rules"),
+    worlds: Annotated[
+        list[str] | None,
+        typer.Option("--world", metavar="NAME", help="matrices or convolutions; default: both."),
+    ] = None,
+    size: Annotated[int, typer.Option(metavar="N", min=1, help="Operators of a term, at most.")] = 3,
+    seed: Seed = 0,
+) -> None:
+    """Grow rewrite rules from the operators' declarations, prove each, and drop what the others derive.
+
+    Every law between terms of a world is looked for, said as generally as it can be proved for all sizes, and
+    written with its evidence. Of two operators it takes a minute, of three some ten; progress goes to stderr.
+    """
+    from tensaurus.synthesis.library import generated, written
+    from tensaurus.synthesis.world import WORLDS
+
+    names = worlds or list(WORLDS)
+    if strange := [name for name in names if name not in WORLDS]:
+        raise TensaurusError(f"no world {strange[0]}", remedy=f"There are {' and '.join(WORLDS)}.")
+    require_writable(output)
+    found = generated([WORLDS[name] for name in names], size, seed, lambda text: typer.echo(text, err=True))
+    with replacing(output) as beside:
+        beside.write_text(written(found, size, seed), encoding="utf-8")
+    typer.echo(f"{output}: {len(found)} rules")
+
+
+@rules.command("list", cls=Command)
+def rules_list(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE", help="A file of rules; default: the library.", show_default=False),
+    ] = None,
+) -> None:
+    """Print the name, tags and law of every rule, one a line."""
+    for rule in _read(file):
+        tags = f" [{', '.join(sorted(rule.tags))}]" if rule.tags else ""
+        typer.echo(f"{rule.name}{tags}: {rule.law}")
+
+
+@rules.command("show", cls=Command)
+def rules_show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of a rule.")],
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE", help="A file of rules; default: the library.", show_default=False),
+    ] = None,
+) -> None:
+    """Print a rule, its conditions and its evidence."""
+    from difflib import get_close_matches
+
+    known = {rule.name: rule for rule in _read(file)}
+    if name not in known:
+        near = get_close_matches(name, known, 1)
+        raise TensaurusError(f"no rule {name}", remedy=f"Did you mean {near[0]}?" if near else "")
+    rule = known[name]
+    law, _, conditions = rule.law.partition(" where ")
+    typer.echo(f"{rule.name}\n  {law}")
+    for condition in filter(None, conditions.split(", ")):
+        typer.echo(f"  where {condition}")
+    typer.echo(f"  {rule.evidence or 'no evidence: `tensaurus rules verify` finds some'}")
+
+
+@rules.command("diff", cls=Command)
+def rules_diff(
+    first: Annotated[Path, typer.Argument(metavar="FILE", help="A file of rules.")],
+    second: Annotated[Path, typer.Argument(metavar="FILE", help="Another one.")],
+) -> None:
+    """Print the rules that only one of two files has (- the first, + the second), by what they say.
+
+    Exit status 1 if there are any.
+    """
+    laws = [{rule.law: rule.name for rule in _read(file)} for file in (first, second)]
+    alone = [(sign, own, other) for sign, own, other in zip("-+", laws, laws[::-1], strict=True)]
+    lines = [
+        f"{sign} {name}: {law}" for sign, own, other in alone for law, name in own.items() if law not in other
+    ]
+    for line in lines:
+        typer.echo(line)
+    if lines:
+        raise NotEqualError(f"{len(lines)} rules are in one of the files alone")
+
+
+def _read(file: Path | None) -> list[Rule]:
+    from tensaurus.rules.own import rules_of
+    from tensaurus.rules.rule import library
+
+    return library() if file is None else rules_of(file)
 
 
 @db.command("path", cls=Command)

@@ -98,7 +98,7 @@ class _Scheduling:
         if len(self.nests) != len(schedule):
             raise ValueError(f"{len(schedule)} sketches for {len(self.nests)} nests")
         self.sketches = dict(zip((n.output.tensor.name for n in self.nests), schedule, strict=True))
-        self.rows = rows(stages, self.nests)
+        self.rows = rows(stages, self.nests) if len(self.nests) > 1 else 0
         for nest in self.nests:
             self.change(nest, self.sketches[nest.output.tensor.name])
         ordered: list[Stage] = []

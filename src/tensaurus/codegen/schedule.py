@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import halide as hl
@@ -17,6 +18,7 @@ __all__ = ["Loops", "block", "copy", "flat", "row"]
 
 EXACT = hl.TailStrategy.RoundUp
 INWARDS = hl.TailStrategy.ShiftInwards
+TASKS = 64  # of one parallel loop, at most: what is left over when they are done is one of them
 
 
 def tail(size: int, factor: int) -> Any:
@@ -166,30 +168,39 @@ def flat(nest: Nest, sketch: Flat, lowered: Lowered, rows: int = 0) -> list[Any]
     """Vectors along the last axis; the outer loops in parallel.  The loops of the first `rows` axes."""
     out = lowered.funcs[nest.output.tensor.name]
     axes = [lowered.variables[a] for a in nest.output.axes]
+    sizes = [extent(a) for a in nest.output.axes]
+    loops = Loops(out, axes, sizes)
     around = axes[:rows]
+    free = list(zip(axes, sizes, strict=True))[:rows]
     if rows < len(axes):
-        loops = Loops(out, axes, [extent(a) for a in nest.output.axes])
         last = len(axes) - 1
         width = sketch.lanes * sketch.unroll
-        if width > loops.sizes[last]:
+        if width > sizes[last]:
             width = sketch.lanes
         outer = loops.split(last, width)
         wide = loops.split(last, sketch.lanes) if width > sketch.lanes else None
-        inner = [*([] if outer is None else [outer]), *reversed(axes[rows:-1])]
-        order = [loops.axes[last], *([] if wide is None else [wide]), *inner, *reversed(around)]
-        out.reorder(*order)
+        blocks = [] if outer is None else [(outer, -(-sizes[last] // width))]
+        inner = [*zip(axes[rows:-1], sizes[rows:-1], strict=True), *blocks]
+        within = [loops.axes[last], *([] if wide is None else [wide])]
+        out.reorder(*within, *(loop for loop, _ in reversed(inner)), *reversed(around))
         _vectorize(out, loops.axes[last], loops.sizes[last], sketch.lanes)
         if wide is not None:
             out.unroll(wide)
-        free = around or list(reversed(inner))
+        free = free or inner
     else:
         out.reorder(*reversed(axes))
-        free = around
     if not sketch.parallel or not free:
         return around
     count = min(sketch.parallel, len(free))
-    (one,) = Loops(out, [], []).fused(list(reversed(free[:count])))
-    out.parallel(one)
+    (one,) = loops.fused([loop for loop, _ in reversed(free[:count])])
+    turns = prod(size for _, size in free[:count])
+    if turns > TASKS:  # a task costs as much as some hundred elements
+        task, inside = loops.fresh(), loops.fresh()
+        out.split(one, task, inside, -(-turns // TASKS), hl.TailStrategy.GuardWithIf)
+        out.parallel(task)
+        one = inside
+    else:
+        out.parallel(one)
     return [*([one] * count), *around[count:]] if around else []
 
 

@@ -42,6 +42,7 @@ DECIDED = 1.25  # of the time for one kernel, until which another schedule of it
 CLOSE = 1.2  # times the fastest: what is slower on one thread is not timed again
 LONG = 7.0  # seconds at most that one schedule may compile for, beyond what each has
 SIMILAR, NEAREST = 3, 3  # expressions of other sizes that are looked at, and schedules like theirs
+REVISION = "r2"  # of what schedules become: times of another one are not these
 POOL = 600  # schedules of one nest that are looked at
 
 
@@ -53,7 +54,7 @@ class Tuner:
         words = features(cpu)
         wide = any(word.startswith("avx512") for word in words)
         self.core = Core(512 if wide else 256, 32 if wide else 16, machine.threads)
-        self.backend = f"halide {version('halide')} {' '.join(words)}"
+        self.backend = f"halide {version('halide')} {REVISION} {' '.join(words)}"
         self.runner = Runner(cpu, machine.threads)
         self._winners: dict[str, list[Schedule]] | None = None
         self.tried = 0

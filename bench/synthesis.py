@@ -1,0 +1,182 @@
+"""The generated rules: how many there are at each stage, what it costs, and what of TASO's table 2 they say.
+
+Writes the rules to src/tensaurus/rules/generated/, and docs/rules.md.
+
+    python bench/synthesis.py [--size 3] [--seed 0] [WORLD ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
+from time import monotonic
+
+from tensaurus.cost.machine import Machine
+from tensaurus.egraph.ruleset import Ruleset
+from tensaurus.files import replacing
+from tensaurus.graph.node import Node, source
+from tensaurus.rules.match import Binding, build
+from tensaurus.rules.rule import Rule, parse_rule
+from tensaurus.synthesis.derivable import derived
+from tensaurus.synthesis.generate import Found, Generation
+from tensaurus.synthesis.library import generated, written
+from tensaurus.synthesis.world import WORLDS
+
+ROOT = Path(__file__).parent.parent
+STAGES = ("terms", "classes", "candidates", "reduced", "refuted", "derived", "unproved", "rules")
+CONV, POOL = "pads=(1,1,1,1)", "kernel_shape=(3,3), pads=(1,1,1,1)"
+# TASO's table 2, as far as it is said by the worlds' operators: the two sides, and the types of x, y, z, w
+TABLE_2 = {
+    "addition is associative": ("Add(x, Add(y, z))", "Add(Add(x, y), z)", "mmmm"),
+    "addition is commutative": ("Add(x, y)", "Add(y, x)", "mmmm"),
+    "multiplication is associative": ("Mul(x, Mul(y, z))", "Mul(Mul(x, y), z)", "mmmm"),
+    "multiplication is commutative": ("Mul(x, y)", "Mul(y, x)", "mmmm"),
+    "distributivity": ("Mul(Add(x, y), z)", "Add(Mul(x, z), Mul(y, z))", "mmmm"),
+    "scalar multiplication is associative": ("Mul(Mul(x, s), t)", "Mul(x, Mul(s, t))", "mmmm"),
+    "scalars over addition": ("Mul(Add(x, y), s)", "Add(Mul(x, s), Mul(y, s))", "mmmm"),
+    "scalars and multiplication": ("Mul(Mul(x, y), s)", "Mul(x, Mul(y, s))", "mmmm"),
+    "transposition is its own inverse": ("Transpose(Transpose(x, T), T)", "x", "mmmm"),
+    "transposition and addition": (
+        "Transpose(Add(x, y), T)", "Add(Transpose(x, T), Transpose(y, T))", "mmmm"
+    ),
+    "transposition and multiplication": (
+        "Transpose(Mul(x, y), T)", "Mul(Transpose(x, T), Transpose(y, T))", "mmmm"
+    ),
+    "scalars and transposition": ("Mul(Transpose(x, T), s)", "Transpose(Mul(x, s), T)", "mmmm"),
+    "products are associative": ("MatMul(x, MatMul(y, z))", "MatMul(MatMul(x, y), z)", "mmmm"),
+    "products are linear": ("MatMul(Mul(x, s), y)", "Mul(MatMul(x, y), s)", "mmmm"),
+    "products are linear on the right": ("MatMul(x, Add(y, z))", "Add(MatMul(x, y), MatMul(x, z))", "mmmm"),
+    "products of transposes": (
+        "Transpose(MatMul(x, y), T)", "MatMul(Transpose(y, T), Transpose(x, T))", "mmmm"
+    ),
+    "convolutions are bilinear: scalars in the weights": (
+        "Conv(x, Mul(y, s), C)", "Mul(Conv(x, y, C), s)", "ikkk"
+    ),
+    "convolutions are bilinear: scalars in the input": (
+        "Conv(Mul(x, s), y, C)", "Mul(Conv(x, y, C), s)", "ikkk"
+    ),
+    "convolutions are bilinear: sums of inputs": (
+        "Conv(Add(x, y), z, C)", "Add(Conv(x, z, C), Conv(y, z, C))", "iikk"
+    ),
+    "convolutions are bilinear: sums of weights": (
+        "Conv(x, Add(y, z), C)", "Add(Conv(x, y, C), Conv(x, z, C))", "ikkk"
+    ),
+    "pooling and scalars": ("AveragePool(Mul(x, s), P)", "Mul(AveragePool(x, P), s)", "iiii"),
+    "activation and transposition": ("Relu(Transpose(x, T))", "Transpose(Relu(x), T)", "mmmm"),
+    "activation of what is active": ("Relu(Relu(x))", "Relu(x)", "mmmm"),
+    "concatenation and addition, rows": (
+        "Concat(Add(x, y), Add(z, w), axis=0)", "Add(Concat(x, z, axis=0), Concat(y, w, axis=0))", "mmmm"
+    ),
+    "concatenation and multiplication, columns": (
+        "Concat(Mul(x, y), Mul(z, w), axis=1)", "Mul(Concat(x, z, axis=1), Concat(y, w, axis=1))", "mmmm"
+    ),
+    "concatenation and activation": (
+        "Concat(Relu(x), Relu(y), axis=0)", "Relu(Concat(x, y, axis=0))", "mmmm"
+    ),
+    "concatenation and scalars": (
+        "Concat(Mul(x, s), Mul(y, s), axis=0)", "Mul(Concat(x, y, axis=0), s)", "mmmm"
+    ),
+    "concatenation and transposition": (
+        "Concat(Transpose(x, T), Transpose(y, T), axis=0)", "Transpose(Concat(x, y, axis=1), T)", "mmmm"
+    ),
+    "products of one operand": (
+        "Concat(MatMul(x, y), MatMul(x, z), axis=1)", "MatMul(x, Concat(y, z, axis=1))", "mmmm"
+    ),
+    "products of parts": (
+        "Add(MatMul(x, y), MatMul(z, w))", "MatMul(Concat(x, z, axis=1), Concat(y, w, axis=0))", "mmmm"
+    ),
+    "convolutions of one input": (
+        "Concat(Conv(x, y, C), Conv(x, z, C), axis=1)", "Conv(x, Concat(y, z, axis=0), C)", "ikkk"
+    ),
+    "convolutions of parts": (
+        "Add(Conv(x, y, C), Conv(z, w, C))", "Conv(Concat(x, z, axis=1), Concat(y, w, axis=1), C)", "ikik"
+    ),
+    "pooling and concatenation": (
+        "Concat(AveragePool(x, P), AveragePool(y, P), axis=1)", "AveragePool(Concat(x, y, axis=1), P)", "iiii"
+    ),
+    "maxima and concatenation": (
+        "Concat(MaxPool(x, P), MaxPool(y, P), axis=1)", "MaxPool(Concat(x, y, axis=1), P)", "iiii"
+    ),
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("worlds", nargs="*", default=list(WORLDS))
+    parser.add_argument("--size", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    grown: list[Generation] = []
+    began = monotonic()
+    worlds = [WORLDS[name] for name in options.worlds]
+    found = generated(worlds, options.size, options.seed, lambda text: print(text, flush=True), grown.append)
+    seconds = monotonic() - began
+    target = ROOT / "src" / "tensaurus" / "rules" / "generated" / f"size{options.size}.rules"
+    target.parent.mkdir(exist_ok=True)
+    for file, text in (
+        (target, written(found, options.size, options.seed)),
+        (ROOT / "docs" / "rules.md", page(found, grown, options.size, seconds)),
+    ):
+        with replacing(file) as beside:
+            beside.write_text(text, encoding="utf-8")
+
+
+def page(found: list[Found], grown: list[Generation], size: int, seconds: float) -> str:
+    """docs/rules.md."""
+    memory = getrusage(RUSAGE_SELF).ru_maxrss / 2**20
+    lines = [
+        "# Generated rules",
+        "",
+        "Made by `python bench/synthesis.py`, not edited by hand.  What each stage is: `synthesis/generate`.",
+        "",
+        f"Terms of up to {size} operators, on {Machine.here().key}: {seconds / 60:.1f} minutes,"
+        f" {memory:.1f} GB, {len(found)} rules of which none is derived by the others.",
+        "",
+        f"| world | size | {' | '.join(STAGES)} |",
+        f"| --- | ---: |{' ---: |' * len(STAGES)}",
+    ]
+    for generation in grown:
+        for number, counts in generation.counts.items():
+            row = " | ".join(f"{counts[stage]:,}" for stage in STAGES)
+            lines.append(f"| {generation.world.name} | {number} | {row} |")
+    proofs: dict[str, int] = {}
+    for one in found:
+        by = one.evidence.split(",")[0].removeprefix("proved(")
+        proofs[by] = proofs.get(by, 0) + 1
+    lines += ["", "Proved by: " + ", ".join(f"{by} {n}" for by, n in sorted(proofs.items())) + ".", ""]
+    lines += ["## What of TASO's table 2 they derive", "", "From one side alone, at a world's types.", ""]
+    ruleset = Ruleset([rule for one in found for rule in one.rules])
+    lines += ["| property | from left to right | from right to left |", "| --- | --- | --- |"]
+    for name, (left, right, kinds) in TABLE_2.items():
+        both = (left, right), (right, left)
+        ways = ["yes" if follows(*sides, kinds, ruleset) else "NO" for sides in both]
+        lines.append(f"| {name} | {ways[0]} | {ways[1]} |")
+    lines += ["", "## What nothing proves", "", "Right as far as it was tried, and no rules.", ""]
+    lines += [f"- `{one.text}`: {one.reasons[-1]}" for g in grown for one in g.unproved] or ["None."]
+    return "\n".join(lines) + "\n"
+
+
+def follows(left: str, right: str, kinds: str, ruleset: Ruleset) -> bool:
+    """Whether the right side comes out of the left side alone."""
+    images, kernels = WORLDS["convolutions"].kinds[:2]
+    types = {"m": WORLDS["matrices"].kinds[0], "i": images, "k": kernels}
+    scalar = WORLDS["matrices"].kinds[1]
+    leaves = [*zip("xyzw", (types[kind] for kind in kinds), strict=True), ("s", scalar), ("t", scalar)]
+    nodes = {name: source(name, kind) for name, kind in leaves}
+
+    def made(text: str) -> Node:
+        for short, full in (("T", "perm=(1, 0)"), ("C", CONV), ("P", POOL)):
+            text = text.replace(f", {short})", f", {full})")
+        rule: Rule = parse_rule(f"law: {text} => {text}")[0]
+        node = build(rule.lhs[0], Binding(dict(nodes), {}), "float32")
+        assert node is not None
+        return node
+
+    return derived([made(left)], [made(right)], ruleset)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""Rules grown from operators: enumerated, confirmed, proved, and pruned as they come (TASO, sections 2 to 4).
+
+A candidate that laws before it make smaller follows from these and from smaller candidates, and is dropped
+unseen; so what is verified is about what is kept.  Rules come in the order of their size, and of rules of one
+size those of more variables first: the general before the special.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import islice
+from time import monotonic
+
+import numpy as np
+
+from tensaurus.algebra.arithmetic import Array
+from tensaurus.algebra.prime import Prime
+from tensaurus.egraph.ruleset import Ruleset
+from tensaurus.graph.node import Node, source
+from tensaurus.rules.rule import Rule
+from tensaurus.synthesis.derivable import derived
+from tensaurus.synthesis.law import Stated, state
+from tensaurus.synthesis.order import Laws, key, variables
+from tensaurus.synthesis.terms import Candidate, Term, Terms, equations
+from tensaurus.synthesis.world import Use, World
+
+__all__ = ["Found", "Generation"]
+
+TIES = 24  # ways to name a candidate's variables that are tried
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a law of a world is said as: one line, which stands for one rule or for two.
+
+    sides  the law's terms on inputs of the world's types, the larger one first
+    size   of the larger one
+    """
+
+    world: str
+    size: int
+    text: str
+    rules: tuple[Rule, ...]
+    evidence: str
+    sides: tuple[Node, Node]
+
+    @property
+    def ways(self) -> Iterator[tuple[tuple[Node], tuple[Node]]]:
+        """From the left side of each of its rules to the right side, as roots."""
+        first, second = self.sides
+        yield (first,), (second,)
+        if len(self.rules) > 1:
+            yield (second,), (first,)
+
+    @property
+    def name(self) -> str:
+        """Its operators, and what tells it from others of these; the same wherever it was generated."""
+        words = dict.fromkeys(word.lower() for word in re.findall(r"\b[A-Z]\w*(?=\()", self.text))
+        return f"{'-'.join(words)}-{sha256(self.text.encode()).hexdigest()[:4]}"
+
+    @property
+    def line(self) -> str:
+        """As a file of rules has it."""
+        smaller = re.split(r" <=> | => ", self.text)
+        grows = "<=>" in self.text and smaller[0].count("(") != smaller[1].split(" where ")[0].count("(")
+        return f"{self.name}{' [back]' if grows else ''}: {self.text} | {self.evidence}"
+
+
+@dataclass
+class Generation:
+    """The rules of one world up to a size.
+
+    counts    of each size: terms and classes that there are, candidates for laws, those that laws before them
+              make smaller (reduced), that other values tell apart (refuted), that rules before them derive
+              (derived), that nothing proves (unproved) or that rest on such, and rules
+    unproved  what could be neither proved nor refuted, or needs variables that a side lacks
+    """
+
+    world: World
+    size: int
+    seed: int = 0
+    note: Callable[[str], None] = lambda text: None
+    found: list[Found] = field(default_factory=list)
+    unproved: list[Stated] = field(default_factory=list)
+    counts: dict[int, Counter[str]] = field(default_factory=dict)
+
+    def run(self) -> list[Found]:
+        """The rules, the smallest first."""
+        terms, laws, unproved = Terms(self.world, self.seed), Laws(), Laws()
+        known: set[str] = set()
+        rules: list[Rule] = []
+        ruleset = Ruleset(rules)
+        began = monotonic()
+        for size in range(1, self.size + 1):
+            counts = self.counts[size] = Counter()
+            waiting: list[tuple[Term, Term]] = []
+            different: list[Candidate] = []
+            for candidate in terms.grow(last=size == self.size):
+                counts["candidates"] += 1
+                if laws.reduces(candidate.term):
+                    counts["reduced"] += 1
+                    continue
+                pairs = list(islice(equations(candidate), TIES))
+                waiting += (equal := [pair for pair in pairs if self._confirmed(*pair)])
+                if pairs and not equal and not _representative(candidate):
+                    different.append(candidate)
+            counts["refuted"] += len(different)
+            for candidate in different if size < self.size else ():
+                terms.part(candidate)
+            counts["terms"] = terms.count
+            counts["classes"] = sum(len(f.origins) for f in terms.families.values())
+            self.note(f"size {size}: {terms.count} terms, {counts['classes']} classes,"
+                      f" {len(waiting)} candidates, {monotonic() - began:.0f} s")  # fmt: skip
+            waiting.sort(key=lambda pair: (-len(set(variables(pair[0]))), key(pair[0]), key(pair[1])))
+            for left, right in waiting:
+                first, second = sorted((left, right), key=key)
+                if laws.reduces_inside(second) or laws.reduces_inside(first):
+                    counts["reduced"] += 1
+                    continue
+                if unproved.reduces_inside(second):
+                    counts["resting on what is unproved"] += 1
+                    continue
+                nodes = self._node(second), self._node(first)
+                if derived(nodes[:1], nodes[1:], ruleset) or derived(nodes[1:], nodes[:1], ruleset):
+                    counts["derived"] += 1
+                    continue
+                stated = state(self.world, left, right, known)
+                if not stated.rules and stated.reasons:
+                    counts["unproved"] += 1
+                    self.unproved.append(stated)
+                    unproved.add(left, right)
+                    continue
+                laws.add(left, right)
+                if not stated.rules:  # an instance of a rule that is known, by what it says
+                    continue
+                known.add(stated.text)
+                rules += stated.rules
+                ruleset = Ruleset(rules)
+                found = Found(
+                    self.world.name, size, stated.text, stated.rules, str(stated.evidence), nodes
+                )
+                self.found.append(found)
+                counts["rules"] += 1
+                self.note(f"{stated.text} | {stated.evidence}")
+        return self.found
+
+    def _node(self, term: Term) -> Node:
+        """The term on inputs of the world's types."""
+        if term[0] == "x":
+            return source(f"x{term[2]}_{term[1]}", self.world.kinds[term[1]])
+        use: Use = term[0]
+        return use.node([self._node(part) for part in term[1:]])
+
+    def _confirmed(self, left: Term, right: Term) -> bool:
+        """Whether both have the same values for other numbers, each variable its own."""
+        other = Prime(self.seed + 1)
+        rng = np.random.default_rng((self.seed, 1))
+        leaves = {}
+        for x in dict.fromkeys((*variables(left), *variables(right))):
+            shape = [int(n) for n in self.world.kinds[x[1]].shape]
+            leaves[x] = other.random((1, *shape), rng)
+
+        def value(term: Term) -> Array:
+            if term[0] == "x":
+                return leaves[term]
+            use: Use = term[0]
+            return use.values([value(part) for part in term[1:]], other)
+
+        return bool(np.array_equal(value(left), value(right)))
+
+
+def _representative(candidate: Candidate) -> bool:
+    """Whether it is the class's own, of which it is asked which of its variables are alike."""
+    family, number = candidate.equal
+    return family.origins[number] == (candidate.use, candidate.args)

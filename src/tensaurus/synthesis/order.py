@@ -1,0 +1,82 @@
+"""An order of terms, and which of them laws that are known make smaller.
+
+The order is Knuth and Bendix's with a weight of one for every operator, on terms whose variables count as
+constants: it is total, well founded, and a term with a smaller part is smaller.  So what one application of
+a law makes smaller, step by step, comes to the least term of its class: such a term needs no law of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tensaurus.synthesis.terms import Term
+
+__all__ = ["Laws", "key", "size", "variables"]
+
+
+def size(term: Term) -> int:
+    """How many operators it has; what stands twice counts twice."""
+    return 0 if term[0] == "x" else 1 + sum(map(size, term[1:]))
+
+
+def variables(term: Term) -> Iterator[Term]:
+    """Those in it, from left to right, each as often as it stands there."""
+    if term[0] == "x":
+        yield term
+    else:
+        for part in term[1:]:
+            yield from variables(part)
+
+
+def key(term: Term) -> tuple[Any, ...]:
+    """Smaller for a smaller term."""
+    if term[0] == "x":
+        return 0, -1, term[1], term[2]
+    parts = tuple(map(key, term[1:]))
+    return 1 + sum(part[0] for part in parts), term[0].place, *parts
+
+
+def matched(pattern: Term, term: Term, found: dict[Term, Term]) -> bool:
+    """Whether the term is an instance of the pattern; `found` becomes what its variables stand for."""
+    if pattern[0] == "x":
+        known = found.setdefault(pattern, term)
+        return known == term
+    if term[0] is not pattern[0]:
+        return False
+    return all(matched(p, t, found) for p, t in zip(pattern[1:], term[1:], strict=True))
+
+
+def substituted(term: Term, values: dict[Term, Term]) -> Term:
+    if term[0] == "x":
+        return values[term]
+    return (term[0], *(substituted(part, values) for part in term[1:]))
+
+
+class Laws:
+    """Equations between terms, each in both directions where it can be."""
+
+    def __init__(self) -> None:
+        self._by_use: dict[Any, list[tuple[Term, Term]]] = {}
+
+    def add(self, left: Term, right: Term) -> None:
+        """Both sides of which may be made smaller by the other."""
+        for first, second in ((left, right), (right, left)):
+            if first[0] != "x" and set(variables(second)) <= set(variables(first)):
+                self._by_use.setdefault(first[0], []).append((first, second))
+
+    def reduces_inside(self, term: Term) -> bool:
+        """Whether one of them makes the term smaller, applied to it or to a part of it."""
+        return term[0] != "x" and (self.reduces(term) or any(map(self.reduces_inside, term[1:])))
+
+    def reduces(self, term: Term) -> bool:
+        """Whether one of them makes the term smaller, applied to all of it."""
+        rules: Iterable[tuple[Term, Term]] = self._by_use.get(term[0], ())
+        own = None
+        for pattern, other in rules:
+            found: dict[Term, Term] = {}
+            if matched(pattern, term, found):
+                own = key(term) if own is None else own
+                if key(substituted(other, found)) < own:
+                    return True
+        return False

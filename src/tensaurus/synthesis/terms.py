@@ -1,0 +1,301 @@
+"""All terms of a world up to a size, in classes of equal values (TASO, section 2).
+
+A term of size n is a use of an operator on representatives of classes of smaller sizes; what has the values
+of a class that there is becomes a candidate for a law, anything else a class of its own.
+
+    slots   the values at which terms are compared: in slot 0 every variable of a type is one tensor, in slot
+            k variable k is another one.  A renaming of variables permutes the slots, so that their hashes in
+            order are the same for all names: n + 1 evaluations in the place of n! (a term of n variables)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, permutations
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tensaurus.algebra.arithmetic import Array
+from tensaurus.algebra.prime import Prime, scrambled
+from tensaurus.ops import TensorType
+from tensaurus.synthesis.world import Use, World
+
+__all__ = ["Candidate", "Family", "Reference", "Term", "Terms", "equations"]
+
+BATCH = 200_000  # values of one evaluation
+Signature: TypeAlias = tuple[int, ...]  # the types of variables, by their place in the world, in order
+Term: TypeAlias = tuple[Any, ...]  # ("x", type, number), or a use and its arguments' terms
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A class with its variables as those of a larger term: `names` are their places there."""
+
+    family: Family
+    number: int
+    names: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A term that has the values of a class's representative: `names` of the term are its variables."""
+
+    use: Use
+    args: tuple[Reference, ...]
+    signature: Signature
+    hashes: tuple[int, ...]  # of its slots
+    size: int
+    equal: tuple[Family, int]
+
+    @property
+    def term(self) -> Term:
+        """The term."""
+        return (self.use, *(a.family.term(a.number, a.names) for a in self.args))
+
+
+@dataclass(eq=False)
+class Family:
+    """Classes of one type whose variables have the same types.
+
+    values   by size, of each class, each slot: [classes, slots, *shape]
+    slots    of each class the hashes of its slots
+    origins  of each class its use and arguments; None of a variable
+    """
+
+    type: int
+    signature: Signature
+    values: list[Array] = field(default_factory=list)
+    slots: list[tuple[int, ...]] = field(default_factory=list)
+    origins: list[tuple[Use, tuple[Reference, ...]] | None] = field(default_factory=list)
+
+    def of_size(self, size: int) -> tuple[int, Array]:
+        """The first class of the size, and the values of all of it; they are kept for sizes that are read."""
+        first = sum(len(block) for block in self.values[:size])
+        return first, self.values[size] if size < len(self.values) else np.empty((0,), np.uint64)
+
+    def term(self, number: int, names: Sequence[int] | None = None) -> Term:
+        """The representative, its variables called by these numbers."""
+        names = tuple(range(len(self.signature))) if names is None else tuple(names)
+        origin = self.origins[number]
+        if origin is None:
+            return ("x", self.signature[0], names[0])
+        use, args = origin
+        return (use, *(a.family.term(a.number, [names[n] for n in a.names]) for a in args))
+
+
+def equations(candidate: Candidate) -> Iterator[tuple[Term, Term]]:
+    """The laws that the candidate may stand for: by hashes, some variables may be any of several."""
+    family, number = candidate.equal
+    left = candidate.term
+    slots, own = family.slots[number], candidate.hashes
+    kinds = candidate.signature
+    places = range(len(kinds))
+    choices = [[v for v in places if kinds[v] == kinds[r] and own[v + 1] == slots[r + 1]] for r in places]
+    for names in _distinct(choices):
+        right = family.term(number, names)
+        if right != left:
+            yield left, right
+
+
+def _distinct(choices: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
+    if not choices:
+        yield ()
+        return
+    for first in choices[0]:
+        rest = [[v for v in others if v != first] for others in choices[1:]]
+        for names in _distinct(rest):
+            yield (first, *names)
+
+
+class Terms:
+    """The classes of a world, grown size by size; `candidates` are those of the last size grown."""
+
+    def __init__(self, world: World, seed: int = 0):
+        self.world = world
+        self.field = Prime(seed)
+        rng = np.random.default_rng(seed)
+        self.families: dict[tuple[int, Signature], Family] = {}
+        self.known: dict[int, tuple[Family, int]] = {}
+        self.size = 0
+        self.count = 0
+        self._weights = [
+            self.field.random((prod(_shape(kind)), 2), rng) for kind in world.kinds
+        ]
+        self._seeds = rng.integers(0, 2**63, len(world.kinds) + 1, dtype=np.uint64)
+        for number, kind in enumerate(world.kinds):
+            if number < len(world.variables) and world.variables[number]:
+                shape = _shape(kind)
+                every, one = self.field.random(shape, rng), self.field.random(shape, rng)
+                family = self._family(number, (number,))
+                values = np.stack([every, one])[None]
+                family.values.append(values)
+                hashes = self._hashed(number, values)
+                family.slots.append(tuple(map(int, hashes[0])))
+                family.origins.append(None)
+                self.known[self._keys(family, hashes)[0]] = family, 0
+
+    def part(self, candidate: Candidate) -> None:
+        """Make a class of the candidate, which differs from what it was found equal to.
+
+        Nobody meets it by its key: what is equal to it, too, becomes a class once more.
+        """
+        family = self._family(self.world.kinds.index(candidate.use.result), candidate.signature)
+        slots = range(len(candidate.signature) + 1)
+        args = []
+        for each in candidate.args:
+            known = np.concatenate(each.family.values)[each.number]
+            at = [0, *(each.names.index(v - 1) + 1 if v - 1 in each.names else 0 for v in slots[1:])]
+            args.append(known[at])
+        values = candidate.use.values(args, self.field)[None]
+        family.values[-1] = np.concatenate([family.values[-1], values])
+        family.slots.append(candidate.hashes)
+        family.origins.append((candidate.use, candidate.args))
+
+    def _family(self, kind: int, signature: Signature) -> Family:
+        key = kind, signature
+        if key not in self.families:
+            self.families[key] = Family(kind, signature)
+        return self.families[key]
+
+    def grow(self, last: bool = False) -> Iterator[Candidate]:
+        """The candidates of the next size; of the `last` no values are kept."""
+        self.size += 1
+        fresh: dict[Family, list[Array]] = {}
+        for use in self.world.uses:
+            yield from self._used(use, fresh, last)
+        for family in self.families.values():
+            shape = (0, len(family.signature) + 1, *_shape(self.world.kinds[family.type]))
+            while len(family.values) < self.size:  # it is new
+                family.values.append(np.empty(shape, np.uint64))
+            family.values.append(np.concatenate(fresh.get(family, [np.empty(shape, np.uint64)])))
+
+    def _used(self, use: Use, fresh: Any, last: bool) -> Iterator[Candidate]:
+        kinds = [self.world.kinds.index(kind) for kind in use.types]
+        result = self.world.kinds.index(use.result)
+        whole = self.size - 1
+        sizes = [(whole,)] if len(kinds) == 1 else [(a, whole - a) for a in range(whole + 1)]
+        families = list(self.families.values())
+        for split in sizes:
+            pools = [[f for f in families if f.type == kind] for kind in kinds]
+            if len(kinds) == 1:
+                for family in pools[0]:
+                    names = tuple(range(len(family.signature)))
+                    yield from self._batch(
+                        use, result, (family,), split, (names,), family.signature, fresh, last
+                    )
+                continue
+            for first in pools[0]:
+                for second in pools[1]:
+                    for names, signature in self._overlaps(first.signature, second.signature):
+                        own = tuple(range(len(first.signature)))
+                        yield from self._batch(
+                            use, result, (first, second), split, (own, names), signature, fresh, last
+                        )
+
+    def _overlaps(self, first: Signature, second: Signature) -> Iterator[tuple[tuple[int, ...], Signature]]:
+        """How the second term's variables may be those of the first, or others: their places in both."""
+        for count in range(min(len(first), len(second)) + 1):
+            for shared in combinations(range(len(second)), count):
+                for places in permutations(range(len(first)), count):
+                    if any(second[a] != first[b] for a, b in zip(shared, places, strict=True)):
+                        continue
+                    names, signature = list[int](), list(first)
+                    at = dict(zip(shared, places, strict=True))
+                    for place, kind in enumerate(second):
+                        if place in at:
+                            names.append(at[place])
+                        else:
+                            names.append(len(signature))
+                            signature.append(kind)
+                    if all(signature.count(k) <= most for k, most in enumerate(self.world.variables)):
+                        yield tuple(names), tuple(signature)
+
+    def _batch(
+        self,
+        use: Use,
+        result: int,
+        families: tuple[Family, ...],
+        split: tuple[int, ...],
+        names: tuple[tuple[int, ...], ...],
+        signature: Signature,
+        fresh: Any,
+        last: bool,
+    ) -> Iterator[Candidate]:
+        parts = [family.of_size(size) for family, size in zip(families, split, strict=True)]
+        counts = [len(values) for _, values in parts]
+        if not all(counts):
+            return
+        slots = len(signature) + 1
+        maps = [
+            [0, *(own.index(v) + 1 if v in own else 0 for v in range(len(signature)))] for own in names
+        ]
+        order = sorted(range(len(signature)), key=lambda v: signature[v])
+        family = self._family(result, tuple(signature[v] for v in order))
+        step = max(1, BATCH // (slots * max(1, prod(counts[1:]))))
+        for start in range(0, counts[0], step):
+            stop = min(counts[0], start + step)
+            picks = np.meshgrid(np.arange(start, stop), *map(np.arange, counts[1:]), indexing="ij")
+            chosen = [pick.ravel() for pick in picks]
+            args = [
+                values[pick][:, at].reshape(-1, *values.shape[2:])
+                for (_, values), pick, at in zip(parts, chosen, maps, strict=True)
+            ]
+            made = use.values(args, self.field)
+            values = made.reshape(len(chosen[0]), slots, *made.shape[1:])
+            values = values[:, [0, *(v + 1 for v in order)]]
+            yield from self._sorted_out(
+                use, families, parts, chosen, names, order, family, values, fresh, last
+            )
+
+    def _sorted_out(
+        self, use: Use, families: Any, parts: Any, chosen: Any, names: Any, order: Any, family: Family,
+        values: Array, fresh: Any, last: bool,
+    ) -> Iterator[Candidate]:  # fmt: skip
+        hashes = self._hashed(family.type, values)
+        keys = self._keys(family, hashes)
+        self.count += len(keys)
+        rank = {v: place for place, v in enumerate(order)}
+        kept: list[int] = []
+        for row, key in enumerate(keys):
+            found = self.known.get(key)
+            args = tuple(
+                Reference(f, first + int(pick[row]), tuple(rank[v] for v in own))
+                for f, (first, _), pick, own in zip(families, parts, chosen, names, strict=True)
+            )
+            own_hashes = tuple(map(int, hashes[row]))
+            if found is None:
+                found = self.known[key] = family, len(family.origins)
+                family.origins.append((use, args))
+                family.slots.append(own_hashes)
+                kept.append(row)
+                if len(set(own_hashes)) == len(own_hashes):
+                    continue  # else it may be symmetric in variables: a law of its own
+            yield Candidate(use, args, family.signature, own_hashes, self.size, found)
+        if kept and not last:
+            fresh.setdefault(family, []).append(values[kept])
+
+    def _hashed(self, kind: int, values: Array) -> Array:
+        """Of each term, each slot, 62 bits: two linear functions of its elements."""
+        flat = values.reshape(-1, self._weights[kind].shape[0])
+        pairs = self.field.matmul(flat, self._weights[kind])
+        return (pairs[:, 0] << np.uint64(32) | pairs[:, 1]).reshape(values.shape[:2])
+
+    def _keys(self, family: Family, hashes: Array) -> list[int]:
+        """The same of terms that are equal up to the names of variables."""
+        signature = np.array(family.signature)
+        columns = [hashes[:, 0]]
+        for kind in sorted(set(family.signature)):
+            own = hashes[:, 1 + np.flatnonzero(signature == kind)]
+            columns += list(np.sort(own, axis=1).T)
+        state = np.full(len(hashes), self._seeds[family.type], np.uint64)
+        with np.errstate(over="ignore"):
+            for column in columns:
+                state = scrambled(state * np.uint64(0x9E3779B97F4A7C15) + column)
+        return [int(key) for key in state]
+
+
+def _shape(kind: TensorType) -> tuple[int, ...]:
+    return tuple(int(n) for n in kind.shape)  # type: ignore[arg-type]

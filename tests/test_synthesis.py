@@ -1,0 +1,256 @@
+"""Generated rules: every term is met, what is equal is told, what is kept is proved and needed."""
+
+from __future__ import annotations
+
+from itertools import permutations, product
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tensaurus.algebra.prime import Prime
+from tensaurus.cli.app import app
+from tensaurus.egraph.ruleset import Ruleset
+from tensaurus.graph.fold import evaluated
+from tensaurus.graph.node import source
+from tensaurus.rules.evidence import Proved
+from tensaurus.rules.rule import parse_rule, read_rules
+from tensaurus.rules.verify import verify
+from tensaurus.synthesis.derivable import derived
+from tensaurus.synthesis.generate import Generation
+from tensaurus.synthesis.law import state
+from tensaurus.synthesis.library import generated, written
+from tensaurus.synthesis.order import Laws, key, size, variables
+from tensaurus.synthesis.terms import Term, Terms, equations
+from tensaurus.synthesis.world import WORLDS, Use, World
+
+SMALL = World("small", ("f32[3,3]",), (3,), ("Add", "MatMul", "Transpose perm=(1,0)", "Relu"))
+SUMS = World("sums", ("f32[5,5]",), (3,), ("Add", "Mul", "Relu"))
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_many_arguments_at_once_give_what_each_gives(name: str) -> None:
+    field, rng = Prime(1), np.random.default_rng(0)
+    for use in WORLDS[name].uses:
+        leaves = [source(f"x{k}", kind) for k, kind in enumerate(use.types)]
+        args = [field.random((4, *kind.shape), rng) for kind in use.types]  # type: ignore[arg-type]
+        many = use.values(args, field)
+        node = use.node(leaves)
+        for row in range(4):
+            one = evaluated(node, {x: a[row] for x, a in zip(leaves, args, strict=True)}, field)
+            assert np.array_equal(many[row], one), str(use)
+
+
+def every_term(world: World, most: int, names: int) -> list[Term]:
+    """All terms of so many operators, with all names of variables: by recursion over the sizes alone."""
+    by_size: list[list[Term]] = [[("x", 0, n) for n in range(names)]]
+    for whole in range(most):
+        found: list[Term] = []
+        for use in world.uses:
+            for sizes in product(range(whole + 1), repeat=len(use.types)):
+                if sum(sizes) == whole:
+                    found += [(use, *args) for args in product(*(by_size[n] for n in sizes))]
+        by_size.append(found)
+    return [term for terms in by_size for term in terms]
+
+
+def values_of(term: Term, leaves: dict[int, Any], field: Prime) -> Any:
+    if term[0] == "x":
+        return leaves[term[2]]
+    use: Use = term[0]
+    return use.values([values_of(part, leaves, field) for part in term[1:]], field)
+
+
+@pytest.mark.parametrize("world", [SMALL, SUMS], ids=lambda world: world.name)
+def test_every_term_is_in_a_class_and_no_two_classes_are_equal(world: World) -> None:
+    """Beside an enumeration with names: as many functions up to the names of their variables."""
+    grown = Terms(world)
+    for _ in range(2):
+        list(grown.grow())
+    field, rng = Prime(5), np.random.default_rng(3)
+    shape = tuple(world.kinds[0].shape)
+    leaves = [field.random((1, *shape), rng) for _ in range(3)]  # type: ignore[arg-type]
+    functions: set[bytes] = set()
+    for term in every_term(world, 2, 3):
+        renamed = (
+            values_of(term, dict(enumerate(leaves[n] for n in names)), field).tobytes()
+            for names in permutations(range(3))
+        )
+        functions.add(min(renamed))
+    assert sum(len(family.origins) for family in grown.families.values()) == len(functions)
+
+
+def test_candidates_are_equal_to_what_they_are_said_to_be() -> None:
+    """For other values than those they were told by; unordered functions aside."""
+    field, rng = Prime(9), np.random.default_rng(1)
+    leaves = {n: field.random((1, 3, 3), rng) for n in range(3)}
+    grown, equal, told = Terms(SMALL), 0, 0
+    for _ in range(2):
+        for candidate in grown.grow():
+            pairs = list(equations(candidate))
+            told += bool(pairs)
+            equal += any(
+                np.array_equal(values_of(a, leaves, field), values_of(b, leaves, field)) for a, b in pairs
+            )
+    assert told > 10 and equal >= 0.9 * told
+
+
+def random_term(rng: Random, depth: int) -> Term:
+    if depth == 0 or rng.random() < 0.3:
+        return ("x", 0, rng.randrange(3))
+    use = rng.choice(SMALL.uses)
+    return (use, *(random_term(rng, depth - 1) for _ in use.types))
+
+
+def test_the_order_is_total_and_a_smaller_part_makes_a_smaller_term() -> None:
+    rng = Random(0)
+    for _ in range(500):
+        a, b = random_term(rng, 3), random_term(rng, 3)
+        assert (key(a) < key(b)) + (key(b) < key(a)) + (a == b) == 1
+        assert size(a) <= size(b) or key(b) < key(a)
+        for use in SMALL.uses:
+            others = [random_term(rng, 2) for _ in use.types[1:]]
+            if key(a) < key(b):
+                assert key((use, a, *others)) < key((use, b, *others))
+
+
+def test_laws_make_terms_smaller() -> None:
+    add, matmul, transpose, _ = SMALL.uses
+    x, y, z = (("x", 0, n) for n in range(3))
+    laws = Laws()
+    laws.add((add, x, y), (add, y, x))
+    assert laws.reduces((add, y, x)) and not laws.reduces((add, x, y))
+    assert laws.reduces((add, (matmul, x, y), z)) and not laws.reduces((add, z, (matmul, x, y)))
+    laws.add((transpose, (transpose, x)), x)
+    assert laws.reduces((transpose, (transpose, (matmul, x, y))))
+    inside = (matmul, x, (transpose, (transpose, y)))
+    assert laws.reduces_inside(inside) and not laws.reduces(inside)
+    laws.add((matmul, x, y), z)  # which says nothing of z: it reduces nothing
+    assert not laws.reduces((matmul, x, y))
+
+
+def test_what_is_said_of_a_law_is_the_most_general_that_is_true() -> None:
+    world = WORLDS["matrices"]
+    uses = {(str(u), u.types): u for u in world.uses}
+    square, scalar = world.kinds[0], world.kinds[1]
+    add, mul = uses["Add()", (square, square)], uses["Mul()", (square, scalar)]
+    matmul = uses["MatMul()", (square, square)]
+    x, y, z, s = ("x", 0, 0), ("x", 0, 1), ("x", 0, 2), ("x", 1, 0)
+    linear = state(world, (matmul, (add, x, y), z), (add, (matmul, x, z), (matmul, y, z)), set())
+    # sizes of one that broadcast are no exception: rows that stand for many, and what does not type otherwise
+    assert linear.rules and "shape(" not in linear.text and "rank(x) >= 2" in linear.text
+    scaled = state(world, (matmul, (mul, x, s), y), (mul, (matmul, x, y), s), set())
+    assert scaled.rules and "numel(y) == 1" in scaled.text and "shape" not in scaled.text
+    plain = state(world, (add, x, y), (add, y, x), set())
+    assert plain.text == "Add(x, y) <=> Add(y, x)"
+    assert not state(world, (add, x, y), (add, y, x), {plain.text}).rules  # it is known
+    wrong = state(world, (matmul, x, y), (matmul, y, x), set())
+    assert not wrong.rules and wrong.reasons
+
+
+def test_rules_of_a_small_world() -> None:
+    notes: list[str] = []
+    found = generated([SMALL], 2, note=notes.append)
+    assert all(isinstance(verify(rule, 10), Proved) for one in found for rule in one.rules)
+    text = written(found, 2)
+    rules = read_rules(text.splitlines())
+    assert len({rule.name for rule in rules}) == len(rules)
+    expected = [
+        "Add(x, y) => Add(y, x)",
+        "Add(Add(x, y), z) => Add(x, Add(y, z))",
+        "MatMul(MatMul(x, y), z) => MatMul(x, MatMul(y, z))",
+        "MatMul(x, MatMul(y, z)) => MatMul(MatMul(x, y), z)",
+        "Transpose(Transpose(x, perm=(1, 0)), perm=(1, 0)) => x",
+        "Relu(Relu(x)) => Relu(x)",
+        "Relu(Transpose(x, perm=(1, 0))) => Transpose(Relu(x), perm=(1, 0))",
+    ]
+    for law in expected:
+        assert follows(law, rules), law
+    for law in ("MatMul(x, y) => MatMul(y, x)", "Relu(Add(x, y)) => Add(Relu(x), Relu(y))"):
+        assert not follows(law, rules), law
+    assert written(generated([SMALL], 2), 2) == text  # bit for bit
+
+
+def follows(law: str, rules: list[Any]) -> bool:
+    """Whether the rules derive it for square matrices, from its left side alone."""
+    (rule,) = parse_rule(f"law: {law}")
+    world = WORLDS["matrices"]
+    nodes = {name: source(name, world.kinds[0]) for name in rule.variables}
+    from tensaurus.rules.match import Binding, build
+
+    binding = Binding(dict(nodes), {})
+    left, right = (build(side[0], binding, "float32") for side in (rule.lhs, rule.rhs))
+    assert left is not None and right is not None
+    return derived([left], [right], Ruleset(rules))
+
+
+def test_what_is_dropped_is_derived_by_what_is_kept() -> None:
+    generation = Generation(SMALL, 2)
+    every = generation.run()
+    kept = generated([SMALL], 2)
+    rules = [rule for one in kept for rule in one.rules]
+    assert len(kept) <= len(every)
+    for one in every:
+        assert all(derived(left, right, rules) for left, right in one.ways), one.text
+    for one in kept:
+        others = [rule for other in kept if other is not one for rule in other.rules]
+        assert not all(derived(left, right, others) for left, right in one.ways), one.text
+
+
+def test_both_sides_have_the_same_variables_or_the_right_has_fewer() -> None:
+    for one in Generation(SUMS, 2).run():
+        first, second = (set(variables_of(node)) for node in one.sides)
+        assert second <= first
+        assert "<=>" not in one.text or first == second
+
+
+def variables_of(node: Any) -> list[Any]:
+    if not node.args:
+        return [node]
+    return [leaf for arg in node.args for leaf in variables_of(arg)]
+
+
+def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(WORLDS, "small", SMALL)
+    run, file = CliRunner(), tmp_path / "small.rules"
+    made = run.invoke(app, ["rules", "generate", "--world", "small", "--size", "1", "-o", str(file)])
+    assert made.exit_code == 0 and file.read_text().count("proved(") >= 1
+    listed = run.invoke(app, ["rules", "list", str(file)])
+    assert "Add(x, y) <=> Add(y, x)" in listed.stdout
+    name = listed.stdout.split(":")[0]
+    shown = run.invoke(app, ["rules", "show", name, str(file)])
+    assert shown.exit_code == 0 and "proved(" in shown.stdout
+    assert run.invoke(app, ["rules", "diff", str(file), str(file)]).exit_code == 0
+    other = tmp_path / "other.rules"
+    other.write_text(file.read_text() + "again: Relu(Relu(x)) => Relu(x)\n")
+    differing = run.invoke(app, ["rules", "diff", str(file), str(other)])
+    assert differing.exit_code == 1 and "+ again" in differing.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "word"),
+    [
+        (["generate", "--world", "none", "-o", "x.rules"], "no world none"),
+        (["generate", "-o", "missing/x.rules"], "missing"),
+        (["show", "matmul-asociate"], "matmul-associate"),
+        (["diff", "missing.rules", "missing.rules"], "missing.rules"),
+    ],
+)
+def test_bad_input(
+    args: list[str], word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["rules", *args])
+    assert result.exit_code != 0
+    said = str(result.exception) + result.output
+    assert word in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_variables_are_listed_in_order() -> None:
+    add = SMALL.uses[0]
+    x, y = ("x", 0, 0), ("x", 0, 1)
+    assert list(variables((add, y, (add, x, y)))) == [y, x, y]
