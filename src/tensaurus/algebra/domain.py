@@ -61,6 +61,7 @@ from tensaurus.algebra.size import (
 from tensaurus.algebra.walk import children
 
 BOXES = 4096  # boxes that one output may have
+SLICES = 4096  # of the box of axes that conditions join
 NEUTRAL: dict[str, float] = {"sum": 0, "prod": 1, "max": -inf, "min": inf}
 
 
@@ -190,6 +191,8 @@ def _slices(
     extents = [a.extent for a in axes if isinstance(a.extent, int)]
     if len(extents) < len(axes):
         raise Unknown("conditions that join axes without numbers")
+    if prod(sorted(extents)[:-1]) > SLICES:
+        raise Unknown("too many slices")
     shortest = axes[extents.index(min(extents))]
     rest = [a for a in axes if a != shortest]
     places: dict[Any, list[int]] = {}

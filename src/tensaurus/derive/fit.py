@@ -21,7 +21,7 @@ __all__ = ["fitted", "points", "value_at"]
 Sampled = Callable[[Sequence[Numbers]], tuple[Numbers, Places]]
 """The values of a function at places, and where they are known."""
 
-EVERY = 1 << 18  # places of a box that are all looked at
+EVERY = 1 << 16  # places of a box that are all looked at
 LINES = 32  # along each axis
 
 

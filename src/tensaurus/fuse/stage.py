@@ -2,9 +2,9 @@
 
     L[i](max(0, L[j](add(x[j], y[j]))[i]))   ->   L[i](max(0, add(x[i], y[i])))
 
-A scope stays where several read it, where it reduces, and where putting it into its reader would compute
-elements more than once: inside a reduction, or in a larger scope.  What only moves elements is read through
-wherever it is read.
+A scope stays where several read it, where it reduces and its reader computes, and where putting it into its
+reader would compute elements more than once: inside a reduction, or in a larger scope.  What only moves
+elements is read through wherever it is read.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ class _Merging(Rewriting):
                 return Read(moved.source, moved.indices, read.outside)
             return read
         larger = product(stage.shape) < product(self.reader.shape)
-        reduces = any(isinstance(part, Reduce) for part in bodies(body, nested=False))
+        # what moves a reduction's elements, and does no more, is the reduction elsewhere
+        moves = isinstance(self.reader.body, Read) and isinstance(body, Reduce)
+        reduces = not moves and any(isinstance(part, Reduce) for part in bodies(body, nested=False))
         if not only or self.reducing or larger or reduces or read.outside is not None:
             return read
         return replace_axes(body, at)

@@ -14,19 +14,21 @@ from contextlib import suppress
 from dataclasses import fields
 from importlib.metadata import version
 from itertools import chain, islice
-from math import inf
+from math import inf, prod
 from time import monotonic
 from typing import TypeAlias
 
 from tensaurus.algebra.expr import Scope
+from tensaurus.algebra.size import product
 from tensaurus.algebra.text import show as show_scope
 from tensaurus.codegen.chain import combined
 from tensaurus.codegen.compile import features, operands, tensors
-from tensaurus.codegen.nest import nests
+from tensaurus.codegen.nest import Nest, nests
 from tensaurus.codegen.pipeline import prepared
-from tensaurus.codegen.sketch import Pack, Schedule, Sketch, loops, packs, parse, show
+from tensaurus.codegen.sketch import Block, Pack, Schedule, Sketch, loops, packs, parse, show
 from tensaurus.codegen.stage import extent, staged
 from tensaurus.cost.database import Database, Measurement
+from tensaurus.cost.demand import number_of
 from tensaurus.cost.machine import Machine
 from tensaurus.ops import TensorType
 from tensaurus.tuning.runner import Runner
@@ -43,6 +45,8 @@ CLOSE = 1.2  # times the fastest: what is slower on one thread is not timed agai
 LONG = 7.0  # seconds at most that one schedule may compile for, beyond what each has
 SIMILAR, NEAREST = 3, 3  # expressions of other sizes that are looked at, and schedules like theirs
 REVISION = "r2"  # of what schedules become: times of another one are not these
+LARGE = 1 << 24  # multiplications of a kernel, at least, of which it is asked whether it is worth trying
+HOPELESS = 16  # operations for each element moved, from which on a product wants blocks of registers
 POOL = 600  # schedules of one nest that are looked at
 
 
@@ -112,7 +116,10 @@ class Tuner:
                 Shape(tuple(extent(a) for a in nest.output.axes), (nest.main or nest.output).points)
                 for nest in nests(stages)
             ]
-            found.append((packed, [pool[:POOL] for pool in sketches(stages, self.core)], shapes))
+            pools = [pool[:POOL] for pool in sketches(stages, self.core)]
+            if any(_hopeless(nest, pool) for nest, pool in zip(nests(stages), pools, strict=True)):
+                continue
+            found.append((packed, pools, shapes))
         return found
 
     def _tuned(
@@ -199,6 +206,15 @@ class Tuner:
 
 
 Pools: TypeAlias = Sequence[tuple[tuple[Pack, ...], Sequence[Sequence[Sketch]], Sequence[Shape]]]
+
+
+def _hopeless(nest: Nest, pool: Sequence[Sketch]) -> bool:
+    """Whether arithmetic bounds it and no block of registers computes it: trying takes seconds a time."""
+    if nest.main is None or nest.main.points < LARGE or any(isinstance(sketch, Block) for sketch in pool):
+        return False
+    read = sum(number_of(product(x.shape)) for x in nest.main.sources)
+    moved = read + prod(map(extent, nest.main.axes))
+    return 2 * nest.main.points >= HOPELESS * moved
 
 
 def _unique(items: Iterable[Schedule]) -> Iterator[Schedule]:
