@@ -229,7 +229,7 @@ def test_a_piece_is_measured_at_the_sizes_of_a_run(records: Database) -> None:
     costs = costs_of(records, Stub(), whole, sizes={symbol_of(n): 3})
     assert [str(made.op) for made in whole.active] == ["Reshape", "Relu"]  # both typed
     assert all(0 < costs(made) < inf for made in whole.active)
-    assert any("float32[3, 4]" in row.workload for row in records.all())
+    assert any("float32[3, 2, 2]" in row.workload for row in records.all())  # a reshape is no measurement
     assert not [row for row in records.all() if "n," in row.workload or row.seconds == inf]
     static = Piece.of(node("Relu", X))
     assert static.at(lambda symbol: 7) is static

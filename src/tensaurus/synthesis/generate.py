@@ -127,6 +127,7 @@ class Generation:
                 nodes = self._node(second), self._node(first)
                 if derived(nodes[:1], nodes[1:], ruleset) or derived(nodes[1:], nodes[:1], ruleset):
                     counts["derived"] += 1
+                    laws.add(left, right)  # what it makes smaller is derived, too
                     continue
                 stated = state(self.world, left, right, known)
                 if not stated.rules and stated.reasons:

@@ -7,9 +7,11 @@ operator's examples.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.resources import files
 from itertools import product
 from typing import Any
 
@@ -22,7 +24,7 @@ from tensaurus.graph.node import Node, apply, item, source
 from tensaurus.ops import Op, TensorType, Untypable, registry
 from tensaurus.ops.examples import parse_example
 
-__all__ = ["CONVOLUTIONS", "MATRICES", "WORLDS", "Use", "World"]
+__all__ = ["WORLDS", "Use", "World"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,23 +145,13 @@ class World:
                         place += 1
 
 
-MATRICES = World(
-    "matrices",
-    ("f32[3,3]", "f32[]", "f32[6,3]", "f32[3,6]"),
-    (4, 2, 0, 0),
-    (
-        "Add", "Mul", "MatMul", "Transpose perm=(1,0)", "Relu",
-        "Concat axis=0", "Concat axis=1",
-    ),
-)  # fmt: skip
-CONVOLUTIONS = World(
-    "convolutions",
-    ("f32[1,2,6,4]", "f32[2,2,3,3]", "f32[]", "f32[1,4,6,4]", "f32[4,2,3,3]", "f32[2,4,3,3]"),
-    (3, 3, 1, 0, 0, 0),
-    (
-        "Add", "Mul", "Conv pads=(1,1,1,1)", "Relu",
-        "Concat axis=0", "Concat axis=1",
-        "AveragePool kernel_shape=(3,3) pads=(1,1,1,1)", "MaxPool kernel_shape=(3,3) pads=(1,1,1,1)",
-    ),
-)  # fmt: skip
-WORLDS = {world.name: world for world in (MATRICES, CONVOLUTIONS)}
+def _shipped() -> dict[str, World]:
+    """Those of `worlds.toml`, by name."""
+    text = files("tensaurus.synthesis").joinpath("worlds.toml").read_text("utf-8")
+    return {
+        name: World(name, tuple(each["types"]), tuple(each["variables"]), tuple(each["operators"]))
+        for name, each in tomllib.loads(text).items()
+    }
+
+
+WORLDS = _shipped()
