@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from itertools import permutations, product
 from pathlib import Path
 from random import Random
@@ -17,7 +18,7 @@ from tensaurus.egraph.ruleset import Ruleset
 from tensaurus.graph.fold import evaluated
 from tensaurus.graph.node import source
 from tensaurus.rules.evidence import Proved
-from tensaurus.rules.rule import parse_rule, read_rules
+from tensaurus.rules.rule import library, parse_rule, read_rules
 from tensaurus.rules.verify import verify
 from tensaurus.synthesis.derivable import derived
 from tensaurus.synthesis.generate import Found, Generation
@@ -262,3 +263,17 @@ def test_variables_are_listed_in_order() -> None:
     add = SMALL.uses[0]
     x, y = ("x", 0, 0), ("x", 0, 1)
     assert list(variables((add, y, (add, x, y)))) == [y, x, y]
+
+
+def test_the_rules_that_ship_are_proved_and_have_names_of_their_own() -> None:
+    folder = files("tensaurus.rules").joinpath("generated")
+    rules = [
+        rule
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
+        for rule in read_rules(entry.read_text("utf-8").splitlines(), entry.name)
+    ]
+    assert len(rules) > 20 and all(isinstance(rule.evidence, Proved) for rule in rules)
+    names = [rule.name for rule in rules]
+    assert len(set(names)) == len(names) and set(names).isdisjoint(rule.name for rule in library())
+    for rule in rules[::9]:
+        assert isinstance(verify(rule, 10), Proved), rule.name

@@ -30,6 +30,7 @@ from tensaurus.synthesis.world import Use, World
 
 __all__ = ["Found", "Generation"]
 
+POINTS = 16  # at which a candidate is tried once more: a random order has a number above 0 half of the time
 TIES = 24  # ways to name a candidate's variables that are tried
 
 
@@ -163,7 +164,7 @@ class Generation:
         leaves = {}
         for x in dict.fromkeys((*variables(left), *variables(right))):
             shape = [int(n) for n in self.world.kinds[x[1]].shape]
-            leaves[x] = other.random((1, *shape), rng)
+            leaves[x] = other.random((POINTS, *shape), rng)
 
         def value(term: Term) -> Array:
             if term[0] == "x":

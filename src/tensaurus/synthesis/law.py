@@ -6,6 +6,7 @@ said in several ways, the most general first, and the first one that is proved i
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -52,9 +53,11 @@ class _Saying:
 
 def _sayings(first: Term, second: Term, names: Mapping[Term, str]) -> Iterator[_Saying]:
     """With names for attributes, and with what they are."""
-    both = set(variables(first)) == set(variables(second)) and _symmetric(first, second)
-    arrow = "<=>" if both and second not in _parts(first) else "=>"
+    both = set(variables(first)) == set(variables(second)) and second not in _parts(first)
     for attributes in _attributes(first, second):
+        # a name for attributes must be bound by the side that is matched
+        bound = _symmetric(first, second) or not any(map(_named, attributes.values()))
+        arrow = "<=>" if both and bound else "=>"
         yield _Saying(_said(first, names, attributes), arrow, _said(second, names, attributes))
 
 
@@ -92,6 +95,10 @@ def _attributes(first: Term, second: Term) -> Iterator[dict[str, str]]:
             if len(one) == len(uses):
                 yield one
     yield {text: ", ".join(f"{n}={_value(v)}" for n, v in u.attrs.items()) for text, u in uses.items()}
+
+
+def _named(attributes: str) -> bool:
+    return attributes.startswith("**") or bool(re.search(r"=[pqr]\d", attributes))
 
 
 def _all(term: Term) -> Iterator[Any]:
