@@ -29,6 +29,7 @@ CALL = 1e-6  # seconds of a node that computes nothing: to measure it alone woul
 class OperatorCosts:
     """Seconds of single nodes and of pieces, from the database or measured now; callable as a cost function.
 
+    What only gives its input another shape costs a call, whatever its size.
     Leaves, projections and nodes over constants alone cost nothing.  Opaque nodes cost nothing either: every
     candidate has the same ones.
 

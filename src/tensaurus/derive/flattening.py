@@ -16,6 +16,7 @@ from tensaurus.algebra.expr import Read, Scope, Tensor
 from tensaurus.algebra.index_map import fused
 from tensaurus.algebra.size import Floor, Size, atoms
 from tensaurus.algebra.walk import Rewriting, reads, tensors
+from tensaurus.cost.demand import number_of
 from tensaurus.derive.step import inside
 
 __all__ = ["flattened"]
@@ -67,7 +68,7 @@ def _has_quotient(index: Size) -> bool:
 
 
 def _sizes(shape: Sequence[Size], group: Iterable[int]) -> list[int]:
-    return [int(shape[d]) for d in group]  # type: ignore[arg-type]
+    return [number_of(shape[d]) for d in group]
 
 
 class _Flattening(Rewriting):

@@ -61,7 +61,7 @@ class Found:
     def name(self) -> str:
         """Its operators, and what tells it from others of these; the same wherever it was generated."""
         words = dict.fromkeys(word.lower() for word in re.findall(r"\b[A-Z]\w*(?=\()", self.text))
-        return f"{'-'.join(words)}-{sha256(self.text.encode()).hexdigest()[:4]}"
+        return f"{'-'.join(words)}-{sha256(self.text.encode()).hexdigest()[:6]}"
 
     @property
     def line(self) -> str:
@@ -163,8 +163,7 @@ class Generation:
         rng = np.random.default_rng((self.seed, 1))
         leaves = {}
         for x in dict.fromkeys((*variables(left), *variables(right))):
-            shape = [int(n) for n in self.world.kinds[x[1]].shape]
-            leaves[x] = other.random((POINTS, *shape), rng)
+            leaves[x] = other.random((POINTS, *self.world.shapes[x[1]]), rng)
 
         def value(term: Term) -> Array:
             if term[0] == "x":

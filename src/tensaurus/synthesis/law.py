@@ -1,7 +1,6 @@
 """A law of terms as a rewrite rule: said as generally as it can be proved.
 
-Terms of a world have types and attributes; a rule has neither, unless a condition asks for them.  A law is
-said in several ways, the most general first, and the first one that is proved is the rule.
+Terms of a world have types and attributes; a rule has neither, unless a condition asks for them.
 """
 
 from __future__ import annotations
@@ -69,14 +68,7 @@ def _parts(term: Term) -> Iterator[Term]:
 
 def _symmetric(first: Term, second: Term) -> bool:
     """Whether each side has every operator of the other, so that either may be matched."""
-    return set(_uses(first)) == set(_uses(second))
-
-
-def _uses(term: Term) -> Iterator[str]:
-    if term[0] != "x":
-        yield str(term[0])
-        for part in term[1:]:
-            yield from _uses(part)
+    return set(map(str, _all(first))) == set(map(str, _all(second)))
 
 
 def _attributes(first: Term, second: Term) -> Iterator[dict[str, str]]:
@@ -94,7 +86,7 @@ def _attributes(first: Term, second: Term) -> Iterator[dict[str, str]]:
             }
             if len(one) == len(uses):
                 yield one
-    yield {text: ", ".join(f"{n}={_value(v)}" for n, v in u.attrs.items()) for text, u in uses.items()}
+    yield {text: ", ".join(f"{n}={v!r}" for n, v in u.attrs.items()) for text, u in uses.items()}
 
 
 def _named(attributes: str) -> bool:
@@ -106,10 +98,6 @@ def _all(term: Term) -> Iterator[Any]:
         yield term[0]
         for part in term[1:]:
             yield from _all(part)
-
-
-def _value(value: Any) -> str:
-    return repr(value)
 
 
 def _said(term: Term, names: Mapping[Term, str], attributes: Mapping[str, str]) -> str:
@@ -129,9 +117,10 @@ def state(world: World, left: Term, right: Term, known: Container[str]) -> State
     first, second = sorted((left, right), key=key, reverse=True)
     if not set(variables(second)) <= set(variables(first)):
         first, second = second, first
+    names = {x: NAMES[k] for k, x in enumerate(dict.fromkeys((*variables(first), *variables(second))))}
     if not set(variables(second)) <= set(variables(first)):
-        return Stated(f"{first} = {second}", reasons=("each side has a variable that the other lacks",))
-    names = {x: NAMES[k] for k, x in enumerate(dict.fromkeys(variables(first)))}
+        text = f"{_said(first, names, {})} = {_said(second, names, {})}"
+        return Stated(text, reasons=("each side has a variable that the other lacks",))
     reasons: list[str] = []
     text = ""
     for saying in _sayings(first, second, names):

@@ -20,7 +20,6 @@ import numpy as np
 
 from tensaurus.algebra.arithmetic import Array
 from tensaurus.algebra.prime import Prime, scrambled
-from tensaurus.ops import TensorType
 from tensaurus.synthesis.world import Use, World
 
 __all__ = ["Candidate", "Family", "Reference", "Term", "Terms", "equations"]
@@ -41,7 +40,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A term that has the values of a class's representative: `names` of the term are its variables."""
+    """A term with the values of a class's representative, or such a representative that may be symmetric."""
 
     use: Use
     args: tuple[Reference, ...]
@@ -111,7 +110,7 @@ def _distinct(choices: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
 
 
 class Terms:
-    """The classes of a world, grown size by size; `candidates` are those of the last size grown."""
+    """The classes of a world, grown size by size; `count` terms were looked at."""
 
     def __init__(self, world: World, seed: int = 0):
         self.world = world
@@ -121,13 +120,11 @@ class Terms:
         self.known: dict[int, tuple[Family, int]] = {}
         self.size = 0
         self.count = 0
-        self._weights = [
-            self.field.random((prod(_shape(kind)), 2), rng) for kind in world.kinds
-        ]
+        self._weights = [self.field.random((prod(shape), 2), rng) for shape in world.shapes]
         self._seeds = rng.integers(0, 2**63, len(world.kinds) + 1, dtype=np.uint64)
-        for number, kind in enumerate(world.kinds):
-            if number < len(world.variables) and world.variables[number]:
-                shape = _shape(kind)
+        for number, most in enumerate(world.variables):
+            if most:
+                shape = world.shapes[number]
                 every, one = self.field.random(shape, rng), self.field.random(shape, rng)
                 family = self._family(number, (number,))
                 values = np.stack([every, one])[None]
@@ -167,7 +164,7 @@ class Terms:
         for use in self.world.uses:
             yield from self._used(use, fresh, last)
         for family in self.families.values():
-            shape = (0, len(family.signature) + 1, *_shape(self.world.kinds[family.type]))
+            shape = (0, len(family.signature) + 1, *self.world.shapes[family.type])
             while len(family.values) < self.size:  # it is new
                 family.values.append(np.empty(shape, np.uint64))
             family.values.append(np.concatenate(fresh.get(family, [np.empty(shape, np.uint64)])))
@@ -295,7 +292,3 @@ class Terms:
             for column in columns:
                 state = scrambled(state * np.uint64(0x9E3779B97F4A7C15) + column)
         return [int(key) for key in state]
-
-
-def _shape(kind: TensorType) -> tuple[int, ...]:
-    return tuple(int(n) for n in kind.shape)  # type: ignore[arg-type]

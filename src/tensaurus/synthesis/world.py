@@ -20,6 +20,7 @@ from tensaurus.algebra.expr import Read, Scope, Tensor, axis
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.size import polynomial
 from tensaurus.algebra.walk import Rewriting
+from tensaurus.cost.demand import number_of
 from tensaurus.graph.node import Node, apply, item, source
 from tensaurus.ops import Op, TensorType, Untypable, registry
 from tensaurus.ops.examples import parse_example
@@ -117,6 +118,11 @@ class World:
         """The types."""
         (found,) = [parse_example(" ".join(self.types)).types]
         return tuple(kind for kind in found if kind is not None)
+
+    @cached_property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Those of the types."""
+        return tuple(tuple(map(number_of, kind.shape)) for kind in self.kinds)
 
     @cached_property
     def uses(self) -> tuple[Use, ...]:
