@@ -34,7 +34,7 @@ from tensaurus.derive.operators import Window, operators
 from tensaurus.derive.search import Derived, Search, derived
 from tensaurus.derive.step import Rule, Step
 from tensaurus.derive.text import derivation
-from tensaurus.derive.trace import surrounded, traced
+from tensaurus.derive.trace import Flow, traced
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import find_all
 from tensaurus.equivalence.chain import refutation
@@ -393,7 +393,7 @@ def test_chunks_become_banded_products(width: int, dilation: int, blocks: int) -
     """Slices, concatenations, masks and skewed reshapes are one index form, whatever the chunks are."""
     program = attention(width, dilation, blocks)
     products = [node for node in program.active if str(node.op) == "MatMul"]
-    found = [(surrounded(program, product), product) for product in products]
+    found = [(Flow(program).surrounded(product), product) for product in products]
     scopes_found = []
     for piece, product in found:
         assert piece is not None
@@ -417,9 +417,9 @@ def test_what_computes_on_the_way_is_not_followed() -> None:
     product = apply(registry["MatMul"], [twice, apply(registry["Transpose"], [w], {"perm": (0, 1, 2)})])
     clipped = apply(registry["Relu"], [product])
     program = Program((x, w), (("y", clipped),))
-    assert surrounded(program, product) is None or surrounded(program, product).root is product  # type: ignore
+    assert Flow(program).surrounded(product) is None or Flow(program).surrounded(product).root is product  # type: ignore
     both = Program((x, w), (("y", clipped), ("z", apply(registry["Reshape"], [product], {"shape": (16, 8)}))))
-    piece = surrounded(both, product)
+    piece = Flow(both).surrounded(product)
     assert piece is None or piece.root is product  # it is read as it is, and moved
 
 
@@ -430,7 +430,7 @@ def test_a_move_that_no_form_says_is_left() -> None:
     for order, found in (([3, 1, 5, 0, 2, 4], False), ([5, 4, 3, 2, 1, 0], True), ([0, 2, 4, 1, 3, 5], True)):
         rows = apply(registry["Gather"], [product, constant(np.array(order))], {"axis": 0})
         program = Program((x, w), (("y", rows),))
-        piece = surrounded(program, product)
+        piece = Flow(program).surrounded(product)
         assert piece is not None and piece.root is rows
         made = traced(piece, product)
         assert (made is not None) is found

@@ -30,19 +30,19 @@ from tensaurus.algebra.size import (
 from tensaurus.algebra.walk import bodies, rebuilt, replace_axes, with_reads
 from tensaurus.codegen.stage import Stage, extent, neutral
 
-__all__ = ["phased"]
+__all__ = ["phased", "split"]
 
 
 def phased(stages: Sequence[Stage]) -> tuple[Stage, ...]:
     """The stages with strides out of the guards of reductions; the output may have its axes split in two."""
     found = tuple(stages)
     while (digit := next(_digits(found), None)) is not None:
-        found = _split(found, *digit, None)
+        found = split(found, *digit)
     while True:
         change = next(_splits(found), None)
         if change is None:
             return found
-        found = _split(found, *change)
+        found = split(found, *change)
 
 
 def _splits(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Axis, int, Axis]]:
@@ -111,8 +111,11 @@ def _vanishes(stage: Stage, body: Body, guard: Size) -> bool:
     return False
 
 
-def _split(stages: Sequence[Stage], stage: Stage, a: Axis, step: int, r: Axis | None) -> tuple[Stage, ...]:
-    """The stages with that axis split, and those that readers of the stage read it by."""
+def split(
+    stages: Sequence[Stage], stage: Stage, a: Axis, step: int, r: Axis | None = None
+) -> tuple[Stage, ...]:
+    """The stages with an axis of one in two, the outer one and `step` places of it, and those axes that
+    readers of the stage read it by; with the reduced axis r in steps, where its guard holds."""
     chosen_axes: dict[str, Axis] = {stage.tensor.name: a}
     for reader in stages:
         for name, split in list(chosen_axes.items()):

@@ -9,6 +9,7 @@ from typing import Any
 from tensaurus.algebra.expr import Scope, Tensor
 from tensaurus.algebra.printer import free_in
 from tensaurus.algebra.walk import reads
+from tensaurus.codegen.band import banded
 from tensaurus.codegen.chain import chain
 from tensaurus.codegen.chain_loops import row as row_of
 from tensaurus.codegen.chain_loops import transform
@@ -20,26 +21,32 @@ from tensaurus.codegen.merge import merged
 from tensaurus.codegen.nest import Nest, nests, rows
 from tensaurus.codegen.partial import Partial, partial
 from tensaurus.codegen.phase import phased
-from tensaurus.codegen.schedule import block, flat, row
-from tensaurus.codegen.sketch import Block, Flat, Row, Sketch, Transform
+from tensaurus.codegen.schedule import NOTHING, Around, block, flat, row
+from tensaurus.codegen.sketch import Band, Block, Flat, Row, Sketch, Transform
 from tensaurus.codegen.stage import Stage, extent, free_axes, staged
 from tensaurus.codegen.transform import transformed
 
 __all__ = ["prepared", "scheduled"]
 
 
-def prepared(scope: Scope, inputs: Sequence[Tensor]) -> tuple[tuple[Stage, ...], tuple[Tensor, ...]]:
+def prepared(
+    scope: Scope, inputs: Sequence[Tensor], bands: Iterable[Band] = ()
+) -> tuple[tuple[Stage, ...], tuple[Tensor, ...]]:
     """The stages of a scope as schedules speak of them, and the inputs as these read them: without gaps, so
     that only the number of elements is that of the tensors.
 
-    Raises Unlowered for element types that kernels lack, and for sizes that are no numbers, or too large.
+    Raises ValueError for bands of another scope, and Unlowered for element types that kernels lack, and for
+    sizes that are no numbers, or too large.
     """
     symbols = free_in(scope).symbols
     if symbols:
         raise Unlowered(f"sizes that are no numbers: {', '.join(map(str, symbols))}")
     _storable(inputs)
     plain = [Tensor(x.name, tuple(n for n in x.shape if n != 1), x.dtype) for x in inputs]
-    stages, read = merged(phased(staged(scope)), plain)
+    stages = phased(staged(scope))
+    for band in bands:
+        stages = banded(stages, band)
+    stages, read = merged(stages, plain)
     _storable([stage.tensor for stage in stages])
     return stages, read
 
@@ -149,36 +156,34 @@ class _Scheduling:
         dense(func.output_buffer(), [extent(a) for a in output.axes])
         for a in output.axes:
             func.bound(self.lowered.variables[a], 0, extent(a))
-        around = self.loops(self.nests[-1], func, self.rows, [])
+        around = self.loops(self.nests[-1], self.rows, NOTHING)
         for nest in reversed(self.nests[:-1]):
-            inner = self.lowered.funcs[nest.output.tensor.name]
-            if around:
-                inner.compute_at(func, around[-1])
-                self.loops(nest, inner, 0, around, func)
-            else:
-                inner.compute_root()
-                self.loops(nest, inner, 0, [])
+            inner = around.computes(self.lowered.funcs[nest.output.tensor.name])
+            for a in nest.output.axes[len(around.sizes) :]:
+                inner.bound(self.lowered.variables[a], 0, extent(a))
+            self.loops(nest, 0, around)
         return self.lowered, func
 
-    def loops(
-        self, nest: Nest, func: Any, rows_: int, around: Sequence[Any], reader: Any = None
-    ) -> list[Any]:
+    def loops(self, nest: Nest, rows_: int, around: Around) -> Around:
         """The loops of one nest; those of its first axes."""
         sketch = self.sketches[nest.output.tensor.name]
         main = None if nest.main is None else self.stages[nest.main.tensor.name]
         now = Nest(self.stages[nest.output.tensor.name], main)
         if isinstance(sketch, Block):
             copies = () if main is None else self.copies.get(main.tensor.name, ())
-            block(now, sketch, self.lowered, copies)
-            return []
+            return block(now, sketch, self.lowered, copies, rows_, around)
+        func = self.lowered.funcs[nest.output.tensor.name]
+
+        def inside(found: Sequence[Any], count: int) -> Around:
+            return Around(func, found[count - 1], (1,) * count) if count else NOTHING
+
         if isinstance(sketch, Flat):
-            return flat(now, sketch, self.lowered, rows_)
+            count = min(sketch.around or rows_, rows_)
+            return inside(flat(now, sketch, self.lowered, count, around), count)
         assert main is not None
-        parts = self.partials[main.tensor.name]
-        kept = flat(now, Flat(1, 1, sketch.parallel), self.lowered, len(now.output.axes))
-        level = kept[-1] if kept else None
-        if around and len(now.output.axes) <= len(around):
-            row(parts, self.lowered, reader, around[-1], sketch.lanes)
-        else:
-            row(parts, self.lowered, func, level, sketch.lanes)
-        return kept[:rows_]
+        own = len(now.output.axes)
+        found = flat(now, Flat(1, 1, sketch.parallel), self.lowered, own, around)
+        one = around.func is not None and all(n == 1 for n in around.within(now.output))
+        level = around if one else inside(found, own)
+        row(self.partials[main.tensor.name], self.lowered, level, sketch.lanes)
+        return inside(found, rows_)

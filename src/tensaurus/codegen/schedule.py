@@ -3,22 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import halide as hl
 
+from tensaurus.algebra.expr import Read
+from tensaurus.algebra.size import Axis, atoms
 from tensaurus.codegen.lower import Lowered
 from tensaurus.codegen.nest import Nest
 from tensaurus.codegen.partial import Partial
 from tensaurus.codegen.sketch import Block, Flat
 from tensaurus.codegen.stage import Stage, extent
 
-__all__ = ["Loops", "block", "copy", "flat", "row"]
+__all__ = ["NOTHING", "Around", "Loops", "block", "copy", "flat", "row"]
 
 EXACT = hl.TailStrategy.RoundUp
 INWARDS = hl.TailStrategy.ShiftInwards
+LARGE = 1 << 16  # elements of a copy, at least, that several threads make
 TASKS = 64  # of one parallel loop, at most: what is left over when they are done is one of them
+
+
+@dataclass(frozen=True)
+class Around:
+    """Loops in which a nest is computed.
+
+    func    whose they are; None where a nest is computed in no other
+    loop    the innermost of them
+    sizes   of the nest's first axes, inside
+    """
+
+    func: Any | None = None
+    loop: Any | None = None
+    sizes: tuple[int, ...] = ()
+
+    def computes(self, func: Any) -> Any:
+        """Computes a function there."""
+        return func.compute_root() if self.func is None else func.compute_at(self.func, self.loop)
+
+    def within(self, stage: Stage) -> list[int]:
+        """The sizes of the stage's axes inside."""
+        inner = self.sizes[: len(stage.axes)]
+        return [*inner, *(extent(a) for a in stage.axes[len(inner) :])]
+
+
+NOTHING = Around()
 
 
 def tail(size: int, factor: int) -> Any:
@@ -54,7 +84,7 @@ class Loops:
 
     def fresh(self) -> Any:
         self.count += 1
-        return hl.Var(f"{self.func.name().replace('$', '_')}_{self.count}")
+        return hl.Var(f"{self.func.name().replace('$', '_')}_l{self.count}")
 
     def fused(self, loops: Sequence[Any]) -> list[Any]:
         """These loops, innermost first, as one; none of none."""
@@ -65,16 +95,43 @@ class Loops:
             found[:2] = [whole]
         return found
 
+    def tasks(self, loop: Any, turns: int) -> tuple[Any, Any]:
+        """The loop as one over tasks and one inside, which are one where it has no more turns."""
+        if turns <= TASKS:  # a task costs as much as some hundred elements
+            return loop, loop
+        task, inside = self.fresh(), self.fresh()
+        self.func.split(loop, task, inside, -(-turns // TASKS), hl.TailStrategy.GuardWithIf)
+        return task, inside
 
-def block(nest: Nest, sketch: Block, lowered: Lowered, copies: Sequence[tuple[Stage, int]]) -> None:
-    """A register block: accumulators in registers inside, tiles outside, copies where they are wanted."""
+
+def block(
+    nest: Nest,
+    sketch: Block,
+    lowered: Lowered,
+    copies: Sequence[tuple[Stage, int]],
+    rows: int = 0,
+    around: Around = NOTHING,
+) -> Around:
+    """A register block: accumulators in registers inside, tiles outside, copies where they are wanted.
+
+    Returns the loops over the first `rows` axes that are outside of all others, one of each.
+    """
     assert nest.main is not None
     out = lowered.funcs[nest.output.tensor.name]
     acc = lowered.accumulators[nest.main.tensor.name]
     variables = [lowered.variables[a] for a in nest.output.axes]
-    sizes = [extent(a) for a in nest.output.axes]
+    sizes = around.within(nest.output)
+    if sketch.vector < len(around.sizes) and sizes[sketch.vector] % (sketch.lanes * sketch.vectors):
+        raise ValueError("a vector beyond what is computed at once")
     loops = Loops(out, variables, sizes)
-    tiles = [loop for a, n in sketch.tile if (loop := loops.split(a, n)) is not None]
+    tiles: list[Any] = []
+    shared, inside = 0, sizes[:rows]
+    for place, (a, n) in enumerate(sketch.tile):
+        loop = loops.split(a, n)
+        tiles += [] if loop is None else [loop]
+        before = [b for b, _ in sketch.tile[:place]]
+        if a not in before and all(b < rows for b in (*before, a)):
+            shared, inside[a] = len(tiles), loops.sizes[a]
     rest_in = dict(sketch.block)
     middle = []
     lane = sketch.vector
@@ -82,19 +139,19 @@ def block(nest: Nest, sketch: Block, lowered: Lowered, copies: Sequence[tuple[St
     outer = loops.split(lane, width)
     middle += [] if outer is None else [outer]
     wide = loops.split(lane, sketch.lanes) if sketch.vectors > 1 else None
-    inside = [] if wide is None else [wide]
+    straight = [] if wide is None else [wide]
     for a, n in sketch.block:
         outer = loops.split(a, n)
         middle += [] if outer is None else [outer]
-        inside.append(loops.axes[a])
+        straight.append(loops.axes[a])
     tiled = {a for a, _ in sketch.tile}
     free = [a for a in range(len(sizes)) if a != lane and a not in rest_in and sizes[a] > 1]
     whole = [loops.axes[a] for a in reversed(free) if a in tiled]
     outermost = [loops.axes[a] for a in reversed(free) if a not in tiled]
-    order = [loops.axes[lane], *inside, *middle, *whole, *reversed(tiles), *outermost]
+    order = [loops.axes[lane], *straight, *middle, *whole, *reversed(tiles), *outermost]
     out.reorder(*order)
     _vectorize(out, loops.axes[lane], loops.sizes[lane], sketch.lanes)
-    for loop in inside:
+    for loop in straight:
         out.unroll(loop)
     levels = [*reversed(outermost), *tiles]  # from outside
     level_vars: list[Any] = list(levels)
@@ -107,7 +164,7 @@ def block(nest: Nest, sketch: Block, lowered: Lowered, copies: Sequence[tuple[St
     if after:
         acc.compute_at(out, after[0])
     else:  # one block: where it is read each lane would have accumulators of its own
-        acc.compute_root()
+        around.computes(acc)
     own = [lowered.variables[a] for a in nest.main.axes]
     acc.store_in(hl.MemoryType.Register if after else hl.MemoryType.Auto)
     first = own[lane]
@@ -126,28 +183,36 @@ def block(nest: Nest, sketch: Block, lowered: Lowered, copies: Sequence[tuple[St
         update.unroll(variable)
     for variable in reduced[: sketch.unrolled]:
         update.unroll(variable)
+    given = {param.name() for param in lowered.inputs}  # what other nests compute is not there at the root
     for each, level in copies:
-        copy(each, lowered, sketch.lanes, out, level_vars[level - 1] if level and level_vars else None)
+        within = level_vars[:level][-1:]
+        if within:
+            copy(each, lowered, sketch.lanes, Around(out, within[0]))
+        elif given.issuperset(x.name for x in each.sources):
+            given.add(each.tensor.name)
+            copy(each, lowered, sketch.lanes, NOTHING, sketch.parallel > 0 or around.func is not None)
+        else:
+            copy(each, lowered, sketch.lanes, around)
+    untiled = [a for a in free if a not in tiled]
+    if not rows or any(a >= rows for a in untiled):
+        return NOTHING
+    for a in untiled:
+        inside[a] = 1
+    count = len(untiled) + shared
+    return Around(out, level_vars[count - 1], tuple(inside)) if count else NOTHING
 
 
-def copy(stage: Stage, lowered: Lowered, lanes: int, reader: Any, level: Any | None) -> None:
-    func = lowered.funcs[stage.tensor.name]
-    if level is None:
-        func.compute_root()
-    else:
-        func.compute_at(reader, level)
-    variables = [lowered.variables[a] for a in reversed(stage.axes)]
+def copy(
+    stage: Stage, lowered: Lowered, lanes: int, around: Around = NOTHING, parallel: bool = False
+) -> None:
+    """The loops of a copy, which is computed there; in parallel where it is large."""
+    func = around.computes(lowered.funcs[stage.tensor.name])
+    axes, variables = stage.axes[::-1], [lowered.variables[a] for a in reversed(stage.axes)]
     if not variables:
         return
     filled = lowered.interiors.get(stage.tensor.name)
     if filled is not None:  # it reads nothing beyond
         func.vectorize(variables[0], lanes, EXACT)
-    elif level is None:  # all of it, so that as many as there are vectors are
-        size = extent(stage.axes[-1])
-        func.bound(variables[0], 0, size).vectorize(variables[0], lanes, tail(size, lanes))
-    else:
-        func.vectorize(variables[0], lanes, hl.TailStrategy.GuardWithIf)
-    if filled is not None:
         row, size = filled
         update = func.update()
         update.reorder(row, *variables[1:])
@@ -155,6 +220,39 @@ def copy(stage: Stage, lowered: Lowered, lanes: int, reader: Any, level: Any | N
             update.vectorize(row, lanes, hl.TailStrategy.GuardWithIf)
         elif size >= lanes:
             update.vectorize(row, lanes)
+        return
+    size = extent(axes[0])
+    if around.func is None:  # all of it, so that as many as there are vectors are
+        func.bound(variables[0], 0, size)
+        how = tail(size, lanes)
+    else:
+        how = hl.TailStrategy.GuardWithIf
+    dense = _dense(stage)
+    if dense is not None and size > lanes:
+        # columns of vectors: the lines that a gathered vector reads are those of the next one
+        loops = Loops(func, variables, [extent(a) for a in axes])
+        outer = loops.split(0, lanes, how)
+        beside = loops.axes.pop(axes.index(dense))
+        func.reorder(loops.axes[0], beside, outer, *loops.axes[1:])
+        func.vectorize(loops.axes[0])
+        rest = [v for v in variables if v is not variables[0] and v is not beside]
+        sizes = [extent(a) for a in axes[1:] if a is not dense]
+    else:
+        func.vectorize(variables[0], lanes, how)
+        rest, sizes = variables[1:], [extent(a) for a in axes[1:]]
+    if parallel and stage.points >= LARGE and rest:
+        loops = Loops(func, rest, sizes)
+        loops.count = len(axes) + 2  # names of its own
+        (one,) = loops.fused(rest)
+        func.parallel(loops.tasks(one, prod(sizes))[0])
+
+
+def _dense(stage: Stage) -> Axis | None:
+    """The axis along which a copy's source is stored, unless it is the copy's own last."""
+    if not isinstance(stage.body, Read) or not stage.body.indices:
+        return None
+    found = [a for a in stage.axes if a in atoms(stage.body.indices[-1])]
+    return found[0] if len(found) == 1 and found[0] is not stage.axes[-1] else None
 
 
 def _vectorize(func: Any, variable: Any, size: int, lanes: int) -> None:
@@ -164,13 +262,15 @@ def _vectorize(func: Any, variable: Any, size: int, lanes: int) -> None:
         func.vectorize(variable)
 
 
-def flat(nest: Nest, sketch: Flat, lowered: Lowered, rows: int = 0) -> list[Any]:
+def flat(
+    nest: Nest, sketch: Flat, lowered: Lowered, rows: int = 0, around: Around = NOTHING
+) -> list[Any]:
     """Vectors along the last axis; the outer loops in parallel.  The loops of the first `rows` axes."""
     out = lowered.funcs[nest.output.tensor.name]
     axes = [lowered.variables[a] for a in nest.output.axes]
-    sizes = [extent(a) for a in nest.output.axes]
+    sizes = around.within(nest.output)
     loops = Loops(out, axes, sizes)
-    around = axes[:rows]
+    outside = axes[:rows]
     free = list(zip(axes, sizes, strict=True))[:rows]
     if rows < len(axes):
         last = len(axes) - 1
@@ -182,7 +282,7 @@ def flat(nest: Nest, sketch: Flat, lowered: Lowered, rows: int = 0) -> list[Any]
         blocks = [] if outer is None else [(outer, -(-sizes[last] // width))]
         inner = [*zip(axes[rows:-1], sizes[rows:-1], strict=True), *blocks]
         within = [loops.axes[last], *([] if wide is None else [wide])]
-        out.reorder(*within, *(loop for loop, _ in reversed(inner)), *reversed(around))
+        out.reorder(*within, *(loop for loop, _ in reversed(inner)), *reversed(outside))
         _vectorize(out, loops.axes[last], loops.sizes[last], sketch.lanes)
         if wide is not None:
             out.unroll(wide)
@@ -190,31 +290,21 @@ def flat(nest: Nest, sketch: Flat, lowered: Lowered, rows: int = 0) -> list[Any]
     else:
         out.reorder(*reversed(axes))
     if not sketch.parallel or not free:
-        return around
+        return outside
     count = min(sketch.parallel, len(free))
     (one,) = loops.fused([loop for loop, _ in reversed(free[:count])])
-    turns = prod(size for _, size in free[:count])
-    if turns > TASKS:  # a task costs as much as some hundred elements
-        task, inside = loops.fresh(), loops.fresh()
-        out.split(one, task, inside, -(-turns // TASKS), hl.TailStrategy.GuardWithIf)
-        out.parallel(task)
-        one = inside
-    else:
-        out.parallel(one)
-    return [*([one] * count), *around[count:]] if around else []
+    task, one = loops.tasks(one, prod(size for _, size in free[:count]))
+    out.parallel(task)
+    return [*([one] * count), *outside[count:]] if outside else []
 
 
-def row(parts: Partial, lowered: Lowered, reader: Any, level: Any | None, lanes: int) -> None:
+def row(parts: Partial, lowered: Lowered, around: Around, lanes: int) -> None:
     """The partial results of a reduction, computed at a loop of their reader."""
-
-    def placed(func: Any) -> Any:
-        return func.compute_root() if level is None else func.compute_at(reader, level)
-
     for stage in (parts.sums, parts.rest):
         if stage is None:
             continue
-        sums = placed(lowered.accumulators[stage.tensor.name])
-        if level is not None:
+        sums = around.computes(lowered.accumulators[stage.tensor.name])
+        if around.func is not None:
             sums.store_in(hl.MemoryType.Register)
         if stage is parts.rest:
             continue
@@ -224,10 +314,10 @@ def row(parts: Partial, lowered: Lowered, reader: Any, level: Any | None, lanes:
         sums.vectorize(lane, lanes, EXACT).unroll(lane)
         sums.update().reorder(lane, *reduced, *others).vectorize(lane, lanes, EXACT).unroll(lane)
     for stage in parts.halves:
-        func = placed(lowered.funcs[stage.tensor.name])
+        func = around.computes(lowered.funcs[stage.tensor.name])
         size = extent(stage.axes[-1])
         if size > 1:
             lane = lowered.variables[stage.axes[-1]]
             func.vectorize(lane, min(size, lanes), EXACT)
-            if level is not None:
+            if around.func is not None:
                 func.store_in(hl.MemoryType.Register).unroll(lane)

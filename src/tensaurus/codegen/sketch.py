@@ -5,6 +5,7 @@
     flat(u=4, p=1)                                           one element after the other
     transform(v=16x2, u=1:14, t=7:14, c=16, k=4, p=1)        a chain of combinations around products
     pack(x1=0/16)                                            weights in blocks, ahead of time
+    band(s0=1/16)                                            a band in blocks of rows
 
 Axes are places in the output of a nest or in the axes that its reduction reduces.
 """
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 __all__ = [
+    "Band",
     "Block",
     "Flat",
     "Pack",
@@ -23,9 +25,11 @@ __all__ = [
     "Schedule",
     "Sketch",
     "Transform",
+    "bands",
     "loops",
     "packs",
     "parse",
+    "prefix",
     "show",
 ]
 
@@ -81,15 +85,18 @@ class Row:
 
 @dataclass(frozen=True)
 class Flat:
-    """Vectors along the last axis, `unroll` of them side by side."""
+    """Vectors along the last axis, `unroll` of them side by side; other nests in the loops over its first
+    `around` axes, all that they have in common where this is 0."""
 
     lanes: int
     unroll: int = 1
     parallel: int = 0
+    around: int = 0
 
     @property
     def text(self) -> str:
-        return f"flat(u={self.unroll}*{self.lanes}, p={self.parallel})"
+        around = f", r={self.around}" if self.around else ""
+        return f"flat(u={self.unroll}*{self.lanes}{around}, p={self.parallel})"
 
 
 @dataclass(frozen=True)
@@ -133,8 +140,32 @@ class Pack:
         return f"pack({self.tensor}={self.dimension}/{self.width})"
 
 
+@dataclass(frozen=True)
+class Band:
+    """A banded product in blocks of `rows` along an axis of the stage (`codegen.band`)."""
+
+    stage: str
+    axis: int
+    rows: int
+
+    @property
+    def text(self) -> str:
+        return f"band({self.stage}={self.axis}/{self.rows})"
+
+
+Prefix: TypeAlias = Pack | Band
 Sketch: TypeAlias = Block | Row | Flat | Transform
-Schedule: TypeAlias = tuple[Pack | Sketch, ...]  # what is packed, then a sketch for each nest
+Schedule: TypeAlias = tuple[Prefix | Sketch, ...]  # what is packed and blocked, then a sketch for each nest
+
+
+def prefix(schedule: Schedule) -> tuple[Prefix, ...]:
+    """What changes the nests before they have sketches."""
+    return tuple(part for part in schedule if isinstance(part, Pack | Band))
+
+
+def bands(schedule: Schedule) -> tuple[Band, ...]:
+    """What is blocked."""
+    return tuple(part for part in schedule if isinstance(part, Band))
 
 
 def packs(schedule: Schedule) -> tuple[Pack, ...]:
@@ -144,7 +175,7 @@ def packs(schedule: Schedule) -> tuple[Pack, ...]:
 
 def loops(schedule: Schedule) -> tuple[Sketch, ...]:
     """The sketches of the nests."""
-    return tuple(part for part in schedule if not isinstance(part, Pack))
+    return tuple(part for part in schedule if not isinstance(part, Pack | Band))
 
 
 def _pairs(pairs: tuple[tuple[int, int], ...]) -> str:
@@ -164,9 +195,9 @@ def parse(text: str) -> Schedule:
         raise ValueError(f"no schedule: {text!r}") from error
 
 
-def _sketch(text: str) -> Pack | Sketch:
-    if of := re.fullmatch(r"pack\((\w+)=(\d+)/(\d+)\)", text):
-        return Pack(of[1], int(of[2]), int(of[3]))
+def _sketch(text: str) -> Prefix | Sketch:
+    if of := re.fullmatch(r"(pack|band)\((\w+)=(\d+)/(\d+)\)", text):
+        return (Pack if of[1] == "pack" else Band)(of[2], int(of[3]), int(of[4]))
     match = re.fullmatch(r"(block|row|flat|transform)\((.*)\)", text)
     if match is None:
         raise ValueError(f"no sketch: {text!r}")
@@ -174,7 +205,7 @@ def _sketch(text: str) -> Pack | Sketch:
     parallel = int(values["p"])
     if match[1] == "flat":
         unroll, lanes = values["u"].split("*")
-        return Flat(int(lanes), int(unroll), parallel)
+        return Flat(int(lanes), int(unroll), parallel, int(values.get("r", 0)))
     if match[1] == "row":
         width, lanes = values["w"].split("/")
         return Row(int(lanes), int(width), parallel)

@@ -21,7 +21,7 @@ from tensaurus.cost.roofline import ONE_CORE, Roofline
 from tensaurus.derive.equation import equation
 from tensaurus.derive.search import REACHED, Search, derived
 from tensaurus.derive.state import INTENSE, intensity
-from tensaurus.derive.trace import surrounded, traced
+from tensaurus.derive.trace import Flow, traced
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import Proposal
 from tensaurus.graph.node import Node, source
@@ -123,8 +123,9 @@ class Derive:
 
 
 def _parts_of(program: Program) -> Iterator[Part]:
+    flow = Flow(program)
     for product in program.active:
-        if (piece := surrounded(program, product) or part(product)) is not None:
+        if (piece := flow.surrounded(product) or part(product)) is not None:
             yield piece, product
 
 

@@ -13,6 +13,8 @@ whether the form is right everywhere, the replay of the equation says.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -30,22 +32,63 @@ from tensaurus.graph.node import ITEM, Node, apply
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program, topological
 from tensaurus.ops import Op, TensorType, Untypable
+from tensaurus.ops.declare import Attributes
 from tensaurus.ops.eop import eop
 
-__all__ = ["surrounded", "traced"]
+__all__ = ["Flow", "traced"]
 
 MOVES = {"where"}  # functions of what moves elements
 
 
-def surrounded(program: Program, product: Node) -> Piece | None:
-    """The product of two tensors with the moves before it and behind it; None where there are none."""
-    root = _last(program, product)
-    if root is None or _product(product) is None:
-        return None
-    operands = tuple(_first(arg) for arg in product.args if arg is not None)
-    if root is product and operands == product.args or len(set(operands)) < 2:
-        return None
-    return Piece(root, operands)
+class Flow:
+    """Who reads what in a program."""
+
+    def __init__(self, program: Program):
+        self.roots = frozenset(program.roots)
+        self.nodes = topological(program.roots)
+        self.place = {node: number for number, node in enumerate(self.nodes)}
+        self.readers: dict[Node, list[Node]] = {}
+        for node in self.nodes:
+            for arg in node.args:
+                if arg is not None:
+                    self.readers.setdefault(arg, []).append(node)
+
+    def surrounded(self, product: Node) -> Piece | None:
+        """The product of two tensors with the moves before it and behind it; None where there are none."""
+        if _product(product) is None or (root := self._last(product)) is None:
+            return None
+        operands = tuple(_first(arg) for arg in product.args if arg is not None)
+        if root is product and operands == product.args or len(set(operands)) < 2:
+            return None
+        return Piece(root, operands)
+
+    def _last(self, product: Node) -> Node | None:
+        """The last node whose elements are the product's or constants; None where there are several."""
+        reached = {product}
+        waiting = [self.place[node] for node in self._read_by(product)]
+        heapify(waiting)
+        while waiting:
+            node = self.nodes[heappop(waiting)]
+            if node in reached or not node.args or node.static or not _moves(node):
+                continue
+            changing = _changing(node)
+            if changing and reached.issuperset(changing):
+                reached.add(node)
+                for reader in self._read_by(node):
+                    heappush(waiting, self.place[reader])
+        ends = [
+            node
+            for node in reached
+            if node in self.roots or any(reader not in reached for reader in self._read_by(node))
+        ]
+        return ends[0] if len(ends) == 1 else None
+
+    def _read_by(self, node: Node) -> list[Node]:
+        found: list[Node] = []
+        for reader in self.readers.get(node, ()):
+            items = [item for item in self.readers.get(reader, ()) if item.op is ITEM]
+            found += items if len(reader.types) > 1 else [reader]
+        return found
 
 
 def traced(piece: Piece, product: Node) -> Node | None:
@@ -88,11 +131,17 @@ def _moves(node: Node) -> bool:
     owner = node.args[0] if node.op is ITEM else node
     if owner is None or len(owner.types) != 1 and node is owner:
         return False
-    found = scopes_of(owner)
     kinds = [kind for part in (owner, *filter(None, owner.args)) for kind in part.types]
-    if not found or not all(isinstance(k, TensorType) and k.static for k in kinds):
+    if not isinstance(owner.op, Op) or not all(isinstance(k, TensorType) and k.static for k in kinds):
         return False
-    return all(set(functions(scope)) <= MOVES for scope in found)
+    return _moving(owner.op, owner.kinds(), owner.attrs)
+
+
+@lru_cache(10_000)
+def _moving(op: Op, kinds: tuple[TensorType | None, ...], attrs: Attributes) -> bool:
+    """Whether every element of all outputs is an argument's, or a constant."""
+    found = op.scopes(kinds, attrs)
+    return bool(found) and all(set(functions(scope)) <= MOVES for scope in found)
 
 
 def _changing(node: Node) -> list[Node]:
@@ -100,37 +149,6 @@ def _changing(node: Node) -> list[Node]:
     owner = node.args[0] if node.op is ITEM else node
     assert owner is not None
     return list(dict.fromkeys(arg for arg in owner.args if arg is not None and not arg.static))
-
-
-def _last(program: Program, product: Node) -> Node | None:
-    """The last node whose elements are the product's or constants; None where there are several."""
-    readers: dict[Node, list[Node]] = {}
-    nodes = list(topological(program.roots))
-    for node in nodes:
-        for arg in node.args:
-            if arg is not None:
-                readers.setdefault(arg, []).append(node)
-    reached = {product}
-    for node in nodes:
-        if node not in reached and node.args and not node.static and _moves(node):
-            changing = _changing(node)
-            if changing and reached.issuperset(changing):
-                reached.add(node)
-    roots = set(program.roots)
-    ends = [
-        node
-        for node in nodes
-        if node in reached and (node in roots or any(r not in reached for r in _read_by(node, readers)))
-    ]
-    return ends[0] if len(ends) == 1 else None
-
-
-def _read_by(node: Node, readers: Mapping[Node, Sequence[Node]]) -> list[Node]:
-    found: list[Node] = []
-    for reader in readers.get(node, ()):
-        items = [item for item in readers.get(reader, ()) if item.op is ITEM]
-        found += items if len(reader.types) > 1 else [reader]
-    return found
 
 
 def _first(node: Node) -> Node:

@@ -7,27 +7,32 @@ takes as long as its multiplications or its loads, whichever is longer (ETO sect
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, product
-from math import ceil, prod
+from math import ceil, log, prod
 
-from tensaurus.algebra.expr import Scope
-from tensaurus.algebra.size import Axis
+from tensaurus.algebra.expr import Scope, axis
+from tensaurus.algebra.size import Axis, polynomial
+from tensaurus.algebra.walk import replace_axes
+from tensaurus.codegen.band import skews
 from tensaurus.codegen.nest import Nest, nests, rows
-from tensaurus.codegen.sketch import Block, Flat, Pack, Row, Sketch, Transform
+from tensaurus.codegen.phase import phased
+from tensaurus.codegen.sketch import Band, Block, Flat, Pack, Row, Sketch, Transform
 from tensaurus.codegen.stage import Stage, extent, staged
 from tensaurus.ops import TensorType
 from tensaurus.tuning.access import Operand, conditional, operands, windowed
 
-__all__ = ["Core", "Shape", "packs_of", "share", "sketches"]
+__all__ = ["Core", "Shape", "bands_of", "packs_of", "share", "sketches"]
 
 WASTE = 1.2  # how much more than its extent the blocks of an axis may cover
 UNROLLED = 450  # multiplications in one straight line: beyond, compiling takes long
 GUARDED = 1000  # the same, where conditions are decided by unrolling
 L1, L2 = 32 << 10, 512 << 10  # bytes: what a block reads of an operand comes from there
+BAND = (8, 16, 32)  # rows of a band in a block
 STRIPS = (16, 32, 64, 128, 256, 512)  # places along a band in a tile
 PANELS = (1, 2, 4, 8, 16)  # vectors along their axis in a tile
 BETWEEN = 4  # results between those of a vector, at most
+CHUNKS, CHUNK = (2, 4, 8, 16, 24, 32, 64), 16  # places of what nests have in common, in one turn
 BLOCKS, FEW = 160, 40  # register blocks that are looked at more closely
 
 
@@ -71,7 +76,9 @@ def sketches(stages: Sequence[Stage], core: Core) -> list[list[Sketch]]:
     """For each nest its sketches, the most promising first."""
     found = nests(stages)
     inside = rows(stages, found) if len(found) > 1 else 0
-    return [_ranked(nest, core, inside, nest is found[-1]) for nest in found]
+    if not inside:
+        return [_ranked(nest, core) for nest in found]
+    return [*(_inner(nest, core, inside) for nest in found[:-1]), _around(found, core, inside)]
 
 
 def packs_of(
@@ -98,22 +105,88 @@ def packs_of(
     return list(found)
 
 
-def _ranked(nest: Nest, core: Core, inside: int, last: bool) -> list[Sketch]:
-    dtype = nest.output.tensor.dtype
-    lanes = core.lanes(dtype)
-    parallel = _parallel([extent(a) for a in nest.output.axes[: inside or None]], core.threads)
-    if inside and not last:
-        parallel = 0
-    if nest.main is None or inside and last:
-        last_size = extent(nest.output.axes[-1]) if nest.output.axes else 1
-        widths = [u for u in (4, 2, 1, 8) if u == 1 or u * lanes <= last_size]
-        return [Flat(lanes, u, parallel) for u in widths]
-    scored = [] if inside else [*_blocks(nest.main, core, lanes)]
-    scored.sort(key=lambda pair: pair[0])
-    found: list[Sketch] = [sketch for _, sketch in scored]
-    rows_ = [*_rows(nest.main, lanes, parallel)]
+def bands_of(scope: Scope) -> list[Band]:
+    """Banded products in blocks of a few numbers of rows."""
+    stages = phased(staged(scope))
+    found: list[Band] = []
+    for skew in skews(stages):
+        stage = next(s for s in stages if s.tensor.name == skew.stage)
+        count, left = divmod(extent(stage.axes[skew.row]), skew.step)
+        sizes = [] if left else [n for n in range(2, BAND[-1] + 1) if count % n == 0]
+        nearest = dict.fromkeys(min(sizes, key=lambda n: abs(n - wanted)) for wanted in BAND if sizes)
+        found += [Band(skew.stage, skew.row, n) for n in nearest]
+    return found
+
+
+def _ranked(nest: Nest, core: Core) -> list[Sketch]:
+    """The sketches of a nest in no other's loops."""
+    lanes = core.lanes(nest.output.tensor.dtype)
+    parallel = _parallel([extent(a) for a in nest.output.axes], core.threads)
+    if nest.main is None:
+        return [*_flat(nest, lanes, parallel)]
+    found = _sorted(_blocks(nest.main, core, lanes))
     # along the output vectors are independent of each other; along the reduction they must be put together
-    return [*rows_, *found] if inside or not found else [*found, *rows_]
+    return [*found, *_rows(nest.main, lanes, parallel)]
+
+
+def _inner(nest: Nest, core: Core, inside: int) -> list[Sketch]:
+    """The sketches of a nest that is computed where the last one has a few places of its first axes."""
+    lanes = core.lanes(nest.output.tensor.dtype)
+    if nest.main is None:
+        return [*_flat(nest, lanes, 0)]
+    some = _some(nest.main, inside)
+    along = [*_rows(nest.main, lanes, 0)]
+    across = [s for s in _sorted(_blocks(some, replace(core, threads=1), lanes)) if s.vector >= inside]
+    return [*across, *along] if len(operands(nest.main)) > 1 else [*along, *across]
+
+
+def _around(found: Sequence[Nest], core: Core, inside: int) -> list[Sketch]:
+    """The sketches of the last nest, with the others in its loops over the first axes."""
+    last = found[-1]
+    lanes = core.lanes(last.output.tensor.dtype)
+    sizes = [extent(a) for a in last.output.axes[:inside]]
+    plain: list[Sketch] = []
+    for count in range(inside, 0, -1):
+        if sizes[count - 1] > 1:
+            flat = _flat(last, lanes, _parallel(sizes[:count], core.threads))
+            plain += [replace(sketch, around=0 if count == inside else count) for sketch in flat]
+    if last.main is None:
+        return plain
+    place = max(range(inside), key=lambda k: (sizes[k] > 1, k))
+    kept = sum(4 * prod(extent(a) for a in nest.output.axes[inside:]) for nest in found[:-1])
+    chunks = [n for n in CHUNKS if n < sizes[place] and ceil(sizes[place] / n) * n <= sizes[place] * WASTE]
+    chunks += [sizes[place]] if sizes[place] <= CHUNKS[-1] else []
+    chunks.sort(key=lambda n: abs(log(n * kept / (L2 / 2))))
+    made: list[Sketch] = []
+    inner = _sorted(_blocks(_some(last.main, inside), replace(core, threads=1), lanes))
+    for sketch in [sketch for sketch in inner if sketch.vector >= inside][:BLOCKS]:
+        for chunk in chunks:
+            tiles = ((k, chunk if k == place else 1) for k in range(inside))
+            first = tuple((k, n) for k, n in tiles if n < sizes[k])
+            parallel = _parallel([-(-sizes[k] // n) for k, n in first], core.threads)
+            copies = tuple((name, level + len(first)) for name, level in sketch.copies)
+            made.append(replace(sketch, tile=(*first, *sketch.tile), copies=copies, parallel=parallel))
+    return [*made, *plain]
+
+
+def _some(main: Stage, inside: int) -> Stage:
+    """A few places of the last of its first axes that are more than one place, and one of those before."""
+    kept = [extent(a) > 1 for a in main.axes[:inside]]
+    last = max(range(inside), key=lambda k: (kept[k], k))
+    sizes = [min(CHUNK, extent(a)) if k == last else 1 for k, a in enumerate(main.axes[:inside])]
+    own = tuple(axis(n) for n in sizes)
+    body = replace_axes(main.body, {a: polynomial(b) for a, b in zip(main.axes, own, strict=False)})
+    return replace(main, axes=(*own, *main.axes[inside:]), body=body)
+
+
+def _flat(nest: Nest, lanes: int, parallel: int) -> list[Flat]:
+    size = extent(nest.output.axes[-1]) if nest.output.axes else 1
+    return [Flat(lanes, u, parallel) for u in (4, 2, 1, 8) if u == 1 or u * lanes <= size]
+
+
+def _sorted(scored: Iterable[tuple[float, Block]]) -> list[Block]:
+    """The lowest scores first."""
+    return [sketch for _, sketch in sorted(scored, key=lambda pair: pair[0])]
 
 
 def _parallel(sizes: Sequence[int], threads: int) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from ctypes import CDLL
 from time import perf_counter
 from typing import Any
 
@@ -21,6 +23,8 @@ from tensaurus.tuning.guarded import guarded
 __all__ = ["Trials", "aligned"]
 
 ALIGNMENT = 64
+KEPT = 1 << 25  # bytes of one allocation that the process keeps when it is freed: kernels have pools
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 FEWEST, MOST = 3, 400  # runs of one timing
 _ONE = TensorType("float32", (1,))
 TOLERANCE = 1e-4  # of the largest magnitude: one schedule of many; the model's own check has the last word
@@ -36,6 +40,10 @@ class Trials:
 
     def __init__(self, cpu: str) -> None:
         self.cpu = cpu
+        with suppress(AttributeError, OSError):  # no glibc
+            allocator = CDLL(None)
+            allocator.mallopt(M_MMAP_THRESHOLD, KEPT)
+            allocator.mallopt(M_TRIM_THRESHOLD, 16 * KEPT)
         # the first compilation takes ten times as long as the others
         self.take("L[i:1](x0[i])", (_ONE,), _ONE)
         self._bound("flat(u=1*1, p=0)")

@@ -25,14 +25,14 @@ from tensaurus.codegen.chain import combined
 from tensaurus.codegen.compile import features, operands, tensors
 from tensaurus.codegen.nest import Nest, nests
 from tensaurus.codegen.pipeline import prepared
-from tensaurus.codegen.sketch import Block, Pack, Schedule, Sketch, loops, packs, parse, show
+from tensaurus.codegen.sketch import Block, Pack, Prefix, Schedule, Sketch, bands, loops, parse, prefix, show
 from tensaurus.codegen.stage import extent, staged
 from tensaurus.cost.database import Database, Measurement
 from tensaurus.cost.demand import number_of
 from tensaurus.cost.machine import Machine
 from tensaurus.ops import TensorType
 from tensaurus.tuning.runner import Runner
-from tensaurus.tuning.space import Core, Shape, packs_of, share, sketches
+from tensaurus.tuning.space import Core, Shape, bands_of, packs_of, share, sketches
 from tensaurus.tuning.transforms import transforms
 
 __all__ = ["Tuner"]
@@ -103,15 +103,17 @@ class Tuner:
 
     def _pools(self, scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool]) -> Pools:
         """The sketches of each nest, with nothing packed and with weights packed."""
-        found = [
+        found: list[tuple[tuple[Prefix, ...], list[list[Sketch]], list[Shape]]] = [
             (packed, [pool[:POOL]], [shape])
             for packed, pool, shape in transforms(scope, types, fixed, self.core)
         ]
         if found or combined(staged(scope)):  # which no other sketch computes in any sensible time
             return found
-        for packed in ((), *((pack,) for pack in packs_of(scope, types, fixed, self.core))):
+        changes: list[tuple[Prefix, ...]] = [(), *((p,) for p in packs_of(scope, types, fixed, self.core))]
+        changes += [(band,) for band in bands_of(scope)]
+        for packed in changes:
             packed_types, own, _ = operands(scope, types, packed)
-            stages, _ = prepared(own, tensors(packed_types))
+            stages, _ = prepared(own, tensors(packed_types), bands(packed))
             shapes = [
                 Shape(tuple(extent(a) for a in nest.output.axes), (nest.main or nest.output).points)
                 for nest in nests(stages)
@@ -180,12 +182,11 @@ class Tuner:
     def _unshared(self, schedule: Schedule, pools: Pools) -> float:
         """How much longer than on one thread divided by their number it takes on all threads, times that."""
         threads = self.machine.threads
-        shapes = next(shapes for packed, _, shapes in pools if packed == packs(schedule))
-        factors = [
-            share(sketch, shape, threads) for sketch, shape in zip(loops(schedule), shapes, strict=True)
-        ]
-        # the nest of most points has most of the work
-        return factors[max(range(len(shapes)), key=lambda k: shapes[k].points)]
+        shapes = next(shapes for packed, _, shapes in pools if packed == prefix(schedule))
+        pairs = list(zip(loops(schedule), shapes, strict=True))
+        # what has no loop in parallel is in one of the last; the nest of most points has most of the work
+        outer = [pair for pair in pairs if pair[0].parallel] or pairs[-1:]
+        return share(*max(outer, key=lambda pair: pair[1].points), threads)
 
     def _similar(self, workload: str) -> list[Schedule]:
         """The fastest schedules of expressions that differ in sizes alone, the latest last."""
@@ -205,7 +206,7 @@ class Tuner:
         self.runner.close()
 
 
-Pools: TypeAlias = Sequence[tuple[tuple[Pack, ...], Sequence[Sequence[Sketch]], Sequence[Shape]]]
+Pools: TypeAlias = Sequence[tuple[tuple[Prefix, ...], Sequence[Sequence[Sketch]], Sequence[Shape]]]
 
 
 def _hopeless(nest: Nest, pool: Sequence[Sketch]) -> bool:
@@ -233,9 +234,9 @@ def _form(workload: str) -> str:
 
 def _alike(known: Sequence[Schedule], pools: Pools) -> Iterator[Schedule]:
     """The schedules here that are most like those: an expression of other sizes wants the same loops."""
-    by_kind = {tuple(pack.dimension for pack in packed): (packed, own) for packed, own, _ in pools}
+    by_kind = {_kind(packed): (packed, own) for packed, own, _ in pools}
     for schedule in reversed(known[-SIMILAR:]):
-        packed, nests_ = by_kind.get(tuple(p.dimension for p in packs(schedule)), ((), ()))
+        packed, nests_ = by_kind.get(_kind(prefix(schedule)), ((), ()))
         sketches_ = loops(schedule)
         if len(sketches_) != len(nests_):
             continue
@@ -246,6 +247,11 @@ def _alike(known: Sequence[Schedule], pools: Pools) -> Iterator[Schedule]:
         for place in range(NEAREST):
             if all(len(pool) > place for pool in nearest):
                 yield (*packed, *(pool[place] for pool in nearest))
+
+
+def _kind(parts: Sequence[Prefix]) -> tuple[object, ...]:
+    """What is packed and blocked, without sizes."""
+    return tuple((type(p), p.dimension if isinstance(p, Pack) else p.axis) for p in parts)
 
 
 def _in_order(pools: Pools) -> Iterator[Schedule]:
@@ -263,8 +269,8 @@ def _in_order(pools: Pools) -> Iterator[Schedule]:
 def _near(leaders: Sequence[Schedule], pools: Pools, times: dict[Schedule, float]) -> Iterator[Schedule]:
     """Untried schedules that differ from a leader in one sketch, by one or two parameters."""
     for leader in leaders:
-        sides = next(sides for packed, sides, _ in pools if packed == packs(leader))
-        for place, pool in enumerate(sides, len(packs(leader))):
+        sides = next(sides for packed, sides, _ in pools if packed == prefix(leader))
+        for place, pool in enumerate(sides, len(prefix(leader))):
             own = leader[place]
             near = sorted(
                 (s for s in pool if s != own and type(s) is type(own)), key=lambda s: _distance(s, own)
