@@ -15,7 +15,7 @@ import numpy as np
 from halide import HalideError
 from kernel_scopes import Scopes
 
-from tensaurus.algebra.expr import Scope, Tensor, call, compute
+from tensaurus.algebra.expr import Scope, Tensor, call, compute, fold, total
 from tensaurus.algebra.field import Reals
 from tensaurus.algebra.intern import interned
 from tensaurus.algebra.interpret import interpret
@@ -36,10 +36,11 @@ from tensaurus.graph.data import numpy_dtype
 from tensaurus.ops import TensorType, registry
 from tensaurus.ops.examples import parse_example
 from tensaurus.tuning.guarded import guarded
-from tensaurus.tuning.space import Core, sketches
+from tensaurus.tuning.space import Core, bands_of, sketches
 from tensaurus.tuning.transforms import transforms
 
-__all__ = ["Case", "Finding", "of_examples", "findings", "of_chain", "of_number", "schedules", "wrong"]
+__all__ = ["Case", "Finding", "of_examples",
+    "of_nest", "findings", "of_chain", "of_number", "schedules", "wrong"]
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}  # of an element and of the largest; inputs are of size 1
 CORES = (
@@ -216,8 +217,73 @@ def of_chain(seed: int, number: int) -> Case:
     )
 
 
+def of_nest(seed: int, number: int) -> Case:
+    """Products one in the other's loops: a window over what a product makes slice by slice, or a band, plain
+    or dilated, perhaps with the softmax of its rows and a second band.
+    """
+    rng = Random(f"nest {seed} {number}")
+    if rng.random() < 0.4:
+        scope = _window_of_product(rng)
+    else:
+        scope = _bands(rng)
+    whole = interned(merged(scope))
+    found = sorted(free(whole), key=lambda x: x.name)
+    types = tuple(TensorType(x.dtype, x.shape) for x in found)
+    draw = np.random.default_rng((seed, number))
+    names = {x: Tensor(f"x{k}", x.shape) for k, x in enumerate(found)}
+    arrays = [elements(kind, draw) for kind in types]
+    return Case(f"nest {seed} {number}", interned(replace_tensors(whole, names)), types, arrays)
+
+
+def _window_of_product(rng: Random) -> Scope:
+    batch, deep, channels = rng.choice((1, 1, 2)), rng.choice((1, 3, 8)), rng.choice((2, 5, 8, 16, 20, 33))
+    sizes = [rng.choice((1, 4, 7, 14, 16, 17)) for _ in range(2)]
+    taps, stride, pad = rng.choice((1, 3, 3, 5)), rng.choice((1, 1, 2)), rng.randint(0, 2)
+    x, w = Tensor("x0", (batch, deep, *sizes)), Tensor("x1", (channels, deep))
+    k, b = Tensor("x2", (channels, taps, taps)), Tensor("x3", (channels,))
+    inner = compute(
+        (batch, channels, *sizes),
+        lambda n, c, i, j: call("max", total((deep,), lambda d: x[n, d, i, j] * w[c, d]) + b[c], 0),
+    )
+    places = [max(1, (n + 2 * pad - taps) // stride + 1) for n in sizes]
+
+    def element(n: Any, c: Any, i: Any, j: Any) -> Any:
+        def term(p: Any, q: Any) -> Any:
+            return inner.padded(0)[n, c, stride * i + p - pad, stride * j + q - pad] * k[c, p, q]
+
+        return total((taps, taps), term) + b[c]
+
+    return compute((batch, channels, *places), element)
+
+
+def _bands(rng: Random) -> Scope:
+    heads, rows_, deep = rng.choice((1, 2)), rng.choice((4, 8, 12, 16, 20, 32)), rng.choice((2, 8, 17))
+    width, step, shift = rng.choice((1, 3, 7, 17, 33)), rng.choice((1, 1, 2, 4)), rng.randint(-1, 20)
+    q, k, v = (Tensor(f"x{n}", (heads, rows_, deep)) for n in range(3))
+
+    def score(h: Any, i: Any, j: Any) -> Any:
+        return total((deep,), lambda d: q[h, i, d] * k.padded(0)[h, i + step * j - shift, d])
+
+    scores = compute((heads, rows_, width), score)
+    if rng.random() < 0.5:
+        return scores
+    most = compute((heads, rows_), lambda h, i: fold("max", (width,), lambda j: scores[h, i, j]))
+    powers = compute(
+        scores.shape, lambda h, i, j: call("exp", call("max", scores[h, i, j] - most[h, i], -4))
+    )
+    sums = compute((heads, rows_), lambda h, i: total((width,), lambda j: powers[h, i, j]))
+
+    def mean(h: Any, i: Any, e: Any) -> Any:
+        def term(j: Any) -> Any:
+            return powers[h, i, j] / sums[h, i] * v.padded(0)[h, i + step * j - shift, e]
+
+        return total((width,), term)
+
+    return compute((heads, rows_, deep), mean)
+
+
 def schedules(case: Case, core: Core, rng: Random, count: int) -> list[Schedule]:
-    """The first that is proposed, the last, and random ones, in this order."""
+    """The first that is proposed, the last, and random ones, in this order, and some of each band."""
     stages, _ = prepared(case.scope, tensors(case.types))
     if combined(stages):
         chained: list[Schedule] = [
@@ -228,9 +294,13 @@ def schedules(case: Case, core: Core, rng: Random, count: int) -> list[Schedule]
         if not chained:
             raise Unlowered("a chain without a schedule")
         return chained
-    pools = sketches(stages, core)
-    found = [tuple(pool[0] for pool in pools), tuple(pool[-1] for pool in pools)]
-    found += [tuple(rng.choice(pool) for pool in pools) for _ in range(count)]
+    found: list[Schedule] = []
+    for band in (None, *bands_of(case.scope)):
+        parts = () if band is None else (band,)
+        stages, _ = prepared(case.scope, tensors(case.types), parts)
+        pools = sketches(stages, core)
+        found += [(*parts, *(pool[0] for pool in pools)), (*parts, *(pool[-1] for pool in pools))]
+        found += [(*parts, *(rng.choice(pool) for pool in pools)) for _ in range(count)]
     return list(dict.fromkeys(found))
 
 

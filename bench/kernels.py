@@ -13,7 +13,7 @@ once more with Halide's own checks.  Writes bench/tables/kernels.md.
     crash, hang, memory    of the process in which it is compiled and run
 
     python bench/kernels.py [--scopes 5000] [--seed 0] [--minutes M]
-    python bench/kernels.py --operators
+    python bench/kernels.py --chains | --nests | --operators
     python bench/kernels.py --seed 0 --only 17
 """
 
@@ -31,7 +31,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
-from kernel_way import CORES, Case, Finding, findings, of_chain, of_examples, of_number
+from kernel_way import CORES, Case, Finding, findings, of_chain, of_examples, of_nest, of_number
 from servants import Fallen, Servant
 
 from tensaurus.algebra.text import show
@@ -40,6 +40,12 @@ from tensaurus.files import replacing
 TABLE = Path(__file__).parent / "tables" / "kernels.md"
 SECONDS, MEMORY = 60.0, 3 << 30  # of one expression
 ANSWERS = 200  # of one process: what is compiled stays in it
+KINDS = {"random": of_number, "chains": of_chain, "nests": of_nest}
+TITLES = {
+    "random": "Random expressions",
+    "chains": "Convolutions by fast algorithms",
+    "nests": "Products in the loops of others, and bands",
+}
 VERDICTS = ("right", "refused", "inexact", "unlowered", "wrong", "crash", "hang", "memory")
 
 
@@ -61,21 +67,21 @@ def examples() -> list[Case]:
     return list(of_examples())
 
 
-def work(message: tuple[int | None, int, bool], phase: Any) -> Report:
+def work(message: tuple[int | None, int, str], phase: Any) -> Report:
     """In the process: what comes of one expression."""
-    seed, number, chains = message
+    seed, number, kind = message
     phase("drawn")
     if seed is None:
         case = examples()[number]
         tries = [(0, 2, True), *((place, 1, False) for place in range(1, len(CORES)))]
     else:
-        case = of_chain(seed, number) if chains else of_number(seed, number)
+        case = KINDS[kind](seed, number)
         tries = [(number % len(CORES), 1, number % 3 == 0)]
     phase("compiled")
     return Report(number, case.name, case.dtype, tuple(findings(case, tries, Random(number))))
 
 
-def reports(seed: int | None, numbers: Sequence[int], chains: bool = False) -> Iterator[Report]:
+def reports(seed: int | None, numbers: Sequence[int], kind: str = "random") -> Iterator[Report]:
     """As they come."""
     with TemporaryDirectory() as folder:
         servant = Servant(work, Path(folder) / "log", SECONDS, MEMORY)
@@ -84,7 +90,7 @@ def reports(seed: int | None, numbers: Sequence[int], chains: bool = False) -> I
                 if servant.answers >= ANSWERS:
                     servant.close()
                 try:
-                    yield servant.ask((seed, number, chains))
+                    yield servant.ask((seed, number, kind))
                 except Fallen as fallen:
                     where = next((line for line in fallen.trace if "compile.py" in line), "")
                     detail = f"{fallen.reason} {where}".strip()
@@ -121,29 +127,32 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int)
     parser.add_argument("--operators", action="store_true")
-    parser.add_argument("--chains", action="store_true", help="convolutions by fast algorithms")
+    kinds = parser.add_mutually_exclusive_group()
+    for kind in ("chains", "nests"):
+        says = TITLES[kind][0].lower() + TITLES[kind][1:]
+        kinds.add_argument(f"--{kind}", action="store_const", const=kind, dest="kind", help=says)
+    parser.set_defaults(kind="random")
     parser.add_argument("--minutes", type=float, default=1e9)
     given = parser.parse_args()
     if given.only is not None:
-        case = (of_chain if given.chains else of_number)(given.seed, given.only)
+        case = KINDS[given.kind](given.seed, given.only)
         print(show(case.scope), *case.types, sep="\n")
-        (report,) = reports(given.seed, [given.only], given.chains)
+        (report,) = reports(given.seed, [given.only], given.kind)
         print(report.verdict, *report.findings, sep="\n")
         return report.verdict not in VERDICTS[:4]
     until = monotonic() + 60 * given.minutes
     seed = None if given.operators else given.seed
     numbers = range(len(examples()) if given.operators else given.scopes)
     found: list[Report] = []
-    for report in islice(reports(seed, numbers, given.chains), len(numbers)):
+    for report in islice(reports(seed, numbers, given.kind), len(numbers)):
         found.append(report)
         if report.verdict not in ("right", "refused", "inexact"):
             print(report, flush=True)
         if monotonic() > until:
             break
-    title = "Convolutions by fast algorithms" if given.chains else "Random expressions"
-    title = "Every operator's every example" if given.operators else title
+    title = "Every operator's every example" if given.operators else TITLES[given.kind]
     options = "--operators" if given.operators else f"--seed {given.seed} --scopes {given.scopes}"
-    options = f"--chains {options}" if given.chains else options
+    options = options if given.kind == "random" else f"--{given.kind} {options}"
     command = f"python bench/kernels.py {options}"
     section = [f"## {title}", "", *table(found, command)]
     with replacing(TABLE) as path:

@@ -14,7 +14,21 @@ from tensaurus.algebra.expr import Scope, Tensor
 from tensaurus.algebra.intern import interned
 from tensaurus.algebra.text import parse as parse_scope
 from tensaurus.codegen.compile import operands
-from tensaurus.codegen.sketch import Block, Flat, Pack, Row, Schedule, loops, packs, parse, show
+from tensaurus.codegen.sketch import (
+    Band,
+    Block,
+    Flat,
+    Pack,
+    Prefix,
+    Row,
+    Schedule,
+    bands,
+    loops,
+    packs,
+    parse,
+    prefix,
+    show,
+)
 from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
 from tensaurus.ops import TensorType
@@ -39,16 +53,20 @@ blocks = st.builds(
 sketches = st.one_of(
     blocks,
     st.builds(Row, st.integers(1, 16), st.integers(1, 128), st.integers(0, 3)),
-    st.builds(Flat, st.integers(1, 16), st.integers(1, 8), st.integers(0, 3)),
+    st.builds(Flat, st.integers(1, 16), st.integers(1, 8), st.integers(0, 3), st.integers(0, 3)),
 )
 packings = st.builds(Pack, st.sampled_from(["x1", "x10"]), small, st.integers(2, 16))
+blockings = st.builds(Band, st.sampled_from(["s0", "s10"]), small, st.integers(2, 16))
 
 
-@given(st.lists(packings, max_size=2), st.lists(sketches, min_size=1, max_size=3))
-def test_schedules_are_read_back_from_their_text(packed: list[Pack], sides: list[Block | Row | Flat]) -> None:
+@given(st.lists(packings | blockings, max_size=2), st.lists(sketches, min_size=1, max_size=3))
+def test_schedules_are_read_back_from_their_text(
+    packed: list[Prefix], sides: list[Block | Row | Flat]
+) -> None:
     schedule: Schedule = (*packed, *sides)
     assert parse(show(schedule)) == schedule
-    assert (*packs(schedule), *loops(schedule)) == schedule
+    assert (*prefix(schedule), *loops(schedule)) == schedule
+    assert sorted((*packs(schedule), *bands(schedule)), key=packed.index) == packed
 
 
 @pytest.mark.parametrize("text", ["block", "block(v=1)", "flat(u=x, p=1)", "roll(p=1)", "flat(u=4*16, p=1)x"])

@@ -21,6 +21,7 @@ __all__ = [
     "Block",
     "Flat",
     "Pack",
+    "Prefix",
     "Row",
     "Schedule",
     "Sketch",
