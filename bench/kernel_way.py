@@ -35,8 +35,9 @@ from tensaurus.fuse.stage import merged
 from tensaurus.graph.data import numpy_dtype
 from tensaurus.ops import TensorType, registry
 from tensaurus.ops.examples import parse_example
+from tensaurus.tuning.core import Core
 from tensaurus.tuning.guarded import guarded
-from tensaurus.tuning.space import Core, bands_of, sketches
+from tensaurus.tuning.space import bands_of, sketches
 from tensaurus.tuning.transforms import transforms
 
 __all__ = ["Case", "Finding", "of_examples",

@@ -23,8 +23,8 @@ from tensaurus.codegen.stage import Stage, staged
 from tensaurus.codegen.turn import radix, shuffled, turnable
 from tensaurus.fuse.stage import merged
 from tensaurus.ops import TensorType
+from tensaurus.tuning.core import Core, share
 from tensaurus.tuning.guarded import guarded
-from tensaurus.tuning.space import Core, share
 from tensaurus.tuning.transforms import transforms
 
 jit = pytest.importorskip("tensaurus.codegen.compile").jit

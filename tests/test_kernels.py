@@ -36,6 +36,7 @@ from tensaurus.algebra.walk import bodies
 from tensaurus.codegen.compile import compiled, jit, tensors
 from tensaurus.codegen.errors import Unlowered
 from tensaurus.codegen.kernel import Kernel
+from tensaurus.codegen.nest import nests
 from tensaurus.codegen.pipeline import prepared, scheduled
 from tensaurus.codegen.schedule import TASKS
 from tensaurus.codegen.sketch import Band, Block, Flat, loops
@@ -43,8 +44,9 @@ from tensaurus.graph.builds import Builds
 from tensaurus.graph.node import Node, apply, source
 from tensaurus.ops import registry
 from tensaurus.ops.examples import parse_example
+from tensaurus.tuning.core import Core
 from tensaurus.tuning.guarded import PAGE, guarded
-from tensaurus.tuning.space import Core, bands_of, sketches
+from tensaurus.tuning.space import bands_of, sketches
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are watched by /proc")
 
@@ -297,6 +299,14 @@ def test_a_band_is_blocks_of_rows(step: int, rows: int) -> None:
         prepared(scope, inputs, (Band("s0", 1, 5),))
     with pytest.raises(ValueError, match="another expression"):
         prepared(scope, inputs, (Band("s0", 2, 1),))
+
+
+@pytest.mark.parametrize(("text", "count"), [("exp(x0[i, r])", 2), ("max(x0[i, r], 0)", 1), ("x0[r, i]", 1)])
+def test_what_costs_much_is_not_computed_for_every_product(text: str, count: int) -> None:
+    inputs = [Tensor("x0", (16, 16)), Tensor("x1", (16, 8))]
+    whole = f"L[i:16, j:8](sum[r:16](mul(L[i:16, r:16]({text})[i, r], x1[r, j])))"
+    stages, _ = prepared(interned(parse(whole, {x.name: x for x in inputs})), inputs)
+    assert len(nests(stages)) == count
 
 
 def test_what_is_no_band_has_no_blocks() -> None:

@@ -32,8 +32,8 @@ from tensaurus.codegen.sketch import (
 from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
 from tensaurus.ops import TensorType
+from tensaurus.tuning.core import Shape, share
 from tensaurus.tuning.runner import Runner
-from tensaurus.tuning.space import Shape, share
 from tensaurus.tuning.tune import Tuner
 
 small = st.integers(0, 9)

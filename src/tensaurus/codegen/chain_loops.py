@@ -18,7 +18,7 @@ import halide as hl
 from tensaurus.algebra.size import polynomial
 from tensaurus.codegen.chain import Chain
 from tensaurus.codegen.lower import Lowered
-from tensaurus.codegen.schedule import Loops, copy
+from tensaurus.codegen.schedule import Around, Loops, copy
 from tensaurus.codegen.sketch import Transform
 from tensaurus.codegen.stage import Stage, extent
 from tensaurus.codegen.transform import Transformed
@@ -228,7 +228,7 @@ class _Loops:
             for variable in points:
                 inner.unroll(variable)
         for padded, *turned in self.made.copies:
-            copy(padded, self.lowered, self.sketch.lanes, func, block)
+            copy(padded, self.lowered, self.sketch.lanes, Around(func, block))
             whole = self.func(turned[-1])
             own = self.variables(turned[-1])
             whole.compute_at(func, block).reorder(*reversed(own))

@@ -53,7 +53,7 @@ def nests(stages: Sequence[Stage]) -> tuple[Nest, ...]:
         name = stage.tensor.name
         if name in ends:
             found.append(Nest(stage, ends[name]))
-        elif stage is stages[-1] or not stage.reduced and len(readers[name]) > 1 and _dear(stage):
+        elif stage is stages[-1] or not stage.reduced and _dear(stage) and _repeated(stage, readers[name]):
             found.append(Nest(stage, None))
     return tuple(found)
 
@@ -70,6 +70,11 @@ def _finishes(reader: Stage, stage: Stage) -> bool:
         and isinstance(body.source, Tensor)
         and body.source.name == stage.tensor.name
     )
+
+
+def _repeated(stage: Stage, readers: Sequence[Stage]) -> bool:
+    """Whether its elements would be computed more than once: by several readers, or in one's reduction."""
+    return len(readers) > 1 or any(reader.points > stage.points for reader in readers)
 
 
 def _dear(stage: Stage) -> bool:

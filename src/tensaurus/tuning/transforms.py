@@ -13,7 +13,8 @@ from tensaurus.codegen.pipeline import prepared
 from tensaurus.codegen.sketch import Pack, Sketch, Transform
 from tensaurus.codegen.stage import extent
 from tensaurus.ops import TensorType
-from tensaurus.tuning.space import L2, WASTE, Core, Shape, share
+from tensaurus.tuning.blocks import L2, WASTE
+from tensaurus.tuning.core import Core, Shape, share
 
 __all__ = ["transforms"]
 

@@ -31,8 +31,9 @@ from tensaurus.cost.database import Database, Measurement
 from tensaurus.cost.demand import number_of
 from tensaurus.cost.machine import Machine
 from tensaurus.ops import TensorType
+from tensaurus.tuning.core import Core, Shape, share
 from tensaurus.tuning.runner import Runner
-from tensaurus.tuning.space import Core, Shape, bands_of, packs_of, share, sketches
+from tensaurus.tuning.space import bands_of, packs_of, sketches
 from tensaurus.tuning.transforms import transforms
 
 __all__ = ["Tuner"]
