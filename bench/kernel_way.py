@@ -40,8 +40,17 @@ from tensaurus.tuning.guarded import guarded
 from tensaurus.tuning.space import bands_of, sketches
 from tensaurus.tuning.transforms import transforms
 
-__all__ = ["Case", "Finding", "of_examples",
-    "of_nest", "findings", "of_chain", "of_number", "schedules", "wrong"]
+__all__ = [
+    "Case",
+    "Finding",
+    "findings",
+    "of_chain",
+    "of_examples",
+    "of_nest",
+    "of_number",
+    "schedules",
+    "wrong",
+]
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}  # of an element and of the largest; inputs are of size 1
 CORES = (
@@ -207,15 +216,17 @@ def of_chain(seed: int, number: int) -> Case:
         return call("max", value, 0) if after in ("max", "both") else value
 
     whole = interned(merged(compute(scope.shape, element)) if after != "nothing" else scope)
-    types = tuple(TensorType(x.dtype, x.shape) for x in sorted(free(whole), key=lambda x: x.name))
-    names = {x: Tensor(f"x{k}", x.shape) for k, x in enumerate(sorted(free(whole), key=lambda x: x.name))}
-    draw = np.random.default_rng((seed, number))
-    return Case(
-        f"chain {seed} {number}",
-        interned(replace_tensors(whole, names)),
-        types,
-        [elements(kind, draw) for kind in types],
-    )
+    return _drawn(f"chain {seed} {number}", whole, (seed, number))
+
+
+def _drawn(name: str, scope: Scope, seed: tuple[int, int]) -> Case:
+    """The scope, its tensors named x0, x1, ... in the order of their names, with random elements for them."""
+    found = sorted(free(scope), key=lambda x: x.name)
+    types = tuple(TensorType(x.dtype, x.shape) for x in found)
+    names = {x: Tensor(f"x{k}", x.shape) for k, x in enumerate(found)}
+    draw = np.random.default_rng(seed)
+    arrays = [elements(kind, draw) for kind in types]
+    return Case(name, interned(replace_tensors(scope, names)), types, arrays)
 
 
 def of_nest(seed: int, number: int) -> Case:
@@ -223,17 +234,8 @@ def of_nest(seed: int, number: int) -> Case:
     or dilated, perhaps with the softmax of its rows and a second band.
     """
     rng = Random(f"nest {seed} {number}")
-    if rng.random() < 0.4:
-        scope = _window_of_product(rng)
-    else:
-        scope = _bands(rng)
-    whole = interned(merged(scope))
-    found = sorted(free(whole), key=lambda x: x.name)
-    types = tuple(TensorType(x.dtype, x.shape) for x in found)
-    draw = np.random.default_rng((seed, number))
-    names = {x: Tensor(f"x{k}", x.shape) for k, x in enumerate(found)}
-    arrays = [elements(kind, draw) for kind in types]
-    return Case(f"nest {seed} {number}", interned(replace_tensors(whole, names)), types, arrays)
+    scope = _window_of_product(rng) if rng.random() < 0.4 else _bands(rng)
+    return _drawn(f"nest {seed} {number}", interned(merged(scope)), (seed, number))
 
 
 def _window_of_product(rng: Random) -> Scope:

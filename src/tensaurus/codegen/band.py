@@ -39,12 +39,13 @@ def skews(stages: Sequence[Stage]) -> Iterator[Skew]:
         if not stage.reduced or any(isinstance(body, Select) for body in bodies(stage.body)):
             continue
         found = [body for body in bodies(stage.body) if isinstance(body, Read)]
-        forms = [[slopes(index, (*stage.axes, *stage.reduced)) for index in read.indices] for read in found]
-        if any(form is None for places in forms for form in places):
+        axes = (*stage.axes, *stage.reduced)
+        forms = [[f for i in read.indices if (f := slopes(i, axes)) is not None] for read in found]
+        if any(len(places) < len(read.indices) for places, read in zip(forms, found, strict=True)):
             continue
         for row, i in enumerate(stage.axes):
             for column, j in enumerate(stage.axes):
-                if i is not j and (step := _step(i, j, forms)):  # type: ignore[arg-type]
+                if i is not j and (step := _step(i, j, forms)):
                     yield Skew(stage.tensor.name, row, column, step)
 
 
