@@ -25,7 +25,7 @@ from tensaurus.algebra.size import interval, polynomial
 from tensaurus.algebra.text import show
 from tensaurus.algebra.walk import scopes, tensors
 from tensaurus.cost.demand import number_of, scopes_of
-from tensaurus.derive import boundary, merging, substitution, summation
+from tensaurus.derive import boundary, fit, merging, substitution, summation
 from tensaurus.derive.equation import USED, equation
 from tensaurus.derive.finder import Derive, part
 from tensaurus.derive.fit import fitted, points, value_at
@@ -45,6 +45,7 @@ from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType, registry
 from tensaurus.rules.equation import Equation
 from tensaurus.rules.evidence import Derived as Following
+from tensaurus.zoo import cases
 from tensaurus.zoo.builder import Builder
 from tensaurus.zoo.longformer import sliding_window_attention
 
@@ -409,6 +410,24 @@ def test_chunks_become_banded_products(width: int, dilation: int, blocks: int) -
     # the sum runs over chunks; over the band it is shorter, and products that are masked are gone
     band = [step for step in summation.reindexed(mixed) if step.scope.body.axes[0].extent == 2 * width + 1]
     assert band and equal(mixed, band[0].scope)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_ends_of_bands_of_which_a_sample_is_followed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guard holds up to the last element, though no place that was drawn is next to it."""
+    monkeypatch.setattr(fit, "EVERY", 64)
+    rng = Random(seed)
+    width, dilation = rng.randint(2, 9), rng.randint(1, 4)
+    length = rng.randint(2 * width * dilation, 40 * width * dilation)
+    b = Builder("band")
+    made = b.model(cases.g2bmm(b, 1, heads=2, length=length, width=width, dilation=dilation))
+    program = import_model(made, {}, "band")
+    (product,) = (node for node in program.active if str(node.op) == "MatMul")
+    piece = Flow(program).surrounded(product)
+    assert piece is not None
+    form = traced(piece, product)
+    assert form is not None
+    assert refutation(Equation("traced", "", (piece.root,), (form,), piece.leaves, USED)) is None
 
 
 def test_what_computes_on_the_way_is_not_followed() -> None:

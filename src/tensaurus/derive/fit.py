@@ -1,8 +1,8 @@
 """Index forms by their values: what a chain of reshapes, slices and concatenations reads, in one expression.
 
-    i:  0 1 2 3 4 5          i:  0 1 2 3 4 5
-        3 4 5 6 7 8              0 5 10 1 6 11
-        i + 3                    i // 3 + 5*(i % 3)
+i:  0 1 2 3 4 5          i:  0 1 2 3 4 5
+    3 4 5 6 7 8              0 5 10 1 6 11
+    i + 3                    i // 3 + 5*(i % 3)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from tensaurus.algebra.size import Atom, Axis, Size, evaluate, polynomial
 from tensaurus.derive.follow import Numbers, Places
 
-__all__ = ["fitted", "points", "value_at"]
+__all__ = ["crossings", "fitted", "points", "value_at"]
 
 Sampled = Callable[[Sequence[Numbers]], tuple[Numbers, Places]]
 """The values of a function at places, and where they are known."""
@@ -34,6 +34,40 @@ def points(shape: Sequence[int], seed: int = 0) -> list[Numbers]:
     places = [rng.integers(0, n, EVERY) for n in shape]
     ends = zip(places, corners * (np.array(shape)[:, None] - 1), strict=True) if corners.size else ()
     return [np.concatenate(pair) for pair in ends] or places
+
+
+def crossings(
+    forms: Sequence[Size], axes: Sequence[Axis], places: Sequence[Numbers], known: Places
+) -> list[Numbers] | None:
+    """Places where a form has values between those that it has where something is known and those beyond.
+
+    Of a large box some places are looked at, and the end of a range lies between two of these.  None where no
+    value is left in between.
+    """
+    found: list[Numbers] = []
+    shape = [a.extent for a in axes if isinstance(a.extent, int)]
+    for form in forms:
+        values = value_at(form, axes, places)
+        if not known.any():
+            continue
+        low, high = values[known].min(), values[known].max()
+        for beyond, end in ((values[values < low], low), (values[values > high], high)):
+            if not beyond.size:
+                continue
+            other = beyond.max() if end == low else beyond.min()
+            first, last = sorted((int(other), int(end)))
+            if last - first < 2:
+                continue
+            near = np.argsort(np.minimum(np.abs(values - first), np.abs(values - last)), kind="stable")[
+                :LINES
+            ]
+            for d, extent in enumerate(shape):
+                lines = _lines([place[near] for place in places], d, extent)
+                at = value_at(form, axes, lines)
+                between = np.flatnonzero((at > first) & (at < last))[:EVERY]
+                found.append(np.stack([line[between] for line in lines]))
+    fresh = np.concatenate(found, axis=1) if found else np.zeros((len(axes), 0), np.int64)
+    return list(np.unique(fresh, axis=1)) if fresh.size else None
 
 
 def value_at(size: Size, axes: Sequence[Axis], places: Sequence[Numbers]) -> Numbers:
@@ -71,14 +105,19 @@ def fitted(function: Sampled, axes: Sequence[Axis], seed: int = 0) -> Size | Non
 
 def _steps(function: Sampled, bases: Sequence[Numbers], d: int, extent: int) -> tuple[Numbers, Places]:
     """How far the values go from each place of an axis to the next, and where that is known, on some line."""
-    lines = [np.repeat(base[:, None], extent, axis=1) for base in bases]
-    lines[d] = np.broadcast_to(np.arange(extent), lines[d].shape)
-    values, known = function([line.ravel() for line in lines])
+    values, known = function(_lines(bases, d, extent))
     values, known = values.reshape(-1, extent), known.reshape(-1, extent)
     both = known[:, 1:] & known[:, :-1]
     moved = np.max(np.diff(values, axis=1), axis=0, where=both, initial=np.iinfo(np.int64).min)
     seen: Places = np.asarray(both.any(axis=0), np.bool_)
     return np.where(seen, moved, 0), seen
+
+
+def _lines(bases: Sequence[Numbers], d: int, extent: int) -> list[Numbers]:
+    """All places along an axis from each of these."""
+    lines = [np.repeat(base[:, None], extent, axis=1) for base in bases]
+    lines[d] = np.broadcast_to(np.arange(extent), lines[d].shape)
+    return [line.ravel() for line in lines]
 
 
 def _of_digits(steps: Numbers, seen: Places, a: Size) -> Size | None:

@@ -25,7 +25,7 @@ from tensaurus.algebra.intern import interned
 from tensaurus.algebra.size import Atom, Axis, Size, nonnegative, polynomial, substitute
 from tensaurus.algebra.walk import replace_axes
 from tensaurus.cost.demand import scopes_of
-from tensaurus.derive.fit import Sampled, fitted, points, value_at
+from tensaurus.derive.fit import Sampled, crossings, fitted, points, value_at
 from tensaurus.derive.follow import Numbers, Places, followed
 from tensaurus.derive.step import axes_in, inside, product_of
 from tensaurus.graph.node import ITEM, Node, apply
@@ -37,6 +37,7 @@ from tensaurus.ops.eop import eop
 
 __all__ = ["Flow", "traced"]
 
+CLOSER = 8  # times that the ends of ranges are looked at more closely
 MOVES = {"where"}  # functions of what moves elements
 
 
@@ -220,33 +221,52 @@ def _whole(scope: Scope, operands: Mapping[Any, Any], root: Node, product: Node)
         if any(form is None for form in forms):
             return None
         moved.append(Read(read.source, tuple(form for form in forms if form is not None), Const(0)))
-    places = points([_number(a.extent) for a in axes], 1)
-    found = followed(root, product, places)
-    others = np.unique(found.constants[~found.known])
-    if len(others) > 1:
-        return None
-    total: Body = Reduce("sum", body.axes, moved[0] * moved[1])
-    outer = [
-        (index, _number(extent), value_at(index, axes, places))
+    ranges = [
+        (index, _number(extent))
         for read in moved
         for index, extent in zip(read.indices, read.source.shape, strict=True)
         if axes_in(index).isdisjoint(body.axes)
     ]
-    beyond = np.zeros(found.known.shape, bool)
+    places, known, constants = _looked_at(root, product, [index for index, _ in ranges], axes)
+    others = np.unique(constants[~known])
+    if len(others) > 1:
+        return None
+    total: Body = Reduce("sum", body.axes, moved[0] * moved[1])
+    outer = [(index, extent, value_at(index, axes, places)) for index, extent in ranges]
+    beyond = np.zeros(known.shape, bool)
     for _, extent, values in outer:
         beyond |= (values < 0) | (values >= extent)
-    if not others.size or others[0] == 0 and bool(beyond[~found.known].all()):
+    if not others.size or others[0] == 0 and bool(beyond[~known].all()):
         return Scope(axes, total)  # beyond the edges of what is read, products are zero
-    guards, held = list[Size](), np.ones(found.known.shape, bool)
+    guards, held = list[Size](), np.ones(known.shape, bool)
     for index, extent, values in outer:
-        low, high = _range(values, found.known, extent)
+        low, high = _range(values, known, extent)
         apart = (values < low) | (values > high)
         if apart.any():
             held &= ~apart
             guards += (guard for guard in within(index, low, high + 1) if not nonnegative(guard))
-    if not bool((held == found.known).all()):
+    if not bool((held == known).all()):
         return None
     return Scope(axes, Select(tuple(dict.fromkeys(guards)), total, Const(float(others[0]))))
+
+
+def _looked_at(
+    root: Node, product: Node, forms: Sequence[Size], axes: Sequence[Axis]
+) -> tuple[list[Numbers], Places, Any]:
+    """Places of the root, where the product's elements are there, and the constants elsewhere: all places, or
+    some and those at which the values of a form begin and end to be those of the product."""
+    places = points([_number(a.extent) for a in axes], 1)
+    found = followed(root, product, places)
+    known, constants = found.known, found.constants
+    for _ in range(CLOSER):
+        more = crossings(forms, axes, places, known)
+        if more is None:
+            break
+        found = followed(root, product, more)
+        places = [np.concatenate(pair) for pair in zip(places, more, strict=True)]
+        known = np.concatenate([known, found.known])
+        constants = np.concatenate([constants, found.constants])
+    return places, known, constants
 
 
 def _range(values: Numbers, known: Places, extent: int) -> tuple[int, int]:

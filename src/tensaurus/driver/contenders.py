@@ -99,9 +99,11 @@ class Contenders:
         return Winner(self.target.source, self.base, self.base, checking=checking)
 
     def _checked(self, applied: Sequence[Candidate], build: Build) -> tuple[FieldCheck, Verdict]:
-        """The rewrites replayed, and the two files compared."""
+        """The rewrites replayed, and where they hold the two files compared, which takes longer."""
         target, options = self.target, self.target.options
         replay = check_rewrites(applied, options.seed, target.progress.stage)
+        if not replay.passed:
+            return replay, Verdict(False, detail=replay.detail, field=replay)
         verdict = verify(
             target.source,
             build,
