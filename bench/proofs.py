@@ -1,6 +1,6 @@
 """How many rules are proved for all sizes, how long that takes, and what stops the others.
 
-    python bench/proofs.py [--limit SECONDS] [name ...]
+    python bench/proofs.py [--steps N] [name ...]
 
 Rules whose names contain one of these; all without.
 """
@@ -18,7 +18,7 @@ from tensaurus.rules.rule import library
 def main() -> None:
     parser = argparse.ArgumentParser(description="prove rules for all sizes")
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--limit", type=float, default=inf, help="seconds for each rule")
+    parser.add_argument("--steps", type=float, default=inf, help="of the proof of each rule")
     options = parser.parse_args()
     names = options.names
     rules = [rule for rule in library() if "off" not in rule.tags]
@@ -27,7 +27,7 @@ def main() -> None:
     begin = time.perf_counter()
     for rule in chosen:
         start = time.perf_counter()
-        found = prove(rule, options.limit)
+        found = prove(rule, options.steps)
         said = found.reason if isinstance(found, Unproved) else str(found)
         print(f"{time.perf_counter() - start:7.2f} s  {rule.name}: {said[:300]}", flush=True)
         unproved.extend([found] if isinstance(found, Unproved) else [])

@@ -13,7 +13,7 @@ or tested as any rule is), or there is nowhere where it applies (types refuse it
 it is unknown.  Writes tables/rule_mutations.csv as it goes, goes on from there with --resume, and makes
 tables/rule_mutations.md of it: fates by kind, and every mutant that was not refuted.
 
-    python bench/rule_mutations.py [--resume] [--wanted 40] [--proofs 30] [--limit SECONDS] [--lanes 1]
+    python bench/rule_mutations.py [--resume] [--wanted 40] [--steps N] [--limit SECONDS] [--lanes 1]
                                    [rule ...]
 """
 
@@ -39,7 +39,7 @@ from tensaurus.rules.match import commutes
 from tensaurus.rules.proof import NOWHERE, Unproved, prove
 from tensaurus.rules.rule import Rule, library
 from tensaurus.rules.term import Apply, Item, Literal, Term, Variable
-from tensaurus.rules.verify import Refuted, verify
+from tensaurus.rules.verify import STEPS, Refuted, verify
 
 ROWS = Path(__file__).parent / "tables" / "rule_mutations.csv"
 KINDS = ("dropped", "freed", "swapped", "changed", "lost")
@@ -164,14 +164,14 @@ def _lost(term: Term) -> Iterator[tuple[str, Term]]:
     yield from _inside(term, _lost)
 
 
-def fate(mutant: Rule, wanted: int, seconds: float) -> tuple[str, str]:
+def fate(mutant: Rule, wanted: int, steps: float) -> tuple[str, str]:
     """One of FATES, and why."""
-    found = verify(replace(mutant, evidence=None), wanted, seconds=seconds)
+    found = verify(replace(mutant, evidence=None), wanted, steps=steps)
     if isinstance(found, Refuted):
         return "refuted", found.reason
     if isinstance(found, Evidence):
         return found.kind, str(found)
-    proof = prove(mutant, seconds)
+    proof = prove(mutant, steps)
     nowhere = isinstance(proof, Unproved) and proof.reason == NOWHERE
     return "nowhere" if nowhere else "unknown", found.reason
 
@@ -181,9 +181,9 @@ def _rules() -> dict[str, Rule]:
     return {rule.name: rule for rule in library() if "off" not in rule.tags}
 
 
-def fates(name: str, wanted: int, seconds: float) -> list[Row]:
+def fates(name: str, wanted: int, steps: float) -> list[Row]:
     """What becomes of every mutant of a rule."""
-    rows = [Row(name, m.kind, m.what, *fate(m.rule, wanted, seconds)) for m in mutants(_rules()[name])]
+    rows = [Row(name, m.kind, m.what, *fate(m.rule, wanted, steps)) for m in mutants(_rules()[name])]
     return rows or [Row(name, "", "", NONE, "")]
 
 
@@ -214,7 +214,7 @@ def main() -> None:
     )
     parser.add_argument("names", nargs="*", help="rules; all where none is named")
     parser.add_argument("--wanted", type=int, default=40, help="instances of each mutant")
-    parser.add_argument("--proofs", type=float, default=30.0, help="seconds for the proof of each mutant")
+    parser.add_argument("--steps", type=float, default=STEPS, help="of the proof of each mutant")
     parser.add_argument("--limit", type=float, default=inf, help="seconds after which it ends")
     parser.add_argument("--lanes", type=int, default=1, help="processes side by side")
     parser.add_argument("--resume", action="store_true")
@@ -224,7 +224,7 @@ def main() -> None:
     known = {row.rule for row in rows}
     names = [name for name in options.names or _rules() if name not in known]
     start = monotonic()
-    each = partial(fates, wanted=options.wanted, seconds=options.proofs)
+    each = partial(fates, wanted=options.wanted, steps=options.steps)
     with get_context("fork").Pool(options.lanes) as pool:
         for made in pool.imap_unordered(each, names):
             rows += made

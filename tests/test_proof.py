@@ -197,7 +197,7 @@ RIGHT = {
 def proof_of(text: str) -> Proved | Unproved:
     every = any(word in text for word in ("Where", "Not(", "CastLike", "dtype("))
     (rule,) = parse_rule(f"tried [any]: {text}" if every else f"tried: {text}")
-    return prove(rule, 20)
+    return prove(rule, 20_000)
 
 
 @pytest.mark.parametrize("text", WRONG.values(), ids=WRONG)

@@ -41,7 +41,7 @@ def weights(*shape: int) -> Node:
 
 @pytest.mark.parametrize("rule", SOUND, ids=str)
 def test_rule_is_right_and_says_why(rule: Rule) -> None:
-    found = verify(rule, wanted=8, seed=11, seconds=0)
+    found = verify(rule, wanted=8, seed=11, steps=0)
     assert isinstance(found, Evidence), found.reason
     assert rule.evidence is not None, "run annotate on the file"
     assert rule.evidence.kind == "proved" or found.by == rule.evidence.by

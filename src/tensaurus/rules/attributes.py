@@ -50,8 +50,12 @@ def _is(
     attrs: Attributes,
     kinds: Callable[[], tuple[TensorType | None, ...]],
 ) -> bool:
-    """Whether an attribute has the value that a term asks for; an expression is asked for by its text."""
-    if isinstance(value, Scope) and isinstance(asked, str):
+    """Whether an attribute has the value that a term asks for, in the operator's canonical form of it.
+
+    An axis may be counted from the end, an expression is asked for by its text.
+    """
+    from_end = isinstance(asked, int) and asked < 0 and asked != value
+    if from_end or isinstance(value, Scope) and isinstance(asked, str):
         asked = dict(term.op.canonical(kinds(), {**dict(attrs), name: asked}))[name]
     return bool(asked == value)
 

@@ -22,10 +22,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from math import inf
-from time import monotonic
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -51,7 +50,23 @@ class Stopped(Exception):
 
 
 class Late(Stopped):
-    """The time is over."""
+    """It has taken all its steps."""
+
+
+@dataclass
+class Steps:
+    """How many more a proof may take: each builds an operator, or compares two sides.
+
+    They are counted, since what ends after so many seconds ends elsewhere on another machine.
+    """
+
+    left: float = inf
+
+    def take(self) -> None:
+        """One more.  Raises Late where there is none."""
+        self.left -= 1
+        if self.left < 0:
+            raise Late("it has taken all its steps")
 
 
 class NotApplicable(ValueError):
@@ -65,7 +80,7 @@ class Cases:
     """The cases of one rule in which the largest rank of a variable is `rank`.
 
     `low` is the least size; `dtypes` are the element types of the variables, one for all or by name; without
-    `ones`, sizes that broadcast are not 1.  Raises Late after `until`.
+    `ones`, sizes that broadcast are not 1.  Raises Late where no `steps` are left.
     """
 
     def __init__(
@@ -75,10 +90,10 @@ class Cases:
         low: int = 1,
         dtypes: Mapping[str, str] | str = "float32",
         ones: bool = True,
-        until: float = inf,
+        steps: Steps | None = None,
     ):
         self.rule, self.rank, self.low, self.dtypes, self.ones = rule, rank, low, dtypes, ones
-        self.until = until
+        self.steps = steps or Steps()
         self.applications = [a for root in rule.lhs for a in inner_first(root)]
         given = set[str]().union(*map(named, rule.lhs))
         self.conditions = [
@@ -172,8 +187,7 @@ class Cases:
         self, state: State, run: Run, then: Callable[[State, Any, Sequence[Question]], Iterator[Case | Gap]]
     ) -> Iterator[Case | Gap]:
         """What follows in every case in which the run succeeds."""
-        if monotonic() > self.until:
-            raise Late("the time is over")
+        self.steps.take()
         reason: Exception | None = None
         with watched(state.assumed) as watch:
             try:

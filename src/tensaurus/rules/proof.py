@@ -27,10 +27,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 from math import inf
-from time import monotonic
 
 from tensaurus.rules.case import Case, Gap
-from tensaurus.rules.cases import Cases, Late, Stopped
+from tensaurus.rules.cases import Cases, Late, Steps, Stopped
 from tensaurus.rules.domain import RANK, domain, sampled, tuples
 from tensaurus.rules.evidence import Proved
 from tensaurus.rules.occurrences import inner_first
@@ -56,22 +55,22 @@ class Unproved:
     reason: str
 
 
-def prove(rule: Rule, seconds: float = inf) -> Proved | Unproved:
+def prove(rule: Rule, steps: float = inf) -> Proved | Unproved:
     """Evidence that a rule is right for all sizes.
 
-    After so many seconds the evidence names the ranks that are done; it is none where LEAST_RANK is not.
+    After so many steps the evidence names the ranks that are done; it is none where LEAST_RANK is not.
     """
     scalar = scalar_rule(rule)
-    until = monotonic() + seconds
+    left = Steps(steps)
     try:
         if scalar is not None:
             kinds = product(_types(rule), repeat=len(rule.variables))
-            cases = (Cases(scalar, dtypes=_named(rule, each), until=until) for each in kinds)
+            cases = (Cases(scalar, dtypes=_named(rule, each), steps=left) for each in kinds)
             used = [by for each in cases for by in _proved(each)]
             if not used:
                 return Unproved(rule, NOWHERE)
             return Proved(*_by(used, "all sizes, all ranks" + _sampled(rule)))
-        return _by_ranks(rule, until)
+        return _by_ranks(rule, left)
     except Stopped as stopped:
         return Unproved(rule, str(stopped))
     except RecursionError:  # divisions by sizes that are quotients of quotients
@@ -82,6 +81,7 @@ def _proved(cases: Cases) -> list[str]:
     """What each case is proved by.  Raises Stopped at the first that is not."""
     used: list[str] = []
     for case in cases:
+        cases.steps.take()
         verdict = case if isinstance(case, Gap) else settled(case)
         if not isinstance(verdict, Settled):
             raise Stopped(verdict.reason + (f" at {case.state}" if isinstance(case, Case) else ""))
@@ -93,12 +93,12 @@ def _by(used: Sequence[str], said: str) -> tuple[str, str]:
     return ("z3", f"all reals, {said}") if "z3" in used else ("algebra", said)
 
 
-def _by_ranks(rule: Rule, until: float) -> Proved | Unproved:
+def _by_ranks(rule: Rule, steps: Steps) -> Proved | Unproved:
     names, types = rule.variables, _types(rule)
     uniform = [_named(rule, [kind] * len(names)) for kind in types]
     mixed = (_named(rule, kinds) for kinds in product(types, repeat=len(names)) if len(names) <= MIXED)
     for kinds in chain(uniform, mixed):
-        used, whole = _ranks(rule, kinds, until)
+        used, whole = _ranks(rule, kinds, steps)
         if any(used):
             break
     else:
@@ -120,12 +120,12 @@ def _by_ranks(rule: Rule, until: float) -> Proved | Unproved:
     return Proved(*_by([by for found in used for by in found], said + _sampled(rule)))
 
 
-def _ranks(rule: Rule, dtypes: Mapping[str, str], until: float) -> tuple[list[list[str]], int]:
+def _ranks(rule: Rule, dtypes: Mapping[str, str], steps: Steps) -> tuple[list[list[str]], int]:
     """What the cases of each rank are proved by, and the rank up to which sizes of one are among them."""
     used: list[list[str]] = []
     whole = RANK
     for rank in range(RANK + 1):
-        cases = Cases(rule, rank, dtypes=dtypes, ones=whole == RANK, until=until)
+        cases = Cases(rule, rank, dtypes=dtypes, ones=whole == RANK, steps=steps)
         try:
             used.append(_proved(cases))
         except Late:

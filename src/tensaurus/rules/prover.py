@@ -28,7 +28,8 @@ from tensaurus.rules.solver import PlacedTerms, SolverTerms
 
 MOVED = "moved"
 STRENGTH = (MOVED, "algebra", "z3")
-TIMEOUT = 3_000  # milliseconds for one question to Z3
+WORK = 5_000_000  # of Z3 for one question, in its own units, a second or two: on every machine it ends alike
+TIMEOUT = 60_000  # milliseconds, in which it stops even where it does not count what it does
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ def _asked(terms: SolverTerms, first: Body, second: Body, assumed: Mapping[Quest
             terms.assume(question, yes)
         terms.admit()
         solver = z3.Solver()
+        solver.set("rlimit", WORK)
         solver.set("timeout", TIMEOUT)
         solver.add(*terms.facts)
         solver.add(left != right)

@@ -34,11 +34,11 @@ from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import Apply, Item, Literal, Term
 
 INSTANCES = 40
-SECONDS = 30.0  # for a proof
+STEPS = 30_000  # of a proof, about as many seconds as thousands
 FEWEST = 3
 TRIALS = 2
 TAME = 8.0  # where a function as exp is still far from the largest float
-STEPS = tuple(Fraction(n, 8) for n in (-8, -1, 0, 1, 8))  # around a number that a rule writes
+OFFSETS = tuple(Fraction(n, 8) for n in (-8, -1, 0, 1, 8))  # around a number that a rule writes
 SMALL = 6  # instances that Z3 is asked about, the smallest
 
 
@@ -64,11 +64,11 @@ class Undecided:
 
 
 def verify(
-    rule: Rule, wanted: int = INSTANCES, seed: int = 0, seconds: float = SECONDS
+    rule: Rule, wanted: int = INSTANCES, seed: int = 0, steps: float = STEPS
 ) -> Evidence | Refuted | Undecided:
     """The evidence that a rule is right, where it is wrong, or why it is not known.
 
-    What is not refuted is proved for all sizes if it can be within so many seconds, and tested otherwise; a
+    What is not refuted is proved for all sizes if it can be within so many steps, and tested otherwise; a
     law that its line calls an axiom is only tried in float64.
     """
     maker = Maker(rule, seed)
@@ -78,7 +78,7 @@ def verify(
         return Refuted(rule, wrong)
     if isinstance(rule.evidence, Axiom) and len(instances) >= FEWEST:
         return rule.evidence
-    proved = prove(rule, seconds) if seconds else None
+    proved = prove(rule, steps) if steps else None
     if isinstance(proved, Proved):
         return proved
     if len(instances) < FEWEST:
@@ -184,7 +184,7 @@ class _Special(_Draws):
         super().__init__(seed)
         plain = [Fraction(n, 4) for n in (-40, -12, -7, -4, -2, -1, 0, 0, 0, 1, 2, 3, 4, 7, 12, 40)]
         own = {number for root in (*rule.lhs, *rule.rhs) for number in _literals(root)}
-        around = sorted({number + step for number in own for step in STEPS})
+        around = sorted({number + step for number in own for step in OFFSETS})
         # no larger ones: products of three are still exact in float64
         self.numbers = np.array([float(n) for n in (*plain, -(2**14), 2**14, *around)])
 

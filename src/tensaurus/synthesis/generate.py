@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import islice
 from time import monotonic
+from typing import TypeAlias
 
 import numpy as np
 
@@ -21,15 +22,18 @@ from tensaurus.algebra.arithmetic import Array
 from tensaurus.algebra.prime import Prime
 from tensaurus.egraph.ruleset import Ruleset
 from tensaurus.graph.node import Node, source
+from tensaurus.rules.match import Binding, build
 from tensaurus.rules.rule import Rule
 from tensaurus.synthesis.derivable import derived
-from tensaurus.synthesis.law import Stated, state
+from tensaurus.synthesis.law import Stated, parts, state
 from tensaurus.synthesis.order import Laws, key, variables
+from tensaurus.synthesis.parted import symmetric
 from tensaurus.synthesis.terms import Candidate, Term, Terms, equations
 from tensaurus.synthesis.world import Use, World
 
 __all__ = ["Found", "Generation"]
 
+Roots: TypeAlias = tuple[tuple[Node, ...], tuple[Node, ...]]
 POINTS = 16  # at which a candidate is tried once more: a random order has a number above 0 half of the time
 TIES = 24  # ways to name a candidate's variables that are tried
 
@@ -38,8 +42,8 @@ TIES = 24  # ways to name a candidate's variables that are tried
 class Found:
     """What a law of a world is said as: one line, which stands for one rule or for two.
 
-    sides  the law's terms on inputs of the world's types, the larger one first
-    size   of the larger one
+    sides  the roots on inputs of the world's types: of a law its terms, the larger one first
+    size   of the larger term of the law
     """
 
     world: str
@@ -47,15 +51,16 @@ class Found:
     text: str
     rules: tuple[Rule, ...]
     evidence: str
-    sides: tuple[Node, Node]
+    sides: Roots
+    tags: tuple[str, ...] = ()
 
     @property
-    def ways(self) -> Iterator[tuple[tuple[Node], tuple[Node]]]:
-        """From the left side of each of its rules to the right side, as roots."""
+    def ways(self) -> Iterator[Roots]:
+        """From the left side of each of its rules to the right side."""
         first, second = self.sides
-        yield (first,), (second,)
+        yield first, second
         if len(self.rules) > 1:
-            yield (second,), (first,)
+            yield second, first
 
     @property
     def name(self) -> str:
@@ -68,7 +73,8 @@ class Found:
         """As a file of rules has it."""
         smaller = re.split(r" <=> | => ", self.text)
         grows = "<=>" in self.text and smaller[0].count("(") != smaller[1].split(" where ")[0].count("(")
-        return f"{self.name}{' [back]' if grows else ''}: {self.text} | {self.evidence}"
+        tags = ", ".join([*self.tags, *(["back"] if grows else [])])
+        return f"{self.name}{f' [{tags}]' if tags else ''}: {self.text} | {self.evidence}"
 
 
 @dataclass
@@ -142,13 +148,27 @@ class Generation:
                 known.add(stated.text)
                 rules += stated.rules
                 ruleset = Ruleset(rules)
-                found = Found(
-                    self.world.name, size, stated.text, stated.rules, str(stated.evidence), nodes
-                )
-                self.found.append(found)
-                counts["rules"] += 1
-                self.note(f"{stated.text} | {stated.evidence}")
+                self._keep(stated, size, ((nodes[0],), (nodes[1],)))
+                for several, joined in parts(self.world, left, right, known):
+                    if several.rules:
+                        known.add(several.text)
+                        tags = ("once",) if symmetric(joined) else ()
+                        self._keep(several, size, self._roots(several.rules[0], joined), tags)
         return self.found
+
+    def _keep(self, stated: Stated, size: int, sides: Roots, tags: tuple[str, ...] = ()) -> None:
+        self.found.append(
+            Found(self.world.name, size, stated.text, stated.rules, str(stated.evidence), sides, tags)
+        )
+        self.counts[size]["multi-patterns" if len(sides[0]) > 1 else "rules"] += 1
+        self.note(f"{stated.text} | {stated.evidence}")
+
+    def _roots(self, rule: Rule, term: Term) -> Roots:
+        """Both sides of a rule that names the term's variables in their order."""
+        leaves = map(self._node, dict.fromkeys(variables(term)))
+        binding = Binding(dict(zip(rule.variables, leaves, strict=True)), {})
+        sides = [tuple(build(root, binding, "float32") for root in side) for side in (rule.lhs, rule.rhs)]
+        return sides[0], sides[1]  # type: ignore[return-value]
 
     def _node(self, term: Term) -> Node:
         """The term on inputs of the world's types."""

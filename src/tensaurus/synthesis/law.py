@@ -7,24 +7,26 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from math import inf
 
+from tensaurus.rules.domain import PLACES, RANK
 from tensaurus.rules.evidence import Proved
 from tensaurus.rules.rule import Rule, parse_rule
 from tensaurus.rules.term import RuleError
 from tensaurus.rules.verify import verify
 from tensaurus.synthesis.order import key, variables
+from tensaurus.synthesis.parted import parted, together
 from tensaurus.synthesis.terms import Term
-from tensaurus.synthesis.world import World
+from tensaurus.synthesis.world import Use, World
 
-__all__ = ["Stated", "state"]
+__all__ = ["Stated", "parts", "state"]
 
 NAMES = "xyzwuvst"
 INSTANCES = 12
-SECONDS, SHORT = 20.0, 6.0  # for a proof, and for one of a law that is said more generally
+STEPS, FEWER = 20_000, 6_000  # of a proof, and of one of a law that is said more generally
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,10 @@ class _Saying:
 def _sayings(first: Term, second: Term, names: Mapping[Term, str]) -> Iterator[_Saying]:
     """With names for attributes, and with what they are."""
     both = set(variables(first)) == set(variables(second)) and second not in _parts(first)
+    on_right = {str(use) for use in _all(second)}
     for attributes in _attributes(first, second):
         # a name for attributes must be bound by the side that is matched
-        bound = _symmetric(first, second) or not any(map(_named, attributes.values()))
+        bound = on_right.issuperset(text for text, own in attributes.items() if _named(own))
         arrow = "<=>" if both and bound else "=>"
         yield _Saying(_said(first, names, attributes), arrow, _said(second, names, attributes))
 
@@ -66,34 +69,57 @@ def _parts(term: Term) -> Iterator[Term]:
         yield from _parts(part)
 
 
-def _symmetric(first: Term, second: Term) -> bool:
-    """Whether each side has every operator of the other, so that either may be matched."""
-    return set(map(str, _all(first))) == set(map(str, _all(second)))
-
-
 def _attributes(first: Term, second: Term) -> Iterator[dict[str, str]]:
-    """What is written for the attributes of each use: one name for all, or what they are."""
-    uses = {str(u): u for u in (*_all(first), *_all(second)) if u.attrs}
-    if uses:
-        counts = Counter(u.op.name for u in uses.values())
-        on_left = {str(u) for u in _all(first)}
-        if all(number == 1 for number in counts.values()) and set(uses) <= on_left:
-            rests = [f"**{name}" for name in "abcdefgh"]
-            yield {text: rests[k] for k, text in enumerate(uses)}
-            one = {
-                text: ", ".join(f"{name}={place}{k}" for k, name in enumerate(u.attrs))
-                for place, (text, u) in zip("pqr", uses.items(), strict=False)
-            }
-            if len(one) == len(uses):
-                yield one
-    yield {text: ", ".join(f"{n}={v!r}" for n, v in u.attrs.items()) for text, u in uses.items()}
+    """What is written for the attributes of each use, the most general first.
+
+    One name for all of those of an operator that is used in one way; one name for all but a number, which is
+    what it is there; a name for each that is given; what they are.
+    """
+    uses = _with_attributes(first, second)
+    counts = Counter(u.op.name for u in uses.values())
+    on_left = {str(u) for u in _all(first)}
+    once = {text: u for text, u in uses.items() if counts[u.op.name] == 1 and text in on_left}
+    rests = {text: f"**{name}" for name, text in zip("abcdefgh", once, strict=False)}
+    written = list(_written(uses))
+    for others in written if len(once) < len(uses) else written[:1]:
+        if once:
+            yield others | rests
+        for text, use in once.items():
+            numbers = {name: n for name, n in use.op.attributes.items() if isinstance(n, int)}
+            for name, number in numbers.items() if len(use.op.attributes) > 1 else ():
+                yield others | rests | {text: f"{name}={use.attrs.get(name, number)!r}, {rests[text]}"}
+    if len(once) == len(uses) <= len("pqr"):
+        yield {
+            text: ", ".join(f"{name}={place}{k}" for k, name in enumerate(u.attrs))
+            for place, (text, u) in zip("pqr", uses.items(), strict=False)
+        }
+    yield from written
+
+
+def _with_attributes(*terms: Term) -> dict[str, Use]:
+    return {str(use): use for term in terms for use in _all(term) if use.attrs}
+
+
+def _written(uses: Mapping[str, Use]) -> Iterator[dict[str, str]]:
+    """What the attributes are: axes counted from the end first, which says more of other ranks."""
+    given: dict[str, str] = {}
+    for ends in (True, False):
+        own = {
+            text: ", ".join(
+                f"{name}={value - use.result.rank if ends and name in PLACES else value!r}"
+                for name, value in use.attrs.items()
+            )
+            for text, use in uses.items()
+        }
+        if own != given:
+            yield (given := own)
 
 
 def _named(attributes: str) -> bool:
-    return attributes.startswith("**") or bool(re.search(r"=[pqr]\d", attributes))
+    return "**" in attributes or bool(re.search(r"=[pqr]\d", attributes))
 
 
-def _all(term: Term) -> Iterator[Any]:
+def _all(term: Term) -> Iterator[Use]:
     if term[0] != "x":
         yield term[0]
         for part in term[1:]:
@@ -121,47 +147,73 @@ def state(world: World, left: Term, right: Term, known: Container[str]) -> State
     if not set(variables(second)) <= set(variables(first)):
         text = f"{_said(first, names, {})} = {_said(second, names, {})}"
         return Stated(text, reasons=("each side has a variable that the other lacks",))
-    reasons: list[str] = []
-    text = ""
-    for saying in _sayings(first, second, names):
-        if (text := saying.where(())) in known:
-            return Stated(text)
-        if isinstance(found := _proved(text, SECONDS), Stated):
-            return found
-        every = _conditions(world, names)
-        found = _proved(saying.where(every), SECONDS)
-        if isinstance(found, Stated):
-            return _weakened(world, saying, names, every, found)
-        reasons.append(found)
-    return Stated(text, reasons=tuple(reasons))
+    return _general(world, _sayings(first, second, names), names, known)
 
 
-def _weakened(
-    world: World, saying: _Saying, names: Mapping[Term, str], every: list[str], found: Stated
+def parts(world: World, left: Term, right: Term, known: Container[str]) -> Iterator[tuple[Stated, Term]]:
+    """The multi-patterns that the law says, as general as those are proved, and what puts them together."""
+    for joined, whole in together(left, right):
+        names = {x: NAMES[k] for k, x in enumerate(dict.fromkeys(variables(joined)))}
+        sayings: list[_Saying] = []
+        for attributes in _attributes(joined, whole):
+            if _named(attributes[str(joined[0])]):  # no part says where the parts lie
+                continue
+            written = [_said(part, names, attributes) for part in joined[1:]]
+            both = parted(joined[0], written, _said(whole, names, attributes), attributes[str(joined[0])])
+            sayings += [_Saying(both[0], "=>", both[1])] if both is not None else []
+        if sayings:
+            yield _general(world, sayings, names, known), joined
+
+
+def _general(
+    world: World, sayings: Iterable[_Saying], names: Mapping[Term, str], known: Container[str]
 ) -> Stated:
-    """With as few conditions as it is still proved with, by no weaker proof."""
-    by = found.evidence.by if found.evidence is not None else ""
+    """The saying that is proved with the fewest conditions; of these the first that is proved for all ranks.
 
-    def holds(conditions: list[str]) -> bool:
-        nonlocal found
-        made = _proved(saying.where(conditions), SHORT)
-        if not isinstance(made, Stated) or made.evidence is None or made.evidence.by != by:
-            return False
-        found = made
-        return True
+    What is wrong is refuted soon, and proofs take long: so conditions are added until it is proved.
+    """
+    every = list(sayings)
+    reasons: list[str] = []
+    for conditions in _conditions(world, names):
+        proved: list[tuple[_Saying, Stated]] = []
+        for saying in every:
+            if (text := saying.where(conditions)) in known:
+                return Stated(text)
+            found = _proved(text, STEPS)
+            if isinstance(found, Stated):
+                proved.append((saying, found))
+                if _ranks(found)[1] >= RANK or any("rank(" in each for each in conditions):
+                    break
+            else:
+                reasons.append(found)
+        if proved:
+            saying, found = max(proved, key=lambda each: _ranks(each[1])[1] - _ranks(each[1])[0])
+            return _weakened(saying, conditions, found)
+    return Stated(every[-1].where(()), reasons=tuple(reasons))
 
-    ranks = [c for c in every if c.startswith("rank(")]
-    left = [c for c in every if c not in ranks]
-    for condition in left:
+
+def _ranks(stated: Stated) -> tuple[float, float]:
+    """The ranks that its proof is of."""
+    said = re.search(r"ranks (\d+)-(\d+)", str(stated.evidence))
+    return (float(said[1]), float(said[2])) if said else (0, inf)
+
+
+def _weakened(saying: _Saying, conditions: Sequence[str], found: Stated) -> Stated:
+    """Without the equal shapes that it is still proved without, by no weaker proof."""
+    left = list(conditions)
+    for condition in [c for c in conditions if c.startswith("shape(")] if len(conditions) > 1 else ():
         rest = [c for c in left if c != condition]
-        if holds([*rest, *ranks]):
-            left = rest
-    least = [c.replace("==", ">=") for c in ranks]
-    any(holds([*left, *each]) for each in ([], least))
+        made = _proved(saying.where(rest), FEWER)
+        if isinstance(made, Stated) and _by(made) == _by(found):
+            left, found = rest, made
     return found
 
 
-def _proved(text: str, seconds: float) -> Stated | str:
+def _by(stated: Stated) -> str:
+    return stated.evidence.by if stated.evidence is not None else ""
+
+
+def _proved(text: str, steps: float) -> Stated | str:
     """The law as it is said here, where it is proved; else why it is not."""
     try:
         rules = parse_rule(f"law: {text}")
@@ -169,17 +221,27 @@ def _proved(text: str, seconds: float) -> Stated | str:
         return str(error)
     evidence: list[Proved] = []
     for rule in rules:
-        found = verify(rule, INSTANCES, seconds=seconds)
+        found = verify(rule, INSTANCES, steps=steps)
         if not isinstance(found, Proved):
             return str(getattr(found, "reason", found))[:200]
         evidence.append(found)
     return Stated(text, tuple(rules), max(evidence, key=lambda each: each.by))
 
 
-def _conditions(world: World, names: Mapping[Term, str]) -> list[str]:
-    """What the types of the variables suggest."""
+def _conditions(world: World, names: Mapping[Term, str]) -> list[list[str]]:
+    """What the types of the variables suggest: nothing, then more and more of it."""
     wide = {x: name for x, name in names.items() if world.kinds[x[1]].shape}
     scalars = [f"numel({name}) == 1" for x, name in names.items() if x not in wide]
     alike = [f"shape({wide[a]}) == shape({wide[b]})" for a, b in combinations(wide, 2) if a[1] == b[1]]
     ranks = [f"rank({name}) == {len(world.kinds[x[1]].shape)}" for x, name in wide.items()]
-    return [*scalars, *alike, *ranks]
+    least = [each.replace("==", ">=") for each in ranks]
+    order: tuple[list[str], ...] = (
+        [],
+        scalars,
+        [*scalars, *least],
+        [*scalars, *alike],
+        [*scalars, *alike, *least],
+        [*scalars, *ranks],
+        [*scalars, *alike, *ranks],
+    )
+    return [each for k, each in enumerate(order) if each not in order[:k]]
