@@ -291,5 +291,3 @@ class EGraph:
             up.pop()
             down.pop()
         return up + [(b, a, why) for a, b, why in reversed(down)]
-
-

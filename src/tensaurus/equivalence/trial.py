@@ -80,7 +80,7 @@ class Trial:
             mended = np.where(tails, original.reference, result).astype(result.dtype)
             rest = original.judge(mended, self.margin)
             if rest.passed:
-                words = "less than a rounding of its largest element on plausible inputs"
+                words = "less than some roundings of its largest element on plausible inputs"
                 name = self.base.names[place]
                 self.base.note(f"output {name} differs in tails of a function, by {words}")
                 self._tails.append((row, Sight(name, row.feed, False, first)))

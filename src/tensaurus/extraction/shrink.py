@@ -337,5 +337,3 @@ def _until(deadline: float, numbers: Iterable[int]) -> Iterator[int]:
         if monotonic() > deadline:
             return
         yield each
-
-

@@ -154,12 +154,14 @@ def parts(world: World, left: Term, right: Term, known: Container[str]) -> Itera
     """The multi-patterns that the law says, as general as those are proved, and what puts them together."""
     for joined, whole in together(left, right):
         names = {x: NAMES[k] for k, x in enumerate(dict.fromkeys(variables(joined)))}
+        ranks = {name: len(world.shapes[x[1]]) for x, name in names.items()}
         sayings: list[_Saying] = []
         for attributes in _attributes(joined, whole):
             if _named(attributes[str(joined[0])]):  # no part says where the parts lie
                 continue
             written = [_said(part, names, attributes) for part in joined[1:]]
-            both = parted(joined[0], written, _said(whole, names, attributes), attributes[str(joined[0])])
+            whole_said = _said(whole, names, attributes)
+            both = parted(joined[0], written, whole_said, attributes[str(joined[0])], ranks)
             sayings += [_Saying(both[0], "=>", both[1])] if both is not None else []
         if sayings:
             yield _general(world, sayings, names, known), joined

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ast
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -67,14 +67,16 @@ def _renamed(a: Term, b: Term, there: dict[Term, Term], back: dict[Term, Term]) 
     return a[0] is b[0] and all(_renamed(p, q, there, back) for p, q in zip(a[1:], b[1:], strict=True))
 
 
-def parted(use: Use, parts: Sequence[str], whole: str, attributes: str) -> tuple[str, str] | None:
+def parted(
+    use: Use, parts: Sequence[str], whole: str, attributes: str, ranks: Mapping[str, int]
+) -> tuple[str, str] | None:
     """Both sides of the multi-pattern, of the sides of a law as they are written.
 
-    `use` puts the parts together, with these attributes.  None where the size of a part is no sum of sizes
-    of variables.
+    `use` puts the parts together, with these attributes; `ranks` are those of variables.  None where the
+    size of a part is no sum of sizes of variables.
     """
     axis = int(ast.literal_eval(attributes.partition("=")[2]))
-    sizes = [_size(part, axis, use.result.rank) for part in parts]
+    sizes = [_size(part, axis, ranks) for part in parts]
     if None in sizes:
         return None
     text = _apart()[use.op.name].format(whole=whole, axis=axis, sizes=", ".join(map(str, sizes)))
@@ -89,17 +91,18 @@ class _Typed(Cases):
         yield Case(state, left, right, tuple(asked))
 
 
-def _size(part: str, axis: int, rank: int) -> str | None:
-    """The size of a term of a rank along an axis as dimensions of its variables, counted as the axis is."""
+def _size(part: str, axis: int, ranks: Mapping[str, int]) -> str | None:
+    """The size of a term along an axis, of dimensions of its variables, which have these ranks."""
     roots = parse_terms(part)
     rule = Rule("part", roots, roots, (), frozenset(), f"part: {part} => {part}")
     best: tuple[int, State, Node] | None = None
-    for case in _Typed(rule, rank):
+    for case in _Typed(rule, max(ranks[name] for name in rule.variables)):
         if isinstance(case, Gap):
             return None
         (node,) = case.left
         free = len(case.state.symbols)
-        if node.tensor.rank == rank and (best is None or free > best[0]):
+        alike = all(kind.rank == ranks[name] for name, kind in case.state.types.items())
+        if alike and (best is None or free > best[0]):
             best = free, case.state, node
     if best is None:
         return None
