@@ -14,7 +14,7 @@ it is unknown.  Writes tables/rule_mutations.csv as it goes, goes on from there 
 tables/rule_mutations.md of it: fates by kind, and every mutant that was not refuted.
 
     python bench/rule_mutations.py [--resume] [--wanted 40] [--steps N] [--limit SECONDS] [--lanes 1]
-                                   [rule ...]
+                                   [--file FILE --rows FILE] [rule ...]
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tensaurus.files import replacing
 from tensaurus.rules.evidence import Evidence
 from tensaurus.rules.match import commutes
 from tensaurus.rules.proof import NOWHERE, Unproved, prove
-from tensaurus.rules.rule import Rule, library
+from tensaurus.rules.rule import Rule, library, read_rules
 from tensaurus.rules.term import Apply, Item, Literal, Term, Variable
 from tensaurus.rules.verify import STEPS, Refuted, verify
 
@@ -177,22 +177,24 @@ def fate(mutant: Rule, wanted: int, steps: float) -> tuple[str, str]:
 
 
 @cache
-def _rules() -> dict[str, Rule]:
-    return {rule.name: rule for rule in library() if "off" not in rule.tags}
+def _rules(file: Path | None) -> dict[str, Rule]:
+    every = library() if file is None else read_rules(file.read_text("utf-8").splitlines(), file.name)
+    return {rule.name: rule for rule in every if "off" not in rule.tags}
 
 
-def fates(name: str, wanted: int, steps: float) -> list[Row]:
+def fates(name: str, file: Path | None, wanted: int, steps: float) -> list[Row]:
     """What becomes of every mutant of a rule."""
-    rows = [Row(name, m.kind, m.what, *fate(m.rule, wanted, steps)) for m in mutants(_rules()[name])]
+    rows = [Row(name, m.kind, m.what, *fate(m.rule, wanted, steps)) for m in mutants(_rules(file)[name])]
     return rows or [Row(name, "", "", NONE, "")]
 
 
-def page(every: Sequence[Row]) -> str:
+def page(every: Sequence[Row], file: Path | None) -> str:
     """The table as Markdown."""
-    order, rules = list(_rules()), len({row.rule for row in every})
+    order, rules = list(_rules(file)), len({row.rule for row in every})
     rows = sorted((row for row in every if row.fate != NONE), key=lambda row: order.index(row.rule))
     counts = Counter((row.kind, row.fate) for row in rows)
-    said = f"{len(rows)} mutants of {rules} rules of {len(_rules())}; `python bench/rule_mutations.py`."
+    own = "" if file is None else f" --file {file.name}"
+    said = f"{len(rows)} mutants of {rules} rules of {len(order)}; `python bench/rule_mutations.py{own}`."
     lines = ["# Mutants of the rules", "", said, "", f"| mutation | mutants | {' | '.join(FATES)} |"]
     lines += [f"| --- | {' | '.join(['---:'] * (1 + len(FATES)))} |"]
     for kind in KINDS:
@@ -218,13 +220,14 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=inf, help="seconds after which it ends")
     parser.add_argument("--lanes", type=int, default=1, help="processes side by side")
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--file", type=Path, help="of rules; default: those written by hand")
     parser.add_argument("--rows", type=Path, default=ROWS)
     options = parser.parse_args()
     rows: list[Row] = read(options.rows, Row) if options.resume else []
     known = {row.rule for row in rows}
-    names = [name for name in options.names or _rules() if name not in known]
+    names = [name for name in options.names or _rules(options.file) if name not in known]
     start = monotonic()
-    each = partial(fates, wanted=options.wanted, steps=options.steps)
+    each = partial(fates, file=options.file, wanted=options.wanted, steps=options.steps)
     with get_context("fork").Pool(options.lanes) as pool:
         for made in pool.imap_unordered(each, names):
             rows += made
@@ -236,7 +239,7 @@ def main() -> None:
                 break
     print(Counter(row.fate for row in rows))
     with replacing(options.rows.with_suffix(".md")) as beside:
-        beside.write_text(page(rows))
+        beside.write_text(page(rows, options.file))
 
 
 if __name__ == "__main__":

@@ -15,11 +15,14 @@ from typer.testing import CliRunner
 from tensaurus.algebra.prime import Prime
 from tensaurus.cli.app import app
 from tensaurus.egraph.ruleset import Ruleset
+from tensaurus.egraph.saturate import Limits
 from tensaurus.graph.fold import evaluated
-from tensaurus.graph.node import source
+from tensaurus.graph.node import apply, source
+from tensaurus.ops import TensorType, registry
 from tensaurus.rules.evidence import Proved
+from tensaurus.rules.match import Matcher
 from tensaurus.rules.rule import library, parse_rule, read_rules
-from tensaurus.rules.verify import verify
+from tensaurus.rules.verify import Refuted, verify
 from tensaurus.synthesis.derivable import derived
 from tensaurus.synthesis.generate import Found, Generation
 from tensaurus.synthesis.law import state
@@ -30,6 +33,7 @@ from tensaurus.synthesis.terms import Term, Terms, equations
 from tensaurus.synthesis.world import WORLDS, Use, World
 
 SMALL = World("small", ("f32[3,3]",), (3,), ("Add", "MatMul", "Transpose perm=(1,0)", "Relu"))
+PAIRS = World("pairs", ("f32[3,3]", "f32[3,6]"), (3, 0), ("MatMul", "Concat axis=1"))
 SUMS = World("sums", ("f32[5,5]",), (3,), ("Add", "Mul", "Relu"))
 
 
@@ -184,6 +188,38 @@ def test_rules_of_a_small_world(kept: list[Found]) -> None:
         assert not follows(law, rules), law
     once, again = (written(generated([SUMS], 2), 2) for _ in range(2))
     assert once == again  # bit for bit
+
+
+def test_what_a_law_puts_together_is_a_multi_pattern() -> None:
+    """Its sizes are said of the variables that have them, and no others do."""
+    found = Generation(PAIRS, 3).run()
+    several = [one for one in found if len(one.rules[0].lhs) > 1]
+    assert len(several) == 1
+    (one,) = several
+    (rule,) = one.rules
+    whole = "Split(MatMul(x, Concat(y, z, axis=-1)), axis=-1, split=(dim(y, -1), dim(z, -1)))"
+    assert rule.law == f"MatMul(x, y), MatMul(x, z) => {whole}[0], {whole}[1]"
+    assert one.tags == ("once",) and "[once]" in one.line
+    (read,) = read_rules([one.line], "line")
+    assert read.evidence == rule.evidence and "algebra, all sizes, ranks 2-5" in str(read.evidence)
+    assert isinstance(verify(rule, 10, seed=3), Proved)
+    (swapped,) = parse_rule(f"law: MatMul(x, y), MatMul(x, z) => {whole}[1], {whole}[0]")
+    assert isinstance(verify(swapped, 10), Refuted)
+    left, right = one.sides
+    assert len(left) == len(right) == 2 and [n.types for n in left] == [n.types for n in right]
+    assert derived(left, right, [rule], Limits(nodes=100, rounds=2, multi=1))
+    assert not derived(left, right, [r for each in found if each is not one for r in each.rules])
+
+
+@pytest.mark.parametrize(
+    ("rank", "axis", "matches"), [(2, 1, True), (2, 0, False), (3, 2, True), (3, 1, False)]
+)
+def test_an_axis_counted_from_the_end_is_matched(rank: int, axis: int, matches: bool) -> None:
+    (rule,) = parse_rule("law: Relu(Concat(x, y, axis=-1)) => Concat(Relu(x), Relu(y), axis=-1)")
+    kind = TensorType("float32", (3,) * rank)
+    both = apply(registry["Concat"], [source("x", kind), source("y", kind)], {"axis": axis})
+    matcher = Matcher(rule)
+    assert bool(list(matcher.bindings((apply(registry["Relu"], [both]),)))) is matches
 
 
 def follows(law: str, rules: list[Any]) -> bool:

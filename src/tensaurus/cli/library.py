@@ -75,7 +75,10 @@ def rules_generate(
         list[str] | None,
         typer.Option("--world", metavar="NAME", help="matrices or convolutions; default: both."),
     ] = None,
-    size: Annotated[int, typer.Option(metavar="N", min=1, help="Operators of a term, at most.")] = 3,
+    size: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Operators of a term, at most; default: as shipped."),
+    ] = None,
     seed: Seed = 0,
 ) -> None:
     """Grow rewrite rules from the operators' declarations, prove each, and drop what the others derive.

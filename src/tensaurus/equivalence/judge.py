@@ -200,8 +200,8 @@ class Original:
         return float(np.max(np.abs(self.reference), where=np.isfinite(self.reference), initial=0.0))
 
     def negligible(self, result: Any) -> Array:
-        """Where a result differs from the reference by K roundings of the output's largest element on plausible
-        inputs at most: a function's tail.  A sigmoid may be 2**-22 where 1e-14 would be right."""
+        """Where a result differs from the reference by at most K roundings of the output's largest element
+        on plausible inputs: a function's tail.  A sigmoid may be 2**-22 where 1e-14 would be right."""
         if self.error is None or _shape(result) != _shape(self.own):
             return np.zeros((), bool)
         rounding = float(_limits(self.unit or self.own.dtype).eps) / 2 * self.scale

@@ -106,12 +106,14 @@ class World:
     types      of their values, as examples write them; the first ones are those that variables have
     variables  how many of the types are those of variables, and how many there may be of each
     operators  as examples write them: a name, and the attributes that it is used with
+    size       operators of a term, as far as its rules are shipped
     """
 
     name: str
     types: tuple[str, ...]
     variables: tuple[int, ...]
     operators: tuple[str, ...]
+    size: int = 3
 
     @cached_property
     def kinds(self) -> tuple[TensorType, ...]:
@@ -155,7 +157,9 @@ def _shipped() -> dict[str, World]:
     """Those of `worlds.toml`, by name."""
     text = files("tensaurus.synthesis").joinpath("worlds.toml").read_text("utf-8")
     return {
-        name: World(name, tuple(each["types"]), tuple(each["variables"]), tuple(each["operators"]))
+        name: World(
+            name, *(tuple(each[key]) for key in ("types", "variables", "operators")), size=each["size"]
+        )
         for name, each in tomllib.loads(text).items()
     }
 
