@@ -14,7 +14,7 @@ from onnx import ModelProto, numpy_helper
 from tensaurus.equivalence import Verdict, check_field, verify
 from tensaurus.equivalence.constants import beside, constants_of, shared
 from tensaurus.equivalence.indices import Indices, indices_of
-from tensaurus.equivalence.inputs import Values, feed, feeds
+from tensaurus.equivalence.inputs import Feed, Values, feed, feeds
 from tensaurus.equivalence.judge import Original
 from tensaurus.equivalence.shapes import assignments, variations
 from tensaurus.equivalence.trial import Trial
@@ -413,3 +413,29 @@ def test_tails_of_a_function_are_compared_in_float64_alone(
     assert [sight.finding for _, sight in trial._tails] == [first] * passes
     result[10] += np.float32(1e-4)  # what is wrong elsewhere stays wrong
     assert not Trial(base)._second(row, 0, original, result, original.judge(result)).passed  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("error", "reach", "kind", "passes"),
+    [
+        (1e-10, 1.0, "edges 2", True),
+        (1e-10, 1.0, "random", False),  # there, float64 has no floor
+        (1e-10, 0.0, "edges 2", False),  # nobody knows how large it may become
+        (1e-5, 1.0, "edges 2", False),
+    ],
+)
+def test_tails_on_implausible_inputs(error: float, reach: float, kind: str, passes: bool) -> None:
+    """1e8 at one pixel: a rounding of a weight moves what the sigmoid is of by tens."""
+    exact = np.full(100, 7.6e-15)
+    exact[:50] = np.linspace(0.1, 0.9, 50)
+    result = exact.copy()
+    result[70] += error
+    feed = Feed(kind, {})
+    own = Original(exact, exact.astype(np.float32), reach=reach)
+    row = SimpleNamespace(truth=[exact], feed=feed, results=[own])
+    base = SimpleNamespace(names=["y"], random=())
+    trial = Trial(base)  # type: ignore[arg-type]
+    for wrong in (0.0, 1e-4):  # what is wrong elsewhere stays wrong
+        result[10] += wrong
+        (sight,) = trial._judged(row, [Original(exact, exact)], [result], exact=True)  # type: ignore[arg-type]
+        assert sight.finding.passed is (passes and not wrong)

@@ -1,6 +1,6 @@
 """Changes of axes: known sizes put in for symbols, and axes split where an index divides them.
 
-L[i:12](x[i // 4, i % 4])   ->   L[i:3, j:4](x[i, j])        (mixed radix: a reshape is a change of axes)
+    L[i:12](x[i // 4, i % 4])   ->   L[i:3, j:4](x[i, j])        (mixed radix: a reshape is a change of axes)
 """
 
 from __future__ import annotations

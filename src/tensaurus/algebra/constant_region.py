@@ -1,6 +1,6 @@
 """Where an expression is a constant, whatever its tensors hold: borders of a Pad, zeros between elements.
 
-L[i:5](x[i - 1] | 0)          x of 3 elements          0:1 is 0, 4:5 is 0
+    L[i:5](x[i - 1] | 0)          x of 3 elements          0:1 is 0, 4:5 is 0
 """
 
 from __future__ import annotations

@@ -189,7 +189,9 @@ class _Contraction(Arrays):
             terms = _wound(terms, a, i, r, u)
         return self.reduced("sum", terms, taps)
 
-    def in_pieces(self, a: Labelled, b: Labelled, inner: Sequence[Axis], cut: Axis, held: int) -> Labelled:
+    def in_pieces(
+        self, a: Labelled, b: Labelled, inner: Sequence[Axis], cut: Axis, held: int
+    ) -> Labelled:
         """Contract a part of one kept axis after another."""
         extent = length(cut)
         step = max(1, extent * PIECE // held)
@@ -288,7 +290,8 @@ def _matrices(item: Labelled, own: Sequence[Axis], inner: Sequence[Axis]) -> _Ma
     sides = [(_size(x), _stride(item, x[-1]) if x else 0) for x in (core, inner)]
     one = item.data.itemsize
     lies = _merged(item, inner) == len(inner) and any(
-        (near == one or n == 1) and (far >= n * one or m == 1) for (n, near), (m, far) in (sides, sides[::-1])
+        (near == one or n == 1) and (far >= n * one or m == 1)
+        for (n, near), (m, far) in (sides, sides[::-1])
     )
     few = _size(core) < FEW and _size(outer) > 1
     return _Matrices((), own, item.data.size) if few or not lies else _Matrices(outer, core, 0)
@@ -347,7 +350,9 @@ def _wound(terms: Labelled, item: Labelled, i: Axis, r: Axis, u: Axis) -> Labell
     spot = tuple(slice(start if x == u else 0, None) for x in terms.axes)
     strides[i] = steps[i] * along
     shape = [length(x) for x in axes]
-    return Labelled(as_strided(terms.data[spot], shape, [strides[x] for x in axes], writeable=False), axes)
+    return Labelled(
+        as_strided(terms.data[spot], shape, [strides[x] for x in axes], writeable=False), axes
+    )
 
 
 def _sliced(item: Labelled, cut: Axis, piece: Axis, start: int) -> Labelled:

@@ -1,7 +1,7 @@
 """Quasi-affine indices over digits of their axes, where they are affine, and as linear forms of variables.
 
-(i:6)  ->  (i // 3, i % 3)          with  i = 3*h + d         (h:2, d:3)  ->  (h, d)
-(h:2, d:3)  ->  (3*h + d) // 2      with  3*h + d = t         (t:6)  ->  t // 2
+    (i:6)  ->  (i // 3, i % 3)          with  i = 3*h + d         (h:2, d:3)  ->  (h, d)
+    (h:2, d:3)  ->  (3*h + d) // 2      with  3*h + d = t         (t:6)  ->  t // 2
 """
 
 from __future__ import annotations

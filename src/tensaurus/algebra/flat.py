@@ -1,7 +1,7 @@
 """An expression without inner scopes and without edges: what is read beyond an edge is chosen by a guard.
 
-   L[i:9](sum[r:3]((L[j:9](x[j] * 2))[i + r - 1] | 0))
--> L[i:9](sum[r:3](x[i + r - 1] * 2  if i + r - 1 >= 0 and 9 - i - r >= 0 else  0))
+    L[i:9](sum[r:3]((L[j:9](x[j] * 2))[i + r - 1] | 0))
+ -> L[i:9](sum[r:3](x[i + r - 1] * 2  if i + r - 1 >= 0 and 9 - i - r >= 0 else  0))
 """
 
 from __future__ import annotations

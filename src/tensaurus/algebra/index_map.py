@@ -107,7 +107,7 @@ def reshaped(old: Sequence[Size], new: Sequence[Size]) -> IndexMap | None:
 def renumbers(scope: Scope) -> bool:
     """Whether every element is that of one tensor with the same row-major number: a reshape, or a copy.
 
-    L[i:2, j:3](x[3*i + j])    of x[6]
+        L[i:2, j:3](x[3*i + j])    of x[6]
     """
     read = scope.body
     if not isinstance(read, Read) or read.outside is not None:

@@ -215,7 +215,7 @@ class Sum(Record):
     def factor(self) -> Factor | None:
         """The factor that it is, where it is a single one."""
         if len(self.terms) == 1:
-            ((coefficient, core),) = self.terms
+            (coefficient, core), = self.terms
             if coefficient == 1 and core.plain and len(core.factors) == 1:
                 return core.factors[0]
         return None

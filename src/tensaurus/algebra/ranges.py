@@ -1,8 +1,8 @@
 """Ranges of bound axes: guards decided and taken into them, axes split into digits and digits merged.
 
-sum[k:8](k - 3 >= 0: f(k))            ->  sum[k:5](f(k + 3))
-sum[r:12](f(r // 4, r % 4))           ->  sum[h:3, d:4](f(h, d))
-sum[h:3, d:4](f(4*h + d))             ->  sum[r:12](f(r))
+    sum[k:8](k - 3 >= 0: f(k))            ->  sum[k:5](f(k + 3))
+    sum[r:12](f(r // 4, r % 4))           ->  sum[h:3, d:4](f(h, d))
+    sum[h:3, d:4](f(4*h + d))             ->  sum[r:12](f(r))
 """
 
 from __future__ import annotations

@@ -42,33 +42,9 @@ from tensaurus.algebra.undecided import answer, watching
 from tensaurus.algebra.values import greater, is_term
 
 __all__ = [  # sizes are polynomials: their names are this module's own, too
-    "Arithmetic",
-    "Atom",
-    "Axis",
-    "Floor",
-    "Largest",
-    "Monomial",
-    "Number",
-    "Poly",
-    "Size",
-    "Symbol",
-    "atoms",
-    "bracket",
-    "evaluate",
-    "floordiv",
-    "interval",
-    "largest",
-    "mod",
-    "negative",
-    "nonnegative",
-    "plus",
-    "polynomial",
-    "product",
-    "same",
-    "smallest",
-    "substitute",
-    "terms_of",
-    "times",
+    "Arithmetic", "Atom", "Axis", "Floor", "Largest", "Monomial", "Number", "Poly", "Size", "Symbol", "atoms",
+    "bracket", "evaluate", "floordiv", "interval", "largest", "mod", "negative", "nonnegative", "plus",
+    "polynomial", "product", "same", "smallest", "substitute", "terms_of", "times",
 ]
 
 

@@ -169,3 +169,4 @@ def _applied(matrix: Matrix, source: Scope, place: int, shape: Sequence[Size]) -
         return total((len(matrix[0]),), term)
 
     return compute(shape, element)
+

@@ -17,7 +17,6 @@ from tensaurus.rules.nesting import said
 
 __all__ = ["convolution", "named"]
 
-
 def named(algorithms: Algorithms) -> str:
     """F(4x4, 3x3): outputs and taps along each dimension; 1 where it is direct."""
     found = [(a.outputs, a.taps) if a else (1, 1) for a in algorithms]

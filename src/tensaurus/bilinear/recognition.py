@@ -1,6 +1,6 @@
 """Which nodes are convolutions: by their expressions, whatever operator they are of.
 
-sum[c, k...](x[n, f // F * C + c, y * stride + k * dilation - pad, ... | 0] * w[f, c, k, ...]) + b[f]
+    sum[c, k...](x[n, f // F * C + c, y * stride + k * dilation - pad, ... | 0] * w[f, c, k, ...]) + b[f]
 """
 
 from __future__ import annotations

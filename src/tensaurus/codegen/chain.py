@@ -1,9 +1,9 @@
 """Products between linear combinations: what a fast bilinear algorithm computes of two operands.
 
-t[c, i, p]    = sum[a] B[p, a] * x[c, 4*i + a - 1]         combinations before, by literal tables
-s[f, i, p]    = sum[c] t[c, i, p] * u[p, f, c]             the products, at each point
-z[f, i, j]    = sum[p] A[j, p] * s[f, i, p]                combinations after
-y[f, k]       = z[f, k // 4, k % 4] + b[f]                 the output, tile by tile
+    t[c, i, p]    = sum[a] B[p, a] * x[c, 4*i + a - 1]         combinations before, by literal tables
+    s[f, i, p]    = sum[c] t[c, i, p] * u[p, f, c]             the products, at each point
+    z[f, i, j]    = sum[p] A[j, p] * s[f, i, p]                combinations after
+    y[f, k]       = z[f, k // 4, k % 4] + b[f]                 the output, tile by tile
 """
 
 from __future__ import annotations

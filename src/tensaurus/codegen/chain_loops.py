@@ -1,10 +1,10 @@
 """The loops of a chain: blocks of tiles, in them blocks of results, in these the products at each point.
 
-for blocks of tiles:
-    combinations before, for all channels
-    for blocks of results:
-        products, point by point, in registers
-        combinations after, turned, and the output
+    for blocks of tiles:
+        combinations before, for all channels
+        for blocks of results:
+            products, point by point, in registers
+            combinations after, turned, and the output
 """
 
 from __future__ import annotations

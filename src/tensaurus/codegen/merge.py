@@ -1,6 +1,6 @@
 """Axes that always go together as one: a tensor's memory is the same under both.
 
-s[i:64, j:56, k:56] = x[i, j, k] + b[i]   ->   s[i:64, j:3136] = x[i, j] + b[i]
+    s[i:64, j:56, k:56] = x[i, j, k] + b[i]   ->   s[i:64, j:3136] = x[i, j] + b[i]
 """
 
 from __future__ import annotations

@@ -75,7 +75,9 @@ def scheduled(
     return _Scheduling(stages, inputs, schedule).whole()
 
 
-def _chained(stages: Sequence[Stage], inputs: Sequence[Tensor], sketch: Transform) -> tuple[Lowered, Any]:
+def _chained(
+    stages: Sequence[Stage], inputs: Sequence[Tensor], sketch: Transform
+) -> tuple[Lowered, Any]:
     """The loops of all stages of a chain."""
     found = chain(stages)
     if found is None or not len(sketch.block) == len(sketch.tile) == len(found.tiles):

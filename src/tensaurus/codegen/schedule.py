@@ -262,7 +262,9 @@ def _vectorize(func: Any, variable: Any, size: int, lanes: int) -> None:
         func.vectorize(variable)
 
 
-def flat(nest: Nest, sketch: Flat, lowered: Lowered, rows: int = 0, around: Around = NOTHING) -> list[Any]:
+def flat(
+    nest: Nest, sketch: Flat, lowered: Lowered, rows: int = 0, around: Around = NOTHING
+) -> list[Any]:
     """Vectors along the last axis; the outer loops in parallel.  The loops of the first `rows` axes."""
     out = lowered.funcs[nest.output.tensor.name]
     axes = [lowered.variables[a] for a in nest.output.axes]

@@ -106,7 +106,9 @@ class _Transforming:
         own = tuple(axis(size, "q") for size in sizes)
         places = tuple(polynomial(a) + low for a, low in zip(own, lows, strict=True))
         outside = Const(0) if read.outside is None else read.outside
-        padded = Stage(Tensor(name, tuple(sizes), source.dtype), own, Read(source, places, outside))
+        padded = Stage(
+            Tensor(name, tuple(sizes), source.dtype), own, Read(source, places, outside)
+        )
         others = [k for k in range(last) if k != dimension]
         block, part, element = axis(sizes[dimension] // deep), axis(sizes[last] // row), axis(deep * row)
         moved: list[Size] = [0] * (last + 1)

@@ -21,7 +21,9 @@ __all__ = ["alone"]
 REPEATED = 1 << 20  # numbers, which repeat in larger tensors: an operator takes as long
 
 
-def alone(piece: Piece, opset: int, copies: int = 1) -> tuple[Program, dict[str, np.ndarray[Any, Any]]]:
+def alone(
+    piece: Piece, opset: int, copies: int = 1
+) -> tuple[Program, dict[str, np.ndarray[Any, Any]]]:
     """A program of the piece alone, and inputs for it: weights are constants in it, as in the whole program.
 
     Copies have weights of their own and share their inputs; without weights they have inputs of their own, as

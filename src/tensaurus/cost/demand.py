@@ -96,3 +96,5 @@ def elements_of(kind: TensorType) -> int:
 def number_of(size: Any, unknown: int = UNKNOWN) -> int:
     """The size, with `unknown` in the place of every symbol in it."""
     return int(value_of(size, lambda atom: unknown)) if isinstance(size, Arithmetic) else int(size)
+
+

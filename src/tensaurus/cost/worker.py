@@ -170,7 +170,9 @@ class Desk:
         others = 0.0 if busy is None or after is None else after - busy - own
         return samples, max(waited, others / (wall * len(allowed_cores())))
 
-    def measure(self, build: Build, feeds: dict[str, Array], seconds: float, runs: int) -> tuple[float, bool]:
+    def measure(
+        self, build: Build, feeds: dict[str, Array], seconds: float, runs: int
+    ) -> tuple[float, bool]:
         try:
             self.compile(build)
             self.feed(feeds)

@@ -19,7 +19,7 @@ __all__ = ["tightened"]
 def tightened(scope: Scope) -> Iterator[Step]:
     """The least box beyond which the scope is zero, and zeros around it.
 
-    L[t:6](sum[c](A[t - 1, c] | 0))   ->   L[t:6]({L[u:4](sum[c](A[u, c]))}[t - 1] | 0)      A of 4 rows
+        L[t:6](sum[c](A[t - 1, c] | 0))   ->   L[t:6]({L[u:4](sum[c](A[u, c]))}[t - 1] | 0)      A of 4 rows
     """
     if not scope.axes or not all(isinstance(n, int) and n > 0 for n in scope.shape):
         return

@@ -150,3 +150,4 @@ def _moves(node: Node) -> bool:
         return False
     found = scopes_of(node)
     return len(found) == 1 and isinstance(found[0].body, Read)
+

@@ -1,8 +1,8 @@
 """Index forms by their values: what a chain of reshapes, slices and concatenations reads, in one expression.
 
-i:  0 1 2 3 4 5          i:  0 1 2 3 4 5
-    3 4 5 6 7 8              0 5 10 1 6 11
-    i + 3                    i // 3 + 5*(i % 3)
+    i:  0 1 2 3 4 5          i:  0 1 2 3 4 5
+        3 4 5 6 7 8              0 5 10 1 6 11
+        i + 3                    i // 3 + 5*(i % 3)
 """
 
 from __future__ import annotations

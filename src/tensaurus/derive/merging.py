@@ -105,8 +105,8 @@ def _leaves(a: Any, spot: Size, extent: Size) -> bool:
 def merged(scope: Scope) -> Iterator[Step]:
     """A nested scope's expression where it is read; sums in a sum of products become one with it.
 
-       L[i](sum[r](f[i, r] * {L[j, s](sum[c](g[j, s, c]))}[i, r]))
-    -> L[i](sum[r, c](f[i, r] * g[i, r, c]))
+        L[i](sum[r](f[i, r] * {L[j, s](sum[c](g[j, s, c]))}[i, r]))
+     -> L[i](sum[r, c](f[i, r] * g[i, r, c]))
     """
     found = dict[int, Scope]()
     for read in _reads(scope.body):

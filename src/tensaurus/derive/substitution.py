@@ -33,7 +33,7 @@ __all__ = ["divided", "mixed", "sheared"]
 def sheared(scope: Scope) -> Iterator[Step]:
     """An index of several traversal iterators becomes one.
 
-    L[r, h](A[2*h + r])   ->   L[r, h]({L[t](A[t])}[2*h + r])
+        L[r, h](A[2*h + r])   ->   L[r, h]({L[t](A[t])}[2*h + r])
     """
     for form in dict.fromkeys(_forms(scope)):
         low, high = interval(form)
@@ -117,7 +117,7 @@ def _without(body: Body, a: Axis, form: Size, place: Size) -> Body | None:
 def divided(scope: Scope) -> Iterator[Step]:
     """A traversal iterator becomes two: its quotient and its remainder.
 
-    L[h:5](A[h] * B[2*h])   ->   L[h:5]({L[h1:3, h2:2](A[2*h1 + h2] * B[4*h1 + 2*h2])}[h // 2, h % 2])
+        L[h:5](A[h] * B[2*h])   ->   L[h:5]({L[h1:3, h2:2](A[2*h1 + h2] * B[4*h1 + 2*h2])}[h // 2, h % 2])
     """
     for a in scope.axes:
         for step in periods(scope, a):

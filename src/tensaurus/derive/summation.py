@@ -85,8 +85,8 @@ def _factored(whole: Reduce, inner: tuple[Axis, ...]) -> tuple[Product, Product]
 def divided(scope: Scope) -> Iterator[Step]:
     """Variable substitution in a summation: an iterator becomes two, its range relaxed to a multiple.
 
-       sum[r:5](A[h + r] * K[r])
-    -> sum[r1:2, r2:3](A[h + 3*r1 + r2] * K[3*r1 + r2] if 3*r1 + r2 < 5 else 0)
+        sum[r:5](A[h + r] * K[r])
+     -> sum[r1:2, r2:3](A[h + 3*r1 + r2] * K[3*r1 + r2] if 3*r1 + r2 < 5 else 0)
     """
     for whole, put in reductions(scope.body):
         for a in whole.axes:
@@ -146,7 +146,7 @@ def _shifted(factors: tuple[Body, ...], axes: tuple[Axis, ...]) -> Iterator[tupl
 def collapsed(scope: Scope) -> Iterator[Step]:
     """Boundary tightening in a summation: a guard leaves one value of an iterator.
 
-    sum[r:2](x[r] if (h + r) % 2 == 0 else 0)   ->   x[-h % 2]
+        sum[r:2](x[r] if (h + r) % 2 == 0 else 0)   ->   x[-h % 2]
     """
     for whole, put in reductions(scope.body):
         if whole.monoid != "sum":

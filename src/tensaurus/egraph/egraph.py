@@ -291,3 +291,5 @@ class EGraph:
             up.pop()
             down.pop()
         return up + [(b, a, why) for a, b, why in reversed(down)]
+
+

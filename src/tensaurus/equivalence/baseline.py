@@ -18,6 +18,7 @@ from tensaurus.equivalence.interface import required_inputs
 from tensaurus.equivalence.judge import Original, identical
 from tensaurus.equivalence.model import Model
 from tensaurus.equivalence.perturbation import perturbed_feed
+from tensaurus.equivalence.reach import reach
 from tensaurus.equivalence.reference import Reference
 from tensaurus.equivalence.shapes import Shape, assignments, variations
 from tensaurus.equivalence.witness import Witness
@@ -297,9 +298,10 @@ class Baseline:
             max((row.results[n].largest for row in self.rows if row.feed.plausible), default=0.0)
             for n in range(len(self.names))
         ]
+        reaches = [reach(self.original.proto.graph, name) for name in self.names]
         for row in self.rows:
-            for original, scale in zip(row.results, scales, strict=False):
-                original.scale = scale
+            for original, scale, most in zip(row.results, scales, reaches, strict=False):
+                original.scale, original.reach = scale, most
         self.run_perturbed(row for row in self.rows if self._far(row))
         for row in self.rows:
             if not (far := self._far(row)) or not (far := self._far(self._shaken(row))):

@@ -344,3 +344,5 @@ def offsets(model: ModelProto, shapes: Mapping[str, Shape], seed: int, values: V
                 with np.errstate(all="ignore"):
                     arrays[value.name] = np.asarray(number * noise).astype(dtype)
         yield Feed(f"around {number:.3g}", arrays)
+
+

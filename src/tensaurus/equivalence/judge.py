@@ -76,7 +76,7 @@ class Original:
 
     `unit` is the type whose rounding is allowed for, the output's own by default; `unreal` where infinities
     came in: which of infinities and NaN goes out is the order of computing there.  `scale` is the output's
-    largest element on plausible inputs.
+    largest element on plausible inputs, `reach` the largest that there may be (0: not known).
     """
 
     reference: Any
@@ -84,6 +84,7 @@ class Original:
     unit: np.dtype[Any] | None = None
     unreal: bool = False
     scale: float = 0.0
+    reach: float = 0.0
     error: Any = None  # float64: the largest so far
     spread: Any = None  # float64: the largest distance of a perturbed copy from the original's own
     strange: Any = None  # where a perturbed copy is not finite
@@ -200,11 +201,14 @@ class Original:
         return float(np.max(np.abs(self.reference), where=np.isfinite(self.reference), initial=0.0))
 
     def negligible(self, result: Any) -> Array:
-        """Where a result differs from the reference by at most K roundings of the output's largest element
-        on plausible inputs: a function's tail.  A sigmoid may be 2**-22 where 1e-14 would be right."""
+        """Where a result differs from the reference by at most K roundings of the output's largest element on
+        plausible inputs, or that there may be: a function's tail.
+
+        A sigmoid of one kernel is 2**-22 where 1e-14 would be right, and of a detector on noise 1e-5 at most.
+        """
         if self.error is None or _shape(result) != _shape(self.own):
             return np.zeros((), bool)
-        rounding = float(_limits(self.unit or self.own.dtype).eps) / 2 * self.scale
+        rounding = float(_limits(self.unit or self.own.dtype).eps) / 2 * max(self.scale, self.reach)
         near = _distance(result, self.reference) <= K * rounding
         return np.asarray(near & np.isfinite(result) & np.isfinite(self.reference))
 

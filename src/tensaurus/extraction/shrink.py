@@ -337,3 +337,5 @@ def _until(deadline: float, numbers: Iterable[int]) -> Iterator[int]:
         if monotonic() > deadline:
             return
         yield each
+
+

@@ -152,7 +152,9 @@ class GraphImporter:
         for attribute in proto.attribute:
             if attribute.name == taken:
                 graph = attribute.g
-                inner = GraphImporter(self.opsets, self.functions, self.types, self, graph=graph, open=True)
+                inner = GraphImporter(
+                    self.opsets, self.functions, self.types, self, graph=graph, open=True
+                )
                 inner.run_body(graph)
                 outputs = [inner.lookup(value.name) for value in graph.output]
                 self.inner.update(inner.hints())

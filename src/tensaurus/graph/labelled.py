@@ -154,7 +154,9 @@ def _pair(a: Labelled, b: Labelled, gone: Sequence[Axis], order: Sequence[Axis])
     return Labelled(reshaped(product, tuple(map(length, axes))), axes)
 
 
-def _dimensions(a: Labelled, b: Labelled, kept: Sequence[Axis]) -> tuple[list[Axis], list[Axis], list[Axis]]:
+def _dimensions(
+    a: Labelled, b: Labelled, kept: Sequence[Axis]
+) -> tuple[list[Axis], list[Axis], list[Axis]]:
     """Which of the dimensions that are kept, in order, are of the batch, rows of a and columns of b.
 
     What only one side has may be of the batch where that saves moving the result, if it comes first there.

@@ -144,7 +144,9 @@ class Writer:
         if self.folded and work.roots != made.roots:
             work = fold(work, constants)
         self.became = {
-            n: constants.get(lower[m], lower[m]) for n in program.nodes if (m := folded.get(n, n)) in lower
+            n: constants.get(lower[m], lower[m])
+            for n in program.nodes
+            if (m := folded.get(n, n)) in lower
         }
         return work
 

@@ -105,7 +105,9 @@ def elements(
         return nowhere
     groups = _together(dimensions)
     inner = [prod(d.size for later in groups[k + 1 :] for d in later) for k in range(len(groups))]
-    picks = [_pick(group, outside is None, places, size) for group, size in zip(groups, inner, strict=True)]
+    picks = [
+        _pick(group, outside is None, places, size) for group, size in zip(groups, inner, strict=True)
+    ]
     if None in picks:
         return nowhere
     fill = filled(beyond, dtype)
@@ -172,7 +174,9 @@ def _pick(
     shape = [length(a) for a in axes]
     parts = [_spread(d.known, d.axes, axes) for d in group]  # type: ignore[arg-type]
     linear = np.broadcast_to(sum((p * s for p, s in zip(parts, strides, strict=True)), np.int64(0)), shape)
-    valid = np.broadcast_to(reduce(np.logical_and, (_spread(_within(d), d.axes, axes) for d in group)), shape)
+    valid = np.broadcast_to(
+        reduce(np.logical_and, (_spread(_within(d), d.axes, axes) for d in group)), shape
+    )
     if not valid.any():
         return None
     # axes by what a step along them skips: then a reshape, or a slice, may say it all

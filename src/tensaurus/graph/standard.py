@@ -223,7 +223,7 @@ class _Lowering:
         others = sorted(own, key=self.places.__getitem__)
         full = [*others, a]
         if a in order:
-            full = sorted(full, key=lambda x: order.index(x) if x in order else -1)
+            full = sorted(full, key=lambda x: (order.index(x) if x in order else -1))
         place = full.index(a)
         nodes = [
             plain(r, [piece if x == a else x for x in full]).whole([piece if x == a else x for x in full])

@@ -79,7 +79,9 @@ def selu(
     x: Tensor, *, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875
 ) -> Scope:
     """gamma * elu(x)."""
-    return broadcast(lambda v: lift(gamma) * (positive(v) + lift(alpha) * (call("exp", negative(v)) - 1)), x)
+    return broadcast(
+        lambda v: lift(gamma) * (positive(v) + lift(alpha) * (call("exp", negative(v)) - 1)), x
+    )
 
 
 @op("Celu", since=12, examples=["f32[2,3]", f"{_LARGE} alpha=0.5"])

@@ -37,7 +37,9 @@ def aligned(x: Tensor | Scope, indices: tuple[Size, ...]) -> Body:
 
 def broadcast(element: Callable[..., Any], *xs: Tensor | Scope) -> Scope:
     """element(x, y, ...) over broadcast inputs."""
-    return compute(broadcast_shape(*(x.shape for x in xs)), lambda *i: element(*(aligned(x, i) for x in xs)))
+    return compute(
+        broadcast_shape(*(x.shape for x in xs)), lambda *i: element(*(aligned(x, i) for x in xs))
+    )
 
 
 def broadcast_to(x: Tensor, *others: Tensor) -> None:

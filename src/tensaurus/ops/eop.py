@@ -65,7 +65,9 @@ def _bound(scope: Scope, inputs: Sequence[Tensor]) -> Scope:
             if symbol is not None and nonnegative(size - symbol.low):
                 values.setdefault(symbol, size)
     for name, x in own.items():
-        if not all(same(substitute(n, values), m) for n, m in zip(x.shape, given[name].shape, strict=True)):
+        if not all(
+            same(substitute(n, values), m) for n, m in zip(x.shape, given[name].shape, strict=True)
+        ):
             raise Untypable(f"{name} is {x.shape} in the scope, {given[name].shape} here")
     changed = {x: given[name] for name, x in own.items() if x != given[name]}
     return replace_tensors(bind(scope, values), changed) if changed else scope

@@ -1,14 +1,14 @@
 """The examples of declarations: inputs and attributes in one line of text.
 
-example    ::=  (tensor | "-" | name=value) ...         separated by spaces, "-" is an absent input
-tensor     ::=  dtype[size,size,...] values?            a size is a number, or a name: a symbol
-dtype      ::=  f16 f32 f64 bf16 i8 i16 i32 i64 u8 u16 u32 u64 bool
-values     ::=  <n     integers of 0..n-1, floats of (-n, n)
-             |  >n     numbers above n
-             |  ={a,b,...}    these, in row-major order
-value      ::=  a Python literal (spaces only within '...'), else the word itself
+    example    ::=  (tensor | "-" | name=value) ...         separated by spaces, "-" is an absent input
+    tensor     ::=  dtype[size,size,...] values?            a size is a number, or a name: a symbol
+    dtype      ::=  f16 f32 f64 bf16 i8 i16 i32 i64 u8 u16 u32 u64 bool
+    values     ::=  <n     integers of 0..n-1, floats of (-n, n)
+                 |  >n     numbers above n
+                 |  ={a,b,...}    these, in row-major order
+    value      ::=  a Python literal (spaces only within '...'), else the word itself
 
-f32[2,3,4] i64[3]<4 - axis=1 mode=linear
+    f32[2,3,4] i64[3]<4 - axis=1 mode=linear
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ def _value(text: str) -> Any:
         return text
 
 
-def _draw(kind: TensorType, sign: str, bounds: tuple[float, ...], rng: np.random.Generator) -> Array:
+def _draw(
+    kind: TensorType, sign: str, bounds: tuple[float, ...], rng: np.random.Generator
+) -> Array:
     shape = []
     for size in kind.shape:
         if not isinstance(size, int):

@@ -189,4 +189,6 @@ def local_response_normalization(
         return total((size,), lambda r: squared(x.padded(0)[(n, c + r - before, *i)]))
 
     scale = Const(Fraction(alpha) / size)
-    return compute(x.shape, lambda *i: x[i] / call("pow", Const(bias) + scale * near(*i), Const(beta)))
+    return compute(
+        x.shape, lambda *i: x[i] / call("pow", Const(bias) + scale * near(*i), Const(beta))
+    )

@@ -180,6 +180,7 @@ class Assignment:
             return int(rng.integers(0, 4))
         return value
 
+
     def _one_changed(self, kinds: Sequence[TensorType], length: int) -> tuple[int, ...]:
         """Zeros or ones but for a place, or a begin and its end; as many as in the attribute or in pads."""
         ranks = [2 * kind.rank for kind in kinds]

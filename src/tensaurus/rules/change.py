@@ -62,7 +62,9 @@ class Change:
         options = [1, 2, 3, 4, 5, 7, *([2 * old, old + 1, max(old - 1, 0)] if isinstance(old, int) else [])]
         new = int(self.rng.choice(options))
         for name, kind in self.types.items():
-            shape = tuple(new if (name, k) in moved else n for k, n in enumerate(kind.shape, -kind.rank))
+            shape = tuple(
+                new if (name, k) in moved else n for k, n in enumerate(kind.shape, -kind.rank)
+            )
             self.types[name] = TensorType(kind.dtype, shape)
         if self.rng.random() < share:
             self.values = {name: _replaced(value, old, new) for name, value in self.values.items()}

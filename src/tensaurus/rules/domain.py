@@ -86,9 +86,9 @@ def domain(op: Op, name: str) -> Domain:
         if set(values) <= {0, 1} and not real:
             switch = name not in PLACES and not any(_takes(op, k, {**a, name: 2}) for k, a, _ in given)
             return Domain("listed", (0, 1) if switch else tuple(range(RANK + 1)))
-        for kind, make in (
-            [("real", unknown_real), ("number", unknown_number)] if real else [("size", unknown_number)]
-        ):
+        for kind, make in [("real", unknown_real), ("number", unknown_number)] if real else [
+            ("size", unknown_number)
+        ]:
             if _computes(op, name, [(k, a, make(name)) for k, a, v in given if v in numbers]):
                 return Domain(kind, values)
     tuples = [(k, a, v) for k, a, v in given if isinstance(v, tuple)]

@@ -135,7 +135,6 @@ class PlacedTerms(SolverTerms):
     def __init__(self, scope: Scope, positive: frozenset[str]):
         super().__init__(scope, positive)
         self.places: dict[Any, Any] = {}
-
     def of(self, body: Body) -> Any:
         match body:
             case Const(float(value)):

@@ -324,15 +324,11 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ones": lambda n: (1,) * n,
     "enumerate": lambda xs: tuple(enumerate(xs)),
     # one element per channel (axis 1, of so many channels) of a tensor of this rank, or one element alone
-    "channelwise": lambda s, rank, channels: (
-        len(s.shape) <= rank
-        and all(
-            same(n, 1) or (place == 1 - rank and same(n, channels))
-            for place, n in enumerate(s.shape, -len(s.shape))
-        )
+    "channelwise": lambda s, rank, channels: len(s.shape) <= rank
+    and all(
+        same(n, 1) or (place == 1 - rank and same(n, channels))
+        for place, n in enumerate(s.shape, -len(s.shape))
     ),
-    "broadcasts": lambda s, y: (
-        len(s.shape) <= len(y.shape)
-        and all(same(n, 1) or same(n, m) for n, m in zip(s.shape[::-1], y.shape[::-1], strict=False))
-    ),
+    "broadcasts": lambda s, y: len(s.shape) <= len(y.shape)
+    and all(same(n, 1) or same(n, m) for n, m in zip(s.shape[::-1], y.shape[::-1], strict=False)),
 }

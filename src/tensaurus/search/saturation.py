@@ -341,7 +341,9 @@ class _Search:
     def outcome(self) -> Outcome:
         """What the search has come to."""
         programs = len(self.programs) + len(self.others)
-        return Outcome(self.candidates(), self.ended_by, self.steps, programs, 0.0, self.detail, self.notes)
+        return Outcome(
+            self.candidates(), self.ended_by, self.steps, programs, 0.0, self.detail, self.notes
+        )
 
     def candidates(self) -> list[Candidate]:
         """The cheapest programs, each with the rewrites that its proof is made of, and the original.

@@ -137,8 +137,7 @@ def _said(term: Term, names: Mapping[Term, str], attributes: Mapping[str, str]) 
 def state(world: World, left: Term, right: Term, known: Container[str]) -> Stated:
     """The law as a rule, said as generally as it is proved; what is `known` needs no proof.
 
-    Without conditions, where that holds; else with all that its variables' types suggest, of which as many
-    are taken away, one after the other, as are not needed.
+    Without conditions, where that holds; else with more and more of what its variables' types suggest.
     """
     first, second = sorted((left, right), key=key, reverse=True)
     if not set(variables(second)) <= set(variables(first)):

@@ -226,7 +226,9 @@ class Terms:
         if not all(counts):
             return
         slots = len(signature) + 1
-        maps = [[0, *(own.index(v) + 1 if v in own else 0 for v in range(len(signature)))] for own in names]
+        maps = [
+            [0, *(own.index(v) + 1 if v in own else 0 for v in range(len(signature)))] for own in names
+        ]
         order = sorted(range(len(signature)), key=lambda v: signature[v])
         family = self._family(result, tuple(signature[v] for v in order))
         step = max(1, BATCH // (slots * max(1, prod(counts[1:]))))

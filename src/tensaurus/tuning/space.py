@@ -35,7 +35,9 @@ def sketches(stages: Sequence[Stage], core: Core) -> list[list[Sketch]]:
     return [*(_inner(nest, core, inside) for nest in found[:-1]), _around(found, core, inside)]
 
 
-def packs_of(scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool], core: Core) -> list[Pack]:
+def packs_of(
+    scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool], core: Core
+) -> list[Pack]:
     """Constants that a reduction reads by an axis that moves along a dimension before their last.
 
     Packed, that dimension's blocks are vectors.
@@ -148,3 +150,5 @@ def _rows(main: Stage, lanes: int, parallel: int) -> Iterator[Row]:
     for times in (4, 2, 8, 1):
         if times == 1 or times * lanes <= extent(last):
             yield Row(lanes, times * lanes, parallel)
+
+
