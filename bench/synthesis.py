@@ -16,8 +16,10 @@ from tensaurus.cost.machine import Machine
 from tensaurus.egraph.ruleset import Ruleset
 from tensaurus.files import replacing
 from tensaurus.graph.node import Node, source
+from tensaurus.rules.instances import instances
 from tensaurus.rules.match import Binding, build
-from tensaurus.rules.rule import Rule, parse_rule
+from tensaurus.rules.occurrences import outer_first
+from tensaurus.rules.rule import Rule, library, parse_rule
 from tensaurus.synthesis.derivable import derived
 from tensaurus.synthesis.generate import Found, Generation
 from tensaurus.synthesis.library import generated, written
@@ -28,6 +30,7 @@ STAGES = (
     *("terms", "classes", "candidates", "reduced", "refuted"),
     *("derived", "unproved", "rules", "multi-patterns"),
 )
+INSTANCES = 6  # of a rule that is written by hand
 CONV, POOL = "pads=(1,1,1,1)", "kernel_shape=(3,3), pads=(1,1,1,1)"
 # TASO's table 2, as far as it is said by the worlds' operators: the two sides, and the types of x, y, z, w
 TABLE_2 = {
@@ -157,9 +160,27 @@ def page(found: list[Found], grown: list[Generation], seconds: float) -> str:
         both = (left, right), (right, left)
         ways = ["yes" if follows(*sides, kinds, ruleset) else "NO" for sides in both]
         lines.append(f"| {name} | {ways[0]} | {ways[1]} |")
+    lines += by_hand(ruleset)
     lines += ["", "## What nothing proves", "", "Right as far as it was tried, and no rules.", ""]
     lines += [f"- `{one.text}`: {one.reasons[-1]}" for g in grown for one in g.unproved] or ["None."]
     return "\n".join(lines) + "\n"
+
+
+def by_hand(ruleset: Ruleset) -> list[str]:
+    """Which rules that are written by hand, of the same operators, they derive, at some instances."""
+    names = {use.op.name for world in WORLDS.values() for use in world.uses}
+    ends: dict[str, list[str]] = {"every instance": [], "some instances": [], "none": []}
+    for rule in library():
+        own = {call.op.name for root in (*rule.lhs, *rule.rhs) for call in outer_first(root)}
+        if "off" in rule.tags or not own <= names:
+            continue
+        found = [derived(each.left, each.right, ruleset) for each in instances(rule, INSTANCES)]
+        end = "every instance" if all(found) else "some instances" if any(found) else "none"
+        ends[end].append(rule.name)
+    lines = ["", "## What of the rules written by hand they derive", ""]
+    lines += [f"From the left side alone, at {INSTANCES} instances of each that has no other operators.", ""]
+    lines += [f"- {end}, {len(rules)} rules: {', '.join(rules) or 'none'}." for end, rules in ends.items()]
+    return lines
 
 
 def follows(left: str, right: str, kinds: str, ruleset: Ruleset) -> bool:

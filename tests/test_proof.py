@@ -235,6 +235,17 @@ def test_evidence_says_what_is_claimed() -> None:
     assert str(prove(LIBRARY["matmul-of-transposes"])) == "proved(algebra, all sizes, ranks 2-2)"
 
 
+@pytest.mark.parametrize(("steps", "ranks"), [(10, None), (60, "2-2"), (200, "2-3"), (900, "2-5")])
+def test_a_proof_ends_after_steps_wherever_it_runs(steps: int, ranks: str | None) -> None:
+    """What is said is of the ranks that were done, whatever was proved before and however long it took."""
+    for _ in range(2):
+        found = prove(LIBRARY["matmul-associate"], steps)
+        if ranks is None:
+            assert isinstance(found, Unproved) and "steps" in found.reason
+        else:
+            assert isinstance(found, Proved) and f"ranks {ranks}" in found.covers
+
+
 def symbols(*names: str) -> list[Any]:
     return [polynomial(Symbol(name, 1)) for name in names]
 

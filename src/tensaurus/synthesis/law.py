@@ -171,26 +171,30 @@ def _general(
 ) -> Stated:
     """The saying that is proved with the fewest conditions; of these the first that is proved for all ranks.
 
-    What is wrong is refuted soon, and proofs take long: so conditions are added until it is proved.
+    What is wrong is refuted soon, and proofs take long: so conditions are added until the algebra proves it.
+    What needs Z3 without them is kept where that never comes.
     """
     every = list(sayings)
     reasons: list[str] = []
+    ordered: Stated | None = None
     for conditions in _conditions(world, names):
         proved: list[tuple[_Saying, Stated]] = []
         for saying in every:
             if (text := saying.where(conditions)) in known:
                 return Stated(text)
             found = _proved(text, STEPS)
-            if isinstance(found, Stated):
+            if isinstance(found, str):
+                reasons.append(found)
+            elif _by(found) != "algebra":
+                ordered = ordered or found
+            else:
                 proved.append((saying, found))
                 if _ranks(found)[1] >= RANK or any("rank(" in each for each in conditions):
                     break
-            else:
-                reasons.append(found)
         if proved:
             saying, found = max(proved, key=lambda each: _ranks(each[1])[1] - _ranks(each[1])[0])
             return _weakened(saying, conditions, found)
-    return Stated(every[-1].where(()), reasons=tuple(reasons))
+    return ordered or Stated(every[-1].where(()), reasons=tuple(reasons))
 
 
 def _ranks(stated: Stated) -> tuple[float, float]:
@@ -200,12 +204,12 @@ def _ranks(stated: Stated) -> tuple[float, float]:
 
 
 def _weakened(saying: _Saying, conditions: Sequence[str], found: Stated) -> Stated:
-    """Without the equal shapes that it is still proved without, by no weaker proof."""
+    """Without the equal shapes that the algebra still proves it without."""
     left = list(conditions)
     for condition in [c for c in conditions if c.startswith("shape(")] if len(conditions) > 1 else ():
         rest = [c for c in left if c != condition]
         made = _proved(saying.where(rest), FEWER)
-        if isinstance(made, Stated) and _by(made) == _by(found):
+        if isinstance(made, Stated) and _by(made) == "algebra":
             left, found = rest, made
     return found
 

@@ -158,9 +158,9 @@ def _shipped() -> dict[str, World]:
     text = files("tensaurus.synthesis").joinpath("worlds.toml").read_text("utf-8")
     return {
         name: World(
-            name, *(tuple(each[key]) for key in ("types", "variables", "operators")), size=each["size"]
+            name, tuple(own["types"]), tuple(own["variables"]), tuple(own["operators"]), size=own["size"]
         )
-        for name, each in tomllib.loads(text).items()
+        for name, own in tomllib.loads(text).items()
     }
 
 
