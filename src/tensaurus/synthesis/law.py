@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from math import inf
 
 from tensaurus.rules.domain import PLACES, RANK
@@ -25,6 +25,7 @@ from tensaurus.synthesis.world import Use, World
 __all__ = ["Stated", "parts", "state"]
 
 NAMES = "xyzwuvst"
+NAMED = "abcdefgh"  # attributes
 INSTANCES = 12
 STEPS, FEWER = 20_000, 6_000  # of a proof, and of one of a law that is said more generally
 
@@ -72,28 +73,30 @@ def _parts(term: Term) -> Iterator[Term]:
 def _attributes(first: Term, second: Term) -> Iterator[dict[str, str]]:
     """What is written for the attributes of each use, the most general first.
 
-    One name for all of those of an operator that is used in one way; one name for all but a number, which is
-    what it is there; a name for each that is given; what they are.
+    For an operator that is used in one way one name for all of them, or for all but a number, which is what
+    it is there; else what they are.  Last a name for each that is given.
     """
     uses = _with_attributes(first, second)
     counts = Counter(u.op.name for u in uses.values())
     on_left = {str(u) for u in _all(first)}
-    once = {text: u for text, u in uses.items() if counts[u.op.name] == 1 and text in on_left}
-    rests = {text: f"**{name}" for name, text in zip("abcdefgh", once, strict=False)}
     written = list(_written(uses))
-    for others in written if len(once) < len(uses) else written[:1]:
-        if once:
-            yield others | rests
-        for text, use in once.items():
+    ways: list[list[str]] = []
+    for (text, use), rest in zip(uses.items(), NAMED, strict=False):
+        own = list(dict.fromkeys(each[text] for each in written))
+        if counts[use.op.name] == 1 and text in on_left:
             numbers = {name: n for name, n in use.op.attributes.items() if isinstance(n, int)}
-            for name, number in numbers.items() if len(use.op.attributes) > 1 else ():
-                yield others | rests | {text: f"{name}={use.attrs.get(name, number)!r}, {rests[text]}"}
-    if len(once) == len(uses) <= len("pqr"):
+            numbers = numbers if len(use.op.attributes) > 1 else {}
+            fixed = [f"{name}={use.attrs.get(name, n)!r}, **{rest}" for name, n in numbers.items()]
+            own = [f"**{rest}", *fixed, *own]
+        ways.append(own)
+    places = product(*(range(len(own)) for own in ways))
+    for chosen in sorted(places, key=lambda each: (sum(each), each)):
+        yield {text: own[place] for text, own, place in zip(uses, ways, chosen, strict=True)}
+    if 0 < len(uses) <= len("pqr") and all(counts[u.op.name] == 1 and t in on_left for t, u in uses.items()):
         yield {
             text: ", ".join(f"{name}={place}{k}" for k, name in enumerate(u.attrs))
             for place, (text, u) in zip("pqr", uses.items(), strict=False)
         }
-    yield from written
 
 
 def _with_attributes(*terms: Term) -> dict[str, Use]:
@@ -169,32 +172,34 @@ def parts(world: World, left: Term, right: Term, known: Container[str]) -> Itera
 def _general(
     world: World, sayings: Iterable[_Saying], names: Mapping[Term, str], known: Container[str]
 ) -> Stated:
-    """The saying that is proved with the fewest conditions; of these the first that is proved for all ranks.
+    """The first saying that the algebra proves for all ranks that are tried, with few conditions.
 
-    What is wrong is refuted soon, and proofs take long: so conditions are added until the algebra proves it.
-    What needs Z3 without them is kept where that never comes.
+    What is wrong is refuted soon, and proofs take long: so conditions are added until one is proved.  Where
+    none ever is, it is that which is proved for the most ranks, by the algebra rather than by Z3.
     """
     every = list(sayings)
     reasons: list[str] = []
-    ordered: Stated | None = None
+    others: list[tuple[_Saying, list[str], Stated]] = []
     for conditions in _conditions(world, names):
-        proved: list[tuple[_Saying, Stated]] = []
         for saying in every:
             if (text := saying.where(conditions)) in known:
                 return Stated(text)
             found = _proved(text, STEPS)
             if isinstance(found, str):
                 reasons.append(found)
-            elif _by(found) != "algebra":
-                ordered = ordered or found
+            elif _by(found) == "algebra" and _ranks(found)[1] >= RANK:
+                return _weakened(saying, conditions, found)
             else:
-                proved.append((saying, found))
-                if _ranks(found)[1] >= RANK or any("rank(" in each for each in conditions):
-                    break
-        if proved:
-            saying, found = max(proved, key=lambda each: _ranks(each[1])[1] - _ranks(each[1])[0])
-            return _weakened(saying, conditions, found)
-    return ordered or Stated(every[-1].where(()), reasons=tuple(reasons))
+                others.append((saying, conditions, found))
+    if not others:
+        return Stated(every[-1].where(()), reasons=tuple(reasons))
+    saying, conditions, found = max(others, key=lambda each: (_by(each[2]) == "algebra", _span(each[2])))
+    return _weakened(saying, conditions, found) if _by(found) == "algebra" else found
+
+
+def _span(stated: Stated) -> float:
+    low, high = _ranks(stated)
+    return high - low
 
 
 def _ranks(stated: Stated) -> tuple[float, float]:
