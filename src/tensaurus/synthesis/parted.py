@@ -58,7 +58,9 @@ def symmetric(joined: Term) -> bool:
     """Whether both parts are one term but for the names of variables, which are exchanged."""
     first, second = joined[1:]
     there, back = dict[Term, Term](), dict[Term, Term]()
-    return size(first) == size(second) and _renamed(first, second, there, back) and there == back
+    if size(first) != size(second) or not _renamed(first, second, there, back):
+        return False
+    return all(back.get(x, other) == other for x, other in there.items())
 
 
 def _renamed(a: Term, b: Term, there: dict[Term, Term], back: dict[Term, Term]) -> bool:
