@@ -148,7 +148,7 @@ def main() -> None:
         "# What optimized models read",
         "",
         f"`python bench/reading.py --images {options.images} --time-limit {options.time_limit:g}"
-        f" --accuracy {options.accuracy}`; what is counted: `bench/reading.py`.",
+        f" --accuracy {options.accuracy} {' '.join(options.models)}`; what is counted: `bench/reading.py`.",
         "",
         "| model | rewrites | gain | images | answers as the original's | right | largest difference |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
