@@ -1,6 +1,8 @@
 """Between which numbers the values of an expression lie, whatever its tensors hold (interval arithmetic).
 
-1 / (1 + exp(-x))  from 0 to 1          max(0, min(1, x/6 + 1/2))  from 0 to 1          x * x  anything
+    1 / (1 + exp(-x))  from 0 to 1        max(0, min(1, x/6 + 1/2))  from 0 to 1        x + x  anything
+
+Of real numbers: integers of so many bits wrap beyond theirs, which no bound of a sum or a product knows.
 """
 
 from __future__ import annotations

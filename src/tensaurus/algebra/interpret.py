@@ -2,14 +2,15 @@
 
 Arrays carry the axes of their dimensions (`Labelled`).  An affine read is a strided view of its source, so
 a convolution's windows cost nothing until they meet a contraction, which runs on the field's matmul.
-A guard on one axis cuts that axis in two and joins the halves; nothing is evaluated out of bounds.
+A guard on one axis cuts that axis in two and joins the halves; nothing is evaluated out of bounds.  What is
+computed for every term of a reduction, before it is reduced, is computed for a part of the results at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from math import ceil, prod
+from math import ceil, inf, prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,8 +35,8 @@ from tensaurus.algebra.expr import (
 )
 from tensaurus.algebra.integers import carried, extreme, is_integer, native, wrapped
 from tensaurus.algebra.labelled import Arrays, Labelled, length, union
-from tensaurus.algebra.phases import opened, phases, placed
-from tensaurus.algebra.poly import plus, polynomial
+from tensaurus.algebra.phases import edged, opened, phases, placed
+from tensaurus.algebra.pieces import pieces
 from tensaurus.algebra.size import (
     Atom,
     Axis,
@@ -46,7 +47,8 @@ from tensaurus.algebra.size import (
     interval,
 )
 from tensaurus.algebra.typing import dtype_of, literal_dtype
-from tensaurus.algebra.walk import Rewriting, operands, replace_axes, sizes
+from tensaurus.algebra.views import addressed
+from tensaurus.algebra.walk import operands, replace_axes, sizes
 
 Values: TypeAlias = Mapping[Tensor, Array]
 
@@ -217,7 +219,7 @@ class Evaluation:
                 affine[place] = found
             else:
                 others.append(place)
-        if others and (stepped := _view(data, indices)) is not None:
+        if others and (stepped := addressed(data, indices)) is not None:
             return stepped
         free = {place: self.index(indices[place]) for place in others}
         bound = {a for item in free.values() for a in item.axes}
@@ -289,7 +291,7 @@ class Evaluation:
             return self.joined(a, [p for p in parts if p[0] < p[1]])
         condition = self.index(size)
         chosen = Labelled(condition.data >= 0, condition.axes)
-        return self.arrays.call("where", [chosen, self.body(_edged(then)), self.body(_edged(other))])
+        return self.arrays.call("where", [chosen, self.body(edged(then)), self.body(edged(other))])
 
     def joined(self, cut: Axis, parts: Sequence[tuple[int, int, Body]]) -> Labelled:
         """The bodies evaluated on their ranges of one axis, joined along it."""
@@ -321,6 +323,8 @@ class Evaluation:
         if monoid == "sum":
             parts = operands(body, "mul")
             return self.in_phases(parts, axes) or self.contracted(parts, axes)
+        if (found := self.in_pieces(monoid, axes, [body], body)) is not None:
+            return found
         item = self.body(body)
         if item.data.dtype.kind != "i" or monoid == "prod":
             return self.arrays.reduced(monoid, item, axes)
@@ -329,12 +333,26 @@ class Evaluation:
 
     def contracted(self, parts: Sequence[Body], axes: tuple[Axis, ...]) -> Labelled:
         """The sum of the product of the parts."""
+        parts = [factor for part in parts for factor in self.unguarded(part)]
+        product = reduce(lambda a, b: Call("mul", (a, b)), parts)
+        if (found := self.in_pieces("sum", axes, parts, product)) is not None:
+            return found
         factors = [self.body(f) for f in parts]
         if any(self.field.elements(f.data) for f in factors):
             # whole literals, those of a table, say, as elements: their products have a matrix product
             whole = [literal_dtype(part) == "int" for part in parts]
             factors = [self.lifted(f) if w else f for w, f in zip(whole, factors, strict=True)]
         return contract(self.field, factors, axes)
+
+    def in_pieces(
+        self, monoid: str, axes: tuple[Axis, ...], parts: Sequence[Body], body: Body
+    ) -> Labelled | None:
+        """The reduction for some results after others; None where there is room for the terms of all."""
+        if (found := pieces(parts, axes)) is None:
+            return None
+        cut, ranges = found
+        whole = Reduce(monoid, axes, body)
+        return self.joined(cut, [(start, stop, whole) for start, stop in ranges])
 
     def in_phases(self, parts: Sequence[Body], axes: tuple[Axis, ...]) -> Labelled | None:
         """The same without the terms that guards make zero; None where there are few, or any might be NaN."""
@@ -348,44 +366,22 @@ class Evaluation:
         found = [p for p in phases(factors, axes) if p.factors is not factors]
         return placed(self.field, [(p, self.contracted(p.factors, p.axes)) for p in found]) if found else None
 
+    def unguarded(self, part: Body) -> Sequence[Body]:
+        """What is zero but where a guard holds, as factors: 1 where it holds, and what is guarded.
+
+        The part alone where zero times what is guarded might be no zero.
+        """
+        if self.field.kind != "O" and isinstance(part, Select) and part.other == Const(0):
+            factors = [edged(factor) for factor in operands(part.then, "mul")]
+            if all(map(self.finite, factors)):
+                return (Select(part.guard, Const(1), part.other), *factors)
+        return (part,)
+
     def finite(self, part: Body) -> bool:
         """Whether zero times what is read is zero."""
-        if not isinstance(part, Read):
+        if not isinstance(part, Read) or part.outside is not None and part.outside.value in (inf, -inf):
             return False
         return self.field.kind != "f" or bool(np.isfinite(self.source(part.source)).all())
-
-
-def _view(data: Array, indices: Sequence[Size]) -> Labelled | None:
-    """data[indices], where the address is affine in the axes though an index is not: what a reshape reads."""
-    inside = set().union(*map(open_atoms, indices))
-    axes = [a for a in inside if isinstance(a, Axis)]
-    if len(axes) < len(inside) or not data.size or not all(map(length, axes)):
-        return None
-    address = reduce(plus, (polynomial(i) * step for i, step in zip(indices, data.strides, strict=True)))
-    found = coefficients(address, axes)
-    if found is None:
-        return None
-    steps = {a: slope for a in axes if isinstance(slope := found[0].get(a, 0), int)}
-    if len(steps) < len(axes):
-        return None
-    order = sorted(axes, key=lambda a: (-abs(steps[a]), a.name))  # as in memory
-    start = data[tuple(slice(evaluate(index, lambda atom: 0), None) for index in indices)]
-    shape, strides = zip(*((length(a), steps[a]) for a in order), strict=True)
-    return Labelled(np.lib.stride_tricks.as_strided(start, shape, strides, writeable=False), tuple(order))
-
-
-class _Edged(Rewriting):
-    """Every read given a value beyond the edge: a branch that a guard may discard."""
-
-    def read(self, read: Read) -> Read:
-        return Read(read.source, read.indices, Const(0)) if read.outside is None else read
-
-    def size(self, size: Size) -> Size:
-        return size
-
-
-def _edged(body: Body) -> Body:
-    return _Edged().body(body)
 
 
 def _integers(args: Sequence[Body], found: Sequence[Labelled]) -> str:

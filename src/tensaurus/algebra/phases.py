@@ -33,9 +33,9 @@ from tensaurus.algebra.size import (
     polynomial,
     substitute,
 )
-from tensaurus.algebra.walk import replace_axes
+from tensaurus.algebra.walk import Rewriting, replace_axes
 
-__all__ = ["Phase", "opened", "phases", "placed"]
+__all__ = ["Phase", "edged", "opened", "phases", "placed"]
 
 MOST = 256  # combinations of remainders of one division
 
@@ -153,3 +153,16 @@ def placed(field: Field, found: Sequence[tuple[Phase, Labelled]]) -> Labelled:
         view = whole[tuple(slice(start, None, step) for start, step, _ in spots)]
         view[...] = field.call("add", [view, item.aligned([*(last for _, _, last in spots), *others])])
     return Labelled(whole, (*kept, *others))
+
+
+def edged(body: Body) -> Body:
+    """The body with every read given a value beyond the edge: one that a guard may discard."""
+    return _Edged().body(body)
+
+
+class _Edged(Rewriting):
+    def read(self, read: Read) -> Read:
+        return Read(read.source, read.indices, Const(0)) if read.outside is None else read
+
+    def size(self, size: Size) -> Size:
+        return size

@@ -58,9 +58,8 @@ def crossings(
             first, last = sorted((int(other), int(end)))
             if last - first < 2:
                 continue
-            near = np.argsort(np.minimum(np.abs(values - first), np.abs(values - last)), kind="stable")[
-                :LINES
-            ]
+            distance = np.minimum(np.abs(values - first), np.abs(values - last))
+            near = np.argsort(distance, kind="stable")[:LINES]
             for d, extent in enumerate(shape):
                 lines = _lines([place[near] for place in places], d, extent)
                 at = value_at(form, axes, lines)
