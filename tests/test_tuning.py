@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import inf
+from math import inf, prod
 from pathlib import Path
 
 import pytest
@@ -29,10 +29,12 @@ from tensaurus.codegen.sketch import (
     prefix,
     show,
 )
+from tensaurus.codegen.stage import extent, staged
 from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
 from tensaurus.ops import TensorType
-from tensaurus.tuning.core import Shape, share
+from tensaurus.tuning.blocks import blocks as register_blocks
+from tensaurus.tuning.core import Core, Shape, share
 from tensaurus.tuning.runner import Runner
 from tensaurus.tuning.tune import Tuner
 
@@ -112,6 +114,32 @@ def tuner(tmp_path: Path) -> Iterator[Tuner]:
         made = Tuner(records, Machine.here(1), "native")
         yield made
         made.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "L[i:1, j:64, k:14, l:14](sum[r:32, s:3, t:3](mul(x[i, r, k + s, l + t] | 0, w[j, r, s, t])))",
+        "L[i:1, j:64, k:14, l:14](sum[s:3, t:3](mul(x[0, j, k + s - 1, l + t - 1] | 0, w[j, 0, s, t])))",
+        "L[j:64, k:14](sum[r:3](mul(w[j, 0, r, 0], x[0, k, r, 0]) if j + r - 1 >= 0 else 0))",
+    ],
+)
+def test_the_most_promising_blocks_of_registers(text: str) -> None:
+    """Fewer are the first of more; vectors lie along the axes that are asked for, and registers hold all."""
+    known = {"x": Tensor("x", (1, 64, 14, 14)), "w": Tensor("w", (64, 32, 3, 3))}
+    (stage,) = staged(parse_scope(text, known))
+    core = Core(512, 32, 2)
+    found = register_blocks(stage, core, 16)
+    assert found and len(set(found)) == len(found)
+    assert register_blocks(stage, core, 16, most=7) == found[:7]
+    last = len(stage.axes) - 1
+    assert all(block.vector == last for block in register_blocks(stage, core, 16, least=last))
+    sizes = [extent(a) for a in stage.axes]
+    for block in found:
+        assert block.vectors * prod(n for _, n in block.block) <= core.registers
+        assert sorted(block.order) == list(range(len(stage.reduced)))
+        assert all(0 < n <= sizes[k] for k, n in (*block.block, *block.tile))
+        assert block.parallel <= sum(n < sizes[k] for k, n in block.tile)
 
 
 def test_a_schedule_is_found_once(tuner: Tuner) -> None:

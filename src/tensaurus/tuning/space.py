@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import ceil, log, prod
 
@@ -12,7 +12,7 @@ from tensaurus.algebra.walk import replace_axes
 from tensaurus.codegen.band import skews
 from tensaurus.codegen.nest import Nest, nests, rows
 from tensaurus.codegen.phase import phased
-from tensaurus.codegen.sketch import Band, Block, Flat, Pack, Row, Sketch
+from tensaurus.codegen.sketch import Band, Flat, Pack, Row, Sketch
 from tensaurus.codegen.stage import Stage, extent, staged
 from tensaurus.ops import TensorType
 from tensaurus.tuning.access import operands
@@ -78,7 +78,7 @@ def _ranked(nest: Nest, core: Core) -> list[Sketch]:
     parallel = parallel_loops([extent(a) for a in nest.output.axes], core.threads)
     if nest.main is None:
         return [*_flat(nest, lanes, parallel)]
-    found = _sorted(blocks(nest.main, core, lanes))
+    found = blocks(nest.main, core, lanes)
     # along the output vectors are independent of each other; along the reduction they must be put together
     return [*found, *_rows(nest.main, lanes, parallel)]
 
@@ -90,7 +90,7 @@ def _inner(nest: Nest, core: Core, inside: int) -> list[Sketch]:
         return [*_flat(nest, lanes, 0)]
     some = _some(nest.main, inside)
     along = [*_rows(nest.main, lanes, 0)]
-    across = [s for s in _sorted(blocks(some, replace(core, threads=1), lanes)) if s.vector >= inside]
+    across = blocks(some, replace(core, threads=1), lanes, least=inside)
     return [*across, *along] if len(operands(nest.main)) > 1 else [*along, *across]
 
 
@@ -112,8 +112,8 @@ def _around(found: Sequence[Nest], core: Core, inside: int) -> list[Sketch]:
     chunks += [sizes[place]] if sizes[place] <= CHUNKS[-1] else []
     chunks.sort(key=lambda n: abs(log(n * kept / (L2 / 2))))
     made: list[Sketch] = []
-    inner = _sorted(blocks(_some(last.main, inside), replace(core, threads=1), lanes))
-    for sketch in [sketch for sketch in inner if sketch.vector >= inside][:REGISTER_BLOCKS]:
+    alone = replace(core, threads=1)
+    for sketch in blocks(_some(last.main, inside), alone, lanes, REGISTER_BLOCKS, least=inside):
         for chunk in chunks:
             tiles = ((k, chunk if k == place else 1) for k in range(inside))
             first = tuple((k, n) for k, n in tiles if n < sizes[k])
@@ -138,11 +138,6 @@ def _flat(nest: Nest, lanes: int, parallel: int) -> list[Flat]:
     return [Flat(lanes, u, parallel) for u in (4, 2, 1, 8) if u == 1 or u * lanes <= size]
 
 
-def _sorted(scored: Iterable[tuple[float, Block]]) -> list[Block]:
-    """The lowest scores first."""
-    return [sketch for _, sketch in sorted(scored, key=lambda pair: pair[0])]
-
-
 def _rows(main: Stage, lanes: int, parallel: int) -> Iterator[Row]:
     if not main.reduced:
         return
@@ -150,5 +145,3 @@ def _rows(main: Stage, lanes: int, parallel: int) -> Iterator[Row]:
     for times in (4, 2, 8, 1):
         if times == 1 or times * lanes <= extent(last):
             yield Row(lanes, times * lanes, parallel)
-
-

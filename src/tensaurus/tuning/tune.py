@@ -31,6 +31,7 @@ from tensaurus.cost.database import Database, Measurement
 from tensaurus.cost.demand import number_of
 from tensaurus.cost.machine import Machine
 from tensaurus.ops import TensorType
+from tensaurus.tuning.blocks import POOL
 from tensaurus.tuning.core import Core, Shape, share
 from tensaurus.tuning.runner import Runner
 from tensaurus.tuning.space import bands_of, packs_of, sketches
@@ -48,7 +49,6 @@ SIMILAR, NEAREST = 3, 3  # expressions of other sizes that are looked at, and sc
 REVISION = "r3"  # of what schedules become: times of another one are not these
 LARGE = 1 << 24  # multiplications of a kernel, at least, of which it is asked whether it is worth trying
 HOPELESS = 16  # operations for each element moved, from which on a product wants blocks of registers
-POOL = 600  # schedules of one nest that are looked at
 
 
 class Tuner:
