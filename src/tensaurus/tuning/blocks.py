@@ -200,8 +200,13 @@ class _Reduction:
         return ()
 
     def orders(self, registers: _Registers) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Orders of the reduced axes, innermost first, and how many are unrolled."""
+        """Orders of the reduced axes, innermost first, and how many are unrolled.
+
+        One straight line of sums and of stores apart, of several rows, compiles for 2 to 20 seconds (LLVM's
+        vectorizer looks at every element of every store), and is no faster than with a loop between them.
+        """
         reduced, limit = self.main.reduced, GUARDED if self.guarded else UNROLLED
+        apart = any(registers.place < k < len(self.axes) - 1 for k, _ in registers.block)
         inner = list(reversed(self.taps))
         outer = list(reversed(self.channels))
         must = [k for k in inner if reduced[k] in self.guarded]
@@ -209,6 +214,9 @@ class _Reduction:
         done = set()
         for count in range(len(inner), len(must) - 1, -1):
             if prod(extent(reduced[k]) for k in inner[:count]) * registers.size > limit:
+                continue
+            looped = prod(extent(reduced[k]) for k in (*inner[count:], *outer)) > 1
+            if apart and count > len(must) and not looped:
                 continue
             for order in ((*inner, *outer), (*inner[:count], *outer, *inner[count:])):
                 if (order, count) not in done:
