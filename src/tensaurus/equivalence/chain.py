@@ -22,6 +22,7 @@ from tensaurus.algebra.integers import is_integer
 from tensaurus.algebra.pairs import LADDER
 from tensaurus.backends import BackendError
 from tensaurus.backends.reference import evaluate_all
+from tensaurus.child import available_memory
 from tensaurus.cost.demand import number_of, operations
 from tensaurus.egraph.proof import follows
 from tensaurus.equivalence.baseline import Stage, silent
@@ -34,7 +35,9 @@ from tensaurus.rules.evidence import Derived
 from tensaurus.search.candidate import Candidate
 
 ELEMENT = 500  # operations that go by for each element of a tensor, however it is computed
-ROOM = 1 << 25  # elements of one tensor that is computed: some eight arrays of its size are alive at once
+ROOM = 1 << 25  # elements of one tensor that is computed on any machine; of more where there is memory
+HELD = 8 * 8  # bytes for each of them: some eight arrays of its size are alive at once
+SPARED = 2  # times the memory that this takes, which there must be
 USEFUL = 1e-3  # an error bound above this says too little
 TOLERANCE = 1e-9  # of float64 results, relative to the largest element: four digits above its rounding
 LARGE = 1 << 15  # elements of one bound tensor above which a rewrite is replayed on a smaller one
@@ -164,7 +167,7 @@ def _check_whole(
     assert run[0].step is not None
     before, after = _closed(run[0].step.before.program), _closed(run[-1].program)
     applied = list(_applied(run))
-    if not all(map(_exact, applied)) or max(_largest(before), _largest(after)) > ROOM:
+    if not all(map(_exact, applied)) or _too_large(before, after):
         return None
     if not _operations(before) + _operations(after) <= _operations_alone(applied, tally, set(tally.known)):
         return None
@@ -217,8 +220,8 @@ def _check_steps(equation: Equation, derived: Derived, seed: int, tally: Tally) 
 
 
 def _check_pieces(pieces: Sides, exact: bool, seed: int) -> FieldCheck:
-    if (largest := max(map(_largest, pieces))) > ROOM:
-        reason = f"a tensor of {largest} elements is too large to be replayed, {ROOM} are not"
+    if largest := _too_large(*pieces):
+        reason = f"a tensor of {largest} elements is too large to be replayed in the memory that there is"
         return FieldCheck(False, 0, 0, 1.0, reason)
     if exact:
         check = check_field(*pieces, seed=seed)
@@ -252,6 +255,14 @@ def _largest(program: Program) -> int:
     """Elements of the largest tensor, unknown sizes counted small."""
     kinds = (kind for node in program.nodes for kind in node.types)
     return max((_elements(kind) for kind in kinds if isinstance(kind, TensorType)), default=0)
+
+
+def _too_large(*programs: Program) -> int:
+    """The elements of their largest tensor, where there is no memory for a replay of it; else 0."""
+    largest = max(map(_largest, programs))
+    if largest <= ROOM or SPARED * HELD * largest <= available_memory():
+        return 0
+    return largest
 
 
 def _cut(equation: Equation, values: bool = False) -> Sides:
