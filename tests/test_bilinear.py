@@ -373,7 +373,7 @@ def test_a_model_is_held_back_where_it_must(level: str) -> None:
     notes: list[str] = []
     tried: list[Program] = []
 
-    def judged(error: float) -> Any:
+    def judged(error: float | None) -> Any:
         return lambda program: tried.append(program) or error
 
     free = Accuracy(level, whole, PEAKS, judged(0.4))
@@ -382,6 +382,8 @@ def test_a_model_is_held_back_where_it_must(level: str) -> None:
     assert held.allows(found.convolution, (best(2, 3),) * 2) and notes
     assert held.limit == LIMITS[-1] * LEVELS[level] < free.limit == LIMITS[0] * LEVELS[level]
     assert not held.allows(found.convolution, (best(6, 3),) * 2)
+    unsaid = Accuracy(level, whole, PEAKS, judged(None))  # by standard operators of its opset
+    assert unsaid.limit == LIMITS[1] * LEVELS[level]
 
 
 @pytest.mark.parametrize("rest", [dict[str, Any](), {"strides": (2, 2)}, {"dilations": (2, 2)}], ids=str)

@@ -39,15 +39,15 @@ COPIES = 4  # of a sample, a rounding away
 class Accuracy:
     """What one model admits at a level.
 
-    judged  the error of an equal program beside what is allowed, on the runtime; infinite where that cannot
-            be told
+    judged  the error of an equal program beside what is allowed, on the runtime; infinite where it does not
+            run in time, None where standard operators of the model's opset cannot say it
     note    gets a line where the fastest algorithms were held back
     """
 
     level: str
     program: Program
     roofline: Roofline
-    judged: Callable[[Program], float]
+    judged: Callable[[Program], float | None]
     note: Callable[[str], None] = lambda line: None
 
     def allows(self, of: Convolution, algorithms: Algorithms) -> bool:
@@ -65,7 +65,11 @@ class Accuracy:
             fastest = next(finder.variants(self.program), self.program)
             if fastest is self.program:
                 return limit * margin
-            if fastest.roots not in tried and self.judged(fastest) <= ORDERED * margin:
+            if fastest.roots in tried:
+                continue
+            if (error := self.judged(fastest)) is None:  # only kernels can: as of one that is too large
+                return LIMITS[1] * margin
+            if error <= ORDERED * margin:
                 return limit * margin
             tried.add(fastest.roots)
         least = LIMITS[-1] * margin

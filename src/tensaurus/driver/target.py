@@ -179,9 +179,14 @@ class Target:
         program, note = self.original.program, self.progress.note
         return Accuracy(self.options.accuracy, program, self.costs.roofline, self._error, note)
 
-    def _error(self, program: Program) -> float:
-        """The largest error of an equal program, infinite where there is no time to tell."""
+    def _error(self, program: Program) -> float | None:
+        """The largest error of an equal program, infinite where there is no time to tell; None where the
+        model's opset has no standard operators for it."""
         time, options = self.limit, self.options
+        try:
+            build = self.standard(program)
+        except TensaurusError:
+            return None
         trial = Trial(
             self.original.model,
             self.source,
@@ -200,7 +205,7 @@ class Target:
             if each > left:
                 return inf
             feeds += more if each + len(more) * (each + time.reference) <= left else []
-        return trial.error(self.standard(program), feeds)
+        return trial.error(build, feeds)
 
     @property
     def _times_weights(self) -> int:
