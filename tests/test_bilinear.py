@@ -382,6 +382,9 @@ def test_a_model_is_held_back_where_it_must(level: str) -> None:
     assert held.allows(found.convolution, (best(2, 3),) * 2) and notes
     assert held.limit == LIMITS[-1] * LEVELS[level] < free.limit == LIMITS[0] * LEVELS[level]
     assert not held.allows(found.convolution, (best(6, 3),) * 2)
+    beyond = Accuracy(level, whole, PEAKS, judged(2 * LEVELS[level]), notes.append)
+    assert not beyond.limit and not beyond.allows(found.convolution, (best(2, 3),) * 2)
+    assert f"would be {2 * LEVELS[level]:.2g} of what" in notes[-1]
     unsaid = Accuracy(level, whole, PEAKS, judged(None))  # by standard operators of its opset
     assert unsaid.limit == LIMITS[1] * LEVELS[level]
 

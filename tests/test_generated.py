@@ -221,6 +221,16 @@ def test_a_result_with_kernels_is_optimized_again(tuned: Tuned, tmp_path: Path) 
 
 
 @pytest.mark.kernels
+def test_fast_algorithms_that_an_opset_cannot_say(kernels_win: None, tmp_path: Path) -> None:
+    """Their tiles are slices in steps, which opset 9 lacks, so that they cannot be tried before there are
+    kernels: that is no error of the model's."""
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])]
+    model = model_of(nodes, (1, 64, 112, 112), (1, 64, 112, 112), w=weight(64, 64, 3, 3))
+    model.opset_import[0].version = 9
+    assert run(model, tmp_path / "db.sqlite", steps=1, tuning=0.1).summary.equivalence.passed
+
+
+@pytest.mark.kernels
 def test_tune_fills_the_database(tmp_path: Path) -> None:
     model, database = tmp_path / "m.onnx", tmp_path / "db.sqlite"
     onnx.save(convolution(), model)

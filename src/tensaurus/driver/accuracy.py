@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from math import inf
 
 import numpy as np
 
@@ -56,25 +57,29 @@ class Accuracy:
 
     @cached_property
     def limit(self) -> float:
-        """Of the share that a layer's error may have."""
-        margin, tried = LEVELS[self.level], set[tuple[Node, ...]]()
+        """Of the share that a layer's error may have; 0 where the model has room for no fast algorithm."""
+        margin, errors = LEVELS[self.level], dict[tuple[Node, ...], float | None]()
         if sum(map(operations, self.program.nodes)) > TRIED:  # the check of the result has the last word
             return LIMITS[1] * margin
-        for limit in LIMITS[:-1]:
+        for limit in LIMITS:
             finder = Bilinear(self.roofline, partial(_within, limit * margin))
             fastest = next(finder.variants(self.program), self.program)
             if fastest is self.program:
                 return limit * margin
-            if fastest.roots in tried:
-                continue
-            if (error := self.judged(fastest)) is None:  # only kernels can: as of one that is too large
+            if fastest.roots not in errors:
+                errors[fastest.roots] = self.judged(fastest)
+            if (error := errors[fastest.roots]) is None:  # only kernels can: as of one that is too large
                 return LIMITS[1] * margin
             if error <= ORDERED * margin:
-                return limit * margin
-            tried.add(fastest.roots)
-        least = LIMITS[-1] * margin
-        self.note(f"fast algorithms are left out that take more than {least:g} of the allowed error alone")
-        return least
+                break
+        else:
+            limit = LIMITS[-1] if error == inf else 0.0
+        if limit == LIMITS[-1]:
+            more = f"that take more than {limit * margin:g} of the allowed error alone"
+            self.note(f"fast algorithms are left out {more}")
+        elif not limit:
+            self.note(f"fast algorithms are left out: their error would be {error:.2g} of what is allowed")
+        return limit * margin
 
 
 def _within(limit: float, of: Convolution, algorithms: Algorithms) -> bool:

@@ -200,7 +200,7 @@ class Target:
         )
         feeds: list[Mapping[str, Array]] = [self.feeds]
         if time is not None:
-            more = trial.edges(options.ranges or {}, options.seed)
+            more = trial.uneven(options.ranges or {}, options.seed)
             left, each = time.deadline - monotonic() - (3 + PERTURBED) * time.load, TRYING * time.run
             if each > left:
                 return inf

@@ -41,14 +41,15 @@ class Trial:
     answers: Answers
     folder: Path
 
-    def edges(self, ranges: Mapping[str, tuple[int, int]], seed: int) -> list[Mapping[str, Array]]:
-        """Inputs beside the model's constants, as the check makes them, where all of them are floats: large
-        elements have small ones as neighbours there, to whose size a fast algorithm's errors do not keep."""
+    def uneven(self, ranges: Mapping[str, tuple[int, int]], seed: int) -> list[Mapping[str, Array]]:
+        """Inputs of all magnitudes, and beside the model's constants, as the check makes them, where all of
+        them are floats: large elements have small ones as neighbours there, to whose size a fast algorithm's
+        errors do not keep."""
         if any(map(is_integer, required_inputs(self.proto))):
             return []
         sizes = {name: array.shape for name, array in self.given.items()}
         values = Values(ranges, constants=constants_of([self.proto]))
-        return [feed.arrays for feed in feeds(self.proto, sizes, ("edges",), seed, values)]
+        return [feed.arrays for feed in feeds(self.proto, sizes, ("magnitudes", "edges"), seed, values)]
 
     def error(self, candidate: Build, inputs: Sequence[Mapping[str, Array]]) -> float:
         """The largest error on these inputs beside what is allowed; infinite where something does not run."""
