@@ -116,15 +116,19 @@ def test_the_page() -> None:
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells == ["m", "1", "10", "8", "4", "-", "**5** (2.00x)", "unchanged", "1.60"]
     assert "lonely \\| pipe" in text
+    again = replace(BASE, peak_cache_gbs=BASE.peak_cache_gbs + 11, model="again")
+    span = f"{BASE.peak_cache_gbs:.0f}-{BASE.peak_cache_gbs + 11:.0f} GB/s from cache"
+    assert page([*ROWS, again], {}).count("a processor; 2 cores") == 1 and span in page([*ROWS, again], {})
     assert "Over 1 models (0 void) our best is 1.60 times as fast" in text
     assert "no rendering of Foo" in text and "lower precision, not comparable" in text
     assert page(ROWS, {}) == page(ROWS, {})
 
 
-def test_the_page_in_the_documentation_is_what_the_table_gives() -> None:
+@pytest.mark.parametrize("name", ["benchmarks", "contest"])
+def test_a_page_in_the_documentation_is_what_its_table_gives(name: str) -> None:
     docs = Path(__file__).parents[1] / "docs"
-    plots = {caption: f"benchmarks/{name}.png" for name, caption, _ in PLOTS}
-    assert page(read_records(docs / "benchmarks.csv"), plots) == (docs / "benchmarks.md").read_text()
+    plots = {caption: f"{name}/{plot}.png" for plot, caption, _ in PLOTS}
+    assert page(read_records(docs / f"{name}.csv"), plots) == (docs / f"{name}.md").read_text()
     assert all((docs / path).is_file() for path in plots.values())
 
 

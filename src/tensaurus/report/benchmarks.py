@@ -59,14 +59,27 @@ _READING = (
 
 
 def _settings(records: Sequence[Record]) -> str:
-    """Machine, versions, commits and dates; each combination that occurs."""
-    seen = dict.fromkeys(_setting(record) for record in records)
+    """Machine, versions, commits and dates; each combination that occurs, with the peaks of all its runs."""
+    seen: dict[tuple[object, ...], list[Setting]] = {}
+    for s in dict.fromkeys(map(_setting, records)):
+        key = s.processor, s.cores, s.threads, s.instructions, s.versions, s.commit, s.date
+        seen.setdefault(key, []).append(s)
     return "\n".join(
-        f"- {s.processor}; {s.cores} cores, {s.threads} threads. Peaks: {s.peak_gflops:.0f} GFLOP/s "
-        f"({s.instructions}), copying {s.peak_cache_gbs:.0f} GB/s from cache and "
-        f"{s.peak_memory_gbs:.0f} GB/s from memory. {s.versions}. Commit {s.commit}, {s.date}."
-        for s in seen
+        f"- {s.processor}; {s.cores} cores, {s.threads} threads. "
+        f"Peaks: {_range(each.peak_gflops for each in alike)} GFLOP/s ({s.instructions}), copying "
+        f"{_range(each.peak_cache_gbs for each in alike)} GB/s from cache and "
+        f"{_range(each.peak_memory_gbs for each in alike)} GB/s from memory. {s.versions}. "
+        f"Commit {s.commit}, {s.date}."
+        for alike in seen.values()
+        for s in alike[:1]
     )
+
+
+def _range(numbers: Iterable[float]) -> str:
+    """The least and the largest, rounded; one number where these are the same."""
+    found = [f"{number:.0f}" for number in numbers]
+    low, high = min(found, key=float), max(found, key=float)
+    return low if low == high else f"{low}-{high}"
 
 
 def _setting(record: Record) -> Setting:
