@@ -75,6 +75,28 @@ def test_a_rewrite_that_order_decides_is_replayed_in_float64() -> None:
 
 
 @pytest.mark.parametrize(
+    ("room", "memory", "replayed"), [(6, 0, True), (5, 767, False), (5, 768, True), (5, 0, False)]
+)
+def test_what_no_memory_holds_is_not_replayed(
+    room: int, memory: int, replayed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tensor of 6 elements is, where any machine holds so many, or this one has 128 bytes for each."""
+    from tensaurus.equivalence import chain
+    from tensaurus.graph.node import apply, source
+    from tensaurus.ops import TensorType, registry
+    from tensaurus.rules.equation import matched
+    from tensaurus.rules.rule import parse_rule
+
+    monkeypatch.setattr(chain, "ROOM", room)
+    monkeypatch.setattr(chain, "available_memory", lambda: memory)
+    x = source("x", TensorType("float32", (2, 3)))
+    twice = apply(registry["Neg"], [apply(registry["Neg"], [x], {})], {})
+    (law,) = parse_rule("law: Neg(Neg(x)) => x | tested(gf, by no one)")
+    reason = chain.refutation(matched(law, (twice,), (x,)))
+    assert reason is None if replayed else "of 6 elements is too large" in str(reason)
+
+
+@pytest.mark.parametrize(
     "said",
     [
         Axiom("somebody"),

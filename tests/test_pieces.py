@@ -16,7 +16,7 @@ from random_scopes import Everything
 
 from tensaurus.algebra import pieces
 from tensaurus.algebra.arithmetic import Array
-from tensaurus.algebra.expr import Reduce, Tensor
+from tensaurus.algebra.expr import Reduce, Tensor, compute, look, total, where
 from tensaurus.algebra.field import Prime, Reals
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.text import parse
@@ -83,6 +83,15 @@ def test_what_a_guard_leaves_out_is_not_multiplied(special: float | None) -> Non
     scope = parse(GUARDED, TENSORS)
     found = interpret(scope, {TENSORS["x"]: x, TENSORS["w"]: w}, Reals())
     np.testing.assert_allclose(found, guarded(x, w), rtol=1e-12, atol=1e-12)
+
+
+def test_an_index_is_not_read_where_its_guard_does_not_hold() -> None:
+    x, w, at = Tensor("x", (5,)), Tensor("w", (4,)), Tensor("at", (3,), "int64")
+    scope = compute(
+        (2,), lambda i: total((4,), lambda k: where(k - 1, x[look(at[k - 1], 0, 4)] * w[k], 0) * x[i])
+    )
+    values = {x: np.arange(1.0, 6), w: np.arange(4.0), at: np.array([0, 2, 4])}
+    assert interpret(scope, values, Reals()).tolist() == [22, 44]  # (1 * 1 + 3 * 2 + 5 * 3) * x[i]
 
 
 @pytest.mark.parametrize(

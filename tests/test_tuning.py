@@ -33,6 +33,7 @@ from tensaurus.codegen.stage import extent, staged
 from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
 from tensaurus.ops import TensorType
+from tensaurus.tuning.access import conditional
 from tensaurus.tuning.blocks import blocks as register_blocks
 from tensaurus.tuning.core import Core, Shape, share
 from tensaurus.tuning.runner import Runner
@@ -140,6 +141,9 @@ def test_the_most_promising_blocks_of_registers(text: str) -> None:
         assert sorted(block.order) == list(range(len(stage.reduced)))
         assert all(0 < n <= sizes[k] for k, n in (*block.block, *block.tile))
         assert block.parallel <= sum(n < sizes[k] for k, n in block.tile)
+        # stores apart, of several rows, in one straight line with all sums would compile for seconds
+        rows = any(block.vector < k < last for k, _ in block.block)
+        assert not rows or conditional(stage) or block.unrolled < len(stage.reduced)
 
 
 def test_a_schedule_is_found_once(tuner: Tuner) -> None:

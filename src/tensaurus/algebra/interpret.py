@@ -48,7 +48,7 @@ from tensaurus.algebra.size import (
 )
 from tensaurus.algebra.typing import dtype_of, literal_dtype
 from tensaurus.algebra.views import addressed
-from tensaurus.algebra.walk import operands, replace_axes, sizes
+from tensaurus.algebra.walk import looked, operands, replace_axes, sizes
 
 Values: TypeAlias = Mapping[Tensor, Array]
 
@@ -277,8 +277,8 @@ class Evaluation:
     def branch(self, size: Size, then: Body, other: Body) -> Labelled:
         inside = [a for a in open_atoms(size) if isinstance(a, Axis)]
         found = coefficients(size, inside)
-        looked = any(isinstance(a, Looked) for a in open_atoms(size))
-        if found is not None and len(found[0]) == 1 and not looked:
+        read = any(isinstance(a, Looked) for a in open_atoms(size))
+        if found is not None and len(found[0]) == 1 and not read:
             ((a, slope),) = found[0].items()
             assert isinstance(slope, int) and isinstance(found[1], int)
             extent = length(a)
@@ -323,7 +323,7 @@ class Evaluation:
         if monoid == "sum":
             parts = operands(body, "mul")
             return self.in_phases(parts, axes) or self.contracted(parts, axes)
-        if (found := self.in_pieces(monoid, axes, [body], body)) is not None:
+        if (found := self.in_pieces(Reduce(monoid, axes, body), [body])) is not None:
             return found
         item = self.body(body)
         if item.data.dtype.kind != "i" or monoid == "prod":
@@ -335,7 +335,7 @@ class Evaluation:
         """The sum of the product of the parts."""
         parts = [factor for part in parts for factor in self.unguarded(part)]
         product = reduce(lambda a, b: Call("mul", (a, b)), parts)
-        if (found := self.in_pieces("sum", axes, parts, product)) is not None:
+        if (found := self.in_pieces(Reduce("sum", axes, product), parts)) is not None:
             return found
         factors = [self.body(f) for f in parts]
         if any(self.field.elements(f.data) for f in factors):
@@ -344,14 +344,11 @@ class Evaluation:
             factors = [self.lifted(f) if w else f for w, f in zip(whole, factors, strict=True)]
         return contract(self.field, factors, axes)
 
-    def in_pieces(
-        self, monoid: str, axes: tuple[Axis, ...], parts: Sequence[Body], body: Body
-    ) -> Labelled | None:
-        """The reduction for some results after others; None where there is room for the terms of all."""
-        if (found := pieces(parts, axes)) is None:
+    def in_pieces(self, whole: Reduce, parts: Sequence[Body]) -> Labelled | None:
+        """A reduction of the parts' product for some results after others; None where all have room."""
+        if (found := pieces(parts, whole.axes)) is None:
             return None
         cut, ranges = found
-        whole = Reduce(monoid, axes, body)
         return self.joined(cut, [(start, stop, whole) for start, stop in ranges])
 
     def in_phases(self, parts: Sequence[Body], axes: tuple[Axis, ...]) -> Labelled | None:
@@ -369,11 +366,13 @@ class Evaluation:
     def unguarded(self, part: Body) -> Sequence[Body]:
         """What is zero but where a guard holds, as factors: 1 where it holds, and what is guarded.
 
-        The part alone where zero times what is guarded might be no zero.
+        The part alone where zero times what is guarded might be no zero, and where an index that is read may
+        be beyond the edge but where the guard holds.
         """
         if self.field.kind != "O" and isinstance(part, Select) and part.other == Const(0):
             factors = [edged(factor) for factor in operands(part.then, "mul")]
-            if all(map(self.finite, factors)):
+            indices = [index for factor in factors for index in sizes(factor)]
+            if not any(map(looked, indices)) and all(map(self.finite, factors)):
                 return (Select(part.guard, Const(1), part.other), *factors)
         return (part,)
 

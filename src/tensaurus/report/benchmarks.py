@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from math import exp, log
 
 from tensaurus.report.bench import LARGE, remark
@@ -60,18 +60,16 @@ _READING = (
 
 def _settings(records: Sequence[Record]) -> str:
     """Machine, versions, commits and dates; each combination that occurs, with the peaks of all its runs."""
-    seen: dict[tuple[object, ...], list[Setting]] = {}
-    for s in dict.fromkeys(map(_setting, records)):
-        key = s.processor, s.cores, s.threads, s.instructions, s.versions, s.commit, s.date
-        seen.setdefault(key, []).append(s)
+    runs: dict[Setting, list[Setting]] = {}
+    for run in dict.fromkeys(map(_setting, records)):
+        runs.setdefault(replace(run, peak_gflops=0, peak_cache_gbs=0, peak_memory_gbs=0), []).append(run)
     return "\n".join(
         f"- {s.processor}; {s.cores} cores, {s.threads} threads. "
-        f"Peaks: {_range(each.peak_gflops for each in alike)} GFLOP/s ({s.instructions}), copying "
-        f"{_range(each.peak_cache_gbs for each in alike)} GB/s from cache and "
-        f"{_range(each.peak_memory_gbs for each in alike)} GB/s from memory. {s.versions}. "
+        f"Peaks: {_range(run.peak_gflops for run in alike)} GFLOP/s ({s.instructions}), copying "
+        f"{_range(run.peak_cache_gbs for run in alike)} GB/s from cache and "
+        f"{_range(run.peak_memory_gbs for run in alike)} GB/s from memory. {s.versions}. "
         f"Commit {s.commit}, {s.date}."
-        for alike in seen.values()
-        for s in alike[:1]
+        for s, alike in runs.items()
     )
 
 

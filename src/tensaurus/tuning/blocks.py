@@ -168,10 +168,10 @@ class _Reduction:
         self, registers: _Registers, tiles: Sequence[tuple[int, int]], whole: Sequence[tuple[int, int]]
     ) -> Block:
         """One of them: some axes in tiles, and those after them as a whole."""
-        threads, width = self.core.threads, registers.vectors * self.lanes
+        threads = self.core.threads
         shared: tuple[tuple[int, int], ...] = ()
         if threads > 1 and prod(-(-self.sizes[k] // n) for k, n in tiles) < 2 * threads:
-            shared = self.shared(registers, width, {k for k, _ in tiles})
+            shared = self.shared(registers, {k for k, _ in tiles})
         tile = (*shared, *(t for t in (*tiles, *whole) if t[0] not in dict(shared)))
         loops = [-(-self.sizes[k] // n) for k, n in tile if n < self.sizes[k]]
         parallel = max(1, parallel_loops(loops, threads)) if threads > 1 and loops else 0
@@ -186,15 +186,14 @@ class _Reduction:
             parallel=parallel,
         )
 
-    def shared(
-        self, registers: _Registers, width: int, taken: Container[int]
-    ) -> tuple[tuple[int, int], ...]:
+    def shared(self, registers: _Registers, taken: Container[int]) -> tuple[tuple[int, int], ...]:
         """An axis in as many tiles as there are threads."""
         threads, place, blocked = self.core.threads, registers.place, dict(registers.block)
         for k, size in enumerate(self.sizes):
             step = blocked.get(k, 1)
             if k != place and k not in taken and size >= 2 * threads * step:
                 return ((k, -(-size // (threads * step)) * step),)
+        width = registers.vectors * self.lanes
         if place not in taken and self.sizes[place] >= 2 * threads * width:
             return ((place, -(-self.sizes[place] // (threads * width)) * width),)
         return ()
