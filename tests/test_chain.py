@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tensaurus.algebra.expr import Scope, Tensor, axis, call, compute, total
 from tensaurus.algebra.field import Reals
@@ -16,11 +19,14 @@ from tensaurus.bilinear import best
 from tensaurus.bilinear.convolution import Convolution, fast
 from tensaurus.bilinear.tiling import Window
 from tensaurus.codegen.chain import chain, combined
+from tensaurus.codegen.combination import Sum, shared
 from tensaurus.codegen.compile import compiled, operands, tensors
+from tensaurus.codegen.pack import packed_type, packing
 from tensaurus.codegen.pipeline import prepared
 from tensaurus.codegen.sketch import Pack, Transform, loops, packs, parse, show
-from tensaurus.codegen.stage import Stage, staged
+from tensaurus.codegen.stage import Stage, extent, staged
 from tensaurus.codegen.turn import radix, shuffled, turnable
+from tensaurus.codegen.widen import widened
 from tensaurus.fuse.stage import merged
 from tensaurus.ops import TensorType
 from tensaurus.tuning.core import Core, share
@@ -37,6 +43,10 @@ CASES = {
     "batch": (3, 8, 16, [(6, 3, 1, 1, 1), (5, 3, 1, 0, 2)], (2, 4)),
     "one tile": (1, 8, 8, [(3, 3, 1, 1, 1), (3, 3, 1, 1, 1)], (4, 4)),
     "odd tiles": (1, 8, 24, [(11, 3, 1, 1, 1), (17, 3, 1, 1, 1)], (3, 5)),
+    "filled blocks": (2, 8, 40, [(9, 3, 1, 1, 1), (14, 3, 1, 1, 1)], (4, 4)),
+    "filled blocks of many": (1, 8, 100, [(6, 3, 1, 1, 1), (8, 3, 1, 1, 1)], (2, 2)),
+    "fewer than a vector": (1, 8, 12, [(9, 3, 1, 1, 1), (14, 3, 1, 1, 1)], (4, 2)),
+    "filled blocks of phases": (1, 8, 20, [(11, 3, 2, 1, 1), (14, 3, 2, 1, 0)], (2, 2)),
     "stride": (1, 8, 16, [(11, 3, 2, 1, 1), (14, 3, 2, 1, 0)], (2, 2)),
     "unlike strides": (2, 8, 16, [(7, 3, 1, 1, 1), (14, 5, 2, 2, 2)], (2, 4)),
     "direct rows": (1, 16, 16, [(7, 3, 1, 1, 1), (9, 3, 1, 1, 1)], (None, 4)),
@@ -140,7 +150,7 @@ def test_what_is_no_chain() -> None:
     stages, _ = prepared(scope, tensors(types))
     assert chain(stages) is None  # nothing is packed: no vector of weights lies side by side
     types, own, _ = operands(scope, types, (Pack("x1", 2, 16),))
-    assert chain(prepared(own, tensors(types))[0]) is not None
+    assert chain(prepared(own, tensors(types), (Pack("x1", 2, 16),))[0]) is not None
 
 
 def test_no_schedules_where_weights_are_no_constants() -> None:
@@ -192,3 +202,78 @@ def test_packs_and_loops_of_a_transform() -> None:
     assert packs(schedule) == (Pack("x1", 2, 32),)
     assert loops(schedule) == (Transform(16, 2, (1, 7), (7, 14), 16, 4, 1),)
     assert parse("transform(v=8x1, u=, t=, c=8, k=4, p=0)") == (Transform(8, 1, (), (), 8),)
+
+
+def _value(item: int | Sum, columns: list[Fraction]) -> Fraction:
+    return columns[item] if isinstance(item, int) else sum(c * _value(x, columns) for c, x in item.terms)
+
+
+def _operations(sums: list[Sum]) -> int:
+    """Multiply-adds, of what occurs several times once."""
+    found: set[Sum] = set()
+    waiting: list[int | Sum] = [*sums]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, Sum) and item not in found:
+            found.add(item)
+            waiting += [x for _, x in item.terms]
+    return sum(len(item.terms) - 1 for item in found if item.terms)
+
+
+NUMBERS = st.sampled_from([0, 0, 1, -1, 2, -2, Fraction(2, 3), Fraction(-2, 3)])
+
+
+TABLES = st.integers(1, 5).flatmap(
+    lambda n: st.lists(st.lists(NUMBERS, min_size=n, max_size=n), min_size=1, max_size=6)
+)
+
+
+@given(TABLES)
+def test_shared_sums_are_the_rows(table: list[list[Fraction | int]]) -> None:
+    columns = [Fraction(7**k + 1, 3 + k) for k in range(len(table[0]))]
+    sums = shared(len(table), [v for row in table for v in row])
+    wanted = [sum(v * x for v, x in zip(row, columns, strict=True)) for row in table]
+    assert [_value(each, columns) for each in sums] == wanted
+    plain = {tuple(row) for row in table}
+    assert _operations(sums) <= sum(max(sum(v != 0 for v in row) - 1, 0) for row in plain) + len(plain)
+
+
+@pytest.mark.parametrize(("outputs", "taps"), [(2, 3), (4, 3), (6, 3), (4, 5), (2, 7)])
+def test_pairs_of_points_are_shared(outputs: int, taps: int) -> None:
+    """Fewer operations than rows without zeros have, before and after."""
+    algorithm = best(outputs, taps)
+    for matrix in (algorithm.data, algorithm.output):
+        values = [v for row in matrix for v in row]
+        plain = sum(max(sum(v != 0 for v in row) - 1, 0) for row in matrix)
+        assert _operations(shared(len(matrix), values)) <= plain
+        if len(matrix) > 2 and outputs + taps > 5:
+            assert _operations(shared(len(matrix), values)) < plain
+
+
+def test_axes_reach_to_the_end_of_blocks_where_nothing_else_is_read() -> None:
+    x, w, b = Tensor("x0", (4, 8)), Tensor("x1", (20, 8)), Tensor("x2", (20,))
+    pack = Pack("x1", 0, 16)
+
+    def widths(scope: Scope) -> list[int]:
+        types = [TensorType(t.dtype, t.shape) for t in (x, w, b)]
+        _, own, _ = operands(scope, types, (pack,))
+        stages = widened(staged(own), (pack,))
+        return [extent(a) for stage in stages for a in stage.axes if extent(a) > 8]
+
+    product = compute((4, 20), lambda i, f: total((8,), lambda c: x[i, c] * w[f, c]))
+    assert widths(compute((4, 20), lambda i, f: product[i, f] + b[f])) == [32, 20]
+    biased = compute((4, 20), lambda i, f: total((8,), lambda c: x[i, c] * w[f, c] * b[f]))
+    assert widths(compute((4, 20), lambda i, f: call("exp", biased[i, f]))) == [20, 20]
+    assert widths(product) == [20]  # the output itself has no more
+    ends = compute((4, 20), lambda i, f: total((8,), lambda c: x[i, c] * w[f, c] * b.padded()[f + 1]))
+    assert widths(compute((4, 20), lambda i, f: call("exp", ends[i, f]))) == [32, 20]
+
+
+def test_a_pack_that_does_not_divide_is_filled_with_zeros() -> None:
+    kind = TensorType("float32", (5, 3))
+    values = np.arange(15, dtype=np.float32).reshape(5, 3)
+    assert packed_type(kind, Pack("x0", 0, 4)).shape == (2, 3, 4)
+    scope = packing(kind, Pack("x0", 0, 4))
+    got = interpret(scope, dict.fromkeys(tensors_of(scope), values), Reals())
+    padded = np.concatenate([values, np.zeros((3, 3))]).reshape(2, 4, 3).swapaxes(1, 2)
+    assert np.array_equal(got, padded)

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, TypeGuard
 
-from tensaurus.algebra.expr import Body, Call, Const, Read, Select, Table, Tensor, axis
+from tensaurus.algebra.expr import Body, Call, Read, Table, Tensor, axis
 from tensaurus.algebra.size import Atom, Axis, Floor, Size, atoms, floordiv, mod, polynomial
 from tensaurus.algebra.walk import bodies, reads, replace_axes, sizes
 from tensaurus.codegen.copy import slopes
 from tensaurus.codegen.stage import Stage, axes_in, extent, free_axes
 
-__all__ = ["Chain", "Combination", "Tile", "chain", "combined", "written_out"]
+__all__ = ["Chain", "Combination", "Tile", "chain", "combined"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Chain:
     moving    what it reads of the combinations before
     weights   what it reads of an input, which no tile moves
     results   the places of the axes that the weights alone have; `lane` is that of their last dimension
+    along     the axis of the output that goes over them, block by block or over those of one block
     points    those that both have
     tiles     those that the combinations before alone have, in their order
     phases    those of them that say which of the interleaved parts of one tile
@@ -65,6 +66,7 @@ class Chain:
     output: Stage
     results: tuple[int, ...]
     lane: int
+    along: Axis
     points: tuple[int, ...]
     tiles: tuple[Tile, ...]
     phases: tuple[int, ...]
@@ -182,7 +184,8 @@ def _of(
     moved = [k for k in range(len(axes)) if k not in (*results, *points)]
     phases = tuple(k for k in moved if _remains(read.indices[k], axes[k], output))
     tiles = [_tile(k, read, products, output, after) for k in moved if k not in phases]
-    if None in tiles or not output.axes:
+    along = _along(read, output, products, results, lane)
+    if None in tiles or along is None:
         return None
     return Chain(
         tuple(before),
@@ -193,6 +196,7 @@ def _of(
         output,
         results,
         lane,
+        along,
         points,
         tuple(tile for tile in tiles if tile),
         phases,
@@ -200,6 +204,15 @@ def _of(
         dimension,
         read,
     )
+
+
+def _along(
+    read: Read, output: Stage, products: Stage, results: Sequence[int], lane: int
+) -> Axis | None:
+    """The output's axis that is read by results of one block, or by blocks of them."""
+    own, width = read.indices[lane], extent(products.axes[lane])
+    wholes = [own, *(read.indices[k] * width + own for k in results if k != lane)]
+    return next((a for whole in wholes for a in output.axes if whole == polynomial(a)), None)
 
 
 def _remains(index: Size, own: Axis, output: Stage) -> bool:
@@ -243,31 +256,3 @@ def _channel(first: Combination, moving: Read, products: Stage) -> tuple[Axis, i
         ):
             found.append((own[0], place))
     return max(found, key=lambda pair: extent(pair[0]), default=None)
-
-
-def written_out(combination: Combination) -> Stage:
-    """The combination without its table: for each place of its axis the terms that are not zero."""
-    stage, table = combination.stage, combination.table
-    (a,) = stage.reduced
-    own = polynomial(stage.axes[combination.place])
-    rows, columns = table.shape
-    terms = [replace_axes(combination.body, {a: k}) for k in range(columns)]
-    sums = [_sum(table.values[p * columns : (p + 1) * columns], terms) for p in range(rows)]
-    body = sums[-1]
-    for p in reversed(range(rows - 1)):
-        body = Select((p - own,), sums[p], body)
-    return Stage(stage.tensor, stage.axes, body)
-
-
-def _sum(row: Sequence[object], terms: Sequence[Body]) -> Body:
-    found: Body | None = None
-    for coefficient, term in zip(row, terms, strict=True):
-        if coefficient == 0:
-            continue
-        if found is None:
-            found = term if coefficient == 1 else Call("mul", (Const(coefficient), term))  # type: ignore[arg-type]
-        elif coefficient in (1, -1):
-            found = Call("add" if coefficient == 1 else "sub", (found, term))
-        else:
-            found = Call("add", (found, Call("mul", (Const(coefficient), term))))  # type: ignore[arg-type]
-    return Const(0) if found is None else found

@@ -70,7 +70,7 @@ class _Loops:
         out = self.func(stage)
         loops = Loops(out, self.variables(stage), [extent(a) for a in stage.axes])
         places = {a: k for k, a in enumerate(stage.axes)}
-        f = next(k for k, a in enumerate(stage.axes) if a is self.axis(chain.lane))
+        f = places[chain.along]
         last = len(stage.axes) - 1
         blocks: list[Any] = []
         tiles: list[Any] = []
@@ -84,11 +84,16 @@ class _Loops:
                 within = loops.split(place, tile.size, GUARDED)
                 tiles += [] if within is None else [within]
         tiles += [] if (outer := loops.split(last, row, MASKED)) is None else [outer]
-        some = loops.split(f, sketch.lanes)
+        some_blocks = loops.split(f, sketch.lanes * sketch.vectors, GUARDED)
+        some = loops.split(f, sketch.lanes, GUARDED)
         # a loop of one step, where everything that is turned is computed
         turn = some if some is not None else self.single(loops, f)
-        of = [self.axis(k) for k in chain.results if k != chain.lane]
-        results = loops.axes[places[of[-1]]] if of else self.single(loops, f)
+        of = [a for k in chain.results for a in stage.axes if chain.read.indices[k] == polynomial(a)]
+        of = [a for a in of if a is not chain.along]
+        if some_blocks is not None:
+            results = some_blocks
+        else:
+            results = loops.axes[places[of[-1]]] if of else self.single(loops, f)
         inner = [loops.axes[k] for k in range(last) if k != f and stage.axes[k] not in of]
         order = [loops.axes[last], loops.axes[f], *reversed(inner), turn, *reversed(tiles), results]
         out.reorder(*order, *reversed(blocks))
@@ -111,10 +116,6 @@ class _Loops:
         loops.func.split(loops.axes[place], outer, inner, loops.sizes[place], hl.TailStrategy.RoundUp)
         loops.axes[place] = inner
         return outer
-
-    def axis(self, place: int) -> Any:
-        """The output's axis that is the one at this place of the products."""
-        return next(a for a in self.chain.output.axes if self.chain.read.indices[place] == polynomial(a))
 
     def finished(self, turn: Any, line: Any) -> None:
         """What is computed of the products for a row of tiles."""
@@ -228,10 +229,11 @@ class _Loops:
             for variable in points:
                 inner.unroll(variable)
         for padded, *turned in self.made.copies:
-            copy(padded, self.lowered, self.sketch.lanes, Around(func, block))
             whole = self.func(turned[-1])
             own = self.variables(turned[-1])
             whole.compute_at(func, block).reorder(*reversed(own))
+            # a row at a time: what is filled and copied is read from the first cache
+            copy(padded, self.lowered, self.sketch.lanes, Around(whole, own[-3]))
             for stage in turned[:-1]:
                 self.func(stage).compute_at(whole, own[-2]).store_in(STACK)
             self.shuffled(turned[0], turned[1:], self.sketch.lanes)

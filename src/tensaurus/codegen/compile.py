@@ -21,7 +21,7 @@ from tensaurus.codegen.pack import packed, packed_type
 from tensaurus.codegen.pack import packing as packing_scope
 from tensaurus.codegen.pipeline import prepared, scheduled
 from tensaurus.codegen.processor import NATIVE
-from tensaurus.codegen.sketch import Schedule, bands, loops, packs
+from tensaurus.codegen.sketch import Schedule, loops, packs, prefix
 from tensaurus.codegen.sketch import show as show_schedule
 from tensaurus.ops import TensorType
 from tensaurus.scratch import temporary
@@ -66,7 +66,7 @@ def compiled(
     name = f"eop_{sha256(text.encode()).hexdigest()[:16]}"
     with temporary() as folder, refusals():
         types, own, packing = operands(scope, inputs, schedule)
-        stages, plain = prepared(own, tensors(types), bands(schedule))
+        stages, plain = prepared(own, tensors(types), prefix(schedule))
         lowered, func = scheduled(stages, plain, loops(schedule))
         path = folder / "kernel.o"
         # without metadata, where Halide writes names that depend on what was compiled before
@@ -101,7 +101,7 @@ def jit(
     """
     with refusals():
         types, own, packing = operands(scope, inputs, schedule)
-        stages, plain = prepared(own, tensors(types), bands(schedule))
+        stages, plain = prepared(own, tensors(types), prefix(schedule))
         lowered, func = scheduled(stages, plain, loops(schedule))
         call = func.compile_to_callable(lowered.inputs, _target(cpu, () if checks else PLAIN))
     shape = stages[-1].tensor.shape

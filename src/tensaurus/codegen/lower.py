@@ -98,6 +98,8 @@ def _define(stage: Stage, lowered: Lowered, order: Sequence[int]) -> None:
         else:
             sums[place] = expression(COMBINE[stage.monoid], [sums[place], value], dtype)
         func[place] = sums[place]
+    elif stage.linear:
+        func[place] = Terms(lowered).linear(stage.body, dtype)
     elif not _filled(stage, func, lowered):
         func[place] = Terms(lowered).body(stage.body, dtype)
     lowered.funcs[name] = lowered.sources[name] = func
@@ -202,6 +204,19 @@ class Terms:
                 return self.summand(a, dtype) * self.summand(b, dtype)
             case Select(guard, then, Const(0)):
                 return hl.select(self.guard(guard), self.summand(then, dtype), constant(0, dtype))
+        return self.body(body, dtype)
+
+    def linear(self, body: Body, dtype: str) -> hl.Expr:
+        """A sum of products that is written out, by Halide's own, as what a reduction adds up."""
+        match body:
+            case Call("add", (a, b)):
+                return self.linear(a, dtype) + self.linear(b, dtype)
+            case Call("sub", (a, b)):
+                return self.linear(a, dtype) - self.linear(b, dtype)
+            case Call("mul", (Const() as a, b)):
+                return self.body(a, dtype) * self.linear(b, dtype)
+            case Select(guard, then, other):
+                return hl.select(self.guard(guard), self.linear(then, dtype), self.linear(other, dtype))
         return self.body(body, dtype)
 
     def call(self, fn: str, args: Sequence[Body], dtype: str) -> hl.Expr:

@@ -2,7 +2,8 @@
 
     w[i, r]   ->   p[i // 16, r, i % 16]
 
-A packed scope reads such tensors in the place of its own; packing is a scope, too, and is computed once.
+Where blocks do not divide them, zeros fill the last one.  A packed scope reads such tensors in the place of
+its own; packing is a scope, too, and is computed once.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ def packed_type(kind: TensorType, pack: Pack) -> TensorType:
 
 
 def _shape(shape: Sequence[Size], pack: Pack) -> tuple[Size, ...]:
-    blocks = floordiv(shape[pack.dimension], pack.width)
+    blocks = floordiv(shape[pack.dimension] + (pack.width - 1), pack.width)
     return (*shape[: pack.dimension], blocks, *shape[pack.dimension + 1 :], pack.width)
 
 
 def packing(kind: TensorType, pack: Pack) -> Scope:
     """The packed tensor of x0."""
-    x = Tensor("x0", kind.shape, kind.dtype)
+    x: Any = Tensor("x0", kind.shape, kind.dtype)
+    if mod(kind.shape[pack.dimension], pack.width) != 0:
+        x = x.padded()
 
     def element(*place: Any) -> Any:
         *outer, lane = place
@@ -45,12 +48,12 @@ def packing(kind: TensorType, pack: Pack) -> Scope:
 def packed(scope: Scope, inputs: Mapping[str, Tensor], packs: Sequence[Pack]) -> Scope:
     """The scope over packed tensors.
 
-    Raises ValueError where a pack is of no input, or of a dimension that it does not divide.
+    Raises ValueError where a pack is of no input, or of no dimension of one.
     """
     sources: dict[Tensor, Source] = {}
     for pack in packs:
         x = inputs.get(pack.tensor)
-        if x is None or pack.dimension >= x.rank or mod(x.shape[pack.dimension], pack.width) != 0:
+        if x is None or pack.dimension >= x.rank:
             raise ValueError(f"{pack.text} of {x}")
         whole = Tensor(x.name, _shape(x.shape, pack), x.dtype)
         sources[x] = _unpacked(x, whole, pack)

@@ -22,18 +22,19 @@ from tensaurus.codegen.nest import Nest, nests, rows
 from tensaurus.codegen.partial import Partial, partial
 from tensaurus.codegen.phase import phased
 from tensaurus.codegen.schedule import NOTHING, Around, block, flat, row
-from tensaurus.codegen.sketch import Band, Block, Flat, Row, Sketch, Transform
+from tensaurus.codegen.sketch import Block, Flat, Prefix, Row, Sketch, Transform, bands, packs
 from tensaurus.codegen.stage import Stage, extent, free_axes, staged
 from tensaurus.codegen.transform import transformed
+from tensaurus.codegen.widen import widened
 
 __all__ = ["prepared", "scheduled"]
 
 
 def prepared(
-    scope: Scope, inputs: Sequence[Tensor], bands: Iterable[Band] = ()
+    scope: Scope, inputs: Sequence[Tensor], changes: Sequence[Prefix] = ()
 ) -> tuple[tuple[Stage, ...], tuple[Tensor, ...]]:
-    """The stages of a scope as schedules speak of them, and the inputs as these read them: without gaps, so
-    that only the number of elements is that of the tensors.
+    """The stages of a scope, some of whose inputs are packed, as schedules speak of them, and the inputs as
+    these read them: without gaps, so that only the number of elements is that of the tensors.
 
     Raises ValueError for bands of another scope, and Unlowered for element types that kernels lack, and for
     sizes that are no numbers, or too large.
@@ -43,8 +44,8 @@ def prepared(
         raise Unlowered(f"sizes that are no numbers: {', '.join(map(str, symbols))}")
     _storable(inputs)
     plain = [Tensor(x.name, tuple(n for n in x.shape if n != 1), x.dtype) for x in inputs]
-    stages = phased(staged(scope))
-    for band in bands:
+    stages = phased(widened(staged(scope), packs(changes)))
+    for band in bands(changes):
         stages = banded(stages, band)
     stages, read = merged(stages, plain)
     _storable([stage.tensor for stage in stages])

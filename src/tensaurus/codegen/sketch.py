@@ -13,6 +13,7 @@ Axes are places in the output of a nest or in the axes that its reduction reduce
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -164,12 +165,12 @@ def prefix(schedule: Schedule) -> tuple[Prefix, ...]:
     return tuple(part for part in schedule if isinstance(part, Pack | Band))
 
 
-def bands(schedule: Schedule) -> tuple[Band, ...]:
+def bands(schedule: Iterable[Prefix | Sketch]) -> tuple[Band, ...]:
     """What is blocked."""
     return tuple(part for part in schedule if isinstance(part, Band))
 
 
-def packs(schedule: Schedule) -> tuple[Pack, ...]:
+def packs(schedule: Iterable[Prefix | Sketch]) -> tuple[Pack, ...]:
     """What is packed ahead of time."""
     return tuple(part for part in schedule if isinstance(part, Pack))
 

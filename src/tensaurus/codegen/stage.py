@@ -56,6 +56,8 @@ COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}  # what a re
 class Stage:
     """tensor[axes] = body, or its reduction over the axes `reduced`; the body has neither scopes nor
     reductions.
+
+    `linear`: it is a sum of products that is written out, and rounds as a reduction does.
     """
 
     tensor: Tensor
@@ -63,6 +65,7 @@ class Stage:
     body: Body
     reduced: tuple[Axis, ...] = ()
     monoid: str = ""
+    linear: bool = False
 
     @property
     def points(self) -> int:

@@ -15,7 +15,8 @@ from typing import Any
 from tensaurus.algebra.expr import Body, Const, Read, Tensor, axis
 from tensaurus.algebra.size import Axis, Size, floordiv, mod, polynomial
 from tensaurus.algebra.walk import reads, rebuilt, replace_axes
-from tensaurus.codegen.chain import Chain, Combination, written_out
+from tensaurus.codegen.chain import Chain, Combination
+from tensaurus.codegen.combination import written_out
 from tensaurus.codegen.copy import replaced, span
 from tensaurus.codegen.stage import Stage, axes_in, extent, free_axes
 from tensaurus.codegen.turn import shuffled, turnable
@@ -139,7 +140,8 @@ class _Transforming:
             source = before[-1].tensor
             body = _mapped(body, source.name, lambda indices: Read(source, self.deeply(indices)))
         axes = self.ordered(stage.axes, block, lane)
-        return Stage(replace(stage.tensor, shape=tuple(a.extent for a in axes)), axes, body)
+        tensor = replace(stage.tensor, shape=tuple(a.extent for a in axes))
+        return replace(stage, tensor=tensor, axes=axes, body=body)
 
     def deeply(self, indices: Sequence[Size]) -> tuple[Size, ...]:
         c = indices[self.channel]
@@ -182,23 +184,29 @@ class _Transforming:
         """A combination after, results last."""
         body = _mapped(stage.body, source.name, lambda indices: Read(source, order(indices)))
         axes = self.last(stage.axes)
-        return Stage(replace(stage.tensor, shape=tuple(a.extent for a in axes)), axes, body)
+        tensor = replace(stage.tensor, shape=tuple(a.extent for a in axes))
+        return replace(stage, tensor=tensor, axes=axes, body=body)
 
     def turned(self, last: Stage) -> tuple[tuple[Stage, ...], Stage]:
         """The combinations' result along the output's last axis, and the output that reads it."""
         chain, output, lanes, row = self.chain, self.chain.output, self.lanes, self.row
-        f = next((a for a in output.axes if chain.read.indices[chain.lane] == polynomial(a)), None)
-        x = output.axes[-1]
-        if f is None or f is x or x not in free_axes(chain.read):
+        f, x = chain.along, output.axes[-1]
+        if f is x or x not in free_axes(chain.read):
             raise ValueError("an output whose last axis is not one of tiles")
         others = [a for a in output.axes[:-1] if a in free_axes(chain.read) and a is not f]
         fresh = {a: axis(a.extent) for a in others}
-        block, part, element = axis(extent(f) // lanes), axis(-(-extent(x) // row)), axis(lanes * row)
+        block, part, element = axis(-(-extent(f) // lanes)), axis(-(-extent(x) // row)), axis(lanes * row)
         values: dict[Any, Any] = {a: polynomial(b) for a, b in fresh.items()}
         inner, outer = (lanes, 1) if turnable(row) else (1, row)  # else it is read by the step of a vector
-        values[f] = polynomial(block) * lanes + mod(floordiv(polynomial(element), outer), lanes)
         values[x] = polynomial(part) * row + mod(floordiv(polynomial(element), inner), row)
-        moved = replace_axes(Read(last.tensor, self.last(chain.read.indices)), values)
+        vectors = extent(chain.products.axes[chain.lane]) // lanes  # of one block of results
+        within = mod(floordiv(polynomial(element), outer), lanes)
+        indices = list(chain.read.indices)
+        for k in chain.results:
+            if f in axes_in(indices[k]):
+                indices[k] = floordiv(polynomial(block), vectors)
+        indices[chain.lane] = mod(polynomial(block), vectors) * lanes + within
+        moved = replace_axes(Read(last.tensor, self.last(indices)), values)
         axes = (*fresh.values(), block, part, element)
         tensor = Tensor(f"{last.tensor.name}_turned", tuple(a.extent for a in axes), last.tensor.dtype)
         stages = shuffled(Stage(tensor, axes, moved), row if turnable(row) else 1)

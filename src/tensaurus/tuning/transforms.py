@@ -42,7 +42,7 @@ def transforms(
             for lanes, vectors in _widths(size, core.lanes(kind.dtype)):
                 pack = Pack(f"x{place}", dimension, lanes * vectors)
                 packed_types, own, _ = operands(scope, types, (pack,))
-                stages, _ = prepared(own, tensors(packed_types))
+                stages, _ = prepared(own, tensors(packed_types), (pack,))
                 found = chain(stages)
                 if found is None or found.weights.source.name != pack.tensor:  # type: ignore[union-attr]
                     continue  # some fit in a group of results, and others do not
@@ -55,12 +55,16 @@ def transforms(
 
 
 def _widths(size: int, lanes: int) -> Iterator[tuple[int, int]]:
-    """Lanes and vectors of blocks that divide so many results."""
-    while lanes >= 4 and size % lanes:
-        lanes //= 2
-    for vectors in VECTORS if lanes >= 4 else ():
-        if size % (lanes * vectors) == 0:
-            yield lanes, vectors
+    """Lanes and vectors of blocks that divide so many results, or reach beyond by less than a vector."""
+    whole, narrow = lanes, lanes
+    while narrow >= 4 and size % narrow:
+        narrow //= 2
+    for vectors in VECTORS:
+        if narrow >= 4 and size % (narrow * vectors) == 0:
+            yield narrow, vectors
+        width = whole * vectors
+        if size % whole and ceil(size / width) * width - size < whole:
+            yield whole, vectors
 
 
 def _tiles(found: Chain) -> list[tuple[int, int]]:

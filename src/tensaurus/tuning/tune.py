@@ -25,7 +25,7 @@ from tensaurus.codegen.chain import combined
 from tensaurus.codegen.compile import features, operands, tensors
 from tensaurus.codegen.nest import Nest, nests
 from tensaurus.codegen.pipeline import prepared
-from tensaurus.codegen.sketch import Block, Pack, Prefix, Schedule, Sketch, bands, loops, parse, prefix, show
+from tensaurus.codegen.sketch import Block, Pack, Prefix, Schedule, Sketch, loops, parse, prefix, show
 from tensaurus.codegen.stage import extent, staged
 from tensaurus.cost.database import Database, Measurement
 from tensaurus.cost.demand import number_of
@@ -114,7 +114,7 @@ class Tuner:
         changes += [(band,) for band in bands_of(scope)]
         for packed in changes:
             packed_types, own, _ = operands(scope, types, packed)
-            stages, _ = prepared(own, tensors(packed_types), bands(packed))
+            stages, _ = prepared(own, tensors(packed_types), packed)
             shapes = [
                 Shape(tuple(extent(a) for a in nest.output.axes), (nest.main or nest.output).points)
                 for nest in nests(stages)
