@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensaurus.algebra.expr import Scope, Tensor, axis, call, compute, total
+from tensaurus.algebra.expr import Body, Scope, Tensor, axis, call, compute, total
 from tensaurus.algebra.field import Reals
 from tensaurus.algebra.interpret import interpret
-from tensaurus.algebra.size import polynomial
+from tensaurus.algebra.size import Size, polynomial
 from tensaurus.algebra.walk import tensors as tensors_of
 from tensaurus.bilinear import best
 from tensaurus.bilinear.convolution import Convolution, fast
@@ -126,6 +126,37 @@ def test_what_follows_reads_nothing_beyond_its_arrays(name: str) -> None:
             got = guarded(wanted.shape, np.dtype(np.float32), last)
             bound(given, got)()
             assert np.max(np.abs(got - wanted)) < 1e-4 * np.max(np.abs(wanted))
+
+
+@pytest.mark.parametrize("windows", [CASES["3x3"][3], CASES["1-D"][3], CASES["stride"][3]])
+@pytest.mark.parametrize("after", ["nothing", "max", "add"])
+def test_without_a_bias_and_with_what_follows_it_stays_a_chain(
+    windows: list[tuple[int, ...]], after: str
+) -> None:
+    """The last combination goes over tiles: over the output's own places it is no combination by a table."""
+    made = tuple(_window(*window) for window in windows)
+    of = Convolution(1, 8, 16, 1, made, bias=False)
+    inner = fast(of, [best(2, window.reach) for window in made])
+    more = Tensor("x2", inner.shape)
+
+    def element(*i: Size) -> Body:
+        value = inner[i] + more[i] if after == "add" else inner[i]
+        return value if after == "nothing" else call("max", value, 0)
+
+    scope = merged(compute(inner.shape, element))
+    read = sorted(tensors_of(scope), key=lambda x: x.name)
+    types = [TensorType(x.dtype, x.shape) for x in read]
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(kind.shape).astype(np.float32) for kind in types]
+    lifted = {x: a.astype(np.float64) for x, a in zip(tensors(types), arrays, strict=True)}
+    wanted = interpret(scope, lifted, Reals())
+    fixed = [False, True, *[False] * (len(types) - 2)]
+    pools = [(packed, pool) for packed, pool, _ in transforms(scope, types, fixed, CORES[0])]
+    assert pools
+    for packed, pool in pools[:1]:
+        got = np.full(wanted.shape, np.nan, np.float32)
+        jit(scope, types, (*packed, pool[0]), checks=True)(arrays, got)()
+        assert np.max(np.abs(got - wanted)) < 1e-4 * np.max(np.abs(wanted))
 
 
 def test_a_kernel_of_another_chain_is_refused() -> None:

@@ -10,10 +10,11 @@ elements is read through wherever it is read.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
-from tensaurus.algebra.expr import Body, Read, Reduce, Scope
+from tensaurus.algebra.expr import Body, Read, Reduce, Scope, Table
 from tensaurus.algebra.intern import interned
-from tensaurus.algebra.size import Atom, Size, polynomial, product
+from tensaurus.algebra.size import Atom, Axis, Size, atoms, polynomial, product
 from tensaurus.algebra.typing import dtype_of, literal_dtype
 from tensaurus.algebra.walk import Rewriting, bodies, reads, replace_axes, scopes
 
@@ -76,12 +77,20 @@ class _Merging(Rewriting):
                 return Read(moved.source, moved.indices, read.outside)
             return read
         larger = product(stage.shape) < product(self.reader.shape)
-        # what moves a reduction's elements, and does no more, is the reduction elsewhere
-        moves = isinstance(self.reader.body, Read) and isinstance(body, Reduce)
+        # what moves a reduction's elements, and does no more, is the reduction elsewhere; of a combination by
+        # a table that is one whose rows nobody writes out
+        moves = isinstance(self.reader.body, Read) and isinstance(body, Reduce) and not _looks_up(body, at)
         reduces = not moves and any(isinstance(part, Reduce) for part in bodies(body, nested=False))
         if not only or self.reducing or larger or reduces or read.outside is not None:
             return read
         return replace_axes(body, at)
+
+
+def _looks_up(body: Body, at: Mapping[Atom, Size]) -> bool:
+    """Whether a table would be read by more than an axis there."""
+    indices = [i for read in reads(body) if isinstance(read.source, Table) for i in read.indices]
+    moved = [polynomial(at[a]) for index in indices for a in atoms(index) if a in at]
+    return any(all(size != polynomial(a) for a in atoms(size) if isinstance(a, Axis)) for size in moved)
 
 
 def _permutes(stage: Scope, body: Read) -> bool:
