@@ -15,7 +15,7 @@ import numpy as np
 from halide import HalideError
 from kernel_scopes import Scopes
 
-from tensaurus.algebra.expr import Scope, Tensor, call, compute, fold, total
+from tensaurus.algebra.expr import Scope, Tensor, call, compute, fold, total, where
 from tensaurus.algebra.field import Reals
 from tensaurus.algebra.intern import interned
 from tensaurus.algebra.interpret import interpret
@@ -216,7 +216,22 @@ def of_chain(seed: int, number: int) -> Case:
         return call("max", value, 0) if after in ("max", "both") else value
 
     whole = interned(merged(compute(scope.shape, element)) if after != "nothing" else scope)
+    if rng.random() < 0.3:
+        whole = _after_what_it_reads(whole, of.x, rng)
     return _drawn(f"chain {seed} {number}", whole, (seed, number))
+
+
+def _after_what_it_reads(scope: Scope, x: Tensor, rng: Random) -> Scope:
+    """The scope of an input that is computed: of two, perhaps of another size, side by side or added."""
+    other, halved, beside = Tensor("x4", x.shape), rng.random() < 0.5, rng.random() < 0.3
+    first = rng.randint(1, int(x.shape[1]))  # type: ignore[call-overload]
+
+    def element(n: Any, c: Any, *place: Any) -> Any:
+        there = other[n, c, *(i // 2 if halved else i for i in place)]
+        mixed = call("max", x[n, c, *place] * there, 0)
+        return where(first - 1 - c, x[n, c, *place], there) if beside else mixed
+
+    return interned(merged(replace_tensors(scope, {x: compute(x.shape, element)})))
 
 
 def _drawn(name: str, scope: Scope, seed: tuple[int, int]) -> Case:

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensaurus.algebra.expr import Body, Scope, Tensor, axis, call, compute, total
+from tensaurus.algebra.expr import Body, Scope, Tensor, axis, call, compute, total, where
 from tensaurus.algebra.field import Reals
+from tensaurus.algebra.intern import interned
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.size import Size, polynomial
+from tensaurus.algebra.walk import replace_tensors
 from tensaurus.algebra.walk import tensors as tensors_of
 from tensaurus.bilinear import best
 from tensaurus.bilinear.convolution import Convolution, fast
@@ -154,6 +156,36 @@ def test_without_a_bias_and_with_what_follows_it_stays_a_chain(
     pools = [(packed, pool) for packed, pool, _ in transforms(scope, types, fixed, CORES[0])]
     assert pools
     for packed, pool in pools[:1]:
+        got = np.full(wanted.shape, np.nan, np.float32)
+        jit(scope, types, (*packed, pool[0]), checks=True)(arrays, got)()
+        assert np.max(np.abs(got - wanted)) < 1e-4 * np.max(np.abs(wanted))
+
+
+@pytest.mark.parametrize("name", ["3x3", "odd tiles", "stride", "1-D", "groups"])
+@pytest.mark.parametrize("before", ["a product and a sum", "twice as large", "side by side"])
+def test_what_is_computed_of_its_input_is_computed_where_that_is_copied(name: str, before: str) -> None:
+    inner, types = _kernel(name)
+    x, *others = sorted(tensors_of(inner), key=lambda x: x.name)
+    other = Tensor("x3", x.shape)
+    half = int(x.shape[1]) // 2  # type: ignore[call-overload]
+
+    def element(n: Size, c: Size, *place: Size) -> Body:
+        value = x[n, c, *place]
+        if before == "a product and a sum":
+            return call("max", value * other[n, c, *place] + value, 0)
+        if before == "twice as large":
+            return value + other[n, c, *(i // 2 for i in place)]
+        return where(half - 1 - c, value, other[n, half - 1, *place])
+
+    scope = interned(replace_tensors(inner, {x: compute(x.shape, element)}))
+    types = [*types, TensorType("float32", x.shape)]
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(kind.shape).astype(np.float32) for kind in types]
+    lifted = {x: a.astype(np.float64) for x, a in zip(tensors(types), arrays, strict=True)}
+    wanted = interpret(scope, lifted, Reals())
+    pools = list(transforms(scope, types, [False, True, True, False], CORES[0]))
+    assert pools
+    for packed, pool, _ in pools[:2]:
         got = np.full(wanted.shape, np.nan, np.float32)
         jit(scope, types, (*packed, pool[0]), checks=True)(arrays, got)()
         assert np.max(np.abs(got - wanted)) < 1e-4 * np.max(np.abs(wanted))

@@ -45,6 +45,7 @@ class Tile:
 class Chain:
     """The stages of one output.  Places are those in the axes of `products`, which combinations keep.
 
+    prologue  what the first combination reads and is no input: computed where it is copied
     products  the sum over `channel` and others
     moving    what it reads of the combinations before
     weights   what it reads of an input, which no tile moves
@@ -58,6 +59,7 @@ class Chain:
     read      what the output reads of the combinations after
     """
 
+    prologue: tuple[Stage, ...]
     before: tuple[Combination, ...]
     products: Stage
     moving: Read
@@ -83,18 +85,23 @@ def chain(stages: Sequence[Stage]) -> Chain | None:
         return None
     place, output = stages.index(sums[0]), stages[-1]
     products = _split(sums[0])
-    before = [_combination(stage) for stage in stages[:place]]
+    start = next((k for k, stage in enumerate(stages) if stage.reduced), place)
+    prologue = stages[:start]
+    before = [_combination(stage) for stage in stages[start:place]]
     after = [_combination(stage) for stage in stages[place + 1 : -1]]
     if not before or not after or None in before or None in after:
         return None
-    for own in ((*stages[:place], products), (products, *stages[place + 1 : -1])):
+    made_first = {stage.tensor.name for stage in prologue}
+    if not made_first.issuperset(x.name for x in stages[start].sources if x.name in by_name):
+        return None
+    for own in ((*stages[start:place], products), (products, *stages[place + 1 : -1])):
         for stage, reader in zip(own, own[1:], strict=False):
             if [x.name for x in reader.sources if x.name in by_name] != [stage.tensor.name]:
                 return None
     read = [r for r in reads(output.body) if _name(r) in by_name]
     if len(read) != 1 or _name(read[0]) != stages[-2].tensor.name or read[0].outside is not None:
         return None
-    return _of([c for c in before if c], products, [c for c in after if c], output, read[0])
+    return _of(prologue, [c for c in before if c], products, [c for c in after if c], output, read[0])
 
 
 def combined(stages: Sequence[Stage]) -> bool:
@@ -150,6 +157,7 @@ def _aligned(combination: Combination, source: Tensor) -> bool:
 
 
 def _of(
+    prologue: Sequence[Stage],
     before: Sequence[Combination],
     products: Stage,
     after: Sequence[Combination],
@@ -188,6 +196,7 @@ def _of(
     if None in tiles or along is None:
         return None
     return Chain(
+        tuple(prologue),
         tuple(before),
         products,
         moving,

@@ -16,6 +16,7 @@ from tensaurus.codegen.chain_loops import transform
 from tensaurus.codegen.copy import copied
 from tensaurus.codegen.errors import Unlowered
 from tensaurus.codegen.functions import halide_type
+from tensaurus.codegen.groups import grouped
 from tensaurus.codegen.lower import LARGEST, Lowered, dense, lower
 from tensaurus.codegen.merge import merged
 from tensaurus.codegen.nest import Nest, nests, rows
@@ -28,6 +29,8 @@ from tensaurus.codegen.transform import transformed
 from tensaurus.codegen.widen import widened
 
 __all__ = ["prepared", "scheduled"]
+
+LONG, GROUP = 512, 256  # terms of a sum beyond which it is one of groups, and terms of one of these at most
 
 
 def prepared(
@@ -96,12 +99,20 @@ def _chained(
     return lowered, func
 
 
+def _long(stage: Stage) -> bool:
+    """Whether it adds up so many floats that their order matters."""
+    terms = prod(extent(r) for r in stage.reduced)
+    return terms > LONG and stage.monoid == "sum" and stage.tensor.dtype.startswith("float")
+
+
 class _Scheduling:
     def __init__(self, stages: Sequence[Stage], inputs: Sequence[Tensor], schedule: Sequence[Sketch]):
         self.stages = {stage.tensor.name: stage for stage in stages}
         self.before: dict[str, Sequence[Stage]] = {}  # what was made of a stage's operands
         self.copies: dict[str, list[tuple[Stage, int]]] = {}
         self.partials: dict[str, Partial] = {}
+        self.groups: dict[str, Stage] = {}  # of which a stage is the sum
+        self.orders: dict[str, Sequence[int]] = {}  # of reduced axes, innermost first
         self.nests = nests(stages)
         if len(self.nests) != len(schedule):
             raise ValueError(f"{len(schedule)} sketches for {len(self.nests)} nests")
@@ -112,12 +123,7 @@ class _Scheduling:
         ordered: list[Stage] = []
         for name, stage in self.stages.items():
             ordered += [*self.before.get(name, ()), stage]
-        orders = {
-            nest.main.tensor.name: sketch.order
-            for nest, sketch in zip(self.nests, schedule, strict=True)
-            if nest.main is not None and isinstance(sketch, Block)
-        }
-        self.lowered = lower(ordered, inputs, orders)
+        self.lowered = lower(ordered, inputs, self.orders)
 
     def change(self, nest: Nest, sketch: Sketch) -> None:
         """The stages that a sketch wants beside those that there are."""
@@ -149,7 +155,14 @@ class _Scheduling:
                 for r in reads(main.body)
             ):
                 raise ValueError("a vector that reaches beyond what is no copy")
-            self.before[name], self.copies[name], self.stages[name] = copies, levels, main
+            self.orders[name] = sketch.order
+            before = copies
+            if _long(main) and (parts := grouped(main, sketch.order, GROUP, sketch.unrolled)):
+                self.groups[name], main = parts
+                before = [*copies, parts[0]]
+                for stage in parts:
+                    self.orders[stage.tensor.name] = range(len(stage.reduced))[::-1]
+            self.before[name], self.copies[name], self.stages[name] = before, levels, main
 
     def whole(self) -> tuple[Lowered, Any]:
         output = self.nests[-1].output
@@ -172,7 +185,8 @@ class _Scheduling:
         now = Nest(self.stages[nest.output.tensor.name], main)
         if isinstance(sketch, Block):
             copies = () if main is None else self.copies.get(main.tensor.name, ())
-            return block(now, sketch, self.lowered, copies, rows_, around)
+            groups = None if main is None else self.groups.get(main.tensor.name)
+            return block(now, sketch, self.lowered, copies, groups, rows_, around)
         func = self.lowered.funcs[nest.output.tensor.name]
 
         def inside(found: Sequence[Any], count: int) -> Around:

@@ -109,10 +109,12 @@ def block(
     sketch: Block,
     lowered: Lowered,
     copies: Sequence[tuple[Stage, int]],
+    groups: Stage | None = None,
     rows: int = 0,
     around: Around = NOTHING,
 ) -> Around:
-    """A register block: accumulators in registers inside, tiles outside, copies where they are wanted.
+    """A register block: accumulators in registers inside, tiles outside, copies where they are wanted; those
+    of `groups` inside of the sum of these, where it is one.
 
     Returns the loops over the first `rows` axes that are outside of all others, one of each.
     """
@@ -165,24 +167,15 @@ def block(
         acc.compute_at(out, after[0])
     else:  # one block: where it is read each lane would have accumulators of its own
         around.computes(acc)
-    own = [lowered.variables[a] for a in nest.main.axes]
     acc.store_in(hl.MemoryType.Register if after else hl.MemoryType.Auto)
-    first = own[lane]
-    others = [v for v in reversed(own) if v is not first]
-    if others:
-        acc.reorder_storage(first, *others)
-    blocked = [own[a] for a, _ in sketch.block]
-    unblocked = [v for v in others if all(v is not b for b in blocked)]
-    acc.reorder(first, *blocked, *unblocked)
-    acc.vectorize(first, sketch.lanes, EXACT).unroll(first)
-    update = acc.update()
-    reduced = [lowered.variables[nest.main.reduced[k]] for k in sketch.order]
-    update.reorder(first, *blocked, *reduced, *unblocked).vectorize(first, sketch.lanes, EXACT).unroll(first)
-    for variable in blocked:
-        acc.unroll(variable)
-        update.unroll(variable)
-    for variable in reduced[: sketch.unrolled]:
-        update.unroll(variable)
+    if groups is None:
+        _sums(nest.main, sketch, lowered, sketch.order, sketch.unrolled)
+    else:
+        count = len(nest.main.reduced)
+        within = _sums(nest.main, sketch, lowered, range(count)[::-1], 0)
+        inner = lowered.accumulators[groups.tensor.name]
+        inner.compute_at(acc, within).store_in(hl.MemoryType.Register)
+        _sums(groups, sketch, lowered, range(len(groups.reduced))[::-1], sketch.unrolled, count)
     given = {param.name() for param in lowered.inputs}  # what other nests compute is not there at the root
     for each, level in copies:
         within = level_vars[:level][-1:]
@@ -200,6 +193,33 @@ def block(
         inside[a] = 1
     count = len(untiled) + shared
     return Around(out, level_vars[count - 1], tuple(inside)) if count else NOTHING
+
+
+def _sums(
+    stage: Stage, sketch: Block, lowered: Lowered, order: Sequence[int], unrolled: int, groups: int = 0
+) -> Any:
+    """The loops of accumulators, whose first axes are those of so many groups; the innermost over what is
+    added up."""
+    acc = lowered.accumulators[stage.tensor.name]
+    variables = [lowered.variables[a] for a in stage.axes]
+    own, outer = variables[groups:], variables[:groups]
+    first = own[sketch.vector]
+    others = [*(v for v in reversed(own) if v is not first), *reversed(outer)]
+    if others:
+        acc.reorder_storage(first, *others)
+    blocked = [own[a] for a, _ in sketch.block]
+    unblocked = [v for v in others if all(v is not b for b in blocked)]
+    acc.reorder(first, *blocked, *unblocked)
+    acc.vectorize(first, sketch.lanes, EXACT).unroll(first)
+    update = acc.update()
+    reduced = [lowered.variables[stage.reduced[k]] for k in order]
+    update.reorder(first, *blocked, *reduced, *unblocked).vectorize(first, sketch.lanes, EXACT).unroll(first)
+    for variable in blocked:
+        acc.unroll(variable)
+        update.unroll(variable)
+    for variable in reduced[:unrolled]:
+        update.unroll(variable)
+    return reduced[0]
 
 
 def copy(

@@ -18,6 +18,7 @@ from tensaurus.algebra.walk import reads, rebuilt, replace_axes
 from tensaurus.codegen.chain import Chain, Combination
 from tensaurus.codegen.combination import written_out
 from tensaurus.codegen.copy import replaced, span
+from tensaurus.codegen.groups import grouped
 from tensaurus.codegen.stage import Stage, axes_in, extent, free_axes
 from tensaurus.codegen.turn import shuffled, turnable
 
@@ -30,6 +31,7 @@ __all__ = ["GROUP", "Transformed", "transformed"]
 class Transformed:
     """The stages of a chain, each with the axis of its vectors last.
 
+    prologue  of what is copied, as it is
     copies    of what the first combination reads: padded, then turned, so that its channels are last
     before    (points, blocks of channels, others, channels of one block)
     products  (points, blocks of results, phases, tiles, results of one block); first of groups of channels,
@@ -38,6 +40,7 @@ class Transformed:
     turned    the last of these in the order of the output: the last axis holds rows along the output's last
     """
 
+    prologue: tuple[Stage, ...]
     copies: tuple[tuple[Stage, ...], ...]
     before: tuple[Stage, ...]
     products: tuple[Stage, ...]
@@ -48,7 +51,7 @@ class Transformed:
     @property
     def stages(self) -> tuple[Stage, ...]:
         copies = (stage for copy in self.copies for stage in copy)
-        return (*copies, *self.before, *self.products, *self.after, *self.turned, self.output)
+        return (*self.prologue, *copies, *self.before, *self.products, *self.after, *self.turned, self.output)
 
 
 def transformed(chain: Chain, deep: int, lanes: int, row: int) -> Transformed:
@@ -73,13 +76,15 @@ class _Transforming:
         before: list[Stage] = []
         for combination in (first, *chain.before[1:]):
             before.append(self.deepened(written_out(combination), before))
-        products = _in_groups(self.multiplied(before[-1]), self.deep)
+        whole = self.multiplied(before[-1])
+        products = grouped(whole, range(len(whole.reduced))[::-1], GROUP, 1) or (whole,)
         after: list[Stage] = []
         for combination in chain.after:
             source = after[-1].tensor if after else products[-1].tensor
             after.append(self.widened(written_out(combination), source, self.last if after else self.blocked))
         turned, output = self.turned(after[-1])
-        return Transformed(tuple(copies), tuple(before), products, tuple(after), turned, output)
+        made = tuple(copies), tuple(before), products, tuple(after)
+        return Transformed(chain.prologue, *made, turned, output)
 
     def copied(self, first: Combination) -> tuple[list[tuple[Stage, ...]], Combination]:
         """What the first combination reads by the channel, padded, channels last."""
@@ -221,32 +226,6 @@ class _Transforming:
             ),
         )
         return stages, replace(output, body=replaced(output.body, {chain.read: read}))
-
-
-def _in_groups(stage: Stage, deep: int) -> tuple[Stage, ...]:
-    """Sums over groups of channels, and the sum of these: each rounds less than one sum of all."""
-    *others, block, lane = stage.reduced
-    size = next((n for n in range(max(GROUP // deep, 1), 0, -1) if extent(block) % n == 0), 1)
-    if size == extent(block) and not others:
-        return (stage,)
-    group, within = axis(extent(block) // size, "r"), axis(size, "r")
-    own = tuple(axis(a.extent) for a in stage.axes)
-    outer = tuple(axis(a.extent, "r") for a in others)
-    pairs = zip((*stage.axes, *others), (*own, *outer), strict=True)
-    values: dict[Any, Any] = {a: polynomial(b) for a, b in pairs}
-    values[block] = polynomial(group) * size + polynomial(within)
-    tensor = replace(stage.tensor, name=f"{stage.tensor.name}_groups")
-    kept = (*outer, group, *own)
-    grouped = Stage(
-        replace(tensor, shape=tuple(a.extent for a in kept)),
-        kept,
-        replace_axes(stage.body, values),
-        (within, lane),
-        stage.monoid,
-    )
-    total = (*(axis(a.extent, "r") for a in others), axis(group.extent, "r"))
-    body = Read(grouped.tensor, tuple(map(polynomial, (*total, *stage.axes))))
-    return grouped, Stage(stage.tensor, stage.axes, body, total, stage.monoid)
 
 
 def _mapped(body: Body, name: str, made: Any) -> Body:
