@@ -1,6 +1,6 @@
 """Weights in blocks: what a vector of results needs of them lies side by side.
 
-    w[i, r]   ->   p[i // 16, r, i % 16]
+    w[i, r]   ->   p[i // 16, r, i % 16]            w[r, i]   ->   p[i // 32, r, i % 32]
 
 Where blocks do not divide them, zeros fill the last one.  A packed scope reads such tensors in the place of
 its own; packing is a scope, too, and is computed once.
@@ -26,9 +26,18 @@ def packed_type(kind: TensorType, pack: Pack) -> TensorType:
     return TensorType(kind.dtype, _shape(kind.shape, pack))
 
 
+def _blocked(items: Sequence[Any], pack: Pack, block: Any, lane: Any) -> tuple[Any, ...]:
+    """What stands for each dimension of a packed tensor, by that of the tensor: blocks stand where the
+    dimension did, those of the last before the one before it, so that a block lies in one piece.
+    """
+    others = [item for d, item in enumerate(items) if d != pack.dimension]
+    place = min(pack.dimension, max(len(items) - 2, 0))
+    return (*others[:place], block, *others[place:], lane)
+
+
 def _shape(shape: Sequence[Size], pack: Pack) -> tuple[Size, ...]:
     blocks = floordiv(shape[pack.dimension] + (pack.width - 1), pack.width)
-    return (*shape[: pack.dimension], blocks, *shape[pack.dimension + 1 :], pack.width)
+    return _blocked(shape, pack, blocks, pack.width)
 
 
 def packing(kind: TensorType, pack: Pack) -> Scope:
@@ -36,11 +45,13 @@ def packing(kind: TensorType, pack: Pack) -> Scope:
     x: Any = Tensor("x0", kind.shape, kind.dtype)
     if mod(kind.shape[pack.dimension], pack.width) != 0:
         x = x.padded()
+    rank = len(kind.shape)
+    order = _blocked(range(rank), pack, rank, rank + 1)
 
     def element(*place: Any) -> Any:
-        *outer, lane = place
-        outer[pack.dimension] = outer[pack.dimension] * pack.width + lane
-        return x[tuple(outer)]
+        at = dict(zip(order, place, strict=True))
+        at[pack.dimension] = at[rank] * pack.width + at[rank + 1]
+        return x[tuple(at[d] for d in range(rank))]
 
     return interned(compute(packed_type(kind, pack).shape, element))
 
@@ -63,8 +74,6 @@ def packed(scope: Scope, inputs: Mapping[str, Tensor], packs: Sequence[Pack]) ->
 def _unpacked(x: Tensor, whole: Tensor, pack: Pack) -> Scope:
     def element(*place: Any) -> Any:
         index = place[pack.dimension]
-        outer = list(place)
-        outer[pack.dimension] = floordiv(index, pack.width)
-        return whole[(*outer, mod(index, pack.width))]
+        return whole[_blocked(place, pack, floordiv(index, pack.width), mod(index, pack.width))]
 
     return compute(x.shape, element)

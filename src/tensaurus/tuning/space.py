@@ -22,6 +22,7 @@ from tensaurus.tuning.core import Core
 __all__ = ["bands_of", "packs_of", "sketches"]
 
 BAND = (8, 16, 32)  # rows of a band in a block
+PANELS = (2, 3, 4, 1)  # vectors in a block of a constant whose last dimension is packed
 CHUNKS, CHUNK = (2, 4, 8, 16, 24, 32, 64), 16  # places of what nests have in common, in one turn
 REGISTER_BLOCKS = 160  # of the last nest, that are tried with several chunks
 
@@ -38,9 +39,9 @@ def sketches(stages: Sequence[Stage], core: Core) -> list[list[Sketch]]:
 def packs_of(
     scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool], core: Core
 ) -> list[Pack]:
-    """Constants that a reduction reads by an axis that moves along a dimension before their last.
+    """Constants that a reduction reads by an axis that moves along one of their dimensions.
 
-    Packed, that dimension's blocks are vectors.
+    Packed, that dimension's blocks are vectors, and what a block of registers needs lies in one piece.
     """
     stages = staged(scope)
     found: dict[Pack, None] = {}
@@ -54,8 +55,11 @@ def packs_of(
             wide = [d for d, n in enumerate(sizes) if n != 1]
             for d, form in zip(wide, operand.forms, strict=True):
                 steps = [a for a in form or () if a in stage.axes]
-                if len(form or ()) == len(steps) == 1 and d != wide[-1] and sizes[d] % lanes == 0:
-                    found[Pack(operand.name, d, lanes)] = None
+                if len(form or ()) != 1 or len(steps) != 1 or len(wide) < 2:
+                    continue
+                for width in (lanes * n for n in (PANELS if d == wide[-1] else (1,))):
+                    if sizes[d] % width == 0 and (d != wide[-1] or sizes[d] > width):
+                        found[Pack(operand.name, d, width)] = None
     return list(found)
 
 
