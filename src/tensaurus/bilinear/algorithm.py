@@ -18,7 +18,7 @@ from functools import cached_property, lru_cache
 from math import lcm, sqrt
 from typing import TypeAlias
 
-__all__ = ["Algorithm", "Matrix", "cook_toom", "effort", "refutation"]
+__all__ = ["Algorithm", "Matrix", "cook_toom", "effort", "growth", "interpolation", "refutation"]
 
 Matrix: TypeAlias = tuple[tuple[Fraction, ...], ...]
 
@@ -58,16 +58,12 @@ class Algorithm:
 
         Scaling one matrix and another back changes nothing; of products of algorithms it is the product.
         """
-        sizes = [_square(g) * _square(b) for g, b in zip(self.weights, self.data, strict=True)]
-        worst = max(
-            sum((float(a * a * n) for a, n in zip(row, sizes, strict=True)), 0.0) for row in self.output
-        )
-        return sqrt(worst / self.taps)
+        return growth(self.output, self.weights, self.data)
 
     @cached_property
     def effort(self) -> int:
-        """Of its transforms of data and outputs: additions, and multiplications as `effort` says."""
-        return sum(map(effort, (*self.data, *self.output)))
+        """Of its transforms of data and outputs, as `effort` says."""
+        return effort(*self.data, *self.output)
 
     def __str__(self) -> str:
         points = ", ".join(map(str, self.points)) + (", inf" if len(self.points) < self.products else "")
@@ -80,6 +76,11 @@ def cook_toom(outputs: int, taps: int, points: tuple[Fraction, ...]) -> Algorith
 
     Raises ValueError for other numbers of points, and for equal ones.
     """
+    return Algorithm(outputs, taps, points, *interpolation(outputs, taps, points))
+
+
+def interpolation(outputs: int, taps: int, points: tuple[Fraction, ...]) -> tuple[Matrix, Matrix, Matrix]:
+    """Its matrices: of the output, the weights and the data."""
     products = outputs + taps - 1
     if outputs < 1 or taps < 1 or len(set(points)) < len(points) or products - len(points) not in (0, 1):
         raise ValueError(f"F({outputs}, {taps}) at the points {', '.join(map(str, points))}")
@@ -102,7 +103,14 @@ def cook_toom(outputs: int, taps: int, points: tuple[Fraction, ...]) -> Algorith
         data[place] = [b * scales[1] for b in data[place]]
         weights[place] = [g / (scales[0] * scales[1]) for g in weights[place]]
     columns = tuple(zip(*output, strict=True))
-    return Algorithm(outputs, taps, points, columns, _matrix(weights), _matrix(data))
+    return columns, _matrix(weights), _matrix(data)
+
+
+def growth(output: Matrix, weights: Matrix, data: Matrix) -> float:
+    """Of errors, by an algorithm of these matrices: `Algorithm.growth`."""
+    sizes = [_square(g) * _square(b) for g, b in zip(weights, data, strict=True)]
+    worst = max(sum(float(a * a * n) for a, n in zip(row, sizes, strict=True)) for row in output)
+    return sqrt(worst / len(weights[0]))
 
 
 def refutation(output: Matrix, weights: Matrix, data: Matrix) -> str:
@@ -123,11 +131,11 @@ def refutation(output: Matrix, weights: Matrix, data: Matrix) -> str:
     return ""
 
 
-def effort(row: Sequence[Fraction]) -> int:
-    """Of a sum of so many multiples: 2 for each addition, and for each multiplication 1 by a power of two, 2
+def effort(*rows: Sequence[Fraction]) -> int:
+    """Of sums of so many multiples: 2 for each addition, and for each multiplication 1 by a power of two, 2
     by what float32 holds, 4 by what it rounds.
     """
-    return 2 * max(sum(map(bool, row)) - 1, 0) + sum(map(_times, row))
+    return sum(2 * max(sum(map(bool, row)) - 1, 0) + sum(map(_times, row)) for row in rows)
 
 
 def _times(number: Fraction) -> int:

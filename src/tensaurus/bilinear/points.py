@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensaurus.bilinear.algorithm import Algorithm, cook_toom
+from tensaurus.bilinear.algorithm import Algorithm, cook_toom, effort, growth, interpolation
 
 __all__ = ["best"]
 
@@ -37,8 +37,12 @@ def best(outputs: int, taps: int) -> Algorithm:
     products = outputs + taps - 1
     if products > MOST:
         raise ValueError(f"F({outputs}, {taps}) takes {products} products, more than {MOST}")
-    found = (cook_toom(outputs, taps, points) for points in _steadiest(outputs, taps))
-    return min(found, key=lambda algorithm: (algorithm.effort, algorithm.growth, algorithm.points))
+
+    def rank(points: Points) -> tuple[int, float, Points]:
+        output, weights, data = interpolation(outputs, taps, points)
+        return effort(*data, *output), growth(output, weights, data), points
+
+    return cook_toom(outputs, taps, min(_steadiest(outputs, taps), key=rank))
 
 
 @lru_cache(1)
@@ -46,34 +50,40 @@ def _numbers() -> list[Fraction]:
     return sorted({Fraction(n, d) for d in DENOMINATORS for n in range(1, LARGEST * d + 1)})
 
 
-def _sets(products: int) -> Iterator[list[Points]]:
-    """Sets of finite points, those of one length together."""
+def _sets(products: int) -> Iterator[NDArray[Any]]:
+    """Sets of finite points [sets, points], those of one length together: places in `_numbers` from 1 on,
+    negative where the number is; 0 is zero.
+    """
     if products <= 2:
-        yield [(Fraction(0), Fraction(1))[:products]]
+        one = 1 + _numbers().index(Fraction(1))
+        yield np.array([[0, one][:products]])
     for zero, infinity in ((1, 1), (1, 0), (0, 1)):
         pairs, single = divmod(products - zero - infinity, 2)
         if pairs < 0 or single and not (zero and infinity):
             continue
-        base = (Fraction(0),) * zero
-        found = []
-        for chosen in combinations(_numbers(), pairs):
-            points = base + tuple(p for number in chosen for p in (number, -number))
-            if single:
-                found += [(*points, n) for n in _numbers() if n not in chosen]
-            else:
-                found.append(points)
-        yield found
+        places = range(1, len(_numbers()) + 1)
+        some = [*combinations(places, pairs)]
+        chosen = np.array(some, int).reshape(len(some), pairs)
+        paired = np.stack([chosen, -chosen], axis=2).reshape(len(chosen), 2 * pairs)
+        if single:
+            more = np.tile(places, len(chosen))[:, None]
+            several = np.repeat(np.arange(len(chosen)), len(places))
+            fresh = ~np.any(chosen[several] == more, axis=1)
+            paired = np.concatenate([paired[several], more], axis=1)[fresh]
+        yield np.concatenate([np.zeros((len(paired), zero), int), paired], axis=1)
 
 
 def _steadiest(outputs: int, taps: int) -> list[Points]:
     """Those whose error grows little more than it must."""
+    known = [Fraction(0), *_numbers()]
+    values = np.array(known, float)
     groups = [*_sets(outputs + taps - 1)]
-    sets = [points for alike in groups for points in alike]
-    growths = (_growth(outputs, taps, np.array(s, float).reshape(len(s), -1)) for s in groups)
-    growth = np.concatenate([*growths])
+    growths = [_growth(outputs, taps, np.sign(g) * values[np.abs(g)]) for g in groups]
+    growth, sets = np.concatenate(growths), [row for group in groups for row in group]
     order = np.argsort(growth, kind="stable")[:KEPT]
     # `_growth` is a square
-    return [sets[place] for place in order if growth[place] <= TOLERATED**2 * growth[order[0]]]
+    kept = [sets[place] for place in order if growth[place] <= TOLERATED**2 * growth[order[0]]]
+    return [tuple(known[abs(n)] * (1 if n > 0 else -1) for n in row.tolist()) for row in kept]
 
 
 def _growth(outputs: int, taps: int, points: NDArray[Any]) -> NDArray[Any]:
