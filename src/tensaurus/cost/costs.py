@@ -22,6 +22,7 @@ from tensaurus.graph.piece import Piece
 
 __all__ = ["Alone", "Choosable", "Costs", "Prices"]
 
+TUNED = 20  # operators of the runtime that are measured in the time in which an eOperator is tuned
 FLATTERY = 0.7  # of what the luckiest operator of its kind would make of its estimate
 
 
@@ -181,14 +182,14 @@ class Prices:
         return [key < 0 or self.sure[key] for key in self.choices.keys]
 
     def unsure(self, gains: Mapping[int, float]) -> dict[int, float]:
-        """The keys of these choices, and what they may save in all: the runtime's operators before
-        eOperators, which take seconds to tune, and of these those first that may save most."""
+        """The keys of these choices, and what they may save in all: those first that may save most for the
+        time that it takes to measure them."""
         found: dict[int, float] = {}
         for number, gain in gains.items():
             key = self.choices.keys[number]
             found[key] = found.get(key, 0.0) + gain
-        made = {key: self.choices.pieces[key].generated for key in found}
-        return dict(sorted(found.items(), key=lambda pair: (made[pair[0]], -pair[1])))
+        dear = {key: TUNED if self.choices.pieces[key].generated else 1 for key in found}
+        return dict(sorted(found.items(), key=lambda pair: -pair[1] / dear[pair[0]]))
 
     def measure(self, key: int) -> None:
         """What the key's piece takes alone, from now on."""
