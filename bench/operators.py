@@ -3,8 +3,9 @@
 Each operator, with what follows it, is a model of its own with constant weights.  It is timed on every
 runtime, and on onnxruntime as one eOperator whose schedule was tuned from nothing; each in a process of its
 own.  Writes tables/operators.csv as it goes, goes on from there with --resume, and makes tables/operators.md
-of it: the ratio to the fastest runtime, the share of the machine's peak (of its arithmetic or of its memory,
-whichever the operator needs longer), how many schedules were tried, and the seconds that it took.
+of it: the ratio to the fastest runtime, how much longer the kernel takes on one thread, the share of the
+machine's peak (of its arithmetic or of its memory, whichever the operator needs longer), how many schedules
+were tried, and the seconds that it took.
 
     python bench/operators.py [--resume] [--threads N] [--tuning 20] [OPERATOR ...]
 """
@@ -103,7 +104,7 @@ OPERATORS = {
 
 @dataclass(frozen=True)
 class Row:
-    """Milliseconds, of the fastest runtime and of the kernel."""
+    """Milliseconds, of the fastest runtime, of the kernel, and of the kernel on one thread."""
 
     model: str
     processor: str
@@ -111,6 +112,7 @@ class Row:
     peer: str
     peer_ms: float
     kernel_ms: float
+    alone_ms: float
     share: float
     tried: int
     seconds: float
@@ -133,18 +135,26 @@ def node_of(text: str) -> Node:
     return node
 
 
-def measured(name: str, threads: int | None, tuning: float) -> Row:
-    """The operator on every runtime and as a kernel."""
-    root = node_of(OPERATORS[name])
-    leaves = tuple(dict.fromkeys(n for n in _nodes(root) if not n.args))
-    piece = Piece(root, leaves)
+@dataclass(frozen=True)
+class Tuned:
+    """Seconds of a kernel, of it on one thread, and of its tuning; what was tried, and what was best."""
+
+    seconds: float
+    alone: float
+    share: float
+    tried: int
+    tuning: float
+    schedule: str
+
+
+def tuned(piece: Piece, machine: Machine, tuning: float) -> Tuned | None:
+    """A piece as one eOperator whose schedule is tuned from nothing; None where it is none."""
     equation = composition(piece)
     if equation is None:
-        raise SystemExit(f"{name} is no eOperator")
+        return None
     right = equation.right[0]
-    of = dict(zip(equation.leaves, leaves, strict=True))
+    of = dict(zip(equation.leaves, piece.leaves, strict=True))
     kernel = Piece.of(again(right, tuple(arg and of[arg] for arg in right.args)))
-    machine = Machine.here(threads)
     with temporary() as folder, Database(folder / "times.db") as records:
         roofline = Roofline.here(records, machine)
         tuner = Tuner(records, machine, "native")
@@ -156,13 +166,30 @@ def measured(name: str, threads: int | None, tuning: float) -> Row:
         seconds = monotonic() - begin
         tuner.close()
         schedule = next(iter(kernels.schedules.values()), "")
-        own = _timed("onnxruntime", build, feeds, machine.threads) if build.libraries else inf
-        plain, feeds = alone(piece, OPSET)
-        times = {
-            peer: _timed(peer, Builds(folder)(plain), feeds, machine.threads)
-            for peer in ("onnxruntime", "openvino")
-            if backends.find(peer).installed()
-        }
+        if not build.libraries:
+            return None
+        own, one = (_timed("onnxruntime", build, feeds, n) for n in (machine.threads, 1))
+    return Tuned(own, one, estimate(piece, roofline) / own, tuner.tried, seconds, schedule)
+
+
+def peers(piece: Piece, machine: Machine) -> dict[str, float]:
+    """Seconds of the runtimes that are installed."""
+    with temporary() as folder:
+        program, feeds = alone(piece, OPSET)
+        build = Builds(folder)(program)
+        names = [name for name in ("onnxruntime", "openvino") if backends.find(name).installed()]
+        return {name: _timed(name, build, feeds, machine.threads) for name in names}
+
+
+def measured(name: str, threads: int | None, tuning: float) -> Row:
+    """The operator on every runtime and as a kernel."""
+    root = node_of(OPERATORS[name])
+    piece = Piece(root, tuple(dict.fromkeys(n for n in _nodes(root) if not n.args)))
+    machine = Machine.here(threads)
+    kernel = tuned(piece, machine, tuning)
+    if kernel is None:
+        raise SystemExit(f"{name} has no kernel")
+    times = peers(piece, machine)
     peer = min(times, key=lambda peer: times[peer])
     return Row(
         name,
@@ -170,11 +197,12 @@ def measured(name: str, threads: int | None, tuning: float) -> Row:
         machine.threads,
         peer,
         times[peer] * 1e3,
-        own * 1e3,
-        estimate(piece, roofline) / own,
-        tuner.tried,
-        seconds,
-        schedule,
+        kernel.seconds * 1e3,
+        kernel.alone * 1e3,
+        kernel.share,
+        kernel.tried,
+        kernel.tuning,
+        kernel.schedule,
     )
 
 
@@ -202,12 +230,13 @@ def page(rows: list[Row]) -> str:
         f"{'; '.join(machine)}; `python bench/operators.py`.  Milliseconds of the fastest runtime and of the",
         f"kernel, on threads of its runtime; geometric mean of the ratios {mean:.2f}.",
         "",
-        "| operator | runtime | its ms | kernel's ms | ratio | of peak | tried | seconds | schedule |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
+        "| operator | runtime | its ms | kernel's ms | ratio | than one thread | of peak | tried | seconds"
+        " | schedule |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
     ]
     lines += [
         f"| {r.model} | {r.peer} | {r.peer_ms:.3g} | {r.kernel_ms:.3g} | {r.peer_ms / r.kernel_ms:.2f} |"
-        f" {r.share:.0%} | {r.tried} | {r.seconds:.0f} | `{r.schedule}` |"
+        f" {r.alone_ms / r.kernel_ms:.2f} | {r.share:.0%} | {r.tried} | {r.seconds:.0f} | `{r.schedule}` |"
         for r in rows
     ]
     return "\n".join([*lines, ""])

@@ -30,7 +30,9 @@ from servants import Fallen, Servant
 from small_kernels import instructions, program_of
 
 from tensaurus.algebra.expr import Reduce, Tensor
+from tensaurus.algebra.field import Reals
 from tensaurus.algebra.intern import interned
+from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.text import parse, show
 from tensaurus.algebra.walk import bodies
 from tensaurus.codegen.compile import compiled, jit, tensors
@@ -42,7 +44,7 @@ from tensaurus.codegen.schedule import TASKS
 from tensaurus.codegen.sketch import Band, Block, Flat, loops
 from tensaurus.graph.builds import Builds
 from tensaurus.graph.node import Node, apply, source
-from tensaurus.ops import registry
+from tensaurus.ops import TensorType, registry
 from tensaurus.ops.examples import parse_example
 from tensaurus.tuning.core import Core
 from tensaurus.tuning.guarded import PAGE, guarded
@@ -307,6 +309,28 @@ def test_what_costs_much_is_not_computed_for_every_product(text: str, count: int
     whole = f"L[i:16, j:8](sum[r:16](mul(L[i:16, r:16]({text})[i, r], x1[r, j])))"
     stages, _ = prepared(interned(parse(whole, {x.name: x for x in inputs})), inputs)
     assert len(nests(stages)) == count
+
+
+@pytest.mark.parametrize("shift", [1, 3, -1])
+@pytest.mark.parametrize("size", [8, 10])
+def test_phases_with_one_tap_have_dense_vectors(shift: int, size: int) -> None:
+    """What a transposed convolution by 2x2 in steps of 2 is derived to divides by 2 beside its places."""
+    half = f"((k + {shift}) // 2)"
+    tap = f"2*{half} - k - {shift - 1}"
+    text = f"L[i:3, k:{size}](sum[r:4](mul(x0[r, -{half} + k + 2] | 0, x1[r, i, {tap}])))"
+    x, w = Tensor("x0", (4, size)), Tensor("x1", (4, 3, 2))
+    scope = interned(parse(text, {"x0": x, "x1": w}))
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(t.shape).astype(np.float32) for t in (x, w)]
+    lifted = {t: a.astype(np.float64) for t, a in zip((x, w), arrays, strict=True)}
+    wanted = interpret(scope, lifted, Reals())
+    stages, _ = prepared(scope, (x, w))
+    assert len(stages[-1].axes) == 3  # of three results, places and phases
+    types = [TensorType("float32", t.shape) for t in (x, w)]
+    for sketch in sketches(stages, Core(512, 32, 1))[-1][:3]:
+        got = np.full(wanted.shape, np.nan, np.float32)
+        jit(scope, types, (sketch,), checks=True)(arrays, got)()
+        assert np.allclose(got, wanted, atol=1e-5)
 
 
 def test_what_is_no_band_has_no_blocks() -> None:

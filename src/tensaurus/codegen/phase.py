@@ -17,6 +17,7 @@ from tensaurus.algebra.binding import divisors
 from tensaurus.algebra.expr import Body, Call, Const, Read, Select, Tensor, axis
 from tensaurus.algebra.flat import chosen
 from tensaurus.algebra.size import (
+    Atom,
     Axis,
     Floor,
     Size,
@@ -27,7 +28,7 @@ from tensaurus.algebra.size import (
     polynomial,
     substitute,
 )
-from tensaurus.algebra.walk import bodies, rebuilt, replace_axes, with_reads
+from tensaurus.algebra.walk import bodies, rebuilt, replace_axes, sizes, with_reads
 from tensaurus.codegen.stage import Stage, extent, neutral
 
 __all__ = ["phased", "split"]
@@ -69,11 +70,39 @@ def _splits(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Axis, int, Axis]]:
 
 
 def _digits(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Axis, int]]:
-    """(stage, axis, k): an index of a reduction has the axis divided by k, which divides its extent."""
+    """(stage, axis, k): an index of a reduction has the axis, or a place beside it, divided by k, which
+    divides its extent.
+    """
     for stage in stages:
-        for whole, step in sorted(set(divisors(stage.body)), key=str) if stage.reduced else ():
+        found = {*divisors(stage.body), *_shifted(stage)} if stage.reduced else ()
+        for whole, step in sorted(found, key=str):
             if whole in stage.axes and 1 < step < extent(whole):
                 yield stage, whole, step
+
+
+def _shifted(stage: Stage) -> Iterator[tuple[Axis, int]]:
+    """(axis, 2) where the body has (axis + c) // 2, as a transposed convolution whose phases have one tap."""
+    for body in bodies(stage.body):
+        for atom in (atom for size in sizes(body) for atom in atoms(size)):
+            if isinstance(atom, Floor) and atom.bottom == 2:
+                for a in stage.axes:
+                    if isinstance(atom.top - polynomial(a), int) and extent(a) % 2 == 0:
+                        yield a, 2
+
+
+def _of_pairs(body: Body) -> Body:
+    """The body with quotients of an axis of two places as what they are: (p + 1) // 2 is p."""
+
+    def settled(size: Size) -> Size:
+        values: dict[Atom, Size] = {}
+        for atom in atoms(size):
+            inside = atoms(atom.top) if isinstance(atom, Floor) else ()
+            if len(inside) == 1 and isinstance(a := next(iter(inside)), Axis) and a.extent == 2:
+                ends = [substitute(polynomial(atom), {a: n}) for n in (0, 1)]
+                values[atom] = ends[0] + polynomial(a) * (ends[1] - ends[0])
+        return substitute(size, values) if values else size
+
+    return rebuilt(body, _of_pairs, settled)
 
 
 def _guards(stage: Stage) -> Iterator[Size]:
@@ -135,6 +164,7 @@ def split(
             high, low = axis(extent(whole) // step), axis(step, "p")
             place = axes.index(whole)
             body = replace_axes(body, {whole: polynomial(high) * step + polynomial(low)})
+            body = _dropped(_of_pairs(body)) if r is None else body
             axes = (*axes[:place], high, low, *axes[place + 1 :])
             tensor = replace(old.tensor, shape=tuple(b.extent for b in axes))
             tensors[old.tensor.name] = tensor, place
@@ -180,7 +210,8 @@ def _dropped(body: Body) -> Body:
             left = [g for g in guard if not _holds(g)]
             if isinstance(then, Read) and then.outside in (None, other):
                 kept = [g for g in left if not _implied(g, then)]
-                return chosen(kept, Read(then.source, then.indices, other), other)
+                then = Read(then.source, then.indices, other) if kept != left else then
+                return chosen(kept, then, other)
             return chosen(left, then, other)
     return rebuilt(body, _dropped, lambda size: size)
 
