@@ -1,6 +1,6 @@
 """Weights in blocks: what a vector of results needs of them lies side by side.
 
-    w[i, r]   ->   p[i // 16, r, i % 16]            w[r, i]   ->   p[i // 32, r, i % 32]
+    w[r, i, s]   ->   p[i // 16, r, s, i % 16]
 
 Where blocks do not divide them, zeros fill the last one.  A packed scope reads such tensors in the place of
 its own; packing is a scope, too, and is computed once.
@@ -27,12 +27,8 @@ def packed_type(kind: TensorType, pack: Pack) -> TensorType:
 
 
 def _blocked(items: Sequence[Any], pack: Pack, block: Any, lane: Any) -> tuple[Any, ...]:
-    """What stands for each dimension of a packed tensor, by that of the tensor: blocks stand where the
-    dimension did, those of the last before the one before it, so that a block lies in one piece.
-    """
-    others = [item for d, item in enumerate(items) if d != pack.dimension]
-    place = min(pack.dimension, max(len(items) - 2, 0))
-    return (*others[:place], block, *others[place:], lane)
+    """What stands for each dimension of a packed tensor, by that of the tensor: a block lies in one piece."""
+    return (block, *(item for d, item in enumerate(items) if d != pack.dimension), lane)
 
 
 def _shape(shape: Sequence[Size], pack: Pack) -> tuple[Size, ...]:

@@ -46,7 +46,7 @@ DECIDED = 1.25  # of the time for one kernel, until which another schedule of it
 CLOSE = 1.2  # times the fastest: what is slower on one thread is not timed again
 LONG = 7.0  # seconds at most that one schedule may compile for, beyond what each has
 SIMILAR, NEAREST = 3, 3  # expressions of other sizes that are looked at, and schedules like theirs
-REVISION = "r4"  # of what schedules become: times of another one are not these
+REVISION = "r5"  # of what schedules become: times of another one are not these
 LARGE = 1 << 24  # multiplications of a kernel, at least, of which it is asked whether it is worth trying
 HOPELESS = 16  # operations for each element moved, from which on a product wants blocks of registers
 
@@ -163,7 +163,7 @@ class Tuner:
             idle = 0 if least < GAIN * fastest else idle + 1
             fastest = least if idle == 0 else fastest
         ranked = sorted((s for s in times if times[s] < inf), key=lambda s: (times[s], show(s)))
-        ranked = [s for s in ranked if times[s] <= CLOSE * times[ranked[0]]][:LAST]
+        ranked = _varied([s for s in ranked if times[s] <= CLOSE * times[ranked[0]]])[:LAST]
         decided: dict[Schedule, float] = {}
         for schedule in ranked:
             if not decided or min(decided.values()) == inf or monotonic() - begin < DECIDED * seconds:
@@ -226,6 +226,14 @@ def _unique(items: Iterable[Schedule]) -> Iterator[Schedule]:
         if item not in met:
             met.add(item)
             yield item
+
+
+def _varied(schedules: Sequence[Schedule]) -> list[Schedule]:
+    """Those first that differ in what is parallel, which one thread does not tell apart."""
+    first: dict[tuple[int, ...], Schedule] = {}
+    for schedule in schedules:
+        first.setdefault(tuple(sketch.parallel for sketch in loops(schedule)), schedule)
+    return list(dict.fromkeys((*first.values(), *schedules)))
 
 
 def _form(workload: str) -> str:
