@@ -22,7 +22,7 @@ from tensaurus.tuning.core import Core
 __all__ = ["bands_of", "packs_of", "sketches"]
 
 BAND = (8, 16, 32)  # rows of a band in a block
-PANELS = (2, 3, 4, 1)  # vectors in a block of a constant whose last dimension is packed
+WIDTHS = (2, 3, 4, 1)  # vectors in a block of a constant whose last dimension is packed
 CHUNKS, CHUNK = (2, 4, 8, 16, 24, 32, 64), 16  # places of what nests have in common, in one turn
 REGISTER_BLOCKS = 160  # of the last nest, that are tried with several chunks
 
@@ -57,7 +57,7 @@ def packs_of(
                 steps = [a for a in form or () if a in stage.axes]
                 if len(form or ()) != 1 or len(steps) != 1 or len(wide) < 2:
                     continue
-                for width in (lanes * n for n in (PANELS if d == wide[-1] else (1,))):
+                for width in (lanes * n for n in (WIDTHS if d == wide[-1] else (1,))):
                     if sizes[d] % width == 0 and (d != wide[-1] or sizes[d] > width):
                         found[Pack(operand.name, d, width)] = None
     return list(found)
