@@ -146,6 +146,26 @@ def test_the_most_promising_blocks_of_registers(text: str) -> None:
         assert not rows or conditional(stage) or block.unrolled < len(stage.reduced)
 
 
+@pytest.mark.parametrize(
+    ("text", "tile"),
+    [
+        (  # channels in blocks: each is another one's neighbour in no tap
+            "L[j:60, v:16, k:7, l:7](sum[s:3, t:3](mul(x[16*j + v, k + s, l + t], w[16*j + v, s, t])))",
+            (0, 1),
+        ),
+        (  # and as one axis
+            "L[j:960, k:7, l:7](sum[s:3, t:3](mul(x[j, k + s - 1, l + t - 1] | 0, w[j, s, t])))",
+            (0, 16),
+        ),
+    ],
+)
+def test_what_a_vector_needs_of_a_copy_may_be_all_of_it(text: str, tile: tuple[int, int]) -> None:
+    known = {"x": Tensor("x", (960, 9, 9)), "w": Tensor("w", (960, 3, 3))}
+    (stage,) = staged(parse_scope(text, known))
+    across = [block for block in register_blocks(stage, Core(512, 32, 2), 16) if block.vector < 2]
+    assert any(tile in block.tile and block.copies[0][1] > 0 for block in across)
+
+
 def test_a_schedule_is_found_once(tuner: Tuner) -> None:
     scope, types = scope_of(PRODUCT, WIDE, WEIGHTS), (WIDE, WEIGHTS)
     assert tuner.best(scope, types, OUT, 0.0) is None and tuner.tried == 0

@@ -127,10 +127,13 @@ def block(
         raise ValueError("a vector beyond what is computed at once")
     loops = Loops(out, variables, sizes)
     tiles: list[Any] = []
+    turns: list[int] = []  # of these loops
     shared, inside = 0, sizes[:rows]
     for place, (a, n) in enumerate(sketch.tile):
-        loop = loops.split(a, n)
-        tiles += [] if loop is None else [loop]
+        whole = loops.sizes[a]
+        if (loop := loops.split(a, n)) is not None:
+            tiles.append(loop)
+            turns.append(-(-whole // n))
         before = [b for b, _ in sketch.tile[:place]]
         if a not in before and all(b < rows for b in (*before, a)):
             shared, inside[a] = len(tiles), loops.sizes[a]
@@ -148,9 +151,11 @@ def block(
         straight.append(loops.axes[a])
     tiled = {a for a, _ in sketch.tile}
     free = [a for a in range(len(sizes)) if a != lane and a not in rest_in and sizes[a] > 1]
-    whole = [loops.axes[a] for a in reversed(free) if a in tiled]
-    outermost = [loops.axes[a] for a in reversed(free) if a not in tiled]
-    order = [loops.axes[lane], *straight, *middle, *whole, *reversed(tiles), *outermost]
+    inner = [loops.axes[a] for a in reversed(free) if a in tiled]
+    untiled = [a for a in free if a not in tiled]
+    outermost = [loops.axes[a] for a in reversed(untiled)]
+    turns = [*(sizes[a] for a in untiled), *turns]
+    order = [loops.axes[lane], *straight, *middle, *inner, *reversed(tiles), *outermost]
     out.reorder(*order)
     _vectorize(out, loops.axes[lane], loops.sizes[lane], sketch.lanes)
     for loop in straight:
@@ -160,9 +165,10 @@ def block(
     if sketch.parallel and levels:
         count = min(sketch.parallel, len(levels))
         (one,) = loops.fused(list(reversed(levels[:count])))
-        out.parallel(one)
+        task, one = loops.tasks(one, prod(turns[:count]))
+        out.parallel(task)
         level_vars = [one] * count + levels[count:]
-    after = [*middle, *whole, *reversed(level_vars)]
+    after = [*middle, *inner, *reversed(level_vars)]
     if after:
         acc.compute_at(out, after[0])
     else:  # one block: where it is read each lane would have accumulators of its own
@@ -186,7 +192,6 @@ def block(
             copy(each, lowered, sketch.lanes, NOTHING, sketch.parallel > 0 or around.func is not None)
         else:
             copy(each, lowered, sketch.lanes, around)
-    untiled = [a for a in free if a not in tiled]
     if not rows or any(a >= rows for a in untiled):
         return NOTHING
     for a in untiled:

@@ -142,7 +142,7 @@ class _Reduction:
         place, blocked, v = registers.place, dict(registers.block), self.axes[registers.place]
         width = registers.vectors * self.lanes
         moving = {a for o in self.read if o.along(v) for a in self.axes if o.along(a)}
-        skewed = {a for o in self.read for form in o.forms if v in (form or ()) for a in form or ()} - {v}
+        skewed = {a for o in self.read for form in o.forms for a in _overlapping(form or {}, v)}
         outer: list[tuple[tuple[int, int], ...]] = [()]
         inner_whole: list[tuple[int, int]] = []
         for k, (a, size) in enumerate(zip(self.axes, self.sizes, strict=True)):
@@ -157,12 +157,11 @@ class _Reduction:
                 outer = [(*o, (k, t)) for o in outer for t in _tiles(size, blocked.get(k, 1))]
             elif k not in blocked:
                 inner_whole.append((k, size))
-        if not registers.copies:
+        if all(o.along(v) for o in self.read if o.name in registers.copies):  # each is copied once
             size = self.sizes[place]
             panel = [size, *(w for times in PANELS if (w := times * width) < size)]
             outer = [(*o, *(((place, w),) if w < size else ())) for o in outer for w in panel]
-        for tiles in outer:
-            yield self.tiled(registers, tiles, inner_whole)
+        yield from dict.fromkeys(self.tiled(registers, tiles, inner_whole) for tiles in outer)
 
     def tiled(
         self, registers: _Registers, tiles: Sequence[tuple[int, int]], whole: Sequence[tuple[int, int]]
@@ -287,6 +286,13 @@ class _Reduction:
             # a copy that no cache holds is written to memory and read again
             cycles += elements * rounds * ((2.0 if far else 0.3) + (0.0 if 4 * elements <= L2 else 0.5))
         return cycles
+
+
+def _overlapping(form: Mapping[Axis, int], v: Axis) -> set[Axis]:
+    """The axes whose next place reads some of what all of `v` reads at this one."""
+    if v not in form:
+        return set()
+    return {a for a, step in form.items() if a is not v and abs(step) < abs(form[v]) * extent(v)}
 
 
 def _factors(size: int) -> list[int]:
