@@ -79,6 +79,27 @@ def test_a_profile_charges_every_tensor(name: str) -> None:
 
 
 @pytest.mark.skipif("onnxruntime" not in RUNTIMES, reason="onnxruntime is absent")
+@pytest.mark.parametrize("inside", [0, 1])
+def test_kernels_that_run_in_another_order_have_their_own_times(inside: int) -> None:
+    """Twice a run is that of no name; `inside` of another node there is one more of its operator."""
+    from tensaurus.backends import onnxruntime
+
+    def kernel(name: str, operator: str) -> Any:
+        return onnxruntime.Kernel(name, operator, (), (name,), frozenset({name}))
+
+    kernels = [kernel("a", "Conv"), kernel("b", "Conv"), kernel("", "Relu"), kernel("", "Relu")]
+    order = [("b", "Conv", 2), ("Relu_7", "Relu", 3), ("a", "Conv", 1), ("Relu_9", "Relu", 4)]
+    order += [("within", "Relu", 5)] * inside
+    runs = onnxruntime.WARM + 3
+    events = [
+        {"cat": "Node", "name": f"{name}_kernel_time", "dur": 1e6 * spent, "args": {"op_name": operator}}
+        for _ in range(runs)
+        for name, operator, spent in order
+    ]
+    assert onnxruntime._taken(kernels, events, runs) == [1, 2, *([0, 0] if inside else [3, 4])]
+
+
+@pytest.mark.skipif("onnxruntime" not in RUNTIMES, reason="onnxruntime is absent")
 def test_what_renames_nothing_is_optimized_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from tensaurus.backends import onnxruntime
 
@@ -91,6 +112,7 @@ def test_what_renames_nothing_is_optimized_once(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(onnxruntime, "_optimized", counted)
     monkeypatch.setattr(onnxruntime, "_known", {})
+    monkeypatch.setattr(onnxruntime, "_extended", {})
     product = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Relu", ["p"], ["y"])]
     raw = model(product, [info("x", [2, 3])], [info("y", [2, 4])], {"w": floats(3, 4)})
     found = onnxruntime.BACKEND.kernels(raw)

@@ -131,18 +131,19 @@ class _OnnxRuntime(Backend):
         self, build: Build, feeds: Mapping[str, Array], *, threads: int, seconds: float
     ) -> list[tuple[frozenset[str], float]]:
         """By the events that onnxruntime writes of each node; those of nodes inside bodies are in theirs."""
-        kernels = _kernels(build)
         options = _options(threads)
         options.enable_profiling = True
         with temporary() as folder:
             options.profile_file_prefix = str(folder / "profile")
-            session = _opened(build, options)
+            # each session gives other names to the conversions that it inserts: its own graph is asked
+            session, running = _saved(build, options, folder)
             call = _Session(session).bind(feeds)
             runs, start = 0, perf_counter()
             while runs < FEWEST + WARM or perf_counter() - start < seconds:
                 call()
                 runs += 1
             events = json.loads(Path(session.end_profiling()).read_text())
+        kernels = _named(build, running)
         return charged(kernels, _taken(kernels, events, runs))
 
 
@@ -177,7 +178,9 @@ def _opened(build: Build, options: Any, providers: Any = None) -> Any:
         raise BackendError(f"onnxruntime: {said(error)}") from error
 
 
-_known: dict[str, list[Kernel]] = {}  # of models, by their digests: of a large one it takes seconds
+# of models, by their digests: of a large one each takes seconds
+_known: dict[str, list[Kernel]] = {}
+_extended: dict[str, list[onnx.NodeProto]] = {}
 
 
 def _kernels(build: Build) -> list[Kernel]:
@@ -185,24 +188,22 @@ def _kernels(build: Build) -> list[Kernel]:
     try:
         digest = build.digest
     except TensaurusError:  # which the runtime says better
-        return _found(build)
+        return _named(build, _optimized(build, _options(1)))
     if digest not in _known:
-        _known[digest] = _found(build)
+        _known[digest] = _named(build, _optimized(build, _options(1)))
     return _known[digest]
 
 
-def _found(build: Build) -> list[Kernel]:
-    """The nodes of the graph that runs; blocked layouts rename tensors, which the graph before explains."""
-    import onnxruntime as ort
+def _named(build: Build, running: Sequence[onnx.NodeProto]) -> list[Kernel]:
+    """The nodes of the graph that runs, with what they compute of the model's tensors.
 
+    Blocked layouts rename tensors, which the graph before explains.
+    """
     model = build.proto(weights=False)
-    levels = ort.GraphOptimizationLevel
-    running = _optimized(build, levels.ORT_ENABLE_ALL)
     makers = {name: node for node in model.graph.node for name in node.output}
     renamed = any(name and name not in makers for node in running for name in node.output)
     # where a model has thousands of outputs, optimizing it once more takes many seconds
-    earlier = _optimized(build, levels.ORT_ENABLE_EXTENDED) if renamed else []
-    before = {node.output[0]: node for node in earlier}
+    before = {node.output[0]: node for node in _earlier(build)} if renamed else {}
     plain: dict[str, str] = {}  # the names of renamed tensors
     for node in reversed(running if renamed else []):
         twin = before.get(node.name.removesuffix("_nchwc"))
@@ -226,32 +227,56 @@ def _found(build: Build) -> list[Kernel]:
 
 
 def _taken(kernels: Sequence[Kernel], events: Sequence[Mapping[str, Any]], runs: int) -> list[float]:
-    """Seconds of each kernel: in every run they come in the same order, with those of bodies between them."""
-    found = [event for event in events if event["cat"] == "Node" and event["name"].endswith(KERNEL_TIME)]
-    if len(found) == runs * len(kernels):
-        places = list(range(len(kernels))) * runs
-    else:
-        names = {kernel.name: place for place, kernel in enumerate(kernels) if kernel.name}
-        places = [names.get(event["name"].removesuffix(KERNEL_TIME), -1) for event in found]
-    samples: list[list[float]] = [[] for _ in kernels]
-    for place, event in zip(places, found, strict=True):
-        if place >= 0 and event["args"]["op_name"] == kernels[place].operator:
-            samples[place].append(event["dur"] * 1e-6)
-    return [per_run(spent[WARM:]) if len(spent) == runs else 0.0 for spent in samples]
+    """Seconds of each kernel, by its name; those without one by their operator, in the order of the graph.
+
+    The graph's order is not that in which nodes run, where it has branches.
+    """
+    alike: dict[tuple[str, str], list[int]] = {}
+    for place, kernel in enumerate(kernels):
+        alike.setdefault((kernel.name, kernel.operator), []).append(place)
+    spent: dict[tuple[str, str], list[float]] = {key: [] for key in alike}
+    for event in events:
+        if event["cat"] == "Node" and event["name"].endswith(KERNEL_TIME):
+            name, operator = event["name"].removesuffix(KERNEL_TIME), event["args"]["op_name"]
+            for key in ((name, operator), ("", operator)):
+                if key in spent:
+                    spent[key].append(event["dur"] * 1e-6)
+                    break
+    seconds = [0.0] * len(kernels)
+    for key, places in alike.items():
+        count = len(places)
+        if len(spent[key]) == runs * count:  # else some are of nodes inside of others
+            for number, place in enumerate(places):
+                seconds[place] = per_run(spent[key][number + WARM * count :: count])
+    return seconds
 
 
-def _optimized(build: Build, level: Any) -> list[onnx.NodeProto]:
+def _earlier(build: Build) -> list[onnx.NodeProto]:
+    """The nodes of the graph before layouts are chosen, once for each model."""
+    import onnxruntime as ort
+
+    if build.digest not in _extended:
+        options = _options(1)
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        _extended[build.digest] = _optimized(build, options)
+    return _extended[build.digest]
+
+
+def _optimized(build: Build, options: Any) -> list[onnx.NodeProto]:
     """The nodes of the graph that onnxruntime makes of the model."""
+    with temporary() as folder:
+        return _saved(build, options, folder)[1]
+
+
+def _saved(build: Build, options: Any, folder: Path) -> tuple[Any, list[onnx.NodeProto]]:
+    """A session, and the nodes of the graph that it runs."""
     import onnx
 
-    options = _options(1)
-    options.graph_optimization_level = level
     options.log_severity_level = 4
-    with temporary() as folder:
-        options.optimized_model_filepath = str(folder / "optimized.onnx")
-        _opened(build, options)
-        optimized = onnx.load(options.optimized_model_filepath, load_external_data=False)
-    return list(optimized.graph.node)
+    options.optimized_model_filepath = str(folder / "optimized.onnx")
+    session = _opened(build, options)
+    optimized = onnx.load(options.optimized_model_filepath, load_external_data=False)
+    return session, list(optimized.graph.node)
 
 
 BACKEND = _OnnxRuntime()

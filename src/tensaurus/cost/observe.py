@@ -98,7 +98,7 @@ class Observer:
 
     def _text(self, build: Build) -> str:
         sizes = " ".join(f"{name}:{list(array.shape)}" for name, array in self._feeds.items())
-        return f"within model {build.digest} on {sizes}: "
+        return f"kernels of model {build.digest} on {sizes}: "
 
     def _remembered(self, build: Build) -> _Kernels:
         text = self._text(build)
