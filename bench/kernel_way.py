@@ -246,10 +246,12 @@ def _drawn(name: str, scope: Scope, seed: tuple[int, int]) -> Case:
 
 def of_nest(seed: int, number: int) -> Case:
     """Products one in the other's loops: a window over what a product makes slice by slice, or a band, plain
-    or dilated, perhaps with the softmax of its rows and a second band.
+    or dilated, perhaps with the softmax of its rows and a second band; or a product of what is joined and
+    computed of several tensors.
     """
     rng = Random(f"nest {seed} {number}")
-    scope = _window_of_product(rng) if rng.random() < 0.4 else _bands(rng)
+    kind = rng.random()
+    scope = _window_of_product(rng) if kind < 0.4 else _bands(rng) if kind < 0.8 else _product_of_joined(rng)
     return _drawn(f"nest {seed} {number}", interned(merged(scope)), (seed, number))
 
 
@@ -272,6 +274,31 @@ def _window_of_product(rng: Random) -> Scope:
         return total((taps, taps), term) + b[c]
 
     return compute((batch, channels, *places), element)
+
+
+def _product_of_joined(rng: Random) -> Scope:
+    """Of some channels of each of a few tensors, at least as many results as make copies worth while."""
+    channels = [rng.choice((1, 3, 8, 16)) for _ in range(rng.choice((1, 2, 3)))]
+    results, places = rng.choice((3, 4, 8, 16, 33, 48)), rng.choice((1, 4, 7, 16, 33, 64))
+    parts = [Tensor(f"x{k}", (n, places)) for k, n in enumerate(channels)]
+    w, s = Tensor(f"x{len(parts)}", (results, sum(channels))), Tensor(f"x{len(parts) + 1}", (sum(channels),))
+    scaled, across = rng.random() < 0.5, rng.random() < 0.3
+
+    def element(c: Any, i: Any) -> Any:
+        first = sum(channels) - channels[-1]
+        found: Any = parts[-1][c - first, i]
+        for part, size in reversed([*zip(parts[:-1], channels[:-1], strict=True)]):
+            inside = first - 1 - c
+            first -= size
+            found = where(inside, part[c - first, i], found)
+        return call("max", found * s[c] if scaled else found, 0)
+
+    joined = compute((sum(channels), places), element)
+
+    def one(f: Any, i: Any) -> Any:
+        return total((sum(channels),), lambda c: w[f, c] * joined[c, i])
+
+    return compute((places, results), lambda i, f: one(f, i)) if across else compute((results, places), one)
 
 
 def _bands(rng: Random) -> Scope:

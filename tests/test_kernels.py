@@ -311,6 +311,20 @@ def test_what_costs_much_is_not_computed_for_every_product(text: str, count: int
     assert len(nests(stages)) == count
 
 
+JOINED = "L[c:32, i:16](max(x0[c, i] if 15 - c >= 0 else x1[c - 16, i], 0))"
+
+
+@pytest.mark.parametrize(("results", "copied"), [(32, True), (3, False)])
+def test_what_is_joined_may_be_copied_for_many_results(results: int, copied: bool) -> None:
+    inputs = [Tensor("x0", (16, 16)), Tensor("x1", (16, 16)), Tensor("x2", (results, 32))]
+    text = f"L[f:{results}, i:16](sum[r:32](mul(x2[f, r], {JOINED}[r, i])))"
+    stages, _ = prepared(interned(parse(text, {x.name: x for x in inputs})), inputs)
+    (pool,) = sketches(stages, Core(512, 32, 1))
+    along = [sketch for sketch in pool if isinstance(sketch, Block) and sketch.vector == 1]
+    found = [any(name == "s0" for name, _ in sketch.copies) for sketch in along]
+    assert any(found) == copied and not all(found)  # to compute it again may be faster, too
+
+
 @pytest.mark.parametrize("shift", [1, 3, -1])
 @pytest.mark.parametrize("size", [8, 10])
 def test_phases_with_one_tap_have_dense_vectors(shift: int, size: int) -> None:

@@ -6,11 +6,12 @@ takes as long as its multiplications or its loads, whichever is longer (ETO sect
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from itertools import combinations, product
 from math import ceil, prod
+from types import MappingProxyType
 
 from tensaurus.algebra.size import Axis
 from tensaurus.codegen.sketch import Block
@@ -26,17 +27,26 @@ GUARDED = 1000  # the same, where conditions are decided by unrolling
 L1, L2 = 32 << 10, 512 << 10  # bytes: what a block reads of an operand comes from there
 STRIPS = (16, 32, 64, 128, 256, 512)  # places along a band in a tile
 PANELS = (1, 2, 4, 8, 16)  # vectors along their axis in a tile
+AGAIN = 4  # times at least that each element of an operand is read, for it to be stored before
 BETWEEN = 4  # results between those of a vector, at most
 BLOCKS, FEW = 160, 40  # register blocks that are looked at more closely
 POOL = 600  # schedules of one nest that are looked at
 
 
-def blocks(main: Stage, core: Core, lanes: int, most: int = POOL, least: int = 0) -> list[Block]:
+def blocks(
+    main: Stage,
+    core: Core,
+    lanes: int,
+    most: int = POOL,
+    least: int = 0,
+    computed: Mapping[str, int] = MappingProxyType({}),
+) -> list[Block]:
     """The blocks that should be fastest, at most so many, the fastest first.
 
-    Vectors lie along the axes from `least` on.
+    Vectors lie along the axes from `least` on.  Of tensors that are computed where they are read, unless they
+    are copied, `computed` says in how many operations.
     """
-    nest = _Reduction(main, core, lanes)
+    nest = _Reduction(main, core, lanes, computed)
     scored: list[tuple[float, Block, tuple[int, ...], int]] = []
     copied: dict[object, float] = {}
     for registers in nest.registers(least):
@@ -70,7 +80,8 @@ class _Registers:
 class _Reduction:
     """A reduction, what it reads, and what it is computed on."""
 
-    def __init__(self, main: Stage, core: Core, lanes: int):
+    def __init__(self, main: Stage, core: Core, lanes: int, computed: Mapping[str, int]):
+        self.computed = computed
         self.main, self.core, self.lanes, self.axes = main, core, lanes, main.axes
         self.sizes = [extent(a) for a in main.axes]
         self.shape = Shape(tuple(self.sizes), main.points)
@@ -93,9 +104,11 @@ class _Reduction:
                 copies = self.copies(place, size < vectors * self.lanes and size % self.lanes != 0)
                 if copies is None:
                     continue
+                more = self.repeated(place, copies)
                 for block in self.unrolled(place, vectors):
-                    registers = _Registers(place, vectors, block, copies)
-                    found.append((self.step(registers, self.main.reduced), registers))
+                    for each in (copies, (*copies, *more)) if more else (copies,):
+                        registers = _Registers(place, vectors, block, each)
+                        found.append((self.step(registers, self.main.reduced), registers))
         found.sort(key=lambda item: item[0])
         near = [r for n, (step, r) in enumerate(found) if n < FEW or step < 1.3 * found[0][0]]
         return near[:BLOCKS]
@@ -114,6 +127,18 @@ class _Reduction:
             elif step not in (0, 1) or narrow and step:
                 return None
         return tuple(found)
+
+    def repeated(self, place: int, copies: Collection[str]) -> tuple[str, ...]:
+        """Other operands that may be copied, as else their elements would be computed again and again."""
+        axes = (*self.axes, *self.main.reduced)
+        return tuple(
+            operand.name
+            for operand in self.read
+            if operand.name in self.computed
+            and operand.name not in copies
+            and operand.copyable(self.axes[place])
+            and prod(extent(a) for a in axes if not operand.along(a)) >= AGAIN
+        )
 
     def unrolled(self, place: int, vectors: int) -> Iterator[tuple[tuple[int, int], ...]]:
         """Which other axes are unrolled, and how far."""
@@ -174,7 +199,12 @@ class _Reduction:
         tile = (*shared, *(t for t in (*tiles, *whole) if t[0] not in dict(shared)))
         loops = [-(-self.sizes[k] // n) for k, n in tile if n < self.sizes[k]]
         parallel = max(1, parallel_loops(loops, threads)) if threads > 1 and loops else 0
-        copies = tuple((name, len(loops)) for name in registers.copies)
+        along = {o.name for o in self.read if o.along(self.axes[registers.place])}
+        # what no vector moves along is read by all of them: it is computed before
+        copies = tuple(
+            (name, 0 if name in self.computed and name not in along else len(loops))
+            for name in registers.copies
+        )
         return Block(
             registers.place,
             self.lanes,
@@ -229,6 +259,8 @@ class _Reduction:
         loads = scalars = 0.0
         for operand in self.read:
             times = prod((n for k, n in registers.block if operand.along(axes[k])), start=1.0)
+            if operand.name not in registers.copies:
+                times *= self.computed.get(operand.name, 1)
             if operand.along(v):
                 # rows that a window shares between taps are loaded once where both are unrolled
                 for k, n in registers.block:
@@ -283,6 +315,8 @@ class _Reduction:
                 elements *= span
             moved = operand.along(v)
             far = bool(moved) and (moved != [len(operand.forms) - 1] or operand.step(v) not in (0, 1))
+            if operand.name in self.computed and not moved:
+                rounds = 1
             # a copy that no cache holds is written to memory and read again
             cycles += elements * rounds * ((2.0 if far else 0.3) + (0.0 if 4 * elements <= L2 else 0.5))
         return cycles

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, log, prod
 
-from tensaurus.algebra.expr import Scope, axis
+from tensaurus.algebra.expr import Call, Read, Scope, axis
 from tensaurus.algebra.size import polynomial
-from tensaurus.algebra.walk import replace_axes
+from tensaurus.algebra.walk import bodies, replace_axes
 from tensaurus.codegen.band import skews
 from tensaurus.codegen.nest import Nest, nests, rows
 from tensaurus.codegen.phase import phased
@@ -32,7 +32,13 @@ def sketches(stages: Sequence[Stage], core: Core) -> list[list[Sketch]]:
     found = nests(stages)
     inside = rows(stages, found) if len(found) > 1 else 0
     if not inside:
-        return [_ranked(nest, core) for nest in found]
+        stored = {stage.tensor.name for nest in found for stage in (nest.output, nest.main) if stage}
+        computed = {
+            stage.tensor.name: sum(isinstance(body, Read | Call) for body in bodies(stage.body))
+            for stage in stages
+            if stage.tensor.name not in stored
+        }
+        return [_ranked(nest, core, computed) for nest in found]
     return [*(_inner(nest, core, inside) for nest in found[:-1]), _around(found, core, inside)]
 
 
@@ -76,13 +82,13 @@ def bands_of(scope: Scope) -> list[Band]:
     return found
 
 
-def _ranked(nest: Nest, core: Core) -> list[Sketch]:
+def _ranked(nest: Nest, core: Core, computed: Mapping[str, int]) -> list[Sketch]:
     """The sketches of a nest in no other's loops."""
     lanes = core.lanes(nest.output.tensor.dtype)
     parallel = parallel_loops([extent(a) for a in nest.output.axes], core.threads)
     if nest.main is None:
         return [*_flat(nest, lanes, parallel)]
-    found = blocks(nest.main, core, lanes)
+    found = blocks(nest.main, core, lanes, computed=computed)
     # along the output vectors are independent of each other; along the reduction they must be put together
     return [*found, *_rows(nest.main, lanes, parallel)]
 
