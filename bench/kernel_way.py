@@ -277,7 +277,7 @@ def _window_of_product(rng: Random) -> Scope:
 
 
 def _product_of_joined(rng: Random) -> Scope:
-    """Of some channels of each of a few tensors, at least as many results as make copies worth while."""
+    """Of some channels of each of a few tensors, with so few or many results that copies pay or do not."""
     channels = [rng.choice((1, 3, 8, 16)) for _ in range(rng.choice((1, 2, 3)))]
     results, places = rng.choice((3, 4, 8, 16, 33, 48)), rng.choice((1, 4, 7, 16, 33, 64))
     parts = [Tensor(f"x{k}", (n, places)) for k, n in enumerate(channels)]

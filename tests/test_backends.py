@@ -81,7 +81,7 @@ def test_a_profile_charges_every_tensor(name: str) -> None:
 @pytest.mark.skipif("onnxruntime" not in RUNTIMES, reason="onnxruntime is absent")
 @pytest.mark.parametrize("inside", [0, 1])
 def test_kernels_that_run_in_another_order_have_their_own_times(inside: int) -> None:
-    """Twice a run is that of no name; `inside` of another node there is one more of its operator."""
+    """Two have no name, but their operator says which they are, unless one more runs `inside` of a node."""
     from tensaurus.backends import onnxruntime
 
     def kernel(name: str, operator: str) -> Any:

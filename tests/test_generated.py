@@ -405,19 +405,6 @@ def test_tuning_keeps_the_deadline(clock: Clock, left: float) -> None:
     assert made._each() == 0
 
 
-def test_a_kernel_has_the_time_that_it_is_worth(clock: Clock) -> None:
-    """However few are waiting: what saves little of a program leaves time for those that come after it."""
-    x = source("x", TensorType("float32", (4,)))
-    piece = Piece(apply(eop, [x], {"scope": "L[i:4](max(0, x0[i]))"}), (x,))
-    made, each = generating(20.0, clock.now + 100.0), []
-    for gain in (1e-3, 1e-4, 1e-5):
-        made.expect({piece: gain}, 1e-2)
-        each.append(made._each())
-    assert each[0] > 2 * each[1] > 2 * generated.LEAST and each[2] < 1.5 * generated.LEAST
-    made.expect({piece: 1e-5}, inf)  # of no program it is known what it takes
-    assert made._each() >= each[0]
-
-
 def test_kernels_are_counted_where_no_time_limits_them(clock: Clock) -> None:
     made = generating(20.0)
     assert made.more() and made._each() == 20.0

@@ -36,7 +36,6 @@ SPENT = 1.0  # seconds that compiling, linking and measuring a kernel take besid
 LEAST = 0.6  # seconds that a kernel is tuned for, where it is
 FEWEST = 4  # kernels that the time should be enough for, however few are waiting
 MOST = 0.8  # of what all kernels that are waiting may save: it should be enough for those that save this
-HOPED = 0.3  # of what a program takes that kernels may save, at least: more are waiting than the search knows
 COUNT = 60  # kernels where no time limits them
 
 
@@ -119,14 +118,13 @@ class Generated:
         if self.deadline == inf:
             self.deadline = (1 - TUNED) * monotonic() + TUNED * deadline
 
-    def expect(self, pieces: Mapping[Piece, float], seconds: float = 0.0) -> None:
-        """These will be measured next, in this order, and may save so much of what takes `seconds`."""
+    def expect(self, pieces: Mapping[Piece, float]) -> None:
+        """These will be measured next, in this order, and may save so much."""
         made = [gain if piece.generated else 0.0 for piece, gain in pieces.items()]
         worth = sorted((gain for gain in made if gain > 0), reverse=True)
         whole = sum(worth)
         self.waiting = sum(before < MOST * whole for before in accumulate([0.0, *worth[:-1]]))
-        hoped = max(whole, HOPED * seconds if seconds < inf else 0.0)
-        self.share = min(1 / FEWEST, max(0.0, made[0]) / hoped) if worth else 0.0
+        self.share = min(1 / FEWEST, max(0.0, made[0]) / whole) if worth else 0.0
 
     def _each(self) -> float:
         """Seconds to tune one; 0 where the time is over."""

@@ -75,8 +75,7 @@ class Saturation:
     steps       extractions at most
     deadline    monotonic time at which to stop, None for none
     keep        how many programs to return beside the original
-    expect      is given what will be measured, before it is, what each may save, and the seconds of the best
-                program
+    expect      is given what will be measured, before it is, and what each may save
     refutation  checks every union of the exploration where it is given
     """
 
@@ -93,7 +92,7 @@ class Saturation:
     deadline: float | None = None
     keep: int = 3
     watch: Callable[[int, float], None] = lambda steps, best: None
-    expect: Callable[[Mapping[Piece, float], float], None] = lambda pieces, seconds: None
+    expect: Callable[[Mapping[Piece, float]], None] = lambda pieces: None
     refutation: Refutation | None = None
 
     def run(self, program: Program) -> Outcome:
@@ -306,7 +305,7 @@ class _Search:
         """Measure what was not, and may save so much; false where the time ends before."""
         left = {prices.choices.pieces[key]: gain for key, gain in unsure.items()}
         for key in unsure:
-            self.limits.expect(left, self.programs.best)
+            self.limits.expect(left)
             if self._overdue():
                 return False
             prices.measure(key)

@@ -66,8 +66,7 @@ class Runtime:
     refutation  of a rule's instance, where every union is to be checked
     finders  propose equalities beside the rules
     kernels  whether one more eOperator may be measured
-    expect   is given the pieces that will be measured, before they are, what each may save, and what the best
-             program takes
+    expect   is given the pieces that will be measured, before they are, and what each may save
     """
 
     costs: OperatorCosts
@@ -76,7 +75,7 @@ class Runtime:
     refutation: Refutation | None = None
     finders: Sequence[Finder] = ()
     kernels: Callable[[], bool] = lambda: True
-    expect: Callable[[Mapping[Piece, float], float], None] = lambda pieces, seconds: None
+    expect: Callable[[Mapping[Piece, float]], None] = lambda pieces: None
 
 
 class Strategy(Protocol):

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from tensaurus.algebra.size import Axis
 from tensaurus.codegen.sketch import Block
 from tensaurus.codegen.stage import Stage, extent
-from tensaurus.tuning.access import conditional, operands, windowed
+from tensaurus.tuning.access import Operand, conditional, operands, windowed
 from tensaurus.tuning.core import Core, Shape, share
 
 __all__ = ["L2", "POOL", "WASTE", "blocks", "parallel_loops"]
@@ -140,6 +140,10 @@ class _Reduction:
             and prod(extent(a) for a in axes if not operand.along(a)) >= AGAIN
         )
 
+    def before(self, operand: Operand, place: int) -> bool:
+        """Whether its copy is made before all loops: it is computed, and each vector reads the same of it."""
+        return operand.name in self.computed and not operand.along(self.axes[place])
+
     def unrolled(self, place: int, vectors: int) -> Iterator[tuple[tuple[int, int], ...]]:
         """Which other axes are unrolled, and how far."""
         most = self.core.registers - 4
@@ -199,12 +203,8 @@ class _Reduction:
         tile = (*shared, *(t for t in (*tiles, *whole) if t[0] not in dict(shared)))
         loops = [-(-self.sizes[k] // n) for k, n in tile if n < self.sizes[k]]
         parallel = max(1, parallel_loops(loops, threads)) if threads > 1 and loops else 0
-        along = {o.name for o in self.read if o.along(self.axes[registers.place])}
-        # what no vector moves along is read by all of them: it is computed before
-        copies = tuple(
-            (name, 0 if name in self.computed and name not in along else len(loops))
-            for name in registers.copies
-        )
+        before = {operand.name for operand in self.read if self.before(operand, registers.place)}
+        copies = tuple((name, 0 if name in before else len(loops)) for name in registers.copies)
         return Block(
             registers.place,
             self.lanes,
@@ -315,10 +315,9 @@ class _Reduction:
                 elements *= span
             moved = operand.along(v)
             far = bool(moved) and (moved != [len(operand.forms) - 1] or operand.step(v) not in (0, 1))
-            if operand.name in self.computed and not moved:
-                rounds = 1
+            times = 1 if self.before(operand, registers.place) else rounds
             # a copy that no cache holds is written to memory and read again
-            cycles += elements * rounds * ((2.0 if far else 0.3) + (0.0 if 4 * elements <= L2 else 0.5))
+            cycles += elements * times * ((2.0 if far else 0.3) + (0.0 if 4 * elements <= L2 else 0.5))
         return cycles
 
 
