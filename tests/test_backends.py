@@ -78,6 +78,28 @@ def test_a_profile_charges_every_tensor(name: str) -> None:
     assert sorted(map(sorted, backend.kernels(CONVOLUTION))) == [["c", "r"], ["y"]]
 
 
+@pytest.mark.parametrize("name", RUNTIMES)
+@pytest.mark.parametrize("others", [(), ("Sigmoid",), ("Sigmoid", "Tanh")])
+@pytest.mark.parametrize("bias", [True, False])
+def test_convolutions_that_are_added_up_are_traced(name: str, others: tuple[str, ...], bias: bool) -> None:
+    """A runtime adds one to the other where it computes that, in a layout of its own, and may apply what is read
+    of the sum alone."""
+    size = 32  # channels, so that layouts are blocked
+    weights = {f"{n}{k}": floats(*shape) for k in "01" for n, shape in (("w", (size, size, 3, 3)), ("b", (size,)))}
+    terms = [
+        helper.make_node("Conv", ["x", f"w{k}", f"b{k}"][: 2 + bias], [f"c{k}"], pads=[1, 1, 1, 1]) for k in "01"
+    ]
+    added = helper.make_node("Add", ["c0", "c1"], ["sum"])
+    after = [helper.make_node(op, ["sum"], [f"y{k}"]) for k, op in enumerate(("Relu", *others))]
+    raw = model([*terms, added, *after], [info("x", [1, size, 8, 8])], [info(n.output[0]) for n in after], weights)
+    backend = backends.find(name)
+    assert isinstance(backend, Profiling)
+    found = backend.profile(raw, {"x": floats(1, size, 8, 8)}, threads=1, seconds=0.01)
+    own = {"c0", "c1", "sum", *(node.output[0] for node in after)}
+    assert sorted(t for tensors, _ in found for t in tensors) == sorted(own)  # each once
+    assert not any(tensors >= {"c0", "c1"} for tensors, _ in found)
+
+
 @pytest.mark.skipif("onnxruntime" not in RUNTIMES, reason="onnxruntime is absent")
 @pytest.mark.parametrize("inside", [0, 1])
 def test_kernels_that_run_in_another_order_have_their_own_times(inside: int) -> None:
@@ -126,13 +148,15 @@ def test_conversions_are_charged_to_those_who_ask_for_them() -> None:
     one, two, none = frozenset({"a"}), frozenset({"b", "c"}), frozenset[str]()
     kernels = [
         Kernel("first", "Op", ("x",), ("p",), one),
-        Kernel("blocked", "Op", ("p",), ("q",), none),  # read by a conversion and by another kernel
-        Kernel("again", "Op", ("q",), ("r",), none),
+        Kernel("blocked", "Op", ("p",), ("q",), none, True),  # read by a conversion and by another kernel
+        Kernel("again", "Op", ("q",), ("r",), none, True),
         Kernel("second", "Op", ("q", "r"), ("s",), two),
-        Kernel("plain", "Op", ("s",), ("y",), none),  # read by nobody
+        Kernel("plain", "Op", ("s",), ("y",), none, True),  # read by nobody
     ]
     assert charged(kernels, [1.0, 4.0, 8.0, 16.0, 32.0]) == [(one, 1.0), (two, 4.0 + 8.0 + 16.0 + 32.0)]
-    alone = [Kernel("only", "Op", ("x",), ("y",), none)]
+    untraced = [kernels[0], Kernel("unknown", "Op", ("p",), ("q",), none), *kernels[3:]]
+    assert charged(untraced, [1.0, 4.0, 16.0, 32.0]) == [(one, 1.0), (none, 4.0), (two, 16.0 + 32.0)]
+    alone = [Kernel("only", "Op", ("x",), ("y",), none, True)]
     assert charged(alone, [1.0]) == [(none, 1.0)]
     assert per_run([9.0, 1.0, 2.0, 3.0]) == 2.5 and per_run([5.0]) == 5.0 and per_run([]) == 0.0
 

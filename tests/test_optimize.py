@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tensaurus.cost.database import Database
-from tensaurus.cost.observe import Observer
+from tensaurus.cost.observe import PROFILE, Observer
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.roofline import estimate
 from tensaurus.driver import contenders
@@ -274,7 +274,7 @@ def test_programs_are_run_as_a_whole(tmp_path: Path) -> None:
         with Database(path) as records:
             rows = records.all()
             more = len(rows)
-    assert any(row.workload.startswith("kernels of model") for row in rows)
+    assert any(row.workload.startswith(PROFILE) for row in rows)
     summary = results[-1].summary
     assert summary.equivalence.passed and summary.original_predicted_ms > 0 and summary.predicted_ms > 0
     again = run(affine_model(), database=path, steps=12)

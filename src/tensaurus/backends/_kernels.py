@@ -18,8 +18,9 @@ class Kernel:
     """One node of the runtime's graph.
 
     inputs, outputs  names in that graph
-    tensors          of the model, those that it computes, inner ones too; none of a conversion between
-                     layouts, and of what could not be traced
+    tensors          of the model, those that it computes, inner ones too; none of a conversion, and of what
+                     could not be traced
+    conversion       whether it only lays out anew what others have computed
     """
 
     name: str
@@ -27,13 +28,14 @@ class Kernel:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     tensors: frozenset[str]
+    conversion: bool = False
 
 
 def charged(kernels: Sequence[Kernel], seconds: Sequence[float]) -> list[tuple[frozenset[str], float]]:
-    """Tensors and seconds of the kernels that compute some; `seconds` are each one's own.
+    """Tensors and seconds of the kernels; `seconds` are each one's own.
 
     A conversion is on the bill of the kernels that read it, as they ask for the layout; where none does, of
-    the kernel that it reads.
+    the kernel that it reads.  What could not be traced is on nobody's.
     """
     taken = list(seconds)
     makers = {name: place for place, kernel in enumerate(kernels) for name in kernel.outputs if name}
@@ -43,13 +45,13 @@ def charged(kernels: Sequence[Kernel], seconds: Sequence[float]) -> list[tuple[f
             if name in makers:
                 readers[makers[name]].add(place)
     for place, kernel in enumerate(kernels):
-        if not kernel.tensors and readers[place]:
+        if kernel.conversion and readers[place]:
             for reader in readers[place]:
                 taken[reader] += taken[place] / len(readers[place])
             taken[place] = 0.0
     for place, kernel in reversed(list(enumerate(kernels))):
         made = {makers[name] for name in kernel.inputs if name in makers}
-        if not kernel.tensors and made:
+        if kernel.conversion and made:
             for maker in made:
                 taken[maker] += taken[place] / len(made)
             taken[place] = 0.0

@@ -219,7 +219,7 @@ def _kernels(compiled: Any, model: onnx.ModelProto) -> list[Kernel]:
         inputs = tuple(port.get_node().get_friendly_name() for port in node.input_values())
         # what was folded into another layer has lost its name
         tensors = traced(own, everyone.difference(own), makers, frozenset())
-        found.append(Kernel(name, kind, inputs, (name,), tensors))
+        found.append(Kernel(name, kind, inputs, (name,), tensors, conversion=not own))
     return found
 
 
