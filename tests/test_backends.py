@@ -82,22 +82,40 @@ def test_a_profile_charges_every_tensor(name: str) -> None:
 @pytest.mark.parametrize("others", [(), ("Sigmoid",), ("Sigmoid", "Tanh")])
 @pytest.mark.parametrize("bias", [True, False])
 def test_convolutions_that_are_added_up_are_traced(name: str, others: tuple[str, ...], bias: bool) -> None:
-    """A runtime adds one to the other where it computes that, in a layout of its own, and may apply what is read
-    of the sum alone."""
+    """A runtime adds one to the other where it computes that, in a layout of its own, and may apply what is
+    read of the sum alone."""
     size = 32  # channels, so that layouts are blocked
-    weights = {f"{n}{k}": floats(*shape) for k in "01" for n, shape in (("w", (size, size, 3, 3)), ("b", (size,)))}
-    terms = [
-        helper.make_node("Conv", ["x", f"w{k}", f"b{k}"][: 2 + bias], [f"c{k}"], pads=[1, 1, 1, 1]) for k in "01"
-    ]
-    added = helper.make_node("Add", ["c0", "c1"], ["sum"])
+    shapes = {"w": (size, size, 3, 3), "b": (size,)}
+    weights = {f"{n}{k}": floats(*shape) for k in "01" for n, shape in shapes.items()}
+    inputs = [["x", f"w{k}", f"b{k}"][: 2 + bias] for k in "01"]
+    nodes = [helper.make_node("Conv", i, [f"c{k}"], pads=[1, 1, 1, 1]) for k, i in enumerate(inputs)]
     after = [helper.make_node(op, ["sum"], [f"y{k}"]) for k, op in enumerate(("Relu", *others))]
-    raw = model([*terms, added, *after], [info("x", [1, size, 8, 8])], [info(n.output[0]) for n in after], weights)
+    nodes += [helper.make_node("Add", ["c0", "c1"], ["sum"]), *after]
+    outputs = [info(node.output[0]) for node in after]
+    raw = model(nodes, [info("x", [1, size, 8, 8])], outputs, weights)
     backend = backends.find(name)
     assert isinstance(backend, Profiling)
     found = backend.profile(raw, {"x": floats(1, size, 8, 8)}, threads=1, seconds=0.01)
     own = {"c0", "c1", "sum", *(node.output[0] for node in after)}
     assert sorted(t for tensors, _ in found for t in tensors) == sorted(own)  # each once
     assert not any(tensors >= {"c0", "c1"} for tensors, _ in found)
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_what_runs_as_several_kernels_is_traced(name: str) -> None:
+    """A product of three dimensions and a sum: onnxruntime computes a Gemm between two Reshapes."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("MatMul", ["r", "w"], ["p"]),
+        helper.make_node("Add", ["p", "b"], ["s"]),
+        helper.make_node("Softmax", ["s"], ["y"], axis=-1),
+    ]
+    raw = model(nodes, [info("x", [2, 5, 32])], [info("y")], {"w": floats(32, 64), "b": floats(64)})
+    backend = backends.find(name)
+    assert isinstance(backend, Profiling)
+    found = backend.profile(raw, {"x": floats(2, 5, 32)}, threads=1, seconds=0.01)
+    assert {t for tensors, _ in found for t in tensors} == {"r", "p", "s", "y"}
+    assert all(tensors in ({"r"}, {"p", "s"}, {"p"}, {"s"}, {"y"}) for tensors, _ in found)
 
 
 @pytest.mark.skipif("onnxruntime" not in RUNTIMES, reason="onnxruntime is absent")

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensaurus.backends import Array, Backend, BackendError, Port, said
-from tensaurus.backends._kernels import Kernel, charged, per_run, traced
+from tensaurus.backends._kernels import Kernel, charged, per_run
+from tensaurus.backends._onnxruntime_graph import named
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.build import Build
 from tensaurus.scratch import temporary
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     import onnx
 
 __all__ = ["BACKEND"]
-
-BLOCKED = "com.microsoft.nchwc"  # the domain of operators on blocked layouts
-CONVERSIONS = frozenset({"ReorderInput", "ReorderOutput", "Transpose", "Cast"})  # where it inserts them
 
 
 @dataclass(frozen=True)
@@ -196,66 +194,8 @@ def _kernels(build: Build) -> list[Kernel]:
 
 
 def _named(build: Build, running: Sequence[onnx.NodeProto]) -> list[Kernel]:
-    """The nodes of the graph that runs, with what they compute of the model's tensors.
-
-    Blocked layouts rename tensors, which the graph before explains.
-    """
-    model = build.proto(weights=False)
-    makers = {name: node for node in model.graph.node for name in node.output}
-    renamed = any(name and name not in makers for node in running for name in node.output)
-    # where a model has thousands of outputs, optimizing it once more takes many seconds
-    plain = _plain(running, _earlier(build)) if renamed else {}
-    inputs = {value.name for value in model.graph.input}
-    found = []
-    for node in running:
-        ends, stops = ({plain.get(name, name) for name in names} for names in (node.output, node.input))
-        tensors = traced(sorted(ends), stops, makers, inputs)
-        moves = not tensors and node.op_type in CONVERSIONS
-        found.append(Kernel(node.name, node.op_type, tuple(node.input), tuple(node.output), tensors, moves))
-    return found
-
-
-def _plain(running: Sequence[onnx.NodeProto], earlier: Sequence[onnx.NodeProto]) -> dict[str, str]:
-    """What the tensors of the graph that runs are called in the graph before layouts were chosen."""
-    before = {node.output[0]: node for node in earlier}
-    plain: dict[str, str] = {}
-    twins = [before.get(node.name.removesuffix("_nchwc")) for node in running]
-    for node, twin in reversed([*zip(running, twins, strict=True)]):
-        if node.domain == BLOCKED and node.op_type == "ReorderOutput":
-            plain[node.input[0]] = node.output[0]
-            continue
-        if twin is None and node.domain != BLOCKED:  # a part of a function has no name
-            twin = before.get(plain.get(node.output[0], ""))
-        if twin is None:
-            continue
-        plain.update(zip(node.input, twin.input, strict=False))
-        if node.domain != BLOCKED:
-            plain.update(zip(node.output, twin.output, strict=False))
-    # what a blocked operator computes, and is read as one that its twin does not read: what is added to
-    # another convolution
-    readers: dict[str, list[onnx.NodeProto]] = {}
-    for node in earlier:
-        for name in dict.fromkeys(node.input):
-            readers.setdefault(name, []).append(node)
-    for node, twin in zip(running, twins, strict=True):
-        if node.domain == BLOCKED and twin is not None and node.output[0] not in plain:
-            if (name := _end(node, twin, readers)) is not None:
-                plain[node.output[0]] = name
-    return plain
-
-
-def _end(
-    node: onnx.NodeProto, twin: onnx.NodeProto, readers: Mapping[str, Sequence[onnx.NodeProto]]
-) -> str | None:
-    """What a blocked operator computes, which may have taken in a sum and an activation that read its twin."""
-    name = twin.output[0]
-    taken = sum(map(bool, node.input)) - sum(map(bool, twin.input))
-    activated = [any(a.name == "activation" for a in each.attribute) for each in (node, twin)]
-    for _ in range(taken + activated[0] - activated[1]):
-        if len(after := readers.get(name, ())) != 1:
-            return None
-        name = after[0].output[0]
-    return name
+    """The nodes of the graph that runs, with what they compute of the model's tensors."""
+    return named(build.proto(weights=False), running, lambda: _earlier(build))
 
 
 def _taken(kernels: Sequence[Kernel], events: Sequence[Mapping[str, Any]], runs: int) -> list[float]:
