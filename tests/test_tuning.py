@@ -218,7 +218,71 @@ def test_expressions_of_other_sizes_are_alike(tuner: Tuner) -> None:
     assert winner is not None
     more = TensorType("float32", (32, 48))
     text = PRODUCT.replace("j:24", "j:48")
-    other = tuner._workload(scope_of(text, more, WEIGHTS), (more, WEIGHTS), ())
-    assert tuner._similar(other) == [winner]
-    softmax = tuner._workload(scope_of("L[i:32](max[r:24](x0[i, r]))", WIDE), (WIDE,), ())
-    assert tuner._similar(softmax) == []
+    other = tuner._reduced(scope_of(text, more, WEIGHTS), (more, WEIGHTS), ())
+    assert other is not None and tuner._similar(other) == [winner]
+    softmax = tuner._reduced(scope_of("L[i:32](max[r:24](x0[i, r]))", WIDE), (WIDE,), ())
+    assert softmax is not None and tuner._similar(softmax) == []
+
+
+ADDED = "L[i:32, j:24](add(sum[r:32](mul(max(0, x0[i, r]), x2[r, j])), x1[i, j]))"
+UNLIKE = {
+    "another size": "L[i:32, j:24](sum[r:16](mul(x1[i, r], x0[r, j])))",
+    "another order": "L[i:32, j:24](sum[r:32](mul(x1[r, i], x0[r, j])))",
+    "another step": "L[i:32, j:12](sum[r:32](mul(x1[i, r], x0[r, 2*j])))",
+    "an edge": "L[i:32, j:24](sum[r:32](mul(x1[i, r], x0[r, j - 1] | 0)))",
+    "another reduction": "L[i:32, j:24](max[r:32](mul(x1[i, r], x0[r, j])))",
+    "a dear function": "L[i:32, j:24](sum[r:32](mul(exp(x1[i, r]), x0[r, j])))",
+}
+
+
+def test_what_reduces_alike_is_tuned_once(tuner: Tuner) -> None:
+    """With other names, with something before and behind it; and in another run from the database."""
+    types = WIDE, WEIGHTS
+    first = tuner.best(scope_of(PRODUCT, *types), types, OUT, 0.5)
+    assert first is not None
+    form = tuner._reduced(scope_of(PRODUCT, *types), types, ())
+    assert form is not None and form.own(form.general(first)) == first
+    again = Tuner(tuner.database, tuner.machine, "native")
+    kinds = WEIGHTS, OUT, WIDE
+    try:
+        for each in (tuner, again):
+            tried = each.tried
+            scope = scope_of(ADDED, *kinds)
+            found = each._tuned(scope, kinds, OUT, 0.2, ())
+            assert each.tried == tried + 1  # it is timed, and checked
+            other = each._reduced(scope, kinds, ())
+            assert found is not None and other is not None
+            assert other.text == form.text and other.general(found) == form.general(first)
+    finally:
+        again.close()
+    assert tuner._tuned(scope_of(PRODUCT, *types), types, OUT, 1.5, ()) is not None
+    assert tuner.tried > tried + 1  # there is more time than went into it
+
+
+@pytest.mark.parametrize("what", UNLIKE)
+def test_what_reduces_otherwise_is_tuned_for_itself(tuner: Tuner, what: str) -> None:
+    types = WIDE, WEIGHTS
+    one, other = (tuner._reduced(scope_of(text, *types), types, ()) for text in (PRODUCT, UNLIKE[what]))
+    assert one is not None and other is not None and one.text != other.text
+    fixed = tuner._reduced(scope_of(PRODUCT, *types), types, (False, True))
+    assert fixed is not None and fixed.text != one.text  # it may be packed
+    assert tuner._reduced(scope_of("L[i:32](x0[i, 0])", WIDE), (WIDE,), ()) is None
+
+
+def test_a_reused_schedule_that_computes_nothing_is_no_schedule(
+    tuner: Tuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the expression is tuned as if nothing were known."""
+    types = WIDE, WEIGHTS
+    assert tuner.best(scope_of(PRODUCT, *types), types, OUT, 0.3) is not None
+    decided, asked = Runner.decided, []
+
+    def refusing(self: Runner, schedule: str, seconds: float, patience: float = 0.0) -> float:
+        asked.append(schedule)
+        return inf if len(asked) == 1 else decided(self, schedule, seconds, patience)
+
+    monkeypatch.setattr(Runner, "decided", refusing)
+    kinds = WEIGHTS, OUT, WIDE
+    tried = tuner.tried
+    assert tuner.best(scope_of(ADDED, *kinds), kinds, OUT, 0.3) is not None
+    assert tuner.tried > tried + 1

@@ -96,13 +96,6 @@ class Database:
             (workload, backend, device),
         )
 
-    def made_for(self, backend: str, device: str) -> list[Measurement]:
-        """All measurements of a backend on a device, sorted by their keys."""
-        return self._read(
-            "SELECT * FROM measurements WHERE backend = ? AND device = ? ORDER BY workload, schedule",
-            (backend, device),
-        )
-
     def beginning(self, prefix: str, backend: str, device: str) -> list[Measurement]:
         """The measurements of workloads that begin with the prefix, sorted by their keys."""
         return self._read(

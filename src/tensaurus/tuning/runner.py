@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from weakref import WeakKeyDictionary
 
 from tensaurus.child import Child, ChildError
 from tensaurus.ops import TensorType
@@ -27,24 +28,11 @@ class Runner:
         self._single: list[Child | None] = [None] * threads
         self._whole: Child | None = None
         self._task: tuple[object, ...] = ()
+        self._holds: WeakKeyDictionary[Child, tuple[object, ...]] = WeakKeyDictionary()  # what each has taken
 
     def take(self, scope: str, types: Sequence[TensorType], output: TensorType) -> None:
-        """The expression, as text, and what it reads and makes; every process is ready for it then."""
+        """The expression, as text, and what it reads and makes."""
         self._task = scope, tuple(types), output
-        try:
-            for place, child in enumerate(self._single):
-                self._single[place] = self._living(child, 1)
-            if self.threads > 1:
-                self._whole = self._living(self._whole, self.threads)
-            ready = [child for child in (*self._single, self._whole) if child is not None]
-            for child in ready:
-                child.begin("take", *self._task)
-            for child in ready:
-                child.finish(STARTED)
-        except BaseException as error:
-            self.close()  # they are started again where they are needed
-            if not isinstance(error, ChildError):
-                raise
 
     def times(self, schedules: Sequence[str], seconds: float, patience: float = 0.0) -> list[float]:
         """Seconds of a run of each on one thread, timed for so long; infinite where one fails.
@@ -54,10 +42,11 @@ class Runner:
         asked: list[Child | None] = []
         found = []
         try:
-            for place, schedule in enumerate(schedules):
+            self._single[: len(schedules)] = self._ready(self._single[: len(schedules)], 1)
+            for child, schedule in zip(self._single, schedules, strict=False):
                 try:
-                    child = self._single[place] = self._ready(self._single[place], 1)
-                    child.begin("time", schedule, seconds)
+                    if child is not None:
+                        child.begin("time", schedule, seconds)
                     asked.append(child)
                 except ChildError:
                     asked.append(None)
@@ -86,11 +75,13 @@ class Runner:
             return str(error)
 
     def _ask(self, verb: str, *arguments: object, patience: float = 0.0) -> object:
-        if self.threads == 1:
-            child = self._single[0] = self._ready(self._single[0], 1)
-        else:
-            child = self._whole = self._ready(self._whole, self.threads)
         try:
+            if self.threads == 1:
+                (child,) = self._single[:1] = self._ready(self._single[:1], 1)
+            else:
+                (child,) = (self._whole,) = self._ready([self._whole], self.threads)
+            if child is None:
+                raise ChildError("the compiler of kernels cannot take the expression")
             return child.ask(verb, *arguments, patience=patience)
         except ChildError:
             raise
@@ -98,11 +89,25 @@ class Runner:
             self.close()
             raise
 
-    def _ready(self, child: Child | None, threads: int) -> Child:
-        made = self._living(child, threads)
-        if made is not child and self._task:
-            made.ask("take", *self._task, patience=STARTED)
-        return made
+    def _ready(self, children: Sequence[Child | None], threads: int) -> list[Child | None]:
+        """The processes, or others in their places, with the expression; None for one that refuses it."""
+        made = [self._living(child, threads) for child in children]
+        asked: list[Child] = []
+        refusing: list[Child] = []
+        for child in made:
+            if self._holds.get(child) != self._task:
+                try:
+                    child.begin("take", *self._task)
+                    asked.append(child)
+                except ChildError:
+                    refusing.append(child)
+        for child in asked:
+            try:
+                child.finish(STARTED)
+                self._holds[child] = self._task
+            except ChildError:
+                refusing.append(child)
+        return [None if child in refusing else child for child in made]
 
     def _living(self, child: Child | None, threads: int) -> Child:
         """The process, or another one in its place."""

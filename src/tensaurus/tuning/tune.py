@@ -1,17 +1,19 @@
 """The fastest schedule of an expression on this machine, from the database or by trying.
 
-Half of the time goes to the analysis's own order, after schedules of expressions that differ in sizes alone,
-half to schedules that differ from the best so far in one sketch, by one or two parameters, until many of them
-bring nothing.  The fastest three, where they are close and there is time, are timed again, longer and on all
-threads, and the fastest of these that computes the right numbers is kept.
+What reduces alike (`tuning/reuse`) is tuned once: the schedules that were fastest come first, and where as
+much time went into them as there is, nothing else is tried.  Half of the time goes to the analysis's own
+order, after schedules of what differs in sizes alone, half to schedules that differ from the best so far in
+one sketch, by one or two parameters, until many of them bring nothing.  The fastest three, where they are
+close and there is time, are timed again, longer and on all threads, and the fastest of these that computes the
+right numbers is kept.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from importlib.metadata import version
 from itertools import chain, islice
 from math import inf, prod
@@ -33,6 +35,7 @@ from tensaurus.cost.machine import Machine
 from tensaurus.ops import TensorType
 from tensaurus.tuning.blocks import POOL
 from tensaurus.tuning.core import Core, Shape, share
+from tensaurus.tuning.reuse import Reduced, reduced
 from tensaurus.tuning.runner import Runner
 from tensaurus.tuning.space import bands_of, packs_of, sketches
 from tensaurus.tuning.transforms import transforms
@@ -42,6 +45,8 @@ __all__ = ["Tuner"]
 SHORT, LONGER = 0.03, 0.1  # seconds of one timing, and of one that decides
 IDLE, GAIN = 25, 0.98  # steps after which tuning ends where none of them came to less than this part
 LEADERS, LAST = 2, 3  # schedules that others are like, and that are timed again
+KEPT = 3  # schedules of what reduces alike
+LOOPS = "loops of "  # begins the rows of those
 DECIDED = 1.25  # of the time for one kernel, until which another schedule of it is timed again
 CLOSE = 1.2  # times the fastest: what is slower on one thread is not timed again
 LONG = 7.0  # seconds at most that one schedule may compile for, beyond what each has
@@ -49,6 +54,20 @@ SIMILAR, NEAREST = 3, 3  # expressions of other sizes that are looked at, and sc
 REVISION = "r6"  # of what schedules become: times of another one are not these
 LARGE = 1 << 24  # multiplications of a kernel, at least, of which it is asked whether it is worth trying
 HOPELESS = 16  # operations for each element moved, from which on a product wants blocks of registers
+
+
+@dataclass
+class Tuning:
+    """What is known of expressions that reduce alike.
+
+    fastest  texts of schedules, with roles for names
+    seconds  that went into them
+    tried    how many of those in the analysis's order were
+    """
+
+    fastest: tuple[str, ...] = ()
+    seconds: float = 0.0
+    tried: int = 0
 
 
 class Tuner:
@@ -61,7 +80,7 @@ class Tuner:
         self.core = Core(512 if wide else 256, 32 if wide else 16, machine.threads)
         self.backend = f"halide {version('halide')} {REVISION} {' '.join(words)}"
         self.runner = Runner(cpu, machine.threads)
-        self._winners: dict[str, list[Schedule]] | None = None
+        self._tunings: dict[str, Tuning] | None = None
         self.tried = 0
 
     def known(self, scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool] = ()) -> Schedule | None:
@@ -133,25 +152,74 @@ class Tuner:
         seconds: float,
         fixed: Sequence[bool],
     ) -> Schedule | None:
-        workload = self._workload(scope, types, fixed)
-        pools = self._pools(scope, types, fixed)
-        times: dict[Schedule, float] = {}
-        patience = min(seconds, LONG)
         self.runner.take(show_scope(scope), types, output)
-        begin = monotonic()
+        form = self._reduced(scope, types, fixed)
+        tuning = Tuning() if form is None else self._tuning(form)
+        known = [] if form is None else [s for text in tuning.fastest if (s := form.own(text)) is not None]
+        patience, begin = min(seconds, LONG), monotonic()
+        decided: dict[Schedule, float] = {}
+        if known and tuning.seconds >= seconds:
+            self.tried += 1
+            decided[known[0]] = self.runner.decided(show(known[0]), LONGER, patience)
+            known = []  # where it does not fit, all is tried
+        if min(decided.values(), default=inf) == inf:
+            ranked = self._ranked(scope, types, fixed, seconds, form, known)
+        else:
+            ranked = []
+        for schedule in ranked:
+            if not decided or min(decided.values()) == inf or monotonic() - begin < DECIDED * seconds:
+                decided[schedule] = self.runner.decided(show(schedule), LONGER, patience)
+        # the order of `measured`: a tie must not be another schedule in the next run
+        best = sorted((s for s in decided if decided[s] < inf), key=lambda s: (decided[s], show(s)))
+        winner = next((s for s in best if not self.runner.wrong(show(s))), None)
+        if winner is None:
+            return None
+        kept = {show(s): decided[s] for s in best[best.index(winner) :]}
+        self._keep(self._workload(scope, types, fixed), kept)
+        if form is not None:
+            self._keep(f"{LOOPS}{form.text}", {form.general(parse(s)): taken for s, taken in kept.items()})
+            self._keep(f"{LOOPS}{form.text}", {"": tuning.seconds})
+            tuning.fastest = tuple(dict.fromkeys((form.general(winner), *tuning.fastest)))[:KEPT]
+        return winner
+
+    def _keep(self, workload: str, times: Mapping[str, float]) -> None:
+        """Schedules' times into the database."""
+        self.database.put_many(
+            Measurement(workload, self.backend, self.machine.key, schedule, seconds)
+            for schedule, seconds in times.items()
+        )
+
+    def _ranked(
+        self,
+        scope: Scope,
+        types: Sequence[TensorType],
+        fixed: Sequence[bool],
+        seconds: float,
+        form: Reduced | None,
+        known: Sequence[Schedule],
+    ) -> list[Schedule]:
+        """What is fastest on one thread, and worth a second look; those that are `known` come first."""
+        pools = self._pools(scope, types, fixed)
+        changes = {packed for packed, _, _ in pools}
+        tuning, similar = (Tuning(), ()) if form is None else (self._tuning(form), self._similar(form))
+        times: dict[Schedule, float] = {}
+        patience, begin = min(seconds, LONG), monotonic()
+        begin -= tuning.seconds if known else 0.0
 
         def attempt(schedules: Sequence[Schedule]) -> None:
             self.tried += len(schedules)
             spent = self.runner.times([show(schedule) for schedule in schedules], SHORT, patience)
-            for schedule, seconds in zip(schedules, spent, strict=True):
-                times[schedule] = seconds * self._unshared(schedule, pools)
+            for schedule, taken in zip(schedules, spent, strict=True):
+                times[schedule] = taken * self._unshared(schedule, pools)
 
-        ordered = chain(_alike(self._similar(workload), pools), _in_order(pools))
+        first = [schedule for schedule in known if prefix(schedule) in changes]
+        ordered = chain(first, _alike(similar, pools), islice(_in_order(pools), tuning.tried, None))
         while batch := list(islice((s for s in ordered if s not in times), self.machine.threads)):
             late = monotonic() - begin
             if late > 4 * seconds or late > seconds / 2 and min(times.values(), default=inf) < inf:
                 break
             attempt(batch)
+        tuning.tried += max(0, len(times) - len(first))
         fastest, idle = inf, 0
         while monotonic() - begin < seconds and idle < IDLE:
             leaders = sorted((s for s in times if times[s] < inf), key=lambda s: times[s])[:LEADERS]
@@ -162,23 +230,13 @@ class Tuner:
             least = min(times.values())
             idle = 0 if least < GAIN * fastest else idle + 1
             fastest = least if idle == 0 else fastest
+        tuning.seconds = max(tuning.seconds, seconds if idle >= IDLE else monotonic() - begin)
         ranked = sorted((s for s in times if times[s] < inf), key=lambda s: (times[s], show(s)))
-        ranked = _varied([s for s in ranked if times[s] <= CLOSE * times[ranked[0]]])[:LAST]
-        decided: dict[Schedule, float] = {}
-        for schedule in ranked:
-            if not decided or min(decided.values()) == inf or monotonic() - begin < DECIDED * seconds:
-                decided[schedule] = self.runner.decided(show(schedule), LONGER, patience)
-        # the order of `measured`: a tie must not be another schedule in the next run
-        best = sorted((s for s in decided if decided[s] < inf), key=lambda s: (decided[s], show(s)))
-        winner = next((s for s in best if not self.runner.wrong(show(s))), None)
-        if winner is None:
-            return None
-        kept = best[best.index(winner) :]
-        self.database.put_many(
-            Measurement(workload, self.backend, self.machine.key, show(s), decided[s]) for s in kept
-        )
-        self._similar(workload).append(winner)
-        return winner
+        return _varied([s for s in ranked if times[s] <= CLOSE * times[ranked[0]]])[:LAST]
+
+    def _reduced(self, scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool]) -> Reduced | None:
+        stages, _ = prepared(scope, tensors(types))
+        return reduced(stages, frozenset(f"x{k}" for k, known in enumerate(fixed) if known))
 
     def _unshared(self, schedule: Schedule, pools: Pools) -> float:
         """How much longer than on one thread divided by their number it takes on all threads, times that."""
@@ -189,18 +247,27 @@ class Tuner:
         outer = [pair for pair in pairs if pair[0].parallel] or pairs[-1:]
         return share(*max(outer, key=lambda pair: pair[1].points), threads)
 
-    def _similar(self, workload: str) -> list[Schedule]:
-        """The fastest schedules of expressions that differ in sizes alone, the latest last."""
-        if self._winners is None:
-            self._winners = {}
-            fastest: dict[str, Measurement] = {}
-            for row in self.database.made_for(self.backend, self.machine.key):
-                if row.workload not in fastest or row.seconds < fastest[row.workload].seconds:
-                    fastest[row.workload] = row
-            for row in fastest.values():
-                with suppress(ValueError):
-                    self._winners.setdefault(_form(row.workload), []).append(parse(row.schedule))
-        return self._winners.setdefault(_form(workload), [])
+    def _tuning(self, form: Reduced) -> Tuning:
+        """What is known of expressions that reduce alike."""
+        if self._tunings is None:
+            self._tunings = {}
+            rows = self.database.beginning(LOOPS, self.backend, self.machine.key)
+            for row in sorted(rows, key=lambda row: (row.seconds, row.schedule)):
+                tuning = self._tunings.setdefault(row.workload.removeprefix(LOOPS), Tuning())
+                if not row.schedule:
+                    tuning.seconds = row.seconds
+                elif len(tuning.fastest) < KEPT:
+                    tuning.fastest = (*tuning.fastest, row.schedule)
+        return self._tunings.setdefault(form.text, Tuning())
+
+    def _similar(self, form: Reduced) -> list[Schedule]:
+        """The fastest schedules of expressions that reduce alike at other sizes, the latest last."""
+        self._tuning(form)
+        assert self._tunings is not None
+        alike = _sizeless(form.text)
+        others = (t for text, t in self._tunings.items() if text != form.text and _sizeless(text) == alike)
+        texts = (text for tuning in others for text in tuning.fastest[:1])
+        return [schedule for text in texts if (schedule := form.own(text)) is not None]
 
     def close(self) -> None:
         """End the processes that it started."""
@@ -236,9 +303,9 @@ def _varied(schedules: Sequence[Schedule]) -> list[Schedule]:
     return list(dict.fromkeys((*first.values(), *schedules)))
 
 
-def _form(workload: str) -> str:
+def _sizeless(text: str) -> str:
     """The text without its numbers."""
-    return re.sub(r"\d+", "#", workload)
+    return re.sub(r"\d+", "#", text)
 
 
 def _alike(known: Sequence[Schedule], pools: Pools) -> Iterator[Schedule]:
