@@ -37,7 +37,7 @@ from tensaurus.tuning.access import conditional
 from tensaurus.tuning.blocks import blocks as register_blocks
 from tensaurus.tuning.core import Core, Shape, share
 from tensaurus.tuning.runner import Runner
-from tensaurus.tuning.tune import Tuner
+from tensaurus.tuning.tune import ENOUGH, Tuner
 
 small = st.integers(0, 9)
 pairs = st.lists(st.tuples(small, st.integers(1, 99)), max_size=3).map(tuple)
@@ -238,8 +238,8 @@ UNLIKE = {
 def test_what_reduces_alike_is_tuned_once(tuner: Tuner) -> None:
     """With other names, with something before and behind it; and in another run from the database."""
     types = WIDE, WEIGHTS
-    first = tuner.best(scope_of(PRODUCT, *types), types, OUT, 0.5)
-    assert first is not None
+    first = tuner.best(scope_of(PRODUCT, *types), types, OUT, 1.0)
+    assert first is not None and tuner.tried >= ENOUGH
     form = tuner._reduced(scope_of(PRODUCT, *types), types, ())
     assert form is not None and form.own(form.general(first)) == first
     again = Tuner(tuner.database, tuner.machine, "native")
@@ -255,7 +255,7 @@ def test_what_reduces_alike_is_tuned_once(tuner: Tuner) -> None:
             assert other.text == form.text and other.general(found) == form.general(first)
     finally:
         again.close()
-    assert tuner._tuned(scope_of(PRODUCT, *types), types, OUT, 1.5, ()) is not None
+    assert tuner._tuned(scope_of(PRODUCT, *types), types, OUT, 2.5, ()) is not None
     assert tuner.tried > tried + 1  # there is more time than went into it
 
 
@@ -269,12 +269,24 @@ def test_what_reduces_otherwise_is_tuned_for_itself(tuner: Tuner, what: str) -> 
     assert tuner._reduced(scope_of("L[i:32](x0[i, 0])", WIDE), (WIDE,), ()) is None
 
 
+def test_what_was_tuned_for_a_moment_is_tuned_on(tuner: Tuner) -> None:
+    """A few tries may all have fallen into a slow moment of the machine."""
+    types, kinds = (WIDE, WEIGHTS), (WEIGHTS, OUT, WIDE)
+    assert tuner._tuned(scope_of(PRODUCT, *types), types, OUT, 0.01, ()) is not None
+    form = tuner._reduced(scope_of(PRODUCT, *types), types, ())
+    assert form is not None
+    before = tuner._tuning(form).passed
+    assert 0 < tuner._tuning(form).tried < ENOUGH
+    assert tuner._tuned(scope_of(ADDED, *kinds), kinds, OUT, 0.01, ()) is not None
+    assert tuner._tuning(form).passed > before
+
+
 def test_a_reused_schedule_that_computes_nothing_is_no_schedule(
     tuner: Tuner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then the expression is tuned as if nothing were known."""
     types = WIDE, WEIGHTS
-    assert tuner.best(scope_of(PRODUCT, *types), types, OUT, 0.3) is not None
+    assert tuner.best(scope_of(PRODUCT, *types), types, OUT, 1.0) is not None and tuner.tried >= ENOUGH
     decided, asked = Runner.decided, []
 
     def refusing(self: Runner, schedule: str, seconds: float, patience: float = 0.0) -> float:

@@ -34,6 +34,18 @@ class Runner:
         """The expression, as text, and what it reads and makes."""
         self._task = scope, tuple(types), output
 
+    def prepare(self) -> None:
+        """Every process is started, and has the expression."""
+        try:
+            children = [*self._single, *([self._whole] if self.threads > 1 else [])]
+            ready = self._ready(children, [*[1] * self.threads, self.threads][: len(children)])
+            self._single = ready[: self.threads]
+            if self.threads > 1:
+                self._whole = ready[-1]
+        except BaseException:
+            self.close()  # they are started again where they are needed
+            raise
+
     def times(self, schedules: Sequence[str], seconds: float, patience: float = 0.0) -> list[float]:
         """Seconds of a run of each on one thread, timed for so long; infinite where one fails.
 
@@ -42,7 +54,7 @@ class Runner:
         asked: list[Child | None] = []
         found = []
         try:
-            self._single[: len(schedules)] = self._ready(self._single[: len(schedules)], 1)
+            self._single[: len(schedules)] = self._ready(self._single[: len(schedules)], [1] * len(schedules))
             for child, schedule in zip(self._single, schedules, strict=False):
                 try:
                     if child is not None:
@@ -77,9 +89,9 @@ class Runner:
     def _ask(self, verb: str, *arguments: object, patience: float = 0.0) -> object:
         try:
             if self.threads == 1:
-                (child,) = self._single[:1] = self._ready(self._single[:1], 1)
+                (child,) = self._single[:1] = self._ready(self._single[:1], [1])
             else:
-                (child,) = (self._whole,) = self._ready([self._whole], self.threads)
+                (child,) = (self._whole,) = self._ready([self._whole], [self.threads])
             if child is None:
                 raise ChildError("the compiler of kernels cannot take the expression")
             return child.ask(verb, *arguments, patience=patience)
@@ -89,9 +101,10 @@ class Runner:
             self.close()
             raise
 
-    def _ready(self, children: Sequence[Child | None], threads: int) -> list[Child | None]:
-        """The processes, or others in their places, with the expression; None for one that refuses it."""
-        made = [self._living(child, threads) for child in children]
+    def _ready(self, children: Sequence[Child | None], threads: Sequence[int]) -> list[Child | None]:
+        """The processes of so many threads each, or others in their places, with the expression; None for one
+        that refuses it."""
+        made = [self._living(child, count) for child, count in zip(children, threads, strict=True)]
         asked: list[Child] = []
         refusing: list[Child] = []
         for child in made:

@@ -4,8 +4,8 @@ What reduces alike (`tuning/reuse`) is tuned once: the schedules that were faste
 much time went into them as there is, nothing else is tried.  Half of the time goes to the analysis's own
 order, after schedules of what differs in sizes alone, half to schedules that differ from the best so far in
 one sketch, by one or two parameters, until many of them bring nothing.  The fastest three, where they are
-close and there is time, are timed again, longer and on all threads, and the fastest of these that computes the
-right numbers is kept.
+close and there is time, are timed again, longer and on all threads, and the fastest of these that computes
+the right numbers is kept.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ SHORT, LONGER = 0.03, 0.1  # seconds of one timing, and of one that decides
 IDLE, GAIN = 25, 0.98  # steps after which tuning ends where none of them came to less than this part
 LEADERS, LAST = 2, 3  # schedules that others are like, and that are timed again
 KEPT = 3  # schedules of what reduces alike
+ENOUGH = 12  # tries, until which what reduces alike is tuned on as if there were no time in it
 LOOPS = "loops of "  # begins the rows of those
 DECIDED = 1.25  # of the time for one kernel, until which another schedule of it is timed again
 CLOSE = 1.2  # times the fastest: what is slower on one thread is not timed again
@@ -62,12 +63,23 @@ class Tuning:
 
     fastest  texts of schedules, with roles for names
     seconds  that went into them
-    tried    how many of those in the analysis's order were
+    tried    how many were, in this run
+    passed   how many of those in the analysis's order
     """
 
     fastest: tuple[str, ...] = ()
     seconds: float = 0.0
     tried: int = 0
+    passed: int = 0
+
+    @property
+    def enough(self) -> bool:
+        """Whether several were tried, in this run or, where none was, in one before."""
+        return not 0 < self.tried < ENOUGH
+
+    def lasts(self, seconds: float) -> bool:
+        """Whether nothing else would be tried in so many seconds."""
+        return self.enough and self.seconds >= seconds
 
 
 class Tuner:
@@ -158,7 +170,7 @@ class Tuner:
         known = [] if form is None else [s for text in tuning.fastest if (s := form.own(text)) is not None]
         patience, begin = min(seconds, LONG), monotonic()
         decided: dict[Schedule, float] = {}
-        if known and tuning.seconds >= seconds:
+        if known and tuning.lasts(seconds):
             self.tried += 1
             decided[known[0]] = self.runner.decided(show(known[0]), LONGER, patience)
             known = []  # where it does not fit, all is tried
@@ -203,8 +215,9 @@ class Tuner:
         changes = {packed for packed, _, _ in pools}
         tuning, similar = (Tuning(), ()) if form is None else (self._tuning(form), self._similar(form))
         times: dict[Schedule, float] = {}
+        self.runner.prepare()
         patience, begin = min(seconds, LONG), monotonic()
-        begin -= tuning.seconds if known else 0.0
+        begin -= tuning.seconds if known and tuning.enough else 0.0
 
         def attempt(schedules: Sequence[Schedule]) -> None:
             self.tried += len(schedules)
@@ -213,13 +226,13 @@ class Tuner:
                 times[schedule] = taken * self._unshared(schedule, pools)
 
         first = [schedule for schedule in known if prefix(schedule) in changes]
-        ordered = chain(first, _alike(similar, pools), islice(_in_order(pools), tuning.tried, None))
+        ordered = chain(first, _alike(similar, pools), islice(_in_order(pools), tuning.passed, None))
         while batch := list(islice((s for s in ordered if s not in times), self.machine.threads)):
-            late = monotonic() - begin
-            if late > 4 * seconds or late > seconds / 2 and min(times.values(), default=inf) < inf:
+            late, computing = monotonic() - begin, min(times.values(), default=inf) < inf
+            if late > 4 * seconds or late > seconds / 2 and computing and len(times) > len(first):
                 break
             attempt(batch)
-        tuning.tried += max(0, len(times) - len(first))
+        tuning.passed += max(0, len(times) - len(first))
         fastest, idle = inf, 0
         while monotonic() - begin < seconds and idle < IDLE:
             leaders = sorted((s for s in times if times[s] < inf), key=lambda s: times[s])[:LEADERS]
@@ -230,6 +243,7 @@ class Tuner:
             least = min(times.values())
             idle = 0 if least < GAIN * fastest else idle + 1
             fastest = least if idle == 0 else fastest
+        tuning.tried += len(times)
         tuning.seconds = max(tuning.seconds, seconds if idle >= IDLE else monotonic() - begin)
         ranked = sorted((s for s in times if times[s] < inf), key=lambda s: (times[s], show(s)))
         return _varied([s for s in ranked if times[s] <= CLOSE * times[ranked[0]]])[:LAST]
