@@ -26,7 +26,7 @@ from tensaurus.codegen.sketch import show as show_schedule
 from tensaurus.ops import TensorType
 from tensaurus.scratch import temporary
 
-__all__ = ["NATIVE", "compiled", "features", "jit"]
+__all__ = ["NATIVE", "code_of", "compiled", "features", "jit", "kernel_of"]
 
 LEVELS = {
     "x86-64-v3": ("avx", "avx2", "f16c", "fma", "sse41"),
@@ -61,11 +61,19 @@ def compiled(
 
     Raises Unlowered, also where the schedule is one of another expression, or one that Halide refuses.
     """
-    words = features(cpu)
-    text = "\n".join([show(scope), *map(str, inputs), str(output), show_schedule(schedule), " ".join(words)])
-    name = f"eop_{sha256(text.encode()).hexdigest()[:16]}"
+    return kernel_of(scope, inputs, output, schedule, code_of(scope, inputs, output, schedule, cpu), cpu)
+
+
+def code_of(
+    scope: Scope, inputs: Sequence[TensorType], output: TensorType, schedule: Schedule, cpu: str = NATIVE
+) -> bytes:
+    """The kernel's object.  What was compiled before in this process shows in it, as Halide numbers names.
+
+    Raises as `compiled`.
+    """
+    name = _name(scope, inputs, output, schedule, cpu)
     with temporary() as folder, refusals():
-        types, own, packing = operands(scope, inputs, schedule)
+        types, own, _ = operands(scope, inputs, schedule)
         stages, plain = prepared(own, tensors(types), prefix(schedule))
         lowered, func = scheduled(stages, plain, loops(schedule))
         path = folder / "kernel.o"
@@ -74,8 +82,30 @@ def compiled(
             lowered.inputs, name, _target(cpu, (*PLAIN, *LINKED)), hl.LinkageType.External
         )
         module.compile({hl.OutputFileType.object: str(path)})
-        code = path.read_bytes()
-    return Kernel(name, types, output, code, " ".join(words), own if any(packing) else None, packing)
+        return path.read_bytes()
+
+
+def kernel_of(
+    scope: Scope,
+    inputs: Sequence[TensorType],
+    output: TensorType,
+    schedule: Schedule,
+    code: bytes,
+    cpu: str = NATIVE,
+) -> Kernel:
+    """The kernel whose object was compiled already."""
+    name = _name(scope, inputs, output, schedule, cpu)
+    types, own, packing = operands(scope, inputs, schedule)
+    packed_scope = own if any(packing) else None
+    return Kernel(name, types, output, code, " ".join(features(cpu)), packed_scope, packing)
+
+
+def _name(
+    scope: Scope, inputs: Sequence[TensorType], output: TensorType, schedule: Schedule, cpu: str
+) -> str:
+    words = " ".join(features(cpu))
+    text = "\n".join([show(scope), *map(str, inputs), str(output), show_schedule(schedule), words])
+    return f"eop_{sha256(text.encode()).hexdigest()[:16]}"
 
 
 def operands(

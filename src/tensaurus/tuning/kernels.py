@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from tensaurus.algebra.expr import Scope
-from tensaurus.codegen.compile import compiled
+from tensaurus.codegen.compile import kernel_of
 from tensaurus.codegen.kernel import Kernel
 from tensaurus.codegen.sketch import show
 from tensaurus.errors import TensaurusError
@@ -70,7 +70,8 @@ class Kernels:
                 reason = "no schedule of it computes the expression" if seconds > 0 else "no time to tune it"
                 self.dropped[reason] = None
                 return None
-            kernel = compiled(scope, types, output, schedule, self.tuner.cpu)
+            code = self.tuner.objects.code(scope, types, output, schedule)
+            kernel = kernel_of(scope, types, output, schedule, code, self.tuner.cpu)
             self.schedules[kernel.name] = show(schedule)
             return kernel
         except (ValueError, TensaurusError) as error:

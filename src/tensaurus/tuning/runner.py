@@ -7,6 +7,7 @@ else the machine does than a parallel loop, which waits for its slowest thread.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from math import inf
 from weakref import WeakKeyDictionary
 
@@ -71,6 +72,11 @@ class Runner:
             self.close()
             raise
         return found
+
+    def bind(self, schedule: str, patience: float = 0.0) -> None:
+        """Compile it for `decided`, which says what is wrong with it."""
+        with suppress(ChildError):
+            self._ask("bind", schedule, patience=patience)
 
     def decided(self, schedule: str, seconds: float, patience: float = 0.0) -> float:
         """As `times`, of one on all threads."""

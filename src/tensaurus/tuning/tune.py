@@ -35,6 +35,7 @@ from tensaurus.cost.machine import Machine
 from tensaurus.ops import TensorType
 from tensaurus.tuning.blocks import POOL
 from tensaurus.tuning.core import Core, Shape, share
+from tensaurus.tuning.objects import Compiler
 from tensaurus.tuning.reuse import Reduced, reduced
 from tensaurus.tuning.runner import Runner
 from tensaurus.tuning.space import bands_of, packs_of, sketches
@@ -92,6 +93,7 @@ class Tuner:
         self.core = Core(512 if wide else 256, 32 if wide else 16, machine.threads)
         self.backend = f"halide {version('halide')} {REVISION} {' '.join(words)}"
         self.runner = Runner(cpu, machine.threads)
+        self.objects = Compiler(cpu)
         self._tunings: dict[str, Tuning] | None = None
         self.tried = 0
 
@@ -170,9 +172,17 @@ class Tuner:
         known = [] if form is None else [s for text in tuning.fastest if (s := form.own(text)) is not None]
         patience, begin = min(seconds, LONG), monotonic()
         decided: dict[Schedule, float] = {}
+
+        def decide(schedule: Schedule) -> float:
+            if not decided:  # most often it is the one; nothing else runs while it is timed
+                self.objects.begin(scope, types, output, schedule)
+                self.runner.bind(show(schedule), patience)
+                self.objects.wait()
+            return self.runner.decided(show(schedule), LONGER, patience)
+
         if known and tuning.lasts(seconds):
             self.tried += 1
-            decided[known[0]] = self.runner.decided(show(known[0]), LONGER, patience)
+            decided[known[0]] = decide(known[0])
             known = []  # where it does not fit, all is tried
         if min(decided.values(), default=inf) == inf:
             ranked = self._ranked(scope, types, fixed, seconds, form, known)
@@ -180,7 +190,7 @@ class Tuner:
             ranked = []
         for schedule in ranked:
             if not decided or min(decided.values()) == inf or monotonic() - begin < DECIDED * seconds:
-                decided[schedule] = self.runner.decided(show(schedule), LONGER, patience)
+                decided[schedule] = decide(schedule)
         # the order of `measured`: a tie must not be another schedule in the next run
         best = sorted((s for s in decided if decided[s] < inf), key=lambda s: (decided[s], show(s)))
         winner = next((s for s in best if not self.runner.wrong(show(s))), None)
@@ -286,6 +296,7 @@ class Tuner:
     def close(self) -> None:
         """End the processes that it started."""
         self.runner.close()
+        self.objects.close()
 
 
 Pools: TypeAlias = Sequence[tuple[tuple[Prefix, ...], Sequence[Sequence[Sketch]], Sequence[Shape]]]
