@@ -33,11 +33,12 @@ from tensaurus.codegen.stage import extent, staged
 from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
 from tensaurus.ops import TensorType
+from tensaurus.tuning import tune
 from tensaurus.tuning.access import conditional
 from tensaurus.tuning.blocks import blocks as register_blocks
 from tensaurus.tuning.core import Core, Shape, share
 from tensaurus.tuning.runner import Runner
-from tensaurus.tuning.tune import ENOUGH, Tuner
+from tensaurus.tuning.tune import Tuner
 
 small = st.integers(0, 9)
 pairs = st.lists(st.tuples(small, st.integers(1, 99)), max_size=3).map(tuple)
@@ -235,11 +236,12 @@ UNLIKE = {
 }
 
 
-def test_what_reduces_alike_is_tuned_once(tuner: Tuner) -> None:
+def test_what_reduces_alike_is_tuned_once(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
     """With other names, with something before and behind it; and in another run from the database."""
+    monkeypatch.setattr(tune, "ENOUGH", 1)
     types = WIDE, WEIGHTS
-    first = tuner.best(scope_of(PRODUCT, *types), types, OUT, 1.0)
-    assert first is not None and tuner.tried >= ENOUGH
+    first = tuner.best(scope_of(PRODUCT, *types), types, OUT, 0.5)
+    assert first is not None
     form = tuner._reduced(scope_of(PRODUCT, *types), types, ())
     assert form is not None and form.own(form.general(first)) == first
     again = Tuner(tuner.database, tuner.machine, "native")
@@ -255,7 +257,8 @@ def test_what_reduces_alike_is_tuned_once(tuner: Tuner) -> None:
             assert other.text == form.text and other.general(found) == form.general(first)
     finally:
         again.close()
-    assert tuner._tuned(scope_of(PRODUCT, *types), types, OUT, 2.5, ()) is not None
+    seconds = tuner._tuning(form).seconds + 1.0
+    assert tuner._tuned(scope_of(PRODUCT, *types), types, OUT, seconds, ()) is not None
     assert tuner.tried > tried + 1  # there is more time than went into it
 
 
@@ -269,31 +272,34 @@ def test_what_reduces_otherwise_is_tuned_for_itself(tuner: Tuner, what: str) -> 
     assert tuner._reduced(scope_of("L[i:32](x0[i, 0])", WIDE), (WIDE,), ()) is None
 
 
-def test_what_was_tuned_for_a_moment_is_tuned_on(tuner: Tuner) -> None:
+def test_what_was_tuned_for_a_moment_is_tuned_on(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few tries may all have fallen into a slow moment of the machine."""
+    monkeypatch.setattr(tune, "ENOUGH", 1000)
     types, kinds = (WIDE, WEIGHTS), (WEIGHTS, OUT, WIDE)
-    assert tuner._tuned(scope_of(PRODUCT, *types), types, OUT, 0.01, ()) is not None
+    assert tuner._tuned(scope_of(PRODUCT, *types), types, OUT, 0.5, ()) is not None
     form = tuner._reduced(scope_of(PRODUCT, *types), types, ())
     assert form is not None
     before = tuner._tuning(form).passed
-    assert 0 < tuner._tuning(form).tried < ENOUGH
-    assert tuner._tuned(scope_of(ADDED, *kinds), kinds, OUT, 0.01, ()) is not None
+    assert tuner._tuning(form).tried > 0
+    assert tuner._tuned(scope_of(ADDED, *kinds), kinds, OUT, 0.5, ()) is not None
     assert tuner._tuning(form).passed > before
 
 
-def test_a_reused_schedule_that_computes_nothing_is_no_schedule(
-    tuner: Tuner, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("verb, verdict", [("decided", inf), ("wrong", "other numbers")])
+def test_a_reused_schedule_that_fails_is_no_schedule(
+    tuner: Tuner, monkeypatch: pytest.MonkeyPatch, verb: str, verdict: object
 ) -> None:
     """Then the expression is tuned as if nothing were known."""
+    monkeypatch.setattr(tune, "ENOUGH", 1)
     types = WIDE, WEIGHTS
-    assert tuner.best(scope_of(PRODUCT, *types), types, OUT, 1.0) is not None and tuner.tried >= ENOUGH
-    decided, asked = Runner.decided, []
+    assert tuner.best(scope_of(PRODUCT, *types), types, OUT, 0.5) is not None
+    plain, asked = getattr(Runner, verb), []
 
-    def refusing(self: Runner, schedule: str, seconds: float, patience: float = 0.0) -> float:
-        asked.append(schedule)
-        return inf if len(asked) == 1 else decided(self, schedule, seconds, patience)
+    def refusing(self: Runner, *given: object, **named: object) -> object:
+        asked.append(given)
+        return verdict if len(asked) == 1 else plain(self, *given, **named)
 
-    monkeypatch.setattr(Runner, "decided", refusing)
+    monkeypatch.setattr(Runner, verb, refusing)
     kinds = WEIGHTS, OUT, WIDE
     tried = tuner.tried
     assert tuner.best(scope_of(ADDED, *kinds), kinds, OUT, 0.3) is not None

@@ -58,6 +58,22 @@ LARGE = 1 << 24  # multiplications of a kernel, at least, of which it is asked w
 HOPELESS = 16  # operations for each element moved, from which on a product wants blocks of registers
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """An expression of inputs, some of which are `fixed`, and the seconds for its schedule, from when on."""
+
+    scope: Scope
+    types: tuple[TensorType, ...]
+    output: TensorType
+    fixed: tuple[bool, ...]
+    seconds: float
+    begin: float
+
+    @property
+    def spent(self) -> float:
+        return monotonic() - self.begin
+
+
 @dataclass
 class Tuning:
     """What is known of expressions that reduce alike.
@@ -167,40 +183,24 @@ class Tuner:
         fixed: Sequence[bool],
     ) -> Schedule | None:
         self.runner.take(show_scope(scope), types, output)
+        wanted = _Wanted(scope, tuple(types), output, tuple(fixed), seconds, monotonic())
         form = self._reduced(scope, types, fixed)
         tuning = Tuning() if form is None else self._tuning(form)
         known = [] if form is None else [s for text in tuning.fastest if (s := form.own(text)) is not None]
-        patience, begin = min(seconds, LONG), monotonic()
-        decided: dict[Schedule, float] = {}
-
-        def decide(schedule: Schedule) -> float:
-            if not decided:  # most often it is the one; nothing else runs while it is timed
-                self.objects.begin(scope, types, output, schedule)
-                self.runner.bind(show(schedule), patience)
-                self.objects.wait()
-            return self.runner.decided(show(schedule), LONGER, patience)
-
+        found: dict[Schedule, float] = {}
         if known and tuning.lasts(seconds):
             self.tried += 1
-            decided[known[0]] = decide(known[0])
+            found = self._decided(wanted, known[:1])
             known = []  # where it does not fit, all is tried
-        if min(decided.values(), default=inf) == inf:
-            ranked = self._ranked(scope, types, fixed, seconds, form, known)
-        else:
-            ranked = []
-        for schedule in ranked:
-            if not decided or min(decided.values()) == inf or monotonic() - begin < DECIDED * seconds:
-                decided[schedule] = decide(schedule)
-        # the order of `measured`: a tie must not be another schedule in the next run
-        best = sorted((s for s in decided if decided[s] < inf), key=lambda s: (decided[s], show(s)))
-        winner = next((s for s in best if not self.runner.wrong(show(s))), None)
-        if winner is None:
+        if not found:
+            found = self._decided(wanted, self._ranked(wanted, form, known))
+        if not found:
             return None
-        kept = {show(s): decided[s] for s in best[best.index(winner) :]}
-        self._keep(self._workload(scope, types, fixed), kept)
+        winner = next(iter(found))
+        self._keep(self._workload(scope, types, fixed), {show(s): taken for s, taken in found.items()})
         if form is not None:
-            self._keep(f"{LOOPS}{form.text}", {form.general(parse(s)): taken for s, taken in kept.items()})
-            self._keep(f"{LOOPS}{form.text}", {"": tuning.seconds})
+            alike = {form.general(s): taken for s, taken in found.items()}
+            self._keep(f"{LOOPS}{form.text}", {**alike, "": tuning.seconds})
             tuning.fastest = tuple(dict.fromkeys((form.general(winner), *tuning.fastest)))[:KEPT]
         return winner
 
@@ -211,22 +211,33 @@ class Tuner:
             for schedule, seconds in times.items()
         )
 
+    def _decided(self, wanted: _Wanted, ranked: Sequence[Schedule]) -> dict[Schedule, float]:
+        """Seconds on all threads, the fastest that computes the right numbers first; none where none does."""
+        patience = min(wanted.seconds, LONG)
+        decided: dict[Schedule, float] = {}
+        for schedule in ranked:
+            if not decided:  # most often it is the one; nothing else runs while it is timed
+                self.objects.begin(wanted.scope, wanted.types, wanted.output, schedule)
+                self.runner.bind(show(schedule), patience)
+                self.objects.wait()
+            elif min(decided.values()) < inf and wanted.spent >= DECIDED * wanted.seconds:
+                break
+            decided[schedule] = self.runner.decided(show(schedule), LONGER, patience)
+        # the order of `measured`: a tie must not be another schedule in the next run
+        best = sorted((s for s in decided if decided[s] < inf), key=lambda s: (decided[s], show(s)))
+        right = next((place for place, s in enumerate(best) if not self.runner.wrong(show(s))), len(best))
+        return {s: decided[s] for s in best[right:]}
+
     def _ranked(
-        self,
-        scope: Scope,
-        types: Sequence[TensorType],
-        fixed: Sequence[bool],
-        seconds: float,
-        form: Reduced | None,
-        known: Sequence[Schedule],
+        self, wanted: _Wanted, form: Reduced | None, known: Sequence[Schedule]
     ) -> list[Schedule]:
         """What is fastest on one thread, and worth a second look; those that are `known` come first."""
-        pools = self._pools(scope, types, fixed)
+        pools = self._pools(wanted.scope, wanted.types, wanted.fixed)
         changes = {packed for packed, _, _ in pools}
         tuning, similar = (Tuning(), ()) if form is None else (self._tuning(form), self._similar(form))
         times: dict[Schedule, float] = {}
         self.runner.prepare()
-        patience, begin = min(seconds, LONG), monotonic()
+        seconds, patience, begin = wanted.seconds, min(wanted.seconds, LONG), monotonic()
         begin -= tuning.seconds if known and tuning.enough else 0.0
 
         def attempt(schedules: Sequence[Schedule]) -> None:
