@@ -319,7 +319,7 @@ def test_what_cannot_be_compiled_is_dropped_and_said(
     def refused(*given: object, **more: object) -> None:
         raise ValueError("a loop of another expression\nand more")
 
-    monkeypatch.setattr("tensaurus.tuning.kernels.compiled", refused)
+    monkeypatch.setattr("tensaurus.tuning.objects.Compiler.code", refused)
     result = run(softmax(), tmp_path / "db.sqlite")
     assert not result.libraries and not result.summary.kernels
     assert result.summary.dropped == ("a loop of another expression",)

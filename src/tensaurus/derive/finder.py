@@ -35,6 +35,7 @@ __all__ = ["Derive"]
 FORMS = 3  # of one part, that are proposed
 STATES = 60  # of the search for one part
 GAIN = 0.8  # of a part's time, that a form should take at most
+WORTH = 0.02  # of a program's time, that parts of one form take where it is searched for others
 
 Part: TypeAlias = tuple[Piece, Node]  # with its product
 
@@ -62,20 +63,26 @@ class Derive:
             if program.roots not in self._parts:
                 self._parts[program.roots] = tuple(_parts_of(program))
         # of the first programs nothing was measured when they were shown, and later ones are fused
-        parts = [
-            (piece, product, now)
-            for piece, product in dict.fromkeys(chain(*self._parts.values()))
-            if (now := self._now(piece, product))
-        ]
-        parts.sort(key=lambda each: -each[2])
+        alike: dict[Node, list[tuple[Piece, Node, float]]] = {}  # by what they are over leaves of no name
+        for piece, product in dict.fromkeys(chain(*self._parts.values())):
+            if now := self._now(piece, product):
+                alike.setdefault(_form(piece), []).append((piece, product, now))
+        times = {form: sum(now for _, _, now in parts) for form, parts in alike.items()}
+        whole = max((self._whole(program) for program in graph.programs), default=0.0)
         found = [
-            (gain, piece, form)
-            for piece, product, now in parts
-            for gain, form in self._of(piece, product, now)
+            (gain, piece, derivation)
+            for form in sorted(alike, key=lambda form: -times[form])
+            if times[form] >= WORTH * whole
+            for piece, product, now in alike[form]
+            for gain, derivation in self._of(piece, product, now)
         ]
         found.sort(key=lambda each: -each[0])
         for _, piece, form in islice(found, max(room // 4, 0)):
             yield Proposal(form, tuple(map(graph.adopt, piece.leaves)))
+
+    def _whole(self, program: Program) -> float:
+        """What the program takes, as far as that is known."""
+        return sum(filter(None, map(self.seconds, program.active)))
 
     def _now(self, piece: Piece, product: Node) -> float:
         """What the part takes, where an operator of the runtime may be expected to take less; else 0."""
@@ -88,8 +95,7 @@ class Derive:
 
     def _of(self, piece: Piece, product: Node, now: float) -> tuple[tuple[float, Equation], ...]:
         """Forms over leaves x0, x1, ... with the seconds that each should save."""
-        names = {leaf: source(f"x{k}", leaf.types[0]) for k, leaf in enumerate(piece.leaves)}
-        form = piece.over(names)
+        names, form = _names(piece), _form(piece)
         if form not in self._known and self.budget > 0:
             began = monotonic()
             search = Search(self.roofline, states=self.states, deadline=began + self.budget)
@@ -120,6 +126,15 @@ class Derive:
             if found is not None:
                 made += 1
                 yield now - one.seconds, found
+
+
+def _names(piece: Piece) -> dict[Node, Node]:
+    """Leaves x0, x1, ... for its own."""
+    return {leaf: source(f"x{k}", leaf.types[0]) for k, leaf in enumerate(piece.leaves)}
+
+
+def _form(piece: Piece) -> Node:
+    return piece.over(_names(piece))
 
 
 def _parts_of(program: Program) -> Iterator[Part]:

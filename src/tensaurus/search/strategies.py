@@ -30,7 +30,7 @@ __all__ = ["STRATEGIES", "Effort", "Runtime", "Strategy"]
 Watch: TypeAlias = Callable[[int, float], None]
 
 BACKTRACKING = "backtracking"
-OTHER = 0.15  # of the time that is left, backtracking's where both search
+OTHER = 0.05  # of the time that is left, backtracking's where both search
 BACKTRACKS = 400  # steps of it at most where the caller sets no limit on them
 PROVABLE = 10_000  # choices; of more than that a proof takes minutes
 PROOF = 10.0  # seconds that the proof of one optimum may take
