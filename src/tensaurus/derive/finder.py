@@ -35,7 +35,7 @@ __all__ = ["Derive"]
 FORMS = 3  # of one part, that are proposed
 STATES = 60  # of the search for one part
 GAIN = 0.8  # of a part's time, that a form should take at most
-WORTH = 0.02  # of a program's time, that parts of one form take where it is searched for others
+WORTH = 0.02  # of a program's time, that others of its parts' forms may save, at least
 
 Part: TypeAlias = tuple[Piece, Node]  # with its product
 
@@ -64,34 +64,36 @@ class Derive:
                 self._parts[program.roots] = tuple(_parts_of(program))
         # of the first programs nothing was measured when they were shown, and later ones are fused
         alike: dict[Node, list[tuple[Piece, Node, float]]] = {}  # by what they are over leaves of no name
+        hoped: dict[Node, float] = {}
         for piece, product in dict.fromkeys(chain(*self._parts.values())):
-            if now := self._now(piece, product):
-                alike.setdefault(_form(piece), []).append((piece, product, now))
-        times = {form: sum(now for _, _, now in parts) for form, parts in alike.items()}
+            now, least = self._times(piece, product)
+            if GAIN * now > least:
+                form = _form(piece)
+                alike.setdefault(form, []).append((piece, product, now))
+                hoped[form] = hoped.get(form, 0.0) + now - least
         whole = max((self._whole(program) for program in graph.programs), default=0.0)
         found = [
             (gain, piece, derivation)
-            for form in sorted(alike, key=lambda form: -times[form])
-            if times[form] >= WORTH * whole
+            for form in sorted(alike, key=lambda form: -hoped[form])
+            if hoped[form] >= WORTH * whole
             for piece, product, now in alike[form]
             for gain, derivation in self._of(piece, product, now)
         ]
         found.sort(key=lambda each: -each[0])
-        for _, piece, form in islice(found, max(room // 4, 0)):
-            yield Proposal(form, tuple(map(graph.adopt, piece.leaves)))
+        for _, piece, derivation in islice(found, max(room // 4, 0)):
+            yield Proposal(derivation, tuple(map(graph.adopt, piece.leaves)))
 
     def _whole(self, program: Program) -> float:
         """What the program takes, as far as that is known."""
         return sum(filter(None, map(self.seconds, program.active)))
 
-    def _now(self, piece: Piece, product: Node) -> float:
-        """What the part takes, where an operator of the runtime may be expected to take less; else 0."""
+    def _times(self, piece: Piece, product: Node) -> tuple[float, float]:
+        """What the part takes, and what an operator of the runtime that does as much may be expected to."""
         times = (self.seconds(node) for node in piece.inner if not free(node))
         now = sum(filter(None, times))  # at least: nobody measures alone what a runtime fuses
         least = 2 * number_of(multiply_adds(scopes_of(product)[0])) * self.roofline.operation / REACHED
-        if piece.root is not product:  # of a band of chunks half of the products, about, are read
-            least /= 2
-        return now if GAIN * now > least else 0.0
+        # of a band of chunks half of the products, about, are read
+        return now, least if piece.root is product else least / 2
 
     def _of(self, piece: Piece, product: Node, now: float) -> tuple[tuple[float, Equation], ...]:
         """Forms over leaves x0, x1, ... with the seconds that each should save."""
