@@ -203,7 +203,8 @@ def of_chain(seed: int, number: int) -> Case:
         reach = windows[-1].reach
         tile = rng.randint(2, max(2, min(6, 9 - reach)))
         algorithms.append(best(tile, reach) if reach > 1 and rng.random() < 0.85 else None)
-    channels, filters = rng.choice((4, 8, 16, 24, 32)), rng.choice((4, 8, 12, 20, 24, 36, 48, 68, 100))
+    channels = rng.choice((3, 4, 7, 8, 12, 16, 24, 32))
+    filters = rng.choice((4, 8, 12, 20, 24, 36, 48, 68, 100))
     of = Convolution(rng.choice((1, 1, 2, 3)), channels, filters, 1, tuple(windows), rng.random() < 0.5)
     scope = fast(of, algorithms)
     extra = Tensor(f"x{2 + of.bias}", scope.shape)

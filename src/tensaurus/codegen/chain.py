@@ -177,12 +177,13 @@ def _of(
     steps += zip(after, tensors, strict=False)
     if not all(_aligned(combination, source) for combination, source in steps):
         return None
-    if (found := _channel(before[0], moving, products)) is None:
-        return None
-    channel, dimension = found
-    axes, others = products.axes, (i for k, i in enumerate(moving.indices) if k != dimension)
-    with_weights, with_tiles = free_axes(weights), frozenset[Axis]().union(*map(axes_in, others))
-    if not {channel, *(with_weights - with_tiles)}.issuperset(axes_in(moving.indices[dimension])):
+    axes, with_weights = products.axes, free_axes(weights)
+    for channel, dimension in _channels(before[0], moving, products):
+        others = (i for k, i in enumerate(moving.indices) if k != dimension)
+        with_tiles = frozenset[Axis]().union(*map(axes_in, others))
+        if {channel, *(with_weights - with_tiles)}.issuperset(axes_in(moving.indices[dimension])):
+            break
+    else:  # taps of a direct sum are in a dimension of tiles
         return None
     results = tuple(k for k, a in enumerate(axes) if a in with_weights and a not in with_tiles)
     lane = next((k for k in results if weights.indices[-1] == polynomial(axes[k])), None)
@@ -245,9 +246,9 @@ def _tile(
     return None
 
 
-def _channel(first: Combination, moving: Read, products: Stage) -> tuple[Axis, int] | None:
-    """The longest reduced axis that moves what is read first along a dimension of its own, and which: step
-    by step, from somewhere on.
+def _channels(first: Combination, moving: Read, products: Stage) -> list[tuple[Axis, int]]:
+    """The reduced axes that move what is read first along a dimension of their own, and which: step by step,
+    from somewhere on; the longest first.
     """
     found: list[tuple[Axis, int]] = []
     axes = (*first.stage.axes, *first.stage.reduced)
@@ -264,4 +265,4 @@ def _channel(first: Combination, moving: Read, products: Stage) -> tuple[Axis, i
             if isinstance(r.source, Tensor) and a in free_axes(r)
         ):
             found.append((own[0], place))
-    return max(found, key=lambda pair: extent(pair[0]), default=None)
+    return sorted(found, key=lambda pair: -extent(pair[0]))

@@ -57,7 +57,8 @@ class Transformed:
 def transformed(chain: Chain, deep: int, lanes: int, row: int) -> Transformed:
     """The chain with `deep` channels, and `lanes` results, in a vector; `row` elements are turned at once.
 
-    Raises ValueError where these do not divide, are no powers of two, or where no output axis is along rows.
+    Raises ValueError where these do not divide, but for few channels in one vector, are no powers of two, or
+    where no output axis is along rows.
     """
     return _Transforming(chain, deep, lanes, row).whole()
 
@@ -65,8 +66,8 @@ def transformed(chain: Chain, deep: int, lanes: int, row: int) -> Transformed:
 class _Transforming:
     def __init__(self, chain: Chain, deep: int, lanes: int, row: int):
         self.chain, self.deep, self.lanes, self.row = chain, deep, lanes, row
-        channels = extent(chain.channel)
-        if channels % deep:
+        channels, groups = extent(chain.channel), extent(chain.before[0].stage.axes[chain.dimension])
+        if channels % deep and (channels > deep or groups > channels):
             raise ValueError(f"blocks of {deep} of {channels} channels")
         self.channel = chain.dimension
 
@@ -109,6 +110,7 @@ class _Transforming:
         deep, row = self.deep, self.lanes
         lows, sizes = map(list, zip(*map(span, read.indices), strict=True))
         sizes[last] = -(-sizes[last] // row) * row
+        sizes[dimension] = -(-sizes[dimension] // deep) * deep  # zeros fill a vector of few channels
         own = tuple(axis(size, "q") for size in sizes)
         places = tuple(polynomial(a) + low for a, low in zip(own, lows, strict=True))
         outside = Const(0) if read.outside is None else read.outside
@@ -139,7 +141,7 @@ class _Transforming:
     def deepened(self, stage: Stage, before: Sequence[Stage]) -> Stage:
         """A combination before, its channels in vectors."""
         c = stage.axes[self.channel]
-        block, lane = axis(extent(c) // self.deep), axis(self.deep)
+        block, lane = axis(-(-extent(c) // self.deep)), axis(self.deep)
         body = replace_axes(stage.body, {c: polynomial(block) * self.deep + polynomial(lane)})
         if before:
             source = before[-1].tensor
@@ -161,7 +163,7 @@ class _Transforming:
     def multiplied(self, last: Stage) -> Stage:
         chain = self.chain
         old, c = chain.products, chain.channel
-        deep, step = axis(extent(c) // self.deep, "r"), axis(self.deep, "r")
+        deep, step = axis(-(-extent(c) // self.deep), "r"), axis(min(self.deep, extent(c)), "r")
         body = replace_axes(old.body, {c: polynomial(deep) * self.deep + polynomial(step)})
         body = _mapped(body, last.tensor.name, lambda indices: Read(last.tensor, self.deeply(indices)))
         axes = self.blocked(old.axes)

@@ -80,13 +80,16 @@ def _sketches(found: Chain, lanes: int, vectors: int, core: Core) -> Iterator[Tr
     counts = [_count(pair) for pair in _tiles(found)]
     channels = extent(found.channel)
     deep = next((n for n in (lanes, 8, 4) if n <= lanes and channels % n == 0), 0)
+    if not deep and extent(found.before[0].stage.axes[found.dimension]) == channels:  # of one group
+        deep = next((n for n in (4, 8, 16) if channels < n <= lanes), 0)
     if not deep:  # combinations before would lie along no vector
         return
+    unrolled = next(n for n in (4, 3, 2, 1) if min(deep, channels) % n == 0)
     held = (core.registers - SPARE) // vectors
     for tile in product(*map(_even, counts)):
         for block in _blocks(tile, held):
             for parallel in _parallel(counts, tile, core.threads):
-                yield Transform(lanes, vectors, block, tile, deep, min(4, deep), parallel)
+                yield Transform(lanes, vectors, block, tile, deep, unrolled, parallel)
 
 
 def _even(count: int) -> list[int]:
