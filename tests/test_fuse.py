@@ -463,6 +463,24 @@ def test_poolings_side_by_side_are_a_region_and_one_after_the_other_are_none() -
     assert not any({"AveragePool", "MaxPool"} <= set(group) for group in found)
 
 
+@pytest.mark.parametrize("channels, few", [(6, 3), (2048, 3), (4099, 3), (64, 3000)])
+def test_what_computes_few_elements_in_several_steps_is_a_region(channels: int, few: int) -> None:
+    """Squeeze and excitation is one kernel, unless its products are large, or their results are."""
+    x = tensor("x", 2, channels, 3, 3)
+    pooled = node("GlobalAveragePool", x)
+    weights = [number(0.5, *shape) for shape in ((few, channels, 1, 1), (few,), (channels, few, 1, 1))]
+    squeezed = node("Relu", node("Conv", pooled, *weights[:2]))
+    gate = node("HardSigmoid", node("Conv", squeezed, weights[2]))
+    whole = over(node("Mul", x, gate))
+    found = fused(whole)
+    steps = ["Conv", "Conv", "GlobalAveragePool", "HardSigmoid", "Relu"]
+    small_enough = 2 * channels <= 4096 and 2 * few <= 4096
+    assert (sorted([*steps, "Mul"]) in found) == small_enough
+    assert (steps in found) == small_enough  # the gate alone, for whoever applies it in another kernel
+    if channels < 100:
+        require_equal(whole, drawn(whole))
+
+
 def test_a_large_model_takes_seconds() -> None:
     start = monotonic()
     found = Fuse().of(model("mobilenetv2"))

@@ -8,11 +8,13 @@ nothing is computed twice; where repeating it costs less than writing it, in spi
     windows     poolings, with the maps after and before them
     products    one contraction, alone, with the maps after it, and with those before it that follow no other
     attention   a contraction of rows that are computed of another contraction's
+    gates       several reductions and contractions of few elements, one after the other, and maps after them:
+                squeeze and excitation
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from heapq import heappop, heappush
 from math import inf
 from typing import TypeAlias
@@ -29,6 +31,7 @@ __all__ = ["is_literal", "regions"]
 
 NODES = 40  # operators of one region
 LEAVES = 24  # arguments of one kernel
+FEW, LITTLE = 1 << 12, 1 << 19  # elements, and operations, of what takes no longer than calling a kernel does
 
 Region: TypeAlias = frozenset[Node]
 Allowed: TypeAlias = Callable[[Node], bool]
@@ -102,6 +105,7 @@ class _Flow:
         for cone in cones:
             yield self.grown(cone, self._maps, repeating=True)
         yield from self._rows()
+        yield from self._gates(cones)
         cores = [node for node in self._downwards() if not self.access[node].maps]
         after: dict[Node, list[Region]] = {core: [] for core in cores}
         for core in cores:
@@ -268,6 +272,23 @@ class _Flow:
             if any(self.access[node].rows for node in region):
                 yield region
                 yield self.grown(frozenset([root]), self._alike(found.rows), repeating=True)
+
+    def _gates(self, cones: Sequence[Region]) -> Iterator[Region]:
+        """What is computed of few elements in several steps, and the maps that read it."""
+        roots = (node for node in self._downwards() if self._few(node))
+        for start, allowed in (
+            *((frozenset([root]), self._few) for root in roots),
+            *((cone, lambda node: self.access[node].maps or self._few(node)) for cone in cones),
+        ):
+            region = self.grown(start, allowed)
+            if sum(not self.access[node].maps for node in region) > 1:
+                yield region
+
+    def _few(self, node: Node) -> bool:
+        """Whether it has few elements and takes little to compute, or sums up whole dimensions to them."""
+        found = self.access[node]
+        whole = bool(found.rows) and not found.product
+        return elements(node) <= FEW and not found.windows and (whole or found.work <= LITTLE)
 
     def _alike(self, rows: frozenset[int] = frozenset()) -> Allowed:
         """Maps, and reductions of whole dimensions that are as long as the first of them."""

@@ -24,6 +24,7 @@ __all__ = ["bands_of", "packs_of", "sketches"]
 BAND = (8, 16, 32)  # rows of a band in a block
 WIDTHS = (2, 3, 4, 1)  # vectors in a block of a constant whose last dimension is packed
 CHUNKS, CHUNK = (2, 4, 8, 16, 24, 32, 64), 16  # places of what nests have in common, in one turn
+ALONE = 1 << 13  # points of a nest, below which other threads would be called for longer than it takes
 REGISTER_BLOCKS = 160  # of the last nest, that are tried with several chunks
 
 
@@ -84,6 +85,8 @@ def bands_of(scope: Scope) -> list[Band]:
 
 def _ranked(nest: Nest, core: Core, computed: Mapping[str, int]) -> list[Sketch]:
     """The sketches of a nest in no other's loops."""
+    if (nest.main or nest.output).points < ALONE:
+        core = replace(core, threads=1)
     lanes = core.lanes(nest.output.tensor.dtype)
     parallel = parallel_loops([extent(a) for a in nest.output.axes], core.threads)
     if nest.main is None:
