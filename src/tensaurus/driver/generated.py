@@ -21,7 +21,7 @@ from tensaurus.cost.operators import OperatorCosts
 from tensaurus.driver.accuracy import Accuracy
 from tensaurus.driver.options import Options
 from tensaurus.egraph.finder import Finder
-from tensaurus.fuse import Fuse
+from tensaurus.fuse import Blocked, Fuse
 from tensaurus.graph.node import Node
 from tensaurus.graph.piece import Piece
 
@@ -105,7 +105,9 @@ class Generated:
         if self._kernels is None:
             return ()
         bilinear = Bilinear(costs.roofline, accuracy.allows)
-        return bilinear, Fuse(costs.alone, costs.roofline, variants=bilinear.variants)
+        fuse = Fuse(costs.alone, costs.roofline, variants=bilinear.variants)
+        width = self._kernels.tuner.core.lanes("float32")
+        return bilinear, fuse, Blocked(width, costs.alone, costs.roofline)
 
     def more(self) -> bool:
         """Whether one more eOperator may be measured: where it has a kernel, that is tuned before."""

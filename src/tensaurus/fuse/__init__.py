@@ -3,10 +3,12 @@
     Relu(Add(Conv(x, w), b))   ->   eop(x, w, b, scope='L[...](max(0, add(sum[...](...), x2[...])))')
 
 (EINNET section 5: eOperators; which regions there are follows from the operators' expressions alone.)
+Kernels may have their tensors in blocked layouts (`fuse/blocked`).
 """
 
 from __future__ import annotations
 
+from tensaurus.fuse.blocked import Blocked
 from tensaurus.fuse.finder import Fuse, Fusion
 
-__all__ = ["Fuse", "Fusion"]
+__all__ = ["Blocked", "Fuse", "Fusion"]

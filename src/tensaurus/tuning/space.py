@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import ceil, log, prod
 
 from tensaurus.algebra.expr import Call, Read, Scope, axis
-from tensaurus.algebra.size import polynomial
+from tensaurus.algebra.size import Axis, polynomial
 from tensaurus.algebra.walk import bodies, replace_axes
 from tensaurus.codegen.band import skews
 from tensaurus.codegen.nest import Nest, nests, rows
@@ -61,13 +61,24 @@ def packs_of(
             sizes = [n if isinstance(n, int) else 0 for n in kind.shape]
             wide = [d for d, n in enumerate(sizes) if n != 1]
             for d, form in zip(wide, operand.forms, strict=True):
-                steps = [a for a in form or () if a in stage.axes]
-                if len(form or ()) != 1 or len(steps) != 1 or len(wide) < 2:
+                digits = _digits(form or {}, stage)
+                if not digits or len(wide) < 2:
                     continue
-                for width in (lanes * n for n in (WIDTHS if d == wide[-1] else (1,))):
+                widths = (lanes * n for n in (WIDTHS if d == wide[-1] else (1,)))
+                for width in widths if digits == (1,) else digits[1:]:
                     if sizes[d] % width == 0 and (d != wide[-1] or sizes[d] > width):
                         found[Pack(operand.name, d, width)] = None
     return list(found)
+
+
+def _digits(form: Mapping[Axis, int], stage: Stage) -> tuple[int, ...]:
+    """(1,) of one axis of the output, (1, n) of one that goes over the places of another's blocks."""
+    steps = sorted((n, a.extent if isinstance(a.extent, int) else 0) for a, n in form.items())
+    if any(a not in stage.axes for a in form) or [n for n, _ in steps[:1]] != [1]:
+        return ()
+    if len(steps) == 2 and steps[0][1] == steps[1][0]:
+        return 1, steps[1][0]
+    return (1,) if len(steps) == 1 else ()
 
 
 def bands_of(scope: Scope) -> list[Band]:
