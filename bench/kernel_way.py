@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from random import Random
 from typing import Any
 from zlib import crc32
@@ -31,6 +32,7 @@ from tensaurus.codegen.compile import jit, tensors
 from tensaurus.codegen.errors import Unlowered
 from tensaurus.codegen.pipeline import prepared
 from tensaurus.codegen.sketch import Schedule, show
+from tensaurus.fuse.blocked import blockable, relaid
 from tensaurus.fuse.stage import merged
 from tensaurus.graph.data import numpy_dtype
 from tensaurus.ops import TensorType, registry
@@ -44,6 +46,7 @@ __all__ = [
     "Case",
     "Finding",
     "findings",
+    "of_blocks",
     "of_chain",
     "of_examples",
     "of_nest",
@@ -176,6 +179,33 @@ def of_examples(strange: bool = False) -> Iterator[Case]:
             ):
                 made = interned(replace_tensors(scope, named))  # type: ignore[arg-type]
                 yield Case(f"{op.name} {text} [{place}]", made, types, arrays)
+
+
+def of_blocks() -> Iterator[Case]:
+    """The examples with their first input, their result or both in blocks (`fuse.blocked`)."""
+    for case in of_examples():
+        yield from _in_blocks(case)
+
+
+def _in_blocks(case: Case) -> Iterator[Case]:
+    whole = TensorType(case.dtype, case.scope.shape)
+    for width, inputs, output in product((2, 3), ((), (0,)), (False, True)):
+        wanted = [*case.types[: len(inputs)], *([whole] if output else [])]
+        if not wanted or len(wanted) < len(inputs) + output:
+            continue
+        if not all(blockable(kind, width) for kind in wanted):
+            continue
+        scope = relaid(case.scope, {f"x{k}" for k in inputs}, output, width)
+        if scope is not None:
+            types, arrays = list(case.types), list(case.arrays)
+            for k in inputs:
+                n, channels, *others = arrays[k].shape
+                parts = arrays[k].reshape(n, channels // width, width, *others)
+                arrays[k] = np.ascontiguousarray(np.moveaxis(parts, 2, -1))
+                types[k] = TensorType(types[k].dtype, arrays[k].shape)
+            sides = ["input"] * bool(inputs) + ["output"] * output
+            name = f"{case.name}, {' and '.join(sides)} in blocks of {width}"
+            yield Case(name, scope, tuple(types), arrays)
 
 
 def _strange(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

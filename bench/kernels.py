@@ -1,9 +1,9 @@
 """Do generated kernels compute what the evaluator does, and touch nothing but their buffers?
 
-Random expressions (`kernel_scopes`), or every example of every operator, by schedules that the analysis
-proposes, the first, the last and random ones, for AVX2 and AVX-512 and for one and two threads.  Every array
-lies against a page that nobody may touch, first behind and then before it; every third expression is compiled
-once more with Halide's own checks.  Writes bench/tables/kernels.md.
+Random expressions (`kernel_scopes`), or every example of every operator, in blocked layouts too, by schedules
+that the analysis proposes, the first, the last and random ones, for AVX2 and AVX-512 and for one and two
+threads.  Every array lies against a page that nobody may touch, first behind and then before it; every third
+expression is compiled once more with Halide's own checks.  Writes bench/tables/kernels.md.
 
     right       all schedules tried compute the expression
     refused     Halide refuses one of the schedules
@@ -31,7 +31,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
-from kernel_way import CORES, Case, Finding, findings, of_chain, of_examples, of_nest, of_number
+from kernel_way import CORES, Case, Finding, findings, of_blocks, of_chain, of_examples, of_nest, of_number
 from servants import Fallen, Servant
 
 from tensaurus.algebra.text import show
@@ -64,7 +64,7 @@ class Report:
 
 @cache
 def examples() -> list[Case]:
-    return list(of_examples())
+    return [*of_examples(), *of_blocks()]
 
 
 def work(message: tuple[int | None, int, str], phase: Any) -> Report:

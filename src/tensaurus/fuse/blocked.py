@@ -33,7 +33,7 @@ from tensaurus.rules.equation import Equation
 from tensaurus.rules.evidence import Tested
 from tensaurus.rules.nesting import said
 
-__all__ = ["Blocked", "block", "in_blocks", "unblock"]
+__all__ = ["Blocked", "block", "blockable", "in_blocks", "inverse", "relaid", "unblock"]
 
 CHANNELS = 1  # the dimension of channels, in ONNX
 ROUNDS = 6  # stages within stages
@@ -156,8 +156,24 @@ def in_blocks(node: Node, inputs: Collection[int], output: bool, width: int) -> 
     """
     if not inputs and not output:
         return None
-    scope = node.attribute("scope")
-    laid = {x: _laid(x, width) for x in tensors(scope) if int(x.name[1:]) in inputs}
+    scope = relaid(node.attribute("scope"), {f"x{k}" for k in inputs}, output, width)
+    if scope is None:
+        return None
+    args = [block(arg, width) if arg and k in inputs else arg for k, arg in enumerate(node.args)]
+    made, left = apply(eop, args, {"scope": scope}), block(node, width) if output else node
+    if made.types != left.types:
+        return None
+    law = f"{said(left)} => {said(made)}"
+    how = node, frozenset(inputs), output, width
+    return _Blocks("in-blocks", law, (left,), (made,), _distinct(node), USED, *how)
+
+
+def relaid(scope: Scope, inputs: Collection[str], output: bool, width: int) -> Scope | None:
+    """The scope over tensors of which these are in blocks, with its result in blocks; all sizes are numbers.
+
+    None where something would be read across blocks.
+    """
+    laid = {x: _laid(x, width) for x in tensors(scope) if x.name in inputs}
     scope = _Laid(laid, width).scope(scope)
     if output:
         scope = _written(scope, width)
@@ -169,13 +185,7 @@ def in_blocks(node: Node, inputs: Collection[int], output: bool, width: int) -> 
     blocks += [i for r in reads(scope) if isinstance(r.source, Scope) for i in r.indices]
     if any(isinstance(atom, Floor) for index in blocks for atom in atoms(index)):
         return None
-    args = [block(arg, width) if arg and k in inputs else arg for k, arg in enumerate(node.args)]
-    made, left = apply(eop, args, {"scope": scope}), block(node, width) if output else node
-    if made.types != left.types:
-        return None
-    law = f"{said(left)} => {said(made)}"
-    how = node, frozenset(inputs), output, width
-    return _Blocks("in-blocks", law, (left,), (made,), _distinct(node), USED, *how)
+    return scope
 
 
 def _laid(x: Tensor, width: int) -> Tensor:
