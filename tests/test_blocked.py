@@ -11,6 +11,7 @@ from tensaurus.algebra.field import Field, Prime, Reals
 from tensaurus.algebra.size import Floor, atoms
 from tensaurus.algebra.walk import bodies, sizes
 from tensaurus.backends.reference import evaluate
+from tensaurus.bilinear import best, convolution
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import find_all
 from tensaurus.fuse.blocked import Blocked, block, blockable, in_blocks, inverse, unblock
@@ -176,6 +177,17 @@ def test_slow_kernels_and_their_neighbours_are_proposed() -> None:
     graph.rebuild()
     graph.programs = [program]
     assert find_all(graph, [Blocked(WIDTH, {deep: 1.0, expand: 1.0}.get)], 10_000) > 0
+
+
+def test_fast_algorithms_are_left_out() -> None:
+    """Their kernels turn what they read and write within registers, and have no schedules in blocks."""
+    first = kernel("Conv f32[1,8,8,8] f32[8,8,3,3] pads=(1,1,1,1)")
+    made = convolution(apply(registry["Conv"], first.args, {"pads": (1, 1, 1, 1)}), (best(2, 3), best(2, 3)))
+    assert made is not None
+    fast = made.right[0]
+    last = apply(eop, [fast], {"scope": "L[i:1, j:8, k:8, l:8](exp(x0[i, j, k, l]))"})
+    program = Program(tuple(n for n in topological([last]) if n.op is INPUT), (("y", last),))
+    assert fast.op is eop and not list(Blocked(WIDTH, {fast: 1.0, last: 1.0}.get).of(program))
 
 
 def test_a_large_prime_field_agrees() -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 
-from tensaurus.algebra.expr import Body, Read, Reduce, Scope, Source, Tensor, axis
+from tensaurus.algebra.expr import Body, Read, Reduce, Scope, Source, Table, Tensor, axis
 from tensaurus.algebra.intern import interned
 from tensaurus.algebra.size import Atom, Axis, Floor, Size, atoms, floordiv, mod, polynomial
 from tensaurus.algebra.walk import Rewriting, reads, replace_axes, tensors
@@ -63,7 +63,7 @@ class Blocked:
 
     def of(self, program: Program) -> Iterator[Equation]:
         """Of a program's kernels that are slow, and of those between which no conversion would stand."""
-        kernels = [node for node in program.active if node.op is eop]
+        kernels = [node for node in program.active if node.op is eop and not _transforms(node)]
         excess = {node: self._excess(node) for node in kernels}
         whole = sum(filter(None, map(self.seconds, program.active)))
         if sum(excess.values()) < WORTH * whole or not whole:
@@ -93,6 +93,11 @@ class Blocked:
         if key not in self._known:
             self._known[key] = in_blocks(node, inputs, output, self.width)
         return self._known[key]
+
+
+def _transforms(node: Node) -> bool:
+    """Whether it is a fast algorithm, whose kernel turns what it reads and writes within registers."""
+    return any(isinstance(r.source, Table) for r in reads(node.attribute("scope"), nested=True))
 
 
 def blockable(kind: object, width: int) -> bool:
