@@ -301,7 +301,8 @@ def test_what_others_read_is_repeated_only_where_that_is_cheap() -> None:
 
 
 def test_joined_contractions_take_turns() -> None:
-    x = tensor("x", 1, 3, 5, 5)
+    """Those of more than a few elements, which are no gate."""
+    x = tensor("x", 1, 3, 40, 40)
     a, b = (node("Relu", conv(x, name, 4, 3, 3, 3)) for name in "ab")
     whole = over(node("Add", a, b))
     require_equal(whole, drawn(whole))
