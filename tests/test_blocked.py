@@ -170,7 +170,7 @@ def test_slow_kernels_and_their_neighbours_are_proposed() -> None:
         names = [equation.name for equation in found]
         if slow is last:
             assert not found
-        else:  # the first writes blocks, in any case; the second reads them, and then writes no others
+        else:  # the first writes blocks; the second, which nobody asks for blocks, would divide to read them
             assert names == ["in-blocks", "unblocked"] and found[0].left[0].args == (expand,)
     graph = EGraph()
     graph.adopt(last)

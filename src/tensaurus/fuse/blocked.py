@@ -12,7 +12,7 @@ digits of these.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
@@ -137,10 +137,10 @@ def _unblock(shape: tuple[Size, ...], dtype: str) -> Scope:
     *plain, width = shape
     assert isinstance(width, int)
     own = [axis(n * width if k == CHANNELS else n) for k, n in enumerate(plain)]
-    return interned(Scope(tuple(own), Read(Tensor("x0", shape, dtype), _digits(map(polynomial, own), width))))
+    return interned(Scope(tuple(own), Read(Tensor("x0", shape, dtype), _place(map(polynomial, own), width))))
 
 
-def _digits(indices: Iterator[Size] | Collection[Size], width: int) -> tuple[Size, ...]:
+def _place(indices: Iterable[Size], width: int) -> tuple[Size, ...]:
     """The place in blocks of a place."""
     found = list(indices)
     channel = found[CHANNELS]
@@ -242,7 +242,7 @@ class _Laid(Rewriting):
     def read(self, read: Read) -> Read:
         made = super().read(read)
         if isinstance(made.source, Tensor) and made.source in self.tensors:
-            return Read(self.tensors[made.source], _digits(made.indices, self.width), made.outside)
+            return Read(self.tensors[made.source], _place(made.indices, self.width), made.outside)
         return made
 
 
@@ -286,7 +286,7 @@ class _Digits(Rewriting):
             axes, lows = list(scope.axes), list[Axis]()
             values: dict[Atom, Size] = {}
             for k in split:
-                high, low, values[scope.axes[k]] = self._digits(scope.axes[k])
+                high, low, values[scope.axes[k]] = self._split(scope.axes[k])
                 axes[k] = high
                 lows.append(low)
             made = Scope((*axes, *lows), replace_axes(body, values))
@@ -315,7 +315,7 @@ class _Digits(Rewriting):
         axes, values = list[Axis](), dict[Atom, Size]()
         for a in body.axes:
             if self._divided(inner, a):
-                high, low, values[a] = self._digits(a)
+                high, low, values[a] = self._split(a)
                 axes += [high, low]
             else:
                 axes.append(a)
@@ -324,7 +324,7 @@ class _Digits(Rewriting):
     def _divisible(self, a: Axis) -> bool:
         return isinstance(a.extent, int) and a.extent % self.width == 0 and a.extent > self.width
 
-    def _digits(self, a: Axis) -> tuple[Axis, Axis, Size]:
+    def _split(self, a: Axis) -> tuple[Axis, Axis, Size]:
         assert isinstance(a.extent, int)
         high, low = axis(a.extent // self.width), axis(self.width)
         return high, low, polynomial(high) * self.width + polynomial(low)

@@ -37,9 +37,12 @@ class Reduced:
     text: str
     roles: Mapping[str, str]
 
-    def general(self, schedule: Schedule) -> str:
-        """The schedule's text, with roles for names."""
-        return _renamed(show(schedule), self.roles)
+    def general(self, schedule: Schedule) -> str | None:
+        """The schedule's text, with roles for names; None where it names what no reduction reads."""
+        try:
+            return _renamed(show(schedule), self.roles)
+        except KeyError:
+            return None
 
     def own(self, text: str) -> Schedule | None:
         """The schedule of such a text, with the names here; None where one is missing."""

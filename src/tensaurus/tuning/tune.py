@@ -196,13 +196,12 @@ class Tuner:
             found = self._decided(wanted, self._ranked(wanted, form, known))
         if not found:
             return None
-        winner = next(iter(found))
         self._keep(self._workload(scope, types, fixed), {show(s): taken for s, taken in found.items()})
         if form is not None:
-            alike = {form.general(s): taken for s, taken in found.items()}
+            alike = {text: taken for s, taken in found.items() if (text := form.general(s)) is not None}
             self._keep(f"{LOOPS}{form.text}", {**alike, "": tuning.seconds})
-            tuning.fastest = tuple(dict.fromkeys((form.general(winner), *tuning.fastest)))[:KEPT]
-        return winner
+            tuning.fastest = tuple(dict.fromkeys((*[*alike][:1], *tuning.fastest)))[:KEPT]
+        return next(iter(found))
 
     def _keep(self, workload: str, times: Mapping[str, float]) -> None:
         """Schedules' times into the database."""
