@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-__all__ = ["Choice", "Problem", "dag_cost", "needed"]
+__all__ = ["Choice", "Problem", "cheapest", "dag_cost", "needed"]
 
 Choice = Mapping[int, int]  # of each class that is needed, the chosen e-node
 
@@ -61,6 +61,12 @@ def dag_cost(problem: Problem, choice: Choice) -> float:
     """The sum over the classes that are needed; infinite where the choice is cyclic or incomplete."""
     order = problem.order(choice)
     return inf if order is None else sum(problem.costs[choice[group]] for group in order)
+
+
+def cheapest(problem: Problem, choices: Sequence[Choice]) -> Choice | None:
+    """The first of those that cost least; None where none is complete."""
+    best = min(choices, key=lambda choice: dag_cost(problem, choice), default=None)
+    return None if best is None or dag_cost(problem, best) == inf else best
 
 
 def needed(problem: Problem, choice: Choice) -> dict[int, int]:

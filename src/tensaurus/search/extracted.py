@@ -65,6 +65,7 @@ class Programs:
         self._all = {roots: one for roots, one in self._all.items() if one.measured is not None}
 
     def ranked(self, besides: tuple[Node, ...]) -> list[Extracted]:
-        """The cheapest first, without one program."""
-        others = (one for roots, one in self._all.items() if roots != besides)
-        return sorted(others, key=lambda one: (not one.sure, one.seconds))
+        """The cheapest first, without one program, and with one at most of those that are not sure."""
+        others = [one for roots, one in self._all.items() if roots != besides]
+        sure = sorted((one for one in others if one.sure), key=lambda one: one.seconds)
+        return sure + sorted((one for one in others if not one.sure), key=lambda one: one.seconds)[:1]

@@ -3,7 +3,8 @@
 Extract, ask, repeat.  Extraction goes by estimates that flatter what was not measured yet; what the cheapest
 program uses is measured, and it is extracted again, until its cost rests on measurements.  That program is
 then run as a whole, its operators cost what they took there, and it is extracted again, until the cheapest
-program is one that was run.
+program is one that was run.  As soon as many kernels are measured, the finders are shown the program of them:
+what else a slow one may be made of is tried while there is time for it.
 
 Before anything is measured, the program that is cheapest by estimates alone is extracted: what is folded,
 fused or removed there is tried however little time there is.  What another search has made enters the e-graph
@@ -25,18 +26,19 @@ from tensaurus.egraph.check import Refutation
 from tensaurus.egraph.choices import Choices, Place
 from tensaurus.egraph.commuting import commute
 from tensaurus.egraph.egraph import EGraph
-from tensaurus.egraph.finder import Finder, enter, find_all
+from tensaurus.egraph.finder import Finder, enter
 from tensaurus.egraph.fusion import fusions
 from tensaurus.egraph.nesting import nest
 from tensaurus.egraph.pattern import Pattern
 from tensaurus.egraph.proof import prove
 from tensaurus.egraph.saturate import Exploration, Limits, Ruleset, saturate
 from tensaurus.extraction.gains import gains
-from tensaurus.extraction.problem import Choice, Problem, dag_cost
+from tensaurus.extraction.problem import Choice, Problem, cheapest, dag_cost
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 from tensaurus.search.candidate import Candidate, Outcome, Rewritten, joined
 from tensaurus.search.extracted import Extracted, Programs
+from tensaurus.search.showing import Showing
 from tensaurus.signals import Interruptible
 
 __all__ = ["Saturation"]
@@ -51,7 +53,7 @@ PATIENCE = 30.0  # seconds of one extraction where there is no deadline
 LOOKS, FIRST = 12, 4  # programs run as a whole, at most, and those before that read no more constants
 FAVOURS = 0.5, 0.7  # of what kernels cost, in the extraction of the first programs after the original
 GAIN = 5e-4  # a new best program is cheaper by at least this share: measurements are no finer
-ENTERING = 10_000  # e-nodes at most that another search's programs, or a look at one, may add
+ENTERING = 10_000  # e-nodes at most that another search's programs may add
 
 
 def _nobody(program: Program) -> Outcome | None:
@@ -150,6 +152,7 @@ class _Search:
         self.seeds: list[tuple[Place, ...]] = []  # their e-nodes
         self.notes: list[str] = []
         self.looked = 0.0  # seconds that it takes to run a program as a whole, at most
+        self.showing = Showing(self.graph, limits.finders)
 
     def explore(self) -> None:
         """Fill the e-graph."""
@@ -175,12 +178,10 @@ class _Search:
                 self.estimated = choices.program(self.program, choice), totals
         self._show(self.estimated[0] if self.estimated else self.program)
 
-    def _show(self, program: Program) -> bool:
-        """Let the finders look at a program that was extracted; whether they found more."""
-        if not self.limits.finders or self._overdue():
-            return False
-        self.graph.programs = [program]
-        return find_all(self.graph, self.limits.finders, len(self.graph) + ENTERING) > 0
+    def _show(self, program: Program) -> None:
+        """Let the finders look at a program that was extracted, if there is time."""
+        if self.limits.finders and not self._overdue():
+            self.showing(program)
 
     def settle(self) -> None:
         """Extract, measure and run until the cheapest program is one that was run."""
@@ -237,13 +238,16 @@ class _Search:
         self.graph.rebuild()
 
     def _settled(self) -> _Cheapest | None:
-        """The cheapest program, when its fusions are known."""
+        """The cheapest program, when its fusions are known and finders make no more of it."""
         while True:
-            best = self._cheapest(self._choices())
+            before = self.showing.unions
+            best = self._cheapest(self._choices(), grows=True)
+            if self.showing.unions > before:
+                continue
             if best is None:
                 return None
-            shown = self._show(best.entry.program)
-            if not self._learn_fusions(best.entry.program) and not shown:
+            self._show(best.entry.program)
+            if not self._learn_fusions(best.entry.program) and self.showing.unions == before:
                 return best
 
     def _learn_fusions(self, program: Program) -> bool:
@@ -266,8 +270,12 @@ class _Search:
         self.programs.forget_expectations()
         return True
 
-    def _cheapest(self, choices: Choices) -> _Cheapest | None:
-        """The cheapest program by measured costs; None where the limits end the search before."""
+    def _cheapest(self, choices: Choices, *, grows: bool = False) -> _Cheapest | None:
+        """The cheapest program by measured costs; None where the limits end the search before.
+
+        Where the e-graph `grows` as finders look at kernels that were measured, it is the best until then.
+        """
+        before = self.showing.unions
         prices = self.costs.prices(choices)
         self.sure = prices.sure
         places = [*(entry.places for entry in self.programs), *self.seeds]
@@ -279,7 +287,7 @@ class _Search:
                 if self._late():
                     return None
                 problem = choices.problem(prices.of_choices()).possible()
-                choice = extract(problem, self._patience(), _cheapest_of(problem, starts))
+                choice = extract(problem, self._patience(), cheapest(problem, starts))
                 if dag_cost(problem, choice) == inf:  # of some class the runtime refuses everything
                     return best
                 starts.append(choice)
@@ -298,6 +306,10 @@ class _Search:
                 self.limits.watch(self.steps, self.programs.best)
                 if not in_time or not (fits or cost == inf or allowance.raised(cost, read)):
                     return None
+                if grows and self.showing.due and cost < inf:
+                    self._show(choices.program(self.program, choice))
+                    if self.showing.unions > before:
+                        return best
                 settled = fits and not unsure
         return best
 
@@ -308,8 +320,10 @@ class _Search:
             self.limits.expect(left)
             if self._overdue():
                 return False
+            piece, began = prices.choices.pieces[key], monotonic()
             prices.measure(key)
-            del left[prices.choices.pieces[key]]
+            self.showing.measured += monotonic() - began if piece.generated else 0.0
+            del left[piece]
         if unsure:
             prices.settle()
         return True
@@ -354,12 +368,9 @@ class _Search:
         own = frozenset({SATURATION})
         original = self.programs.original or Extracted(self.program, (), inf)
         first = Candidate(self.program, original.cost, measured=original.measured)
-        made, unsure = [first], 0
+        made = [first]
         for one in self.programs.ranked(self.program.roots):
-            unsure += not one.sure
-            if len(made) > self.limits.keep or (not one.sure and unsure > 1):
-                continue
-            if (step := self._step(one.program, first)) is not None:
+            if len(made) <= self.limits.keep and (step := self._step(one.program, first)):
                 made.append(Candidate(one.program, one.cost, step, one.measured, own, one.sure))
         made.sort(key=lambda candidate: (not candidate.sure, candidate.seconds))
         estimated = self._estimated(first, made)
@@ -388,8 +399,3 @@ class _Search:
             return None
         applied = tuple(dict.fromkeys(proof.equations))
         return Rewritten(lambda: applied, first)
-
-
-def _cheapest_of(problem: Problem, starts: Sequence[Choice]) -> Choice | None:
-    totals = [dag_cost(problem, known) for known in starts]
-    return starts[totals.index(min(totals))] if min(totals, default=inf) < inf else None

@@ -1,0 +1,44 @@
+"""What the finders make of the programs that a search extracts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+
+from tensaurus.egraph.egraph import EGraph
+from tensaurus.egraph.finder import Finder, find_all
+from tensaurus.graph.program import Program
+
+__all__ = ["Showing"]
+
+ENTERING = 10_000  # e-nodes at most that a look at one program may add
+PART = 2.0  # times what the last look took, that kernels are measured before another one is due
+
+
+@dataclass
+class Showing:
+    """Callable with a program, in whose e-graph the finders' equations are from then on.
+
+    unions    of e-classes that finders have made
+    seconds   of the last look
+    measured  seconds that kernels were measured for since then: of one that turns out to be slow, finders may
+              know another form
+    """
+
+    graph: EGraph
+    finders: Sequence[Finder]
+    unions: int = 0
+    seconds: float = field(default=0.0, init=False)
+    measured: float = 0.0
+
+    def __call__(self, program: Program) -> None:
+        began = monotonic()
+        self.graph.programs = [program]
+        self.unions += find_all(self.graph, self.finders, len(self.graph) + ENTERING)
+        self.seconds, self.measured = monotonic() - began, 0.0
+
+    @property
+    def due(self) -> bool:
+        """Whether enough was measured since the last look."""
+        return bool(self.finders) and self.measured > PART * self.seconds
