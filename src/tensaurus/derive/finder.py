@@ -1,8 +1,9 @@
 """The finder: what the linear parts of the programs that are known to be good are derived to.
 
 A part is an operator that adds up products, with what only moves elements around it (EINNET, section 6.3:
-programs are split at what is not linear).  Where moves lie behind it, too, or mask it, its expression is read
-from the elements themselves (`derive/trace`).
+programs are split at what is not linear).  Of eOperators there are none: what they were made of was derived.
+Where moves lie behind it, too, or mask it, its expression is read from the elements themselves
+(`derive/trace`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from tensaurus.graph.node import Node, source
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType, Untypable
+from tensaurus.ops.eop import eop
 from tensaurus.rules.equation import Equation
 
 __all__ = ["Derive"]
@@ -142,7 +144,7 @@ def _form(piece: Piece) -> Node:
 def _parts_of(program: Program) -> Iterator[Part]:
     flow = Flow(program)
     for product in program.active:
-        if (piece := flow.surrounded(product) or part(product)) is not None:
+        if product.op is not eop and (piece := flow.surrounded(product) or part(product)) is not None:
             yield piece, product
 
 

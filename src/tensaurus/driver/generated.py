@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Generated", "absent"]
 
 TUNED = 0.7  # of the search's time, until which kernels are tuned: then programs of them are run as a whole
-SHARE = 0.7  # of the time for tuning, for the kernels that are waiting: others come after them
+SHARE = 0.5  # of the time for tuning, for the kernels that are waiting: finders make others of the slow ones
 SPENT = 0.7  # seconds that deciding, linking and measuring a kernel take beside its tuning
 LEAST = 0.6  # seconds that a kernel is tuned for, where it is
 FEWEST = 4  # kernels that the time should be enough for, however few are waiting
