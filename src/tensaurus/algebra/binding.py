@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tensaurus.algebra.expr import Body, Scope, Source, axis
+from tensaurus.algebra.expr import Body, Scope, Source, digit_axes
 from tensaurus.algebra.size import (
     Atom,
     Axis,
@@ -16,7 +16,6 @@ from tensaurus.algebra.size import (
     Largest,
     Size,
     atoms,
-    polynomial,
     substitute,
     terms_of,
 )
@@ -61,19 +60,18 @@ def split_axes(scope: Scope) -> Scope:
         if not found:
             return Scope(axes, body)
         whole, step = found[0]
-        assert isinstance(whole.extent, int)
-        high, low = axis(whole.extent // step), axis(step)
-        respread = _Respread(whole, high, low, step)
+        respread = _Respread(whole, step)
         body, axes = respread.body(body), respread.axes(axes)
 
 
 class _Respread(Rewriting):
     """An axis replaced by its two digits in one scope, where it is bound, too."""
 
-    def __init__(self, whole: Axis, high: Axis, low: Axis, step: int):
+    def __init__(self, whole: Axis, step: int):
         super().__init__()
+        high, low, place = digit_axes(whole, step)
         self.digits = {whole: (high, low)}
-        self.value: dict[Atom, Any] = {whole: polynomial(high) * step + polynomial(low)}
+        self.value: dict[Atom, Any] = {whole: place}
 
     def source(self, source: Source) -> Source:
         return source

@@ -19,7 +19,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from tensaurus.algebra.poly import Wider
-from tensaurus.algebra.size import Arithmetic, Atom, Axis, Number, Poly, Size, polynomial
+from tensaurus.algebra.size import Arithmetic, Atom, Axis, Number, Poly, Size, floordiv, polynomial
 
 Scalar: TypeAlias = bool | int | float | Fraction | Poly
 Index: TypeAlias = Size
@@ -248,6 +248,15 @@ _fresh = itertools.count()
 def axis(extent: Size, hint: str = "i") -> Axis:
     """A new axis, distinct from every other."""
     return Axis(f"{hint}_{next(_fresh)}", extent)
+
+
+def digit_axes(whole: Axis, step: Size, hint: str = "i") -> tuple[Axis, Axis, Size]:
+    """An axis's quotient and its remainder by a step as new axes, and the axis over them.
+
+        i:6 by 2   ->   h:3, d:2, 2*h + d       (i:5 by 2: h:3, too, the last place is beyond the axis)
+    """
+    high, low = axis(0 - floordiv(0 - whole.extent, step), hint), axis(step, hint)
+    return high, low, polynomial(high) * step + polynomial(low)
 
 
 def lift(value: Any) -> Body:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from tensaurus.algebra.affine import coefficients
 from tensaurus.algebra.binding import divisors
-from tensaurus.algebra.expr import Body, Call, Const, Read, Select, Tensor, axis
+from tensaurus.algebra.expr import Body, Call, Const, Read, Select, Tensor, axis, digit_axes
 from tensaurus.algebra.flat import chosen
 from tensaurus.algebra.size import (
     Atom,
@@ -63,8 +63,7 @@ def _splits(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Axis, int, Axis]]:
                     if extent(a) % atom.bottom or extent(a) == atom.bottom:
                         continue
                     for r in inner:
-                        high, low = axis(extent(a) // atom.bottom), axis(atom.bottom)
-                        whole = polynomial(high) * atom.bottom + polynomial(low)
+                        _, low, whole = digit_axes(a, atom.bottom)
                         if _aligned(substitute(guard, {a: whole}), low, r, atom.bottom) is not None:
                             yield stage, a, atom.bottom, r
 
@@ -161,9 +160,9 @@ def split(
         reduced = old.reduced
         whole = chosen_axes.get(old.tensor.name)
         if whole is not None:
-            high, low = axis(extent(whole) // step), axis(step, "p")
+            high, low, digits = digit_axes(whole, step, "p")
             place = axes.index(whole)
-            body = replace_axes(body, {whole: polynomial(high) * step + polynomial(low)})
+            body = replace_axes(body, {whole: digits})
             body = _dropped(_of_pairs(body)) if r is None else body
             axes = (*axes[:place], high, low, *axes[place + 1 :])
             tensor = replace(old.tensor, shape=tuple(b.extent for b in axes))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tensaurus.algebra.expr import Body, Const, Read, Tensor, axis
+from tensaurus.algebra.expr import Body, Const, Read, Tensor, axis, digit_axes
 from tensaurus.algebra.size import Axis, Size, floordiv, mod, polynomial
 from tensaurus.algebra.walk import reads, rebuilt, replace_axes
 from tensaurus.codegen.chain import Chain, Combination
@@ -141,8 +141,8 @@ class _Transforming:
     def deepened(self, stage: Stage, before: Sequence[Stage]) -> Stage:
         """A combination before, its channels in vectors."""
         c = stage.axes[self.channel]
-        block, lane = axis(-(-extent(c) // self.deep)), axis(self.deep)
-        body = replace_axes(stage.body, {c: polynomial(block) * self.deep + polynomial(lane)})
+        block, lane, place = digit_axes(c, self.deep)
+        body = replace_axes(stage.body, {c: place})
         if before:
             source = before[-1].tensor
             body = _mapped(body, source.name, lambda indices: Read(source, self.deeply(indices)))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tensaurus.algebra.affine import coefficients
-from tensaurus.algebra.expr import Body, Read, Scope, axis
+from tensaurus.algebra.expr import Body, Read, Scope, axis, digit_axes
 from tensaurus.algebra.size import (
     Atom,
     Axis,
@@ -121,8 +121,8 @@ def divided(scope: Scope) -> Iterator[Step]:
     """
     for a in scope.axes:
         for step in periods(scope, a):
-            high, low = axis(0 - floordiv(0 - a.extent, step), hint(a)), axis(step, hint(a))
-            values: dict[Atom, Any] = {a: polynomial(high) * step + polynomial(low)}
+            high, low, place = digit_axes(a, step, hint(a))
+            values: dict[Atom, Any] = {a: place}
             body = contained(replace_axes(scope.body, values))
             axes, indices = list[Axis](), list[Size]()
             for b in scope.axes:

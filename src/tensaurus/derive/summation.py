@@ -10,14 +10,13 @@ from itertools import chain, combinations
 from typing import Any
 
 from tensaurus.algebra.affine import coefficients
-from tensaurus.algebra.expr import Body, Const, Read, Reduce, Scope, Select, axis, within
+from tensaurus.algebra.expr import Body, Const, Read, Reduce, Scope, Select, axis, digit_axes, within
 from tensaurus.algebra.size import (
     Atom,
     Axis,
     Floor,
     Size,
     atoms,
-    floordiv,
     mod,
     nonnegative,
     polynomial,
@@ -91,11 +90,9 @@ def divided(scope: Scope) -> Iterator[Step]:
     for whole, put in reductions(scope.body):
         for a in whole.axes:
             for step in periods(scope, a, inner=True):
-                count = 0 - floordiv(0 - a.extent, step)
-                high, low = axis(count, hint(a)), axis(step, hint(a))
-                place = polynomial(high) * step + polynomial(low)
+                high, low, place = digit_axes(a, step, hint(a))
                 body = replace_axes(whole.body, {a: place})
-                if count * step != a.extent:
+                if high.extent * step != a.extent:
                     if whole.monoid != "sum":
                         continue
                     body = Select((a.extent - 1 - place,), body, Const(0))

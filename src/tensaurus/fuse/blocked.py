@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 
-from tensaurus.algebra.expr import Body, Read, Reduce, Scope, Source, Table, Tensor, axis
+from tensaurus.algebra.expr import Body, Read, Reduce, Scope, Source, Table, Tensor, axis, digit_axes
 from tensaurus.algebra.intern import interned
 from tensaurus.algebra.size import Atom, Axis, Floor, Size, atoms, floordiv, mod, polynomial
 from tensaurus.algebra.walk import Rewriting, reads, replace_axes, tensors
@@ -123,12 +123,9 @@ def unblock(node: Node) -> Node:
 
 @lru_cache(1000)
 def _block(shape: tuple[Size, ...], dtype: str, width: int) -> Scope:
-    channels = shape[CHANNELS]
-    assert isinstance(channels, int)
     own = [axis(n) for n in shape]
-    own[CHANNELS], inner = axis(channels // width), axis(width)
     places: list[Size] = [polynomial(a) for a in own]
-    places[CHANNELS] = places[CHANNELS] * width + polynomial(inner)
+    own[CHANNELS], inner, places[CHANNELS] = digit_axes(own[CHANNELS], width)
     return interned(Scope((*own, inner), Read(Tensor("x0", shape, dtype), tuple(places))))
 
 
@@ -203,9 +200,7 @@ def _written(scope: Scope, width: int) -> Scope:
     """The scope with its result in blocks."""
     axes = list(scope.axes)
     channel = axes[CHANNELS]
-    assert isinstance(channel.extent, int)
-    axes[CHANNELS], inner = axis(channel.extent // width), axis(width)
-    place: Size = polynomial(axes[CHANNELS]) * width + polynomial(inner)
+    axes[CHANNELS], inner, place = digit_axes(channel, width)
     return Scope((*axes, inner), replace_axes(scope.body, {channel: place}))
 
 
@@ -286,7 +281,7 @@ class _Digits(Rewriting):
             axes, lows = list(scope.axes), list[Axis]()
             values: dict[Atom, Size] = {}
             for k in split:
-                high, low, values[scope.axes[k]] = self._split(scope.axes[k])
+                high, low, values[scope.axes[k]] = digit_axes(scope.axes[k], self.width)
                 axes[k] = high
                 lows.append(low)
             made = Scope((*axes, *lows), replace_axes(body, values))
@@ -315,7 +310,7 @@ class _Digits(Rewriting):
         axes, values = list[Axis](), dict[Atom, Size]()
         for a in body.axes:
             if self._divided(inner, a):
-                high, low, values[a] = self._split(a)
+                high, low, values[a] = digit_axes(a, self.width)
                 axes += [high, low]
             else:
                 axes.append(a)
@@ -323,11 +318,6 @@ class _Digits(Rewriting):
 
     def _divisible(self, a: Axis) -> bool:
         return isinstance(a.extent, int) and a.extent % self.width == 0 and a.extent > self.width
-
-    def _split(self, a: Axis) -> tuple[Axis, Axis, Size]:
-        assert isinstance(a.extent, int)
-        high, low = axis(a.extent // self.width), axis(self.width)
-        return high, low, polynomial(high) * self.width + polynomial(low)
 
     def _divided(self, body: Body, a: Axis) -> bool:
         if not self._divisible(a):

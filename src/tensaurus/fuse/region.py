@@ -275,14 +275,21 @@ class _Flow:
 
     def _gates(self, cones: Sequence[Region]) -> Iterator[Region]:
         """What is computed of few elements in several steps, and the maps that read it."""
-        roots = (node for node in self._downwards() if self._few(node))
-        for start, allowed in (
-            *((frozenset([root]), self._few) for root in roots),
-            *((cone, lambda node: self.access[node].maps or self._few(node)) for cone in cones),
-        ):
-            region = self.grown(start, allowed)
-            if sum(not self.access[node].maps for node in region) > 1:
+        taken: set[Node] = set()
+        for root in self._downwards():
+            if root not in taken and self._few(root):
+                region = self.grown(frozenset([root]), self._few)
+                taken |= region
+                if self._steps(region) > 1:
+                    yield region
+        for cone in cones:
+            region = self.grown(cone, lambda node: self.access[node].maps or self._few(node))
+            if self._steps(region) > 1:
                 yield region
+
+    def _steps(self, region: Region) -> int:
+        """How many reductions and contractions it has."""
+        return sum(not self.access[node].maps for node in region)
 
     def _few(self, node: Node) -> bool:
         """Whether it has few elements and takes little to compute, or sums up whole dimensions to them."""

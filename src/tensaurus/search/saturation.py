@@ -393,9 +393,8 @@ class _Search:
     def _step(self, program: Program, first: Candidate) -> Rewritten | None:
         """The rewrites that lead to a program; None, and a note, where they do not."""
         proof = prove(self.graph, list(zip(self.roots, program.roots, strict=True)))
-        if not proof.holds():
-            count = len(proof.equations)
-            self.notes.append(f"a program was dropped, as its {count} rewrites do not prove it")
-            return None
         applied = tuple(dict.fromkeys(proof.equations))
+        if not proof.holds():
+            self.notes.append(f"a program was dropped, as its {len(applied)} rewrites do not prove it")
+            return None
         return Rewritten(lambda: applied, first)
