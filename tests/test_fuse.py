@@ -477,7 +477,7 @@ def test_what_computes_few_elements_in_several_steps_is_a_region(channels: int, 
     steps = ["Conv", "Conv", "GlobalAveragePool", "HardSigmoid", "Relu"]
     small_enough = 2 * channels <= 4096 and 2 * few <= 4096
     assert (sorted([*steps, "Mul"]) in found) == small_enough
-    applied_to_many = 2 * channels * 9 > 4096  # then the gate alone, too, for whoever applies it in another kernel
+    applied_to_many = 2 * channels * 9 > 4096  # then the gate alone, too, for another kernel
     assert (steps in found) == (small_enough and applied_to_many)
     if channels < 100:
         require_equal(whole, drawn(whole))
