@@ -14,7 +14,8 @@ from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from tensaurus import backends
 from tensaurus.backends import Bindable, Fusing, Profiling
-from tensaurus.backends._kernels import Kernel, charged, per_run
+from tensaurus.backends._kernels import Kernel, per_run
+from tensaurus.cost.kernels import charged
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.build import Build
 
@@ -72,8 +73,8 @@ def test_a_profile_charges_every_tensor(name: str) -> None:
     backend = backends.find(name)
     assert isinstance(backend, Profiling) and isinstance(backend, Fusing)
     found = backend.profile(CONVOLUTION, {"x": floats(2, 3, 16, 16)}, threads=1, seconds=0.01)
-    assert all(seconds > 0 for _, seconds in found)
-    traced = [tensors for tensors, _ in found if tensors]
+    assert all(seconds > 0 for kernel, seconds in found if kernel.tensors)
+    traced = [kernel.tensors for kernel, _ in found if kernel.tensors]
     assert sorted(map(sorted, traced)) == [["c", "r"], ["y"]]
     assert sorted(map(sorted, backend.kernels(CONVOLUTION))) == [["c", "r"], ["y"]]
 
@@ -97,8 +98,8 @@ def test_convolutions_that_are_added_up_are_traced(name: str, others: tuple[str,
     assert isinstance(backend, Profiling)
     found = backend.profile(raw, {"x": floats(1, size, 8, 8)}, threads=1, seconds=0.01)
     own = {"c0", "c1", "sum", *(node.output[0] for node in after)}
-    assert sorted(t for tensors, _ in found for t in tensors) == sorted(own)  # each once
-    assert not any(tensors >= {"c0", "c1"} for tensors, _ in found)
+    assert sorted(t for kernel, _ in found for t in kernel.tensors) == sorted(own)  # each once
+    assert not any(kernel.tensors >= {"c0", "c1"} for kernel, _ in found)
 
 
 @pytest.mark.parametrize("name", RUNTIMES)
@@ -114,8 +115,8 @@ def test_what_runs_as_several_kernels_is_traced(name: str) -> None:
     backend = backends.find(name)
     assert isinstance(backend, Profiling)
     found = backend.profile(raw, {"x": floats(2, 5, 32)}, threads=1, seconds=0.01)
-    assert {t for tensors, _ in found for t in tensors} == {"r", "p", "s", "y"}
-    assert all(tensors in ({"r"}, {"p", "s"}, {"p"}, {"s"}, {"y"}) for tensors, _ in found)
+    assert {t for kernel, _ in found for t in kernel.tensors} == {"r", "p", "s", "y"}
+    assert all(k.tensors in ({"r"}, {"p", "s"}, {"p"}, {"s"}, {"y"}, set()) for k, _ in found)
 
 
 @pytest.mark.skipif("onnxruntime" not in RUNTIMES, reason="onnxruntime is absent")
@@ -171,11 +172,13 @@ def test_conversions_are_charged_to_those_who_ask_for_them() -> None:
         Kernel("second", "Op", ("q", "r"), ("s",), two),
         Kernel("plain", "Op", ("s",), ("y",), none, True),  # read by nobody
     ]
-    assert charged(kernels, [1.0, 4.0, 8.0, 16.0, 32.0]) == [(one, 1.0), (two, 4.0 + 8.0 + 16.0 + 32.0)]
+    profile = list(zip(kernels, [1.0, 4.0, 8.0, 16.0, 32.0], strict=True))
+    assert charged(profile) == [(one, 1.0), (two, 4.0 + 8.0 + 16.0 + 32.0)]
     untraced = [kernels[0], Kernel("unknown", "Op", ("p",), ("q",), none), *kernels[3:]]
-    assert charged(untraced, [1.0, 4.0, 16.0, 32.0]) == [(one, 1.0), (none, 4.0), (two, 16.0 + 32.0)]
+    profile = list(zip(untraced, [1.0, 4.0, 16.0, 32.0], strict=True))
+    assert charged(profile) == [(one, 1.0), (none, 4.0), (two, 16.0 + 32.0)]
     alone = [Kernel("only", "Op", ("x",), ("y",), none, True)]
-    assert charged(alone, [1.0]) == [(none, 1.0)]
+    assert charged([(alone[0], 1.0)]) == [(none, 1.0)]
     assert per_run([9.0, 1.0, 2.0, 3.0]) == 2.5 and per_run([5.0]) == 5.0 and per_run([]) == 0.0
 
 

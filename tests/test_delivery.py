@@ -526,8 +526,8 @@ def test_the_runtimes_own_eyes_see_kernels(tmp_path: Path) -> None:
     build, runtime = build_of(tmp_path, AFFINE), backends.find("onnxruntime")
     assert isinstance(runtime, backends.Fusing) and isinstance(runtime, backends.Profiling)
     assert runtime.kernels(build) == [frozenset({"y0"})]
-    ((tensors, seconds),) = runtime.profile(build, AFFINE.feeds(), threads=1, seconds=0.01)
-    assert tensors == frozenset({"y0"}) and 0 < seconds < 1
+    ((kernel, seconds),) = runtime.profile(build, AFFINE.feeds(), threads=1, seconds=0.01)
+    assert kernel.tensors == frozenset({"y0"}) and 0 < seconds < 1
 
 
 @pytest.mark.parametrize("name", [n for n in backends.installed() if n not in ("onnxruntime", "reference")])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from numpy.typing import NDArray
 
+from tensaurus.backends._kernels import Kernel
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.build import Build
 
@@ -27,6 +28,7 @@ __all__ = [
     "Bindable",
     "Configurable",
     "Fusing",
+    "Kernel",
     "Plain",
     "Port",
     "Profiling",
@@ -185,12 +187,11 @@ class Profiling(Protocol):
 
     def profile(
         self, build: Build, feeds: Mapping[str, Array], *, threads: int, seconds: float
-    ) -> list[tuple[frozenset[str], float]]:
-        """Of each of the runtime's own kernels, the tensors of the model that it computes and its seconds.
+    ) -> list[tuple[Kernel, float]]:
+        """The runtime's own kernels with the seconds of each.
 
-        By the runtime's own clock, of one run, over runs that take about `seconds`; conversions between
-        layouts count with the kernels that ask for them.  Raises BackendError if the runtime refuses the
-        model.
+        By the runtime's own clock, of one run, over runs that take about `seconds`.  Raises BackendError if
+        the runtime refuses the model.
         """
         ...
 

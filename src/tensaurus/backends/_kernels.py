@@ -1,4 +1,4 @@
-"""The kernels of the graph that a runtime makes of a model, and what each is charged with."""
+"""The kernels of the graph that a runtime makes of a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["Kernel", "charged", "per_run", "traced"]
+__all__ = ["Kernel", "per_run", "traced"]
 
 
 @dataclass(frozen=True)
@@ -29,33 +29,6 @@ class Kernel:
     outputs: tuple[str, ...]
     tensors: frozenset[str]
     conversion: bool = False
-
-
-def charged(kernels: Sequence[Kernel], seconds: Sequence[float]) -> list[tuple[frozenset[str], float]]:
-    """Tensors and seconds of the kernels; `seconds` are each one's own.
-
-    A conversion is on the bill of the kernels that read it, as they ask for the layout; where none does, of
-    the kernel that it reads.  What could not be traced is on nobody's.
-    """
-    taken = list(seconds)
-    makers = {name: place for place, kernel in enumerate(kernels) for name in kernel.outputs if name}
-    readers: list[set[int]] = [set() for _ in kernels]
-    for place, kernel in enumerate(kernels):
-        for name in kernel.inputs:
-            if name in makers:
-                readers[makers[name]].add(place)
-    for place, kernel in enumerate(kernels):
-        if kernel.conversion and readers[place]:
-            for reader in readers[place]:
-                taken[reader] += taken[place] / len(readers[place])
-            taken[place] = 0.0
-    for place, kernel in reversed(list(enumerate(kernels))):
-        made = {makers[name] for name in kernel.inputs if name in makers}
-        if kernel.conversion and made:
-            for maker in made:
-                taken[maker] += taken[place] / len(made)
-            taken[place] = 0.0
-    return [(kernel.tensors, cost) for kernel, cost in zip(kernels, taken, strict=True) if cost > 0.0]
 
 
 def per_run(samples: Sequence[float]) -> float:

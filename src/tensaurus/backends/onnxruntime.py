@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensaurus.backends import Array, Backend, BackendError, Port, said
-from tensaurus.backends._kernels import Kernel, charged, per_run
+from tensaurus.backends._kernels import Kernel, per_run
 from tensaurus.backends._onnxruntime_graph import named
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.build import Build
@@ -128,7 +128,7 @@ class _OnnxRuntime(Backend):
 
     def profile(
         self, build: Build, feeds: Mapping[str, Array], *, threads: int, seconds: float
-    ) -> list[tuple[frozenset[str], float]]:
+    ) -> list[tuple[Kernel, float]]:
         """By the events that onnxruntime writes of each node; those of nodes inside bodies are in theirs."""
         options = _options(threads)
         options.enable_profiling = True
@@ -143,7 +143,7 @@ class _OnnxRuntime(Backend):
                 runs += 1
             events = json.loads(Path(session.end_profiling()).read_text())
         kernels = _named(build, running)
-        return charged(kernels, _taken(kernels, events, runs))
+        return list(zip(kernels, _taken(kernels, events, runs), strict=True))
 
 
 KERNEL_TIME = "_kernel_time"  # ends the name of an event

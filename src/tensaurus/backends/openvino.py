@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensaurus.backends import Array, Backend, BackendError, Port, said
-from tensaurus.backends._kernels import Kernel, charged, per_run, traced
+from tensaurus.backends._kernels import Kernel, per_run, traced
 from tensaurus.backends._ports import ports_of
 from tensaurus.graph.build import Build
 
@@ -164,7 +164,7 @@ class OpenVino(Backend):
 
     def profile(
         self, build: Build, feeds: Mapping[str, Array], *, threads: int, seconds: float
-    ) -> list[tuple[frozenset[str], float]]:
+    ) -> list[tuple[Kernel, float]]:
         """By openvino's own counters, read after every run."""
         compiled, proto = self._compiled(build, threads, PERF_COUNT=True), build.proto(weights=False)
         session = _Session(compiled, ports_of(proto))
@@ -178,7 +178,7 @@ class OpenVino(Backend):
                 for name, spent in session.counters():
                     taken[name].append(spent)
         kernels = _kernels(compiled, proto)
-        return charged(kernels, [per_run(taken[kernel.name]) for kernel in kernels])
+        return [(kernel, per_run(taken[kernel.name])) for kernel in kernels]
 
     def _compiled(self, build: Build, threads: int, **more: Any) -> Any:
         settings: dict[str, Any] = {

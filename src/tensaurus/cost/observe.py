@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from tensaurus.backends import Array
 from tensaurus.cost.database import Database, Measurement
-from tensaurus.cost.kernels import fused_pieces
+from tensaurus.cost.kernels import charged, fused_pieces
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.measure import in_turns, ratio, warm_up
 from tensaurus.cost.worker import Worker
@@ -117,7 +117,7 @@ class Observer:
         profile = worker.profile(build, self._feeds, 3 * turn)
         if not profile:
             return ()
-        kernels = _filled(profile, seconds)
+        kernels = _filled(charged(profile), seconds)
         key, text = self._machine.backend_key(self._backend), self._text(build)
         self._database.put_many(
             Measurement(

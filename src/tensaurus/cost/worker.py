@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from tensaurus import backends
-from tensaurus.backends import Array, Bindable, Fusing, Profiling, Session
+from tensaurus.backends import Array, Bindable, Fusing, Kernel, Profiling, Session
 from tensaurus.child import Child, ChildError
 from tensaurus.cost.machine import allowed_cores, busy_seconds, waited_seconds
 from tensaurus.graph.build import Build
@@ -97,12 +97,12 @@ class Worker(Child):
 
     def profile(
         self, build: Build, feeds: Mapping[str, Array], seconds: float
-    ) -> list[tuple[frozenset[str], float]] | None:
+    ) -> list[tuple[Kernel, float]] | None:
         """Where the time of a model goes (`backends.Profiling`); None where the backend cannot tell.
 
         Drops the session.
         """
-        kernels: list[tuple[frozenset[str], float]] | None
+        kernels: list[tuple[Kernel, float]] | None
         kernels = self.ask("profile", build, dict(feeds), seconds, patience=seconds)
         return kernels
 
@@ -191,7 +191,7 @@ class Desk:
 
     def profile(
         self, build: Build, feeds: dict[str, Array], seconds: float
-    ) -> list[tuple[frozenset[str], float]] | None:
+    ) -> list[tuple[Kernel, float]] | None:
         self._drop()
         backend = backends.find(self._backend)
         if not isinstance(backend, Profiling):

@@ -12,23 +12,17 @@ from typing import Any
 import onnx
 
 from tensaurus import backends
-from tensaurus.algebra.text import show
 from tensaurus.cost.machine import Machine
+from tensaurus.driver.applied import applied_kernels
 from tensaurus.driver.contenders import Contenders, Winner
-from tensaurus.driver.generated import Generated
 from tensaurus.driver.original import Original
 from tensaurus.driver.session import opened
 from tensaurus.driver.target import Target
 from tensaurus.graph.build import Build
 from tensaurus.graph.census import census, constant_bytes
-from tensaurus.graph.frame import graphs_in
 from tensaurus.graph.libraries import save_with_libraries
-from tensaurus.graph.node import Node
 from tensaurus.graph.unlock import unlock
-from tensaurus.ops.eop import eop
-from tensaurus.ops.kernel_form import KERNELS
-from tensaurus.report.summary import METADATA_KEY, AppliedKernel, AppliedRule, Equality, Summary, shortened
-from tensaurus.rules.nesting import said
+from tensaurus.report.summary import METADATA_KEY, AppliedRule, Equality, Summary
 from tensaurus.scratch import temporary
 from tensaurus.search.candidate import Candidate, Outcome
 
@@ -82,7 +76,7 @@ class Result:
             found_ms={by: taken * 1e3 for by, taken in sorted(fastest.items())},
             original_predicted_ms=outcome.original.cost * 1e3,
             constants_mb=constant_bytes(chosen.program) / 1e6,
-            kernels=_kernels(model, winner.applied, target.kernels),
+            kernels=applied_kernels(model, winner.applied, target.kernels),
             compiler=target.kernels.compiler,
             no_kernels=target.kernels.without,
             dropped=target.kernels.dropped,
@@ -160,36 +154,6 @@ def _rewrites(candidates: Sequence[Candidate]) -> tuple[AppliedRule, ...]:
     for candidate in candidates:
         counts.update((made.name, str(made.evidence), made.law) for made in candidate.applied)
     return tuple(AppliedRule(name, evidence, count, law) for (name, evidence, law), count in counts.items())
-
-
-def _kernels(
-    model: onnx.ModelProto, candidates: Sequence[Candidate], kernels: Generated
-) -> tuple[AppliedKernel, ...]:
-    """Those of the result, the most frequent first, each with the operators that its equation replaces."""
-    nodes = (node for graph in graphs_in(model.graph) for node in graph.node)
-    counts = Counter(node.op_type for node in nodes if node.domain == KERNELS)
-    if not counts:
-        return ()
-    replaced: dict[object, str] = {}
-    used: dict[str, Node] = {}
-    for candidate in candidates:
-        for equation in candidate.applied:
-            for left, right in zip(equation.left, equation.right, strict=True):
-                if right.op is eop:
-                    replaced.setdefault(right.attrs, said(left))
-        for node in candidate.program.active:
-            if node.op is eop and (kernel := kernels(node)) is not None:
-                used.setdefault(kernel.name, node)
-    return tuple(
-        AppliedKernel(
-            name,
-            count,
-            shortened(show(used[name].attribute("scope"))) if name in used else "",
-            shortened(replaced.get(used[name].attrs, "")) if name in used else "",
-            kernels.schedule(name),
-        )
-        for name, count in sorted(counts.items(), key=lambda row: (-row[1], row[0]))
-    )
 
 
 def _labelled(model: onnx.ModelProto, summary: Summary) -> onnx.ModelProto:

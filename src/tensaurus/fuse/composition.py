@@ -26,8 +26,9 @@ from tensaurus.rules.evidence import Evidence, Proved, Tested
 from tensaurus.rules.match import scalar_value
 from tensaurus.rules.nesting import said
 
-__all__ = ["composition"]
+__all__ = ["FUSED", "composition"]
 
+FUSED = "fused-"  # begins the names of these equations
 COMPOSED = Proved("algebra", "the expressions composed, at these sizes")
 USED = Tested("gf", "where it is used")
 RENAMED = 3  # orders of the arguments that are tried until the scope names them in its own
@@ -49,7 +50,7 @@ def _composition(left: Node, leaves: tuple[Node, ...]) -> Equation | None:
     if right is None:
         return None
     operators = dict.fromkeys(str(node.op).lower() for node in inner if node.op not in (CONSTANT, ITEM))
-    return _equation(f"fused-{'-'.join(operators)}", left, right, leaves)
+    return _equation(f"{FUSED}{'-'.join(operators)}", left, right, leaves)
 
 
 def _equation(name: str, left: Node, right: Node, leaves: tuple[Node, ...]) -> Equation:

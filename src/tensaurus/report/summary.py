@@ -41,13 +41,15 @@ class AppliedRule:
 
 @dataclass(frozen=True)
 class AppliedKernel:
-    """A kernel of the result: at how many places, what it computes, what it stands for, its schedule."""
+    """A kernel of the result: at how many places, what it computes, what it stands for, its schedule; and
+    what it is in short, as F(4x4, 3x3) + Add + Relu."""
 
     name: str
     count: int
     scope: str
     operators: str = ""
     schedule: str = ""
+    title: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,81 @@
+"""The kernels of a result, told for people: where each comes from, what it computes and how."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from onnx import ModelProto
+
+from tensaurus.algebra.text import show
+from tensaurus.driver.generated import Generated
+from tensaurus.fuse.composition import FUSED
+from tensaurus.graph.frame import graphs_in
+from tensaurus.graph.node import CONSTANT, ITEM, Node
+from tensaurus.graph.program import topological
+from tensaurus.ops.eop import eop
+from tensaurus.ops.kernel_form import KERNELS
+from tensaurus.report.summary import AppliedKernel, shortened
+from tensaurus.rules.equation import Equation
+from tensaurus.rules.nesting import said
+from tensaurus.search.candidate import Candidate
+
+__all__ = ["applied_kernels", "titles"]
+
+
+def applied_kernels(
+    model: ModelProto, candidates: Sequence[Candidate], kernels: Generated
+) -> tuple[AppliedKernel, ...]:
+    """Those of the result, the most frequent first, each with the operators that its equation replaces."""
+    nodes = (node for graph in graphs_in(model.graph) for node in graph.node)
+    counts = Counter(node.op_type for node in nodes if node.domain == KERNELS)
+    if not counts:
+        return ()
+    equations = [equation for candidate in candidates for equation in candidate.applied]
+    replaced: dict[Any, str] = {}
+    for equation in equations:
+        for left, right in zip(equation.left, equation.right, strict=True):
+            if right.op is eop:
+                replaced.setdefault(right.attrs, said(left))
+    used: dict[str, Any] = {}  # attributes of the eOperator, by the name of its kernel
+    for candidate in candidates:
+        for node in candidate.program.active:
+            if node.op is eop and (kernel := kernels(node)) is not None:
+                used.setdefault(kernel.name, node.attrs)
+    title = titles(equations)
+    return tuple(
+        AppliedKernel(
+            name,
+            count,
+            shortened(show(dict(used[name])["scope"])) if name in used else "",
+            shortened(replaced.get(used[name], "")) if name in used else "",
+            kernels.schedule(name),
+            title(used[name]) if name in used else "",
+        )
+        for name, count in sorted(counts.items(), key=lambda row: (-row[1], row[0]))
+    )
+
+
+def titles(equations: Iterable[Equation]) -> Callable[[Any], str]:
+    """What an eOperator of these attributes is in short, as F(4x4, 3x3) + Relu, by the equations that made
+    it; "" of one that none of them made."""
+    made: dict[Any, tuple[Equation, Node]] = {}
+    for equation in equations:
+        for left, right in zip(equation.left, equation.right, strict=True):
+            if right.op is eop:
+                made.setdefault(right.attrs, (equation, left))
+
+    def title(attrs: Any, around: frozenset[Any] = frozenset()) -> str:
+        if attrs not in made or attrs in around:
+            return ""
+        equation, left = made[attrs]
+        inner = topological([left], equation.leaves)
+        computed = [node for node in inner if node.op not in (CONSTANT, ITEM) and not node.static]
+        words = [title(node.attrs, around | {attrs}) if node.op is eop else str(node.op) for node in computed]
+        if equation.name.startswith(FUSED):
+            return " + ".join(word or str(node.op) for word, node in zip(words, computed, strict=True))
+        kernels = [word for word, node in zip(words, computed, strict=True) if node.op is eop and word]
+        return ", ".join([*kernels, equation.name])
+
+    return title
