@@ -8,7 +8,7 @@ Where moves lie behind it, too, or mask it, its expression is read from the elem
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from math import inf
@@ -20,7 +20,8 @@ from tensaurus.algebra.expr import Read
 from tensaurus.cost.demand import free, number_of, scopes_of
 from tensaurus.cost.roofline import ONE_CORE, Roofline
 from tensaurus.derive.equation import equation
-from tensaurus.derive.search import REACHED, Search, derived
+from tensaurus.derive.memory import Memory
+from tensaurus.derive.search import REACHED, Derived, Search, initial
 from tensaurus.derive.state import INTENSE, intensity
 from tensaurus.derive.trace import Flow, traced
 from tensaurus.egraph.egraph import EGraph
@@ -35,6 +36,7 @@ from tensaurus.rules.equation import Equation
 __all__ = ["Derive"]
 
 FORMS = 3  # of one part, that are proposed
+KEPT = 6  # of one part, that are kept for other runs and sizes
 STATES = 60  # of the search for one part
 GAIN = 0.8  # of a part's time, that a form should take at most
 WORTH = 0.02  # of a program's time, that others of its parts' forms may save, at least
@@ -50,12 +52,14 @@ class Derive:
     roofline  the machine's
     states    of the search for one part, at most
     budget    seconds for all searches
+    memory    what was derived before
     """
 
     seconds: Callable[[Node], float | None] = lambda node: None
     roofline: Roofline = ONE_CORE
     states: int = STATES
     budget: float = inf
+    memory: Memory = field(default_factory=Memory)
     _parts: dict[tuple[Node, ...], tuple[Part, ...]] = field(default_factory=dict, repr=False)
     _known: dict[Node, tuple[tuple[float, Equation], ...]] = field(default_factory=dict, repr=False)
 
@@ -116,13 +120,9 @@ class Derive:
         self, form: Node, start: Node, leaves: tuple[Node, ...], search: Search, now: float
     ) -> Iterator[tuple[float, Equation]]:
         made = 0
-        kinds = set[tuple[Node, ...]]()  # what parts became: the same around it is no other form
-        for one in derived(start, leaves, search):
+        for one in _kinds(self._programs(start, leaves, search, now)):
             if one.seconds > GAIN * now or made == FORMS:
                 return
-            if (kind := tuple(node for _, node in one.state.nodes)) in kinds:
-                continue
-            kinds.add(kind)
             try:
                 found = equation(form, leaves, one)
             except Untypable:
@@ -130,6 +130,35 @@ class Derive:
             if found is not None:
                 made += 1
                 yield now - one.seconds, found
+
+
+    def _programs(
+        self, node: Node, leaves: tuple[Node, ...], search: Search, now: float
+    ) -> list[Derived]:
+        """What an expression is equal to: on the trails that are known of it or, where these lead to what may
+        be faster, of its like at other sizes; else what a search finds."""
+        scope, nodes = initial(node, leaves)
+        known = self.memory.at(scope)
+        trails = self.memory.alike(scope) if known is None else known
+        followed = {one.state.key: one for t in trails for one in search.followed(scope, nodes, t)}
+        found = sorted(followed.values(), key=lambda one: (one.seconds, one.length))
+        if known is not None and len(found) >= len(known):
+            return found
+        if known is not None or not any(one.seconds <= GAIN * now for one in found):
+            found = search.run(scope, nodes)
+        if not search.late:
+            self.memory.keep(scope, list(islice(_kinds(found), KEPT)))
+        return found
+
+
+def _kinds(found: Iterable[Derived]) -> Iterator[Derived]:
+    """The first of those whose parts became the same: the same around it is no other form."""
+    kinds = set[tuple[Node, ...]]()
+    for one in found:
+        kind = tuple(node for _, node in one.state.nodes)
+        if kind not in kinds:
+            kinds.add(kind)
+            yield one
 
 
 def _names(piece: Piece) -> dict[Node, Node]:

@@ -30,7 +30,7 @@ from tensaurus.derive.step import Rule
 from tensaurus.graph.expression import expression
 from tensaurus.graph.node import Node
 
-__all__ = ["CONVERGING", "EXPLORATIVE", "REACHED", "Derived", "Search", "derived"]
+__all__ = ["CONVERGING", "EXPLORATIVE", "REACHED", "Derived", "Search", "derived", "initial"]
 
 EXPLORATIVE: tuple[Rule, ...] = (
     summation.split,
@@ -44,6 +44,7 @@ CONVERGING: tuple[Rule, ...] = (substitution.sheared, boundary.tightened)
 DEPTH = 7  # explorative rules applied one after the other, at most
 STATES = 2000  # that are explored
 DEEPER = 1.5  # times as much an expression counts for each rule before the last: shallow ones come first
+ALIKE = 4  # states that one stands for at other sizes, at most
 REACHED = 0.5  # of the machine's peaks, by an operator of a runtime
 
 
@@ -65,6 +66,11 @@ class Derived:
         scopes = {scope for _, node in self.state.nodes if node.args for scope in scopes_of(node)}
         return sum(len(show(scope)) for scope in (self.state.scope, *scopes))
 
+    @cached_property
+    def trail(self) -> tuple[str, ...]:
+        """The likenesses of the states on its path."""
+        return tuple(state.likeness for state in self.path[1:])
+
     @property
     def path(self) -> tuple[State, ...]:
         """The states that lead to it, the first one first."""
@@ -77,7 +83,7 @@ class Derived:
 @dataclass
 class Search:
     """How far to look; after a run `explored` states, those `met` on the way, of which `pruned` were known,
-    how many programs it `found`, and whether it was `cut`.
+    how many programs it `found`, whether it was `cut`, and whether that was for its deadline: `late`.
 
     explorative  rules that are applied to every state
     converging   rules that are applied where they bring an expression nearer to operators
@@ -101,6 +107,7 @@ class Search:
     pruned: int = field(default=0, init=False)
     found: int = field(default=0, init=False)
     cut: bool = field(default=False, init=False)
+    late: bool = field(default=False, init=False)
 
     def run(self, scope: Scope, nodes: Iterable[tuple[Tensor, Node]]) -> list[Derived]:
         """The programs found, the fastest first."""
@@ -130,8 +137,36 @@ class Search:
                 seen.add(other.key)
                 bound = DEEPER**depth * self.seconds(other) if self.guided else 0.0
                 heappush(waiting, (bound, depth + 1, next(numbers), other))
-        self.found, self.cut = len(found), bool(waiting)
+        self.found, self.cut, self.late = len(found), bool(waiting), self._late()
         return sorted(found.values(), key=lambda one: (one.seconds, one.length))
+
+    def followed(
+        self, scope: Scope, nodes: Iterable[tuple[Tensor, Node]], trail: Sequence[str]
+    ) -> list[Derived]:
+        """The programs on such a trail: at other sizes there may be several, or none."""
+        states = [State(merging.read_through(scope), tuple(nodes))]
+        for likeness in trail:
+            found: dict[tuple[object, ...], State] = {}
+            for state in states:
+                for other in self._successors(state):
+                    if self._late():
+                        return []
+                    if other.likeness == likeness:
+                        found.setdefault(other.key, other)
+            states = sorted(found.values(), key=self.seconds)[:ALIKE]
+        ends = [state for state in states if not state.intense(self.intense)]
+        return [Derived(state, self.seconds(state)) for state in ends]
+
+    def _successors(self, state: State) -> Iterator[State]:
+        """Whatever one rule, explorative or converging, or one operator makes of a state."""
+        yield from self._neighbours(state)
+        intense = state.intense(self.intense)
+        for stage in intense:
+            for rule in self.converging:
+                yield from (state.stepped(stage, step) for step in rule(stage))
+        for stage in intense[:1]:
+            made = (*(state.matched(stage, match) for match in matches(stage)), state.generated(stage))
+            yield from filter(None, made)
 
     def _neighbours(self, state: State) -> Iterator[State]:
         for stage in state.intense(self.intense):
@@ -207,5 +242,10 @@ def _distance(stage: Scope) -> tuple[int, int]:
 
 def derived(node: Node, leaves: tuple[Node, ...], search: Search) -> list[Derived]:
     """What the search finds for the expression of a node over these leaves."""
+    return search.run(*initial(node, leaves))
+
+
+def initial(node: Node, leaves: tuple[Node, ...]) -> tuple[Scope, tuple[tuple[Tensor, Node], ...]]:
+    """The expression of a node over these leaves, and which tensors they are there."""
     given = {leaf: Tensor(f"x{k}", leaf.tensor.shape, leaf.tensor.dtype) for k, leaf in enumerate(leaves)}
-    return search.run(interned(expression(node, given)), ((x, leaf) for leaf, x in given.items()))
+    return interned(expression(node, given)), tuple((x, leaf) for leaf, x in given.items())

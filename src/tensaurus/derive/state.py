@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from tensaurus.algebra.index_map import renumbers
 from tensaurus.algebra.intern import fingerprint, interned
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.size import Size, polynomial, product
+from tensaurus.algebra.text import show
 from tensaurus.algebra.walk import Rewriting, reads, replace_tensors, scopes, tensors
 from tensaurus.cost.demand import number_of
 from tensaurus.derive.flattening import flattened
@@ -27,8 +30,9 @@ from tensaurus.graph.node import Node, apply, constant
 from tensaurus.ops import Untypable
 from tensaurus.ops.eop import eop
 
-__all__ = ["INTENSE", "Move", "State", "intensity", "node_of"]
+__all__ = ["INTENSE", "Move", "State", "intensity", "node_of", "sizeless"]
 
+DIGITS = 16  # of a likeness
 INTENSE = 4.0  # operations for each element that is moved: less is bound by memory (EINNET, section 5)
 
 
@@ -57,6 +61,12 @@ class State:
     def key(self) -> tuple[Any, ...]:
         """The same of states that are equal in form."""
         return fingerprint(self.scope), tuple(node for _, node in self.nodes)
+
+    @cached_property
+    def likeness(self) -> str:
+        """The same of states that one rule led to and whose expressions are alike but for sizes."""
+        rule = self.moves[-1].rule if self.moves else ""
+        return sha256(f"{rule} {sizeless(show(self.scope))}".encode()).hexdigest()[:DIGITS]
 
     @cached_property
     def stages(self) -> tuple[Scope, ...]:
@@ -128,6 +138,12 @@ def node_of(scope: Scope, nodes: dict[Tensor, Node]) -> Node:
         for k, (x, arg) in enumerate(zip(used, args, strict=True))
     }
     return apply(eop, args, {"scope": interned(replace_tensors(plain, names))})
+
+
+def sizeless(text: str) -> str:
+    """What is left of an expression's text without numbers and axes, sorted: sums have their axes in an order
+    that depends on sizes."""
+    return "".join(sorted(re.sub(r"\d+|\b[a-z]\b|\s", "", text)))
 
 
 def intensity(scope: Scope) -> float:

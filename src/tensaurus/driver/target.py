@@ -20,7 +20,7 @@ from tensaurus.cost.measure import Stopwatch
 from tensaurus.cost.observe import Observation, Observer
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.roofline import Roofline
-from tensaurus.derive import Derive
+from tensaurus.derive import Derive, Memory
 from tensaurus.driver.accuracy import Accuracy
 from tensaurus.driver.generated import Generated
 from tensaurus.driver.options import Options
@@ -229,7 +229,7 @@ class Target:
         """What derives the operators that take longer than their arithmetic should."""
         time = self.effort.deadline
         budget = inf if time is None else DERIVED * (time - monotonic())
-        return Derive(self.costs.alone, self.costs.roofline, budget=budget)
+        return Derive(self.costs.alone, self.costs.roofline, budget=budget, memory=Memory(self.records))
 
     def _whole(self, program: Program) -> bool:
         """Whether it is a model: the body of an If is none of its own."""

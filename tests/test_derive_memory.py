@@ -1,0 +1,90 @@
+"""Derivations that are kept: followed in other runs and at other sizes, searched again where they fail."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensaurus.algebra.text import show
+from tensaurus.cost.database import Database, Measurement
+from tensaurus.derive import Derive, Memory
+from tensaurus.derive.memory import RULES, TEXT
+from tensaurus.derive.search import Derived, Search, initial
+from tensaurus.egraph.egraph import EGraph
+from tensaurus.equivalence.chain import refutation
+from tensaurus.graph.node import Node, apply, source
+from tensaurus.graph.program import Program
+from tensaurus.ops import TensorType, registry
+
+
+def _proposed(finder: Derive, node: Node) -> list[str]:
+    graph = EGraph()
+    graph.adopt(node)
+    graph.rebuild()
+    graph.programs = [Program(tuple(arg for arg in node.args if arg), (("y", node),))]
+    return [proposal.equation.law for proposal in finder(graph, 1000)]
+
+
+def _transposed(channels: int, size: int) -> Node:
+    shapes = (1, channels, size, size), (channels, channels, 4, 4)
+    leaves = [source(f"x{k}", TensorType("float32", shape)) for k, shape in enumerate(shapes)]
+    return apply(registry["ConvTranspose"], leaves, {"strides": (2, 2), "pads": (1, 1, 1, 1)})
+
+
+def test_a_derivation_is_followed_instead_of_searched_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In another run, by the database; and at other sizes; each step is made again, and found right."""
+    searched: list[int] = []
+    run = Search.run
+
+    def counted(self: Search, *arguments: Any) -> list[Derived]:
+        found = run(self, *arguments)
+        searched.append(self.explored)
+        return found
+
+    monkeypatch.setattr(Search, "run", counted)
+    path = tmp_path / "db.sqlite"
+    node, larger = _transposed(32, 14), _transposed(48, 10)
+    with Database(path) as records:
+        first = _proposed(Derive(lambda n: 1e-2, states=30, memory=Memory(records)), node)
+        assert first and searched == [30]
+    with Database(path) as records:
+        finder = Derive(lambda n: 1e-2, states=30, memory=Memory(records))
+        assert _proposed(finder, node) == first and searched == [30]
+        finder = Derive(lambda n: 1e-2, states=30, memory=Memory(records))
+        others = _proposed(finder, larger)
+        assert others and searched == [30] and not set(others) & set(first)
+        graph = EGraph()
+        graph.adopt(larger)
+        graph.rebuild()
+        graph.programs = [Program(tuple(arg for arg in larger.args if arg), (("y", larger),))]
+        for proposal in finder(graph, 1000):
+            assert refutation(proposal.equation) is None
+
+
+def test_a_trail_that_leads_nowhere_is_searched_again(tmp_path: Path) -> None:
+    """As after rules have changed; and what has no derivation is not searched twice."""
+    node = _transposed(32, 14)
+    leaves = tuple(arg for arg in node.args if arg)
+    scope, _ = initial(node, leaves)
+    with Database(tmp_path / "db.sqlite") as records:
+        records.put(Measurement(f"{TEXT}{show(scope)}", RULES, "", json.dumps(["0" * 16]), 1e-6))
+        assert _proposed(Derive(lambda n: 1e-2, states=30, memory=Memory(records)), node)
+        assert Memory(records).at(scope) not in (None, [("0" * 16,)])
+        memory = Memory(records)
+        memory.keep(scope, [])
+        assert memory.at(scope) == []
+        assert _proposed(Derive(lambda n: 1e-2, states=30, memory=memory), node) == []
+
+
+def test_what_time_cut_is_not_kept(tmp_path: Path) -> None:
+    node = _transposed(32, 14)
+    scope, _ = initial(node, tuple(arg for arg in node.args if arg))
+    with Database(tmp_path / "db.sqlite") as records:
+        memory = Memory(records)
+        _proposed(Derive(lambda n: 1e-2, states=10_000, budget=0.05, memory=memory), node)
+        assert memory.at(scope) is None
