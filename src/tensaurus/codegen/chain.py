@@ -16,7 +16,7 @@ from typing import Any, TypeGuard
 from tensaurus.algebra.expr import Body, Call, Read, Table, Tensor, axis
 from tensaurus.algebra.size import Atom, Axis, Floor, Size, atoms, floordiv, mod, polynomial
 from tensaurus.algebra.walk import bodies, reads, replace_axes, sizes
-from tensaurus.codegen.copy import slopes
+from tensaurus.codegen.copy import replaced, slopes
 from tensaurus.codegen.stage import Stage, axes_in, extent, free_axes
 
 __all__ = ["Chain", "Combination", "Tile", "chain", "combined"]
@@ -79,6 +79,7 @@ class Chain:
 
 def chain(stages: Sequence[Stage]) -> Chain | None:
     """The stages as one chain; None where they are none."""
+    stages = _ended(stages)
     by_name = {stage.tensor.name: stage for stage in stages}
     sums = [stage for stage in stages if stage.monoid == "sum" and _combination(stage) is None]
     if len(sums) != 1 or stages[-1].reduced:
@@ -98,10 +99,27 @@ def chain(stages: Sequence[Stage]) -> Chain | None:
         for stage, reader in zip(own, own[1:], strict=False):
             if [x.name for x in reader.sources if x.name in by_name] != [stage.tensor.name]:
                 return None
-    read = [r for r in reads(output.body) if _name(r) in by_name]
+    read = [*dict.fromkeys(r for r in reads(output.body) if _name(r) in by_name)]
     if len(read) != 1 or _name(read[0]) != stages[-2].tensor.name or read[0].outside is not None:
         return None
     return _of(prologue, [c for c in before if c], products, [c for c in after if c], output, read[0])
+
+
+def _ended(stages: Sequence[Stage]) -> Sequence[Stage]:
+    """The stages with maps before the last one computed there, if it reads them place by place.
+
+        a[i] = s[i] + b[i],  y[i] = a[i] * sigmoid(a[i])   ->   y[i] = (s[i] + b[i]) * sigmoid(s[i] + b[i])
+    """
+    while len(stages) > 1 and not (stages[-2].reduced or stages[-1].reduced or stages[-2].linear):
+        *before, inner, output = stages
+        own = [*dict.fromkeys(r for r in reads(output.body) if r.source == inner.tensor)]
+        if len(own) != 1 or own[0].outside is not None or inner.tensor.dtype != output.tensor.dtype:
+            break
+        if {*own[0].indices} != {*map(polynomial, output.axes)} or len(inner.axes) != len(output.axes):
+            break
+        made = replace_axes(inner.body, dict(zip(inner.axes, own[0].indices, strict=True)))
+        stages = (*before, replace(output, body=replaced(output.body, {own[0]: made})))
+    return stages
 
 
 def combined(stages: Sequence[Stage]) -> bool:
