@@ -238,10 +238,12 @@ def of_chain(seed: int, number: int) -> Case:
     of = Convolution(rng.choice((1, 1, 2, 3)), channels, filters, 1, tuple(windows), rng.random() < 0.5)
     scope = fast(of, algorithms)
     extra = Tensor(f"x{2 + of.bias}", scope.shape)
-    after = rng.choice(("nothing", "max", "add", "both"))
+    after = rng.choice(("nothing", "max", "add", "both", "swish"))
 
     def element(*place: Any) -> Any:
         value: Any = scope[place]
+        if after == "swish":
+            return value * call("tanh", value)
         if after in ("add", "both"):
             value = value + extra[place]
         return call("max", value, 0) if after in ("max", "both") else value

@@ -135,17 +135,24 @@ def test_what_follows_reads_nothing_beyond_its_arrays(name: str) -> None:
 
 
 @pytest.mark.parametrize("windows", [CASES["3x3"][3], CASES["1-D"][3], CASES["stride"][3]])
-@pytest.mark.parametrize("after", ["nothing", "max", "add"])
-def test_without_a_bias_and_with_what_follows_it_stays_a_chain(
-    windows: list[tuple[int, ...]], after: str
+@pytest.mark.parametrize("after", ["nothing", "max", "add", "swish", "swish twice"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_with_or_without_a_bias_and_with_what_follows_it_stays_a_chain(
+    windows: list[tuple[int, ...]], after: str, bias: bool
 ) -> None:
-    """The last combination goes over tiles: over the output's own places it is no combination by a table."""
+    """The last combination goes over tiles: over the output's own places it is no combination by a table.
+    What follows may read it more than once."""
     made = tuple(_window(*window) for window in windows)
-    of = Convolution(1, 8, 16, 1, made, bias=False)
+    of = Convolution(1, 8, 16, 1, made, bias=bias)
     inner = fast(of, [best(2, window.reach) for window in made])
-    more = Tensor("x2", inner.shape)
+    more = Tensor(f"x{2 + bias}", inner.shape)
+
+    def swish(of: Scope) -> Scope:
+        return compute(of.shape, lambda *i: of[i] * call("tanh", of[i]))
 
     def element(*i: Size) -> Body:
+        if "swish" in after:
+            return (swish(swish(inner)) if "twice" in after else swish(inner))[i]
         value = inner[i] + more[i] if after == "add" else inner[i]
         return value if after == "nothing" else call("max", value, 0)
 
@@ -156,7 +163,7 @@ def test_without_a_bias_and_with_what_follows_it_stays_a_chain(
     arrays = [rng.standard_normal(kind.shape).astype(np.float32) for kind in types]
     lifted = {x: a.astype(np.float64) for x, a in zip(tensors(types), arrays, strict=True)}
     wanted = interpret(scope, lifted, Reals())
-    fixed = [False, True, *[False] * (len(types) - 2)]
+    fixed = [False, True, *[bias] * bias, *[False] * (len(types) - 2 - bias)]
     pools = [(packed, pool) for packed, pool, _ in transforms(scope, types, fixed, CORES[0])]
     assert pools
     for packed, pool in pools[:1]:
