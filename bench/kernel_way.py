@@ -233,7 +233,7 @@ def of_chain(seed: int, number: int) -> Case:
         reach = windows[-1].reach
         tile = rng.randint(2, max(2, min(6, 9 - reach)))
         algorithms.append(best(tile, reach) if reach > 1 and rng.random() < 0.85 else None)
-    channels = rng.choice((3, 4, 7, 8, 12, 16, 24, 32))
+    channels = rng.choice((3, 4, 7, 8, 12, 16, 21, 22, 24, 32))
     filters = rng.choice((4, 8, 12, 20, 24, 36, 48, 68, 100))
     of = Convolution(rng.choice((1, 1, 2, 3)), channels, filters, 1, tuple(windows), rng.random() < 0.5)
     scope = fast(of, algorithms)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tensaurus.algebra.expr import Body, Const, Read, Tensor, axis, digit_axes
-from tensaurus.algebra.size import Axis, Size, floordiv, mod, polynomial
+from tensaurus.algebra.size import Axis, Size, floordiv, mod, polynomial, substitute
 from tensaurus.algebra.walk import reads, rebuilt, replace_axes
 from tensaurus.codegen.chain import Chain, Combination
 from tensaurus.codegen.combination import written_out
@@ -24,7 +24,7 @@ from tensaurus.codegen.turn import shuffled, turnable
 
 GROUP = 32  # channels whose products are added up before they are added to others
 
-__all__ = ["GROUP", "Transformed", "transformed"]
+__all__ = ["GROUP", "Transformed", "part_of", "transformed"]
 
 
 @dataclass(frozen=True)
@@ -57,17 +57,24 @@ class Transformed:
 def transformed(chain: Chain, deep: int, lanes: int, row: int) -> Transformed:
     """The chain with `deep` channels, and `lanes` results, in a vector; `row` elements are turned at once.
 
-    Raises ValueError where these do not divide, but for few channels in one vector, are no powers of two, or
-    where no output axis is along rows.
+    Channels that `deep` does not divide lie in vectors that are not full, `part_of` them in each.  Raises
+    ValueError where results do not divide, where sizes are no powers of two, or where no output axis is along
+    rows.
     """
     return _Transforming(chain, deep, lanes, row).whole()
+
+
+def part_of(channels: int, deep: int) -> int:
+    """How many of so many channels are in a vector of `deep`: the most of which there are whole blocks."""
+    return next(n for n in range(deep, 0, -1) if channels % n == 0)
 
 
 class _Transforming:
     def __init__(self, chain: Chain, deep: int, lanes: int, row: int):
         self.chain, self.deep, self.lanes, self.row = chain, deep, lanes, row
         channels, groups = extent(chain.channel), extent(chain.before[0].stage.axes[chain.dimension])
-        if channels % deep and (channels > deep or groups > channels):
+        self.part = part_of(channels, deep)
+        if self.part < deep and (groups > channels or not turnable(deep)):
             raise ValueError(f"blocks of {deep} of {channels} channels")
         self.channel = chain.dimension
 
@@ -110,7 +117,10 @@ class _Transforming:
         deep, row = self.deep, self.lanes
         lows, sizes = map(list, zip(*map(span, read.indices), strict=True))
         sizes[last] = -(-sizes[last] // row) * row
-        sizes[dimension] = -(-sizes[dimension] // deep) * deep  # zeros fill a vector of few channels
+        blocks = -(-sizes[dimension] // self.part)
+        if self.part < deep and read.indices[dimension] != polynomial(c):
+            raise ValueError(f"{self.part} channels in a vector of {deep} that are not read one by one")
+        sizes[dimension] = blocks * self.part + deep - self.part  # zeros fill the last vector
         own = tuple(axis(size, "q") for size in sizes)
         places = tuple(polynomial(a) + low for a, low in zip(own, lows, strict=True))
         outside = Const(0) if read.outside is None else read.outside
@@ -118,9 +128,9 @@ class _Transforming:
             Tensor(name, tuple(sizes), source.dtype), own, Read(source, places, outside)
         )
         others = [k for k in range(last) if k != dimension]
-        block, part, element = axis(sizes[dimension] // deep), axis(sizes[last] // row), axis(deep * row)
+        block, part, element = axis(blocks), axis(sizes[last] // row), axis(deep * row)
         moved: list[Size] = [0] * (last + 1)
-        moved[dimension] = polynomial(block) * deep + floordiv(polynomial(element), row)
+        moved[dimension] = polynomial(block) * self.part + floordiv(polynomial(element), row)
         moved[last] = polynomial(part) * row + mod(polynomial(element), row)
         kept = {k: axis(sizes[k]) for k in others}
         for k, a in kept.items():
@@ -139,10 +149,10 @@ class _Transforming:
         return (padded, *rows), Read(rows[-1].tensor, indices)
 
     def deepened(self, stage: Stage, before: Sequence[Stage]) -> Stage:
-        """A combination before, its channels in vectors."""
+        """A combination before, its channels in vectors, as if each were full."""
         c = stage.axes[self.channel]
-        block, lane, place = digit_axes(c, self.deep)
-        body = replace_axes(stage.body, {c: place})
+        block, lane = axis(extent(c) // self.part), axis(self.deep)
+        body = replace_axes(stage.body, {c: polynomial(block) * self.deep + polynomial(lane)})
         if before:
             source = before[-1].tensor
             body = _mapped(body, source.name, lambda indices: Read(source, self.deeply(indices)))
@@ -163,9 +173,13 @@ class _Transforming:
     def multiplied(self, last: Stage) -> Stage:
         chain = self.chain
         old, c = chain.products, chain.channel
-        deep, step = axis(-(-extent(c) // self.deep), "r"), axis(min(self.deep, extent(c)), "r")
-        body = replace_axes(old.body, {c: polynomial(deep) * self.deep + polynomial(step)})
-        body = _mapped(body, last.tensor.name, lambda indices: Read(last.tensor, self.deeply(indices)))
+        deep, step, own = digit_axes(c, self.part, "r")
+        within: dict[Any, Any] = {c: polynomial(deep) * self.deep + polynomial(step)}
+
+        def moving(indices: Sequence[Size]) -> Read:
+            return Read(last.tensor, self.deeply([substitute(i, within) for i in indices]))
+
+        body = replace_axes(_mapped(old.body, last.tensor.name, moving), {c: own})
         axes = self.blocked(old.axes)
         reduced = (*(a for a in old.reduced if a is not c), deep, step)
         tensor = replace(old.tensor, shape=tuple(a.extent for a in axes))

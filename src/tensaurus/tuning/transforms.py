@@ -12,6 +12,7 @@ from tensaurus.codegen.compile import operands, tensors
 from tensaurus.codegen.pipeline import prepared
 from tensaurus.codegen.sketch import Pack, Sketch, Transform
 from tensaurus.codegen.stage import extent
+from tensaurus.codegen.transform import part_of
 from tensaurus.ops import TensorType
 from tensaurus.tuning.blocks import L2, WASTE
 from tensaurus.tuning.core import Core, Shape, share
@@ -22,6 +23,7 @@ VECTORS = (2, 4, 1, 3, 6)  # of results in one block
 SPARE = 4  # registers that hold no results
 BLOCK_ROWS = 8  # tiles of a register block along one axis but the last, at most
 NEAR, FAR = 1 / 32, 1 / 8  # cycles for a byte from the second cache, and from behind it
+FULL = 0.5  # of a vector are channels, at least
 GATHERED = 2.0  # cycles for an element that is turned
 
 
@@ -79,12 +81,13 @@ def _count(pair: tuple[int, int]) -> int:
 def _sketches(found: Chain, lanes: int, vectors: int, core: Core) -> Iterator[Transform]:
     counts = [_count(pair) for pair in _tiles(found)]
     channels = extent(found.channel)
-    deep = next((n for n in (lanes, 8, 4) if n <= lanes and channels % n == 0), 0)
+    widths = [n for n in (lanes, 8, 4) if n <= lanes]
+    deep = next((n for n in widths if channels % n == 0), 0)
     if not deep and extent(found.before[0].stage.axes[found.dimension]) == channels:  # of one group
-        deep = next((n for n in (4, 8, 16) if channels < n <= lanes), 0)
-    if not deep:  # combinations before would lie along no vector
+        deep = max(widths, key=lambda n: part_of(channels, n) / n)
+    if not deep or part_of(channels, deep) < FULL * deep:  # combinations before would lie along no vector
         return
-    unrolled = next(n for n in (4, 3, 2, 1) if min(deep, channels) % n == 0)
+    unrolled = next(n for n in (4, 3, 2, 1) if part_of(channels, deep) % n == 0)
     held = (core.registers - SPARE) // vectors
     for tile in product(*map(_even, counts)):
         for block in _blocks(tile, held):
