@@ -190,6 +190,15 @@ def test_constants_are_packed_and_others_never(tuner: Tuner) -> None:
     assert own is not scope and [p is not None for p in packing] == [False, True]
 
 
+def test_digits_of_one_number_are_summed_up_in_blocks_of_registers(tuner: Tuner) -> None:
+    """As a product of attention's heads side by side, which no copy puts there."""
+    types = TensorType("float32", (4, 32, 8)), TensorType("float32", (32, 24))
+    text = "L[i:32, j:24](sum[r:32](mul(x0[r // 8, i, -8*(r // 8) + r], x1[r, j])))"
+    found = tuner.best(scope_of(text, *types), types, OUT, 0.5, (False, True))
+    assert found is not None and isinstance(loops(found)[0], Block)
+    assert len(loops(found)[0].order) == 2
+
+
 def test_what_computes_other_numbers_is_no_schedule(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
     scope, types = scope_of(PRODUCT, WIDE, WEIGHTS), (WIDE, WEIGHTS)
     monkeypatch.setattr(Runner, "wrong", lambda self, schedule: "other numbers")

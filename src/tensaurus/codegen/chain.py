@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, TypeGuard
 
-from tensaurus.algebra.expr import Body, Call, Read, Table, Tensor, axis
-from tensaurus.algebra.size import Atom, Axis, Floor, Size, atoms, floordiv, mod, polynomial
-from tensaurus.algebra.walk import bodies, reads, replace_axes, sizes
+from tensaurus.algebra.expr import Body, Call, Read, Table, Tensor
+from tensaurus.algebra.size import Axis, Size, floordiv, mod, polynomial
+from tensaurus.algebra.walk import reads, replace_axes
 from tensaurus.codegen.copy import replaced, slopes
-from tensaurus.codegen.stage import Stage, axes_in, extent, free_axes
+from tensaurus.codegen.stage import Stage, axes_in, extent, free_axes, in_digits
 
 __all__ = ["Chain", "Combination", "Tile", "chain", "combined"]
 
@@ -85,7 +84,7 @@ def chain(stages: Sequence[Stage]) -> Chain | None:
     if len(sums) != 1 or stages[-1].reduced:
         return None
     place, output = stages.index(sums[0]), stages[-1]
-    products = _split(sums[0])
+    products = in_digits(sums[0])
     start = next((k for k, stage in enumerate(stages) if stage.reduced), place)
     prologue = stages[:start]
     before = [_combination(stage) for stage in stages[start:place]]
@@ -125,30 +124,6 @@ def _ended(stages: Sequence[Stage]) -> Sequence[Stage]:
 def combined(stages: Sequence[Stage]) -> bool:
     """Whether some of the stages are combinations by literal tables."""
     return any(_combination(stage) is not None for stage in stages)
-
-
-def _split(stage: Stage) -> Stage:
-    """The stage with as many reduced axes as its reads take one apart: where they read r // 4 and r % 4, r is
-    4 * q + p.
-    """
-    values: dict[Any, Any] = {}
-    reduced: list[Axis] = []
-    for r in stage.reduced:
-        own = (atom for body in bodies(stage.body) for size in sizes(body) for atom in atoms(size))
-        floors = {atom.bottom for atom in own if _divides(atom, r)}
-        steps = sorted(n for n in floors if isinstance(n, int))
-        if any(b % a for a, b in zip([1, *steps], [*steps, extent(r)], strict=True)):
-            return stage
-        parts = [axis(b // a, "r") for a, b in zip([1, *steps], [*steps, extent(r)], strict=True)]
-        values[r] = sum((polynomial(a) * n for a, n in zip(parts, [1, *steps], strict=True)), polynomial(0))
-        reduced += reversed(parts)
-    if len(reduced) == len(stage.reduced):
-        return stage
-    return replace(stage, body=replace_axes(stage.body, values), reduced=tuple(reduced))
-
-
-def _divides(atom: Atom, r: Axis) -> TypeGuard[Floor]:
-    return isinstance(atom, Floor) and atom.top == polynomial(r)
 
 
 def _name(read: Read) -> str:

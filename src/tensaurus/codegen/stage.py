@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, TypeGuard
 
 from tensaurus.algebra.domain import NEUTRAL
 from tensaurus.algebra.expr import (
@@ -37,6 +37,7 @@ from tensaurus.algebra.integers import extreme
 from tensaurus.algebra.size import Atom, Axis, Floor, Size, atoms, polynomial, substitute
 from tensaurus.algebra.typing import dtype_of, literal_dtype
 from tensaurus.algebra.walk import (
+    bodies,
     children,
     innermost_first,
     reads,
@@ -46,7 +47,17 @@ from tensaurus.algebra.walk import (
     with_reads,
 )
 
-__all__ = ["COMBINE", "Stage", "axes_in", "extent", "free_axes", "neutral", "operand_dtypes", "staged"]
+__all__ = [
+    "COMBINE",
+    "Stage",
+    "axes_in",
+    "extent",
+    "free_axes",
+    "in_digits",
+    "neutral",
+    "operand_dtypes",
+    "staged",
+]
 
 DEFAULTS = {"int": "int64", "real": "float32"}
 COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}  # what a reduction does with two
@@ -271,6 +282,30 @@ def _moves(body: Body) -> bool:
             strided = any(isinstance(atom, Floor) for size in guard for atom in atoms(size))
             return strided and _moves(then) and _moves(other)
     return False
+
+
+def in_digits(stage: Stage) -> Stage:
+    """The stage with as many reduced axes as its reads take one apart: where they read r // 4 and r % 4, r is
+    4 * q + p.
+    """
+    values: dict[Any, Any] = {}
+    reduced: list[Axis] = []
+    for r in stage.reduced:
+        own = (atom for body in bodies(stage.body) for size in sizes(body) for atom in atoms(size))
+        floors = {atom.bottom for atom in own if _divides(atom, r)}
+        steps = sorted(n for n in floors if isinstance(n, int))
+        if any(b % a for a, b in zip([1, *steps], [*steps, extent(r)], strict=True)):
+            return stage
+        parts = [axis(b // a, "r") for a, b in zip([1, *steps], [*steps, extent(r)], strict=True)]
+        values[r] = sum((polynomial(a) * n for a, n in zip(parts, [1, *steps], strict=True)), polynomial(0))
+        reduced += reversed(parts)
+    if len(reduced) == len(stage.reduced):
+        return stage
+    return replace(stage, body=replace_axes(stage.body, values), reduced=tuple(reduced))
+
+
+def _divides(atom: Atom, r: Axis) -> TypeGuard[Floor]:
+    return isinstance(atom, Floor) and atom.top == polynomial(r)
 
 
 def free_axes(body: Body) -> set[Axis]:
