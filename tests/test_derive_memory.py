@@ -11,7 +11,7 @@ import pytest
 from tensaurus.algebra.text import show
 from tensaurus.cost.database import Database, Measurement
 from tensaurus.derive import Derive, Memory
-from tensaurus.derive.memory import RULES, TEXT
+from tensaurus.derive.memory import TEXT, rules
 from tensaurus.derive.search import Derived, Search, initial
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.equivalence.chain import refutation
@@ -28,6 +28,20 @@ def _proposed(finder: Derive, node: Node) -> list[str]:
     return [proposal.equation.law for proposal in finder(graph, 1000)]
 
 
+def _counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The states that each search explores."""
+    searched: list[int] = []
+    run = Search.run
+
+    def counted(self: Search, *arguments: Any) -> list[Derived]:
+        found = run(self, *arguments)
+        searched.append(self.explored)
+        return found
+
+    monkeypatch.setattr(Search, "run", counted)
+    return searched
+
+
 def _transposed(channels: int, size: int) -> Node:
     shapes = (1, channels, size, size), (channels, channels, 4, 4)
     leaves = [source(f"x{k}", TensorType("float32", shape)) for k, shape in enumerate(shapes)]
@@ -38,15 +52,7 @@ def test_a_derivation_is_followed_instead_of_searched_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In another run, by the database; and at other sizes; each step is made again, and found right."""
-    searched: list[int] = []
-    run = Search.run
-
-    def counted(self: Search, *arguments: Any) -> list[Derived]:
-        found = run(self, *arguments)
-        searched.append(self.explored)
-        return found
-
-    monkeypatch.setattr(Search, "run", counted)
+    searched = _counted(monkeypatch)
     path = tmp_path / "db.sqlite"
     node, larger = _transposed(32, 14), _transposed(48, 10)
     with Database(path) as records:
@@ -66,19 +72,44 @@ def test_a_derivation_is_followed_instead_of_searched_for(
             assert refutation(proposal.equation) is None
 
 
-def test_a_trail_that_leads_nowhere_is_searched_again(tmp_path: Path) -> None:
-    """As after rules have changed; and what has no derivation is not searched twice."""
-    node = _transposed(32, 14)
-    leaves = tuple(arg for arg in node.args if arg)
-    scope, _ = initial(node, leaves)
+def test_a_trail_that_leads_nowhere_is_searched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once: the run after that follows the new one; and what has no derivation is not searched twice."""
+    node, searched = _transposed(32, 14), _counted(monkeypatch)
+    scope, _ = initial(node, tuple(arg for arg in node.args if arg))
     with Database(tmp_path / "db.sqlite") as records:
-        records.put(Measurement(f"{TEXT}{show(scope)}", RULES, "", json.dumps(["0" * 16]), 1e-6))
-        assert _proposed(Derive(lambda n: 1e-2, states=30, memory=Memory(records)), node)
-        assert Memory(records).at(scope) not in (None, [("0" * 16,)])
-        memory = Memory(records)
-        memory.keep(scope, [])
-        assert memory.at(scope) == []
-        assert _proposed(Derive(lambda n: 1e-2, states=30, memory=memory), node) == []
+        dead = Measurement(f"{TEXT}{show(scope)}", rules(), "", json.dumps([0, [["0" * 16]]]), 1e-6)
+        records.put(dead)
+        assert Memory(records).at(scope) == [("0" * 16,)]
+        first = _proposed(Derive(lambda n: 1e-2, states=30, memory=Memory(records)), node)
+        assert first and searched == [30]
+        assert ("0" * 16,) not in (Memory(records).at(scope) or ())
+        assert _proposed(Derive(lambda n: 1e-2, states=30, memory=Memory(records)), node) == first
+        assert searched == [30]
+        Memory(records).keep(scope, [])
+        assert Memory(records).at(scope) == []
+        assert _proposed(Derive(lambda n: 1e-2, states=30, memory=Memory(records)), node) == []
+        assert searched == [30]
+
+
+def test_what_time_cuts_on_a_trail_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor kept for what all would have been."""
+    node, larger = _transposed(32, 14), _transposed(48, 10)
+    memory = Memory()
+    assert _proposed(Derive(lambda n: 1e-2, states=30, memory=memory), node)
+    followed, ends = Search.followed, list[int]()
+
+    def once(self: Search, *arguments: Any) -> list[Derived]:
+        found = followed(self, *arguments)
+        self.deadline = 0.0  # time is over after the first
+        ends.append(len(found))
+        return found
+
+    monkeypatch.setattr(Search, "followed", once)
+    assert _proposed(Derive(lambda n: 1e-2, states=30, memory=memory), larger) and ends[0] > 0
+    scope, _ = initial(larger, tuple(arg for arg in larger.args if arg))
+    assert memory.at(scope) is None
 
 
 def test_what_time_cut_is_not_kept(tmp_path: Path) -> None:

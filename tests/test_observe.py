@@ -12,10 +12,12 @@ import pytest
 from small_programs import graph_of, model, node, rules, small
 
 from tensaurus import backends
+from tensaurus.backends import Kernel
 from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.observe import Observation, Observer
 from tensaurus.cost.placed import Placed, PlacedCosts
+from tensaurus.cost.worker import Worker
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.fusion import fusions
 from tensaurus.egraph.saturate import Ruleset
@@ -71,6 +73,16 @@ def test_every_operator_is_charged(backend: str, records: Database, tmp_path: Pa
 
 def test_what_cannot_tell_is_none(records: Database, tmp_path: Path) -> None:
     with observer("reference", records, tmp_path) as look:
+        assert look(small(hard)) is None
+
+
+def test_what_takes_no_time_that_is_told_is_none(
+    records: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of nodes below the resolution of the runtime's clock."""
+    kernel = Kernel("a", "Op", ("x",), ("y",), frozenset({"y"}))
+    monkeypatch.setattr(Worker, "profile", lambda *arguments: [(kernel, 0.0)])
+    with observer("onnxruntime", records, tmp_path) as look:
         assert look(small(hard)) is None
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,14 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from rich.console import Console
 from typer.testing import CliRunner
 
 from tensaurus import backends
+from tensaurus.backends import Kernel
 from tensaurus.bilinear import best, convolution
 from tensaurus.cli import app
+from tensaurus.cost.worker import Worker
 from tensaurus.driver.applied import titles
 from tensaurus.driver.options import Options
 from tensaurus.driver.profiled import profiled
@@ -24,7 +29,7 @@ from tensaurus.fuse.composition import composition
 from tensaurus.graph.node import Node, apply, source
 from tensaurus.graph.piece import Piece
 from tensaurus.ops import TensorType, registry
-from tensaurus.report.profile import CONVERSION, UNTRACED
+from tensaurus.report.profile import CONVERSION, UNTRACED, Profile, ProfiledKernel
 
 RUNTIMES = [name for name in backends.targets() if isinstance(backends.find(name), backends.Profiling)]
 
@@ -104,9 +109,35 @@ def test_what_is_wrong_is_one_line(arguments: list[str], words: tuple[str, ...],
     assert error.startswith("error: ") and all(word in error for word in words), error
 
 
-def test_a_backend_that_cannot_tell_is_refused(network: Path) -> None:
-    with pytest.raises(TensaurusError, match="cannot tell|there to compare with"):
-        profiled(network, Options(backend="reference"))
+def test_a_backend_that_cannot_tell_is_refused(network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = Options(database=network.with_name("db.sqlite"))
+    monkeypatch.setattr(backends, "require", lambda name: object())
+    with pytest.raises(TensaurusError, match="onnxruntime cannot tell where the time"):
+        profiled(network, options)
+
+
+def test_what_takes_no_time_is_said(network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is shown where nothing could be told, and no table without a word on what is missing."""
+    told = list[tuple[Kernel, float]]()
+    monkeypatch.setattr(Worker, "profile", lambda *arguments: told)
+    options = Options(shapes={"x": (1, 16, 8, 8)}, database=tmp_path / "db.sqlite")
+    kernel = Kernel("conv", "Conv", ("x",), ("c",), frozenset({"c"}))
+    for told in ([], [(kernel, 0.0)]):  # noqa: B007
+        with pytest.raises(TensaurusError, match="tells nothing of where"):
+            profiled(network, options)
+    told = [(kernel, 0.0), (kernel, 1e-6)]
+    found = profiled(network, options)
+    assert (len(found.kernels), found.untold) == (1, 1)
+
+
+def test_names_are_no_markup() -> None:
+    kernel = ProfiledKernel("Op", "Conv[/b]", ("a[/b]", "c[0]"), 1.0, 1, 1, 0.5)
+    told = Profile("m", "onnxruntime", "1", 1, 1.0, (kernel,), 2)
+    for each in (False, True):
+        console = Console(width=200, file=StringIO())
+        console.print(told.render(each=each))
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+        assert ("Conv[/b]: a[/b], c[0]" if each else "Conv[/b]") in text and "2 more" in text
 
 
 # What kernels are called
@@ -134,8 +165,9 @@ def test_kernels_are_called_by_what_made_them() -> None:
     plain = _fused(_node("Relu", _node("Add", conv, x)), leaves=(x, w))
     laid = in_blocks(plain.right[0], {0}, True, 8)
     assert laid is not None
-    for equations in ([fast, fused, plain, laid], [laid, plain, fused, fast]):
-        title = titles(equations)
+    back = replace(plain, name="unblocked", left=laid.right, right=plain.right)  # leads where it came from
+    for order in ([fast, fused, plain, laid], [laid, plain, fused, fast], [back, laid, plain, fused, fast]):
+        title = titles(order)
         assert title(kernel.attrs) == "F(4x2, 3x3)"
         assert title(fused.right[0].attrs) == "F(4x2, 3x3) + Relu"
         assert title(plain.right[0].attrs) == "Conv + Add + Relu"

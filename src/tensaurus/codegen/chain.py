@@ -16,7 +16,9 @@ from tensaurus.algebra.expr import Body, Call, Read, Table, Tensor
 from tensaurus.algebra.size import Axis, Size, floordiv, mod, polynomial
 from tensaurus.algebra.walk import reads, replace_axes
 from tensaurus.codegen.copy import replaced, slopes
-from tensaurus.codegen.stage import Stage, axes_in, extent, free_axes, in_digits
+from tensaurus.codegen.stage import Stage, axes_in, extent, free_axes
+
+READS = 32  # that maps computed in their reader may make of one another
 
 __all__ = ["Chain", "Combination", "Tile", "chain", "combined"]
 
@@ -84,7 +86,7 @@ def chain(stages: Sequence[Stage]) -> Chain | None:
     if len(sums) != 1 or stages[-1].reduced:
         return None
     place, output = stages.index(sums[0]), stages[-1]
-    products = in_digits(sums[0])
+    products = sums[0]
     start = next((k for k, stage in enumerate(stages) if stage.reduced), place)
     prologue = stages[:start]
     before = [_combination(stage) for stage in stages[start:place]]
@@ -109,12 +111,14 @@ def _ended(stages: Sequence[Stage]) -> Sequence[Stage]:
 
         a[i] = s[i] + b[i],  y[i] = a[i] * sigmoid(a[i])   ->   y[i] = (s[i] + b[i]) * sigmoid(s[i] + b[i])
     """
-    while len(stages) > 1 and not (stages[-2].reduced or stages[-1].reduced or stages[-2].linear):
+    while len(stages) > 1 and not (stages[-2].reduced or stages[-1].reduced):
         *before, inner, output = stages
         own = [*dict.fromkeys(r for r in reads(output.body) if r.source == inner.tensor)]
         if len(own) != 1 or own[0].outside is not None or inner.tensor.dtype != output.tensor.dtype:
             break
         if {*own[0].indices} != {*map(polynomial, output.axes)} or len(inner.axes) != len(output.axes):
+            break
+        if len([*reads(inner.body)]) * sum(r == own[0] for r in reads(output.body)) > READS:
             break
         made = replace_axes(inner.body, dict(zip(inner.axes, own[0].indices, strict=True)))
         stages = (*before, replace(output, body=replaced(output.body, {own[0]: made})))

@@ -24,7 +24,7 @@ from tensaurus.codegen.partial import Partial, partial
 from tensaurus.codegen.phase import phased
 from tensaurus.codegen.schedule import NOTHING, Around, block, flat, row
 from tensaurus.codegen.sketch import Block, Flat, Prefix, Row, Sketch, Transform, bands, packs
-from tensaurus.codegen.stage import Stage, extent, free_axes, in_digits, staged
+from tensaurus.codegen.stage import Stage, extent, free_axes, staged
 from tensaurus.codegen.transform import transformed
 from tensaurus.codegen.widen import widened
 
@@ -47,7 +47,7 @@ def prepared(
         raise Unlowered(f"sizes that are no numbers: {', '.join(map(str, symbols))}")
     _storable(inputs)
     plain = [Tensor(x.name, tuple(n for n in x.shape if n != 1), x.dtype) for x in inputs]
-    stages = phased(widened([in_digits(stage) for stage in staged(scope)], packs(changes)))
+    stages = phased(widened(staged(scope), packs(changes)))
     for band in bands(changes):
         stages = banded(stages, band)
     stages, read = merged(stages, plain)

@@ -58,8 +58,8 @@ def transformed(chain: Chain, deep: int, lanes: int, row: int) -> Transformed:
     """The chain with `deep` channels, and `lanes` results, in a vector; `row` elements are turned at once.
 
     Channels that `deep` does not divide lie in vectors that are not full, `part_of` them in each.  Raises
-    ValueError where results do not divide, where sizes are no powers of two, or where no output axis is along
-    rows.
+    ValueError where results do not divide, or such channels are of several groups or are read otherwise than
+    one by one; where sizes are no powers of two, or no output axis is along rows.
     """
     return _Transforming(chain, deep, lanes, row).whole()
 
@@ -104,6 +104,8 @@ class _Transforming:
                 name = f"{first.stage.tensor.name}_{read.source.name}_{len(copies)}"
                 stages, made[read] = self.channels_last(read, c, name)
                 copies.append(stages)
+        if self.part < self.deep and c in free_axes(replaced(first.body, dict.fromkeys(made, Const(0)))):
+            raise ValueError("channels that are counted, in vectors that are not full")
         return copies, replace(first, body=replaced(first.body, made))
 
     def channels_last(self, read: Read, c: Axis, name: str) -> tuple[tuple[Stage, ...], Read]:
@@ -175,6 +177,9 @@ class _Transforming:
         old, c = chain.products, chain.channel
         deep, step, own = digit_axes(c, self.part, "r")
         within: dict[Any, Any] = {c: polynomial(deep) * self.deep + polynomial(step)}
+        others = (i for k, i in enumerate(chain.moving.indices) if k != self.channel)
+        if self.part < self.deep and any(c in axes_in(index) for index in others):
+            raise ValueError("channels that move tiles, in vectors that are not full")
 
         def moving(indices: Sequence[Size]) -> Read:
             return Read(last.tensor, self.deeply([substitute(i, within) for i in indices]))

@@ -114,10 +114,10 @@ class Observer:
         warm_up(worker, build, self._feeds, SHORTEST)
         turn = min(LONGEST, max(SHORTEST, RUNS * median(worker.time(SHORTEST).samples)))
         seconds = self._seconds(build, worker, turn)
-        profile = worker.profile(build, self._feeds, 3 * turn)
-        if not profile:
+        told = charged(worker.profile(build, self._feeds, 3 * turn) or [])
+        if not told:  # of what takes less than the runtime's clock can tell, too
             return ()
-        kernels = _filled(charged(profile), seconds)
+        kernels = _filled(told, seconds)
         key, text = self._machine.backend_key(self._backend), self._text(build)
         self._database.put_many(
             Measurement(

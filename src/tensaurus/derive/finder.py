@@ -131,7 +131,6 @@ class Derive:
                 made += 1
                 yield now - one.seconds, found
 
-
     def _programs(
         self, node: Node, leaves: tuple[Node, ...], search: Search, now: float
     ) -> list[Derived]:
@@ -140,15 +139,17 @@ class Derive:
         scope, nodes = initial(node, leaves)
         known = self.memory.at(scope)
         trails = self.memory.alike(scope) if known is None else known
-        followed = {one.state.key: one for t in trails for one in search.followed(scope, nodes, t)}
-        found = sorted(followed.values(), key=lambda one: (one.seconds, one.length))
-        if known is not None and len(found) >= len(known):
+        ends = [search.followed(scope, nodes, trail) for trail in trails]
+        unlike = {one.state.key: one for found in ends for one in found}
+        found = sorted(unlike.values(), key=lambda one: (one.seconds, one.length))
+        useful, cut = any(one.seconds <= GAIN * now for one in found), search.late
+        if cut or (useful if known is None else not known or ends[0]):
             return found
-        if known is not None or not any(one.seconds <= GAIN * now for one in found):
-            found = search.run(scope, nodes)
-        if not search.late:
-            self.memory.keep(scope, list(islice(_kinds(found), KEPT)))
-        return found
+        searched = search.run(scope, nodes)
+        if search.late:
+            return found or searched
+        self.memory.keep(scope, list(islice(_kinds(searched), KEPT)))
+        return searched
 
 
 def _kinds(found: Iterable[Derived]) -> Iterator[Derived]:

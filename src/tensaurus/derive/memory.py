@@ -9,18 +9,22 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
+from itertools import zip_longest
 from math import inf
 
 from tensaurus.algebra.expr import Scope
 from tensaurus.algebra.text import show
 from tensaurus.cost.database import Database, Measurement
-from tensaurus.derive.search import Derived
-from tensaurus.derive.state import sizeless
+from tensaurus.derive.operators import operators
+from tensaurus.derive.search import CONVERGING, DEPTH, EXPLORATIVE, Derived
+from tensaurus.derive.state import INTENSE, sizeless
 
 __all__ = ["Memory"]
 
 TEXT = "derivations of "  # begins the workloads of their rows
-RULES = "derivation 1"  # those that the trails are of; others are not followed
+FOLLOWED = 8  # trails of expressions of other sizes, at most
 
 Trail = tuple[str, ...]
 
@@ -30,36 +34,57 @@ class Memory:
     """Trails by the expressions that they begin at; without a database, those of this run."""
 
     database: Database | None = None
-    _trails: dict[str, dict[str, list[Trail]]] | None = field(default=None, repr=False)
+    _trails: dict[str, dict[str, _Kept]] | None = field(default=None, repr=False)
 
     def at(self, scope: Scope) -> list[Trail] | None:
         """Those of this very expression, the most promising first; None where it is not known."""
         text = show(scope)
-        return self._known().get(sizeless(text), {}).get(text)
+        kept = self._known().get(sizeless(text), {}).get(text)
+        return None if kept is None else kept.trails
 
     def alike(self, scope: Scope) -> list[Trail]:
-        """Those of expressions that differ from it in sizes alone, each once."""
-        others = self._known().get(sizeless(show(scope)), {})
-        return list(dict.fromkeys(trail for trails in others.values() for trail in trails))
+        """Those of expressions that differ from it in sizes alone, each once: the first of all come first."""
+        others = self._known().get(sizeless(show(scope)), {}).values()
+        rounds = zip_longest(*(kept.trails for kept in others))
+        each = dict.fromkeys(trail for one in rounds for trail in one if trail is not None)
+        return list(each)[:FOLLOWED]
 
     def keep(self, scope: Scope, found: Sequence[Derived]) -> None:
-        """These, the most promising first, or that there is nothing."""
+        """What a search found, the most promising first, or that there is nothing; in the place of what was
+        known."""
         text = show(scope)
-        trails = list(dict.fromkeys(one.trail for one in found))
-        self._known().setdefault(sizeless(text), {})[text] = trails
+        alike = self._known().setdefault(sizeless(text), {})
+        times = alike[text].times + 1 if text in alike else 0
+        kept = alike[text] = _Kept(times, list(dict.fromkeys(one.trail for one in found)))
         if self.database is not None:
-            rows = [(json.dumps(one.trail), one.seconds) for one in reversed(found)] or [("", inf)]
-            self.database.put_many(
-                Measurement(f"{TEXT}{text}", RULES, "", trail, seconds) for trail, seconds in rows
-            )
+            seconds = min((one.seconds for one in found), default=inf)
+            said = json.dumps([kept.times, kept.trails])
+            self.database.put(Measurement(f"{TEXT}{text}", rules(), "", said, seconds))
 
-    def _known(self) -> dict[str, dict[str, list[Trail]]]:
+    def _known(self) -> dict[str, dict[str, _Kept]]:
         if self._trails is None:
             self._trails = {}
-            rows = [] if self.database is None else self.database.beginning(TEXT, RULES, "")
-            for row in sorted(rows, key=lambda row: (row.seconds, row.schedule)):
+            for row in [] if self.database is None else self.database.beginning(TEXT, rules(), ""):
                 text = row.workload.removeprefix(TEXT)
-                trails = self._trails.setdefault(sizeless(text), {}).setdefault(text, [])
-                if row.schedule:
-                    trails.append(tuple(json.loads(row.schedule)))
+                times, trails = json.loads(row.schedule)
+                alike = self._trails.setdefault(sizeless(text), {})
+                if text not in alike or alike[text].times < times:
+                    alike[text] = _Kept(times, list(map(tuple, trails)))
         return self._trails
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Trails of one expression, and how often others were kept before."""
+
+    times: int
+    trails: list[Trail]
+
+
+@cache
+def rules() -> str:
+    """What the trails depend on: rows of other rules, operators and limits are not read."""
+    names = [f"{rule.__module__}.{rule.__name__}" for rule in (*EXPLORATIVE, *CONVERGING)]
+    names += sorted({str(operator.op) for operator in operators()})
+    text = " ".join([*names, str(DEPTH), str(INTENSE)])
+    return f"derivation {sha256(text.encode()).hexdigest()[:16]}"

@@ -150,6 +150,7 @@ class Search:
             for state in states:
                 for other in self._successors(state):
                     if self._late():
+                        self.late = True
                         return []
                     if other.likeness == likeness:
                         found.setdefault(other.key, other)

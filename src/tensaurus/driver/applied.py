@@ -60,19 +60,25 @@ def applied_kernels(
 def titles(equations: Iterable[Equation]) -> Callable[[Any], str]:
     """What an eOperator of these attributes is in short, as F(4x4, 3x3) + Relu, by the equations that made
     it; "" of one that none of them made."""
-    made: dict[Any, tuple[Equation, Node]] = {}
+    made: dict[Any, list[tuple[Equation, Node]]] = {}
     for equation in equations:
         for left, right in zip(equation.left, equation.right, strict=True):
             if right.op is eop:
-                made.setdefault(right.attrs, (equation, left))
+                made.setdefault(right.attrs, []).append((equation, left))
 
     def title(attrs: Any, around: frozenset[Any] = frozenset()) -> str:
-        if attrs not in made or attrs in around:
+        if attrs in around:
             return ""
-        equation, left = made[attrs]
+        found = [of(*maker, around | {attrs}) for maker in made.get(attrs, ())]
+        return min(filter(None, found), key=lambda words: words.count(", "), default="")  # fewest detours
+
+    def of(equation: Equation, left: Node, around: frozenset[Any]) -> str:
+        """By one of its equations; "" where that leads back to what it is to be told of."""
         inner = topological([left], equation.leaves)
         computed = [node for node in inner if node.op not in (CONSTANT, ITEM) and not node.static]
-        words = [title(node.attrs, around | {attrs}) if node.op is eop else str(node.op) for node in computed]
+        words = [title(node.attrs, around) if node.op is eop else str(node.op) for node in computed]
+        if any(not word and node.attrs in made for word, node in zip(words, computed, strict=True)):
+            return ""
         if equation.name.startswith(FUSED):
             return " + ".join(word or str(node.op) for word, node in zip(words, computed, strict=True))
         kernels = [word for word, node in zip(words, computed, strict=True) if node.op is eop and word]

@@ -16,7 +16,7 @@ from tensaurus.cost.kernels import nodes_of
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.measure import warm_up
 from tensaurus.cost.roofline import Roofline
-from tensaurus.cost.worker import Worker
+from tensaurus.cost.worker import MORE_TIME, Worker
 from tensaurus.driver.options import Options
 from tensaurus.driver.original import Original
 from tensaurus.equivalence.given import given_inputs
@@ -33,6 +33,7 @@ from tensaurus.report.progress import NoProgress, Progress
 
 __all__ = ["profiled"]
 
+RUNS = 16  # that one answer may take the time of
 SECONDS = 1.0  # of the runs that are timed, and of those that are profiled
 
 
@@ -60,14 +61,16 @@ def profiled(model: str | Path, options: Options, progress: Progress | None = No
         )
         if words:
             progress.note(f"no sizes were given for every input; timed with {words}")
-        with Worker(name, threads=threads) as worker:
+        patience = RUNS * limit
+        with Worker(name, threads=threads, timeout=patience, remedy=MORE_TIME) as worker:
             warm_up(worker, build, feeds, SECONDS)
             whole = median(worker.time(SECONDS).samples)
             taken = worker.profile(build, feeds, SECONDS) or []
-        if not taken:
+        kernels = tuple(_Counting(original, feeds, roofline).of(taken))
+        if not kernels:
             raise TensaurusError(f"{name} {runtime.version()} tells nothing of where its time goes")
-        kernels = _Counting(original, feeds, roofline).of(taken)
-    return Profile(original.name, name, runtime.version(), threads, whole, tuple(kernels))
+        untold = len(taken) - len(kernels)
+    return Profile(original.name, name, runtime.version(), threads, whole, kernels, untold)
 
 
 class _Counting:

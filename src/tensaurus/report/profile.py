@@ -39,7 +39,8 @@ class ProfiledKernel:
 
 @dataclass(frozen=True)
 class Profile:
-    """Of one run: its seconds without the profiler, and its kernels in the order of the runtime's graph."""
+    """Of one run: its seconds without the profiler, and its kernels in the order of the runtime's graph; so
+    many more, `untold`, took less than the runtime's clock tells, or could not be told apart."""
 
     model: str
     backend: str
@@ -47,6 +48,7 @@ class Profile:
     threads: int
     seconds: float
     kernels: tuple[ProfiledKernel, ...]
+    untold: int = 0
 
     def to_json(self) -> str:
         """One line of JSON, in this record's order."""
@@ -58,14 +60,16 @@ class Profile:
         threads = f"{self.threads} thread{'s' * (self.threads != 1)}"
         text = Text.assemble((self.model, "bold"), f" on {self.backend} {self.version}, {threads}: ")
         text.append(f"{self.seconds * 1e3:.4g} ms a run; its {len(self.kernels)} kernels took ")
-        text.append(f"{told * 1e3:.4g} ms while they were profiled.\n")
+        more = f", {self.untold} more no time that could be told" if self.untold else ""
+        text.append(f"{told * 1e3:.4g} ms while they were profiled{more}.\n")
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
         for name in ("ms", "share", "kernels", "GFLOP/s", "GB/s", "of peak"):
             table.add_column(name, justify="right", no_wrap=True)
         table.add_column("tensors" if each else "computes", overflow="fold")
         rows = [[kernel] for kernel in self.kernels] if each else _alike(self.kernels)
         for row in rows:
-            table.add_row(*_figures(row, told), _named(row[0]) if each else row[0].computes)
+            words = _named(row[0]) if each else row[0].computes
+            table.add_row(*_figures(row, told), Text(words))  # names may look like markup
         note = Text("\nof peak: what operations, or bytes where these take longer, take at the peaks", "dim")
         return Group(text, table, note)
 

@@ -38,7 +38,7 @@ from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 from tensaurus.search.candidate import Candidate, Outcome, Rewritten, joined
 from tensaurus.search.extracted import Extracted, Programs
-from tensaurus.search.showing import Showing
+from tensaurus.search.showing import ENTERING, Showing
 from tensaurus.signals import Interruptible
 
 __all__ = ["Saturation"]
@@ -53,7 +53,6 @@ PATIENCE = 30.0  # seconds of one extraction where there is no deadline
 LOOKS, FIRST = 12, 4  # programs run as a whole, at most, and those before that read no more constants
 FAVOURS = 0.5, 0.7  # of what kernels cost, in the extraction of the first programs after the original
 GAIN = 5e-4  # a new best program is cheaper by at least this share: measurements are no finer
-ENTERING = 10_000  # e-nodes at most that another search's programs may add
 
 
 def _nobody(program: Program) -> Outcome | None:

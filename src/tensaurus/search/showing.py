@@ -10,9 +10,9 @@ from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import Finder, find_all
 from tensaurus.graph.program import Program
 
-__all__ = ["Showing"]
+__all__ = ["ENTERING", "Showing"]
 
-ENTERING = 10_000  # e-nodes at most that a look at one program may add
+ENTERING = 10_000  # e-nodes at most that a look at one program, or another search's, may add
 PART = 2.0  # times what the last look took, that kernels are measured before another one is due
 
 
@@ -28,9 +28,9 @@ class Showing:
 
     graph: EGraph
     finders: Sequence[Finder]
-    unions: int = 0
+    unions: int = field(default=0, init=False)
     seconds: float = field(default=0.0, init=False)
-    measured: float = 0.0
+    measured: float = field(default=0.0, init=False)
 
     def __call__(self, program: Program) -> None:
         began = monotonic()
