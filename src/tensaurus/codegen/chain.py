@@ -16,7 +16,7 @@ from tensaurus.algebra.expr import Body, Call, Read, Table, Tensor
 from tensaurus.algebra.size import Axis, Size, floordiv, mod, polynomial
 from tensaurus.algebra.walk import reads, replace_axes
 from tensaurus.codegen.copy import replaced, slopes
-from tensaurus.codegen.stage import Stage, axes_in, extent, free_axes
+from tensaurus.codegen.stage import Stage, axes_in, extent, free_axes, in_digits
 
 READS = 32  # that maps computed in their reader may make of one another
 
@@ -86,7 +86,7 @@ def chain(stages: Sequence[Stage]) -> Chain | None:
     if len(sums) != 1 or stages[-1].reduced:
         return None
     place, output = stages.index(sums[0]), stages[-1]
-    products = sums[0]
+    products = in_digits(sums[0])  # of stages whose axes were merged
     start = next((k for k, stage in enumerate(stages) if stage.reduced), place)
     prologue = stages[:start]
     before = [_combination(stage) for stage in stages[start:place]]

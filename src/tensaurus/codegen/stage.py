@@ -53,6 +53,7 @@ __all__ = [
     "axes_in",
     "extent",
     "free_axes",
+    "in_digits",
     "neutral",
     "operand_dtypes",
     "staged",
@@ -121,7 +122,7 @@ def neutral(monoid: str, dtype: str) -> Const:
 
 def staged(scope: Scope) -> tuple[Stage, ...]:
     """The loop nests of a scope whose sizes are numbers, sources before readers, the output last."""
-    return tuple(map(_in_digits, _Staging().of(scope)))
+    return tuple(map(in_digits, _Staging().of(scope)))
 
 
 class _Staging:
@@ -283,7 +284,7 @@ def _moves(body: Body) -> bool:
     return False
 
 
-def _in_digits(stage: Stage) -> Stage:
+def in_digits(stage: Stage) -> Stage:
     """The stage with as many reduced axes as its reads take one apart: where they read r // 4 and r % 4, r is
     4 * q + p.
     """
