@@ -134,9 +134,9 @@ def test_names_are_no_markup() -> None:
     kernel = ProfiledKernel("Op", "Conv[/b]", ("a[/b]", "c[0]"), 1.0, 1, 1, 0.5)
     told = Profile("m", "onnxruntime", "1", 1, 1.0, (kernel,), 2)
     for each in (False, True):
-        console = Console(width=200, file=StringIO())
-        console.print(told.render(each=each))
-        text = console.file.getvalue()  # type: ignore[attr-defined]
+        out = StringIO()
+        Console(width=200, file=out).print(told.render(each=each))
+        text = out.getvalue()
         assert ("Conv[/b]: a[/b], c[0]" if each else "Conv[/b]") in text and "2 more" in text
 
 
