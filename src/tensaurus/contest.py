@@ -92,7 +92,8 @@ class Contest:
     """How contenders are measured: each alone in its process, in turns, one of them computing at a time.
 
     `peers` are backends that run the original, `ours` those that run the optimizer's result for them;
-    `against` are further files to run on every peer; `rounds` are turns of a quarter of a second.
+    `against` are further files to run on every peer; `rounds` are turns of a quarter of a second;
+    `results` is a folder that keeps what is made of each model, as MODEL.BACKEND.onnx.
     """
 
     setting: Setting
@@ -104,6 +105,7 @@ class Contest:
     steps: int | None = None
     seed: int = 0
     database: Path | None = None
+    results: Path | None = None
     progress: Progress = field(default_factory=NoProgress)
 
     def records(self, subject: Subject) -> list[Record]:
@@ -159,6 +161,8 @@ class Contest:
             name = f"tensaurus on {runtime} ({backend})"
         if not result.rewrites:
             return _Entrant(name, runtime, source, True, "unchanged")
+        if self.results is not None:
+            result.save(self.results / f"{Path(subject.name).name.removesuffix(".onnx")}.{runtime}.onnx")
         kept = folder / backend
         kept.mkdir()
         return _Entrant(name, runtime, Build.of(result.model, kept, result.libraries), True)

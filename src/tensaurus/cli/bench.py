@@ -65,6 +65,10 @@ def bench(
     report: Annotated[
         Path | None, typer.Option(metavar="PAGE", help="Write the table as a page with plots beside it.")
     ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Keep here what is made of each MODEL: MODEL.BACKEND.onnx."),
+    ] = None,
     seed: Seed = 0,
     database: DatabaseFile = None,
 ) -> None:
@@ -82,7 +86,7 @@ def bench(
     for option, given in (("--resume", resume), ("--report", report is not None)):
         if given and csv is None:
             raise TensaurusError(f"{option} needs a table", remedy="Name one: --csv FILE")
-    for path in (csv, report):
+    for path in (csv, report, save / "MODEL.onnx" if save is not None else None):
         if path is not None:
             require_writable(path)
     from tensaurus.report.records import append_records, read_records
@@ -116,7 +120,7 @@ def bench(
             progress.phase("measuring the machine's peaks")
             setting = setting_here(threads)
             contest = Contest(
-                setting, names, goals, files, rounds, time_limit, None, seed, database, progress
+                setting, names, goals, files, rounds, time_limit, None, seed, database, save, progress
             )
             for subject in subjects:
                 try:
