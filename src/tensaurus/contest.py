@@ -162,7 +162,8 @@ class Contest:
         if not result.rewrites:
             return _Entrant(name, runtime, source, True, "unchanged")
         if self.results is not None:
-            result.save(self.results / f"{Path(subject.name).name.removesuffix(".onnx")}.{runtime}.onnx")
+            stem = Path(subject.name).name.removesuffix(".onnx")
+            result.save(self.results / f"{stem}.{runtime}.onnx")
         kept = folder / backend
         kept.mkdir()
         return _Entrant(name, runtime, Build.of(result.model, kept, result.libraries), True)
