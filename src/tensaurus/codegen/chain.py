@@ -17,7 +17,9 @@ from tensaurus.algebra.size import Axis, Size, floordiv, mod, polynomial
 from tensaurus.algebra.walk import reads, replace_axes
 from tensaurus.codegen.copy import replaced, slopes
 from tensaurus.codegen.stage import Stage, axes_in, extent, free_axes, in_digits
+from tensaurus.codegen.turn import turnable
 
+ROW = 16  # elements of the output's last axis that are turned at once, about
 READS = 32  # that maps computed in their reader may make of one another
 
 __all__ = ["Chain", "Combination", "Tile", "chain", "combined"]
@@ -76,6 +78,14 @@ class Chain:
     channel: Axis
     dimension: int
     read: Read
+
+    @property
+    def row(self) -> int:
+        """Elements of the output's last axis that are turned at once: whole tiles."""
+        last = self.output.axes[-1]
+        size = next((t.size for t in self.tiles if t.axis is last), 1 << (extent(last) - 1).bit_length())
+        times = max(min(ROW // size, -(-extent(last) // size)), 1)
+        return size * (1 << (times - 1).bit_length() if turnable(size) else times)
 
 
 def chain(stages: Sequence[Stage]) -> Chain | None:

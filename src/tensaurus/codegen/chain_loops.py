@@ -22,11 +22,10 @@ from tensaurus.codegen.schedule import Around, Loops, copy
 from tensaurus.codegen.sketch import Transform
 from tensaurus.codegen.stage import Stage, extent
 from tensaurus.codegen.transform import Transformed
-from tensaurus.codegen.turn import radix, turnable
+from tensaurus.codegen.turn import radix
 
-__all__ = ["row", "transform"]
+__all__ = ["transform"]
 
-ROW = 16  # elements of the output's last axis that are turned at once, about
 GUARDED, MASKED = hl.TailStrategy.GuardWithIf, hl.TailStrategy.Predicate
 STACK = hl.MemoryType.Stack
 SETS = 1024  # bytes: rows at multiples of these meet in few places of a cache
@@ -37,18 +36,9 @@ def transform(chain: Chain, made: Transformed, sketch: Transform, lowered: Lower
     _Loops(chain, made, sketch, lowered).whole()
 
 
-def row(chain: Chain) -> int:
-    """Elements of the output's last axis that are turned at once: whole tiles."""
-    last = chain.output.axes[-1]
-    size = next((t.size for t in chain.tiles if t.axis is last), 1 << (extent(last) - 1).bit_length())
-    times = max(min(ROW // size, -(-extent(last) // size)), 1)
-    return size * (1 << (times - 1).bit_length() if turnable(size) else times)
-
-
 class _Loops:
     def __init__(self, chain: Chain, made: Transformed, sketch: Transform, lowered: Lowered):
         self.chain, self.made, self.sketch, self.lowered = chain, made, sketch, lowered
-        self.row = row(chain)
 
     def func(self, stage: Stage) -> Any:
         return self.lowered.funcs[stage.tensor.name]
@@ -74,7 +64,7 @@ class _Loops:
         last = len(stage.axes) - 1
         blocks: list[Any] = []
         tiles: list[Any] = []
-        row = self.row
+        row = chain.row
         for tile, count in zip(chain.tiles, sketch.tile, strict=True):
             place = places[tile.axis]
             size = -(-count * tile.size // row) * row if place == last else count * tile.size
@@ -140,7 +130,7 @@ class _Loops:
             if place == len(self.made.after) - 1:
                 last = self.made.output.axes[-1]
                 for variable, tile in zip(tiles, self.chain.tiles, strict=True):
-                    func.bound_extent(variable, self.row // tile.size if tile.axis is last else 1)
+                    func.bound_extent(variable, self.chain.row // tile.size if tile.axis is last else 1)
                 reader, level = (func, tiles[-1]) if tiles else (reader, level)
 
     def shuffled(self, first: Stage, shuffles: Sequence[Stage], row: int) -> None:

@@ -11,7 +11,6 @@ from tensaurus.algebra.printer import free_in
 from tensaurus.algebra.walk import reads
 from tensaurus.codegen.band import banded
 from tensaurus.codegen.chain import chain
-from tensaurus.codegen.chain_loops import row as row_of
 from tensaurus.codegen.chain_loops import transform
 from tensaurus.codegen.copy import copied
 from tensaurus.codegen.errors import Unlowered
@@ -79,16 +78,14 @@ def scheduled(
     return _Scheduling(stages, inputs, schedule).whole()
 
 
-def _chained(
-    stages: Sequence[Stage], inputs: Sequence[Tensor], sketch: Transform
-) -> tuple[Lowered, Any]:
+def _chained(stages: Sequence[Stage], inputs: Sequence[Tensor], sketch: Transform) -> tuple[Lowered, Any]:
     """The loops of all stages of a chain."""
     found = chain(stages)
     if found is None or not len(sketch.block) == len(sketch.tile) == len(found.tiles):
         raise ValueError("a sketch of another chain")
     if extent(found.products.axes[found.lane]) != sketch.lanes * sketch.vectors:
         raise ValueError("a sketch of weights that are packed in another way")
-    made = transformed(found, sketch.deep, sketch.lanes, row_of(found))
+    made = transformed(found, sketch.deep, sketch.lanes, found.row)
     orders = {stage.tensor.name: range(len(stage.reduced))[::-1] for stage in made.products}
     lowered = lower(made.stages, inputs, orders)
     func = lowered.funcs[made.output.tensor.name]

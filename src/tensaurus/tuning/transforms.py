@@ -7,7 +7,7 @@ from itertools import product
 from math import ceil, prod
 
 from tensaurus.algebra.expr import Scope
-from tensaurus.codegen.chain import Chain, chain
+from tensaurus.codegen.chain import Chain, Tile, chain
 from tensaurus.codegen.compile import operands, tensors
 from tensaurus.codegen.pipeline import prepared
 from tensaurus.codegen.sketch import Pack, Sketch, Transform
@@ -30,10 +30,19 @@ GATHERED = 2.0  # cycles for an element that is turned
 def transforms(
     scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool], core: Core
 ) -> Iterator[tuple[tuple[Pack, ...], list[Sketch], Shape]]:
-    """What is packed, its sketches and its shape; nothing where the scope is no chain.
+    """What is packed, its sketches and its shape, the most promising first; nothing where it is no chain.
 
     The shape's extents are those of the tiles, then the number of blocks of results.
     """
+    found = sorted(_scored(scope, types, fixed, core), key=lambda one: one[1][0][0])
+    for pack, scored, shape in found:
+        yield (pack,), [sketch for _, sketch in scored], shape
+
+
+def _scored(
+    scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool], core: Core
+) -> Iterator[tuple[Pack, list[tuple[float, Sketch]], Shape]]:
+    """What may be packed, its sketches with the cycles that they take, the fewest first, and its shape."""
     for place, kind in enumerate(types):
         if not (place < len(fixed) and fixed[place]):
             continue
@@ -53,7 +62,7 @@ def transforms(
                 scored = [(_cycles(found, s, shape, core), s) for s in _sketches(found, lanes, vectors, core)]
                 scored.sort(key=lambda pair: pair[0])
                 if scored:
-                    yield (pack,), [sketch for _, sketch in scored], shape
+                    yield pack, scored, shape
 
 
 def _widths(size: int, lanes: int) -> Iterator[tuple[int, int]]:
@@ -89,10 +98,20 @@ def _sketches(found: Chain, lanes: int, vectors: int, core: Core) -> Iterator[Tr
         return
     unrolled = next(n for n in (4, 3, 2, 1) if part_of(channels, deep) % n == 0)
     held = (core.registers - SPARE) // vectors
-    for tile in product(*map(_even, counts)):
+    for tile in product(*(_blocks_of(found, tile) for tile in found.tiles)):
         for block in _blocks(tile, held):
             for parallel in _parallel(counts, tile, core.threads):
                 yield Transform(lanes, vectors, block, tile, deep, unrolled, parallel)
+
+
+def _blocks_of(found: Chain, tile: Tile) -> list[int]:
+    """How many of an axis's tiles are done at once: of the output's last one, whole rows that are turned."""
+    count = ceil(extent(tile.axis) / tile.size)
+    if tile.axis is not found.output.axes[-1]:
+        return _even(count)
+    row = found.row // tile.size
+    rounded = {min(ceil(n / row) * row, count) for n in _even(count)}
+    return [n for n in sorted(rounded) if ceil(count / n) * n <= count * WASTE]
 
 
 def _even(count: int) -> list[int]:

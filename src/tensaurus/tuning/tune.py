@@ -2,23 +2,22 @@
 
 What reduces alike (`tuning/reuse`) is tuned once: the schedules that were fastest come first, and where as
 much time went into them as there is, nothing else is tried.  Half of the time goes to the analysis's own
-order, after schedules of what differs in sizes alone, half to schedules that differ from the best so far in
-one sketch, by one or two parameters, until many of them bring nothing.  The fastest three, where they are
-close and there is time, are timed again, longer and on all threads, and the fastest of these that computes
-the right numbers is kept.
+order, in turns with schedules of what differs in sizes alone, half to schedules that differ from the best so
+far in one sketch, by one or two parameters, until many of them bring nothing.  The fastest three, where they
+are close and there is time, are timed again, longer and on all threads, and the fastest of these that
+computes the right numbers is kept.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib.metadata import version
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from math import inf, prod
 from time import monotonic
-from typing import TypeAlias
 
 from tensaurus.algebra.expr import Scope
 from tensaurus.algebra.size import product
@@ -27,7 +26,7 @@ from tensaurus.codegen.chain import combined
 from tensaurus.codegen.compile import features, operands, tensors
 from tensaurus.codegen.nest import Nest, nests
 from tensaurus.codegen.pipeline import prepared
-from tensaurus.codegen.sketch import Block, Pack, Prefix, Schedule, Sketch, loops, parse, prefix, show
+from tensaurus.codegen.sketch import Block, Prefix, Schedule, Sketch, loops, parse, prefix, show
 from tensaurus.codegen.stage import extent, staged
 from tensaurus.cost.database import Database, Measurement
 from tensaurus.cost.demand import number_of
@@ -36,6 +35,7 @@ from tensaurus.ops import TensorType
 from tensaurus.tuning.blocks import POOL
 from tensaurus.tuning.core import Core, Shape, share
 from tensaurus.tuning.objects import Compiler
+from tensaurus.tuning.pools import Pools, alike, in_order, in_turns, near, unique, varied
 from tensaurus.tuning.reuse import Reduced, reduced
 from tensaurus.tuning.runner import Runner
 from tensaurus.tuning.space import bands_of, packs_of, sketches
@@ -52,8 +52,7 @@ LOOPS = "loops of "  # begins the rows of those
 DECIDED = 1.25  # of the time for one kernel, until which another schedule of it is timed again
 CLOSE = 1.2  # times the fastest: what is slower on one thread is not timed again
 LONG = 7.0  # seconds at most that one schedule may compile for, beyond what each has
-SIMILAR, NEAREST = 3, 3  # expressions of other sizes that are looked at, and schedules like theirs
-REVISION = "r7"  # of what schedules become: times of another one are not these
+REVISION = "r8"  # of what schedules become: times of another one are not these
 LARGE = 1 << 24  # multiplications of a kernel, at least, of which it is asked whether it is worth trying
 HOPELESS = 16  # operations for each element moved, from which on a product wants blocks of registers
 
@@ -227,9 +226,7 @@ class Tuner:
         right = next((place for place, s in enumerate(best) if not self.runner.wrong(show(s))), len(best))
         return {s: decided[s] for s in best[right:]}
 
-    def _ranked(
-        self, wanted: _Wanted, form: Reduced | None, known: Sequence[Schedule]
-    ) -> list[Schedule]:
+    def _ranked(self, wanted: _Wanted, form: Reduced | None, known: Sequence[Schedule]) -> list[Schedule]:
         """What is fastest on one thread, and worth a second look; those that are `known` come first."""
         pools = self._pools(wanted.scope, wanted.types, wanted.fixed)
         changes = {packed for packed, _, _ in pools}
@@ -246,18 +243,20 @@ class Tuner:
                 times[schedule] = taken * self._unshared(schedule, pools)
 
         first = [schedule for schedule in known if prefix(schedule) in changes]
-        ordered = chain(first, _alike(similar, pools), islice(_in_order(pools), tuning.passed, None))
+        own = islice(in_order(pools), tuning.passed, None)
+        ordered = unique(chain(first, in_turns(own, alike(similar, pools))))
         while batch := list(islice((s for s in ordered if s not in times), self.machine.threads)):
             late, computing = monotonic() - begin, min(times.values(), default=inf) < inf
             if late > 4 * seconds or late > seconds / 2 and computing and len(times) > len(first):
                 break
             attempt(batch)
-        tuning.passed += max(0, len(times) - len(first))
+        own = islice(in_order(pools), tuning.passed, None)
+        tuning.passed += sum(1 for _ in takewhile(times.__contains__, own))
         fastest, idle = inf, 0
         while monotonic() - begin < seconds and idle < IDLE:
             leaders = sorted((s for s in times if times[s] < inf), key=lambda s: times[s])[:LEADERS]
-            near = _unique(_near(leaders, pools, times))
-            if not (batch := list(islice(near, self.machine.threads))):
+            others = unique(near(leaders, pools, times))
+            if not (batch := list(islice(others, self.machine.threads))):
                 break
             attempt(batch)
             least = min(times.values())
@@ -266,7 +265,7 @@ class Tuner:
         tuning.tried += len(times)
         tuning.seconds = max(tuning.seconds, seconds if idle >= IDLE else monotonic() - begin)
         ranked = sorted((s for s in times if times[s] < inf), key=lambda s: (times[s], show(s)))
-        return _varied([s for s in ranked if times[s] <= CLOSE * times[ranked[0]]])[:LAST]
+        return varied([s for s in ranked if times[s] <= CLOSE * times[ranked[0]]])[:LAST]
 
     def _reduced(self, scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool]) -> Reduced | None:
         stages, _ = prepared(scope, tensors(types))
@@ -309,9 +308,6 @@ class Tuner:
         self.objects.close()
 
 
-Pools: TypeAlias = Sequence[tuple[tuple[Prefix, ...], Sequence[Sequence[Sketch]], Sequence[Shape]]]
-
-
 def _hopeless(nest: Nest, pool: Sequence[Sketch]) -> bool:
     """Whether arithmetic bounds it and no block of registers computes it: trying takes seconds a time."""
     if nest.main is None or nest.main.points < LARGE or any(isinstance(sketch, Block) for sketch in pool):
@@ -321,77 +317,6 @@ def _hopeless(nest: Nest, pool: Sequence[Sketch]) -> bool:
     return 2 * nest.main.points >= HOPELESS * moved
 
 
-def _unique(items: Iterable[Schedule]) -> Iterator[Schedule]:
-    """Each once."""
-    met: set[Schedule] = set()
-    for item in items:
-        if item not in met:
-            met.add(item)
-            yield item
-
-
-def _varied(schedules: Sequence[Schedule]) -> list[Schedule]:
-    """Those first that differ in what is parallel, which one thread does not tell apart."""
-    first: dict[tuple[int, ...], Schedule] = {}
-    for schedule in schedules:
-        first.setdefault(tuple(sketch.parallel for sketch in loops(schedule)), schedule)
-    return list(dict.fromkeys((*first.values(), *schedules)))
-
-
 def _sizeless(text: str) -> str:
     """The text without its numbers."""
     return re.sub(r"\d+", "#", text)
-
-
-def _alike(known: Sequence[Schedule], pools: Pools) -> Iterator[Schedule]:
-    """The schedules here that are most like those: an expression of other sizes wants the same loops."""
-    by_kind = {_kind(packed): (packed, own) for packed, own, _ in pools}
-    for schedule in reversed(known[-SIMILAR:]):
-        packed, nests_ = by_kind.get(_kind(prefix(schedule)), ((), ()))
-        sketches_ = loops(schedule)
-        if len(sketches_) != len(nests_):
-            continue
-        nearest = [
-            sorted((s for s in pool if type(s) is type(own)), key=lambda s: _distance(s, own))[:NEAREST]
-            for own, pool in zip(sketches_, nests_, strict=True)
-        ]
-        for place in range(NEAREST):
-            if all(len(pool) > place for pool in nearest):
-                yield (*packed, *(pool[place] for pool in nearest))
-
-
-def _kind(parts: Sequence[Prefix]) -> tuple[object, ...]:
-    """What is packed and blocked, without sizes."""
-    return tuple((type(p), p.dimension if isinstance(p, Pack) else p.axis) for p in parts)
-
-
-def _in_order(pools: Pools) -> Iterator[Schedule]:
-    """One sketch of each nest, the most promising first; nests' own orders go side by side, packed or not."""
-    longest = max((len(pool) for _, sides, _ in pools for pool in sides), default=0)
-    done = set()
-    for place in range(longest):
-        for packed, sides, _ in pools:
-            schedule = (*packed, *(pool[min(place, len(pool) - 1)] for pool in sides))
-            if schedule not in done:
-                done.add(schedule)
-                yield schedule
-
-
-def _near(leaders: Sequence[Schedule], pools: Pools, times: dict[Schedule, float]) -> Iterator[Schedule]:
-    """Untried schedules that differ from a leader in one sketch, by one or two parameters."""
-    for leader in leaders:
-        sides = next(sides for packed, sides, _ in pools if packed == prefix(leader))
-        for place, pool in enumerate(sides, len(prefix(leader))):
-            own = leader[place]
-            near = sorted(
-                (s for s in pool if s != own and type(s) is type(own)), key=lambda s: _distance(s, own)
-            )
-            for sketch in near:
-                schedule = (*leader[:place], sketch, *leader[place + 1 :])
-                if schedule not in times and _distance(sketch, own) <= 2:
-                    yield schedule
-
-
-def _distance(a: object, b: object) -> int:
-    """In how many parameters two sketches of one kind differ."""
-    return sum(getattr(a, f.name) != getattr(b, f.name) for f in fields(a))  # type: ignore[arg-type]
