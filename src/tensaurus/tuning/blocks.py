@@ -17,14 +17,13 @@ from tensaurus.algebra.size import Axis
 from tensaurus.codegen.sketch import Block
 from tensaurus.codegen.stage import Stage, extent
 from tensaurus.tuning.access import Operand, conditional, operands, windowed
-from tensaurus.tuning.core import Core, Shape, share
+from tensaurus.tuning.core import L1, L2, Core, Shape, share
 
-__all__ = ["L2", "POOL", "WASTE", "blocks", "parallel_loops"]
+__all__ = ["POOL", "WASTE", "blocks", "parallel_loops"]
 
 WASTE = 1.2  # how much more than its extent the blocks of an axis may cover
 UNROLLED = 450  # multiplications in one straight line: beyond, compiling takes long
 GUARDED = 1000  # the same, where conditions are decided by unrolling
-L1, L2 = 32 << 10, 512 << 10  # bytes: what a block reads of an operand comes from there
 STRIPS = (16, 32, 64, 128, 256, 512)  # places along a band in a tile
 PANELS = (1, 2, 4, 8, 16)  # vectors along their axis in a tile
 AGAIN = 4  # times at least that each element of an operand is read, for it to be stored before

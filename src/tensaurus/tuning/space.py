@@ -16,8 +16,8 @@ from tensaurus.codegen.sketch import Band, Flat, Pack, Row, Sketch
 from tensaurus.codegen.stage import Stage, extent, staged
 from tensaurus.ops import TensorType
 from tensaurus.tuning.access import operands
-from tensaurus.tuning.blocks import L2, WASTE, blocks, parallel_loops
-from tensaurus.tuning.core import Core
+from tensaurus.tuning.blocks import WASTE, blocks, parallel_loops
+from tensaurus.tuning.core import L2, Core
 
 __all__ = ["bands_of", "packs_of", "sketches"]
 

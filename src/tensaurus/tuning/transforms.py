@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 from math import ceil, prod
+from operator import itemgetter
 
 from tensaurus.algebra.expr import Scope
 from tensaurus.codegen.chain import Chain, Tile, chain
@@ -14,16 +15,18 @@ from tensaurus.codegen.sketch import Pack, Sketch, Transform
 from tensaurus.codegen.stage import extent
 from tensaurus.codegen.transform import part_of
 from tensaurus.ops import TensorType
-from tensaurus.tuning.blocks import L2, WASTE
-from tensaurus.tuning.core import Core, Shape, share
+from tensaurus.tuning.blocks import WASTE
+from tensaurus.tuning.core import L2, Core, Shape, exchanged, share
 
-__all__ = ["transforms"]
+__all__ = ["BYTES", "transforms"]
 
 VECTORS = (2, 4, 1, 3, 6)  # of results in one block
 SPARE = 4  # registers that hold no results
 BLOCK_ROWS = 8  # tiles of a register block along one axis but the last, at most
 NEAR, FAR = 1 / 32, 1 / 8  # cycles for a byte from the second cache, and from behind it
 FULL = 0.5  # of a vector are channels, at least
+BYTES = 4  # of an element
+HERTZ = 3.5e9  # cycles in a second, about
 GATHERED = 2.0  # cycles for an element that is turned
 
 
@@ -41,7 +44,7 @@ def transforms(
 
 def _scored(
     scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool], core: Core
-) -> Iterator[tuple[Pack, list[tuple[float, Sketch]], Shape]]:
+) -> Iterator[tuple[Pack, list[tuple[float, Transform]], Shape]]:
     """What may be packed, its sketches with the cycles that they take, the fewest first, and its shape."""
     for place, kind in enumerate(types):
         if not (place < len(fixed) and fixed[place]):
@@ -58,11 +61,13 @@ def _scored(
                 if found is None or found.weights.source.name != pack.tensor:  # type: ignore[union-attr]
                     continue  # some fit in a group of results, and others do not
                 blocks = prod(extent(found.products.axes[k]) for k in found.results if k != found.lane)
-                shape = Shape((*map(_count, _tiles(found)), blocks), found.products.points)
+                counts = tuple(map(_count, _tiles(found)))
+                data = _points(found) * _read(found) * prod(counts) * _phases(found) * BYTES
+                weights = BYTES * prod(n for n in kind.shape if isinstance(n, int))
+                shape = Shape((*counts, blocks), found.products.points, {"": data}, weights)
                 scored = [(_cycles(found, s, shape, core), s) for s in _sketches(found, lanes, vectors, core)]
-                scored.sort(key=lambda pair: pair[0])
                 if scored:
-                    yield pack, scored, shape
+                    yield pack, sorted(scored, key=itemgetter(0)), shape
 
 
 def _widths(size: int, lanes: int) -> Iterator[tuple[int, int]]:
@@ -148,22 +153,19 @@ def _cycles(found: Chain, sketch: Transform, shape: Shape, core: Core) -> float:
     turned.
     """
     counts = shape.extents[:-1]
-    size = core.bits // 8 // core.lanes("float32")
-    points = prod(extent(found.products.axes[k]) for k in found.points)
+    points, read = _points(found), _read(found)
     reduced = prod(extent(r) for r in found.products.reduced)
-    groups = extent(found.before[0].stage.axes[found.dimension]) // extent(found.channel)
-    read = groups * reduced
     results = shape.extents[-1] * sketch.lanes * sketch.vectors
     rounds = prod(ceil(n / t) for n, t in zip(counts, sketch.tile, strict=True))
     tiles = rounds * prod(ceil(t / b) * b for t, b in zip(sketch.tile, sketch.block, strict=True))
-    tiles *= prod(extent(found.products.axes[k]) for k in found.phases)
+    tiles *= _phases(found)
     held = prod(sketch.block)
     step = max(held * sketch.vectors, (held + sketch.vectors) / 2, 8.0) / held  # for a tile's vectors
-    if sketch.lanes * size * 8 < core.bits:
+    if sketch.lanes * BYTES * 8 < core.bits:
         step *= 0.75  # narrow vectors are no slower, two at once
     cycles = tiles * points * reduced * (results / sketch.lanes / sketch.vectors) * step
-    weights = points * reduced * results * size
-    moved = points * read * prod(sketch.tile) * size
+    weights = points * reduced * results * BYTES
+    moved = points * read * prod(sketch.tile) * BYTES
     cycles += rounds * weights * (NEAR if weights + moved <= L2 else FAR)
     if moved > L2:
         cycles += rounds * shape.extents[-1] * moved * FAR
@@ -171,4 +173,18 @@ def _cycles(found: Chain, sketch: Transform, shape: Shape, core: Core) -> float:
     edge = prod((t * tile.size + 2) for t, tile in zip(sketch.tile, found.tiles, strict=True))
     cycles += rounds * read * edge * GATHERED
     cycles += tiles * points * (read + results) / sketch.lanes * 2.0
-    return cycles * share(sketch, shape, core.threads)
+    return cycles * share(sketch, shape, core.threads) + HERTZ * exchanged(sketch, shape, core.threads)
+
+
+def _points(found: Chain) -> int:
+    return prod(extent(found.products.axes[k]) for k in found.points)
+
+
+def _phases(found: Chain) -> int:
+    return prod(extent(found.products.axes[k]) for k in found.phases)
+
+
+def _read(found: Chain) -> int:
+    """Elements of the transformed data at each point of a tile, of all groups."""
+    groups = extent(found.before[0].stage.axes[found.dimension]) // extent(found.channel)
+    return groups * prod(extent(r) for r in found.products.reduced)

@@ -33,13 +33,13 @@ from tensaurus.cost.demand import number_of
 from tensaurus.cost.machine import Machine
 from tensaurus.ops import TensorType
 from tensaurus.tuning.blocks import POOL
-from tensaurus.tuning.core import Core, Shape, share
+from tensaurus.tuning.core import Core, Shape, exchanged, share
 from tensaurus.tuning.objects import Compiler
 from tensaurus.tuning.pools import Pools, alike, in_order, in_turns, near, unique, varied
 from tensaurus.tuning.reuse import Reduced, reduced
 from tensaurus.tuning.runner import Runner
 from tensaurus.tuning.space import bands_of, packs_of, sketches
-from tensaurus.tuning.transforms import transforms
+from tensaurus.tuning.transforms import BYTES, transforms
 
 __all__ = ["Tuner"]
 
@@ -52,7 +52,7 @@ LOOPS = "loops of "  # begins the rows of those
 DECIDED = 1.25  # of the time for one kernel, until which another schedule of it is timed again
 CLOSE = 1.2  # times the fastest: what is slower on one thread is not timed again
 LONG = 7.0  # seconds at most that one schedule may compile for, beyond what each has
-REVISION = "r8"  # of what schedules become: times of another one are not these
+REVISION = "r9"  # of what schedules become: times of another one are not these
 LARGE = 1 << 24  # multiplications of a kernel, at least, of which it is asked whether it is worth trying
 HOPELESS = 16  # operations for each element moved, from which on a product wants blocks of registers
 
@@ -163,10 +163,7 @@ class Tuner:
         for packed in changes:
             packed_types, own, _ = operands(scope, types, packed)
             stages, _ = prepared(own, tensors(packed_types), packed)
-            shapes = [
-                Shape(tuple(extent(a) for a in nest.output.axes), (nest.main or nest.output).points)
-                for nest in nests(stages)
-            ]
+            shapes = [_shape(nest) for nest in nests(stages)]
             pools = [pool[:POOL] for pool in sketches(stages, self.core)]
             if any(_hopeless(nest, pool) for nest, pool in zip(nests(stages), pools, strict=True)):
                 continue
@@ -189,7 +186,7 @@ class Tuner:
         found: dict[Schedule, float] = {}
         if known and tuning.lasts(seconds):
             self.tried += 1
-            found = self._decided(wanted, known[:1])
+            found = self._decided(wanted, {known[0]: 0.0})
             known = []  # where it does not fit, all is tried
         if not found:
             found = self._decided(wanted, self._ranked(wanted, form, known))
@@ -209,25 +206,33 @@ class Tuner:
             for schedule, seconds in times.items()
         )
 
-    def _decided(self, wanted: _Wanted, ranked: Sequence[Schedule]) -> dict[Schedule, float]:
-        """Seconds on all threads, the fastest that computes the right numbers first; none where none does."""
+    def _decided(self, wanted: _Wanted, ranked: Mapping[Schedule, float]) -> dict[Schedule, float]:
+        """Seconds on all threads, the fastest that computes the right numbers first; none where none does.
+
+        To what is measured seconds are added in which threads may have to wait longer.
+        """
         patience = min(wanted.seconds, LONG)
         decided: dict[Schedule, float] = {}
-        for schedule in ranked:
+        for schedule, waiting in ranked.items():
             if not decided:  # most often it is the one; nothing else runs while it is timed
                 self.objects.begin(wanted.scope, wanted.types, wanted.output, schedule)
                 self.runner.bind(show(schedule), patience)
                 self.objects.wait()
             elif min(decided.values()) < inf and wanted.spent >= DECIDED * wanted.seconds:
                 break
-            decided[schedule] = self.runner.decided(show(schedule), LONGER, patience)
+            decided[schedule] = waiting + self.runner.decided(show(schedule), LONGER, patience)
         # the order of `measured`: a tie must not be another schedule in the next run
         best = sorted((s for s in decided if decided[s] < inf), key=lambda s: (decided[s], show(s)))
         right = next((place for place, s in enumerate(best) if not self.runner.wrong(show(s))), len(best))
         return {s: decided[s] for s in best[right:]}
 
-    def _ranked(self, wanted: _Wanted, form: Reduced | None, known: Sequence[Schedule]) -> list[Schedule]:
-        """What is fastest on one thread, and worth a second look; those that are `known` come first."""
+    def _ranked(
+        self, wanted: _Wanted, form: Reduced | None, known: Sequence[Schedule]
+    ) -> dict[Schedule, float]:
+        """What is fastest on one thread, and worth a second look; those that are `known` come first.
+
+        Each with seconds in which threads wait for one another.
+        """
         pools = self._pools(wanted.scope, wanted.types, wanted.fixed)
         changes = {packed for packed, _, _ in pools}
         tuning, similar = (Tuning(), ()) if form is None else (self._tuning(form), self._similar(form))
@@ -240,7 +245,7 @@ class Tuner:
             self.tried += len(schedules)
             spent = self.runner.times([show(schedule) for schedule in schedules], SHORT, patience)
             for schedule, taken in zip(schedules, spent, strict=True):
-                times[schedule] = taken * self._unshared(schedule, pools)
+                times[schedule] = self._on_all(schedule, taken, pools)
 
         first = [schedule for schedule in known if prefix(schedule) in changes]
         own = islice(in_order(pools), tuning.passed, None)
@@ -265,20 +270,25 @@ class Tuner:
         tuning.tried += len(times)
         tuning.seconds = max(tuning.seconds, seconds if idle >= IDLE else monotonic() - begin)
         ranked = sorted((s for s in times if times[s] < inf), key=lambda s: (times[s], show(s)))
-        return varied([s for s in ranked if times[s] <= CLOSE * times[ranked[0]]])[:LAST]
+        last = varied([s for s in ranked if times[s] <= CLOSE * times[ranked[0]]])[:LAST]
+        return {schedule: self._exchanged(schedule, pools) for schedule in last}
 
     def _reduced(self, scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool]) -> Reduced | None:
         stages, _ = prepared(scope, tensors(types))
         return reduced(stages, frozenset(f"x{k}" for k, known in enumerate(fixed) if known))
 
-    def _unshared(self, schedule: Schedule, pools: Pools) -> float:
-        """How much longer than on one thread divided by their number it takes on all threads, times that."""
+    def _on_all(self, schedule: Schedule, taken: float, pools: Pools) -> float:
+        """Seconds on all threads of what takes so many on one, about."""
         threads = self.machine.threads
-        shapes = next(shapes for packed, _, shapes in pools if packed == prefix(schedule))
-        pairs = list(zip(loops(schedule), shapes, strict=True))
+        pairs = _pairs(schedule, pools)
         # what has no loop in parallel is in one of the last; the nest of most points has most of the work
         outer = [pair for pair in pairs if pair[0].parallel] or pairs[-1:]
-        return share(*max(outer, key=lambda pair: pair[1].points), threads)
+        part = share(*max(outer, key=lambda pair: pair[1].points), threads)
+        return taken * part + self._exchanged(schedule, pools)
+
+    def _exchanged(self, schedule: Schedule, pools: Pools) -> float:
+        """Seconds in which threads wait for one another, about."""
+        return sum(exchanged(*pair, self.machine.threads) for pair in _pairs(schedule, pools))
 
     def _tuning(self, form: Reduced) -> Tuning:
         """What is known of expressions that reduce alike."""
@@ -306,6 +316,18 @@ class Tuner:
         """End the processes that it started."""
         self.runner.close()
         self.objects.close()
+
+
+def _shape(nest: Nest) -> Shape:
+    main = nest.main or nest.output
+    copied = {x.name: BYTES * number_of(product(x.shape)) for x in main.sources}
+    return Shape(tuple(extent(a) for a in nest.output.axes), main.points, copied)
+
+
+def _pairs(schedule: Schedule, pools: Pools) -> list[tuple[Sketch, Shape]]:
+    """Its sketches, each with the shape of its nest; none where nothing like it is in the pools."""
+    shapes = next((shapes for packed, _, shapes in pools if packed == prefix(schedule)), ())
+    return list(zip(loops(schedule), shapes, strict=bool(shapes)))
 
 
 def _hopeless(nest: Nest, pool: Sequence[Sketch]) -> bool:
