@@ -201,14 +201,19 @@ static int has_failed(Call *call)
 
 /* ------------------------------------------------------------------------------------------ scratch memory */
 
-/* A block belongs to one of four sizes between powers of two, and is kept for the next of its size. */
+/* A block belongs to one of four sizes between powers of two, and is kept for the next of its size that the same
+   thread wants: what another one wrote there lies in the cache of another core, and has to come from it.  Others'
+   blocks are taken when much is kept. */
 enum { ALIGNMENT = 128, SMALLEST = 12 /* bits */, SIZES = 4 * 19 + 1 /* up to 2 GiB */ };
-static const size_t MOST_KEPT = (size_t)1 << 30;
+static const size_t MOST_KEPT = (size_t)1 << 30, MUCH_KEPT = (size_t)1 << 28;
 
 struct Block {
     Block *before, *next; /* of those that a strand holds, or that are kept */
+    const void *thread;   /* that gave it back */
     int size;
 };
+
+static _Thread_local char here; /* its address tells threads apart */
 
 static Block *kept[SIZES];
 static size_t bytes_kept;
@@ -244,9 +249,14 @@ static Block *taken(size_t bytes)
     if (size == SIZES)
         return NULL;
     lock();
-    Block *block = kept[size];
+    Block **place = &kept[size];
+    while (*place && (*place)->thread != &here)
+        place = &(*place)->next;
+    if (!*place && bytes_kept > MUCH_KEPT)
+        place = &kept[size];
+    Block *block = *place;
     if (block) {
-        kept[size] = block->next;
+        *place = block->next;
         bytes_kept -= bytes_of(size);
     }
     unlock();
@@ -263,6 +273,7 @@ static Block *taken(size_t bytes)
 static void given_back(Block *block)
 {
     size_t bytes = bytes_of(block->size);
+    block->thread = &here;
     lock();
     int keep = bytes_kept + bytes <= MOST_KEPT;
     if (keep) {

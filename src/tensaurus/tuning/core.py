@@ -15,7 +15,7 @@ __all__ = ["L1", "L2", "Core", "Shape", "exchanged", "share"]
 # far other cores and caches are changes while a kernel runs, as a host moves virtual cores: a chain with its
 # data made together took 0.42 or 0.91 ms, for seconds at a time, those beside it at most a fifth longer.  The
 # seconds here lie in between.
-BYTE = 0.15e-9  # seconds for each byte that a thread reads of what others wrote
+BYTE = 0.25e-9  # seconds for each byte that a thread reads of what others wrote
 AGAIN = 0.015e-9  # seconds for each byte of weights that another thread reads, too, from behind its own cache
 LOOP = 5e-6  # seconds in which threads wait for one another, at the end of a parallel loop
 L1, L2 = 32 << 10, 512 << 10  # bytes: what a block reads of an operand comes from there
