@@ -230,9 +230,10 @@ def of_chain(seed: int, number: int) -> Case:
         size = rng.randint(dilation * (taps - 1) + 1, {1: 80, 2: 30, 3: 9}[rank])
         outputs = (size + pad + rng.randint(0, taps) - dilation * (taps - 1) - 1) // stride + 1
         windows.append(Window(size, taps, outputs, stride, dilation, pad))
-        reach = windows[-1].reach
-        tile = rng.randint(2, max(2, min(6, 9 - reach)))
-        algorithms.append(best(tile, reach) if reach > 1 and rng.random() < 0.85 else None)
+        own = windows[-1]
+        fast_too = own.reach > 1 and rng.random() < 0.85
+        tile = rng.randint(2, max(2, min(6, 9 - own.reach)))
+        algorithms.append(best(tile, own.taps, own.step) if fast_too else None)
     channels = rng.choice((3, 4, 7, 8, 12, 16, 21, 22, 24, 32))
     filters = rng.choice((4, 8, 12, 20, 24, 36, 48, 68, 100))
     of = Convolution(rng.choice((1, 1, 2, 3)), channels, filters, 1, tuple(windows), rng.random() < 0.5)

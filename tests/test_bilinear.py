@@ -20,12 +20,12 @@ from tensaurus.algebra.size import Symbol, polynomial
 from tensaurus.algebra.walk import scopes
 from tensaurus.backends.reference import evaluate
 from tensaurus.bilinear import Bilinear, best, convolution
-from tensaurus.bilinear.algorithm import Algorithm, cook_toom, refutation
+from tensaurus.bilinear.algorithm import Algorithm, cook_toom, interleaved, refutation
 from tensaurus.bilinear.candidates import candidates, growth, seconds
 from tensaurus.bilinear.error import sampled
 from tensaurus.bilinear.points import MOST
 from tensaurus.bilinear.recognition import recognised
-from tensaurus.bilinear.tiling import Algorithms
+from tensaurus.bilinear.tiling import Algorithms, Tiling, Window
 from tensaurus.codegen.stage import staged
 from tensaurus.cost.demand import operations
 from tensaurus.cost.roofline import Roofline
@@ -71,6 +71,32 @@ def test_the_best_points_make_an_exact_algorithm(outputs: int, taps: int) -> Non
     assert found is best(outputs, taps)
     again = cook_toom(outputs, taps, found.points)
     assert (again.output, again.weights, again.data) == (found.output, found.weights, found.data)
+
+
+@pytest.mark.parametrize("step", [2, 3, 4])
+@pytest.mark.parametrize(("outputs", "taps"), [(m, r) for m in (1, 2, 4) for r in (1, 2, 3, 5, 7)])
+def test_an_algorithm_in_steps_is_one_for_each_phase_of_the_taps(outputs: int, taps: int, step: int) -> None:
+    found = best(outputs, taps, step)
+    own = [len(range(p, taps, step)) for p in range(min(step, taps))]
+    assert found.products == sum(outputs + r - 1 for r in own) <= outputs * taps
+    assert [(part.outputs, part.taps) for part in found.parts] == [(outputs, r) for r in own]
+    rng = np.random.default_rng(0)
+    w = [Fraction(int(n)) for n in rng.integers(-9, 9, taps)]
+    d = [Fraction(int(n)) for n in rng.integers(-9, 9, found.elements)]
+    values = [dot(g, w) * dot(b, d) for g, b in zip(found.weights, found.data, strict=True)]
+    wanted = [dot(w, d[step * k : step * k + taps]) for k in range(outputs)]
+    assert [dot(a, values) for a in found.output] == wanted
+    assert str(found).startswith(f"F({outputs}, {taps}) in steps of {step}: F({outputs}, {own[0]})")
+    if outputs > 1:
+        with pytest.raises(ValueError, match="as it should"):
+            replace(found, step=step - 1 or 2)
+
+
+def test_parts_of_other_outputs_are_no_algorithm() -> None:
+    with pytest.raises(ValueError, match="unpack"):
+        interleaved([best(2, 2), best(3, 1)], 2)
+    with pytest.raises(ValueError, match=r"F\(2, 3\) at .* for 3 taps in steps of 2"):
+        Tiling(Window(9, 3, 4, 2), best(2, 3))
 
 
 def dot(a: Any, b: Any) -> Fraction:
@@ -167,7 +193,7 @@ def convolutions(draw: st.DrawFn) -> tuple[Node, Algorithms]:
     for window in found.convolution.windows:
         sizes_of_tile = range(1, MOST + 2 - window.reach)
         outputs = draw(st.sampled_from((0, *sizes_of_tile)))
-        algorithms.append(best(outputs, window.reach) if outputs else None)
+        algorithms.append(best(outputs, window.taps, window.step) if outputs else None)
     return made, tuple(algorithms)
 
 
@@ -201,7 +227,7 @@ def test_what_is_recognised_is_equal(sample: Any) -> None:
     found = recognised(made)
     assert (found is not None) == (sample.op is CONV)
     if found is not None:
-        algorithms = tuple(best(2, window.reach) for window in found.convolution.windows)
+        algorithms = tuple(best(2, window.taps, window.step) for window in found.convolution.windows)
         equation = convolution(made, algorithms)
         assert equation is not None and refuted(equation) is None
 
@@ -348,10 +374,16 @@ def test_a_wrong_equation_is_refuted() -> None:
 # ---------------------------------------------------------------------------------------------------- errors
 
 
-@pytest.mark.parametrize(("outputs", "taps", "rank"), [(2, 3, 2), (4, 3, 2), (2, 5, 2), (4, 3, 1), (2, 3, 3)])
-def test_errors_are_as_predicted(outputs: int, taps: int, rank: int) -> None:
+@pytest.mark.parametrize(
+    ("outputs", "taps", "step", "rank"),
+    [
+        *((2, 3, 1, 2), (4, 3, 1, 2), (2, 5, 1, 2), (4, 3, 1, 1), (2, 3, 1, 3)),
+        *((4, 3, 2, 2), (4, 7, 2, 2), (2, 5, 3, 1)),
+    ],
+)
+def test_errors_are_as_predicted(outputs: int, taps: int, step: int, rank: int) -> None:
     """Between what is predicted beside a sum in blocks, and beside one term after the other."""
-    algorithms = (best(outputs, taps),) * rank
+    algorithms = (best(outputs, taps, step),) * rank
     sample = sampled(algorithms, 64)
     np.testing.assert_allclose(sample.fast, sample.exact, rtol=1e-3, atol=1e-4)
     predicted = growth(algorithms)
@@ -396,7 +428,7 @@ def test_large_layers_are_replayed_on_small_ones(rest: dict[str, Any]) -> None:
     layer = node("Conv", x, w, b, pads=(1, 1, 1, 1), **rest)
     found = recognised(layer)
     assert found is not None
-    equation = convolution(layer, tuple(best(2, window.reach) for window in found.convolution.windows))
+    equation = convolution(layer, tuple(best(2, w.taps, w.step) for w in found.convolution.windows))
     assert equation is not None
     weights, beside = equation.right[0].args[1], tensor("r", *layer.tensor.shape)
     assert weights is not None

@@ -77,7 +77,7 @@ def _kernel(name: str) -> tuple[Scope, list[TensorType]]:
     batch, channels, filters, windows, tiles, *groups = CASES[name]
     made = tuple(_window(*window) for window in windows)
     of = Convolution(batch, channels, filters, *(groups or [1]), made, bias=True)
-    scope = fast(of, [n and best(n, w.reach) for n, w in zip(tiles, made, strict=True)])
+    scope = fast(of, [n and best(n, w.taps, w.step) for n, w in zip(tiles, made, strict=True)])
     read = sorted(tensors_of(scope), key=lambda x: x.name)
     return scope, [TensorType(x.dtype, x.shape) for x in read]
 
@@ -147,7 +147,7 @@ def test_with_or_without_a_bias_and_with_what_follows_it_stays_a_chain(
     What follows may read it more than once."""
     made = tuple(_window(*window) for window in windows)
     of = Convolution(1, 8, 16, 1, made, bias=bias)
-    inner = fast(of, [best(2, window.reach) for window in made])
+    inner = fast(of, [best(2, window.taps, window.step) for window in made])
     more = Tensor(f"x{2 + bias}", inner.shape)
 
     def swish(of: Scope) -> Scope:
@@ -243,6 +243,21 @@ def test_a_thread_has_its_share(core: Core) -> None:
             assert 1 / core.threads <= share(sketch, shape, core.threads) <= 1
             held = int(np.prod(sketch.block)) * sketch.vectors
             assert held < core.registers
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_blocks_of_tiles_are_whole_rows(name: str) -> None:
+    """What is less than the output's last axis and no whole rows would be computed as if it were."""
+    scope, types = _kernel(name)
+    for (pack,), pool, shape in transforms(scope, types, [False, True, True], CORES[1]):
+        kinds, own, _ = operands(scope, types, (pack,))
+        found = chain(prepared(own, tensors(kinds), (pack,))[0])
+        assert found is not None
+        for place, tile in enumerate(found.tiles):
+            if tile.axis is found.output.axes[-1]:
+                counts = {sketch.tile[place] for sketch in pool if isinstance(sketch, Transform)}
+                assert shape.extents[place] in counts
+                assert all(n * tile.size % found.row == 0 for n in counts - {shape.extents[place]})
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4, 8, 16, 32])

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from threading import Barrier
 from time import perf_counter
 
 import numpy as np
@@ -416,6 +417,24 @@ def test_scratch_is_kept_and_bounded(tmp_path: Path) -> None:
         assert (block is None) == (bytes_ > 2**31)
         if block:
             pool.give(block)
+    barrier = Barrier(2, timeout=60)
+
+    def again(place: int) -> bool:
+        """Whether a thread gets the block that it gave back, whoever gave one back last."""
+        first = pool.take(10_000)
+        barrier.wait()
+        for turn in range(2):
+            if turn == place:
+                pool.give(first)
+            barrier.wait()
+        second = pool.take(10_000) if place == 0 else None
+        barrier.wait()
+        second = second or pool.take(10_000)
+        pool.give(second)
+        return bool(second == first)
+
+    with ThreadPoolExecutor(2) as both:
+        assert all(both.map(again, (0, 1)))
     before, large = pool.freed_so_far(), [pool.take(600 << 20) for _ in range(3)]
     assert all(large)
     for block in large:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import inf, prod
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tensaurus.codegen.sketch import (
     Prefix,
     Row,
     Schedule,
+    Transform,
     bands,
     loops,
     packs,
@@ -36,7 +38,8 @@ from tensaurus.ops import TensorType
 from tensaurus.tuning import tune
 from tensaurus.tuning.access import conditional
 from tensaurus.tuning.blocks import blocks as register_blocks
-from tensaurus.tuning.core import Core, Shape, share
+from tensaurus.tuning.core import L2, Core, Shape, exchanged, share
+from tensaurus.tuning.pools import alike, in_order, in_turns, unique
 from tensaurus.tuning.runner import Runner
 from tensaurus.tuning.tune import Tuner
 
@@ -94,6 +97,52 @@ def test_the_busiest_thread_has_its_tasks_of_all(
     sketch: Block | Row | Flat, threads: int, wanted: float
 ) -> None:
     assert share(sketch, Shape((7, 5), 35), threads) == pytest.approx(wanted)
+
+
+SHAPE = Shape((4, 4, 2), 1 << 20, {"": 1 << 20, "x0": 1 << 18}, 1 << 22)
+LARGER = replace(SHAPE, copied={"": 1 << 22, "x0": 1 << 20}, weights=1 << 24)
+
+
+def test_threads_lose_time_by_what_they_share() -> None:
+    """Data that they make together, or weights that all of them read; one thread shares with nobody."""
+    chained = Transform(16, 2, (1, 4), (2, 4), 16, 4, 2)
+    copied = Block(1, 16, tile=((0, 2),), copies=(("x0", 0), ("x1", 1)), parallel=1)
+    apart = replace(chained, parallel=1)
+    for sketch in (chained, copied, apart):
+        assert exchanged(sketch, SHAPE, 1) == 0.0
+        assert 0.0 < exchanged(sketch, SHAPE, 2) < exchanged(sketch, LARGER, 2)
+        assert exchanged(replace(sketch, parallel=0), SHAPE, 2) == 0.0
+    assert exchanged(chained, SHAPE, 2) > exchanged(replace(chained, tile=(4, 4)), SHAPE, 2)  # fewer rounds
+    assert exchanged(apart, replace(SHAPE, weights=L2), 2) == 0.0  # which lie in each core's cache
+    assert exchanged(replace(copied, copies=(("x1", 1),)), SHAPE, 2) == 0.0  # each thread has its own
+    assert exchanged(Flat(16, 1, 1), SHAPE, 2) == 0.0
+
+
+# ------------------------------------------------------------------------------------- orders of schedules
+
+
+def of_width(vectors: int, block: int = 4) -> tuple[Pack, Transform]:
+    return Pack("x1", 0, 16 * vectors), Transform(16, vectors, (1, block), (2, 4), 16, 4, 1)
+
+
+WIDTHS = [((of_width(v)[0],), [[of_width(v, block)[1] for block in (4, 2)]], [SHAPE]) for v in (2, 4, 1)]
+
+
+def test_the_first_of_each_pool_come_first() -> None:
+    first = list(in_order(WIDTHS))
+    assert first == [of_width(v, block) for block in (4, 2) for v in (2, 4, 1)]
+
+
+def test_schedules_of_other_sizes_are_sought_where_as_much_is_packed() -> None:
+    known = of_width(4, 3)
+    assert next(alike([known], WIDTHS)) == of_width(4)
+    assert next(alike([of_width(6, 3)], WIDTHS)) == of_width(2)  # nothing is: in the most promising
+    assert not [*alike([(Pack("x1", 1, 32), known[1])], WIDTHS)]  # another dimension is another form
+
+
+def test_orders_take_turns() -> None:
+    one, other = [of_width(2), of_width(4)], [of_width(1), of_width(2), of_width(2, 2)]
+    assert list(unique(in_turns(one, other))) == [of_width(2), of_width(1), of_width(4), of_width(2, 2)]
 
 
 # ----------------------------------------------------------------------------------------- the tuner

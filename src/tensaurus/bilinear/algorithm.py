@@ -7,6 +7,10 @@ F(m, r) computes m outputs of a correlation with r weights, y[k] = sum_i w[i] d[
 The product of two polynomials of degrees m - 1 and r - 1 is known from its values at m + r - 1 points, one
 of which may be infinity; this is that interpolation, transposed (Winograd, Arithmetic Complexity of
 Computations, 1980, chapter IV).
+
+In steps of s, y[k] = sum_i w[i] d[s k + i], it is the sum of one for every s-th tap and element: of F(m, r')
+with their r' taps.  F(2, 3) in steps of 2 are F(2, 2) of the even ones and F(2, 1), which is no more than two
+products, of the odd ones: 5 products for 6.
 """
 
 from __future__ import annotations
@@ -18,7 +22,16 @@ from functools import cached_property, lru_cache
 from math import lcm, sqrt
 from typing import TypeAlias
 
-__all__ = ["Algorithm", "Matrix", "cook_toom", "effort", "growth", "interpolation", "refutation"]
+__all__ = [
+    "Algorithm",
+    "Matrix",
+    "cook_toom",
+    "effort",
+    "growth",
+    "interleaved",
+    "interpolation",
+    "refutation",
+]
 
 Matrix: TypeAlias = tuple[tuple[Fraction, ...], ...]
 
@@ -31,7 +44,9 @@ class Algorithm:
 
     output   AT [outputs, products]
     weights  G [products, taps]
-    data     BT [products, products]
+    data     BT [products, elements]
+    step     elements from one output to the next
+    parts    of those in steps, what they are sums of
 
     Raises ValueError where the matrices do not multiply out to the correlation.
     """
@@ -42,14 +57,21 @@ class Algorithm:
     output: Matrix
     weights: Matrix
     data: Matrix
+    step: int = 1
+    parts: tuple[Algorithm, ...] = ()
 
     def __post_init__(self) -> None:
-        if reason := refutation(self.output, self.weights, self.data):
+        if reason := refutation(self.output, self.weights, self.data, self.step):
             raise ValueError(f"{self}: {reason}")
 
     @property
     def products(self) -> int:
-        return self.outputs + self.taps - 1
+        return len(self.weights)
+
+    @property
+    def elements(self) -> int:
+        """That it reads for its outputs."""
+        return self.step * (self.outputs - 1) + self.taps
 
     @cached_property
     def growth(self) -> float:
@@ -66,8 +88,13 @@ class Algorithm:
         return effort(*self.data, *self.output)
 
     def __str__(self) -> str:
+        name = f"F({self.outputs}, {self.taps})"
+        if self.parts:
+            return f"{name} in steps of {self.step}: {' + '.join(map(str, self.parts))}"
+        if self.taps == 1:
+            return name
         points = ", ".join(map(str, self.points)) + (", inf" if len(self.points) < self.products else "")
-        return f"F({self.outputs}, {self.taps}) at {points}"
+        return f"{name} at {points}"
 
 
 @lru_cache(1000)
@@ -79,9 +106,26 @@ def cook_toom(outputs: int, taps: int, points: tuple[Fraction, ...]) -> Algorith
     return Algorithm(outputs, taps, points, *interpolation(outputs, taps, points))
 
 
+def interleaved(parts: Sequence[Algorithm], step: int) -> Algorithm:
+    """In steps: the sum of one for each of the first taps, of every `step`-th tap and element from there on.
+
+    Raises ValueError where these are not of as many outputs, or of other numbers of taps.
+    """
+    (outputs,) = {part.outputs for part in parts}
+    taps = sum(part.taps for part in parts)
+    elements = step * (outputs - 1) + taps
+    output = [[a for part in parts for a in part.output[k]] for k in range(outputs)]
+    weights = [_spread(row, p, step, taps) for p, part in enumerate(parts) for row in part.weights]
+    data = [_spread(row, p, step, elements) for p, part in enumerate(parts) for row in part.data]
+    return Algorithm(outputs, taps, (), _matrix(output), _matrix(weights), _matrix(data), step, tuple(parts))
+
+
 def interpolation(outputs: int, taps: int, points: tuple[Fraction, ...]) -> tuple[Matrix, Matrix, Matrix]:
     """Its matrices: of the output, the weights and the data."""
     products = outputs + taps - 1
+    if taps == 1 and not points:
+        ones = tuple(tuple(Fraction(k == i) for i in range(outputs)) for k in range(outputs))
+        return ones, ((Fraction(1),),) * outputs, ones
     if outputs < 1 or taps < 1 or len(set(points)) < len(points) or products - len(points) not in (0, 1):
         raise ValueError(f"F({outputs}, {taps}) at the points {', '.join(map(str, points))}")
     output, weights, data = [], [], []
@@ -113,9 +157,9 @@ def growth(output: Matrix, weights: Matrix, data: Matrix) -> float:
     return sqrt(worst / len(weights[0]))
 
 
-def refutation(output: Matrix, weights: Matrix, data: Matrix) -> str:
-    """Why the matrices do not multiply out to sum_p AT[k, p] G[p, i] BT[p, j] = 1 where j = k + i, else 0;
-    empty where they do: the algorithm is right over every commutative ring that has its numbers.
+def refutation(output: Matrix, weights: Matrix, data: Matrix, step: int = 1) -> str:
+    """Why the matrices do not multiply out to sum_p AT[k, p] G[p, i] BT[p, j] = 1 where j = step * k + i,
+    else 0; empty where they do: the algorithm is right over every commutative ring that has its numbers.
     """
     products, taps = len(weights), len(weights[0])
     if len(data) != products:
@@ -126,7 +170,7 @@ def refutation(output: Matrix, weights: Matrix, data: Matrix) -> str:
         for i in range(taps):
             for j in range(len(data[0])):
                 terms = (a * g[i] * b[j] for a, g, b in zip(row, weights, data, strict=True))
-                if sum(terms, Fraction(0)) != (j == k + i):
+                if sum(terms, Fraction(0)) != (j == step * k + i):
                     return f"output {k} does not have weight {i} times element {j} as it should"
     return ""
 
@@ -165,6 +209,13 @@ def _monic(roots: Iterable[Fraction], length: int) -> list[Fraction]:
         shifted = [Fraction(0), *found]
         found = [high - root * low for high, low in zip(shifted, [*found, Fraction(0)], strict=True)]
     return found + [Fraction(0)] * (length - len(found))
+
+
+def _spread(row: Sequence[Fraction], first: int, step: int, length: int) -> list[Fraction]:
+    """The numbers at every `step`-th place from the first, and zeros up to this length."""
+    found = [Fraction(0)] * length
+    found[first : first + step * len(row) : step] = row
+    return found
 
 
 def _last(length: int) -> list[Fraction]:

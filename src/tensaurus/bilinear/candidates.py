@@ -50,12 +50,11 @@ def seconds(of: Convolution, algorithms: Algorithms, roofline: Roofline) -> floa
     lines = of.tilings(algorithms)
     along = [line for line in lines if line.fast]
     used = [a for a in algorithms if a]
-    channels = of.channels * prod(line.phases for line in along)
     taps = prod(line.window.taps for line in lines if not line.fast)
     products = prod(line.products for line in along)
     places = of.batch * prod(line.places for line in lines)
-    weights = products * of.filters * channels // of.groups * taps
-    data = of.batch * channels * prod(line.tiles for line in lines) * _transform([a.data for a in used])
+    weights = products * of.filters * of.channels // of.groups * taps
+    data = of.batch * of.channels * prod(line.tiles for line in lines) * _transform([a.data for a in used])
     output = places * of.filters * _transform([a.output for a in used])
     moved = prod(of.x.shape) + weights + of.batch * of.filters * prod(w.outputs for w in of.windows)
     work = places * weights + SLOW * (data + output)
@@ -77,7 +76,7 @@ def _all(of: Convolution) -> Iterator[Algorithms]:
     """Every choice of tiles, the direct sum excepted."""
     choices = []
     for window in of.windows:
-        taps = window.reach
-        sizes = range(2, min(LARGEST, window.outputs, MOST + 1 - taps) + 1) if taps > 1 else ()
-        choices.append((None, *(best(size, taps) for size in sizes)))
+        most = min(LARGEST, window.outputs, MOST + 1 - window.reach)
+        sizes = range(2, most + 1) if window.reach > 1 else ()
+        choices.append((None, *(best(size, window.taps, window.step) for size in sizes)))
     yield from (chosen for chosen in product(*choices) if any(chosen))

@@ -45,38 +45,28 @@ class Convolution:
 
     def depth(self, algorithms: Algorithms) -> int:
         """Products that are added up for each point."""
-        lines = self.tilings(algorithms)
-        taps = (line.phases if line.fast else line.window.taps for line in lines)
-        return self.channels // self.groups * prod(taps)
+        return self.channels // self.groups * prod(
+            line.window.taps for line in self.tilings(algorithms) if not line.fast
+        )
 
     def tilings(self, algorithms: Algorithms) -> list[Tiling]:
-        """Of its dimensions.  Raises ValueError for an algorithm of another number of taps."""
+        """Of its dimensions.  Raises ValueError for an algorithm of other taps or steps."""
         return [Tiling(*pair) for pair in zip(self.windows, algorithms, strict=True)]
 
 
 def transformed(of: Convolution, algorithms: Algorithms) -> Scope:
-    """U [products..., filters, channels / groups * phases, direct taps...] of w, which is x0."""
+    """U [products..., filters, channels / groups, direct taps...] of w, which is x0."""
     lines = of.tilings(algorithms)
     along = [line for line in lines if line.fast]
-    phases = prod(line.phases for line in along)
     direct = tuple(line.window.taps for line in lines if line.summed)
 
     def tap(f: Size, c: Size, *rest: Size) -> Body:
-        """w at taps of a sub-kernel, where it has that many, else zero."""
-        inner, outer = list(rest[: len(along)]), list(rest[len(along) :])
-        left, spot, edge = c % phases, [], False
-        for line in lines:
-            if line.fast:
-                left, phase = left // line.phases, left % line.phases
-                spot.append(line.phases * inner.pop(0) + phase)
-                edge = edge or line.phases * line.window.reach > line.window.taps
-            else:
-                spot.append(outer.pop(0) if line.summed else 0)
-        place = (f, c // phases, *spot)
-        return of.w.padded(0)[place] if edge else of.w[place]
+        """w, the taps of fast dimensions first."""
+        inner, outer = iter(rest[: len(along)]), iter(rest[len(along) :])
+        return of.w[(f, c, *(next(inner) if x.fast else next(outer) if x.summed else 0 for x in lines))]
 
-    depth = of.channels // of.groups * phases
-    shape = [of.filters, depth, *(line.window.reach for line in along), *direct]
+    depth = of.channels // of.groups
+    shape = [of.filters, depth, *(line.window.taps for line in along), *direct]
     found = compute(shape, tap)
     for place, line in enumerate(along):
         shape[2 + place] = line.products
@@ -92,30 +82,26 @@ def transformed(of: Convolution, algorithms: Algorithms) -> Scope:
 def fast(of: Convolution, algorithms: Algorithms) -> Scope:
     """The convolution of x, which is x0, by its transformed weights, x1; its bias is x2.
 
-    D  [n, c, tiles..., points...]     x, tile by tile
-    V                                  BT applied to it, one dimension after the other
+    D  [n, c, tiles..., elements...]   x, tile by tile
+    V  [n, c, tiles..., products...]   BT applied to it, one dimension after the other
     M  [n, f, tiles..., products...]   sum[c] V * U
     Z  [n, f, tiles..., outputs...]    AT applied to it, likewise
     """
     lines = of.tilings(algorithms)
     along = [line for line in lines if line.fast]
-    rank, phases = len(lines), prod(line.phases for line in along)
+    rank = len(lines)
 
     def element(n: Size, c: Size, *rest: Size) -> Body:
-        tiles, points = rest[:rank], list(rest[rank:])
-        left, spot = c % phases, []
-        for line, tile in zip(lines, tiles, strict=True):
-            if line.fast:
-                left, phase = left // line.phases, left % line.phases
-                spot.append(line.read(tile, points.pop(0), phase))
-            else:
-                spot.append(line.read(tile, 0, 0))
-        return of.x.padded(0)[(n, c // phases, *spot)]
+        places = iter(rest[rank:])
+        tiles = zip(lines, rest[:rank], strict=True)
+        spots = (line.read(tile, next(places) if line.fast else 0) for line, tile in tiles)
+        return of.x.padded(0)[(n, c, *spots)]
 
-    shape: list[Size] = [of.batch, of.channels * phases, *(line.tiles for line in lines)]
-    shape += [line.products for line in along]
+    shape: list[Size] = [of.batch, of.channels, *(line.tiles for line in lines)]
+    shape += [line.elements for line in along]
     found = compute(shape, element)
     for place, line in enumerate(along, 2 + rank):
+        shape[place] = line.products
         found = _applied(line.algorithm.data, found, place, shape)  # type: ignore[union-attr]
     found, shape = _product(of, lines, found)
     for place, line in enumerate(along, 2 + rank):

@@ -18,17 +18,18 @@ from tensaurus.rules.nesting import said
 __all__ = ["convolution", "named"]
 
 def named(algorithms: Algorithms) -> str:
-    """F(4x4, 3x3): outputs and taps along each dimension; 1 where it is direct."""
-    found = [(a.outputs, a.taps) if a else (1, 1) for a in algorithms]
-    outputs, taps = ("x".join(map(str, sizes)) for sizes in zip(*found, strict=True))
-    return f"F({outputs}, {taps})"
+    """F(4x4, 3x3) in steps of 2x2: outputs and taps along each dimension; 1 where it is direct."""
+    found = [(a.outputs, a.taps, a.step) if a else (1, 1, 1) for a in algorithms]
+    outputs, taps, steps = ("x".join(map(str, sizes)) for sizes in zip(*found, strict=True))
+    stepping = any(a.step > 1 for a in algorithms if a)
+    return f"F({outputs}, {taps})" + (f" in steps of {steps}" if stepping else "")
 
 
 def convolution(node: Node, algorithms: Algorithms) -> Equation | None:
     """The convolution that a node is equals an eOperator of its data and its weights, transformed.
 
     An algorithm for each spatial dimension, None where it is direct.  None where the node is no convolution.
-    Raises ValueError for an algorithm of another number of taps than the sub-kernels have.
+    Raises ValueError for an algorithm of other taps or steps than a dimension has.
     """
     found = recognised(node)
     if found is None:

@@ -22,7 +22,7 @@ FILTERS = 4
 
 @dataclass(frozen=True)
 class Sample:
-    """Data [tiles, depth, products...] and weights [filters, depth, taps...] in float32."""
+    """Data [tiles, depth, elements...] and weights [filters, depth, taps...] in float32."""
 
     algorithms: tuple[Algorithm, ...]
     data: NDArray[Any]
@@ -34,7 +34,7 @@ class Sample:
         outputs = [algorithm.outputs for algorithm in self.algorithms]
         found = np.empty((len(data), len(weights), *outputs), data.dtype)
         for place in np.ndindex(*outputs):
-            starts = zip(place, weights.shape[2:], strict=True)
+            starts = ((k * a.step, a.taps) for k, a in zip(place, self.algorithms, strict=True))
             window: Any = (slice(None), slice(None), *(slice(i, i + n) for i, n in starts))
             found[(..., *place)] = data[window].reshape(len(data), -1) @ flat
         return found
@@ -76,7 +76,7 @@ def sampled(algorithms: Algorithms, depth: int, seed: int = 0) -> Sample:
     used = tuple(a for a in algorithms if a)
     tiles = ceil(OUTPUTS / prod(a.outputs for a in used))
     rng = np.random.default_rng(seed)
-    data = np.maximum(rng.standard_normal((tiles, depth, *(a.products for a in used))), 0)
+    data = np.maximum(rng.standard_normal((tiles, depth, *(a.elements for a in used))), 0)
     weights = rng.standard_normal((FILTERS, depth, *(a.taps for a in used))) / np.sqrt(depth)
     return Sample(used, data.astype(np.float32), weights.astype(np.float32))
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensaurus.bilinear.algorithm import Algorithm, cook_toom, effort, growth, interpolation
+from tensaurus.bilinear.algorithm import Algorithm, cook_toom, effort, growth, interleaved, interpolation
 
 __all__ = ["best"]
 
@@ -29,11 +29,16 @@ Points = tuple[Fraction, ...]
 
 
 @lru_cache(100)
-def best(outputs: int, taps: int) -> Algorithm:
-    """The algorithm that takes least effort among those whose error grows little more than it must.
+def best(outputs: int, taps: int, step: int = 1) -> Algorithm:
+    """The algorithm that takes least effort among those whose error grows little more than it must; one in
+    steps is made of such.
 
     Raises ValueError for more than `MOST` products.
     """
+    if step > 1:
+        return interleaved([best(outputs, len(range(p, taps, step))) for p in range(min(step, taps))], step)
+    if taps == 1:
+        return cook_toom(outputs, 1, ())
     products = outputs + taps - 1
     if products > MOST:
         raise ValueError(f"F({outputs}, {taps}) takes {products} products, more than {MOST}")

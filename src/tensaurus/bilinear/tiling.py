@@ -1,9 +1,9 @@
 """One dimension of a convolution, and how an algorithm tiles it.
 
-Along a dimension with stride s, dilation d and g = gcd(s, d), tap k = (s/g) k' + p and output
-y = (d/g) y' + q meet at element (s d / g)(y' + k') + s q + d p - pad: so it is a sum over input phases p of
-convolutions without stride and dilation, one for each output phase q.  The phases p count as channels, those
-of outputs as tiles.  Along a direct dimension nothing is transformed, and the product adds up its taps.
+Along a dimension with stride s, dilation d and g = gcd(s, d), tap k and output y = (d/g) y' + q meet at
+element d ((s/g) y' + k) + s q - pad: a convolution without dilation in steps of s/g for each output phase q,
+of every d-th element.  These phases count as tiles.  Along a direct dimension nothing is transformed, and the
+product adds up its taps.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Window:
         return replace(self, size=size, outputs=(size + span - 1) // self.stride + 1)
 
     @property
-    def phases(self) -> int:
-        """Of the input."""
+    def step(self) -> int:
+        """Elements of one output phase from one output to the next."""
         return self.stride // gcd(self.stride, self.dilation)
 
     @property
@@ -48,8 +48,8 @@ class Window:
 
     @property
     def reach(self) -> int:
-        """Taps of a sub-kernel."""
-        return ceil(self.taps / self.phases)
+        """Taps, at most, that are as many elements apart as outputs are."""
+        return ceil(self.taps / self.step)
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,11 @@ class Tiling:
     algorithm: Algorithm | None
 
     def __post_init__(self) -> None:
-        if self.algorithm and self.algorithm.taps != self.window.reach:
-            raise ValueError(f"{self.algorithm} for sub-kernels of {self.window.reach} taps")
+        if self.algorithm is None:
+            return
+        own = self.window.taps, self.window.step
+        if (self.algorithm.taps, self.algorithm.step) != own:
+            raise ValueError(f"{self.algorithm} for {own[0]} taps in steps of {own[1]}")
 
     @property
     def fast(self) -> bool:
@@ -73,9 +76,9 @@ class Tiling:
         return self.algorithm is None and self.window.taps > 1
 
     @property
-    def phases(self) -> int:
-        """Of its input that are channels."""
-        return self.window.phases if self.fast else 1
+    def elements(self) -> int:
+        """That a tile reads."""
+        return self.algorithm.elements if self.algorithm else 1
 
     @property
     def products(self) -> int:
@@ -100,14 +103,13 @@ class Tiling:
         """Where the product is computed: tiles, or outputs of a direct dimension."""
         return self.tiles if self.fast else self.window.outputs
 
-    def read(self, tile: Size, point: Size, phase: Size) -> Size:
-        """The element that this one of a tile is."""
+    def read(self, tile: Size, place: Size) -> Size:
+        """The element that is at this place of a tile."""
         own = self.window
         if not self.fast:
             return tile - own.pad if self.summed else tile * own.stride - own.pad
-        within = self.outputs * (tile // own.turns) + point
-        start = own.stride * (tile % own.turns) + own.dilation * phase - own.pad
-        return own.stride * own.turns * within + start
+        within = own.step * self.outputs * (tile // own.turns) + place
+        return own.dilation * within + own.stride * (tile % own.turns) - own.pad
 
     def row(self, output: Any, tap: Any) -> Any:
         """Of a direct dimension, for an output and a tap."""
