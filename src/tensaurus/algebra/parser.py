@@ -28,6 +28,7 @@ from tensaurus.algebra.expr import (
 from tensaurus.algebra.functions import FUNCTIONS, VARIADIC, cast_target
 from tensaurus.algebra.printer import LITERALS, symbols_of
 from tensaurus.algebra.size import Axis, Symbol, floordiv, largest, mod, polynomial, smallest
+from tensaurus.syntax import expression
 
 _PIECE = re.compile(r"""((?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^;'"])+)""")  # no semicolon but in quotes
 
@@ -80,7 +81,7 @@ def parse_size(text: str, names: Mapping[str, Any] | None = None) -> Any:
 
 def _expression(text: str) -> ast.expr:
     try:
-        return ast.parse(text.strip(), mode="eval").body
+        return expression(text.strip())
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"not an expression: {text[:80]!r}: {error}") from None
 

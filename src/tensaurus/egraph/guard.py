@@ -12,6 +12,7 @@ from tensaurus.egraph.analysis import Analysis, coded, typed
 from tensaurus.rules.match import FLOATS
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import FUNCTIONS, Fact, Undefined, evaluate_expression
+from tensaurus.syntax import expression
 
 __all__ = ["ASKS_CONTENT", "Guard", "ClassFact", "calls", "guards"]
 
@@ -88,7 +89,7 @@ def _without(name: str, condition: ast.expr) -> str:
 
 @cache
 def _guard(conditions: tuple[str, ...], floats: bool) -> Guard:
-    return Guard([ast.parse(text, mode="eval").body for text in conditions], "_", floats)
+    return Guard([expression(text) for text in conditions], "_", floats)
 
 
 def calls(tree: ast.expr) -> set[str]:

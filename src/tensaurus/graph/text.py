@@ -49,6 +49,7 @@ from tensaurus.graph.node import (
 from tensaurus.graph.opaque import Form
 from tensaurus.graph.program import Program, topological
 from tensaurus.ops import TensorType, registry
+from tensaurus.syntax import expression, statements
 
 FEW = 8  # numbers of a constant that stand in the text itself
 
@@ -212,7 +213,7 @@ class _Reader:
         head, _, types = line.rpartition(" -> ")
         if not head or line.startswith("output("):
             head, types = line, ""
-        statement = ast.parse(head.strip()).body
+        statement = statements(head.strip())
         kinds = tuple(map(self.type, _items(_expression(types)))) if types else ()
         match statement:
             case [ast.Expr(ast.Call(func=ast.Name(id="symbol"), args=[ast.Constant(str(name)), least]))]:
@@ -298,7 +299,7 @@ class _Reader:
 
 
 def _expression(text: str) -> ast.expr:
-    return ast.parse(text.strip(), mode="eval").body
+    return expression(text.strip())
 
 
 def _items(node: ast.expr) -> list[ast.expr]:

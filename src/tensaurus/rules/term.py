@@ -23,6 +23,7 @@ from tensaurus.algebra.expr import Body
 from tensaurus.algebra.size import Arithmetic, largest, nonnegative, same, smallest
 from tensaurus.algebra.undecided import answer, watching
 from tensaurus.ops import Op, registry
+from tensaurus.syntax import expression as parsed
 
 OPTIONAL = "_optional_"
 
@@ -81,7 +82,7 @@ def expression(text: str) -> ast.expr:
 
 def _tree(text: str) -> ast.expr:
     try:
-        return ast.parse(re.sub(r"\b(\w+)\?", rf"{OPTIONAL}\1", text.strip()), mode="eval").body
+        return parsed(re.sub(r"\b(\w+)\?", rf"{OPTIONAL}\1", text.strip()))
     except SyntaxError as error:
         raise RuleError(f"cannot read {text!r}: {error.msg}") from error
 
