@@ -71,16 +71,19 @@ def _scored(
 
 
 def _widths(size: int, lanes: int) -> Iterator[tuple[int, int]]:
-    """Lanes and vectors of blocks that divide so many results, or reach beyond by less than a vector."""
-    whole, narrow = lanes, lanes
+    """Lanes and vectors of blocks that divide so many results, or reach beyond by less than a vector: of 21
+    results one block of 24 is done by three half vectors, of which many processors do two at once.
+    """
+    narrow = lanes
     while narrow >= 4 and size % narrow:
         narrow //= 2
     for vectors in VECTORS:
         if narrow >= 4 and size % (narrow * vectors) == 0:
             yield narrow, vectors
-        width = whole * vectors
-        if size % whole and ceil(size / width) * width - size < whole:
-            yield whole, vectors
+        for whole in (lanes, lanes // 2):
+            width = whole * vectors
+            if whole > narrow and ceil(size / width) * width - size < whole:
+                yield whole, vectors
 
 
 def _tiles(found: Chain) -> list[tuple[int, int]]:

@@ -52,7 +52,7 @@ LOOPS = "loops of "  # begins the rows of those
 DECIDED = 1.25  # of the time for one kernel, until which another schedule of it is timed again
 CLOSE = 1.2  # times the fastest: what is slower on one thread is not timed again
 LONG = 7.0  # seconds at most that one schedule may compile for, beyond what each has
-REVISION = "r10"  # of what schedules become: times of another one are not these
+REVISION = "r11"  # of what schedules become: times of another one are not these
 LARGE = 1 << 24  # multiplications of a kernel, at least, of which it is asked whether it is worth trying
 HOPELESS = 16  # operations for each element moved, from which on a product wants blocks of registers
 
