@@ -435,6 +435,18 @@ def test_scratch_is_kept_and_bounded(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(2) as both:
         assert all(both.map(again, (0, 1)))
+
+    def leave(count: int, bytes_: int) -> set[int]:
+        """What another thread has given back."""
+        found = {pool.take(bytes_) for _ in range(count)}
+        for block in found:
+            pool.give(block)
+        return found
+
+    with ThreadPoolExecutor(1) as one:
+        little, much = (one.submit(leave, 3, bytes_).result() for bytes_ in (50_000, 100 << 20))
+    assert pool.take(100 << 20) in much  # where much is kept others' blocks are taken
+    assert pool.take(100 << 20) not in much and pool.take(50_000) not in little  # less is kept now
     before, large = pool.freed_so_far(), [pool.take(600 << 20) for _ in range(3)]
     assert all(large)
     for block in large:

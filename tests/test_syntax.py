@@ -3,20 +3,51 @@
 from __future__ import annotations
 
 import ast
+import gc
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 
 from tensaurus.syntax import expression, statements
 
 NESTED = "sum(" * 40 + "x" + ")" * 40
+BEFORE = 60  # objects of a tree, after which garbage is collected
 
 
 def test_threads_may_parse_at_once() -> None:
-    """Collecting garbage may hand over to another thread in the middle of a tree (python/cpython#106905)."""
-    wanted = ast.dump(ast.parse(NESTED, mode="eval").body)
-    with ThreadPoolExecutor(8) as pool:
-        assert set(pool.map(lambda _: ast.dump(expression(NESTED)), range(400))) == {wanted}
+    """Garbage that is collected while a tree is made may hand over to another thread, which parses from a
+    deeper stack: with nothing between them CPython 3.11 raises SystemError (python/cpython#106905)."""
+    collecting, parsed = Event(), Event()
+
+    class Garbage:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            collecting.set()
+            parsed.wait(0.5)
+
+    def other(deep: int = 9) -> ast.expr:
+        if deep:
+            return other(deep - 1)
+        assert collecting.wait(60)
+        found = expression(NESTED)
+        parsed.set()
+        return found
+
+    wanted, before = ast.dump(ast.parse(NESTED, mode="eval").body), gc.get_threshold()
+    with ThreadPoolExecutor(1) as pool:
+        theirs = pool.submit(other)
+        gc.collect()
+        try:
+            Garbage()
+            gc.set_threshold(BEFORE)
+            own = expression(NESTED)
+        finally:
+            gc.set_threshold(*before)
+            gc.collect()
+        assert ast.dump(own) == ast.dump(theirs.result()) == wanted
 
 
 def test_what_is_no_expression() -> None:

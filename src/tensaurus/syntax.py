@@ -7,11 +7,11 @@ be told of a "recursion depth mismatch" (python/cpython#106905).
 from __future__ import annotations
 
 import ast
-from threading import Lock
+from threading import RLock
 
 __all__ = ["expression", "statements"]
 
-_parsing = Lock()
+_parsing = RLock()  # what is collected meanwhile may parse in the same thread
 
 
 def expression(text: str) -> ast.expr:

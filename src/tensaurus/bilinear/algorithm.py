@@ -91,7 +91,7 @@ class Algorithm:
         name = f"F({self.outputs}, {self.taps})"
         if self.parts:
             return f"{name} in steps of {self.step}: {' + '.join(map(str, self.parts))}"
-        if self.taps == 1:
+        if not self.points:
             return name
         points = ", ".join(map(str, self.points)) + (", inf" if len(self.points) < self.products else "")
         return f"{name} at {points}"
@@ -121,9 +121,10 @@ def interleaved(parts: Sequence[Algorithm], step: int) -> Algorithm:
 
 
 def interpolation(outputs: int, taps: int, points: tuple[Fraction, ...]) -> tuple[Matrix, Matrix, Matrix]:
-    """Its matrices: of the output, the weights and the data."""
+    """Its matrices: of the output, the weights and the data; of one tap without points nothing is
+    interpolated."""
     products = outputs + taps - 1
-    if taps == 1 and not points:
+    if taps == 1 <= outputs and not points:  # a product for each output, of one element
         ones = tuple(tuple(Fraction(k == i) for i in range(outputs)) for k in range(outputs))
         return ones, ((Fraction(1),),) * outputs, ones
     if outputs < 1 or taps < 1 or len(set(points)) < len(points) or products - len(points) not in (0, 1):

@@ -8,7 +8,7 @@ from math import ceil, prod
 
 from tensaurus.codegen.sketch import Block, Sketch, Transform
 
-__all__ = ["L1", "L2", "Core", "Shape", "exchanged", "share"]
+__all__ = ["BYTES", "L1", "L2", "Core", "Shape", "exchanged", "share"]
 
 # Threads share what they compute or what they read: where they make a chain's transformed data together, each
 # reads what the others wrote from their caches; where each makes its own, all of them read all weights.  How
@@ -18,6 +18,7 @@ __all__ = ["L1", "L2", "Core", "Shape", "exchanged", "share"]
 BYTE = 0.25e-9  # seconds for each byte that a thread reads of what others wrote
 AGAIN = 0.015e-9  # seconds for each byte of weights that another thread reads, too, from behind its own cache
 LOOP = 5e-6  # seconds in which threads wait for one another, at the end of a parallel loop
+BYTES = 4  # of an element
 L1, L2 = 32 << 10, 512 << 10  # bytes: what a block reads of an operand comes from there
 
 

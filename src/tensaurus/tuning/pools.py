@@ -88,10 +88,8 @@ def near(leaders: Sequence[Schedule], pools: Pools, times: dict[Schedule, float]
         sides = next(sides for packed, sides, _ in pools if packed == prefix(leader))
         for place, pool in enumerate(sides, len(prefix(leader))):
             own = leader[place]
-            near = sorted(
-                (s for s in pool if s != own and type(s) is type(own)), key=lambda s: _distance(s, own)
-            )
-            for sketch in near:
+            others = (s for s in pool if s != own and type(s) is type(own))
+            for sketch in sorted(others, key=lambda s: _distance(s, own)):
                 schedule = (*leader[:place], sketch, *leader[place + 1 :])
                 if schedule not in times and _distance(sketch, own) <= 2:
                     yield schedule

@@ -16,16 +16,15 @@ from tensaurus.codegen.stage import extent
 from tensaurus.codegen.transform import part_of
 from tensaurus.ops import TensorType
 from tensaurus.tuning.blocks import WASTE
-from tensaurus.tuning.core import L2, Core, Shape, exchanged, share
+from tensaurus.tuning.core import BYTES, L2, Core, Shape, exchanged, share
 
-__all__ = ["BYTES", "transforms"]
+__all__ = ["transforms"]
 
 VECTORS = (2, 4, 1, 3, 6)  # of results in one block
 SPARE = 4  # registers that hold no results
 BLOCK_ROWS = 8  # tiles of a register block along one axis but the last, at most
 NEAR, FAR = 1 / 32, 1 / 8  # cycles for a byte from the second cache, and from behind it
 FULL = 0.5  # of a vector are channels, at least
-BYTES = 4  # of an element
 HERTZ = 3.5e9  # cycles in a second, about
 GATHERED = 2.0  # cycles for an element that is turned
 
@@ -61,7 +60,7 @@ def _scored(
                 if found is None or found.weights.source.name != pack.tensor:  # type: ignore[union-attr]
                     continue  # some fit in a group of results, and others do not
                 blocks = prod(extent(found.products.axes[k]) for k in found.results if k != found.lane)
-                counts = tuple(map(_count, _tiles(found)))
+                counts = tuple(map(_count, found.tiles))
                 data = _points(found) * _read(found) * prod(counts) * _phases(found) * BYTES
                 weights = BYTES * prod(n for n in kind.shape if isinstance(n, int))
                 shape = Shape((*counts, blocks), found.products.points, {"": data}, weights)
@@ -86,17 +85,13 @@ def _widths(size: int, lanes: int) -> Iterator[tuple[int, int]]:
                 yield whole, vectors
 
 
-def _tiles(found: Chain) -> list[tuple[int, int]]:
-    """The elements of each axis of tiles, and of one tile."""
-    return [(extent(tile.axis), tile.size) for tile in found.tiles]
-
-
-def _count(pair: tuple[int, int]) -> int:
-    return ceil(pair[0] / pair[1])
+def _count(tile: Tile) -> int:
+    """How many tiles an axis has."""
+    return ceil(extent(tile.axis) / tile.size)
 
 
 def _sketches(found: Chain, lanes: int, vectors: int, core: Core) -> Iterator[Transform]:
-    counts = [_count(pair) for pair in _tiles(found)]
+    counts = [*map(_count, found.tiles)]
     channels = extent(found.channel)
     widths = [n for n in (lanes, 8, 4) if n <= lanes]
     deep = next((n for n in widths if channels % n == 0), 0)
@@ -114,7 +109,7 @@ def _sketches(found: Chain, lanes: int, vectors: int, core: Core) -> Iterator[Tr
 
 def _blocks_of(found: Chain, tile: Tile) -> list[int]:
     """How many of an axis's tiles are done at once: of the output's last one, whole rows that are turned."""
-    count = ceil(extent(tile.axis) / tile.size)
+    count = _count(tile)
     if tile.axis is not found.output.axes[-1]:
         return _even(count)
     row = found.row // tile.size

@@ -33,13 +33,13 @@ from tensaurus.cost.demand import number_of
 from tensaurus.cost.machine import Machine
 from tensaurus.ops import TensorType
 from tensaurus.tuning.blocks import POOL
-from tensaurus.tuning.core import Core, Shape, exchanged, share
+from tensaurus.tuning.core import BYTES, Core, Shape, exchanged, share
 from tensaurus.tuning.objects import Compiler
 from tensaurus.tuning.pools import Pools, alike, in_order, in_turns, near, unique, varied
 from tensaurus.tuning.reuse import Reduced, reduced
 from tensaurus.tuning.runner import Runner
 from tensaurus.tuning.space import bands_of, packs_of, sketches
-from tensaurus.tuning.transforms import BYTES, transforms
+from tensaurus.tuning.transforms import transforms
 
 __all__ = ["Tuner"]
 
@@ -52,7 +52,7 @@ LOOPS = "loops of "  # begins the rows of those
 DECIDED = 1.25  # of the time for one kernel, until which another schedule of it is timed again
 CLOSE = 1.2  # times the fastest: what is slower on one thread is not timed again
 LONG = 7.0  # seconds at most that one schedule may compile for, beyond what each has
-REVISION = "r11"  # of what schedules become: times of another one are not these
+REVISION = "r12"  # of what schedules become: times of another one are not these
 LARGE = 1 << 24  # multiplications of a kernel, at least, of which it is asked whether it is worth trying
 HOPELESS = 16  # operations for each element moved, from which on a product wants blocks of registers
 
@@ -183,13 +183,14 @@ class Tuner:
         form = self._reduced(scope, types, fixed)
         tuning = Tuning() if form is None else self._tuning(form)
         known = [] if form is None else [s for text in tuning.fastest if (s := form.own(text)) is not None]
+        pools = self._pools(scope, types, fixed)
         found: dict[Schedule, float] = {}
         if known and tuning.lasts(seconds):
             self.tried += 1
-            found = self._decided(wanted, {known[0]: 0.0})
+            found = self._decided(wanted, known[:1], pools)
             known = []  # where it does not fit, all is tried
         if not found:
-            found = self._decided(wanted, self._ranked(wanted, form, known))
+            found = self._decided(wanted, self._ranked(wanted, form, known, pools), pools)
         if not found:
             return None
         self._keep(self._workload(scope, types, fixed), {show(s): taken for s, taken in found.items()})
@@ -206,34 +207,33 @@ class Tuner:
             for schedule, seconds in times.items()
         )
 
-    def _decided(self, wanted: _Wanted, ranked: Mapping[Schedule, float]) -> dict[Schedule, float]:
+    def _decided(
+        self, wanted: _Wanted, ranked: Sequence[Schedule], pools: Pools
+    ) -> dict[Schedule, float]:
         """Seconds on all threads, the fastest that computes the right numbers first; none where none does.
 
-        To what is measured seconds are added in which threads may have to wait longer.
+        To what is measured those are added in which threads may have to wait longer.
         """
         patience = min(wanted.seconds, LONG)
         decided: dict[Schedule, float] = {}
-        for schedule, waiting in ranked.items():
+        for schedule in ranked:
             if not decided:  # most often it is the one; nothing else runs while it is timed
                 self.objects.begin(wanted.scope, wanted.types, wanted.output, schedule)
                 self.runner.bind(show(schedule), patience)
                 self.objects.wait()
             elif min(decided.values()) < inf and wanted.spent >= DECIDED * wanted.seconds:
                 break
-            decided[schedule] = waiting + self.runner.decided(show(schedule), LONGER, patience)
+            measured = self.runner.decided(show(schedule), LONGER, patience)
+            decided[schedule] = measured + self._exchanged(schedule, pools)
         # the order of `measured`: a tie must not be another schedule in the next run
         best = sorted((s for s in decided if decided[s] < inf), key=lambda s: (decided[s], show(s)))
         right = next((place for place, s in enumerate(best) if not self.runner.wrong(show(s))), len(best))
         return {s: decided[s] for s in best[right:]}
 
     def _ranked(
-        self, wanted: _Wanted, form: Reduced | None, known: Sequence[Schedule]
-    ) -> dict[Schedule, float]:
-        """What is fastest on one thread, and worth a second look; those that are `known` come first.
-
-        Each with seconds in which threads wait for one another.
-        """
-        pools = self._pools(wanted.scope, wanted.types, wanted.fixed)
+        self, wanted: _Wanted, form: Reduced | None, known: Sequence[Schedule], pools: Pools
+    ) -> list[Schedule]:
+        """What is fastest on one thread, and worth a second look; those that are `known` come first."""
         changes = {packed for packed, _, _ in pools}
         tuning, similar = (Tuning(), ()) if form is None else (self._tuning(form), self._similar(form))
         times: dict[Schedule, float] = {}
@@ -270,8 +270,7 @@ class Tuner:
         tuning.tried += len(times)
         tuning.seconds = max(tuning.seconds, seconds if idle >= IDLE else monotonic() - begin)
         ranked = sorted((s for s in times if times[s] < inf), key=lambda s: (times[s], show(s)))
-        last = varied([s for s in ranked if times[s] <= CLOSE * times[ranked[0]]])[:LAST]
-        return {schedule: self._exchanged(schedule, pools) for schedule in last}
+        return varied([s for s in ranked if times[s] <= CLOSE * times[ranked[0]]])[:LAST]
 
     def _reduced(self, scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool]) -> Reduced | None:
         stages, _ = prepared(scope, tensors(types))
