@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from random import Random
@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from derivation_cases import CASES, call, convolution, made_by, tensor
 from hypothesis import given
 from hypothesis import strategies as st
 from random_scopes import Everything
 
-from tensaurus.algebra.analysis import multiply_adds
 from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select, Tensor, axis
 from tensaurus.algebra.field import Field, Reals
 from tensaurus.algebra.index_map import renumbers, split
@@ -24,13 +24,14 @@ from tensaurus.algebra.prime import Prime
 from tensaurus.algebra.size import interval, polynomial
 from tensaurus.algebra.text import show
 from tensaurus.algebra.walk import scopes, tensors
-from tensaurus.cost.demand import number_of, scopes_of
-from tensaurus.derive import boundary, fit, merging, substitution, summation
+from tensaurus.cost.demand import number_of
+from tensaurus.derive import boundary, fit, merging, splitting, substitution, summation
 from tensaurus.derive.equation import USED, equation
-from tensaurus.derive.finder import Derive, part
+from tensaurus.derive.finder import Derive
 from tensaurus.derive.fit import fitted, points, value_at
 from tensaurus.derive.flattening import flattened
 from tensaurus.derive.operators import Window, operators
+from tensaurus.derive.parts import part
 from tensaurus.derive.search import Derived, Search, derived
 from tensaurus.derive.step import Rule, Step
 from tensaurus.derive.text import derivation
@@ -38,11 +39,11 @@ from tensaurus.derive.trace import Flow, traced
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import find_all
 from tensaurus.equivalence.chain import refutation
-from tensaurus.graph.node import Node, apply, constant, source
+from tensaurus.graph.node import Node, apply, constant
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
-from tensaurus.ops import TensorType, registry
+from tensaurus.ops import registry
 from tensaurus.rules.equation import Equation
 from tensaurus.rules.evidence import Derived as Following
 from tensaurus.zoo import cases
@@ -58,6 +59,7 @@ RULES: dict[str, Rule] = {
     "traversal divided": substitution.divided,
     "merged": merging.merged,
     "tightened": boundary.tightened,
+    "traversal split": splitting.split,
     "read through": lambda scope: iter([Step("read through", "", merging.read_through(scope))]),
 }
 
@@ -171,125 +173,6 @@ def test_every_rule_keeps_the_values_of_any_expression(name: str) -> None:
 # --------------------------------------------------------------------------------- what is found
 
 
-def tensor(name: str, *shape: int) -> Node:
-    return source(name, TensorType("float32", shape))
-
-
-def call(op: str, *shapes: tuple[int, ...], **attrs: Any) -> Node:
-    return apply(registry[op], [tensor(f"x{k}", *shape) for k, shape in enumerate(shapes)], attrs)
-
-
-def made_by(one: Derived) -> list[Node]:
-    """The operators that parts of it became."""
-    return [node for _, node in one.state.nodes if node.args and str(node.op) != "eop"]
-
-
-def copied(node: Node, leaves: Sequence[Node]) -> float:
-    """Elements of the operator's arguments over those of the leaves."""
-    own = sum(prod(arg.tensor.shape) for arg in node.args if arg is not None)  # type: ignore[arg-type]
-    return float(own / sum(prod(leaf.tensor.shape) for leaf in leaves))  # type: ignore[arg-type]
-
-
-def sums_of(one: Derived) -> int:
-    """How many elements of operators' outputs an element of the result adds up."""
-    node = one.state.node
-    body = node.attribute("scope").body if str(node.op) == "eop" else None
-    return prod(a.extent for a in body.axes) if isinstance(body, Reduce) else 1  # type: ignore[misc]
-
-
-Claim = Callable[[Derived, Sequence[Node]], bool]
-
-
-def matmul_and_offsets(one: Derived, leaves: Sequence[Node]) -> bool:
-    """Every element is multiplied as it is, and the products are added with offsets (figure 3b)."""
-    made, taps = made_by(one), prod(leaves[1].tensor.shape[2:])  # type: ignore[arg-type]
-    plain = len(made) == 1 and str(made[0].op) == "MatMul" and copied(made[0], leaves) == 1
-    return plain and sums_of(one) == taps
-
-
-def im2col(one: Derived, leaves: Sequence[Node]) -> bool:
-    """One product of patches (figure 3c)."""
-    made = made_by(one)
-    plain = len(made) == 1 and str(made[0].op) == "MatMul"
-    return plain and copied(made[0], leaves) > 1 and sums_of(one) == 1
-
-
-def smaller_convolutions(one: Derived, leaves: Sequence[Node]) -> bool:
-    """Convolutions of fewer taps, added up."""
-    made = made_by(one)
-    taps = [prod(node.args[1].tensor.shape[2:]) for node in made if str(node.op) == "Conv"]  # type: ignore
-    return len(made) == len(taps) == 1 and 1 < taps[0] < prod(leaves[1].tensor.shape[2:]) and sums_of(one) > 1  # type: ignore
-
-
-def kernel_of(*sizes: int) -> Claim:
-    """A convolution with a kernel of these sizes and more channels of its output (figure 6)."""
-
-    def claim(one: Derived, leaves: Sequence[Node]) -> bool:
-        made = made_by(one)
-        return len(made) == 1 and str(made[0].op) == "Conv" and made[0].args[1].tensor.shape[2:] == sizes  # type: ignore
-
-    return claim
-
-
-def plain_convolution(one: Derived, leaves: Sequence[Node]) -> bool:
-    """Without dilation, of rearranged data: nothing is added up afterwards."""
-    made = made_by(one)
-    plain = len(made) == 1 and str(made[0].op) == "Conv" and set(made[0].attribute("dilations")) == {1}
-    return plain and sums_of(one) == 1 and copied(made[0], leaves) < 2
-
-
-def phases(one: Derived, leaves: Sequence[Node]) -> bool:
-    """Of a transposed convolution: every output is one element of one product, and of the products with the
-    zeros between its elements at least a third are gone."""
-    made, taps = made_by(one), leaves[1].tensor.shape[2:]
-    spread = prod(one.state.scope.shape) * leaves[0].tensor.shape[1] * prod(taps)  # type: ignore[operator]
-    work = sum(number_of(multiply_adds(scopes_of(node)[0])) for node in made)
-    return len(made) == 1 and sums_of(one) == 1 and work < spread * 2 / 3
-
-
-def selective_sum(one: Derived, leaves: Sequence[Node]) -> bool:
-    """Of a transposed convolution: one product of all elements, of which those that meet are added."""
-    made = made_by(one)
-    plain = len(made) == 1 and str(made[0].op) == "MatMul" and copied(made[0], leaves) <= 1.001
-    return plain and sums_of(one) > 1
-
-
-def draw(seed: int) -> tuple[Random, int, int, int, int]:
-    rng = Random(seed)
-    return rng, rng.choice((1, 2)), rng.choice((4, 6, 8)), rng.choice((5, 6, 8)), rng.choice((5, 6, 7, 9))
-
-
-def convolution(seed: int, kernel: tuple[int, int], dilation: int = 1, stride: int = 1) -> Node:
-    rng, n, c, f, size = draw(seed)
-    shape = [size + dilation * (k - 1) for k in kernel]
-    pads = tuple(rng.randint(0, 2) for _ in range(4))
-    return call(
-        "Conv", (n, c, *shape), (f, c, *kernel), pads=pads, strides=(stride,) * 2, dilations=(dilation,) * 2
-    )
-
-
-def transposed(seed: int) -> Node:
-    rng, n, c, f, size = draw(seed)
-    step, taps = rng.choice(((2, 2), (2, 3), (2, 4), (3, 3)))
-    shapes = (n, c, size, size - 1), (c, f, taps, taps)
-    return call("ConvTranspose", *shapes, strides=(step, step), pads=(1, 0, 0, 1))
-
-
-GUIDED = Search(states=40, intense=2.0)  # sizes are small here
-SHALLOW = replace(GUIDED, states=170, depth=3)
-BREADTH_FIRST = replace(GUIDED, states=120, guided=False, depth=2)
-CASES: dict[str, tuple[Callable[[int], Node], Claim, Search]] = {
-    "Conv3x3 as MatMul and OffsetReduce": (lambda s: convolution(s, (3, 3)), matmul_and_offsets, GUIDED),
-    "im2col": (lambda s: convolution(s, (3, 2)), im2col, Search(states=1)),
-    "Conv3x3 as smaller ones": (lambda s: convolution(s, (3, 3)), smaller_convolutions, GUIDED),
-    "strided Conv as MatMul of patches": (lambda s: convolution(s, (3, 3), stride=2), im2col, GUIDED),
-    "Conv5x5 as Conv3x3": (lambda s: convolution(s, (5, 5)), kernel_of(3, 3), SHALLOW),
-    "dilated Conv as plain": (lambda s: convolution(s, (3, 3), 2 + s % 2), plain_convolution, GUIDED),
-    "ConvTranspose in phases": (transposed, phases, GUIDED),
-    "ConvTranspose as MatMul and selective sum": (transposed, selective_sum, BREADTH_FIRST),
-}
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_what_the_paper_found_is_found(name: str) -> None:
     """At random sizes, pads, strides and dilations; what is found is the operator, over GF(p)."""
@@ -299,7 +182,7 @@ def test_what_the_paper_found_is_found(name: str) -> None:
     found = derived(node, leaves, search)
     matching = [one for one in found if claim(one, leaves)]
     assert matching, str(node.types[0])
-    made = equation(node, leaves, matching[0])
+    made = equation((node,), leaves, matching[0])
     assert made is not None and isinstance(made.evidence, Following)
     assert refutation(made) is None
     lines = list(derivation(Piece.of(node), matching[:1], search))
@@ -312,13 +195,13 @@ def test_wrong_steps_are_refuted() -> None:
     node = convolution(3, (3, 3))
     leaves = tuple(arg for arg in node.args if arg is not None)
     one = next(d for d in derived(node, leaves, Search(states=1, intense=2.0)) if made_by(d))
-    body = one.state.scope.body
+    body = one.state.roots[0].body
     assert isinstance(body, Read)
     last = len(body.indices) - 1
     indices = (*body.indices[:last], body.indices[last] - 1)
-    moved = Scope(one.state.scope.axes, Read(body.source, indices, Const(0)))
-    wrong = Derived(replace(one.state, scope=interned(moved)), one.seconds)
-    made = equation(node, leaves, wrong)
+    moved = Scope(one.state.roots[0].axes, Read(body.source, indices, Const(0)))
+    wrong = Derived(replace(one.state, roots=(interned(moved),)), one.seconds)
+    made = equation((node,), leaves, wrong)
     assert made is not None and refutation(made) is not None
 
 
@@ -356,7 +239,7 @@ def test_pooling_is_a_convolution() -> None:
     )
     found = derived(node, (node.args[0],), Search(states=20, intense=0.5))
     convs = [one for one in found if [str(n.op) for n in made_by(one)] == ["Conv"]]
-    made = equation(node, (node.args[0],), convs[0])
+    made = equation((node,), (node.args[0],), convs[0])
     assert made is not None and refutation(made) is None
     assert np.all(made_by(convs[0])[0].args[1].attribute("data").array == 1)
 
@@ -372,7 +255,7 @@ def test_a_banded_product_is_one_without_dilation_by_reordering(dilation: int) -
     texts = [show(n.attribute("scope")) for one in found for _, n in one.state.nodes if str(n.op) == "eop"]
     plain = [text for text in texts if "3*" not in text and "sum[" in text]
     assert plain
-    laws = [law for one in found[:4] if (law := equation(node, tuple(node.args), one))]  # type: ignore[arg-type]
+    laws = [law for one in found[:4] if (law := equation((node,), tuple(node.args), one))]  # type: ignore[arg-type]
     assert laws and all(refutation(law) is None for law in laws)
 
 

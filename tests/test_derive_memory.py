@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tensaurus.algebra.text import show
 from tensaurus.cost.database import Database, Measurement
 from tensaurus.derive import Derive, Memory
 from tensaurus.derive.memory import TEXT, rules
 from tensaurus.derive.search import Derived, Search, initial
+from tensaurus.derive.state import said
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.equivalence.chain import refutation
 from tensaurus.graph.node import Node, apply, source
@@ -77,18 +77,18 @@ def test_a_trail_that_leads_nowhere_is_searched_again(
 ) -> None:
     """Once: the run after that follows the new one; and what has no derivation is not searched twice."""
     node, searched = _transposed(32, 14), _counted(monkeypatch)
-    scope, _ = initial(node, tuple(arg for arg in node.args if arg))
+    roots, _ = initial((node,), tuple(arg for arg in node.args if arg))
     with Database(tmp_path / "db.sqlite") as records:
-        dead = Measurement(f"{TEXT}{show(scope)}", rules(), "", json.dumps([0, [["0" * 16]]]), 1e-6)
+        dead = Measurement(f"{TEXT}{said(roots)}", rules(), "", json.dumps([0, [["0" * 16]]]), 1e-6)
         records.put(dead)
-        assert Memory(records).at(scope) == [("0" * 16,)]
+        assert Memory(records).at(roots) == [("0" * 16,)]
         first = _proposed(Derive(lambda n: 1e-2, states=30, memory=Memory(records)), node)
         assert first and searched == [30]
-        assert ("0" * 16,) not in (Memory(records).at(scope) or ())
+        assert ("0" * 16,) not in (Memory(records).at(roots) or ())
         assert _proposed(Derive(lambda n: 1e-2, states=30, memory=Memory(records)), node) == first
         assert searched == [30]
-        Memory(records).keep(scope, [])
-        assert Memory(records).at(scope) == []
+        Memory(records).keep(roots, [])
+        assert Memory(records).at(roots) == []
         assert _proposed(Derive(lambda n: 1e-2, states=30, memory=Memory(records)), node) == []
         assert searched == [30]
 
@@ -108,14 +108,14 @@ def test_what_time_cuts_on_a_trail_is_not_lost(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(Search, "followed", once)
     assert _proposed(Derive(lambda n: 1e-2, states=30, memory=memory), larger) and ends[0] > 0
-    scope, _ = initial(larger, tuple(arg for arg in larger.args if arg))
-    assert memory.at(scope) is None
+    roots, _ = initial((larger,), tuple(arg for arg in larger.args if arg))
+    assert memory.at(roots) is None
 
 
 def test_what_time_cut_is_not_kept(tmp_path: Path) -> None:
     node = _transposed(32, 14)
-    scope, _ = initial(node, tuple(arg for arg in node.args if arg))
+    roots, _ = initial((node,), tuple(arg for arg in node.args if arg))
     with Database(tmp_path / "db.sqlite") as records:
         memory = Memory(records)
         _proposed(Derive(lambda n: 1e-2, states=10_000, budget=0.05, memory=memory), node)
-        assert memory.at(scope) is None
+        assert memory.at(roots) is None

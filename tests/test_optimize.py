@@ -249,7 +249,7 @@ def test_a_wrong_rule_never_reaches_a_result(
     monkeypatch.setattr(OperatorCosts, "__call__", lambda self, node: 1.0 if node in KNOWN else 0.0)
     monkeypatch.setattr(OperatorCosts, "known", lambda self, piece: float(piece.root in KNOWN))
     monkeypatch.setattr(Observer, "fused", lambda self, found: [])
-    monkeypatch.setattr("tensaurus.derive.finder.part", lambda node: None)  # right forms are not of interest
+    monkeypatch.setattr("tensaurus.derive.parts.part", lambda node: None)  # right forms are not of interest
     model = affine_model()
     KNOWN.clear()
     KNOWN.update(import_model(model).nodes)

@@ -56,7 +56,7 @@ def _is_file(words: list[str]) -> bool:
 
 def _parts_of(path: Path, shapes: dict[str, tuple[int, ...]]) -> list[Piece]:
     """Those of a model, each once however often it stands there."""
-    from tensaurus.derive.finder import part
+    from tensaurus.derive.parts import part
     from tensaurus.graph.inlining import inlined
     from tensaurus.graph.model_file import load_model
     from tensaurus.graph.onnx_import import import_model

@@ -16,23 +16,27 @@ __all__ = ["equation", "steps"]
 USED = Tested("gf", "where it is used")
 
 
-def steps(node: Node, leaves: tuple[Node, ...], found: Derived) -> Iterator[Equation]:
-    """From the node to its expression, and from each state to the next."""
+def steps(nodes: tuple[Node, ...], leaves: tuple[Node, ...], found: Derived) -> Iterator[Equation]:
+    """From the nodes to their expressions, and from each state to the next."""
     states = found.path
     pairs = zip(("its expression", *(s.moves[-1].text for s in states[1:])), states, strict=True)
-    before = node
+    before = nodes
     for name, state in pairs:
-        if state.node is not before:
-            law = f"{said(before)} => {said(state.node)}"
-            yield Equation(name, law, (before,), (state.node,), leaves, USED)
-        before = state.node
+        if state.results != before:
+            law = f"{_said(before)} => {_said(state.results)}"
+            yield Equation(name, law, before, state.results, leaves, USED)
+        before = state.results
 
 
-def equation(node: Node, leaves: tuple[Node, ...], found: Derived) -> Equation | None:
-    """The node is what was derived of it, over these leaves; None where that is the node itself."""
-    made = found.state.node
-    if made is node or made.types != node.types:
+def equation(nodes: tuple[Node, ...], leaves: tuple[Node, ...], found: Derived) -> Equation | None:
+    """The nodes are what was derived of them, over these leaves; None where that is the nodes themselves."""
+    made = found.state.results
+    if made == nodes or any(a.types != b.types for a, b in zip(made, nodes, strict=True)):
         return None
     name = "-".join(("derived", *(str(op).lower() for op in found.operators)))
-    law = f"{said(node)} => {said(made)}"
-    return Equation(name, law, (node,), (made,), leaves, Following(tuple(steps(node, leaves, found))))
+    law = f"{_said(nodes)} => {_said(made)}"
+    return Equation(name, law, nodes, made, leaves, Following(tuple(steps(nodes, leaves, found))))
+
+
+def _said(nodes: tuple[Node, ...]) -> str:
+    return ", ".join(map(said, nodes))

@@ -1,36 +1,27 @@
-"""The finder: what the linear parts of the programs that are known to be good are derived to.
-
-A part is an operator that adds up products, with what only moves elements around it (EINNET, section 6.3:
-programs are split at what is not linear).  Of eOperators there are none: what they were made of was derived.
-Where moves lie behind it, too, or mask it, its expression is read from the elements themselves
-(`derive/trace`).
-"""
+"""The finder: what the linear parts of the programs that are known to be good are derived to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from math import inf
 from time import monotonic
-from typing import TypeAlias
 
 from tensaurus.algebra.analysis import multiply_adds
-from tensaurus.algebra.expr import Read
+from tensaurus.algebra.expr import Scope, Tensor
 from tensaurus.cost.demand import free, number_of, scopes_of
 from tensaurus.cost.roofline import ONE_CORE, Roofline
 from tensaurus.derive.equation import equation
 from tensaurus.derive.memory import Memory
+from tensaurus.derive.parts import Part, parts_of
 from tensaurus.derive.search import REACHED, Derived, Search, initial
-from tensaurus.derive.state import INTENSE, intensity
-from tensaurus.derive.trace import Flow, traced
+from tensaurus.derive.together import together
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import Proposal
-from tensaurus.graph.node import Node, source
-from tensaurus.graph.piece import Piece
+from tensaurus.graph.node import Node
 from tensaurus.graph.program import Program
-from tensaurus.ops import TensorType, Untypable
-from tensaurus.ops.eop import eop
+from tensaurus.ops import Untypable
 from tensaurus.rules.equation import Equation
 
 __all__ = ["Derive"]
@@ -41,8 +32,6 @@ STATES = 60  # of the search for one part
 GAIN = 0.8  # of a part's time, that a form should take at most
 WORTH = 0.02  # of a program's time, that others of its parts' forms may save, at least
 
-Part: TypeAlias = tuple[Piece, Node]  # with its product
-
 
 @dataclass
 class Derive:
@@ -50,7 +39,7 @@ class Derive:
 
     seconds   what an operator takes; None where it is not known
     roofline  the machine's
-    states    of the search for one part, at most
+    states    of the search for one product, at most
     budget    seconds for all searches
     memory    what was derived before
     """
@@ -61,95 +50,114 @@ class Derive:
     budget: float = inf
     memory: Memory = field(default_factory=Memory)
     _parts: dict[tuple[Node, ...], tuple[Part, ...]] = field(default_factory=dict, repr=False)
-    _known: dict[Node, tuple[tuple[float, Equation], ...]] = field(default_factory=dict, repr=False)
+    _programs: dict[tuple[Node, ...], list[Derived]] = field(default_factory=dict, repr=False)
+    _known: dict[tuple[Node, ...], tuple[tuple[float, Equation], ...]] = field(
+        default_factory=dict, repr=False
+    )
 
     def __call__(self, graph: EGraph, room: int) -> Iterator[Proposal]:
         """What parts are equal to, in about so many e-nodes."""
         for program in graph.programs:
             if program.roots not in self._parts:
-                self._parts[program.roots] = tuple(_parts_of(program))
+                self._parts[program.roots] = tuple(parts_of(program))
         # of the first programs nothing was measured when they were shown, and later ones are fused
-        alike: dict[Node, list[tuple[Piece, Node, float]]] = {}  # by what they are over leaves of no name
-        hoped: dict[Node, float] = {}
-        for piece, product in dict.fromkeys(chain(*self._parts.values())):
-            now, least = self._times(piece, product)
+        alike: dict[tuple[Node, ...], list[tuple[Part, float]]] = {}  # by their forms
+        hoped: dict[tuple[Node, ...], float] = {}
+        for part in dict.fromkeys(part for parts in self._parts.values() for part in parts):
+            now, least = self._times(part)
             if GAIN * now > least:
-                form = _form(piece)
-                alike.setdefault(form, []).append((piece, product, now))
-                hoped[form] = hoped.get(form, 0.0) + now - least
+                alike.setdefault(part.forms, []).append((part, now))
+                hoped[part.forms] = hoped.get(part.forms, 0.0) + now - least
         whole = max((self._whole(program) for program in graph.programs), default=0.0)
-        found = [
-            (gain, piece, derivation)
-            for form in sorted(alike, key=lambda form: -hoped[form])
-            if hoped[form] >= WORTH * whole
-            for piece, product, now in alike[form]
-            for gain, derivation in self._of(piece, product, now)
+        # what is derived together begins at what each is derived to alone
+        worth = [forms for forms in alike if hoped[forms] >= WORTH * whole]
+        made = [
+            (gain, part, derivation)
+            for forms in sorted(worth, key=lambda forms: (len(forms) > 1, -hoped[forms]))
+            for part, now in alike[forms]
+            for gain, derivation in self._of(part, now)
         ]
-        found.sort(key=lambda each: -each[0])
-        for _, piece, derivation in islice(found, max(room // 4, 0)):
-            yield Proposal(derivation, tuple(map(graph.adopt, piece.leaves)))
+        made.sort(key=lambda each: -each[0])
+        for _, part, derivation in islice(made, max(room // 4, 0)):
+            yield Proposal(derivation, tuple(map(graph.adopt, part.leaves)))
 
     def _whole(self, program: Program) -> float:
         """What the program takes, as far as that is known."""
         return sum(filter(None, map(self.seconds, program.active)))
 
-    def _times(self, piece: Piece, product: Node) -> tuple[float, float]:
-        """What the part takes, and what an operator of the runtime that does as much may be expected to."""
-        times = (self.seconds(node) for node in piece.inner if not free(node))
-        now = sum(filter(None, times))  # at least: nobody measures alone what a runtime fuses
-        least = 2 * number_of(multiply_adds(scopes_of(product)[0])) * self.roofline.operation / REACHED
-        # of a band of chunks half of the products, about, are read
-        return now, least if piece.root is product else least / 2
+    def _times(self, part: Part) -> tuple[float, float]:
+        """What the part takes, and what operators of the runtime that do as much may be expected to."""
+        # at least: nobody measures alone what a runtime fuses
+        now = sum(filter(None, (self.seconds(node) for node in part.inner if not free(node))))
+        least = 0.0
+        for piece, product in zip(part.pieces, part.products, strict=True):
+            work = 2 * number_of(multiply_adds(scopes_of(product)[0])) * self.roofline.operation / REACHED
+            # of a band of chunks half of the products, about, are read
+            least += work if piece.root is product else work / 2
+        return now, least
 
-    def _of(self, piece: Piece, product: Node, now: float) -> tuple[tuple[float, Equation], ...]:
-        """Forms over leaves x0, x1, ... with the seconds that each should save."""
-        names, form = _names(piece), _form(piece)
-        if form not in self._known and self.budget > 0:
+    def _of(self, part: Part, now: float) -> tuple[tuple[float, Equation], ...]:
+        """Forms over leaves x0, w1, ... with the seconds that each should save."""
+        forms = part.forms
+        if forms not in self._known and self.budget > 0:
             began = monotonic()
-            search = Search(self.roofline, states=self.states, deadline=began + self.budget)
-            start = form if piece.root is product else None
-            if (made := traced(piece, product)) is not None:
-                start = Piece(made, piece.leaves).over(names)
-            leaves = tuple(names.values())
-            found = () if start is None else self._searched(form, start, leaves, search, now)
-            self._known[form] = tuple(found)
+            self._known[forms] = tuple(self._forms(part, self._derived(part, began + self.budget, now), now))
             self.budget -= monotonic() - began
-        return self._known.get(form, ())
+        return self._known.get(forms, ())
 
-    def _searched(
-        self, form: Node, start: Node, leaves: tuple[Node, ...], search: Search, now: float
-    ) -> Iterator[tuple[float, Equation]]:
+    def _forms(self, part: Part, found: Iterable[Derived], now: float) -> Iterator[tuple[float, Equation]]:
         made = 0
-        for one in _kinds(self._programs(start, leaves, search, now)):
+        leaves = tuple(part.names.values())
+        for one in _kinds(found):
             if one.seconds > GAIN * now or made == FORMS:
                 return
             try:
-                found = equation(form, leaves, one)
+                law = equation(part.forms, leaves, one)
             except Untypable:
                 continue
-            if found is not None:
+            if law is not None:
                 made += 1
-                yield now - one.seconds, found
+                yield now - one.seconds, law
 
-    def _programs(
-        self, node: Node, leaves: tuple[Node, ...], search: Search, now: float
+    def _derived(self, part: Part, deadline: float, now: float) -> list[Derived]:
+        """What a part is equal to: on the trails that are known of it or, where these lead to what may be
+        faster, of its like at other sizes; else what a search finds."""
+        starts = part.starts()
+        found = [] if starts is None else self._at_best(part, starts, deadline, now)
+        self._programs[part.forms] = found
+        return found
+
+    def _at_best(
+        self, part: Part, starts: tuple[Node, ...], deadline: float, now: float
     ) -> list[Derived]:
-        """What an expression is equal to: on the trails that are known of it or, where these lead to what may
-        be faster, of its like at other sizes; else what a search finds."""
-        scope, nodes = initial(node, leaves)
-        known = self.memory.at(scope)
-        trails = self.memory.alike(scope) if known is None else known
-        ends = [search.followed(scope, nodes, trail) for trail in trails]
+        search = Search(self.roofline, states=self.states, deadline=deadline, weights=part.weights)
+        roots, nodes = initial(starts, tuple(part.names.values()), part.weights)
+        known = self.memory.at(roots)
+        trails = self.memory.alike(roots) if known is None else known
+        ends = [search.followed(roots, nodes, trail) for trail in trails]
         unlike = {one.state.key: one for found in ends for one in found}
         found = sorted(unlike.values(), key=lambda one: (one.seconds, one.length))
         useful, cut = any(one.seconds <= GAIN * now for one in found), search.late
         if cut or (useful if known is None else not known or ends[0]):
             return found
-        searched = search.run(scope, nodes)
+        searched = self._searched(part, search, roots, nodes)
         if search.late:
             return found or searched
-        self.memory.keep(scope, list(islice(_kinds(searched), KEPT)))
+        self.memory.keep(roots, list(islice(_kinds(searched), KEPT)))
         return searched
+
+
+    def _searched(
+        self, part: Part, search: Search, roots: Sequence[Scope], nodes: Sequence[tuple[Tensor, Node]]
+    ) -> list[Derived]:
+        if len(roots) == 1:
+            return search.run(roots, nodes)
+        alone = [
+            ([part.names[leaf] for leaf in one.leaves], self._programs.get(one.forms, []))
+            for one in part.alone
+        ]
+        merged = list(together(roots, nodes, alone))  # each by itself is known
+        return search.run(roots, nodes, merged) if merged else []
 
 
 def _kinds(found: Iterable[Derived]) -> Iterator[Derived]:
@@ -160,43 +168,3 @@ def _kinds(found: Iterable[Derived]) -> Iterator[Derived]:
         if kind not in kinds:
             kinds.add(kind)
             yield one
-
-
-def _names(piece: Piece) -> dict[Node, Node]:
-    """Leaves x0, x1, ... for its own."""
-    return {leaf: source(f"x{k}", leaf.types[0]) for k, leaf in enumerate(piece.leaves)}
-
-
-def _form(piece: Piece) -> Node:
-    return piece.over(_names(piece))
-
-
-def _parts_of(program: Program) -> Iterator[Part]:
-    flow = Flow(program)
-    for product in program.active:
-        if product.op is not eop and (piece := flow.surrounded(product) or part(product)) is not None:
-            yield piece, product
-
-
-def part(node: Node) -> Piece | None:
-    """The operator, if it adds up products, with those that only move elements in front of it."""
-    (scope,) = scopes_of(node) if len(scopes_of(node)) == 1 else (None,)
-    kind = node.types[0]
-    if scope is None or not isinstance(kind, TensorType) or not kind.static or intensity(scope) < INTENSE:
-        return None
-    if not all(isinstance(a.types[0], TensorType) and a.types[0].static for a in node.args if a is not None):
-        return None
-    leaves = dict.fromkeys(arg for arg in node.args if arg is not None)
-    while (moving := next((leaf for leaf in leaves if _moves(leaf)), None)) is not None:
-        del leaves[moving]
-        leaves |= dict.fromkeys(arg for arg in moving.args if arg is not None)
-    return Piece(node, tuple(leaves))
-
-
-def _moves(node: Node) -> bool:
-    """Whether it only moves elements of one tensor."""
-    if node.static or len(node.types) != 1 or sum(arg is not None for arg in node.args) != 1:
-        return False
-    found = scopes_of(node)
-    return len(found) == 1 and isinstance(found[0].body, Read)
-

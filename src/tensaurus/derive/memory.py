@@ -15,11 +15,10 @@ from itertools import zip_longest
 from math import inf
 
 from tensaurus.algebra.expr import Scope
-from tensaurus.algebra.text import show
 from tensaurus.cost.database import Database, Measurement
 from tensaurus.derive.operators import operators
-from tensaurus.derive.search import CONVERGING, DEPTH, EXPLORATIVE, Derived
-from tensaurus.derive.state import INTENSE, sizeless
+from tensaurus.derive.search import CONVERGING, DEPTH, EXPLORATIVE, JOINT, Derived
+from tensaurus.derive.state import INTENSE, said, sizeless
 
 __all__ = ["Memory"]
 
@@ -36,30 +35,31 @@ class Memory:
     database: Database | None = None
     _trails: dict[str, dict[str, _Kept]] | None = field(default=None, repr=False)
 
-    def at(self, scope: Scope) -> list[Trail] | None:
-        """Those of this very expression, the most promising first; None where it is not known."""
-        text = show(scope)
+    def at(self, roots: Sequence[Scope]) -> list[Trail] | None:
+        """Those of these very expressions, the most promising first; None where they are not known."""
+        text = said(roots)
         kept = self._known().get(sizeless(text), {}).get(text)
         return None if kept is None else kept.trails
 
-    def alike(self, scope: Scope) -> list[Trail]:
-        """Those of expressions that differ from it in sizes alone, each once: the first of all come first."""
-        others = self._known().get(sizeless(show(scope)), {}).values()
+    def alike(self, roots: Sequence[Scope]) -> list[Trail]:
+        """Those of expressions that differ from them in sizes alone, each once: the first of all come first.
+        """
+        others = self._known().get(sizeless(said(roots)), {}).values()
         rounds = zip_longest(*(kept.trails for kept in others))
         each = dict.fromkeys(trail for one in rounds for trail in one if trail is not None)
         return list(each)[:FOLLOWED]
 
-    def keep(self, scope: Scope, found: Sequence[Derived]) -> None:
+    def keep(self, roots: Sequence[Scope], found: Sequence[Derived]) -> None:
         """What a search found, the most promising first, or that there is nothing; in the place of what was
         known."""
-        text = show(scope)
+        text = said(roots)
         alike = self._known().setdefault(sizeless(text), {})
         times = alike[text].times + 1 if text in alike else 0
         kept = alike[text] = _Kept(times, list(dict.fromkeys(one.trail for one in found)))
         if self.database is not None:
             seconds = min((one.seconds for one in found), default=inf)
-            said = json.dumps([kept.times, kept.trails])
-            self.database.put(Measurement(f"{TEXT}{text}", rules(), "", said, seconds))
+            row = json.dumps([kept.times, kept.trails])
+            self.database.put(Measurement(f"{TEXT}{text}", rules(), "", row, seconds))
 
     def _known(self) -> dict[str, dict[str, _Kept]]:
         if self._trails is None:
@@ -84,7 +84,7 @@ class _Kept:
 @cache
 def rules() -> str:
     """What the trails depend on: rows of other rules, operators and limits are not read."""
-    names = [f"{rule.__module__}.{rule.__name__}" for rule in (*EXPLORATIVE, *CONVERGING)]
+    names = [f"{rule.__module__}.{rule.__name__}" for rule in (*EXPLORATIVE, *JOINT, *CONVERGING)]
     names += sorted({str(operator.op) for operator in operators()})
     text = " ".join([*names, str(DEPTH), str(INTENSE)])
     return f"derivation {sha256(text.encode()).hexdigest()[:16]}"

@@ -7,7 +7,7 @@ are explored first that should cost least: a search that is cut has seen those t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import heappop, heappush
@@ -20,17 +20,17 @@ from tensaurus.algebra.index_map import renumbers
 from tensaurus.algebra.intern import interned
 from tensaurus.algebra.size import product
 from tensaurus.algebra.text import show
-from tensaurus.algebra.walk import reads
+from tensaurus.algebra.walk import reads, tensors
 from tensaurus.cost.demand import aliases, bytes_of, number_of, operations, scopes_of
 from tensaurus.cost.roofline import ONE_CORE, Roofline
-from tensaurus.derive import boundary, merging, substitution, summation
+from tensaurus.derive import boundary, joining, merging, splitting, substitution, summation
 from tensaurus.derive.instantiation import matches
 from tensaurus.derive.state import INTENSE, State, intensity
-from tensaurus.derive.step import Rule
+from tensaurus.derive.step import JointRule, Rule
 from tensaurus.graph.expression import expression
 from tensaurus.graph.node import Node
 
-__all__ = ["CONVERGING", "EXPLORATIVE", "REACHED", "Derived", "Search", "derived", "initial"]
+__all__ = ["CONVERGING", "EXPLORATIVE", "JOINT", "REACHED", "Derived", "Search", "derived", "initial"]
 
 EXPLORATIVE: tuple[Rule, ...] = (
     summation.split,
@@ -39,7 +39,9 @@ EXPLORATIVE: tuple[Rule, ...] = (
     summation.collapsed,
     substitution.divided,
     merging.merged,
+    splitting.split,
 )
+JOINT: tuple[JointRule, ...] = (joining.joined,)
 CONVERGING: tuple[Rule, ...] = (substitution.sheared, boundary.tightened)
 DEPTH = 7  # explorative rules applied one after the other, at most
 STATES = 2000  # that are explored
@@ -64,7 +66,7 @@ class Derived:
     def length(self) -> int:
         """Of its expressions, written: what is said in fewer words compiles to fewer loops."""
         scopes = {scope for _, node in self.state.nodes if node.args for scope in scopes_of(node)}
-        return sum(len(show(scope)) for scope in (self.state.scope, *scopes))
+        return sum(len(show(scope)) for scope in (*self.state.roots, *scopes))
 
     @cached_property
     def trail(self) -> tuple[str, ...]:
@@ -86,65 +88,93 @@ class Search:
     how many programs it `found`, whether it was `cut`, and whether that was for its deadline: `late`.
 
     explorative  rules that are applied to every state
+    joint        those that are applied to what several expressions of a state share
     converging   rules that are applied where they bring an expression nearer to operators
     depth     explorative rules one after the other, at most
     states    explored at most
     deadline  of `time.monotonic`
     intense   operations for each element moved, from which on arithmetic bounds an expression
     guided    whether states are explored by what they may cost, else in the order of their discovery
+    pruning   whether a state that was met before is left out
+    weights   nodes that are constant where the expressions stand: what is computed of them alone is free
     """
 
     roofline: Roofline = ONE_CORE
     explorative: Sequence[Rule] = EXPLORATIVE
+    joint: Sequence[JointRule] = JOINT
     converging: Sequence[Rule] = CONVERGING
     depth: int = DEPTH
     states: int = STATES
     deadline: float = inf
     intense: float = INTENSE
     guided: bool = True
+    pruning: bool = True
+    weights: frozenset[Node] = frozenset()
     explored: int = field(default=0, init=False)
     met: int = field(default=0, init=False)
     pruned: int = field(default=0, init=False)
     found: int = field(default=0, init=False)
     cut: bool = field(default=False, init=False)
     late: bool = field(default=False, init=False)
+    _waiting: list[tuple[float, int, int, State]] = field(default_factory=list, init=False, repr=False)
+    _numbers: Iterator[int] = field(default_factory=count, init=False, repr=False)
+    _seen: set[tuple[object, ...]] = field(default_factory=set, init=False, repr=False)
+    _ends: dict[tuple[object, ...], Derived] = field(default_factory=dict, init=False, repr=False)
 
-    def run(self, scope: Scope, nodes: Iterable[tuple[Tensor, Node]]) -> list[Derived]:
-        """The programs found, the fastest first."""
+    def run(
+        self, roots: Sequence[Scope], nodes: Iterable[tuple[Tensor, Node]], starts: Iterable[State] = ()
+    ) -> list[Derived]:
+        """The programs found, the fastest first; `starts` are states that follow from these expressions, if
+        the search shall begin there."""
         self.explored = self.met = self.pruned = 0
-        first = State(merging.read_through(scope), tuple(nodes))
-        numbers, seen, found = count(), {first.key}, dict[tuple[object, ...], Derived]()
-        waiting: list[tuple[float, int, int, State]] = [(0.0, 0, next(numbers), first)]
+        self._waiting, self._numbers, self._seen, self._ends = [], count(), set(), {}
+        own = State(tuple(map(merging.read_through, roots)), tuple(nodes))
+        for state in tuple(starts) or (own,):
+            if state.key not in self._seen:
+                self._wait(state, 0)
+        return self.resumed()
+
+    def resumed(self) -> list[Derived]:
+        """The same after what `states` and `deadline` leave to be explored since the run was cut."""
+        waiting = self._waiting
         while waiting and self.explored < self.states and not self._late():
-            _, depth, _, state = heappop(waiting)
-            self.explored += 1
-            for nearer in self._nearing(state):
-                if nearer is not state and nearer.key in seen:
-                    break
-                seen.add(nearer.key)
-                for end in self._converged(nearer):
-                    if end.key not in found:
-                        found[end.key] = Derived(end, self.seconds(end))
-            if depth == self.depth:
-                continue
-            for other in self._neighbours(state):
-                if self._late():
-                    break
-                self.met += 1
-                if other.key in seen:
-                    self.pruned += 1
-                    continue
-                seen.add(other.key)
-                bound = DEEPER**depth * self.seconds(other) if self.guided else 0.0
-                heappush(waiting, (bound, depth + 1, next(numbers), other))
-        self.found, self.cut, self.late = len(found), bool(waiting), self._late()
-        return sorted(found.values(), key=lambda one: (one.seconds, one.length))
+            self._explore(*heappop(waiting))
+        self.found, self.cut, self.late = len(self._ends), bool(waiting), self._late()
+        return sorted(self._ends.values(), key=lambda one: (one.seconds, one.length))
+
+    def _wait(self, state: State, depth: int) -> None:
+        """The state is to be explored, by so many rules."""
+        self._seen.add(state.key)
+        bound = DEEPER ** (depth - 1) * self.seconds(state) if self.guided and depth else 0.0
+        heappush(self._waiting, (bound, depth, next(self._numbers), state))
+
+    def _explore(self, bound: float, depth: int, number: int, state: State) -> None:
+        self.explored += 1
+        for nearer in self._nearing(state):
+            if nearer is not state and nearer.key in self._seen and self.pruning:
+                break
+            self._seen.add(nearer.key)
+            for end in self._converged(nearer):
+                if end.key not in self._ends:
+                    self._ends[end.key] = Derived(end, self.seconds(end))
+        if depth == self.depth:
+            return
+        for other in self._neighbours(state):
+            if self._late():
+                # what is left of it is not lost for who resumes
+                heappush(self._waiting, (bound, depth, number, state))
+                return
+            self.met += 1
+            known = other.key in self._seen
+            self.pruned += known
+            if not known or not self.pruning:
+                self._wait(other, depth + 1)
 
     def followed(
-        self, scope: Scope, nodes: Iterable[tuple[Tensor, Node]], trail: Sequence[str]
+        self, roots: Sequence[Scope], nodes: Iterable[tuple[Tensor, Node]], trail: Sequence[str]
     ) -> list[Derived]:
         """The programs on such a trail: at other sizes there may be several, or none."""
-        states = [State(merging.read_through(scope), tuple(nodes))]
+        states = [State(tuple(map(merging.read_through, roots)), tuple(nodes))]
         for likeness in trail:
             found: dict[tuple[object, ...], State] = {}
             for state in states:
@@ -174,6 +204,9 @@ class Search:
             for rule in self.explorative:
                 for step in rule(stage):
                     yield state.stepped(stage, step)
+        for joint in self.joint:
+            for together in joint(state.intense(self.intense)):
+                yield state.joined(together)
 
     def _nearing(self, state: State) -> Iterator[State]:
         """The state, and those in which fewer iterators of what arithmetic bounds are mismatched."""
@@ -218,7 +251,7 @@ class Search:
         waiting = [node for _, node in state.nodes]
         while waiting:
             node = waiting.pop()
-            if node in seen or not node.args or node.static:
+            if node in seen or not node.args or self._constant(node):
                 continue
             seen.add(node)
             waiting += [arg for arg in node.args if arg is not None]
@@ -226,14 +259,21 @@ class Search:
                 continue
             moved = sum(bytes_of(kind) for arg in (node, *filter(None, node.args)) for kind in arg.types)
             total += self.roofline.seconds(operations(node), moved) / REACHED
+        weights = {x for x, node in state.nodes if self._constant(node)}
         for stage in state.stages:
-            if renumbers(stage):
+            if renumbers(stage) or weights.issuperset(tensors(stage)):
                 continue
             sources = {id(read.source): read.source for read in reads(stage)}.values()
             moved = 4 * sum(number_of(product(s.shape)) for s in (stage, *sources))
             work = intensity(stage) * moved / 4
             total += self.roofline.seconds(work, moved)
         return total
+
+    def _constant(self, node: Node) -> bool:
+        """Whether it is computed ahead of time."""
+        return node.static or node in self.weights or bool(node.args) and all(
+            arg is None or self._constant(arg) for arg in node.args
+        )
 
 
 def _distance(stage: Scope) -> tuple[int, int]:
@@ -243,10 +283,17 @@ def _distance(stage: Scope) -> tuple[int, int]:
 
 def derived(node: Node, leaves: tuple[Node, ...], search: Search) -> list[Derived]:
     """What the search finds for the expression of a node over these leaves."""
-    return search.run(*initial(node, leaves))
+    return search.run(*initial((node,), leaves))
 
 
-def initial(node: Node, leaves: tuple[Node, ...]) -> tuple[Scope, tuple[tuple[Tensor, Node], ...]]:
-    """The expression of a node over these leaves, and which tensors they are there."""
-    given = {leaf: Tensor(f"x{k}", leaf.tensor.shape, leaf.tensor.dtype) for k, leaf in enumerate(leaves)}
-    return interned(expression(node, given)), tuple((x, leaf) for leaf, x in given.items())
+def initial(
+    nodes: Sequence[Node], leaves: tuple[Node, ...], weights: Container[Node] = ()
+) -> tuple[tuple[Scope, ...], tuple[tuple[Tensor, Node], ...]]:
+    """The expressions of nodes over these leaves, and which tensors they are there: x0, x1, ..., or w0, w1,
+    ... where they are weights."""
+    given = {
+        leaf: Tensor(f"{'w' if leaf in weights else 'x'}{k}", leaf.tensor.shape, leaf.tensor.dtype)
+        for k, leaf in enumerate(leaves)
+    }
+    roots = tuple(interned(expression(node, given)) for node in nodes)
+    return roots, tuple((x, leaf) for leaf, x in given.items())

@@ -1,8 +1,9 @@
-"""A state of a derivation: an expression over its inputs and over operators that parts of it became."""
+"""A state of a derivation: expressions over their inputs and over operators that parts of them became."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -19,18 +20,18 @@ from tensaurus.algebra.intern import fingerprint, interned
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.size import Size, polynomial, product
 from tensaurus.algebra.text import show
-from tensaurus.algebra.walk import Rewriting, reads, replace_tensors, scopes, tensors
+from tensaurus.algebra.walk import Rewriting, innermost_first, reads, replace_tensors, tensors
 from tensaurus.cost.demand import number_of
 from tensaurus.derive.flattening import flattened
 from tensaurus.derive.instantiation import Matched
 from tensaurus.derive.merging import read_through
-from tensaurus.derive.step import Step, replaced
+from tensaurus.derive.step import JointStep, Step, replaced
 from tensaurus.graph.labelled import reshaped
 from tensaurus.graph.node import Node, apply, constant
 from tensaurus.ops import Untypable
 from tensaurus.ops.eop import eop
 
-__all__ = ["INTENSE", "Move", "State", "intensity", "node_of", "sizeless"]
+__all__ = ["INTENSE", "Move", "State", "intensity", "node_of", "said", "sizeless"]
 
 DIGITS = 16  # of a likeness
 INTENSE = 4.0  # operations for each element that is moved: less is bound by memory (EINNET, section 5)
@@ -50,9 +51,9 @@ class Move:
 
 @dataclass(frozen=True)
 class State:
-    """`scope` reads tensors, which are the nodes that `nodes` has for them; `moves` led to it."""
+    """`roots` read tensors, which are the nodes that `nodes` has for them; `moves` led to it."""
 
-    scope: Scope
+    roots: tuple[Scope, ...]
     nodes: tuple[tuple[Tensor, Node], ...]
     moves: tuple[Move, ...] = ()
     before: State | None = None
@@ -60,32 +61,47 @@ class State:
     @cached_property
     def key(self) -> tuple[Any, ...]:
         """The same of states that are equal in form."""
-        return fingerprint(self.scope), tuple(node for _, node in self.nodes)
+        return tuple(map(fingerprint, self.roots)), tuple(node for _, node in self.nodes)
 
     @cached_property
     def likeness(self) -> str:
         """The same of states that one rule led to and whose expressions are alike but for sizes."""
         rule = self.moves[-1].rule if self.moves else ""
-        return sha256(f"{rule} {sizeless(show(self.scope))}".encode()).hexdigest()[:DIGITS]
+        return sha256(f"{rule} {sizeless(self.text)}".encode()).hexdigest()[:DIGITS]
+
+    @cached_property
+    def text(self) -> str:
+        """Its expressions."""
+        return said(self.roots)
 
     @cached_property
     def stages(self) -> tuple[Scope, ...]:
-        """The scope and those nested in it, readers first."""
-        return scopes(self.scope)
+        """The roots and what is nested in them, each once, readers first."""
+        known, found = ByIdentity[bool](), list[Scope]()
+        for root in self.roots:
+            for scope in innermost_first(root, known):
+                known[scope] = True
+                found.append(scope)
+        return tuple(reversed(found))
 
     def intense(self, least: float = INTENSE) -> tuple[Scope, ...]:
         """Those that arithmetic bounds, the innermost first."""
         return tuple(s for s in reversed(self.stages) if intensity(s) >= least)
 
     @cached_property
-    def node(self) -> Node:
-        """It as a program.  Raises Untypable."""
-        return node_of(self.scope, dict(self.nodes))
+    def results(self) -> tuple[Node, ...]:
+        """It as programs.  Raises Untypable."""
+        nodes = dict(self.nodes)
+        return tuple(node_of(root, nodes) for root in self.roots)
 
     def stepped(self, stage: Scope, step: Step) -> State:
         """The state in which a stage became something else."""
-        scope = step.scope if stage is self.scope else replaced(self.scope, {stage: step.scope})
-        return State(read_through(scope), self.nodes, (*self.moves, Move(step.rule, step.where)), self)
+        return self.joined(JointStep(step.rule, step.where, ((stage, step.scope),)))
+
+    def joined(self, step: JointStep) -> State:
+        """The state in which several stages became something else."""
+        roots = tuple(map(read_through, replaced(self.roots, step.scopes)))
+        return State(roots, self.nodes, (*self.moves, Move(step.rule, step.where)), self)
 
     def generated(self, stage: Scope) -> State | None:
         """The state in which a stage is an eOperator of its own; None where that cannot be typed."""
@@ -101,7 +117,7 @@ class State:
         made = next((x for x, old in self.nodes if old is node), None)
         made = made or Tensor(f"y{len(self.nodes)}", node.tensor.shape, node.tensor.dtype)
         state = self.stepped(stage, Step(rule, str(node.op), Scope(stage.axes, Read(made, indices))))
-        return State(state.scope, tuple({**dict(self.nodes), made: node}.items()), state.moves, self)
+        return State(state.roots, tuple({**dict(self.nodes), made: node}.items()), state.moves, self)
 
     def matched(self, stage: Scope, found: Matched) -> State | None:
         """The state in which a stage is read from an operator's output; None where that cannot be typed."""
@@ -138,6 +154,11 @@ def node_of(scope: Scope, nodes: dict[Tensor, Node]) -> Node:
         for k, (x, arg) in enumerate(zip(used, args, strict=True))
     }
     return apply(eop, args, {"scope": interned(replace_tensors(plain, names))})
+
+
+def said(roots: Sequence[Scope]) -> str:
+    """Expressions, in one line."""
+    return "; ".join(map(show, roots))
 
 
 def sizeless(text: str) -> str:

@@ -10,6 +10,8 @@ from tensaurus.algebra.size import Atom, Axis, Poly, Size, atoms, interval, nonn
 from tensaurus.algebra.walk import Rewriting, binds, children, operands, replace_axes, sizes
 
 __all__ = [
+    "JointRule",
+    "JointStep",
     "Product",
     "Rule",
     "Step",
@@ -33,6 +35,19 @@ class Step(NamedTuple):
 
 Rule: TypeAlias = Callable[[Scope], Iterator[Step]]
 """The scopes that one is equal to, by one application of one law; its own nested scopes are left alone."""
+
+
+class JointStep(NamedTuple):
+    """What several scopes became together, by which rule, and where in them."""
+
+    rule: str
+    where: str
+    scopes: tuple[tuple[Scope, Scope], ...]
+    """Each with what it became; what they share now is one object."""
+
+
+JointRule: TypeAlias = Callable[[Sequence[Scope]], Iterator[JointStep]]
+"""The scopes that independent ones are equal to, by one application of one law."""
 
 
 class Product(NamedTuple):
@@ -121,9 +136,10 @@ def inside(index: Size, extent: Size) -> bool:
     return low is not None and high is not None and nonnegative(low) and nonnegative(extent - 1 - high)
 
 
-def replaced(root: Scope, values: Mapping[Scope, Scope]) -> Scope:
-    """The scope with others in the place of those nested in it, which are told apart as objects."""
-    return _Replacing({id(old): new for old, new in values.items()}).scope(root)
+def replaced(roots: Sequence[Scope], values: Sequence[tuple[Scope, Scope]]) -> tuple[Scope, ...]:
+    """Scopes with others in the place of those among and in them, which are told apart as objects."""
+    replacing = _Replacing({id(old): new for old, new in values})
+    return tuple(map(replacing.scope, roots))
 
 
 class _Replacing(Rewriting):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tensaurus.algebra.text import show
 from tensaurus.derive.search import Derived, Search
 from tensaurus.graph.node import INPUT, Node
 from tensaurus.graph.piece import Piece
@@ -25,7 +24,7 @@ def derivation(piece: Piece, found: Sequence[Derived], search: Search) -> Iterat
         yield f"  {place}. about {one.seconds * 1e6:.3g} us"
         for state in one.path:
             yield f"     {state.moves[-1].text if state.moves else 'its expression'}"
-            yield f"       {show(state.scope)}"
+            yield f"       {state.text}"
         for tensor, node in one.state.nodes:
             if node.op is not INPUT:
                 yield f"     {tensor.name} = {_said(node)}"

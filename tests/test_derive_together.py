@@ -1,0 +1,298 @@
+"""Derivations of several expressions at once: what reads one tensor becomes one operator, and is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from derivation_cases import call, made_by, tensor
+from test_derive import values_of
+
+from tensaurus.algebra.expr import Call, Const, Read, Reduce, Scope, Tensor, axis, where
+from tensaurus.algebra.intern import interned
+from tensaurus.algebra.interpret import interpret
+from tensaurus.algebra.prime import Prime
+from tensaurus.algebra.size import atoms, interval, polynomial
+from tensaurus.algebra.walk import scopes
+from tensaurus.derive.equation import equation
+from tensaurus.derive.finder import Derive
+from tensaurus.derive.joining import JOINED, joined
+from tensaurus.derive.merging import read_through
+from tensaurus.derive.parts import Part, parts_of
+from tensaurus.derive.search import Derived, Search, derived, initial
+from tensaurus.derive.splitting import split
+from tensaurus.derive.step import replaced
+from tensaurus.derive.together import together
+from tensaurus.egraph.egraph import EGraph
+from tensaurus.egraph.finder import find_all
+from tensaurus.equivalence.chain import refutation
+from tensaurus.graph.node import Node, apply, constant
+from tensaurus.graph.program import Program
+from tensaurus.ops import registry
+from tensaurus.rules.evidence import Derived as Following
+
+# --------------------------------------------------------------------------------- the rule
+
+
+def sums_of_one(seed: int) -> list[Scope]:
+    """Sums of products of one tensor, with windows, strides, edges, and factors and guards of their own."""
+    rng = Random(seed)
+    size, channels = rng.choice((5, 6, 9)), rng.choice((1, 2, 3))
+    stride, dilation, batch = rng.choice((1, 1, 2)), rng.choice((1, 1, 2)), rng.random() < 0.3
+    places = rng.choice((2, 3, 4))
+    x = Tensor("x", (channels, size) if not batch else (channels, size, places))
+    found = []
+    for number in range(rng.choice((2, 2, 3))):
+        c, h, f = axis(channels, "c"), axis(places, "h"), axis(rng.choice((1, 2, 3)), "f")
+        taps = rng.choice((1, 1, 2, 3))
+        r = axis(taps, "r")
+        offset = rng.choice((0, 0, 0, -1, 1, 2)) * (dilation if stride == 1 else 1)
+        index: Any = polynomial(h) * stride + offset
+        index = index + polynomial(r) * dilation if taps > 1 or rng.random() < 0.3 else index
+        reduced = (c, r) if r in atoms(index) else (c,)
+        low, high = interval(index)
+        inside = low >= 0 and high < size  # type: ignore[operator]
+        spots: tuple[Any, ...] = (polynomial(c), index)
+        if batch:
+            spots = (*spots, polynomial(h))
+        data = Read(x, spots, None if inside and rng.random() < 0.5 else Const(0))
+        own = (*((f,) if rng.random() < 0.8 else ()), *reduced, *((h,) if rng.random() < 0.2 else ()))
+        weights = Read(Tensor(f"w{number}", tuple(a.extent for a in own)), tuple(map(polynomial, own)))
+        axes = [h, *((f,) if f in own else ())]
+        rng.shuffle(axes)
+        body: Any = Call("mul", (data, weights) if rng.random() < 0.5 else (weights, data))
+        found.append(interned(Scope(tuple(axes), Reduce("sum", reduced, body))))
+    return found
+
+
+def test_what_is_merged_keeps_its_values() -> None:
+    """Exactly, over GF(p); and what is merged reads one expression."""
+    applied = grown = 0
+    for seed in range(500):
+        stages = sums_of_one(seed)
+        field = Prime(seed)
+        given: dict[Tensor, Any] = {}
+        for stage in stages:
+            given |= {x: value for x, value in values_of(stage, field, seed).items() if x not in given}
+        for step in joined(stages):
+            applied += 1
+            assert step.rule == JOINED
+            made = replaced(stages, step.scopes)
+            wholes = {id(new.body.source) for _, new in step.scopes if isinstance(new.body, Read)}
+            assert len(step.scopes) > 1 and len(wholes) == 1
+            grown += len({stage.body.axes[-1].extent for stage, _ in step.scopes}) > 1  # type: ignore[union-attr]
+            for old, new in zip(stages, made, strict=True):
+                assert new.shape == old.shape
+                wanted = interpret(old, given, field)
+                assert np.array_equal(interpret(new, given, field), wanted), (seed, step.where)
+                assert np.array_equal(interpret(read_through(new), given, field), wanted), (seed, step.where)
+    assert applied > 200 and grown > 40
+
+
+def test_what_reads_each_other_is_not_merged() -> None:
+    """A sum of a tensor and of what is computed of it."""
+    x, w = Tensor("x", (4,)), Tensor("w", (4, 4))
+    c, f = axis(4, "c"), axis(4, "f")
+    body = Call("mul", (Read(x, (polynomial(c),)), Read(w, (polynomial(c), polynomial(f)))))
+    inner = interned(Scope((f,), Reduce("sum", (c,), body)))
+    d, g = axis(4, "d"), axis(4, "g")
+    values = Call("mul", (Read(x, (polynomial(d),)), Read(inner, (polynomial(d),))))
+    products = Call("mul", (values, Read(w, (polynomial(g), polynomial(d)))))
+    outer = interned(Scope((g,), Reduce("sum", (d,), products)))
+    assert not list(joined([outer, inner])) and not list(joined([inner, outer]))
+
+
+def test_what_reads_in_other_ways_is_not_merged() -> None:
+    """Other strides, other places, other tensors, other sizes: there is no one window."""
+    for changes in ({"strides": (2, 2)}, {"pads": (2, 2, 2, 2), "dilations": (2, 2)}):
+        first = call("Conv", (1, 4, 9, 9), (3, 4, 3, 3), pads=(1, 1, 1, 1))
+        attrs = {"pads": (1, 1, 1, 1), **changes}
+        second = apply(registry["Conv"], [first.args[0], tensor("v", 2, 4, 3, 3)], attrs)
+        leaves = tuple(dict.fromkeys((*first.args, *second.args)))
+        roots, _ = initial((first, second), leaves)  # type: ignore[arg-type]
+        assert not list(joined(roots))
+
+
+# --------------------------------------------------------------------------------- what is found
+
+
+def siblings(op: str, shapes: Sequence[tuple[int, ...]], attrs: Sequence[dict[str, Any]]) -> tuple[Node, ...]:
+    """Operators of the first shape's tensor, each with weights of another's."""
+    x = tensor("x0", *shapes[0])
+    made = []
+    for k, (shape, attributes) in enumerate(zip(shapes[1:], attrs, strict=True), 1):
+        made.append(apply(registry[op], [x, tensor(f"x{k}", *shape)], attributes))
+    return tuple(made)
+
+
+def kernels_of_several_shapes(rng: Random) -> tuple[Node, ...]:
+    """Several convolutions of one tensor with kernels of other shapes."""
+    c, size = rng.choice((4, 6)), rng.choice((7, 9))
+    kernels = rng.sample(((1, 1), (3, 3), (1, 3), (3, 1), (5, 5)), 2)
+    shapes = [(rng.choice((1, 2)), c, size, size), *((rng.choice((3, 5)), c, *kernel) for kernel in kernels)]
+    attrs = [{"pads": (k[0] // 2, k[1] // 2, k[0] // 2, k[1] // 2)} for k in kernels]
+    return siblings("Conv", shapes, attrs)
+
+
+def products_of_one(rng: Random) -> tuple[Node, ...]:
+    m, k = rng.choice((5, 7)), rng.choice((6, 8))
+    return siblings("MatMul", [(m, k), *((k, rng.choice((3, 4, 9))) for _ in range(3))], [{}, {}, {}])
+
+
+def separable_branches(rng: Random) -> tuple[Node, ...]:
+    """GCN's: a row of taps and a column of them, of one tensor (EINNET, section 7)."""
+    c, size, taps = rng.choice((4, 6)), rng.choice((6, 8)), rng.choice((3, 5))
+    half = taps // 2
+    shapes = [(1, c, size, size), (4, c, taps, 1), (5, c, 1, taps)]
+    return siblings("Conv", shapes, [{"pads": (half, 0, half, 0)}, {"pads": (0, half, 0, half)}])
+
+
+Claim = Callable[[Derived, tuple[Node, ...]], bool]
+
+
+def one_operator(name: str) -> Claim:
+    def claim(one: Derived, nodes: tuple[Node, ...]) -> bool:
+        made = made_by(one)
+        return len(made) == 1 and str(made[0].op) == name
+
+    return claim
+
+
+TOGETHER: dict[str, tuple[Callable[[Random], tuple[Node, ...]], Claim]] = {
+    "convolutions with different kernels as one": (kernels_of_several_shapes, one_operator("Conv")),
+    "products of one tensor as one": (products_of_one, one_operator("MatMul")),
+    "separable branches as merged products": (separable_branches, one_operator("MatMul")),
+}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", TOGETHER)
+def test_what_reads_one_tensor_becomes_one_operator(name: str, seed: int) -> None:
+    """At random sizes; the equation has a root for each, and follows from its steps."""
+    build, claim = TOGETHER[name]
+    nodes = build(Random(f"{name} {seed}"))
+    leaves = tuple(dict.fromkeys(arg for node in nodes for arg in node.args if arg is not None))
+    search = Search(states=40, intense=1.0)
+    alone = []
+    for node in nodes:
+        own = tuple(arg for arg in node.args if arg is not None)
+        alone.append((own, derived(node, own, search)))
+    roots, tensors = initial(nodes, leaves)
+    found = search.run(roots, tensors, together(roots, tensors, alone, search.intense))
+    matching = [one for one in found if claim(one, nodes) and JOINED in {m.rule for m in one.state.moves}]
+    assert matching
+    law = equation(nodes, leaves, matching[0])
+    assert law is not None and len(law.right) == len(nodes) and isinstance(law.evidence, Following)
+    assert refutation(law) is None
+
+
+def test_a_wrong_merge_is_refuted() -> None:
+    """Results in the other order: as a whole, and by the step."""
+    nodes = siblings("MatMul", [(5, 6), (6, 4), (6, 4)], [{}, {}])
+    leaves = tuple(dict.fromkeys(arg for node in nodes for arg in node.args if arg is not None))
+    roots, tensors = initial(nodes, leaves)
+    found = Search(states=20, intense=1.0).run(roots, tensors)
+    one = next(one for one in found if JOINED in {move.rule for move in one.state.moves})
+    wrong = Derived(replace(one.state, roots=one.state.roots[::-1]), one.seconds)
+    law = equation(nodes, leaves, wrong)
+    assert law is not None and refutation(law) is not None
+
+
+# --------------------------------------------------------------------------------- splitting
+
+
+def test_an_expression_is_split_where_its_weights_change() -> None:
+    """The products of joined weights are those of each; the guard is gone, and so are the other's weights."""
+    v, w = Tensor("v", (3, 4)), Tensor("w", (2, 4))
+    f, c = axis(5, "f"), axis(4, "c")
+    a, b = axis(5, "a"), axis(4, "b")
+    weights = Scope((a, b), where(2 - polynomial(a), v[a, b], w[polynomial(a) - 3, b]))
+    x = Read(Tensor("x", (4,)), (polynomial(c),))
+    body = Call("mul", (x, Read(weights, (polynomial(f), polynomial(c)))))
+    whole = interned(Scope((f,), Reduce("sum", (c,), body)))
+    (step,) = split(whole)
+    parts = scopes(read_through(step.scope))[1:]
+    assert [part.shape for part in parts] == [(3,), (2,)] or [part.shape for part in parts] == [(2,), (3,)]
+    assert all(len(scopes(part)) == 1 for part in parts)
+    assert list(joined(parts))  # and the other way
+
+
+# --------------------------------------------------------------------------------- in a program
+
+
+def program(seed: int) -> Program:
+    rng = np.random.default_rng(seed)
+    x = tensor("x", 1, 8, 12, 12)
+    kernels = [constant(rng.standard_normal((6, 8, *k)).astype(np.float32)) for k in ((1, 1), (3, 3))]
+    convs = [
+        apply(registry["Conv"], [x, w], {"pads": (p, p, p, p)}) for w, p in zip(kernels, (0, 1), strict=True)
+    ]
+    relus = [apply(registry["Relu"], [conv]) for conv in convs]
+    after = apply(registry["Conv"], [relus[0], constant(np.ones((4, 6, 1, 1), np.float32))])
+    return Program((x,), (("y", after), ("z", relus[1])))
+
+
+def test_parts_that_read_one_tensor_are_a_part_together() -> None:
+    """But none that needs another of them; and constant leaves are weights."""
+    found = list(parts_of(program(0)))
+    joint = [part for part in found if len(part.pieces) > 1]
+    assert len(found) == 4 and len(joint) == 1
+    assert [kind.op.name for kind in joint[0].products] == ["Conv", "Conv"]  # type: ignore[union-attr]
+    assert len(joint[0].weights) == 2 and len(joint[0].leaves) == 3
+    x = tensor("x", 6, 6)
+    first = apply(registry["MatMul"], [x, constant(np.ones((6, 6), np.float32))])
+    second = apply(registry["MatMul"], [x, first])
+    chained = list(parts_of(Program((x,), (("y", second), ("z", first)))))
+    assert all(len(part.pieces) == 1 for part in chained)
+
+
+def test_the_finder_proposes_what_is_derived_together() -> None:
+    subject = program(1)
+    finder = Derive(lambda node: 1e-3, states=40)
+    graph = EGraph()
+    for root in subject.roots:
+        graph.adopt(root)
+    graph.rebuild()
+    graph.programs = [subject]
+    proposals = [p for p in finder(graph, 1000) if len(p.equation.left) == 2]
+    assert proposals and all(refutation(p.equation) is None for p in proposals)
+    assert find_all(graph, [finder], 2000) > 0
+
+
+def test_weights_are_arranged_ahead_of_time() -> None:
+    """What is computed of them alone counts nothing."""
+    node = call("Conv", (1, 4, 5, 5), (64, 4, 3, 3), pads=(1, 1, 1, 1))
+    leaves = tuple(arg for arg in node.args if arg is not None)
+    moving, constant_ = (
+        Search(states=8, intense=1.0, weights=frozenset(weights)) for weights in ((), (leaves[1],))
+    )
+    found = [search.run(*initial((node,), leaves, search.weights)) for search in (moving, constant_)]
+    first, second = (min(one.seconds for one in each if "MatMul" in one.operators) for each in found)
+    assert second < first
+    assert {x.name for x, _ in found[1][0].state.nodes[:2]} == {"x0", "w1"}
+
+
+def test_a_search_goes_on_where_it_was_cut() -> None:
+    """In steps as at once."""
+    node = call("Conv", (1, 4, 7, 7), (6, 4, 3, 3), pads=(1, 1, 1, 1))
+    leaves = tuple(arg for arg in node.args if arg is not None)
+    whole = Search(states=30, intense=2.0)
+    wanted = derived(node, leaves, whole)
+    parts = Search(states=10, intense=2.0)
+    derived(node, leaves, parts)
+    for states in (20, 30):
+        assert parts.cut
+        parts.states = states
+        found = parts.resumed()
+    assert [one.state.key for one in found] == [one.state.key for one in wanted]
+    assert (parts.explored, parts.met) == (whole.explored, whole.met)
+
+
+def test_a_part_of_parts_is_each_alone() -> None:
+    (joint,) = (part for part in parts_of(program(2)) if len(part.pieces) > 1)
+    assert [part.pieces for part in joint.alone] == [(piece,) for piece in joint.pieces]
+    assert isinstance(joint.alone[0], Part) and joint.alone[0].forms != joint.forms
