@@ -6,17 +6,26 @@ and says whether it is of the kind.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from tensaurus.algebra.analysis import multiply_adds
 from tensaurus.algebra.expr import Reduce
+from tensaurus.algebra.text import show
 from tensaurus.cost.demand import number_of, scopes_of
+from tensaurus.derive import together
+from tensaurus.derive.joining import JOINED
+from tensaurus.derive.parts import Part
 from tensaurus.derive.search import Derived, Search
-from tensaurus.graph.node import Node, apply, source
+from tensaurus.graph.node import INPUT, Node, apply, source
+from tensaurus.graph.piece import Piece
+from tensaurus.graph.program import topological
 from tensaurus.ops import TensorType, registry
 
 
@@ -46,7 +55,8 @@ def sums_of(one: Derived) -> int:
     return prod(a.extent for a in body.axes) if isinstance(body, Reduce) else 1  # type: ignore[misc]
 
 
-Claim = Callable[[Derived, Sequence[Node]], bool]
+Nodes: TypeAlias = tuple[Node, ...]
+Claim: TypeAlias = Callable[[Derived, Sequence[Node]], bool]
 
 
 def matmul_and_offsets(one: Derived, leaves: Sequence[Node]) -> bool:
@@ -124,16 +134,155 @@ def transposed(seed: int) -> Node:
     return call("ConvTranspose", *shapes, strides=(step, step), pads=(1, 0, 0, 1))
 
 
-GUIDED = Search(states=40, intense=2.0)  # sizes are small here
-SHALLOW = replace(GUIDED, states=170, depth=3)
-BREADTH_FIRST = replace(GUIDED, states=120, guided=False, depth=2)
-CASES: dict[str, tuple[Callable[[int], Node], Claim, Search]] = {
-    "Conv3x3 as MatMul and OffsetReduce": (lambda s: convolution(s, (3, 3)), matmul_and_offsets, GUIDED),
-    "im2col": (lambda s: convolution(s, (3, 2)), im2col, Search(states=1)),
-    "Conv3x3 as smaller ones": (lambda s: convolution(s, (3, 3)), smaller_convolutions, GUIDED),
-    "strided Conv as MatMul of patches": (lambda s: convolution(s, (3, 3), stride=2), im2col, GUIDED),
-    "Conv5x5 as Conv3x3": (lambda s: convolution(s, (5, 5)), kernel_of(3, 3), SHALLOW),
-    "dilated Conv as plain": (lambda s: convolution(s, (3, 3), 2 + s % 2), plain_convolution, GUIDED),
-    "ConvTranspose in phases": (transposed, phases, GUIDED),
-    "ConvTranspose as MatMul and selective sum": (transposed, selective_sum, BREADTH_FIRST),
+def pooled(seed: int) -> Node:
+    rng, n, c, _, size = draw(seed)
+    pads = tuple(rng.randint(0, 1) for _ in range(4))
+    attrs = {"kernel_shape": (3, rng.choice((2, 3))), "strides": (rng.choice((1, 2)), 1), "pads": pads}
+    return call("AveragePool", (n, c, size, size), count_include_pad=1, **attrs)
+
+
+def of_ones(one: Derived, leaves: Sequence[Node]) -> bool:
+    """One convolution with ones."""
+    made = made_by(one)
+    return [str(node.op) for node in made] == ["Conv"] and bool(
+        np.all(made[0].args[1].attribute("data").array == 1)  # type: ignore[union-attr]
+    )
+
+
+def banded(seed: int, mixes: bool, sizes: tuple[int, int, int, int, int] | None = None) -> Node:
+    """Products of each row with those in a dilated band around it, or a sum over such a band with the weights
+    that these are (G2BMM and GBMM of table 3); `sizes`: heads, rows, width, elements, dilation."""
+    rng = Random(seed)
+    b, m, w, k, step = sizes or (2, rng.choice((12, 15)), 2, rng.choice((6, 8)), rng.choice((2, 3)))
+    row = f"i + {step}*j - {step * w}"
+    reads = ("x0[b, i, j]", f"x1[b, {row}, k] | 0") if mixes else ("x0[b, i, k]", f"x1[b, {row}, k] | 0")
+    kept, summed = (f"k:{k}", f"j:{2 * w + 1}")[:: 1 if mixes else -1]
+    scope = f"L[b:{b}, i:{m}, {kept}](sum[{summed}](mul({reads[0]}, {reads[1]})))"
+    first = (b, m, 2 * w + 1) if mixes else (b, m, k)
+    return apply(registry["eop"], [tensor("x0", *first), tensor("x1", b, m, k)], {"scope": scope})
+
+
+def undilated(one: Derived, leaves: Sequence[Node]) -> bool:
+    """One sum of products in which no index steps by more than one."""
+    texts = [show(node.attribute("scope")) for _, node in one.state.nodes if str(node.op) == "eop"]
+    sums = [text for text in texts if "sum[" in text]
+    return len(sums) == 1 and not re.search(r"\b[2-9]\*", sums[0]) and "sum[" not in one.state.text
+
+
+def transposes_absorbed(one: Derived, leaves: Sequence[Node]) -> bool:
+    """One product of the leaves, and nothing else that computes: at most they are read in another order."""
+    return [str(node.op) for node in made_by(one)] == ["MatMul"] and sums_of(one) == 1
+
+
+def attention(seed: int) -> Node:
+    """Scores: queries and keys of several heads, each split and transposed (the products of table 2)."""
+    rng = Random(seed)
+    rows, heads, size = rng.choice((5, 7)), rng.choice((2, 3)), rng.choice((4, 8))
+    shape = {"shape": (rows, heads, size)}
+    q, k = (tensor(name, rows, heads * size) for name in ("q", "k"))
+    split = [apply(registry["Reshape"], [x], shape) for x in (q, k)]
+    queries = apply(registry["Transpose"], [split[0]], {"perm": (1, 0, 2)})
+    keys = apply(registry["Transpose"], [split[1]], {"perm": (1, 2, 0)})
+    return apply(registry["MatMul"], [queries, keys])
+
+
+# several expressions of one tensor
+
+
+def siblings(op: str, shapes: Sequence[tuple[int, ...]], attrs: Sequence[dict[str, Any]]) -> Nodes:
+    """Operators of the first shape's tensor, each with weights of another's."""
+    x = tensor("x0", *shapes[0])
+    made = []
+    for k, (shape, attributes) in enumerate(zip(shapes[1:], attrs, strict=True), 1):
+        made.append(apply(registry[op], [x, tensor(f"x{k}", *shape)], attributes))
+    return tuple(made)
+
+
+def kernels_of_several_shapes(seed: int) -> Nodes:
+    rng = Random(seed)
+    c, size = rng.choice((4, 6)), rng.choice((7, 9))
+    kernels = rng.sample(((1, 1), (3, 3), (1, 3), (3, 1), (5, 5)), 2)
+    shapes = [(rng.choice((1, 2)), c, size, size), *((rng.choice((3, 5)), c, *kernel) for kernel in kernels)]
+    return siblings(
+        "Conv", shapes, [{"pads": (k[0] // 2, k[1] // 2, k[0] // 2, k[1] // 2)} for k in kernels]
+    )
+
+
+def products_of_one(seed: int) -> Nodes:
+    rng = Random(seed)
+    m, k = rng.choice((5, 7)), rng.choice((6, 8))
+    return siblings("MatMul", [(m, k), *((k, rng.choice((3, 4, 9))) for _ in range(3))], [{}, {}, {}])
+
+
+def separable_branches(seed: int) -> Nodes:
+    """GCN's: a column of taps and a row of them, of one tensor (figure 15)."""
+    rng = Random(seed)
+    c, size, taps = rng.choice((4, 6)), rng.choice((6, 8)), rng.choice((3, 5))
+    half = taps // 2
+    shapes = [(1, c, size, size), (4, c, taps, 1), (5, c, 1, taps)]
+    return siblings("Conv", shapes, [{"pads": (half, 0, half, 0)}, {"pads": (0, half, 0, half)}])
+
+
+def merged(name: str) -> Claim:
+    """One operator for all."""
+
+    def claim(one: Derived, leaves: Sequence[Node]) -> bool:
+        rules = {move.rule for move in one.state.moves}
+        return JOINED in rules and [str(node.op) for node in made_by(one)] == [name]
+
+    return claim
+
+
+def part_of(nodes: Nodes) -> Part:
+    """They as a part of a program, over the inputs that they need."""
+    inputs = (tuple(leaf for leaf in topological((node,)) if leaf.op is INPUT) for node in nodes)
+    return Part(tuple(Piece(node, leaves) for node, leaves in zip(nodes, inputs, strict=True)), nodes)
+
+
+def searched(part: Part, search: Search) -> list[Derived]:
+    """What is found for a part: for several products at once, beginning at what each alone is derived to."""
+    single = part.alone if len(part.pieces) > 1 else ()
+    found = [together.searched(one, one.forms, replace(search), ()) for one in single]
+    return together.searched(part, part.forms, search, found)
+
+
+def alone(build: Callable[[int], Node]) -> Callable[[int], Nodes]:
+    return lambda seed: (build(seed),)
+
+
+GUIDED = Search(states=40, intense=1.0)  # sizes are small here
+SHALLOW = replace(GUIDED, states=170, depth=3, intense=2.0)
+BREADTH_FIRST = replace(GUIDED, states=120, guided=False, depth=2, intense=2.0)
+CASES: dict[str, tuple[Callable[[int], Nodes], Claim, Search]] = {
+    "Conv3x3 as MatMul and OffsetReduce": (
+        alone(lambda s: convolution(s, (3, 3))),
+        matmul_and_offsets,
+        replace(GUIDED, intense=2.0),
+    ),
+    "im2col": (alone(lambda s: convolution(s, (3, 2))), im2col, Search(states=1)),
+    "Conv3x3 as smaller ones": (
+        alone(lambda s: convolution(s, (3, 3))),
+        smaller_convolutions,
+        replace(GUIDED, intense=2.0),
+    ),
+    "strided Conv as MatMul of patches": (
+        alone(lambda s: convolution(s, (3, 3), stride=2)),
+        im2col,
+        replace(GUIDED, intense=2.0),
+    ),
+    "Conv5x5 as Conv3x3": (alone(lambda s: convolution(s, (5, 5))), kernel_of(3, 3), SHALLOW),
+    "dilated Conv as plain": (
+        alone(lambda s: convolution(s, (3, 3), 2 + s % 2)),
+        plain_convolution,
+        replace(GUIDED, intense=2.0),
+    ),
+    "ConvTranspose in phases": (alone(transposed), phases, replace(GUIDED, intense=2.0)),
+    "ConvTranspose as MatMul and selective sum": (alone(transposed), selective_sum, BREADTH_FIRST),
+    "dilated G2BMM as plain": (alone(lambda s: banded(s, mixes=False)), undilated, GUIDED),
+    "dilated GBMM as plain": (alone(lambda s: banded(s, mixes=True)), undilated, GUIDED),
+    "pooling as convolution": (alone(pooled), of_ones, replace(GUIDED, states=20, intense=0.5)),
+    "attention's products without transposes": (alone(attention), transposes_absorbed, GUIDED),
+    "convolutions with different kernels as one": (kernels_of_several_shapes, merged("Conv"), GUIDED),
+    "products of one tensor as one": (products_of_one, merged("MatMul"), GUIDED),
+    "separable branches as merged products": (separable_branches, merged("MatMul"), GUIDED),
 }

@@ -168,7 +168,7 @@ def tuned(piece: Piece, machine: Machine, tuning: float) -> Tuned | None:
         schedule = next(iter(kernels.schedules.values()), "")
         if not build.libraries:
             return None
-        own, one = (_timed("onnxruntime", build, feeds, n) for n in (machine.threads, 1))
+        own, one = (timed("onnxruntime", build, feeds, n) for n in (machine.threads, 1))
     return Tuned(own, one, estimate(piece, roofline) / own, tuner.tried, seconds, schedule)
 
 
@@ -178,7 +178,7 @@ def peers(piece: Piece, machine: Machine) -> dict[str, float]:
         program, feeds = alone(piece, OPSET)
         build = Builds(folder)(program)
         names = [name for name in ("onnxruntime", "openvino") if backends.find(name).installed()]
-        return {name: _timed(name, build, feeds, machine.threads) for name in names}
+        return {name: timed(name, build, feeds, machine.threads) for name in names}
 
 
 def measured(name: str, threads: int | None, tuning: float) -> Row:
@@ -215,7 +215,7 @@ def _nodes(root: Node) -> list[Node]:
     return found
 
 
-def _timed(backend: str, build: Build, feeds: Mapping[str, np.ndarray[Any, Any]], threads: int) -> float:
+def timed(backend: str, build: Build, feeds: Mapping[str, np.ndarray[Any, Any]], threads: int) -> float:
     with Stopwatch(backend, threads=threads) as stopwatch:
         return stopwatch.measure(build, feeds) or inf
 

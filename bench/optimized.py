@@ -24,18 +24,11 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 
 import readme
+from measuring import measuring
 from rows import grown, optimized, read
 
-from tensaurus.cost import weights
-from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
-from tensaurus.cost.measure import Stopwatch
-from tensaurus.cost.operators import OperatorCosts
-from tensaurus.graph.builds import Builds
 from tensaurus.graph.onnx_import import import_model
-from tensaurus.rules.match import expander
-from tensaurus.rules.rule import library
-from tensaurus.scratch import temporary
 from tensaurus.zoo.selection import Subject, select
 
 TABLES = Path(__file__).parent / "tables"
@@ -118,21 +111,9 @@ def measured(name: str, backend: str, limit: float) -> Row:
 
 def sum_alone(subject: Subject, backend: str, path: Path) -> float:
     """Milliseconds of the operators, each measured alone."""
-    machine, copies = Machine.here(), weights.COPIES
     program = import_model(subject.load(), dict(subject.shapes), subject.name)
-    weights.COPIES = 1
-    try:
-        with (
-            Database(path) as database,
-            Stopwatch(backend, threads=machine.threads) as stopwatch,
-            temporary() as folder,
-        ):
-            opset, expand = program.frame.opset, expander(library())
-            builds = Builds(folder, expand, folded=False)
-            costs = OperatorCosts(database, stopwatch, backend, machine, opset, builds, expand)
-            return 1e3 * sum(map(costs, program.active))
-    finally:
-        weights.COPIES = copies
+    with measuring(program, backend, path) as costs:
+        return 1e3 * sum(map(costs, program.active))
 
 
 def page(rows: list[Row], backend: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from derivation_cases import CASES, call, convolution, made_by, tensor
+from derivation_cases import CASES, call, convolution, made_by, part_of, searched, tensor
 from hypothesis import given
 from hypothesis import strategies as st
 from random_scopes import Everything
@@ -41,7 +41,6 @@ from tensaurus.egraph.finder import find_all
 from tensaurus.equivalence.chain import refutation
 from tensaurus.graph.node import Node, apply, constant
 from tensaurus.graph.onnx_import import import_model
-from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 from tensaurus.ops import registry
 from tensaurus.rules.equation import Equation
@@ -177,15 +176,16 @@ def test_every_rule_keeps_the_values_of_any_expression(name: str) -> None:
 def test_what_the_paper_found_is_found(name: str) -> None:
     """At random sizes, pads, strides and dilations; what is found is the operator, over GF(p)."""
     build, claim, search = CASES[name]
-    node = build(len(name))
-    leaves = tuple(arg for arg in node.args if arg is not None)
-    found = derived(node, leaves, search)
+    part = part_of(build(len(name)))
+    leaves = tuple(part.names.values())
+    found = searched(part, replace(search))
     matching = [one for one in found if claim(one, leaves)]
-    assert matching, str(node.types[0])
-    made = equation((node,), leaves, matching[0])
+    assert matching, str(part.forms)
+    made = equation(part.forms, leaves, matching[0])
     assert made is not None and isinstance(made.evidence, Following)
+    assert len(made.right) == len(part.forms)
     assert refutation(made) is None
-    lines = list(derivation(Piece.of(node), matching[:1], search))
+    lines = list(derivation(part.forms, matching[:1], search))
     assert any("its expression" in line for line in lines)
     assert len(lines) > 2 * len(made.evidence.steps)
 
@@ -225,38 +225,6 @@ def test_what_operators_are_is_read_from_their_declarations() -> None:
     role = grouped.roles["group", None]
     assert role.quantity == "extent" and role.of == grouped.groups[b]
     assert all(isinstance(d, Window) for d in grouped.operands[0][2:])
-
-
-def test_pooling_is_a_convolution() -> None:
-    """A sum of single elements is one of products with ones."""
-    node = call(
-        "AveragePool",
-        (1, 3, 9, 8),
-        kernel_shape=(3, 2),
-        strides=(2, 1),
-        pads=(1, 0, 1, 1),
-        count_include_pad=1,
-    )
-    found = derived(node, (node.args[0],), Search(states=20, intense=0.5))
-    convs = [one for one in found if [str(n.op) for n in made_by(one)] == ["Conv"]]
-    made = equation((node,), (node.args[0],), convs[0])
-    assert made is not None and refutation(made) is None
-    assert np.all(made_by(convs[0])[0].args[1].attribute("data").array == 1)
-
-
-@pytest.mark.parametrize("dilation", [1, 3])
-def test_a_banded_product_is_one_without_dilation_by_reordering(dilation: int) -> None:
-    """Dilated G2BMM as plain G2BMM (EINNET, table 3), by layout alone."""
-    b, m, w, k = 2, 12, 2, 8
-    row = f"i + {dilation}*j - {dilation * w}"
-    scope = f"L[b:{b}, i:{m}, j:{2 * w + 1}](sum[r:{k}](mul(x0[b, i, r], x1[b, {row}, r] | 0)))"
-    node = apply(registry["eop"], [tensor("q", b, m, k), tensor("k", b, m, k)], {"scope": scope})
-    found = derived(node, tuple(node.args), Search(states=6, intense=1.0))  # type: ignore[arg-type]
-    texts = [show(n.attribute("scope")) for one in found for _, n in one.state.nodes if str(n.op) == "eop"]
-    plain = [text for text in texts if "3*" not in text and "sum[" in text]
-    assert plain
-    laws = [law for one in found[:4] if (law := equation((node,), tuple(node.args), one))]  # type: ignore[arg-type]
-    assert laws and all(refutation(law) is None for law in laws)
 
 
 # --------------------------------------------------------------------------------- chains of moves

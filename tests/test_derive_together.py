@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 import numpy as np
-import pytest
-from derivation_cases import call, made_by, tensor
+from derivation_cases import call, siblings, tensor
 from test_derive import values_of
 
 from tensaurus.algebra.expr import Call, Const, Read, Reduce, Scope, Tensor, axis, where
@@ -26,14 +24,12 @@ from tensaurus.derive.parts import Part, parts_of
 from tensaurus.derive.search import Derived, Search, derived, initial
 from tensaurus.derive.splitting import split
 from tensaurus.derive.step import replaced
-from tensaurus.derive.together import together
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import find_all
 from tensaurus.equivalence.chain import refutation
-from tensaurus.graph.node import Node, apply, constant
+from tensaurus.graph.node import apply, constant
 from tensaurus.graph.program import Program
 from tensaurus.ops import registry
-from tensaurus.rules.evidence import Derived as Following
 
 # --------------------------------------------------------------------------------- the rule
 
@@ -117,77 +113,7 @@ def test_what_reads_in_other_ways_is_not_merged() -> None:
         assert not list(joined(roots))
 
 
-# --------------------------------------------------------------------------------- what is found
-
-
-def siblings(op: str, shapes: Sequence[tuple[int, ...]], attrs: Sequence[dict[str, Any]]) -> tuple[Node, ...]:
-    """Operators of the first shape's tensor, each with weights of another's."""
-    x = tensor("x0", *shapes[0])
-    made = []
-    for k, (shape, attributes) in enumerate(zip(shapes[1:], attrs, strict=True), 1):
-        made.append(apply(registry[op], [x, tensor(f"x{k}", *shape)], attributes))
-    return tuple(made)
-
-
-def kernels_of_several_shapes(rng: Random) -> tuple[Node, ...]:
-    """Several convolutions of one tensor with kernels of other shapes."""
-    c, size = rng.choice((4, 6)), rng.choice((7, 9))
-    kernels = rng.sample(((1, 1), (3, 3), (1, 3), (3, 1), (5, 5)), 2)
-    shapes = [(rng.choice((1, 2)), c, size, size), *((rng.choice((3, 5)), c, *kernel) for kernel in kernels)]
-    attrs = [{"pads": (k[0] // 2, k[1] // 2, k[0] // 2, k[1] // 2)} for k in kernels]
-    return siblings("Conv", shapes, attrs)
-
-
-def products_of_one(rng: Random) -> tuple[Node, ...]:
-    m, k = rng.choice((5, 7)), rng.choice((6, 8))
-    return siblings("MatMul", [(m, k), *((k, rng.choice((3, 4, 9))) for _ in range(3))], [{}, {}, {}])
-
-
-def separable_branches(rng: Random) -> tuple[Node, ...]:
-    """GCN's: a row of taps and a column of them, of one tensor (EINNET, section 7)."""
-    c, size, taps = rng.choice((4, 6)), rng.choice((6, 8)), rng.choice((3, 5))
-    half = taps // 2
-    shapes = [(1, c, size, size), (4, c, taps, 1), (5, c, 1, taps)]
-    return siblings("Conv", shapes, [{"pads": (half, 0, half, 0)}, {"pads": (0, half, 0, half)}])
-
-
-Claim = Callable[[Derived, tuple[Node, ...]], bool]
-
-
-def one_operator(name: str) -> Claim:
-    def claim(one: Derived, nodes: tuple[Node, ...]) -> bool:
-        made = made_by(one)
-        return len(made) == 1 and str(made[0].op) == name
-
-    return claim
-
-
-TOGETHER: dict[str, tuple[Callable[[Random], tuple[Node, ...]], Claim]] = {
-    "convolutions with different kernels as one": (kernels_of_several_shapes, one_operator("Conv")),
-    "products of one tensor as one": (products_of_one, one_operator("MatMul")),
-    "separable branches as merged products": (separable_branches, one_operator("MatMul")),
-}
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("name", TOGETHER)
-def test_what_reads_one_tensor_becomes_one_operator(name: str, seed: int) -> None:
-    """At random sizes; the equation has a root for each, and follows from its steps."""
-    build, claim = TOGETHER[name]
-    nodes = build(Random(f"{name} {seed}"))
-    leaves = tuple(dict.fromkeys(arg for node in nodes for arg in node.args if arg is not None))
-    search = Search(states=40, intense=1.0)
-    alone = []
-    for node in nodes:
-        own = tuple(arg for arg in node.args if arg is not None)
-        alone.append((own, derived(node, own, search)))
-    roots, tensors = initial(nodes, leaves)
-    found = search.run(roots, tensors, together(roots, tensors, alone, search.intense))
-    matching = [one for one in found if claim(one, nodes) and JOINED in {m.rule for m in one.state.moves}]
-    assert matching
-    law = equation(nodes, leaves, matching[0])
-    assert law is not None and len(law.right) == len(nodes) and isinstance(law.evidence, Following)
-    assert refutation(law) is None
+# --------------------------------------------------------------------------------- in programs
 
 
 def test_a_wrong_merge_is_refuted() -> None:
@@ -219,9 +145,6 @@ def test_an_expression_is_split_where_its_weights_change() -> None:
     assert [part.shape for part in parts] == [(3,), (2,)] or [part.shape for part in parts] == [(2,), (3,)]
     assert all(len(scopes(part)) == 1 for part in parts)
     assert list(joined(parts))  # and the other way
-
-
-# --------------------------------------------------------------------------------- in a program
 
 
 def program(seed: int) -> Program:

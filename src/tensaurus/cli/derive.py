@@ -12,7 +12,9 @@ from tensaurus.cli.options import Shapes, parse_shapes
 from tensaurus.errors import TensaurusError, naming
 
 if TYPE_CHECKING:
-    from tensaurus.graph.piece import Piece
+    from tensaurus.derive.parts import Part
+    from tensaurus.derive.search import Derived
+    from tensaurus.graph.node import Node
 
 
 @app.command(cls=Command)
@@ -34,29 +36,35 @@ def derive(
         float, typer.Option(metavar="SECONDS", min=0, help="Time for each part, at most.")
     ] = 120.0,
 ) -> None:
-    """Show what the sums of products of a MODEL, or one OPERATOR, can be computed by, step by step."""
+    """Show what the sums of products of a MODEL, each and together, or one OPERATOR, can be computed by."""
     from time import monotonic
 
-    from tensaurus.derive.search import Search, derived
+    from tensaurus.derive.search import Search
     from tensaurus.derive.text import derivation
+    from tensaurus.derive.together import searched
 
     parts = _parts_of(Path(subject[0]), parse_shapes(shape or ())) if _is_file(subject) else [_alone(subject)]
     if not parts:
         raise TensaurusError("no operator of known sizes adds up products", file=Path(subject[0]))
-    for piece in parts:
-        search = Search(depth=depth, states=states, deadline=monotonic() + seconds)
-        found = derived(piece.root, piece.leaves, search)
-        for line in derivation(piece, found[:top], search):
-            typer.echo(line)
+    known: dict[tuple[Node, ...], list[Derived]] = {}
+    for part in parts:
+        if (starts := part.starts()) is None:
+            continue
+        search = Search(depth=depth, states=states, deadline=monotonic() + seconds, weights=part.weights)
+        found = searched(part, starts, search, [known.get(one.forms, []) for one in part.alone])
+        known[part.forms] = found
+        if found or len(starts) == 1:
+            for line in derivation(part.forms, found[:top], search):
+                typer.echo(line)
 
 
 def _is_file(words: list[str]) -> bool:
     return len(words) == 1 and (Path(words[0]).suffix != "" or Path(words[0]).exists())
 
 
-def _parts_of(path: Path, shapes: dict[str, tuple[int, ...]]) -> list[Piece]:
+def _parts_of(path: Path, shapes: dict[str, tuple[int, ...]]) -> list[Part]:
     """Those of a model, each once however often it stands there."""
-    from tensaurus.derive.parts import part
+    from tensaurus.derive.parts import parts_of
     from tensaurus.graph.inlining import inlined
     from tensaurus.graph.model_file import load_model
     from tensaurus.graph.onnx_import import import_model
@@ -64,15 +72,15 @@ def _parts_of(path: Path, shapes: dict[str, tuple[int, ...]]) -> list[Piece]:
     name = str(path)
     with naming(name):
         program = import_model(inlined(load_model(path), name), shapes, name)
-    found: dict[str, Piece] = {}
-    for node in program.active:
-        if (piece := part(node)) is not None:
-            found.setdefault(piece.text, piece)
+    found: dict[tuple[Node, ...], Part] = {}
+    for part in parts_of(program):
+        found.setdefault(part.forms, part)
     return list(found.values())
 
 
-def _alone(words: list[str]) -> Piece:
+def _alone(words: list[str]) -> Part:
     """An operator of inputs x0, x1, ..."""
+    from tensaurus.derive.parts import Part
     from tensaurus.graph.node import apply, source
     from tensaurus.graph.piece import Piece
     from tensaurus.ops import Untypable, registry
@@ -84,7 +92,8 @@ def _alone(words: list[str]) -> Piece:
     try:
         example = parse_example(" ".join(rest))
         leaves = [None if kind is None else source(f"x{k}", kind) for k, kind in enumerate(example.types)]
-        return Piece.of(apply(registry[name], leaves, example.attrs))
+        node = apply(registry[name], leaves, example.attrs)
+        return Part((Piece.of(node),), (node,))
     except (Untypable, ValueError) as error:
         remedy = "For example: tensaurus derive Conv 'f32[1,8,9,9]' 'f32[4,8,3,3]' 'pads=(1,1,1,1)'"
         raise TensaurusError(f"{' '.join(words)}: {error}", remedy=remedy) from error

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 from time import monotonic
 
 from tensaurus.algebra.analysis import multiply_adds
-from tensaurus.algebra.expr import Scope, Tensor
 from tensaurus.cost.demand import free, number_of, scopes_of
 from tensaurus.cost.roofline import ONE_CORE, Roofline
 from tensaurus.derive.equation import equation
 from tensaurus.derive.memory import Memory
 from tensaurus.derive.parts import Part, parts_of
 from tensaurus.derive.search import REACHED, Derived, Search, initial
-from tensaurus.derive.together import together
+from tensaurus.derive.together import searched
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import Proposal
 from tensaurus.graph.node import Node
@@ -140,24 +139,11 @@ class Derive:
         useful, cut = any(one.seconds <= GAIN * now for one in found), search.late
         if cut or (useful if known is None else not known or ends[0]):
             return found
-        searched = self._searched(part, search, roots, nodes)
+        new = searched(part, starts, search, [self._programs.get(one.forms, []) for one in part.alone])
         if search.late:
-            return found or searched
-        self.memory.keep(roots, list(islice(_kinds(searched), KEPT)))
-        return searched
-
-
-    def _searched(
-        self, part: Part, search: Search, roots: Sequence[Scope], nodes: Sequence[tuple[Tensor, Node]]
-    ) -> list[Derived]:
-        if len(roots) == 1:
-            return search.run(roots, nodes)
-        alone = [
-            ([part.names[leaf] for leaf in one.leaves], self._programs.get(one.forms, []))
-            for one in part.alone
-        ]
-        merged = list(together(roots, nodes, alone))  # each by itself is known
-        return search.run(roots, nodes, merged) if merged else []
+            return found or new
+        self.memory.keep(roots, list(islice(_kinds(new), KEPT)))
+        return new
 
 
 def _kinds(found: Iterable[Derived]) -> Iterator[Derived]:

@@ -6,15 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from tensaurus.derive.search import Derived, Search
 from tensaurus.graph.node import INPUT, Node
-from tensaurus.graph.piece import Piece
 from tensaurus.rules.nesting import said
 
 __all__ = ["derivation"]
 
 
-def derivation(piece: Piece, found: Sequence[Derived], search: Search) -> Iterator[str]:
+def derivation(nodes: Sequence[Node], found: Sequence[Derived], search: Search) -> Iterator[str]:
     """The lines about one part: what the search saw, and the derivations found, each step with its rule."""
-    yield said(piece.root)
+    yield ", ".join(map(said, nodes))
     cut = ", which was cut" if search.cut else ""
     yield (
         f"  {search.explored} expressions explored, {search.met} met of which {search.pruned} were known;"

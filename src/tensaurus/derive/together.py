@@ -10,14 +10,31 @@ from tensaurus.algebra.expr import Scope, Source, Tensor
 from tensaurus.algebra.walk import replace_tensors
 from tensaurus.derive.joining import joined
 from tensaurus.derive.merging import read_through
-from tensaurus.derive.search import Derived
+from tensaurus.derive.parts import Part
+from tensaurus.derive.search import Derived, Search, initial
 from tensaurus.derive.state import INTENSE, State
 from tensaurus.graph.node import Node
 
-__all__ = ["together"]
+__all__ = ["searched", "together"]
 
 WAYS = 2  # of each expression by the same rules
 BEST = 8  # states with merged parts
+
+
+def searched(
+    part: Part, starts: Sequence[Node], search: Search, alone: Sequence[Sequence[Derived]]
+) -> list[Derived]:
+    """What a search finds for a part, the fastest first; of several products what can be merged.
+
+    starts  its forms as sums of products (`Part.starts`)
+    alone   what was found for each product of several
+    """
+    roots, nodes = initial(starts, tuple(part.names.values()), part.weights)
+    if len(roots) == 1:
+        return search.run(roots, nodes)
+    own = [[part.names[leaf] for leaf in one.leaves] for one in part.alone]
+    merged = list(together(roots, nodes, tuple(zip(own, alone, strict=True)), search.intense))
+    return search.run(roots, nodes, merged) if merged else []
 
 
 def together(

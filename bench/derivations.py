@@ -1,0 +1,372 @@
+"""Derivation: what is found, how the search gets there, and what each rule is worth (EINNET, section 7).
+
+    python bench/derivations.py
+        the papers' cases at their sizes: states and seconds until each is found, with and without
+        fingerprints, guidance and converging rules; writes tables/derivations.md
+    python bench/derivations.py --draws 20
+        every case at so many random sizes, strides, dilations and pads: whether it is found, and whether the
+        equation holds; writes tables/derivations_drawn.md
+    python bench/derivations.py --rules [MODELS...]
+        what the parts of each model may save by estimates, with all rules and with each switched off; writes
+        tables/derivation_rules.md
+    python bench/derivations.py --times [--tuning 10]
+        the papers' cases and their forms on onnxruntime and openvino; writes tables/derivation_times.md
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass, replace
+from math import inf
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from derivation_cases import (
+    CASES,
+    Claim,
+    Nodes,
+    banded,
+    call,
+    kernel_of,
+    matmul_and_offsets,
+    part_of,
+    plain_convolution,
+    searched,
+    selective_sum,
+    undilated,
+)
+from measuring import measuring
+from operators import timed
+
+from tensaurus.cost.alone import alone
+from tensaurus.cost.database import Database
+from tensaurus.cost.demand import free
+from tensaurus.cost.machine import Machine
+from tensaurus.derive import together
+from tensaurus.derive.equation import equation
+from tensaurus.derive.finder import GAIN
+from tensaurus.derive.parts import Part, parts_of
+from tensaurus.derive.search import CONVERGING, EXPLORATIVE, JOINT, Derived, Search, initial
+from tensaurus.equivalence.chain import refutation
+from tensaurus.graph.builds import Builds
+from tensaurus.graph.node import constant
+from tensaurus.graph.onnx_import import import_model
+from tensaurus.graph.piece import Piece
+from tensaurus.graph.program import topological
+from tensaurus.rules.match import expander
+from tensaurus.rules.rule import library
+from tensaurus.scratch import temporary
+from tensaurus.tuning.kernels import Kernels
+from tensaurus.tuning.tune import Tuner
+from tensaurus.zoo.selection import select
+
+TABLES = Path(__file__).parent / "tables"
+MATCHED = ("operator matching", "eOperator generation")  # steps that instantiate, not derive
+SECONDS = 120.0  # of one search
+FORMS = 200  # states of the search for a form that is timed
+WEIGHTED = {"Conv", "ConvTranspose"}  # whose second input is a weight
+OPSET = 17
+
+# at the sizes of EINNET's table 3 and figures 6 and 14
+PAPER: dict[str, tuple[Callable[[], Nodes], Claim]] = {
+    "Conv3x3 as MatMul and OffsetReduce, 1x512x7x7": (
+        lambda: (call("Conv", (1, 512, 7, 7), (512, 512, 3, 3), pads=(1, 1, 1, 1)),),
+        matmul_and_offsets,
+    ),
+    "ConvTranspose as MatMul and selective sum, 16x448x2x2": (
+        lambda: (
+            call("ConvTranspose", (16, 448, 2, 2), (448, 256, 4, 4), strides=(2, 2), pads=(1, 1, 1, 1)),
+        ),
+        selective_sum,
+    ),
+    "Conv5x5 as Conv3x3, 16x32x224x224": (
+        lambda: (call("Conv", (16, 32, 224, 224), (1, 32, 5, 5), pads=(2, 2, 2, 2)),),
+        kernel_of(3, 3),
+    ),
+    "dilated Conv as plain, 1x512x14x14": (
+        lambda: (
+            call("Conv", (1, 512, 14, 14), (512, 512, 3, 3), pads=(2, 2, 2, 2), dilations=(2, 2)),
+        ),
+        plain_convolution,
+    ),
+    "dilated G2BMM as plain, 8x10000x64": (
+        lambda: (banded(0, False, (8, 10000, 32, 64, 4)),),
+        undilated,
+    ),
+    "dilated GBMM as plain, 8x10000x64": (
+        lambda: (banded(0, True, (8, 10000, 32, 64, 4)),),
+        undilated,
+    ),
+}
+
+WAYS = {
+    "all": Search(),
+    "no fingerprints": Search(pruning=False),
+    "not guided": Search(guided=False),
+    "no converging": Search(converging=()),
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """After how many states, met and pruned ones, programs and seconds; by how many rules."""
+
+    states: int
+    met: int
+    pruned: int
+    programs: int
+    rules: int
+    seconds: float
+
+
+def until(nodes: Nodes, claim: Claim, search: Search) -> Found | None:
+    """The first program of which the claim is true; None where the search ends before."""
+    part = part_of(nodes)
+    leaves = tuple(part.names.values())
+    roots, tensors = initial(part.forms, leaves, part.weights)
+    began, most = monotonic(), search.states
+    search.deadline, search.states = began + SECONDS, 0
+    search.run(roots, tensors)
+    seen = 0
+    while search.states < most:
+        search.states += 1
+        found = search.resumed()
+        if search.found > seen:
+            for one in found:
+                if claim(one, leaves):
+                    rules = [move.rule for move in one.state.moves if move.rule not in MATCHED]
+                    taken = monotonic() - began
+                    return Found(search.explored, search.met, search.pruned, search.found, len(rules), taken)
+        seen = search.found
+        if not search.cut or search.late:
+            break
+    return None
+
+
+def compared() -> str:
+    """The table of ways to search."""
+    lines = [
+        "# How derivations are found",
+        "",
+        f"{Machine.here().processor}, one thread; `python bench/derivations.py`.  States explored until",
+        "the program is found, those met, those pruned by fingerprint, programs by then, rules on its path,",
+        f"seconds; at most {SECONDS:g} s and {WAYS['all'].states} states, *no* where that is not enough.",
+        "",
+        "| case | search | states | met | pruned | programs | rules | s |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name, (build, claim) in PAPER.items():
+        for way, search in WAYS.items():
+            found = until(build(), claim, replace(search))
+            print(name, way, found, flush=True)
+            cells = ["no"] + [""] * 5 if found is None else [f"{value:.3g}" for value in astuple(found)]
+            lines.append(f"| {name} | {way} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def drawn(draws: int) -> str:
+    """The table of random cases."""
+    lines = [
+        "# What is found at random sizes",
+        "",
+        f"`python bench/derivations.py --draws {draws}`: of so many draws of each case those found, and",
+        "of what is found those whose equation holds over GF(p).",
+        "",
+        "| case | found | right | s for each |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    for name, (build, claim, search) in CASES.items():
+        began, found, right = monotonic(), 0, 0
+        for seed in range(draws):
+            part = part_of(build(seed))
+            leaves = tuple(part.names.values())
+            made = next((one for one in searched(part, replace(search)) if claim(one, leaves)), None)
+            if made is None:
+                print(name, seed, "not found", flush=True)
+                continue
+            found += 1
+            law = equation(part.forms, leaves, made)
+            if law is not None and refutation(law) is None:
+                right += 1
+            else:
+                print(name, seed, "WRONG", flush=True)
+        line = f"| {name} | {found} | {right} | {(monotonic() - began) / draws:.2g} |"
+        print(line, flush=True)
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+# --------------------------------------------------------------------------------- what rules are worth
+
+
+def without() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rules of each search: all, and all but one."""
+    yield "all", {}
+    for kind, rules in (("explorative", EXPLORATIVE), ("joint", JOINT), ("converging", CONVERGING)):
+        for rule in rules:
+            name = f"{rule.__module__.rsplit('.', 1)[-1]}.{rule.__name__}"
+            yield name, {kind: tuple(other for other in rules if other is not rule)}
+
+
+def worth(model: str, states: int) -> dict[str, tuple[float, float]]:
+    """Of a model's milliseconds (operators alone, on onnxruntime) what derivations of its products, and what
+    merging several of them beyond that, should save, for each set of rules."""
+    (subject,) = select([model])
+    program = import_model(subject.load(), dict(subject.shapes), subject.name)
+    parts: dict[Nodes, list[Part]] = {}
+    for part in parts_of(program):
+        parts.setdefault(part.forms, []).append(part)
+    made = {}
+    with TemporaryDirectory() as folder, measuring(program, "onnxruntime", Path(folder) / "db") as costs:
+        whole = 1e3 * sum(map(costs, program.active))
+        now = {forms: sum(costs(n) for n in each[0].inner if not free(n)) for forms, each in parts.items()}
+        roofline = costs.roofline
+    for name, rules in without():
+        known: dict[Nodes, list[Derived]] = {}
+        left: dict[Nodes, float] = {}  # seconds after derivation
+        single = joint = 0.0
+        for forms, each in parts.items():
+            part = each[0]
+            if (starts := part.starts()) is None:
+                continue
+            search = Search(
+                roofline, states=states, deadline=monotonic() + SECONDS, weights=part.weights, **rules
+            )
+            before = [known.get(one.forms, []) for one in part.alone]
+            known[forms] = together.searched(part, starts, search, before)
+            best = min((one.seconds for one in known[forms]), default=inf)
+            if len(forms) == 1:
+                left[forms] = best if best <= GAIN * now[forms] else now[forms]
+                single += len(each) * (now[forms] - left[forms])
+            else:
+                joint += len(each) * max(0.0, sum(left.get(one.forms, 0.0) for one in part.alone) - best)
+        made[name] = 1e3 * single, 1e3 * joint
+        print(model, name, *made[name], flush=True)
+    return {"": (whole, 0.0), **made}
+
+
+def ruled(models: Sequence[str], states: int) -> str:
+    """The table of what rules are worth."""
+    names = [name for name, _ in without()]
+    lines = [
+        "# What derivation rules are worth",
+        "",
+        f"{Machine.here().processor}; `python bench/derivations.py --rules`.  Milliseconds of the original,",
+        "operators measured alone on onnxruntime; what derivations of its products should save of it (by",
+        f"estimates, {states} states each, where that is at least a fifth of a product's time) with all",
+        "rules, and what merging products of one tensor should save beyond that; then what is lost of both",
+        "where one rule is off.",
+        "",
+        f"| model | ms | saved | merged | {' | '.join(names[1:])} |",
+        f"| --- | ---: | ---: | ---: | {' | '.join('---:' for _ in names[1:])} |",
+    ]
+    for model in models:
+        found = worth(model, states)
+        (whole, _), all_ = found[""], found["all"]
+        lost = [max(0.0, sum(all_) - sum(found[name])) for name in names[1:]]
+        cells = [f"{whole:.3g}", *(f"{value:.2g}" for value in (*all_, *lost))]
+        lines.append(f"| {model} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+# --------------------------------------------------------------------------------- what forms take
+
+
+def form_of(name: str) -> tuple[Piece, Piece] | None:
+    """A paper's case, and the fastest form of its kind that is found; weights are constants in both."""
+    build, claim = PAPER[name]
+    nodes = build()
+    part = part_of(nodes)
+    leaves = tuple(part.names.values())
+    matching = (one for one in searched(part, Search(states=FORMS)) if claim(one, leaves))
+    law = next((made for one in matching if (made := equation(part.forms, leaves, one)) is not None), None)
+    if law is None:
+        return None
+    rng = np.random.default_rng(0)
+    fixed = {
+        leaf: constant(rng.standard_normal(leaf.tensor.shape).astype(np.float32))
+        for leaf in leaves[1:]
+        if nodes[0].op.name in WEIGHTED
+    }
+    law = law.over({leaf: fixed.get(leaf, leaf) for leaf in leaves})
+    first, second = (
+        Piece(root, tuple(node for node in topological((root,)) if not node.args))
+        for root in (law.left[0], law.right[0])
+    )
+    return first, second
+
+
+def taken(piece: Piece, machine: Machine, tuning: float) -> dict[str, float]:
+    """Seconds by standard operators on each runtime and, where it has eOperators, with kernels."""
+    found = {}
+    with temporary() as folder, Database(folder / "times.db") as records:
+        program, feeds = alone(piece, OPSET)
+        build = Builds(folder, expander(library()), folded=False)(program)
+        for backend in ("onnxruntime", "openvino"):
+            found[backend] = timed(backend, build, feeds, machine.threads)
+        if piece.generated:
+            tuner = Tuner(records, machine, "native")
+            kernels = Kernels(tuner, lambda: tuning)
+            build = Builds(folder, expander(library()), kernels, folded=False)(program)
+            tuner.close()
+            found["kernels"] = timed("onnxruntime", build, feeds, machine.threads)
+    return found
+
+
+def forms(tuning: float) -> str:
+    """The table of what forms take."""
+    machine = Machine.here()
+    lines = [
+        "# What derived forms take",
+        "",
+        f"{machine.processor}, {machine.threads} threads; `python bench/derivations.py --times`.",
+        "Milliseconds of the operator and of the fastest form of the kind, by standard operators, and with",
+        f"kernels for what is no operator, each tuned for {tuning:g} s; the last columns are the operator's time",
+        "over the form's on the same runtime, and the better runtime's over that with kernels.",
+        "",
+        "| case | onnxruntime | openvino | form on onnxruntime | on openvino | with kernels | ratios | | |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name in PAPER:
+        pieces = form_of(name)
+        if pieces is None:
+            lines.append(f"| {name} | | | not found | | | | | |")
+            continue
+        plain, made = (taken(piece, machine, tuning) for piece in pieces)
+        best = min(plain["onnxruntime"], plain["openvino"])
+        kernels = made.get("kernels", inf)
+        times = [plain["onnxruntime"], plain["openvino"], made["onnxruntime"], made["openvino"], kernels]
+        ratios = [times[0] / times[2], times[1] / times[3], best / kernels]
+        line = " | ".join([*(f"{1e3 * t:.3g}" for t in times), *(f"{ratio:.2f}" for ratio in ratios)])
+        print(name, line, flush=True)
+        lines.append(f"| {name} | {line} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--draws", type=int, default=0)
+    parser.add_argument("--rules", nargs="*")
+    parser.add_argument("--times", action="store_true")
+    parser.add_argument("--tuning", type=float, default=10.0)
+    parser.add_argument("--states", type=int, default=30)
+    options = parser.parse_args()
+    if options.times:
+        (TABLES / "derivation_times.md").write_text(forms(options.tuning))
+    elif options.draws:
+        (TABLES / "derivations_drawn.md").write_text(drawn(options.draws))
+    elif options.rules is not None:
+        models = [subject.name for subject in select(options.rules or ["zoo"])]
+        (TABLES / "derivation_rules.md").write_text(ruled(models, options.states))
+    else:
+        (TABLES / "derivations.md").write_text(compared())
+
+
+if __name__ == "__main__":
+    main()
