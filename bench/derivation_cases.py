@@ -163,10 +163,12 @@ def banded(seed: int, mixes: bool, sizes: tuple[int, int, int, int, int] | None 
 
 
 def undilated(one: Derived, leaves: Sequence[Node]) -> bool:
-    """One sum of products in which no index steps by more than one."""
-    texts = [show(node.attribute("scope")) for _, node in one.state.nodes if str(node.op) == "eop"]
-    sums = [text for text in texts if "sum[" in text]
-    return len(sums) == 1 and not re.search(r"\b[2-9]\*", sums[0]) and "sum[" not in one.state.text
+    """One band in which no index steps by more than one, of hardly more products than the operator's: batches
+    of remainders."""
+    sums = [scope for _, node in one.state.nodes for scope in scopes_of(node) if multiply_adds(scope)]
+    wanted = prod((*leaves[0].tensor.shape, one.state.roots[0].shape[-1]))  # type: ignore[arg-type]
+    plain = len(sums) == 1 and not re.search(r"\b[2-9]\*", show(sums[0])) and "sum[" not in one.state.text
+    return plain and number_of(multiply_adds(sums[0])) < 1.5 * wanted
 
 
 def transposes_absorbed(one: Derived, leaves: Sequence[Node]) -> bool:

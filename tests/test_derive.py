@@ -32,6 +32,7 @@ from tensaurus.derive.fit import fitted, points, value_at
 from tensaurus.derive.flattening import flattened
 from tensaurus.derive.operators import Window, operators
 from tensaurus.derive.parts import part
+from tensaurus.derive.reordering import reordered
 from tensaurus.derive.search import Derived, Search, derived
 from tensaurus.derive.step import Rule, Step
 from tensaurus.derive.text import derivation
@@ -225,6 +226,45 @@ def test_what_operators_are_is_read_from_their_declarations() -> None:
     role = grouped.roles["group", None]
     assert role.quantity == "extent" and role.of == grouped.groups[b]
     assert all(isinstance(d, Window) for d in grouped.operands[0][2:])
+
+
+def strided_reads(seed: int) -> Scope:
+    """Reads of one or two tensors whose indices are steps of one number beside smaller ones, or nearly."""
+    rng = Random(seed)
+    step = rng.choice((2, 3, 4))
+    h, p = axis(rng.randint(1, 4), "h"), axis(rng.choice((step, step, step - 1, step + 1)), "p")
+    j, r = axis(rng.randint(1, 3), "j"), axis(rng.randint(1, 3), "r")
+    axes = [h, p, j]
+    rng.shuffle(axes)
+    factors = []
+    for name in ("x", "y")[: rng.randint(1, 2)]:
+        index: Any = polynomial(h) * step + polynomial(p) + rng.choice((-step, -1, 0, 1, step))
+        index = index + polynomial(j) * rng.choice((0, 0, step, 2 * step, 1))
+        low, high = interval(index)
+        extent = max(1, high + 1 + rng.choice((-2, -1, 0, 0, 1)))  # type: ignore[operator]
+        inside = low >= 0 and high < extent  # type: ignore[operator]
+        outside = None if inside and rng.random() < 0.5 else Const(rng.choice((0, 0, 2)))
+        factors.append(Read(Tensor(name, (extent, r.extent)), (index, polynomial(r)), outside))
+    body: Body = Call("mul", tuple(factors)) if len(factors) == 2 else factors[0]
+    return interned(Scope(tuple(axes), Reduce("sum", (r,), body)))
+
+
+def test_operands_in_another_order() -> None:
+    """What is read of them is what was read; nothing is read in steps of that number any more."""
+    found = 0
+    for seed in range(500):
+        scope = strided_reads(seed)
+        made = reordered(scope)
+        if made is None:
+            continue
+        found += 1
+        field = Prime(seed)
+        given = values_of(scope, field, seed)
+        arranged = {x: interpret(layout, given, field) for x, layout in made.operands.items()}
+        order = [scope.axes.index(a) for a in made.scope.axes]
+        wanted = interpret(scope, given, field).transpose(order)
+        assert np.array_equal(interpret(made.scope, {**given, **arranged}, field), wanted), seed
+    assert found > 100
 
 
 # --------------------------------------------------------------------------------- chains of moves

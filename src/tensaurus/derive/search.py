@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import heappop, heappush
-from itertools import chain, count
+from itertools import count
 from math import inf
 from time import monotonic
 
@@ -196,8 +196,7 @@ class Search:
             for rule in self.converging:
                 yield from (state.stepped(stage, step) for step in rule(stage))
         for stage in intense[:1]:
-            made = (*(state.matched(stage, match) for match in matches(stage)), state.generated(stage))
-            yield from filter(None, made)
+            yield from filter(None, _instantiated(state, stage))
 
     def _neighbours(self, state: State) -> Iterator[State]:
         for stage in state.intense(self.intense):
@@ -234,8 +233,7 @@ class Search:
         inner = [read.source for read in reads(stage) if isinstance(read.source, Scope)]
         if any(intensity(source) >= self.intense for source in inner):
             return
-        forms = chain((state.matched(stage, match) for match in matches(stage)), (state.generated(stage),))
-        for made in forms:
+        for made in _instantiated(state, stage):
             if self._late():
                 return
             if made is not None:
@@ -274,6 +272,14 @@ class Search:
         return node.static or node in self.weights or bool(node.args) and all(
             arg is None or self._constant(arg) for arg in node.args
         )
+
+
+def _instantiated(state: State, stage: Scope) -> Iterator[State | None]:
+    """The stage as each operator that it matches, as an eOperator, and as one over operands in another order.
+    """
+    yield from (state.matched(stage, match) for match in matches(stage))
+    yield state.generated(stage)
+    yield state.reordered(stage)
 
 
 def _distance(stage: Scope) -> tuple[int, int]:

@@ -25,6 +25,7 @@ from tensaurus.cost.demand import number_of
 from tensaurus.derive.flattening import flattened
 from tensaurus.derive.instantiation import Matched
 from tensaurus.derive.merging import read_through
+from tensaurus.derive.reordering import reordered
 from tensaurus.derive.step import JointStep, Step, replaced
 from tensaurus.graph.labelled import reshaped
 from tensaurus.graph.node import Node, apply, constant
@@ -111,6 +112,20 @@ class State:
             return None
         indices = tuple(map(polynomial, stage.axes))
         return self._read(stage, node, "eOperator generation", indices)
+
+    def reordered(self, stage: Scope) -> State | None:
+        """The state in which a stage is an eOperator over operands in another order; None where there is none
+        that helps, or it cannot be typed."""
+        found = reordered(stage)
+        if found is None:
+            return None
+        nodes = dict(self.nodes)
+        try:
+            nodes |= {x: node_of(layout, nodes) for x, layout in found.operands.items()}
+            node = node_of(found.scope, nodes)
+        except Untypable:
+            return None
+        return self._read(stage, node, "eOperator generation", tuple(map(polynomial, found.scope.axes)))
 
     def _read(self, stage: Scope, node: Node, rule: str, indices: tuple[Size, ...]) -> State:
         """The state in which a stage is read from the output of a node."""
