@@ -244,7 +244,7 @@ def part_of(nodes: Nodes) -> Part:
 def searched(part: Part, search: Search) -> list[Derived]:
     """What is found for a part: for several products at once, beginning at what each alone is derived to."""
     single = part.alone if len(part.pieces) > 1 else ()
-    found = [together.searched(one, one.forms, replace(search), ()) for one in single]
+    found = [together.searched(one, one.forms, replace(search, states=ALONE), ()) for one in single]
     return together.searched(part, part.forms, search, found)
 
 
@@ -252,6 +252,7 @@ def alone(build: Callable[[int], Node]) -> Callable[[int], Nodes]:
     return lambda seed: (build(seed),)
 
 
+ALONE = 40  # states of the search for each product of several
 GUIDED = Search(states=40, intense=1.0)  # sizes are small here
 SHALLOW = replace(GUIDED, states=170, depth=3, intense=2.0)
 BREADTH_FIRST = replace(GUIDED, states=120, guided=False, depth=2, intense=2.0)

@@ -18,8 +18,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
-from math import inf
+from math import inf, nan
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
@@ -50,7 +51,7 @@ from tensaurus.derive import together
 from tensaurus.derive.equation import equation
 from tensaurus.derive.finder import GAIN
 from tensaurus.derive.parts import Part, parts_of
-from tensaurus.derive.search import CONVERGING, EXPLORATIVE, JOINT, Derived, Search, initial
+from tensaurus.derive.search import CONVERGING, EXPLORATIVE, JOINT, Derived, Search
 from tensaurus.equivalence.chain import refutation
 from tensaurus.graph.builds import Builds
 from tensaurus.graph.node import constant
@@ -66,7 +67,8 @@ from tensaurus.zoo.selection import select
 
 TABLES = Path(__file__).parent / "tables"
 MATCHED = ("operator matching", "eOperator generation")  # steps that instantiate, not derive
-SECONDS = 120.0  # of one search
+SECONDS = 60.0  # of one search
+MOST = 1000  # states of the search for a random case
 FORMS = 200  # states of the search for a form that is timed
 WEIGHTED = {"Conv", "ConvTranspose"}  # whose second input is a weight
 OPSET = 17
@@ -123,27 +125,20 @@ class Found:
     seconds: float
 
 
-def until(nodes: Nodes, claim: Claim, search: Search) -> Found | None:
+def until(part: Part, claim: Claim, search: Search) -> tuple[Derived, Found] | None:
     """The first program of which the claim is true; None where the search ends before."""
-    part = part_of(nodes)
-    leaves = tuple(part.names.values())
-    roots, tensors = initial(part.forms, leaves, part.weights)
-    began, most = monotonic(), search.states
+    leaves, began, most, seen = tuple(part.names.values()), monotonic(), search.states, 0
     search.deadline, search.states = began + SECONDS, 0
-    search.run(roots, tensors)
-    seen = 0
-    while search.states < most:
+    searched(part, search)
+    while search.cut and search.states < most and not search.late:
         search.states += 1
         found = search.resumed()
-        if search.found > seen:
-            for one in found:
-                if claim(one, leaves):
-                    rules = [move.rule for move in one.state.moves if move.rule not in MATCHED]
-                    taken = monotonic() - began
-                    return Found(search.explored, search.met, search.pruned, search.found, len(rules), taken)
+        one = next((one for one in found if claim(one, leaves)), None) if search.found > seen else None
+        if one is not None:
+            rules = [move.rule for move in one.state.moves if move.rule not in MATCHED]
+            counts = search.explored, search.met, search.pruned, search.found, len(rules)
+            return one, Found(*counts, monotonic() - began)
         seen = search.found
-        if not search.cut or search.late:
-            break
     return None
 
 
@@ -161,9 +156,9 @@ def compared() -> str:
     ]
     for name, (build, claim) in PAPER.items():
         for way, search in WAYS.items():
-            found = until(build(), claim, replace(search))
-            print(name, way, found, flush=True)
-            cells = ["no"] + [""] * 5 if found is None else [f"{value:.3g}" for value in astuple(found)]
+            found = until(part_of(build()), claim, replace(search))
+            cells = ["no"] + [""] * 5 if found is None else [f"{value:.3g}" for value in astuple(found[1])]
+            print(name, way, *cells, flush=True)
             lines.append(f"| {name} | {way} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -175,26 +170,29 @@ def drawn(draws: int) -> str:
         "",
         f"`python bench/derivations.py --draws {draws}`: of so many draws of each case those found, and",
         "of what is found those whose equation holds over GF(p).",
+        f"States until it is found, the median and the most of {MOST}, and seconds.",
         "",
-        "| case | found | right | s for each |",
-        "| --- | ---: | ---: | ---: |",
+        "| case | found | right | states | at most | s |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name, (build, claim, search) in CASES.items():
-        began, found, right = monotonic(), 0, 0
+        counts, right, seconds = list[int](), 0, 0.0
         for seed in range(draws):
             part = part_of(build(seed))
-            leaves = tuple(part.names.values())
-            made = next((one for one in searched(part, replace(search)) if claim(one, leaves)), None)
+            made = until(part, claim, replace(search, states=MOST))
             if made is None:
                 print(name, seed, "not found", flush=True)
                 continue
-            found += 1
-            law = equation(part.forms, leaves, made)
+            counts.append(made[1].states)
+            seconds += made[1].seconds
+            law = equation(part.forms, tuple(part.names.values()), made[0])
             if law is not None and refutation(law) is None:
                 right += 1
             else:
                 print(name, seed, "WRONG", flush=True)
-        line = f"| {name} | {found} | {right} | {(monotonic() - began) / draws:.2g} |"
+        found = len(counts)
+        middle, mean = (median(counts), seconds / found) if found else (nan, nan)
+        line = f"| {name} | {found} | {right} | {middle:g} | {max(counts, default=0)} | {mean:.2g} |"
         print(line, flush=True)
         lines.append(line)
     return "\n".join(lines) + "\n"
