@@ -163,12 +163,15 @@ def banded(seed: int, mixes: bool, sizes: tuple[int, int, int, int, int] | None 
 
 
 def undilated(one: Derived, leaves: Sequence[Node]) -> bool:
-    """One band in which no index steps by more than one, of hardly more products than the operator's: batches
-    of remainders."""
-    sums = [scope for _, node in one.state.nodes for scope in scopes_of(node) if multiply_adds(scope)]
+    """One band in which no index steps by more than one, of hardly more products than the operator's and of
+    operands that are no larger: batches of remainders."""
+    sums = [node for _, node in one.state.nodes if any(map(multiply_adds, scopes_of(node)))]
+    if len(sums) != 1 or str(sums[0].op) != "eop" or copied(sums[0], leaves) > 1.3:
+        return False
+    (scope,) = scopes_of(sums[0])
     wanted = prod((*leaves[0].tensor.shape, one.state.roots[0].shape[-1]))  # type: ignore[arg-type]
-    plain = len(sums) == 1 and not re.search(r"\b[2-9]\*", show(sums[0])) and "sum[" not in one.state.text
-    return plain and number_of(multiply_adds(sums[0])) < 1.5 * wanted
+    plain = not re.search(r"\b[2-9]\*", show(scope)) and "sum[" not in one.state.text
+    return plain and number_of(multiply_adds(scope)) < 1.5 * wanted
 
 
 def transposes_absorbed(one: Derived, leaves: Sequence[Node]) -> bool:
