@@ -157,10 +157,14 @@ def compared() -> str:
     for name, (build, claim) in PAPER.items():
         for way, search in WAYS.items():
             found = until(part_of(build()), claim, replace(search))
-            cells = ["no"] + [""] * 5 if found is None else [f"{value:.3g}" for value in astuple(found[1])]
+            cells = ["no"] + [""] * 5 if found is None else list(map(_said, astuple(found[1])))
             print(name, way, *cells, flush=True)
             lines.append(f"| {name} | {way} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _said(value: int | float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.2g}"
 
 
 def drawn(draws: int) -> str:
