@@ -22,7 +22,7 @@ from tensaurus.cost.demand import number_of, scopes_of
 from tensaurus.derive import together
 from tensaurus.derive.joining import JOINED
 from tensaurus.derive.parts import Part
-from tensaurus.derive.search import Derived, Search
+from tensaurus.derive.search import Derived, Search, initial
 from tensaurus.graph.node import INPUT, Node, apply, source
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import topological
@@ -242,6 +242,11 @@ def part_of(nodes: Nodes) -> Part:
     """They as a part of a program, over the inputs that they need."""
     inputs = (tuple(leaf for leaf in topological((node,)) if leaf.op is INPUT) for node in nodes)
     return Part(tuple(Piece(node, leaves) for node, leaves in zip(nodes, inputs, strict=True)), nodes)
+
+
+def derived(node: Node, leaves: Nodes, search: Search) -> list[Derived]:
+    """What is found for the expression of a node over these leaves."""
+    return search.run(*initial((node,), leaves))
 
 
 def searched(part: Part, search: Search) -> list[Derived]:

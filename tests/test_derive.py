@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from derivation_cases import CASES, call, convolution, made_by, part_of, searched, tensor
+from derivation_cases import CASES, call, convolution, derived, made_by, part_of, searched, tensor
 from hypothesis import given
 from hypothesis import strategies as st
 from random_scopes import Everything
 
+from tensaurus.algebra.affine import coefficients
 from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select, Tensor, axis
 from tensaurus.algebra.field import Field, Reals
 from tensaurus.algebra.index_map import renumbers, split
@@ -23,7 +24,7 @@ from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.prime import Prime
 from tensaurus.algebra.size import interval, polynomial
 from tensaurus.algebra.text import show
-from tensaurus.algebra.walk import scopes, tensors
+from tensaurus.algebra.walk import reads, scopes, tensors
 from tensaurus.cost.demand import number_of
 from tensaurus.derive import boundary, fit, merging, splitting, substitution, summation
 from tensaurus.derive.equation import USED, equation
@@ -33,7 +34,7 @@ from tensaurus.derive.flattening import flattened
 from tensaurus.derive.operators import Window, operators
 from tensaurus.derive.parts import part
 from tensaurus.derive.reordering import reordered
-from tensaurus.derive.search import Derived, Search, derived
+from tensaurus.derive.search import Derived, Search
 from tensaurus.derive.step import Rule, Step
 from tensaurus.derive.text import derivation
 from tensaurus.derive.trace import Flow, traced
@@ -262,6 +263,11 @@ def test_operands_in_another_order() -> None:
         given = values_of(scope, field, seed)
         arranged = {x: interpret(layout, given, field) for x, layout in made.operands.items()}
         order = [scope.axes.index(a) for a in made.scope.axes]
+        assert made.operands
+        for read in reads(made.scope):
+            if read.source in made.operands:  # the remainder, the quotient, and what is summed over
+                quotient = coefficients(read.indices[1], made.scope.axes)
+                assert quotient is not None and set(quotient[0].values()) <= {1, 2}, seed
         wanted = interpret(scope, given, field).transpose(order)
         assert np.array_equal(interpret(made.scope, {**given, **arranged}, field), wanted), seed
     assert found > 100

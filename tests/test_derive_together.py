@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain, repeat
+from math import inf
 from random import Random
 from typing import Any
 
 import numpy as np
-from derivation_cases import call, siblings, tensor
+import pytest
+from derivation_cases import call, derived, siblings, tensor
 from test_derive import values_of
 
-from tensaurus.algebra.expr import Call, Const, Read, Reduce, Scope, Tensor, axis, where
+from tensaurus.algebra.expr import Call, Const, Read, Reduce, Scope, Select, Tensor, axis, where
+from tensaurus.algebra.field import Reals
 from tensaurus.algebra.intern import interned
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.prime import Prime
 from tensaurus.algebra.size import atoms, interval, polynomial
+from tensaurus.algebra.typing import dtype_of
 from tensaurus.algebra.walk import scopes
 from tensaurus.derive.equation import equation
 from tensaurus.derive.finder import Derive
 from tensaurus.derive.joining import JOINED, joined
 from tensaurus.derive.merging import read_through
 from tensaurus.derive.parts import Part, parts_of
-from tensaurus.derive.search import Derived, Search, derived, initial
+from tensaurus.derive.search import Derived, Search, initial
 from tensaurus.derive.splitting import split
 from tensaurus.derive.step import replaced
 from tensaurus.egraph.egraph import EGraph
@@ -38,16 +43,17 @@ def sums_of_one(seed: int) -> list[Scope]:
     """Sums of products of one tensor, with windows, strides, edges, and factors and guards of their own."""
     rng = Random(seed)
     size, channels = rng.choice((5, 6, 9)), rng.choice((1, 2, 3))
-    stride, dilation, batch = rng.choice((1, 1, 2)), rng.choice((1, 1, 2)), rng.random() < 0.3
+    stride, dilation, batch = rng.choice((1, 1, 2, -1)), rng.choice((1, 1, 2)), rng.random() < 0.3
     places = rng.choice((2, 3, 4))
     x = Tensor("x", (channels, size) if not batch else (channels, size, places))
     found = []
     for number in range(rng.choice((2, 2, 3))):
-        c, h, f = axis(channels, "c"), axis(places, "h"), axis(rng.choice((1, 2, 3)), "f")
+        c, h = axis(channels, "c"), axis(places, "h")
+        private = [axis(rng.choice((1, 2, 3)), "f") for _ in range(rng.choice((0, 1, 1, 1, 2)))]
         taps = rng.choice((1, 1, 2, 3))
         r = axis(taps, "r")
-        offset = rng.choice((0, 0, 0, -1, 1, 2)) * (dilation if stride == 1 else 1)
-        index: Any = polynomial(h) * stride + offset
+        offset = rng.choice((0, 0, 0, -1, 1, 2)) * (dilation if abs(stride) == 1 else 1)
+        index: Any = polynomial(h) * stride + offset + (places - 1 if stride < 0 else 0)
         index = index + polynomial(r) * dilation if taps > 1 or rng.random() < 0.3 else index
         reduced = (c, r) if r in atoms(index) else (c,)
         low, high = interval(index)
@@ -56,18 +62,23 @@ def sums_of_one(seed: int) -> list[Scope]:
         if batch:
             spots = (*spots, polynomial(h))
         data = Read(x, spots, None if inside and rng.random() < 0.5 else Const(0))
-        own = (*((f,) if rng.random() < 0.8 else ()), *reduced, *((h,) if rng.random() < 0.2 else ()))
+        own = (*private, *reduced, *((h,) if rng.random() < 0.2 else ()))
         weights = Read(Tensor(f"w{number}", tuple(a.extent for a in own)), tuple(map(polynomial, own)))
-        axes = [h, *((f,) if f in own else ())]
+        axes = [h, *private]
         rng.shuffle(axes)
         body: Any = Call("mul", (data, weights) if rng.random() < 0.5 else (weights, data))
+        if rng.random() < 0.2:
+            body = Call("mul", (body, Read(Tensor(f"v{number}", (places,)), (polynomial(h),))))
+        if rng.random() < 0.3:
+            guarded = rng.choice(own)
+            body = Select((polynomial(guarded) - rng.choice((0, 1)),), body, Const(0))
         found.append(interned(Scope(tuple(axes), Reduce("sum", reduced, body))))
     return found
 
 
 def test_what_is_merged_keeps_its_values() -> None:
     """Exactly, over GF(p); and what is merged reads one expression."""
-    applied = grown = 0
+    applied = grown = guarded = several = 0
     for seed in range(500):
         stages = sums_of_one(seed)
         field = Prime(seed)
@@ -80,13 +91,16 @@ def test_what_is_merged_keeps_its_values() -> None:
             made = replaced(stages, step.scopes)
             wholes = {id(new.body.source) for _, new in step.scopes if isinstance(new.body, Read)}
             assert len(step.scopes) > 1 and len(wholes) == 1
-            grown += len({stage.body.axes[-1].extent for stage, _ in step.scopes}) > 1  # type: ignore[union-attr]
+            olds = [old for old, _ in step.scopes]
+            grown += len({tuple(sorted(a.extent for a in old.body.axes)) for old in olds}) > 1  # type: ignore
+            guarded += any(isinstance(old.body.body, Select) for old in olds)  # type: ignore[union-attr]
+            several += any(len(old.axes) > 2 for old in olds)
             for old, new in zip(stages, made, strict=True):
                 assert new.shape == old.shape
                 wanted = interpret(old, given, field)
                 assert np.array_equal(interpret(new, given, field), wanted), (seed, step.where)
                 assert np.array_equal(interpret(read_through(new), given, field), wanted), (seed, step.where)
-    assert applied > 200 and grown > 40
+    assert applied > 200 and min(grown, guarded, several) > 30
 
 
 def test_what_reads_each_other_is_not_merged() -> None:
@@ -147,6 +161,29 @@ def test_an_expression_is_split_where_its_weights_change() -> None:
     assert list(joined(parts))  # and the other way
 
 
+def test_integers_keep_their_types_where_choices_are_decided() -> None:
+    """3 / 2 of int32 is no real number."""
+    x, y = Tensor("x", (6,), "int32"), Tensor("y", (6,), "int32")
+    a = axis(6, "a")
+    half = Call("div", (where(2 - polynomial(a), x[a], 3), Const(2)))
+    scope = interned(Scope((a,), Call("add", (half, y[a]))))
+    for step in split(scope):
+        given = {x: np.arange(6) - 2, y: np.arange(6)}
+        wanted, found = (interpret(each, given, Reals()) for each in (scope, step.scope))
+        assert np.array_equal(wanted, found) and dtype_of(step.scope) == dtype_of(scope)
+
+
+def test_shared_scopes_are_looked_at_once() -> None:
+    """A chain of scopes that each read the one before twice is no tree."""
+    x = Tensor("x", (6,))
+    b = axis(6, "b")
+    last = Scope((b,), where(2 - polynomial(b), x[b], 0))
+    for _ in range(60):
+        a = axis(6, "a")
+        last = Scope((a,), Call("add", (last[a], Call("mul", (last[a], x[a])))))
+    assert [step.where for step in split(last)] == [f"{last.axes[0]} at 3"]
+
+
 def program(seed: int) -> Program:
     rng = np.random.default_rng(seed)
     x = tensor("x", 1, 8, 12, 12)
@@ -174,8 +211,12 @@ def test_parts_that_read_one_tensor_are_a_part_together() -> None:
 
 
 def test_the_finder_proposes_what_is_derived_together() -> None:
-    subject = program(1)
-    finder = Derive(lambda node: 1e-3, states=40)
+    """Two products of few columns, which are one where weights are side by side."""
+    x = tensor("x", 2048, 256)
+    weights = [constant(np.full((256, 4), k, np.float32)) for k in (1, 2)]
+    products = [apply(registry["MatMul"], [x, w]) for w in weights]
+    subject = Program((x,), (("y", products[0]), ("z", products[1])))
+    finder = Derive(lambda node: 1e-2, states=10)
     graph = EGraph()
     for root in subject.roots:
         graph.adopt(root)
@@ -184,6 +225,24 @@ def test_the_finder_proposes_what_is_derived_together() -> None:
     proposals = [p for p in finder(graph, 1000) if len(p.equation.left) == 2]
     assert proposals and all(refutation(p.equation) is None for p in proposals)
     assert find_all(graph, [finder], 2000) > 0
+
+
+def test_what_is_merged_must_beat_what_each_is_derived_to() -> None:
+    """A row and a column of taps: either alone is faster than both as one square with zeros."""
+    x = tensor("x", 1, 8, 16, 16)
+    kernels = [constant(np.ones((8, 8, *k), np.float32)) for k in ((3, 1), (1, 3))]
+    pads = ((1, 0, 1, 0), (0, 1, 0, 1))
+    convs = [apply(registry["Conv"], [x, w], {"pads": p}) for w, p in zip(kernels, pads, strict=True)]
+    relus = [apply(registry["Relu"], [conv]) for conv in convs]
+    subject = Program((x,), (("y", relus[0]), ("z", relus[1])))
+    for rest in (0.0, 0.035):  # where the rest takes long, no product alone is worth a search
+        finder = Derive(lambda node, rest=rest: 1e-3 if node in convs else rest, states=6)  # type: ignore[misc]
+        graph = EGraph()
+        for root in subject.roots:
+            graph.adopt(root)
+        graph.rebuild()
+        graph.programs = [subject]
+        assert all(len(proposal.equation.left) == 1 for proposal in finder(graph, 1000))
 
 
 def test_weights_are_arranged_ahead_of_time() -> None:
@@ -213,6 +272,25 @@ def test_a_search_goes_on_where_it_was_cut() -> None:
         found = parts.resumed()
     assert [one.state.key for one in found] == [one.state.key for one in wanted]
     assert (parts.explored, parts.met) == (whole.explored, whole.met)
+
+
+def test_a_search_that_is_late_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever time ends: nothing is lost, and nothing counts twice."""
+    node = call("Conv", (1, 4, 7, 7), (6, 4, 3, 3), pads=(1, 1, 1, 1))
+    leaves = tuple(arg for arg in node.args if arg is not None)
+    whole = Search(states=12, intense=2.0)
+    wanted = derived(node, leaves, whole)
+    for asked in (3, 40, 90):
+        times = chain(repeat(0.0, asked), repeat(2.0))
+        parts = Search(states=12, intense=2.0, deadline=1.0)
+        with monkeypatch.context() as patched:
+            patched.setattr("tensaurus.derive.search.monotonic", lambda times=times: next(times))
+            derived(node, leaves, parts)
+        assert parts.late and parts.cut
+        parts.deadline = inf
+        found = parts.resumed()
+        assert {one.state.key for one in found} == {one.state.key for one in wanted}
+        assert (parts.explored, parts.met, parts.pruned) == (whole.explored, whole.met, whole.pruned)
 
 
 def test_a_part_of_parts_is_each_alone() -> None:

@@ -96,13 +96,20 @@ class Derive:
         return now, least
 
     def _of(self, part: Part, now: float) -> tuple[tuple[float, Equation], ...]:
-        """Forms over leaves x0, w1, ... with the seconds that each should save."""
+        """Forms over leaves x0, w1, ... with the seconds that each should save: of several products beside
+        what each is derived to alone."""
         forms = part.forms
         if forms not in self._known and self.budget > 0:
+            now = now if len(forms) == 1 else sum(map(self._reached, part.alone))
             began = monotonic()
             self._known[forms] = tuple(self._forms(part, self._derived(part, began + self.budget, now), now))
             self.budget -= monotonic() - began
         return self._known.get(forms, ())
+
+    def _reached(self, part: Part) -> float:
+        """What one product may take by the best form that is proposed for it."""
+        now, _ = self._times(part)
+        return now - max((gain for gain, _ in self._of(part, now)), default=0.0)
 
     def _forms(self, part: Part, found: Iterable[Derived], now: float) -> Iterator[tuple[float, Equation]]:
         made = 0
@@ -123,7 +130,8 @@ class Derive:
         faster, of its like at other sizes; else what a search finds."""
         starts = part.starts()
         found = [] if starts is None else self._at_best(part, starts, deadline, now)
-        self._programs[part.forms] = found
+        if len(part.forms) == 1:  # others begin there
+            self._programs[part.forms] = found
         return found
 
     def _at_best(

@@ -110,7 +110,7 @@ def _views(stage: Scope) -> Iterator[_View]:
             continue
         dimensions = [_dimension(index, stage.axes, body.axes) for index in factor.indices]
         rest = Product(guards, (*factors[:k], *factors[k + 1 :])).body
-        if None in dimensions or not all(isinstance(n, int) for n in stage.shape):
+        if None in dimensions or not all(isinstance(n, int) and n > 0 for n in stage.shape):
             continue
         if literal_dtype(rest) == dtype_of(stage):
             yield _View(stage, factor, rest, body.axes, tuple(dimensions))  # type: ignore[arg-type]

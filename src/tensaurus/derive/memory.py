@@ -17,8 +17,10 @@ from math import inf
 from tensaurus.algebra.expr import Scope
 from tensaurus.cost.database import Database, Measurement
 from tensaurus.derive.operators import operators
+from tensaurus.derive.reordering import reordered
 from tensaurus.derive.search import CONVERGING, DEPTH, EXPLORATIVE, JOINT, Derived
 from tensaurus.derive.state import INTENSE, said, sizeless
+from tensaurus.derive.together import BEST, WAYS
 
 __all__ = ["Memory"]
 
@@ -86,5 +88,6 @@ def rules() -> str:
     """What the trails depend on: rows of other rules, operators and limits are not read."""
     names = [f"{rule.__module__}.{rule.__name__}" for rule in (*EXPLORATIVE, *JOINT, *CONVERGING)]
     names += sorted({str(operator.op) for operator in operators()})
-    text = " ".join([*names, str(DEPTH), str(INTENSE)])
+    names.append(f"{reordered.__module__}.{reordered.__name__}")
+    text = " ".join([*names, str(DEPTH), str(INTENSE), str(WAYS), str(BEST)])
     return f"derivation {sha256(text.encode()).hexdigest()[:16]}"

@@ -24,7 +24,7 @@ from tensaurus.ops.eop import eop
 
 __all__ = ["Part", "part", "parts_of"]
 
-TOGETHER = 6  # products of one tensor at most that are derived together
+TOGETHER = 6  # products of one tensor at most that are derived together: of more, every six in their order
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,9 @@ def parts_of(program: Program) -> Iterator[Part]:
         for leaf in each.leaves:
             if not leaf.static:
                 readers.setdefault(leaf, []).append(each)
-    groups = (list(_independent(group)) for group in readers.values())
-    yield from dict.fromkeys(_joint(group[:TOGETHER]) for group in groups if len(group) > 1)
+    groups = (group for parts in readers.values() if len(parts) > 1 for group in _independent(parts))
+    sixes = (group[k : k + TOGETHER] for group in groups for k in range(0, len(group), TOGETHER))
+    yield from dict.fromkeys(_joint(group) for group in sixes if len(group) > 1)
 
 
 def _joint(parts: Sequence[Part]) -> Part:
@@ -100,13 +101,19 @@ def _joint(parts: Sequence[Part]) -> Part:
     return Part(pieces, tuple(node for one in parts for node in one.products))
 
 
-def _independent(parts: Sequence[Part]) -> Iterator[Part]:
-    """Those, in the program's order, that need none of those before."""
-    roots = set[Node]()
-    for one in parts:
-        if roots.isdisjoint(topological(one.leaves)):
-            roots.update(piece.root for piece in one.pieces)
-            yield one
+def _independent(parts: Sequence[Part]) -> Iterator[Sequence[Part]]:
+    """They in groups, in the program's order, in each of which none needs another."""
+    waiting = [(one, frozenset(topological(one.leaves))) for one in parts]
+    while waiting:
+        roots, group, left = set[Node](), list[Part](), list[tuple[Part, frozenset[Node]]]()
+        for one, needed in waiting:
+            if roots.isdisjoint(needed):
+                roots.update(piece.root for piece in one.pieces)
+                group.append(one)
+            else:
+                left.append((one, needed))
+        yield group
+        waiting = left
 
 
 def part(node: Node) -> Piece | None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tensaurus.algebra.affine import coefficients
-from tensaurus.algebra.expr import Body, Const, Read, Scope, Tensor, axis
+from tensaurus.algebra.expr import Const, Read, Scope, Tensor, axis
 from tensaurus.algebra.size import Axis, Size, floordiv, interval, polynomial
 from tensaurus.algebra.walk import Rewriting, reads, tensors
 from tensaurus.derive.step import axes_in
@@ -35,7 +35,7 @@ def reordered(scope: Scope) -> Reordered | None:
         own = [read for read in reads(scope, nested=True) if read.source == x]
         found = [_step(own, d) for d in range(len(x.shape))]
         beyond = {read.outside for read in own} - {None}
-        if any(step > 1 for step in found) and len(beyond) < 2 and all(map(_constant, beyond)):
+        if any(step > 1 for step in found) and len(beyond) < 2:
             steps[x] = found
     if not steps:
         return None
@@ -45,10 +45,6 @@ def reordered(scope: Scope) -> Reordered | None:
     first = [a for a in scope.axes if any(_remainder(read, steps, a) for read in reads(scope))]
     axes = (*(a for a in scope.axes if a in first), *(a for a in scope.axes if a not in first))
     return Reordered(Scope(axes, body), {made[x]: layout for x, layout in operands.items()})
-
-
-def _constant(outside: Body | None) -> bool:
-    return isinstance(outside, Const)
 
 
 def _step(own: Sequence[Read], d: int) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, takewhile
 from math import inf
 from time import monotonic
 
@@ -30,7 +30,7 @@ from tensaurus.derive.step import JointRule, Rule
 from tensaurus.graph.expression import expression
 from tensaurus.graph.node import Node
 
-__all__ = ["CONVERGING", "EXPLORATIVE", "JOINT", "REACHED", "Derived", "Search", "derived", "initial"]
+__all__ = ["CONVERGING", "EXPLORATIVE", "JOINT", "REACHED", "Derived", "Search", "initial"]
 
 EXPLORATIVE: tuple[Rule, ...] = (
     summation.split,
@@ -149,21 +149,23 @@ class Search:
         heappush(self._waiting, (bound, depth, next(self._numbers), state))
 
     def _explore(self, bound: float, depth: int, number: int, state: State) -> None:
-        self.explored += 1
+        """What the state is, and what rules make of it; where time ends, it waits as before."""
+        keys, others = list[tuple[object, ...]](), list[State]()
         for nearer in self._nearing(state):
             if nearer is not state and nearer.key in self._seen and self.pruning:
                 break
-            self._seen.add(nearer.key)
+            keys.append(nearer.key)
             for end in self._converged(nearer):
                 if end.key not in self._ends:
                     self._ends[end.key] = Derived(end, self.seconds(end))
-        if depth == self.depth:
+        if depth < self.depth:
+            others += takewhile(lambda _: not self._late(), self._neighbours(state))
+        if self._late():
+            heappush(self._waiting, (bound, depth, number, state))
             return
-        for other in self._neighbours(state):
-            if self._late():
-                # what is left of it is not lost for who resumes
-                heappush(self._waiting, (bound, depth, number, state))
-                return
+        self.explored += 1
+        self._seen.update(keys)
+        for other in others:
             self.met += 1
             known = other.key in self._seen
             self.pruned += known
@@ -285,11 +287,6 @@ def _instantiated(state: State, stage: Scope) -> Iterator[State | None]:
 def _distance(stage: Scope) -> tuple[int, int]:
     """How far it is from an operator: the iterators that meet in one dimension; then its elements."""
     return substitution.mixed(stage), number_of(product(stage.shape))
-
-
-def derived(node: Node, leaves: tuple[Node, ...], search: Search) -> list[Derived]:
-    """What the search finds for the expression of a node over these leaves."""
-    return search.run(*initial((node,), leaves))
 
 
 def initial(

@@ -22,7 +22,7 @@ from tensaurus.algebra.typing import dtype_of, literal_dtype
 from tensaurus.algebra.walk import bodies, rebuilt, replace_axes, sizes
 from tensaurus.derive.step import Product, Step, contained, hint, product_of
 
-__all__ = ["narrowed", "split"]
+__all__ = ["split"]
 
 PHASES = 4  # values at most of an iterator of which each is computed apart
 
@@ -36,10 +36,8 @@ def split(scope: Scope) -> Iterator[Step]:
     for a in scope.axes:
         if not isinstance(a.extent, int):
             continue
-        for cut in sorted({place for place in _ends(scope, a) if 0 < place < a.extent}):
+        for cut in sorted(place for place in _ends(scope, a, {}) if 0 < place < a.extent):
             first, second = (_part(scope, a, low, high) for low, high in ((0, cut), (cut, a.extent)))
-            if any(literal_dtype(part.body) != dtype_of(scope) for part in (first, second)):
-                continue  # zeros alone
             others = [polynomial(b) for b in scope.axes]
             beyond = [polynomial(b) - cut if b == a else polynomial(b) for b in scope.axes]
             body = Select((cut - 1 - polynomial(a),), Read(first, tuple(others)), Read(second, tuple(beyond)))
@@ -50,13 +48,20 @@ def _part(scope: Scope, a: Axis, low: int, high: int) -> Scope:
     """The scope where low <= a < high."""
     b = axis(high - low, hint(a))
     values: dict[Atom, Any] = {a: polynomial(b) + low}
-    body = narrowed(replace_axes(scope.body, values))
+    body = _narrowed(replace_axes(scope.body, values))
     return Scope(tuple(b if c == a else c for c in scope.axes), body)
 
 
-def _ends(scope: Scope, a: Axis) -> Iterator[int]:
+def _ends(scope: Scope, a: Axis, known: dict[tuple[int, Axis], frozenset[int]]) -> frozenset[int]:
     """Values of the axis at which a guard of it alone becomes true, or false; all of one of few values whose
-    remainders matter."""
+    remainders matter.  Scopes are shared: what is known of one is not looked for again."""
+    key = id(scope), a
+    if key not in known:
+        known[key] = frozenset(_found(scope, a, known))
+    return known[key]
+
+
+def _found(scope: Scope, a: Axis, known: dict[tuple[int, Axis], frozenset[int]]) -> Iterator[int]:
     for body in bodies(scope, nested=False):
         tops = (atom.top for size in sizes(body) for atom in atoms(size) if isinstance(atom, Floor))
         if isinstance(a.extent, int) and a.extent <= PHASES and any(a in atoms(top) for top in tops):
@@ -68,7 +73,7 @@ def _ends(scope: Scope, a: Axis) -> Iterator[int]:
             for inner, index in zip(body.source.axes, body.indices, strict=True):
                 form = coefficients(index, [a])
                 if form is not None and form[0] == {a: 1} and isinstance(form[1], int):
-                    yield from (place - form[1] for place in _ends(body.source, inner))
+                    yield from (place - form[1] for place in _ends(body.source, inner, known))
 
 
 def _turns(guard: Size, a: Axis) -> Iterator[int]:
@@ -80,22 +85,23 @@ def _turns(guard: Size, a: Axis) -> Iterator[int]:
         yield -(form[1] // slope) if slope > 0 else form[1] // -slope + 1
 
 
-def narrowed(body: Body) -> Body:
+def _narrowed(body: Body) -> Body:
     """The body without choices that bounds of axes decide, in expressions that are read there, too, and
     without terms of sums that guards leave out."""
-    made = rebuilt(body, narrowed, lambda size: size)
+    made = rebuilt(body, _narrowed, lambda size: size)
     match made:
         case Reduce("sum", reduced, inner):
             return _shorter(reduced, product_of(inner)) or made
         case Select(guard, then, other):
-            return _decided(guard, then, other) or made
+            chosen = _decided(guard, then, other)
+            # literals alone take their type from what is beside them
+            return made if chosen is None or literal_dtype(chosen) != literal_dtype(made) else chosen
         case Read(Scope(axes, Select(guard, then, other)) as source, indices, outside):
             at: dict[Atom, Any] = dict(zip(axes, indices, strict=True))
             chosen = _decided(tuple(substitute(size, at) for size in guard), then, other)
-            # literals alone take their type from what is beside them
             if chosen is not None and literal_dtype(chosen) == dtype_of(source):
                 # read elsewhere it would be beyond an edge: nobody reads it there
-                return narrowed(Read(Scope(axes, contained(chosen)), indices, outside))
+                return _narrowed(Read(Scope(axes, contained(chosen)), indices, outside))
     return made
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice, product
+from itertools import islice, product, takewhile
+from time import monotonic
 from typing import Any
 
 from tensaurus.algebra.expr import Scope, Source, Tensor
@@ -19,6 +20,7 @@ __all__ = ["searched", "together"]
 
 WAYS = 2  # of each expression by the same rules
 BEST = 8  # states with merged parts
+TRIED = 64  # choices of one derivation for each root
 
 
 def searched(
@@ -33,7 +35,8 @@ def searched(
     if len(roots) == 1:
         return search.run(roots, nodes)
     own = [[part.names[leaf] for leaf in one.leaves] for one in part.alone]
-    merged = list(together(roots, nodes, tuple(zip(own, alone, strict=True)), search.intense))
+    starts_of = together(roots, nodes, tuple(zip(own, alone, strict=True)), search.intense)
+    merged = list(takewhile(lambda _: monotonic() < search.deadline, starts_of))
     return search.run(roots, nodes, merged) if merged else []
 
 
@@ -57,11 +60,15 @@ def together(
         for own, found in alone
     ]
     yield from map(first.joined, joined(first.intense(intense)))
-    found = (
-        state.joined(step)
+    choices = (
+        paths
         for rules in ways[0]
         if all(rules in other for other in ways)
         for paths in product(*(way[rules][:WAYS] for way in ways))
+    )
+    found = (
+        state.joined(step)
+        for paths in islice(choices, TRIED)
         for state in (_after(first, paths, names),)
         for step in joined(state.intense(intense))
     )
