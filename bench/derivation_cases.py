@@ -44,15 +44,15 @@ def made_by(one: Derived) -> list[Node]:
 
 def copied(node: Node, leaves: Sequence[Node]) -> float:
     """Elements of the operator's arguments over those of the leaves."""
-    own = sum(prod(arg.tensor.shape) for arg in node.args if arg is not None)  # type: ignore[arg-type]
-    return float(own / sum(prod(leaf.tensor.shape) for leaf in leaves))  # type: ignore[arg-type]
+    own = sum(prod(arg.tensor.shape) for arg in node.args if arg is not None)
+    return float(own / sum(prod(leaf.tensor.shape) for leaf in leaves))
 
 
 def sums_of(one: Derived) -> int:
     """How many elements of operators' outputs an element of the result adds up."""
     (node,) = one.state.results
     body = node.attribute("scope").body if str(node.op) == "eop" else None
-    return prod(a.extent for a in body.axes) if isinstance(body, Reduce) else 1  # type: ignore[misc]
+    return prod(a.extent for a in body.axes) if isinstance(body, Reduce) else 1
 
 
 Nodes: TypeAlias = tuple[Node, ...]
@@ -61,7 +61,7 @@ Claim: TypeAlias = Callable[[Derived, Sequence[Node]], bool]
 
 def matmul_and_offsets(one: Derived, leaves: Sequence[Node]) -> bool:
     """Every element is multiplied as it is, and the products are added with offsets (figure 3b)."""
-    made, taps = made_by(one), prod(leaves[1].tensor.shape[2:])  # type: ignore[arg-type]
+    made, taps = made_by(one), prod(leaves[1].tensor.shape[2:])
     plain = len(made) == 1 and str(made[0].op) == "MatMul" and copied(made[0], leaves) == 1
     return plain and sums_of(one) == taps
 
@@ -76,8 +76,8 @@ def im2col(one: Derived, leaves: Sequence[Node]) -> bool:
 def smaller_convolutions(one: Derived, leaves: Sequence[Node]) -> bool:
     """Convolutions of fewer taps, added up."""
     made = made_by(one)
-    taps = [prod(node.args[1].tensor.shape[2:]) for node in made if str(node.op) == "Conv"]  # type: ignore
-    return len(made) == len(taps) == 1 and 1 < taps[0] < prod(leaves[1].tensor.shape[2:]) and sums_of(one) > 1  # type: ignore
+    taps = [prod(node.args[1].tensor.shape[2:]) for node in made if str(node.op) == "Conv"]
+    return len(made) == len(taps) == 1 and 1 < taps[0] < prod(leaves[1].tensor.shape[2:]) and sums_of(one) > 1
 
 
 def kernel_of(*sizes: int) -> Claim:
@@ -85,7 +85,7 @@ def kernel_of(*sizes: int) -> Claim:
 
     def claim(one: Derived, leaves: Sequence[Node]) -> bool:
         made = made_by(one)
-        return len(made) == 1 and str(made[0].op) == "Conv" and made[0].args[1].tensor.shape[2:] == sizes  # type: ignore
+        return len(made) == 1 and str(made[0].op) == "Conv" and made[0].args[1].tensor.shape[2:] == sizes
 
     return claim
 
@@ -101,7 +101,7 @@ def phases(one: Derived, leaves: Sequence[Node]) -> bool:
     """Of a transposed convolution: every output is one element of one product, and of the products with the
     zeros between its elements at least a third are gone."""
     made, taps = made_by(one), leaves[1].tensor.shape[2:]
-    spread = prod(one.state.roots[0].shape) * leaves[0].tensor.shape[1] * prod(taps)  # type: ignore[operator]
+    spread = prod(one.state.roots[0].shape) * leaves[0].tensor.shape[1] * prod(taps)
     work = sum(number_of(multiply_adds(scopes_of(node)[0])) for node in made)
     return len(made) == 1 and sums_of(one) == 1 and work < spread * 2 / 3
 
@@ -145,7 +145,7 @@ def of_ones(one: Derived, leaves: Sequence[Node]) -> bool:
     """One convolution with ones."""
     made = made_by(one)
     return [str(node.op) for node in made] == ["Conv"] and bool(
-        np.all(made[0].args[1].attribute("data").array == 1)  # type: ignore[union-attr]
+        np.all(made[0].args[1].attribute("data").array == 1)
     )
 
 
@@ -169,7 +169,7 @@ def undilated(one: Derived, leaves: Sequence[Node]) -> bool:
     if len(sums) != 1 or str(sums[0].op) != "eop" or copied(sums[0], leaves) > 1.3:
         return False
     (scope,) = scopes_of(sums[0])
-    wanted = prod((*leaves[0].tensor.shape, one.state.roots[0].shape[-1]))  # type: ignore[arg-type]
+    wanted = prod((*leaves[0].tensor.shape, one.state.roots[0].shape[-1]))
     plain = not re.search(r"\b[2-9]\*", show(scope)) and "sum[" not in one.state.text
     return plain and number_of(multiply_adds(scope)) < 1.5 * wanted
 
@@ -252,8 +252,10 @@ def derived(node: Node, leaves: Nodes, search: Search) -> list[Derived]:
 def searched(part: Part, search: Search) -> list[Derived]:
     """What is found for a part: for several products at once, beginning at what each alone is derived to."""
     single = part.alone if len(part.pieces) > 1 else ()
-    found = [together.searched(one, one.forms, replace(search, states=ALONE), ()) for one in single]
-    return together.searched(part, part.forms, search, found)
+    found = [searched(one, replace(search, states=ALONE)) for one in single]
+    made = part.expressions()
+    assert made is not None, "nothing lies around the products"
+    return together.searched(part, *made, search, found)
 
 
 def alone(build: Callable[[int], Node]) -> Callable[[int], Nodes]:

@@ -233,13 +233,13 @@ def worth(model: str, states: int) -> dict[str, tuple[float, float]]:
         single = joint = 0.0
         for forms, each in parts.items():
             part = each[0]
-            if (starts := part.starts()) is None:
+            if (expressions := part.expressions()) is None:
                 continue
             search = Search(
                 roofline, states=states, deadline=monotonic() + SECONDS, weights=part.weights, **rules
             )
             before = [known.get(one.forms, []) for one in part.alone]
-            known[forms] = together.searched(part, starts, search, before)
+            known[forms] = together.searched(part, *expressions, search, before)
             best = min((one.seconds for one in known[forms]), default=inf)
             if len(forms) == 1:
                 left[forms] = best if best <= GAIN * now[forms] else now[forms]

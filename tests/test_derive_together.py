@@ -29,6 +29,7 @@ from tensaurus.derive.parts import Part, parts_of
 from tensaurus.derive.search import Derived, Search, initial
 from tensaurus.derive.splitting import split
 from tensaurus.derive.step import replaced
+from tensaurus.derive.together import searched
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import find_all
 from tensaurus.equivalence.chain import refutation
@@ -117,17 +118,20 @@ def test_what_reads_each_other_is_not_merged() -> None:
 
 
 def test_what_reads_in_other_ways_is_not_merged() -> None:
-    """Other strides, other places, other tensors, other sizes: there is no one window."""
-    for changes in ({"strides": (2, 2)}, {"pads": (2, 2, 2, 2), "dilations": (2, 2)}):
-        first = call("Conv", (1, 4, 9, 9), (3, 4, 3, 3), pads=(1, 1, 1, 1))
-        attrs = {"pads": (1, 1, 1, 1), **changes}
-        second = apply(registry["Conv"], [first.args[0], tensor("v", 2, 4, 3, 3)], attrs)
+    """Other strides, other dilations, other places, another tensor: there is no one window."""
+    first = call("Conv", (1, 4, 9, 9), (3, 4, 3, 3), pads=(1, 1, 1, 1))
+    others = (
+        (first.args[0], {"strides": (2, 2)}),
+        (first.args[0], {"pads": (2, 2, 2, 2), "dilations": (2, 2)}),
+        (first.args[0], {"pads": (0, 0, 0, 0)}),
+        (tensor("another", 1, 4, 9, 9), {}),
+    )
+    for x, changes in others:
+        attrs: dict[str, Any] = {"pads": (1, 1, 1, 1), **changes}
+        second = apply(registry["Conv"], [x, tensor("v", 2, 4, 3, 3)], attrs)
         leaves = tuple(dict.fromkeys((*first.args, *second.args)))
         roots, _ = initial((first, second), leaves)  # type: ignore[arg-type]
         assert not list(joined(roots))
-
-
-# --------------------------------------------------------------------------------- in programs
 
 
 def test_a_wrong_merge_is_refuted() -> None:
@@ -167,7 +171,9 @@ def test_integers_keep_their_types_where_choices_are_decided() -> None:
     a = axis(6, "a")
     half = Call("div", (where(2 - polynomial(a), x[a], 3), Const(2)))
     scope = interned(Scope((a,), Call("add", (half, y[a]))))
-    for step in split(scope):
+    steps = list(split(scope))
+    assert len(steps) == 1
+    for step in steps:
         given = {x: np.arange(6) - 2, y: np.arange(6)}
         wanted, found = (interpret(each, given, Reals()) for each in (scope, step.scope))
         assert np.array_equal(wanted, found) and dtype_of(step.scope) == dtype_of(scope)
@@ -182,6 +188,9 @@ def test_shared_scopes_are_looked_at_once() -> None:
         a = axis(6, "a")
         last = Scope((a,), Call("add", (last[a], Call("mul", (last[a], x[a])))))
     assert [step.where for step in split(last)] == [f"{last.axes[0]} at 3"]
+
+
+# --------------------------------------------------------------------------------- in programs
 
 
 def program(seed: int) -> Program:
@@ -242,7 +251,9 @@ def test_what_is_merged_must_beat_what_each_is_derived_to() -> None:
             graph.adopt(root)
         graph.rebuild()
         graph.programs = [subject]
-        assert all(len(proposal.equation.left) == 1 for proposal in finder(graph, 1000))
+        proposals = list(finder(graph, 1000))
+        assert all(len(proposal.equation.left) == 1 for proposal in proposals)
+        assert bool(proposals) is (rest == 0.0)
 
 
 def test_weights_are_arranged_ahead_of_time() -> None:
@@ -291,6 +302,17 @@ def test_a_search_that_is_late_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
         found = parts.resumed()
         assert {one.state.key for one in found} == {one.state.key for one in wanted}
         assert (parts.explored, parts.met, parts.pruned) == (whole.explored, whole.met, whole.pruned)
+
+
+def test_what_time_left_no_start_for_is_not_kept() -> None:
+    """Time is over before anything was merged: that is no finding."""
+    (joint,) = (part for part in parts_of(program(3)) if len(part.pieces) > 1)
+    expressions = joint.expressions()
+    assert expressions is not None
+    for deadline in (0.0, inf):
+        search = Search(states=2, deadline=deadline, weights=joint.weights)
+        found = searched(joint, *expressions, search, [[], []])
+        assert search.late is (deadline == 0.0) and bool(found) is not search.late
 
 
 def test_a_part_of_parts_is_each_alone() -> None:

@@ -42,18 +42,20 @@ def derive(
     from tensaurus.derive.search import Search
     from tensaurus.derive.text import derivation
     from tensaurus.derive.together import searched
+    from tensaurus.rules.nesting import said
 
     parts = _parts_of(Path(subject[0]), parse_shapes(shape or ())) if _is_file(subject) else [_alone(subject)]
     if not parts:
         raise TensaurusError("no operator of known sizes adds up products", file=Path(subject[0]))
     known: dict[tuple[Node, ...], list[Derived]] = {}
     for part in parts:
-        if (starts := part.starts()) is None:
+        if (made := part.expressions()) is None:
+            typer.echo(f"{said(*part.forms)}\n  what lies around a product does more than move elements")
             continue
         search = Search(depth=depth, states=states, deadline=monotonic() + seconds, weights=part.weights)
-        found = searched(part, starts, search, [known.get(one.forms, []) for one in part.alone])
+        found = searched(part, *made, search, [known.get(one.forms, []) for one in part.alone])
         known[part.forms] = found
-        if found or len(starts) == 1:
+        if found or len(part.forms) == 1:
             for line in derivation(part.forms, found[:top], search):
                 typer.echo(line)
 

@@ -23,7 +23,7 @@ def steps(nodes: tuple[Node, ...], leaves: tuple[Node, ...], found: Derived) -> 
     before = nodes
     for name, state in pairs:
         if state.results != before:
-            law = f"{_said(before)} => {_said(state.results)}"
+            law = f"{said(*before)} => {said(*state.results)}"
             yield Equation(name, law, before, state.results, leaves, USED)
         before = state.results
 
@@ -34,9 +34,5 @@ def equation(nodes: tuple[Node, ...], leaves: tuple[Node, ...], found: Derived) 
     if made == nodes or any(a.types != b.types for a, b in zip(made, nodes, strict=True)):
         return None
     name = "-".join(("derived", *(str(op).lower() for op in found.operators)))
-    law = f"{_said(nodes)} => {_said(made)}"
+    law = f"{said(*nodes)} => {said(*made)}"
     return Equation(name, law, nodes, made, leaves, Following(tuple(steps(nodes, leaves, found))))
-
-
-def _said(nodes: tuple[Node, ...]) -> str:
-    return ", ".join(map(said, nodes))

@@ -9,12 +9,13 @@ from math import inf
 from time import monotonic
 
 from tensaurus.algebra.analysis import multiply_adds
+from tensaurus.algebra.expr import Scope, Tensor
 from tensaurus.cost.demand import free, number_of, scopes_of
 from tensaurus.cost.roofline import ONE_CORE, Roofline
 from tensaurus.derive.equation import equation
 from tensaurus.derive.memory import Memory
 from tensaurus.derive.parts import Part, parts_of
-from tensaurus.derive.search import REACHED, Derived, Search, initial
+from tensaurus.derive.search import REACHED, Derived, Search
 from tensaurus.derive.together import searched
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import Proposal
@@ -128,17 +129,21 @@ class Derive:
     def _derived(self, part: Part, deadline: float, now: float) -> list[Derived]:
         """What a part is equal to: on the trails that are known of it or, where these lead to what may be
         faster, of its like at other sizes; else what a search finds."""
-        starts = part.starts()
-        found = [] if starts is None else self._at_best(part, starts, deadline, now)
+        made = part.expressions()
+        found = [] if made is None else self._at_best(part, *made, deadline, now)
         if len(part.forms) == 1:  # others begin there
             self._programs[part.forms] = found
         return found
 
     def _at_best(
-        self, part: Part, starts: tuple[Node, ...], deadline: float, now: float
+        self,
+        part: Part,
+        roots: tuple[Scope, ...],
+        nodes: tuple[tuple[Tensor, Node], ...],
+        deadline: float,
+        now: float,
     ) -> list[Derived]:
         search = Search(self.roofline, states=self.states, deadline=deadline, weights=part.weights)
-        roots, nodes = initial(starts, tuple(part.names.values()), part.weights)
         known = self.memory.at(roots)
         trails = self.memory.alike(roots) if known is None else known
         ends = [search.followed(roots, nodes, trail) for trail in trails]
@@ -147,7 +152,8 @@ class Derive:
         useful, cut = any(one.seconds <= GAIN * now for one in found), search.late
         if cut or (useful if known is None else not known or ends[0]):
             return found
-        new = searched(part, starts, search, [self._programs.get(one.forms, []) for one in part.alone])
+        alone = [self._programs.get(one.forms, []) for one in part.alone]
+        new = searched(part, roots, nodes, search, alone)
         if search.late:
             return found or new
         self.memory.keep(roots, list(islice(_kinds(new), KEPT)))

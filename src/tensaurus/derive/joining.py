@@ -81,7 +81,6 @@ class _View:
     stage: Scope
     data: Read
     rest: Body
-    reduced: tuple[Axis, ...]
     dimensions: tuple[_Dimension, ...]
 
     @property
@@ -108,12 +107,11 @@ def _views(stage: Scope) -> Iterator[_View]:
             continue
         if factor.outside not in (None, Const(0)) or not axes_in(factor) >= set(body.axes):
             continue
-        dimensions = [_dimension(index, stage.axes, body.axes) for index in factor.indices]
+        dimensions = tuple(filter(None, (_dimension(i, stage.axes, body.axes) for i in factor.indices)))
         rest = Product(guards, (*factors[:k], *factors[k + 1 :])).body
-        if None in dimensions or not all(isinstance(n, int) and n > 0 for n in stage.shape):
-            continue
-        if literal_dtype(rest) == dtype_of(stage):
-            yield _View(stage, factor, rest, body.axes, tuple(dimensions))  # type: ignore[arg-type]
+        sized = all(isinstance(n, int) and n > 0 for n in stage.shape)
+        if sized and len(dimensions) == len(factor.indices) and literal_dtype(rest) == dtype_of(stage):
+            yield _View(stage, factor, rest, dimensions)
 
 
 def _dimension(index: Size, traversal: Sequence[Axis], reduced: Sequence[Axis]) -> _Dimension | None:
@@ -266,8 +264,8 @@ class _Window(NamedTuple):
 
 def _framed(views: tuple[_View, ...]) -> _Frame | None:
     """The frame of views of one tensor; None where they do not read it in one way."""
-    places = [_places(views[0], view) for view in views]
-    if any(found is None for found in places):
+    places = [own for view in views if (own := _places(views[0], view)) is not None]
+    if len(places) < len(views):
         return None
     windows = list[tuple[_Window, ...]]()
     for dimensions in zip(*(view.dimensions for view in views), strict=True):
@@ -275,7 +273,7 @@ def _framed(views: tuple[_View, ...]) -> _Frame | None:
         if found is None:
             return None
         windows.append(found)
-    return _Frame(views, tuple(places), tuple(windows))  # type: ignore[arg-type]
+    return _Frame(views, tuple(places), tuple(windows))
 
 
 def _places(first: _View, view: _View) -> Mapping[Axis, Axis] | None:

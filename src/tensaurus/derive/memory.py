@@ -19,7 +19,7 @@ from tensaurus.cost.database import Database, Measurement
 from tensaurus.derive.operators import operators
 from tensaurus.derive.reordering import reordered
 from tensaurus.derive.search import CONVERGING, DEPTH, EXPLORATIVE, JOINT, Derived
-from tensaurus.derive.state import INTENSE, said, sizeless
+from tensaurus.derive.state import INTENSE, shown, sizeless
 from tensaurus.derive.together import BEST, WAYS
 
 __all__ = ["Memory"]
@@ -39,14 +39,14 @@ class Memory:
 
     def at(self, roots: Sequence[Scope]) -> list[Trail] | None:
         """Those of these very expressions, the most promising first; None where they are not known."""
-        text = said(roots)
+        text = shown(roots)
         kept = self._known().get(sizeless(text), {}).get(text)
         return None if kept is None else kept.trails
 
     def alike(self, roots: Sequence[Scope]) -> list[Trail]:
         """Those of expressions that differ from them in sizes alone, each once: the first of all come first.
         """
-        others = self._known().get(sizeless(said(roots)), {}).values()
+        others = self._known().get(sizeless(shown(roots)), {}).values()
         rounds = zip_longest(*(kept.trails for kept in others))
         each = dict.fromkeys(trail for one in rounds for trail in one if trail is not None)
         return list(each)[:FOLLOWED]
@@ -54,7 +54,7 @@ class Memory:
     def keep(self, roots: Sequence[Scope], found: Sequence[Derived]) -> None:
         """What a search found, the most promising first, or that there is nothing; in the place of what was
         known."""
-        text = said(roots)
+        text = shown(roots)
         alike = self._known().setdefault(sizeless(text), {})
         times = alike[text].times + 1 if text in alike else 0
         kept = alike[text] = _Kept(times, list(dict.fromkeys(one.trail for one in found)))

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tensaurus.algebra.expr import Read
+from tensaurus.algebra.expr import Read, Scope, Tensor
 from tensaurus.cost.demand import scopes_of
+from tensaurus.derive.search import initial
 from tensaurus.derive.state import INTENSE, intensity
 from tensaurus.derive.trace import Flow, traced
 from tensaurus.graph.node import Node, source
@@ -66,8 +67,9 @@ class Part:
         """The leaves of its forms that are constant."""
         return frozenset(name for leaf, name in self.names.items() if leaf.static)
 
-    def starts(self) -> tuple[Node, ...] | None:
-        """The forms as sums of products; None where one does something else than moving."""
+    def expressions(self) -> tuple[tuple[Scope, ...], tuple[tuple[Tensor, Node], ...]] | None:
+        """The forms as sums of products, and which tensors the leaves are there; None where something around
+        a product does more than moving elements."""
         found = list[Node]()
         for piece, product, form in zip(self.pieces, self.products, self.forms, strict=True):
             if (made := traced(piece, product)) is not None:
@@ -75,7 +77,7 @@ class Part:
             elif piece.root is not product:
                 return None
             found.append(form)
-        return tuple(found)
+        return initial(found, tuple(self.names.values()), self.weights)
 
 
 def parts_of(program: Program) -> Iterator[Part]:

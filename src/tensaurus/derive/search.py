@@ -122,14 +122,17 @@ class Search:
     _ends: dict[tuple[object, ...], Derived] = field(default_factory=dict, init=False, repr=False)
 
     def run(
-        self, roots: Sequence[Scope], nodes: Iterable[tuple[Tensor, Node]], starts: Iterable[State] = ()
+        self,
+        roots: Sequence[Scope],
+        nodes: Iterable[tuple[Tensor, Node]],
+        starts: Iterable[State] | None = None,
     ) -> list[Derived]:
         """The programs found, the fastest first; `starts` are states that follow from these expressions, if
-        the search shall begin there."""
+        the search shall begin there, as many as there is time for."""
         self.explored = self.met = self.pruned = 0
         self._waiting, self._numbers, self._seen, self._ends = [], count(), set(), {}
         own = State(tuple(map(merging.read_through, roots)), tuple(nodes))
-        for state in tuple(starts) or (own,):
+        for state in takewhile(lambda _: not self._late(), (own,) if starts is None else starts):
             if state.key not in self._seen:
                 self._wait(state, 0)
         return self.resumed()

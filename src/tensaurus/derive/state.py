@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -32,7 +32,7 @@ from tensaurus.graph.node import Node, apply, constant
 from tensaurus.ops import Untypable
 from tensaurus.ops.eop import eop
 
-__all__ = ["INTENSE", "Move", "State", "intensity", "node_of", "said", "sizeless"]
+__all__ = ["INTENSE", "Move", "State", "intensity", "node_of", "shown", "sizeless"]
 
 DIGITS = 16  # of a likeness
 INTENSE = 4.0  # operations for each element that is moved: less is bound by memory (EINNET, section 5)
@@ -73,7 +73,7 @@ class State:
     @cached_property
     def text(self) -> str:
         """Its expressions."""
-        return said(self.roots)
+        return shown(self.roots)
 
     @cached_property
     def stages(self) -> tuple[Scope, ...]:
@@ -106,26 +106,23 @@ class State:
 
     def generated(self, stage: Scope) -> State | None:
         """The state in which a stage is an eOperator of its own; None where that cannot be typed."""
-        try:
-            node = node_of(stage, dict(self.nodes))
-        except Untypable:
-            return None
-        indices = tuple(map(polynomial, stage.axes))
-        return self._read(stage, node, "eOperator generation", indices)
+        return self._as_eop(stage, stage, {})
 
     def reordered(self, stage: Scope) -> State | None:
-        """The state in which a stage is an eOperator over operands in another order; None where there is none
-        that helps, or it cannot be typed."""
+        """The same over operands in another order; None, too, where there is none that helps."""
         found = reordered(stage)
-        if found is None:
-            return None
+        return None if found is None else self._as_eop(stage, found.scope, found.operands)
+
+    def _as_eop(self, stage: Scope, scope: Scope, operands: Mapping[Tensor, Scope]) -> State | None:
+        """The state in which a stage is read from an eOperator, a scope with the same axes in any order, over
+        expressions of its operands."""
         nodes = dict(self.nodes)
         try:
-            nodes |= {x: node_of(layout, nodes) for x, layout in found.operands.items()}
-            node = node_of(found.scope, nodes)
+            nodes |= {x: node_of(layout, nodes) for x, layout in operands.items()}
+            node = node_of(scope, nodes)
         except Untypable:
             return None
-        return self._read(stage, node, "eOperator generation", tuple(map(polynomial, found.scope.axes)))
+        return self._read(stage, node, "eOperator generation", tuple(map(polynomial, scope.axes)))
 
     def _read(self, stage: Scope, node: Node, rule: str, indices: tuple[Size, ...]) -> State:
         """The state in which a stage is read from the output of a node."""
@@ -171,7 +168,7 @@ def node_of(scope: Scope, nodes: dict[Tensor, Node]) -> Node:
     return apply(eop, args, {"scope": interned(replace_tensors(plain, names))})
 
 
-def said(roots: Sequence[Scope]) -> str:
+def shown(roots: Sequence[Scope]) -> str:
     """Expressions, in one line."""
     return "; ".join(map(show, roots))
 

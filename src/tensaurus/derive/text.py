@@ -13,7 +13,7 @@ __all__ = ["derivation"]
 
 def derivation(nodes: Sequence[Node], found: Sequence[Derived], search: Search) -> Iterator[str]:
     """The lines about one part: what the search saw, and the derivations found, each step with its rule."""
-    yield ", ".join(map(said, nodes))
+    yield said(*nodes)
     cut = ", which was cut" if search.cut else ""
     yield (
         f"  {search.explored} expressions explored, {search.met} met of which {search.pruned} were known;"

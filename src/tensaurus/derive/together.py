@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice, product, takewhile
-from time import monotonic
+from itertools import islice, product
 from typing import Any
 
 from tensaurus.algebra.expr import Scope, Source, Tensor
@@ -12,7 +11,7 @@ from tensaurus.algebra.walk import replace_tensors
 from tensaurus.derive.joining import joined
 from tensaurus.derive.merging import read_through
 from tensaurus.derive.parts import Part
-from tensaurus.derive.search import Derived, Search, initial
+from tensaurus.derive.search import Derived, Search
 from tensaurus.derive.state import INTENSE, State
 from tensaurus.graph.node import Node
 
@@ -24,20 +23,23 @@ TRIED = 64  # choices of one derivation for each root
 
 
 def searched(
-    part: Part, starts: Sequence[Node], search: Search, alone: Sequence[Sequence[Derived]]
+    part: Part,
+    roots: Sequence[Scope],
+    nodes: Sequence[tuple[Tensor, Node]],
+    search: Search,
+    alone: Sequence[Sequence[Derived]],
 ) -> list[Derived]:
     """What a search finds for a part, the fastest first; of several products what can be merged.
 
-    starts  its forms as sums of products (`Part.starts`)
-    alone   what was found for each product of several
+    roots  its expressions, over tensors that are these nodes (`Part.expressions`)
+    alone  what was found for each product of several
     """
-    roots, nodes = initial(starts, tuple(part.names.values()), part.weights)
     if len(roots) == 1:
         return search.run(roots, nodes)
     own = [[part.names[leaf] for leaf in one.leaves] for one in part.alone]
-    starts_of = together(roots, nodes, tuple(zip(own, alone, strict=True)), search.intense)
-    merged = list(takewhile(lambda _: monotonic() < search.deadline, starts_of))
-    return search.run(roots, nodes, merged) if merged else []
+    return search.run(
+        roots, nodes, together(roots, nodes, tuple(zip(own, alone, strict=True)), search.intense)
+    )
 
 
 def together(

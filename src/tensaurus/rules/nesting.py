@@ -77,7 +77,7 @@ def parted(op: Op, kind: TensorType, outer: Attributes, index: int, inner: Attri
 
 def nested_equation(name: str, left: Node, right: Node, leaves: Sequence[Node]) -> Equation:
     """Two calls on these leaves are equal; why is looked into where it is asked for."""
-    law = f"{said(left, DEEP)} => {said(right, DEEP)}"
+    law = f"{said(left, depth=DEEP)} => {said(right, depth=DEEP)}"
     return Equation(name, law, (left,), (right,), tuple(leaves), partial(_shown, left, right, tuple(leaves)))
 
 
@@ -95,8 +95,12 @@ def calling(op: object, args: Sequence[str], attrs: Attributes) -> str:
     return f"{op}({', '.join([*args, *given])})"
 
 
-def said(node: Node | None, depth: int = 4) -> str:
-    """The program as a reader of rules would write it, what lies deep left out."""
+def said(*nodes: Node | None, depth: int = 4) -> str:
+    """Programs as a reader of rules would write them, what lies deep left out."""
+    return ", ".join(_said(node, depth) for node in nodes)
+
+
+def _said(node: Node | None, depth: int) -> str:
     if node is None:
         return "None"
     if node.op is INPUT:
@@ -104,8 +108,8 @@ def said(node: Node | None, depth: int = 4) -> str:
     if node.op is CONSTANT or not depth:
         return ", ".join(map(show_type, node.types))
     if node.op is ITEM:
-        return f"{said(node.args[0], depth)}[{node.attribute('index')}]"
-    return calling(node.op, [said(arg, depth - 1) for arg in node.args], node.attrs)
+        return f"{_said(node.args[0], depth)}[{node.attribute('index')}]"
+    return calling(node.op, [_said(arg, depth - 1) for arg in node.args], node.attrs)
 
 
 def _same(left: Node, right: Node, leaves: Sequence[Node]) -> bool:
