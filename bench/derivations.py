@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
-from math import inf, nan
+from math import inf, isfinite, nan
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -328,7 +328,9 @@ def forms(tuning: float) -> str:
         f"{machine.processor}, {machine.threads} threads; `python bench/derivations.py --times`.",
         "Milliseconds of the operator and of the fastest form of the kind, by standard operators, and with",
         f"kernels for what is no operator, each tuned for {tuning:g} s; the last columns are the operator's",
-        "time over the form's on the same runtime, and the better runtime's over that with kernels.",
+        "time over the form's on the same runtime, and the better runtime's over that with kernels.  A band",
+        "is no operator: its own times are of its expression, written out in standard operators.  *-*: it",
+        "did not run, in time or memory.",
         "",
         "| case | onnxruntime | openvino | form on onnxruntime | on openvino | with kernels | ratios | | |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
@@ -342,8 +344,9 @@ def forms(tuning: float) -> str:
         best = min(plain["onnxruntime"], plain["openvino"])
         kernels = made.get("kernels", inf)
         times = [plain["onnxruntime"], plain["openvino"], made["onnxruntime"], made["openvino"], kernels]
-        ratios = [times[0] / times[2], times[1] / times[3], best / kernels]
-        line = " | ".join([*(f"{1e3 * t:.3g}" for t in times), *(f"{ratio:.2f}" for ratio in ratios)])
+        pairs = ((times[0], times[2]), (times[1], times[3]), (best, kernels))
+        ratios = [f"{a / b:.2f}" if isfinite(a) and isfinite(b) else "-" for a, b in pairs]
+        line = " | ".join([*(f"{1e3 * t:.3g}" if isfinite(t) else "-" for t in times), *ratios])
         print(name, line, flush=True)
         lines.append(f"| {name} | {line} |")
     return "\n".join(lines) + "\n"
