@@ -23,6 +23,7 @@ from tensaurus.errors import TensaurusError
 from tensaurus.graph.degree import total_degree
 from tensaurus.graph.onnx_export import export_model
 from tensaurus.graph.onnx_import import import_model
+from tensaurus.graph.weights import Weights
 
 FEW = ("random", "blocks", "zeros")
 
@@ -474,6 +475,22 @@ def test_perturbed_models() -> None:
     other = perturbed_model(model, 0)
     assert other != model and len(other.graph.initializer) == len(model.graph.initializer)
     assert perturbed_model(model, 0) == other != perturbed_model(model, 1)
+
+
+def test_large_weights_of_perturbed_models_are_written_to_files(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    shapes = {"large": (1024, 300), "middle": (100, 100), "one": (1,)}  # bytes: above 2^20, below, one number
+    own = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    text = "net (float[2,1024] x) => (float[2,300] y) { y = MatMul (x, large) }"
+    folder = tmp_path / "files"
+    folder.mkdir()
+    made = perturbed_model(parsed(text, **own), 0, [float(own["one"].item())], Weights(folder))
+    assert len(list(folder.iterdir())) == 1 and made.graph.initializer[0].data_location
+    onnx.load_external_data_for_model(made, str(folder))
+    for tensor in made.graph.initializer:
+        before, after = own[tensor.name], numpy_helper.to_array(tensor)
+        steps = np.abs(after - before) / np.spacing(np.abs(before))
+        assert steps.max() <= 1 and np.array_equal(before, after) == (tensor.name == "one")
 
 
 def test_inputs_are_seeded_and_plausible() -> None:

@@ -67,6 +67,14 @@ def test_floats_are_lifted_exactly(value: float) -> None:
     assert int(GF.lift(np.asarray(value))) == residue(value)
     assert int(GF.constant(value)) == residue(value)
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_arrays_of_any_strides_are_lifted_exactly(dtype: type[np.floating]) -> None:
+    rng = np.random.default_rng(5)
+    numbers = (rng.standard_normal((300, 90)) * 2.0 ** rng.integers(-12, 12, (300, 90))).astype(dtype)
+    for array in (numbers, numbers[:, ::-3].T, numbers[:0]):
+        assert GF.lift(array).tolist() == [[residue(float(value)) for value in row] for row in array]
+
+
 
 @pytest.mark.parametrize("value", [5e-324, 2.2e-308, -1.5e-310, 1.7e308, -1.7e308, 0.1, -0.0, 2.0**31])
 def test_denormal_and_huge_floats_are_lifted_exactly(value: float) -> None:

@@ -19,6 +19,7 @@ from tensaurus.algebra.arithmetic import Array
 from tensaurus.algebra.functions import FUNCTIONS
 from tensaurus.algebra.prime import P, Prime, scrambled
 
+_BOTH = np.uint64((1 << 32) + 1)  # times a number below 2^32: it in both halves
 _HALF = np.uint64(32)
 _LOW = np.uint64(2**32 - 1)
 _31 = np.uint64(2**31 - 1)
@@ -77,7 +78,7 @@ class Pairs(Prime):
 
     def lift(self, data: Array) -> Array:
         found = super().lift(data)
-        return pack(found, found) if found.dtype.kind == "u" else found
+        return np.asarray(found * _BOTH) if found.dtype.kind == "u" else found
 
     def from_int(self, data: Array) -> Array:
         found = super().from_int(data)

@@ -16,6 +16,7 @@ from tensaurus.algebra.functions import FUNCTIONS
 from tensaurus.algebra.integers import wrapped
 
 P = 2**31 - 1
+AT_ONCE = 1 << 14  # numbers that are lifted while they are in the cache
 
 
 def scrambled(x: Array) -> Array:
@@ -68,19 +69,28 @@ class Prime(Field):
             return data
         if data.dtype.kind in "iu":
             return data.astype(np.int64)
-        # a float is m * 2^e with m of 53 bits, exactly; 2^e is looked up modulo p
         wide = np.asarray(data, np.float64)
-        finite = np.isfinite(wide)
-        mantissa, exponent = np.frexp(np.where(finite, wide, 0.0))
-        whole = np.ldexp(mantissa, 53).astype(np.int64) % P
-        # 2^31 = 1 modulo p, so the exponent counts modulo 31
-        scale = (np.int64(1) << ((exponent - 53) % 31).astype(np.int64)).astype(np.uint64)
-        result = whole.astype(np.uint64) * scale % np.uint64(P)
-        if finite.all():
-            return result
-        low = np.uint64(P) - self.infinity
-        endless = np.where(np.isnan(wide), self.nan, np.where(wide > 0, self.infinity, low))
-        return np.asarray(np.where(finite, result, endless))
+        result = np.empty(wide.size, np.uint64)
+        flat = wide.reshape(-1)
+        for start in range(0, wide.size, AT_ONCE):
+            result[start : start + AT_ONCE] = self._reduced(flat[start : start + AT_ONCE])
+        return result.reshape(wide.shape)
+
+    def _reduced(self, numbers: Array) -> Array:
+        """Floats of 64 bits are whole numbers m of 53 bits times 2^e, exactly; 2^31 is 1, so that e counts
+        modulo 31."""
+        bits = numbers.view(np.uint64)
+        exponent = (bits >> np.uint64(52)) & np.uint64(0x7FF)
+        whole = (bits & np.uint64((1 << 52) - 1)) | (np.minimum(exponent, 1) << np.uint64(52))
+        # the exponent of m is by 1075 less; 1085 is a multiple of 31
+        scale = (np.maximum(exponent, np.uint64(1)) + np.uint64(1085 - 1075)) % np.uint64(31)
+        result = _folded(_below((whole & np.uint64(P)) + (whole >> np.uint64(31))) << scale)
+        result = np.where(bits >> np.uint64(63) != 0, _below(np.uint64(P) - result), result)
+        if (exponent == 0x7FF).any():
+            low = np.uint64(P) - self.infinity
+            endless = np.where(np.isnan(numbers), self.nan, np.where(numbers > 0, self.infinity, low))
+            result = np.where(exponent == 0x7FF, endless, result)
+        return np.asarray(result)
 
     def random(self, shape: Sequence[int], rng: np.random.Generator) -> Array:
         return rng.integers(0, P, tuple(shape), dtype=np.uint64)

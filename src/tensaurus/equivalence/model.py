@@ -12,6 +12,7 @@ from tensaurus.equivalence.perturbation import perturbed_model
 from tensaurus.graph.build import Build
 from tensaurus.graph.frame import bodies_of
 from tensaurus.graph.model_file import TWO_GIGABYTES, load_model
+from tensaurus.graph.weights import Weights
 
 
 @dataclass
@@ -57,7 +58,7 @@ class Model:
 
     def perturbed(self, seed: int, kept: Collection[float], folder: Path) -> Build:
         """The model one rounding away, as a runtime gets it, large weights in the folder (`perturbation`)."""
-        made = perturbed_model(self.proto, seed, kept)
+        made = perturbed_model(self.proto, seed, kept, Weights(folder))
         del made.graph.input[:]
         made.graph.input.extend(self.inputs)
         return Build.of(made, folder, self.build.libraries)

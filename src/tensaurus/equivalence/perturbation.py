@@ -14,6 +14,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from tensaurus.backends import Array
+from tensaurus.graph.weights import Weights
 
 FLOATS = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16})
 # bits of a number, as an integer: its type, the low ones that are zero in a short number, its exponent's
@@ -44,17 +45,32 @@ def perturbed(array: Array, rng: np.random.Generator) -> Array:
     return array if np.array_equal(moved, bits) else moved.view(array.dtype).reshape(array.shape)
 
 
-def perturbed_model(model: ModelProto, seed: int, kept: Collection[float] = frozenset()) -> ModelProto:
-    """A copy of the model, its float weights moved, but for single numbers that are `kept`."""
+def perturbed_model(
+    model: ModelProto, seed: int, kept: Collection[float] = frozenset(), files: Weights | None = None
+) -> ModelProto:
+    """A copy of the model, its float weights moved, but for single numbers that are `kept`.
+
+    Large weights are in `files`, where these are given.
+    """
     rng = np.random.default_rng([seed, 1])
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    for tensor in _weights(copy):
+
+    def moved(tensor: TensorProto) -> Array | None:
+        """Its elements, where some have moved."""
+        if tensor.data_type not in FLOATS:
+            return None
         array = numpy_helper.to_array(tensor)
         if array.size == 1 and float(array.item()) in kept:
-            continue
+            return None
         changed = perturbed(array, rng)
-        if changed is array:
+        return None if changed is array else changed
+
+    if files is None:
+        copy = ModelProto()
+        copy.CopyFrom(model)
+    else:
+        copy = files.light(model, moved)
+    for tensor in _weights(copy):
+        if tensor.data_location == TensorProto.EXTERNAL or (changed := moved(tensor)) is None:
             continue
         if tensor.HasField("raw_data") and sys.byteorder == "little":
             tensor.raw_data = changed.tobytes()

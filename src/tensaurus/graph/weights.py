@@ -7,12 +7,14 @@ with all weights in it is copied half a dozen times on its way there.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from onnx import ModelProto, TensorProto
 
-from tensaurus.graph.data import Data, size_in_bytes
+from tensaurus.graph.data import Array, Data, size_in_bytes
 from tensaurus.graph.frame import light_copy
+from tensaurus.ops.element_type import dtype_name
 
 __all__ = ["Weights", "is_outside"]
 
@@ -44,13 +46,18 @@ class Weights:
         tensor.external_data.add(key="location", value=file.name)
         return tensor
 
-    def light(self, model: ModelProto) -> ModelProto:
-        """The model with its large initializers outside; those of bodies stay."""
+    def light(
+        self, model: ModelProto, changed: Callable[[TensorProto], Array | None] = lambda tensor: None
+    ) -> ModelProto:
+        """The model with its large initializers outside, with the elements that these are `changed` to; those
+        of bodies stay."""
         stored = light_copy(model)
         for tensor, light in zip(model.graph.initializer, stored.graph.initializer, strict=True):
             if light.data_location != TensorProto.EXTERNAL or tensor.data_location == TensorProto.EXTERNAL:
                 continue
-            made = self.outside(Data(proto=tensor), tensor.name)
+            large = size_in_bytes(dtype_name(tensor.data_type), tuple(tensor.dims)) >= LEAST
+            array = changed(tensor) if large else None
+            made = self.outside(Data(proto=tensor) if array is None else Data(array), tensor.name)
             if made is not None:
                 light.external_data.extend(made.external_data)
             else:
