@@ -23,7 +23,7 @@ from tensaurus.derive import together
 from tensaurus.derive.joining import JOINED
 from tensaurus.derive.parts import Part
 from tensaurus.derive.search import Derived, Search, initial
-from tensaurus.graph.node import INPUT, Node, apply, source
+from tensaurus.graph.node import INPUT, Node, apply, constant, source
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import topological
 from tensaurus.ops import TensorType, registry
@@ -139,6 +139,20 @@ def pooled(seed: int) -> Node:
     pads = tuple(rng.randint(0, 1) for _ in range(4))
     attrs = {"kernel_shape": (3, rng.choice((2, 3))), "strides": (rng.choice((1, 2)), 1), "pads": pads}
     return call("AveragePool", (n, c, size, size), count_include_pad=1, **attrs)
+
+
+def of_one_number(seed: int) -> Node:
+    """Windows of each channel, all elements of which have one weight."""
+    rng, n, c, _, size = draw(seed)
+    kernel, pads = (3, rng.choice((2, 3))), tuple(rng.randint(0, 1) for _ in range(4))
+    weights = np.full((c, 1, *kernel), rng.choice((0.25, 1 / 9, -3.0)), np.float32)
+    attrs = {"group": c, "pads": pads, "strides": (rng.choice((1, 2)), 1)}
+    return apply(registry["Conv"], [tensor("x0", n, c, size, size), constant(weights)], attrs)
+
+
+def averages(one: Derived, leaves: Sequence[Node]) -> bool:
+    """Means of windows, times a number."""
+    return [str(node.op) for node in made_by(one)] == ["AveragePool"] and sums_of(one) == 1
 
 
 def of_ones(one: Derived, leaves: Sequence[Node]) -> bool:
@@ -294,6 +308,7 @@ CASES: dict[str, tuple[Callable[[int], Nodes], Claim, Search]] = {
     "dilated G2BMM as plain": (alone(lambda s: banded(s, mixes=False)), undilated, GUIDED),
     "dilated GBMM as plain": (alone(lambda s: banded(s, mixes=True)), undilated, GUIDED),
     "pooling as convolution": (alone(pooled), of_ones, replace(GUIDED, states=20, intense=0.5)),
+    "convolution with one number as pooling": (alone(of_one_number), averages, replace(GUIDED, states=20)),
     "attention's products without transposes": (alone(attention), transposes_absorbed, GUIDED),
     "convolutions with different kernels as one": (kernels_of_several_shapes, merged("Conv"), GUIDED),
     "products of one tensor as one": (products_of_one, merged("MatMul"), GUIDED),

@@ -11,6 +11,9 @@
         tables/derivation_rules.md
     python bench/derivations.py --times [--tuning 10]
         the papers' cases and their forms on onnxruntime and openvino; writes tables/derivation_times.md
+    python bench/derivations.py --choices [--time-limit 40]
+        what `tensaurus.optimize` makes of the papers' cases on each runtime, and what it gains; writes
+        tables/derivation_choices.md
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from time import monotonic
 from typing import Any
 
 import numpy as np
+import onnx
 from derivation_cases import (
     CASES,
     Claim,
@@ -43,6 +47,7 @@ from derivation_cases import (
 from measuring import measuring
 from operators import timed
 
+import tensaurus
 from tensaurus.cost.alone import alone
 from tensaurus.cost.database import Database
 from tensaurus.cost.demand import free
@@ -54,10 +59,12 @@ from tensaurus.derive.parts import Part, parts_of
 from tensaurus.derive.search import CONVERGING, EXPLORATIVE, JOINT, Derived, Search
 from tensaurus.equivalence.chain import refutation
 from tensaurus.graph.builds import Builds
-from tensaurus.graph.node import constant
+from tensaurus.graph.node import again, constant
+from tensaurus.graph.onnx_export import export_model
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import topological
+from tensaurus.ops.eop import eop
 from tensaurus.rules.match import expander
 from tensaurus.rules.rule import library
 from tensaurus.scratch import temporary
@@ -352,6 +359,58 @@ def forms(tuning: float) -> str:
     return "\n".join(lines) + "\n"
 
 
+# ------------------------------------------------------------------------------ what extraction chooses
+
+# who chooses: the runtime, and whether kernels may be generated
+CHOOSERS = (("onnxruntime", True), ("onnxruntime", False), ("openvino", False))
+
+
+def model_of(name: str) -> onnx.ModelProto | None:
+    """A paper's case as a model, its weights constants; None where it is no operator of ONNX."""
+    (node,) = PAPER[name][0]()
+    if node.op.domain or node.op is eop:
+        return None
+    weights = node.args[1:] if node.op.name in WEIGHTED else ()
+    # whose elements `alone` draws
+    fixed = {x: constant(np.zeros(x.tensor.shape, np.float32)) for x in weights if x is not None}
+    root = again(node, [None if x is None else fixed.get(x, x) for x in node.args])
+    program, _ = alone(Piece.of(root), OPSET)
+    return export_model(program)
+
+
+def choices(limit: float) -> str:
+    """The table of what `optimize` makes of the papers' cases."""
+    lines = [
+        "# What extraction chooses",
+        "",
+        f"{Machine.here().processor}; `python bench/derivations.py --choices`.  Each operator is a model of",
+        f"its own, its weights constants, optimized in {limit:g} s for each runtime with standard operators",
+        "alone, and for onnxruntime with generated kernels, too.  Bands are no operators of ONNX; networks",
+        "of them are in the zoo.",
+        "",
+        "| case | for | before, ms | after, ms | gain | chosen |",
+        "| --- | --- | ---: | ---: | ---: | --- |",
+    ]
+    for name in PAPER:
+        model = model_of(name)
+        for backend, kernels in CHOOSERS if model is not None else ():
+            with temporary() as folder:
+                result = tensaurus.optimize(
+                    model,
+                    backend=backend,
+                    custom_ops=kernels,
+                    time_limit=limit,
+                    database=folder / "choices.db",
+                )
+            found = ", ".join(dict.fromkeys(one.name for one in result.rewrites)) or "the operator itself"
+            summary = result.summary
+            times = f"{summary.original_ms:.3g} | {summary.optimized_ms:.3g} | {result.speedup:.2f}"
+            whose = f"{backend}, kernels" if kernels else backend
+            lines.append(f"| {name} | {whose} | {times} | {found} |")
+            print(lines[-1], flush=True)
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -359,11 +418,15 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=0)
     parser.add_argument("--rules", nargs="*")
     parser.add_argument("--times", action="store_true")
+    parser.add_argument("--choices", action="store_true")
     parser.add_argument("--tuning", type=float, default=10.0)
+    parser.add_argument("--time-limit", type=float, default=40.0)
     parser.add_argument("--states", type=int, default=30)
     options = parser.parse_args()
     if options.times:
         (TABLES / "derivation_times.md").write_text(forms(options.tuning))
+    elif options.choices:
+        (TABLES / "derivation_choices.md").write_text(choices(options.time_limit))
     elif options.draws:
         (TABLES / "derivations_drawn.md").write_text(drawn(options.draws))
     elif options.rules is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from resource import RUSAGE_SELF, getrusage
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from time import monotonic
 
 from tensaurus.cost.machine import Machine
@@ -21,7 +21,8 @@ from tensaurus.rules.match import Binding, build
 from tensaurus.rules.occurrences import outer_first
 from tensaurus.rules.rule import Rule, library, parse_rule
 from tensaurus.synthesis.derivable import derived
-from tensaurus.synthesis.generate import Found, Generation
+from tensaurus.synthesis.generate import Found
+from tensaurus.synthesis.grown import Grown
 from tensaurus.synthesis.library import generated, written
 from tensaurus.synthesis.world import WORLDS
 
@@ -115,7 +116,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, help="of all worlds; default: their own")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    grown: list[Generation] = []
+    grown: list[Grown] = []
     began = monotonic()
     worlds = [WORLDS[name] for name in options.worlds]
     found = generated(worlds, options.size, options.seed, lambda text: print(text, flush=True), grown.append)
@@ -130,24 +131,24 @@ def main() -> None:
             beside.write_text(text, encoding="utf-8")
 
 
-def page(found: list[Found], grown: list[Generation], seconds: float) -> str:
+def page(found: list[Found], grown: list[Grown], seconds: float) -> str:
     """docs/rules.md."""
-    memory = getrusage(RUSAGE_SELF).ru_maxrss / 2**20
+    memory = sum(getrusage(who).ru_maxrss for who in (RUSAGE_SELF, RUSAGE_CHILDREN)) / 2**20
     lines = [
         "# Generated rules",
         "",
         "Made by `python bench/synthesis.py`, not edited by hand.  What each stage is: `synthesis/generate`.",
         "",
-        f"On {Machine.here().key}: {seconds / 60:.1f} minutes of one core, {memory:.1f} GB,"
+        f"On {Machine.here().key}: {seconds / 60:.1f} minutes, each world on a core, {memory:.1f} GB,"
         f" {len(found)} rules of which none is derived by the others.",
         "",
         f"| world | size | {' | '.join(STAGES)} |",
         f"| --- | ---: |{' ---: |' * len(STAGES)}",
     ]
-    for generation in grown:
-        for number, counts in generation.counts.items():
+    for one_world in grown:
+        for number, counts in one_world.counts.items():
             row = " | ".join(f"{counts[stage]:,}" for stage in STAGES)
-            lines.append(f"| {generation.world.name} | {number} | {row} |")
+            lines.append(f"| {one_world.world} | {number} | {row} |")
     proofs: dict[str, int] = {}
     for one in found:
         by = one.evidence.split(",")[0].removeprefix("proved(")
@@ -162,7 +163,7 @@ def page(found: list[Found], grown: list[Generation], seconds: float) -> str:
         lines.append(f"| {name} | {ways[0]} | {ways[1]} |")
     lines += by_hand(ruleset)
     lines += ["", "## What nothing proves", "", "Right as far as it was tried, and no rules.", ""]
-    lines += [f"- `{one.text}`: {one.reasons[-1]}" for g in grown for one in g.unproved] or ["None."]
+    lines += [f"- `{text}`: {reason}" for g in grown for text, reason in g.unproved] or ["None."]
     return "\n".join(lines) + "\n"
 
 

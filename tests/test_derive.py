@@ -31,7 +31,7 @@ from tensaurus.derive.equation import USED, equation
 from tensaurus.derive.finder import Derive
 from tensaurus.derive.fit import fitted, points, value_at
 from tensaurus.derive.flattening import flattened
-from tensaurus.derive.operators import Window, operators
+from tensaurus.derive.operators import Role, Window, operators
 from tensaurus.derive.parts import part
 from tensaurus.derive.reordering import reordered
 from tensaurus.derive.search import Derived, Search
@@ -223,10 +223,43 @@ def test_what_operators_are_is_read_from_their_declarations() -> None:
             assert roles["dilations", place] == ("dilation", window)
             assert roles["pads", place] == ("begin", window)
             assert roles["pads", rank + place] == ("end", window)
+        pool = found["AveragePool", rank, frozenset({m})]
+        roles = {(name, place): (role.quantity, role.of) for (name, place), role in pool.roles.items()}
+        for place, window in enumerate(pool.windows):
+            assert roles["strides", place] == ("stride", window)
+            assert roles["kernel_shape", place] == ("extent", window.tap)
+            assert roles["pads", place] == ("begin", window)
+            assert roles["pads", rank + place] == ("end", window)
+    # no CumSum, whose windows are as large as its input
+    assert {str(o) for o in operators() if o.single} == {"AveragePool"}
     grouped = found["Conv", 2, frozenset({b, m, n, k})]
     role = grouped.roles["group", None]
     assert role.quantity == "extent" and role.of == grouped.groups[b]
     assert all(isinstance(d, Window) for d in grouped.operands[0][2:])
+
+
+def test_numbers_that_no_attribute_decides() -> None:
+    """A window in steps of two is none of an operator whose steps are one."""
+    conv = next(o for o in operators() if str(o) == "Conv" and len(o.windows) == 1)
+    steps = {place: role for place, role in conv.roles.items() if role.quantity != "stride"}
+    plain = replace(conv, roles=steps, attrs={**conv.attrs, "strides": (1,)})
+    (window,) = conv.windows
+    numbers = {Role(q, window): n for q, n in (("stride", 2), ("dilation", 1), ("begin", 0), ("end", 0))}
+    assert conv.attributes(numbers) is not None and plain.attributes(numbers) is None
+    assert plain.attributes({**numbers, Role("stride", window): 1}) is not None
+
+
+def test_weights_that_are_one_number() -> None:
+    """They are part of the expression; others, and those of another number somewhere, are tensors."""
+    x = tensor("x", 1, 4, 6, 6)
+    different = np.arange(36).reshape(4, 1, 3, 3)
+    for elements, one in ((np.full((4, 1, 3, 3), 0.1), True), (different, False)):
+        weights = elements.astype(np.float32)
+        for changed in (False, True):
+            weights[-1, -1, -1, -1] += changed
+            node = apply(registry["Conv"], [x, constant(weights)], {"group": 4})
+            found = part(node)
+            assert found is not None and (found.leaves == (x,)) == (one and not changed)
 
 
 def strided_reads(seed: int) -> Scope:

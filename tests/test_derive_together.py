@@ -222,7 +222,7 @@ def test_parts_that_read_one_tensor_are_a_part_together() -> None:
 def test_the_finder_proposes_what_is_derived_together() -> None:
     """Two products of few columns, which are one where weights are side by side."""
     x = tensor("x", 2048, 256)
-    weights = [constant(np.full((256, 4), k, np.float32)) for k in (1, 2)]
+    weights = [constant(np.arange(k, 1024 + k, dtype=np.float32).reshape(256, 4)) for k in (1, 2)]
     products = [apply(registry["MatMul"], [x, w]) for w in weights]
     subject = Program((x,), (("y", products[0]), ("z", products[1])))
     finder = Derive(lambda node: 1e-2, states=10)

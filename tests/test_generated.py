@@ -29,9 +29,12 @@ from tensaurus.cost.alone import alone
 from tensaurus.cost.observe import Observer
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.ration import Rationed
+from tensaurus.derive import Derive
 from tensaurus.driver import contenders, generated
+from tensaurus.driver.finders import FINDERS, left
 from tensaurus.driver.generated import COUNT, Generated
 from tensaurus.errors import TensaurusError
+from tensaurus.fuse import Blocked
 from tensaurus.graph.libraries import libraries_of
 from tensaurus.graph.node import apply, source
 from tensaurus.graph.piece import Piece
@@ -366,6 +369,21 @@ def test_a_processor_that_this_is_not_is_refused(monkeypatch: pytest.MonkeyPatch
     assert done.exit_code == 2 and "no processor 'arm'" in done.output and done.output.count("\n") == 1
     with pytest.raises(TensaurusError, match="cannot be tuned in 0 s"):
         Options(tuning=0)
+
+
+def test_what_proposes_equalities_can_be_left_out(tmp_path: Path) -> None:
+    derive, blocked = Derive(), Blocked(16)
+    assert left((derive, blocked), ()) == (derive, blocked)
+    assert left((derive, blocked), ("derive", "fuse")) == (blocked,)
+    with pytest.raises(TensaurusError, match="by the name 'winograd'"):
+        Options(without=("derive", "winograd"))
+    model = tmp_path / "m.onnx"
+    onnx.save(softmax(), model)
+    command = ["optimize", str(model), "-o", str(tmp_path / "o.onnx"), "--without", "fuse, winograd"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2 and ", ".join(FINDERS) in done.output and done.output.count("\n") == 1
+    shown = CliRunner().invoke(app, ["optimize", "--help"], env={"COLUMNS": "200"}).output
+    assert ", ".join(FINDERS) in shown
 
 
 # Time

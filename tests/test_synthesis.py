@@ -25,6 +25,7 @@ from tensaurus.rules.rule import library, parse_rule, read_rules
 from tensaurus.rules.verify import Refuted, verify
 from tensaurus.synthesis.derivable import derived
 from tensaurus.synthesis.generate import Found, Generation
+from tensaurus.synthesis.grown import side_by_side
 from tensaurus.synthesis.law import state
 from tensaurus.synthesis.library import generated, written
 from tensaurus.synthesis.order import Laws, key, size, variables
@@ -188,6 +189,19 @@ def test_rules_of_a_small_world(kept: list[Found]) -> None:
         assert not follows(law, rules), law
     once, again = (written(generated([SUMS], 2), 2) for _ in range(2))
     assert once == again  # bit for bit
+
+
+def test_worlds_grown_side_by_side_give_what_each_gives() -> None:
+    worlds, notes = (SUMS, PAIRS), list[str]()
+    grown = list(side_by_side([(world, 2, 0) for world in worlds], notes.append))
+    for world, made in zip(worlds, grown, strict=True):
+        own = Generation(world, 2)
+        found = own.run()
+        assert [one.line for one in made.found] == [one.line for one in found] != []
+        assert [one.sides for one in made.found] == [one.sides for one in found]  # the same nodes
+        assert made.world == world.name and made.counts == own.counts
+        assert f"world {world.name}" in notes
+        assert any(text.startswith(f"{world.name}: size 2") for text in notes)
 
 
 def test_what_a_law_puts_together_is_a_multi_pattern() -> None:

@@ -81,6 +81,13 @@ def optimize(
         bool,
         typer.Option("--no-custom-ops", help="Standard operators only: no kernels, no library beside it."),
     ] = False,
+    without: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,...",
+            help="What shall propose nothing, to see what it gains: bilinear, blocked, derive, fuse.",
+        ),
+    ] = "",
     cpu: Cpu = "native",
     tuning: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.1, help="Time for the schedule of one kernel, at most.")
@@ -132,6 +139,7 @@ def optimize(
                 rules=rules or (),
                 allow_unproved=allow_unproved,
                 custom_ops=not no_custom_ops,
+                without=[name.strip() for name in without.split(",") if name.strip()],
                 cpu=cpu,
                 tuning=tuning,
                 accuracy=accuracy,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from math import gcd, prod
 from typing import Any, TypeAlias
 
@@ -36,13 +37,15 @@ class Matched:
     operands  as scopes, of which each is read as it is
     shape     of the output, at least; where windows are, operators may give more
     indices   of the output, over the scope's axes
+    number    with which the scope multiplies what an operator of one tensor adds up
     """
 
     operator: Operator
     attrs: Mapping[str, Any]
-    operands: tuple[Scope, Scope]
+    operands: tuple[Scope, ...]
     shape: tuple[int, ...]
     indices: tuple[Size, ...]
+    number: Fraction = Fraction(1)
 
 
 Pair: TypeAlias = tuple[Axis, Axis, int]  # of the scope: a place, a tap, and the dimension in which they meet
@@ -50,13 +53,15 @@ Pair: TypeAlias = tuple[Axis, Axis, int]  # of the scope: a place, a tap, and th
 
 @dataclass(frozen=True)
 class _Factors:
-    """A sum of products of two reads, in one order of them."""
+    """A sum of products of two reads, in one order of them; `number` is what all weights are, if that is one
+    number."""
 
     scope: Scope
     data: Read
     weights: Read
     guards: tuple[tuple[Size, ...], tuple[Size, ...]]  # of each
     reduced: tuple[Axis, ...]
+    number: Fraction | None = None
 
     @property
     def within(self) -> tuple[frozenset[Axis], frozenset[Axis]]:
@@ -75,7 +80,7 @@ class _Factors:
         """The windows that the first operand has; None where they are not plain."""
         found: list[Pair] = []
         for d, index in enumerate(self.data.indices):
-            taps = [a for a in axes_in(index) if self.pattern(a) == (True, True, False)]
+            taps = [a for a in axes_in(index) if self.pattern(a) == (True, True, False) and a.extent != 1]
             places = [a for a in axes_in(index) if self.pattern(a) == (True, False, True)]
             if not taps or len(axes_in(index)) == 1:
                 continue
@@ -108,7 +113,7 @@ def matches(scope: Scope) -> Iterator[Matched]:
             for a, pattern in patterns.items():
                 if a not in within and a.extent != 1:
                     groups.setdefault(pattern, []).append(a)
-            for operator in _fitting(groups, len(chosen)):
+            for operator in _fitting(groups, len(chosen), factors.number is not None):
                 made = _matched(factors, operator, groups, chosen)
                 if made is not None:
                     yield made
@@ -125,10 +130,21 @@ def _orders(scope: Scope) -> Iterator[_Factors]:
     if not isinstance(body, Reduce) or body.monoid != "sum":
         return
     guards, factors = product_of(body.body)
-    reads = [f for f in factors if isinstance(f, Read) and f.outside in (None, Const(0))]
-    if len(factors) == len(reads) == 1:
-        reads.append(_ones(body.axes))
-    if len(factors) > len(reads) or len(reads) != 2:
+    reads, others = list[Read](), list[Body]()
+    for factor in factors:
+        if isinstance(factor, Read) and factor.outside in (None, Const(0)):
+            reads.append(factor)
+        else:
+            others.append(factor)
+    filled, number = None, _number_of(others)
+    if number is None:
+        return
+    if len(reads) == 1:
+        filled = _filled(body.axes, number)
+        reads.append(filled)
+    elif number != 1:
+        return
+    if len(reads) != 2:
         return
     for data, weights in (reads, reads[::-1]):
         shares: tuple[list[Size], list[Size]] = ([], [])
@@ -138,25 +154,40 @@ def _orders(scope: Scope) -> Iterator[_Factors]:
                     share.append(guard)
                     break
         if len(shares[0]) + len(shares[1]) == len(guards):
-            yield _Factors(scope, data, weights, (tuple(shares[0]), tuple(shares[1])), body.axes)
+            one = number if weights is filled and not shares[1] else None
+            yield _Factors(scope, data, weights, (tuple(shares[0]), tuple(shares[1])), body.axes, one)
 
 
-def _ones(axes: tuple[Axis, ...]) -> Read:
-    """1 for every value of the axes: what a sum of single elements multiplies them with."""
+def _number_of(factors: Sequence[Body]) -> Fraction | None:
+    """Their product, where all are numbers."""
+    found = Fraction(1)
+    for factor in factors:
+        if not isinstance(factor, Const) or not isinstance(factor.value, int | Fraction):
+            return None  # what is computed, or read with another number beyond its edge
+        found *= factor.value
+    return found
+
+
+def _filled(axes: tuple[Axis, ...], number: Fraction) -> Read:
+    """A number for every value of the axes: what a sum of single elements multiplies them with."""
     fresh = tuple(axis(a.extent) for a in axes)
-    return Read(Scope(fresh, Const(1)), tuple(map(polynomial, axes)))
+    return Read(Scope(fresh, Const(number)), tuple(map(polynomial, axes)))
 
 
-def _fitting(groups: Mapping[Pattern, Any], windows: int) -> list[Operator]:
-    """Operators that have these groups, without those that have more than another one has."""
+def _fitting(groups: Mapping[Pattern, Any], windows: int, single: bool) -> list[Operator]:
+    """Operators that have these groups, without those that have more than another one has; where all weights
+    are one number, those `single` ones of one tensor, too."""
     able = [o for o in operators() if len(o.windows) == windows and o.groups.keys() >= groups.keys()]
-    return [o for o in able if not any(other.groups.keys() < o.groups.keys() for other in able)]
+    pairs = [o for o in able if not o.single]
+    least = [o for o in pairs if not any(other.groups.keys() < o.groups.keys() for other in pairs)]
+    return [*least, *(o for o in able if o.single and single)]
 
 
 def _matched(
     factors: _Factors, operator: Operator, groups: Mapping[Pattern, list[Axis]], pairs: Sequence[Pair]
 ) -> Matched | None:
-    own = {a: tuple(groups.get(pattern, ())) for pattern, a in operator.groups.items()}
+    own: dict[Axis, tuple[Axis, ...]] = dict.fromkeys(operator.iterators, ())
+    own |= {a: tuple(groups.get(pattern, ())) for pattern, a in operator.groups.items()}
     extents: dict[Axis, int] = {a: prod(_number(b) for b in axes) for a, axes in own.items()}
     numbers: dict[Role, int] = {}
     windows: dict[Window, _Gathered] = {}
@@ -190,7 +221,10 @@ def _matched(
         axes = [b for a in dimension for b in own[a]]
         shape.append(prod(map(_number, axes)))
         indices.append(fused(axes, [b.extent for b in axes]))
-    return Matched(operator, attrs, (data, weights), tuple(shape), tuple(indices))
+    if not operator.single:
+        return Matched(operator, attrs, (data, weights), tuple(shape), tuple(indices))
+    assert factors.number is not None
+    return Matched(operator, attrs, (data,), tuple(shape), tuple(indices), factors.number)
 
 
 def _number(a: Axis) -> int:

@@ -1,4 +1,5 @@
-"""Operators that expressions are matched to: sums of products of two tensors, as their declarations say.
+"""Operators that expressions are matched to: sums of products of two tensors, as their declarations say, and
+sums over windows of one, which is multiplied with one number.
 
     O[n, f, h, w] = sum[c, r, s](A[n, c, h*sh + r*dh - top, w*sw + s*dw - left] * B[f, c, r, s])
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 from itertools import combinations
 from typing import Any, TypeAlias
@@ -19,17 +21,18 @@ from typing import Any, TypeAlias
 from tensaurus.algebra.digits import Linear, ordered
 from tensaurus.algebra.expr import Call, Const, Read, Reduce, Scope, Tensor
 from tensaurus.algebra.iterator_table import IteratorTable, Pattern, iterator_table
-from tensaurus.algebra.size import Axis
+from tensaurus.algebra.size import Axis, polynomial
 from tensaurus.algebra.walk import operands
 from tensaurus.ops import Op, TensorType, Untypable, registry
 from tensaurus.ops.examples import examples_of
 
-__all__ = ["Operator", "Role", "Window", "operators"]
+__all__ = ["Operator", "Role", "Window", "operators", "scaled"]
 
 PRIMES = (2, 3, 5, 7, 11, 13)
 CHANGES = (1, 2, 3, 4)  # of an attribute's number, until they show what it decides
 WIDER = 16
-MOVED = ("stride", "dilation", "begin")
+MOVED = ("stride", "dilation", "begin", "extent")
+UNDECIDED = {"stride": 1, "dilation": 1, "begin": 0, "end": 0}  # of a window that no attribute changes
 
 
 @dataclass(frozen=True)
@@ -54,16 +57,18 @@ class Role:
 
 
 Place: TypeAlias = tuple[str, int | None]  # an attribute, and which of its numbers
+_Quantities: TypeAlias = tuple[Any, ...]  # of a window those that MOVED names, and how many places it has
 
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """An operator of two tensors at some rank.
+    """An operator of two tensors at some rank, or of one as if it were multiplied with another of ones.
 
     operands  the dimensions of both inputs and of the output
     groups    the iterators by pattern: whether they enter both inputs and the output; windows' are not among
               them
     attrs     attributes, of which `roles` says what their numbers decide
+    single    whether it is of one tensor
     """
 
     op: Op
@@ -71,14 +76,25 @@ class Operator:
     groups: Mapping[Pattern, Axis]
     attrs: Mapping[str, Any]
     roles: Mapping[Place, Role]
+    single: bool = False
 
     @property
     def windows(self) -> tuple[Window, ...]:
         return tuple(d for d in self.operands[0] if isinstance(d, Window))
 
+    @property
+    def iterators(self) -> frozenset[Axis]:
+        """Of all dimensions but windows."""
+        return frozenset(a for each in self.operands for d in each if isinstance(d, tuple) for a in d)
+
     def attributes(self, numbers: Mapping[Role, int]) -> dict[str, Any] | None:
-        """The attributes with these numbers; None where one has no number."""
+        """The attributes with these numbers; None where one has no number, and where a window has one that no
+        attribute decides."""
         made: dict[str, Any] = dict(self.attrs)
+        decided = set(self.roles.values())
+        for role, number in numbers.items():
+            if role.quantity in UNDECIDED and role not in decided and number != UNDECIDED[role.quantity]:
+                return None
         for (name, place), role in self.roles.items():
             if role not in numbers:
                 return None
@@ -94,16 +110,19 @@ class Operator:
 
 @cache
 def operators() -> tuple[Operator, ...]:
-    """All that the registry has, each once for every rank and grouping of its iterators."""
+    """All that the registry has, each once for every rank and grouping of its iterators; of those with the
+    same the first one whose attributes decide most."""
     found: dict[Any, Operator] = {}
     for op in registry.values():
         for types, attrs in examples_of(op):
             given = tuple(kind for kind in types[:2] if kind is not None and kind.dtype == "float32")
-            if op.domain or len(given) < 2 or not all(one.optional for one in op.inputs[2:]):
+            if op.domain or not given or not all(one.optional for one in op.inputs[len(given) :]):
                 continue
             made = _operator(op, _enlarged(op, given, dict(attrs)), dict(attrs))
             if made is not None:
-                found.setdefault((len(made.windows), frozenset(made.groups)), made)
+                key = made.single, len(made.windows), frozenset(made.groups)
+                if key not in found or made.single and len(made.roles) > len(found[key].roles):
+                    found[key] = made
     return tuple(found.values())
 
 
@@ -134,6 +153,7 @@ def _operator(op: Op, types: Sequence[TensorType], attrs: dict[str, Any]) -> Ope
     table = _table(op, types, attrs)
     if table is None:
         return None
+    single = len(types) == 1
     found = [_dimensions(table, number) for number in range(3)]
     if any(operand is None for operand in found):
         return None
@@ -144,22 +164,52 @@ def _operator(op: Op, types: Sequence[TensorType], attrs: dict[str, Any]) -> Ope
     within = {a for w in windows for a in (w.place, w.tap)}
     groups = {pattern: axes for pattern, axes in table.groups.items() if not within.issuperset(axes)}
     free = {pattern: tuple(a for a in axes if a not in within) for pattern, axes in groups.items()}
-    if any(len(axes) != 1 for axes in free.values()):
+    if single and not windows:
+        return None  # a product with ones says the same
+    if any(len(axes) != 1 for axes in free.values()) and not single:
         return None  # of several iterators of one kind it is not said which is which
     roles = _roles(op, types, attrs, table, windows, [axes[0] for axes in free.values()])
-    return Operator(op, dimensions, {pattern: axes[0] for pattern, axes in free.items()}, attrs, roles)
+    least = {pattern: axes[0] for pattern, axes in free.items()}
+    if single and not all(Role("extent", window.tap) in roles.values() for window in windows):
+        return None  # its windows' sizes are those of its input
+    return Operator(op, dimensions, least, attrs, roles, single)
 
 
 def _table(op: Op, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> IteratorTable | None:
-    """The iterators of the operator where it is a sum of products of both inputs."""
+    """The iterators of the operator where it is a sum of products of its inputs, or one of its only input."""
     try:
         canonical = op.canonical(tuple(types), dict(attrs))
         scopes = op.scopes(tuple(types), canonical)
     except (Untypable, ValueError):
         return None
-    if len(scopes) != 1 or not _is_product(scopes[0]):
+    if len(scopes) != 1 or (found := scaled(scopes[0])) is None:
         return None
-    return iterator_table(scopes[0])
+    made, _ = found
+    if len(types) == 1:
+        made = _beside_ones(made)
+    return iterator_table(made) if _is_product(made) else None
+
+
+def scaled(scope: Scope) -> tuple[Scope, Fraction] | None:
+    """The sum that a scope is, and a number with which it is multiplied; None where it is none."""
+    body, number = scope.body, Fraction(1)
+    if isinstance(body, Call) and body.fn in ("mul", "div") and isinstance(body.args[1], Const):
+        value = body.args[1].value
+        if isinstance(value, bool) or not isinstance(value, int | Fraction) or not value:
+            return None
+        number = Fraction(value) if body.fn == "mul" else 1 / Fraction(value)
+        body = body.args[0]
+    if not isinstance(body, Reduce) or body.monoid != "sum":
+        return None
+    return Scope(scope.axes, body), number
+
+
+def _beside_ones(scope: Scope) -> Scope:
+    """A sum of single elements as one of products with a tensor of its own axes."""
+    body = scope.body
+    assert isinstance(body, Reduce)
+    ones = Read(Tensor("ones", tuple(a.extent for a in body.axes)), tuple(map(polynomial, body.axes)))
+    return Scope(scope.axes, Reduce(body.monoid, body.axes, Call("mul", (body.body, ones))))
 
 
 def _is_product(scope: Scope) -> bool:
@@ -228,13 +278,28 @@ def _roles(
                 if len(alike) == 1:
                     roles[name, place] = Role("extent", alike[0])
                 break
-            for window, old, new in zip(windows, before, _quantities(other), strict=False):
-                if old != new:
-                    moved = [q for q, x, y in zip(MOVED, old, new, strict=False) if x != y]
-                    roles[name, place] = Role(moved[0] if moved else "end", window)
-            if (name, place) in roles:
+            after = _quantities(other)
+            if len(before) != len(windows) or len(after) != len(windows):
+                continue  # windows beside one another have the form of digits
+            if (role := _decided(windows, before, after, value + more)) is not None:
+                roles[name, place] = role
                 break
     return roles
+
+
+def _decided(
+    windows: Sequence[Window], before: Sequence[_Quantities], after: Sequence[_Quantities], number: int
+) -> Role | None:
+    """What a number of an attribute decides, by what changed when it became this one."""
+    for window, old, new in zip(windows, before, after, strict=True):
+        moved = [q for q, x, y in zip(MOVED, old, new, strict=False) if x != y]
+        if moved:
+            if new[MOVED.index(moved[0])] != number:
+                return None
+            return Role(moved[0], window.tap if moved[0] == "extent" else window)
+        if old != new:
+            return Role("end", window)
+    return None
 
 
 def _widened(
@@ -255,14 +320,16 @@ def _entries(attrs: Mapping[str, Any]) -> Iterator[tuple[Place, int]]:
             yield from (((name, place), v) for place, v in enumerate(value))
 
 
-def _quantities(table: IteratorTable) -> list[tuple[Any, ...]]:
-    """Of each window the slopes of its iterators, its offset, and how many places there are."""
+def _quantities(table: IteratorTable) -> list[_Quantities]:
+    """Of each window the slopes of its iterators, how far before the tensor it begins, and how many taps and
+    places there are."""
     found = []
     for form, extent in zip(table.operands[0].dimensions, table.operands[0].shape, strict=True):
         if _radix(form, extent) is None:
             places = [a for a in form.slopes if not table.monoids[a]]
             taps = [a for a in form.slopes if table.monoids[a]]
             if len(places) == len(taps) == 1:
-                rows = form.slopes[places[0]], form.slopes[taps[0]], form.rest, places[0].extent
-                found.append(rows)
+                place, tap = places[0], taps[0]
+                slopes = form.slopes[place], form.slopes[tap]
+                found.append((*slopes, -form.rest, tap.extent, place.extent))
     return found

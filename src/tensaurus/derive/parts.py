@@ -14,6 +14,7 @@ from functools import cached_property
 
 from tensaurus.algebra.expr import Read, Scope, Tensor
 from tensaurus.cost.demand import scopes_of
+from tensaurus.derive.constants import alike
 from tensaurus.derive.search import initial
 from tensaurus.derive.state import INTENSE, intensity
 from tensaurus.derive.trace import Flow, traced
@@ -126,7 +127,8 @@ def part(node: Node) -> Piece | None:
         return None
     if not all(isinstance(a.types[0], TensorType) and a.types[0].static for a in node.args if a is not None):
         return None
-    leaves = dict.fromkeys(arg for arg in node.args if arg is not None)
+    # constants of one number are part of the expression
+    leaves = dict.fromkeys(arg for arg in node.args if arg is not None and alike(arg) is None)
     while (moving := next((leaf for leaf in leaves if _moves(leaf)), None)) is not None:
         del leaves[moving]
         leaves |= dict.fromkeys(arg for arg in moving.args if arg is not None)

@@ -24,11 +24,13 @@ from tensaurus.algebra.walk import reads, tensors
 from tensaurus.cost.demand import aliases, bytes_of, number_of, operations, scopes_of
 from tensaurus.cost.roofline import ONE_CORE, Roofline
 from tensaurus.derive import boundary, joining, merging, splitting, substitution, summation
+from tensaurus.derive.constants import alike, filled
 from tensaurus.derive.instantiation import matches
 from tensaurus.derive.state import INTENSE, State, intensity
 from tensaurus.derive.step import JointRule, Rule
 from tensaurus.graph.expression import expression
 from tensaurus.graph.node import Node
+from tensaurus.graph.program import topological
 
 __all__ = ["CONVERGING", "EXPLORATIVE", "JOINT", "REACHED", "Derived", "Search", "initial"]
 
@@ -296,10 +298,18 @@ def initial(
     nodes: Sequence[Node], leaves: tuple[Node, ...], weights: Container[Node] = ()
 ) -> tuple[tuple[Scope, ...], tuple[tuple[Tensor, Node], ...]]:
     """The expressions of nodes over these leaves, and which tensors they are there: x0, x1, ..., or w0, w1,
-    ... where they are weights."""
+    ... where they are weights.  Constants that are no leaves are one number each."""
     given = {
         leaf: Tensor(f"{'w' if leaf in weights else 'x'}{k}", leaf.tensor.shape, leaf.tensor.dtype)
         for k, leaf in enumerate(leaves)
     }
-    roots = tuple(interned(expression(node, given)) for node in nodes)
+    constants = {node: number for node in topological(nodes) if (number := alike(node)) is not None}
+    numbers = {
+        Tensor(f"n{k}", node.tensor.shape, node.tensor.dtype): node
+        for k, node in enumerate(constants)
+        if node not in given
+    }
+    known = {**given, **{node: x for x, node in numbers.items()}}
+    values = {x: constants[node] for x, node in numbers.items()}
+    roots = tuple(interned(filled(expression(node, known), values)) for node in nodes)
     return roots, tuple((x, leaf) for leaf, x in given.items())

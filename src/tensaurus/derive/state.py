@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tensaurus.algebra.analysis import flops
-from tensaurus.algebra.expr import Read, Scope, Source, Tensor
+from tensaurus.algebra.expr import Body, Call, Const, Read, Scope, Source, Tensor
 from tensaurus.algebra.field import Reals
 from tensaurus.algebra.identity import ByIdentity
 from tensaurus.algebra.index_map import renumbers
@@ -21,10 +22,11 @@ from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.size import Size, polynomial, product
 from tensaurus.algebra.text import show
 from tensaurus.algebra.walk import Rewriting, innermost_first, reads, replace_tensors, tensors
-from tensaurus.cost.demand import number_of
+from tensaurus.cost.demand import number_of, scopes_of
 from tensaurus.derive.flattening import flattened
 from tensaurus.derive.instantiation import Matched
 from tensaurus.derive.merging import read_through
+from tensaurus.derive.operators import scaled
 from tensaurus.derive.reordering import reordered
 from tensaurus.derive.step import JointStep, Step, replaced
 from tensaurus.graph.labelled import reshaped
@@ -124,11 +126,15 @@ class State:
             return None
         return self._read(stage, node, "eOperator generation", tuple(map(polynomial, scope.axes)))
 
-    def _read(self, stage: Scope, node: Node, rule: str, indices: tuple[Size, ...]) -> State:
-        """The state in which a stage is read from the output of a node."""
+    def _read(
+        self, stage: Scope, node: Node, rule: str, indices: tuple[Size, ...], factor: Fraction = Fraction(1)
+    ) -> State:
+        """The state in which a stage is read from the output of a node, and multiplied."""
         made = next((x for x, old in self.nodes if old is node), None)
         made = made or Tensor(f"y{len(self.nodes)}", node.tensor.shape, node.tensor.dtype)
-        state = self.stepped(stage, Step(rule, str(node.op), Scope(stage.axes, Read(made, indices))))
+        read: Body = Read(made, indices)
+        body = read if factor == 1 else Call("mul", (read, Const(factor)))
+        state = self.stepped(stage, Step(rule, str(node.op), Scope(stage.axes, body)))
         return State(state.roots, tuple({**dict(self.nodes), made: node}.items()), state.moves, self)
 
     def matched(self, stage: Scope, found: Matched) -> State | None:
@@ -139,12 +145,17 @@ class State:
             node = apply(found.operator.op, args, found.attrs)
         except Untypable:
             return None
+        factor = Fraction(1)
+        if found.operator.single:
+            if (own := scaled(scopes_of(node)[0])) is None:
+                return None
+            factor = found.number / own[1]
         shape = node.tensor.shape
         if len(shape) != len(found.shape) or not all(
             isinstance(n, int) and n >= wanted for n, wanted in zip(shape, found.shape, strict=True)
         ):
             return None
-        return self._read(stage, node, "operator matching", found.indices)
+        return self._read(stage, node, "operator matching", found.indices, factor)
 
 
 def node_of(scope: Scope, nodes: dict[Tensor, Node]) -> Node:

@@ -9,6 +9,7 @@ from pathlib import Path
 from tensaurus import backends
 from tensaurus.codegen.processor import CPUS, NATIVE, lacking
 from tensaurus.cost.worker import RUN_LIMIT
+from tensaurus.driver.finders import require_finders
 from tensaurus.egraph.finder import Finder
 from tensaurus.equivalence.accuracy import LEVELS, LIKE
 from tensaurus.equivalence.given import Inputs
@@ -39,6 +40,7 @@ class Options:
     rules       files of rules beside the library's: each is verified first, and refused where it is wrong,
                 or where neither is known and `allow_unproved` is not set
     finders     propose equalities beside the rules (`egraph/finder`), each with evidence; they are replayed
+    without     our own that shall propose nothing, by name (`driver/finders`): to see what each of them gains
     custom_ops  whether kernels may be generated, which a library beside the model holds
     cpu         the processor that they are for: native, or a level (x86-64-v3, x86-64-v4)
     tuning      seconds for the schedule of one kernel, at most
@@ -63,6 +65,7 @@ class Options:
     rules: Sequence[str | Path] = field(default=())
     allow_unproved: bool = False
     finders: Sequence[Finder] = ()
+    without: Sequence[str] = ()
     custom_ops: bool = True
     cpu: str = NATIVE
     tuning: float = 20.0
@@ -87,6 +90,7 @@ class Options:
             reason = f"this processor is no {self.cpu}, it lacks {', '.join(absent)}"
             remedy = "Kernels are tuned and measured here: take a lower level, or native."
             raise TensaurusError(reason, remedy=remedy)
+        require_finders(self.without)
         if not self.tuning > 0:
             raise TensaurusError(f"kernels cannot be tuned in {self.tuning:g} s", remedy="Give some seconds.")
 

@@ -22,6 +22,7 @@ from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.roofline import Roofline
 from tensaurus.derive import Derive, Memory
 from tensaurus.driver.accuracy import Accuracy
+from tensaurus.driver.finders import left
 from tensaurus.driver.generated import Generated
 from tensaurus.driver.options import Options
 from tensaurus.driver.original import Original as Given
@@ -216,7 +217,8 @@ class Target:
     def runtime(self) -> Runtime:
         """What a search can ask."""
         checked = refutation if os.environ.get("CHECK") == "1" else None
-        finders = (*self.options.finders, *self.kernels.finders(self.costs, self.accuracy), self._derive)
+        own = left((*self.kernels.finders(self.costs, self.accuracy), self._derive), self.options.without)
+        finders = (*self.options.finders, *own)
         if self.effort.deadline is not None:
             self.kernels.until(self.effort.deadline)
         kernels = self.kernels

@@ -139,6 +139,8 @@ def max_pool(
     "f32[1,2,6,7] kernel_shape=(3,3) strides=(2,2) pads=(1,0,1,2) count_include_pad=1",
     "f32[1,2,7,6] kernel_shape=(3,3) strides=(2,2) pads=(1,1,1,1) ceil_mode=1 count_include_pad=1",
     "f32[1,2,8,9] kernel_shape=(2,3) dilations=(2,2) pads=(1,1,1,1) count_include_pad=1",
+    "f32[1,2,9] kernel_shape=(3,) strides=(2,) pads=(2,1) count_include_pad=1",
+    "f32[1,2,5,6,4] kernel_shape=(3,3,2) strides=(2,1,1) pads=(1,0,1,1,2,0) count_include_pad=1",
 ])  # fmt: skip
 def average_pool(
     x: Tensor, *, kernel_shape: tuple[int, ...], strides: tuple[int, ...] = (), pads: tuple[int, ...] = (),

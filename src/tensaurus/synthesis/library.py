@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tensaurus.synthesis.generate import Found, Generation
+from tensaurus.synthesis.generate import Found
+from tensaurus.synthesis.grown import Grown, side_by_side
 from tensaurus.synthesis.prune import pruned
 from tensaurus.synthesis.world import WORLDS, World
 
@@ -16,19 +17,17 @@ def generated(
     size: int | None = None,
     seed: int = 0,
     note: Callable[[str], None] = lambda text: None,
-    watch: Callable[[Generation], None] = lambda generation: None,
+    watch: Callable[[Grown], None] = lambda grown: None,
 ) -> list[Found]:
     """The rules of the worlds that the others of them do not derive; the same for the same seed.
 
     size  operators of a term, at most; each world's own where it is None
     """
     found: dict[str, Found] = {}
-    for world in worlds:
-        note(f"world {world.name}")
-        generation = Generation(world, size or world.size, seed, note)
-        for one in generation.run():
+    for grown in side_by_side([(world, size or world.size, seed) for world in worlds], note):
+        for one in grown.found:
             found.setdefault(one.text, one)
-        watch(generation)
+        watch(grown)
     ordered = sorted(found.values(), key=lambda one: one.size)
     kept = pruned(ordered)
     note(f"{len(kept)} of {len(ordered)} rules are not derived by the others")

@@ -109,6 +109,15 @@ def _distinct(choices: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
             yield (first, *names)
 
 
+def _shared_out(whole: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """The ways in which parts may add up to the whole."""
+    if parts == 1:
+        yield (whole,)
+        return
+    for first in range(whole + 1):
+        yield from ((first, *rest) for rest in _shared_out(whole - first, parts - 1))
+
+
 class Terms:
     """The classes of a world, grown size by size; `count` terms were looked at."""
 
@@ -172,28 +181,30 @@ class Terms:
     def _used(self, use: Use, fresh: Any, last: bool) -> Iterator[Candidate]:
         kinds = [self.world.kinds.index(kind) for kind in use.types]
         result = self.world.kinds.index(use.result)
-        whole = self.size - 1
-        sizes = [(whole,)] if len(kinds) == 1 else [(a, whole - a) for a in range(whole + 1)]
         families = list(self.families.values())
-        for split in sizes:
-            pools = [[f for f in families if f.type == kind] for kind in kinds]
-            if len(kinds) == 1:
-                for family in pools[0]:
-                    names = tuple(range(len(family.signature)))
-                    yield from self._batch(
-                        use, result, (family,), split, (names,), family.signature, fresh, last
-                    )
-                continue
-            for first in pools[0]:
-                for second in pools[1]:
-                    for names, signature in self._overlaps(first.signature, second.signature):
-                        own = tuple(range(len(first.signature)))
-                        yield from self._batch(
-                            use, result, (first, second), split, (own, names), signature, fresh, last
-                        )
+        pools = [[f for f in families if f.type == kind] for kind in kinds]
+        placed = list(self._placed(pools, (), (), ()))
+        for split in _shared_out(self.size - 1, len(kinds)):
+            for chosen, names, signature in placed:
+                yield from self._batch(use, result, chosen, split, names, signature, fresh, last)
+
+    def _placed(
+        self,
+        pools: Sequence[Sequence[Family]],
+        chosen: tuple[Family, ...],
+        names: tuple[tuple[int, ...], ...],
+        signature: Signature,
+    ) -> Iterator[tuple[tuple[Family, ...], tuple[tuple[int, ...], ...], Signature]]:
+        """A family for each argument, and which variables of a term of these its own are."""
+        if not pools:
+            yield chosen, names, signature
+            return
+        for family in pools[0]:
+            for own, extended in self._overlaps(signature, family.signature):
+                yield from self._placed(pools[1:], (*chosen, family), (*names, own), extended)
 
     def _overlaps(self, first: Signature, second: Signature) -> Iterator[tuple[tuple[int, ...], Signature]]:
-        """How the second term's variables may be those of the first, or others: their places in both."""
+        """How a term's variables may be those of terms before it, or others: their places there."""
         for count in range(min(len(first), len(second)) + 1):
             for shared in combinations(range(len(second)), count):
                 for places in permutations(range(len(first)), count):

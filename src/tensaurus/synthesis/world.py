@@ -139,7 +139,8 @@ class World:
     def _uses(self, op: Op, attrs: Mapping[str, Any], first: int) -> Iterator[Use]:
         place = first
         least = sum(not given.optional and not given.variadic for given in op.inputs)
-        counts = [2] if any(given.variadic for given in op.inputs) else [least]
+        variadic = any(given.variadic for given in op.inputs)
+        counts = [2] if variadic else range(max(1, least), len(op.inputs) + 1)
         for count in counts:
             for kinds in product(self.kinds, repeat=count):
                 leaves = [source(f"x{k}", kind) for k, kind in enumerate(kinds)]

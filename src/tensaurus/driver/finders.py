@@ -1,0 +1,29 @@
+"""What proposes equalities beside the rules, by names that people can leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from tensaurus.bilinear import Bilinear
+from tensaurus.derive import Derive
+from tensaurus.egraph.finder import Finder
+from tensaurus.errors import TensaurusError
+from tensaurus.fuse import Blocked, Fuse
+
+__all__ = ["FINDERS", "left", "require_finders"]
+
+FINDERS: dict[str, type] = {kind.__name__.lower(): kind for kind in (Bilinear, Blocked, Derive, Fuse)}
+
+
+def require_finders(names: Collection[str]) -> None:
+    """Raises TensaurusError for a name that none of them has."""
+    for name in names:
+        if name not in FINDERS:
+            known = ", ".join(FINDERS)
+            raise TensaurusError(f"nothing proposes equalities by the name {name!r}", remedy=f"Take {known}.")
+
+
+def left(finders: Iterable[Finder], without: Collection[str]) -> tuple[Finder, ...]:
+    """Those that are not left out."""
+    kinds = tuple(FINDERS[name] for name in without)
+    return tuple(finder for finder in finders if not isinstance(finder, kinds))
