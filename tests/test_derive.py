@@ -262,6 +262,25 @@ def test_weights_that_are_one_number() -> None:
             assert found is not None and (found.leaves == (x,)) == (one and not changed)
 
 
+@pytest.mark.parametrize("weights", [1.0, 0.1, -2.5])
+def test_what_weights_of_one_number_are_derived_to(weights: float) -> None:
+    """Also where such weights are read beyond their edge, and where an operator multiplies its sum."""
+    x, w = tensor("x", 2, 4, 5, 6), constant(np.full((4, 3, 3, 3), weights, np.float32))
+    attrs = {"strides": (2, 1), "pads": (1, 0, 1, 1)}
+    transposed = apply(registry["ConvTranspose"], [x, w], attrs)
+    wide = constant(np.full((8, 5), weights, np.float32))
+    scaled = apply(registry["Gemm"], [tensor("y", 6, 8), wide], {"alpha": 0.5})
+    small = constant(np.full((3, 4, 2, 2), weights, np.float32))
+    padded = apply(registry["Pad"], [small], {"pads": (0, 0, 1, 0, 0, 0, 0, 1)})
+    edged = apply(registry["Conv"], [x, padded])
+    for node in (transposed, scaled, edged):
+        part = part_of((node,))
+        found = searched(part, Search(states=4, intense=0.5))
+        laws = [equation(part.forms, tuple(part.names.values()), one) for one in found[:6]]
+        made = [law for law in laws if law is not None]
+        assert made and all(refutation(law) is None for law in made)
+
+
 def strided_reads(seed: int) -> Scope:
     """Reads of one or two tensors whose indices are steps of one number beside smaller ones, or nearly."""
     rng = Random(seed)

@@ -184,9 +184,11 @@ def _table(op: Op, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Ite
         return None
     if len(scopes) != 1 or (found := scaled(scopes[0])) is None:
         return None
-    made, _ = found
+    made, number = found
     if len(types) == 1:
         made = _beside_ones(made)
+    elif number != 1:
+        return None  # which no number of what it is matched to says
     return iterator_table(made) if _is_product(made) else None
 
 

@@ -312,4 +312,7 @@ def initial(
     known = {**given, **{node: x for x, node in numbers.items()}}
     values = {x: constants[node] for x, node in numbers.items()}
     roots = tuple(interned(filled(expression(node, known), values)) for node in nodes)
+    # where zeros lie beyond an edge of theirs, they stay tensors
+    left = {x for root in roots for x in tensors(root)}
+    given |= {node: x for x, node in numbers.items() if x in left}
     return roots, tuple((x, leaf) for leaf, x in given.items())
