@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from importlib.resources import files
 from itertools import permutations, product
 from pathlib import Path
@@ -14,6 +18,7 @@ from typer.testing import CliRunner
 
 from tensaurus.algebra.prime import Prime
 from tensaurus.cli.app import app
+from tensaurus.cost.machine import Machine
 from tensaurus.egraph.ruleset import Ruleset
 from tensaurus.egraph.saturate import Limits
 from tensaurus.graph.fold import evaluated
@@ -202,6 +207,37 @@ def test_worlds_grown_side_by_side_give_what_each_gives() -> None:
         assert made.world == world.name and made.counts == own.counts
         assert f"world {world.name}" in notes
         assert any(text.startswith(f"{world.name}: size 2") for text in notes)
+
+
+@pytest.mark.skipif(Machine.here().threads < 2, reason="one world after the other, in this process")
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_what_grows_worlds_ends_with_the_command(sent: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tensaurus", "rules", "generate", "-o", str(tmp_path / "made.rules")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as parent:
+        assert parent.stderr is not None
+        begun = set[str]()
+        for line in parent.stderr:
+            begun |= {line} if line.startswith("world ") else set()
+            if len(begun) == len(WORLDS):
+                break
+        threads = Path(f"/proc/{parent.pid}/task").iterdir()
+        children = [int(pid) for thread in threads for pid in (thread / "children").read_text().split()]
+        assert children
+        parent.send_signal(sent)
+    for _ in range(100):
+        if not any(map(_alive, children)):
+            break
+        time.sleep(0.1)
+    assert not any(map(_alive, children))
+    assert not list(tmp_path.iterdir())
+
+
+def _alive(pid: int) -> bool:
+    """Whether it computes: what nobody waits for is a zombie in a container."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_what_a_law_puts_together_is_a_multi_pattern() -> None:

@@ -30,7 +30,7 @@ from tensaurus.scratch import environment as inherited
 from tensaurus.scratch import spool
 from tensaurus.signals import adopt, disown
 
-__all__ = ["Child", "ChildError", "available_memory"]
+__all__ = ["Child", "ChildError", "available_memory", "tied"]
 
 RESERVE = 0.05  # of the memory that is available, a child leaves to others
 
@@ -230,11 +230,16 @@ def _end(owner: int, process: subprocess.Popen[bytes], connection: Connection, e
         process.wait()
 
 
-def serve(parent: int, descriptor: int, memory: int, factory: str, *arguments: Any) -> None:
-    """The child's side: answer (verb, *arguments) with (True, value) or (False, one line) until the end."""
+def tied(parent: int) -> bool:
+    """End this process with its parent, however that ends; False where it is gone already."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG, Linux
-    if os.getppid() != parent:  # it was gone before
+    return os.getppid() == parent
+
+
+def serve(parent: int, descriptor: int, memory: int, factory: str, *arguments: Any) -> None:
+    """The child's side: answer (verb, *arguments) with (True, value) or (False, one line) until the end."""
+    if not tied(parent):
         return
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_DATA, (memory, resource.getrlimit(resource.RLIMIT_DATA)[1]))

@@ -19,8 +19,8 @@ from tensaurus.algebra.arithmetic import Array
 from tensaurus.algebra.functions import FUNCTIONS
 from tensaurus.algebra.prime import P, Prime, scrambled
 
-_BOTH = np.uint64((1 << 32) + 1)  # times a number below 2^32: it in both halves
 _HALF = np.uint64(32)
+_BOTH = np.uint64((1 << 32) + 1)  # times a number below 2^32: it in both halves
 _LOW = np.uint64(2**32 - 1)
 _31 = np.uint64(2**31 - 1)
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)

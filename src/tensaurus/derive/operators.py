@@ -110,8 +110,8 @@ class Operator:
 
 @cache
 def operators() -> tuple[Operator, ...]:
-    """All that the registry has, each once for every rank and grouping of its iterators; of those with the
-    same the first one whose attributes decide most."""
+    """All that the registry has, each once for every rank and grouping of its iterators: the first one of two
+    tensors, and that of one whose attributes decide most, as some have no padding."""
     found: dict[Any, Operator] = {}
     for op in registry.values():
         for types, attrs in examples_of(op):

@@ -303,16 +303,12 @@ def initial(
         leaf: Tensor(f"{'w' if leaf in weights else 'x'}{k}", leaf.tensor.shape, leaf.tensor.dtype)
         for k, leaf in enumerate(leaves)
     }
-    constants = {node: number for node in topological(nodes) if (number := alike(node)) is not None}
-    numbers = {
-        Tensor(f"n{k}", node.tensor.shape, node.tensor.dtype): node
-        for k, node in enumerate(constants)
-        if node not in given
-    }
-    known = {**given, **{node: x for x, node in numbers.items()}}
-    values = {x: constants[node] for x, node in numbers.items()}
-    roots = tuple(interned(filled(expression(node, known), values)) for node in nodes)
+    inner = (node for node in topological(nodes) if node not in given)
+    numbers = {node: number for node in inner if (number := alike(node)) is not None}
+    names = {x: Tensor(f"n{k}", x.tensor.shape, x.tensor.dtype) for k, x in enumerate(numbers)}
+    values = {names[x]: number for x, number in numbers.items()}
+    roots = tuple(interned(filled(expression(node, {**given, **names}), values)) for node in nodes)
     # where zeros lie beyond an edge of theirs, they stay tensors
     left = {x for root in roots for x in tensors(root)}
-    given |= {node: x for x, node in numbers.items() if x in left}
+    given |= {node: x for node, x in names.items() if x in left}
     return roots, tuple((x, leaf) for leaf, x in given.items())

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from multiprocessing.queues import SimpleQueue
 from threading import Thread
 from typing import Any, TypeAlias
 
+from tensaurus.child import tied
 from tensaurus.cost.machine import Machine
 from tensaurus.graph.node import INPUT, Node
 from tensaurus.graph.program import Program, topological
@@ -49,10 +51,14 @@ def side_by_side(jobs: Sequence[Job], note: Callable[[str], None]) -> Iterator[G
     notes: SimpleQueue[str] = context.SimpleQueue()
     listener = Thread(target=_listening, args=(notes, note), daemon=True)
     listener.start()
-    pool = ProcessPoolExecutor(workers, context, initializer=_telling, initargs=(notes,))
+    pool = ProcessPoolExecutor(workers, context, initializer=_telling, initargs=(os.getpid(), notes))
     try:
         for waiting in [pool.submit(_told, *_plain(job)) for job in jobs]:
             yield _read(*waiting.result())
+    except BaseException:
+        for process in active_children():  # nobody waits for what they would find
+            process.terminate()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
         notes.put("")
@@ -68,8 +74,10 @@ def _listening(notes: SimpleQueue[str], note: Callable[[str], None]) -> None:
 _notes: SimpleQueue[str] | None = None  # of a process of the pool
 
 
-def _telling(notes: SimpleQueue[str]) -> None:
+def _telling(parent: int, notes: SimpleQueue[str]) -> None:
     global _notes
+    if not tied(parent):
+        os._exit(1)
     _notes = notes
 
 

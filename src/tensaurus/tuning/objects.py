@@ -7,9 +7,7 @@ that has got everything ready is forked for each object.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TypeAlias
@@ -18,7 +16,7 @@ from tensaurus.algebra.expr import Scope
 from tensaurus.algebra.intern import interned
 from tensaurus.algebra.text import parse as parse_scope
 from tensaurus.algebra.text import show as show_scope
-from tensaurus.child import Child, ChildError
+from tensaurus.child import Child, ChildError, tied
 from tensaurus.codegen.compile import code_of, tensors
 from tensaurus.codegen.sketch import Schedule, parse, show
 from tensaurus.ops import TensorType
@@ -114,9 +112,7 @@ class Objects:
         if (pid := os.fork()) == 0:
             answer = bytes([FAILED])
             try:
-                with suppress(OSError, AttributeError):
-                    ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG, Linux
-                if os.getppid() == own:
+                if tied(own):
                     answer = bytes([MADE]) + self._code(scope, types, output, schedule)
             except BaseException as error:
                 answer += (str(error) or type(error).__name__).encode()
