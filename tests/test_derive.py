@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product as pairs_of
 from math import prod
 from random import Random
 from typing import Any
@@ -25,16 +26,18 @@ from tensaurus.algebra.prime import Prime
 from tensaurus.algebra.size import interval, polynomial
 from tensaurus.algebra.text import show
 from tensaurus.algebra.walk import reads, scopes, tensors
-from tensaurus.cost.demand import number_of
+from tensaurus.cost.demand import number_of, scopes_of
 from tensaurus.derive import boundary, fit, merging, splitting, substitution, summation
 from tensaurus.derive.equation import USED, equation
 from tensaurus.derive.finder import Derive
 from tensaurus.derive.fit import fitted, points, value_at
 from tensaurus.derive.flattening import flattened
+from tensaurus.derive.memory import Memory
 from tensaurus.derive.operators import Role, Window, operators
 from tensaurus.derive.parts import part
 from tensaurus.derive.reordering import reordered
 from tensaurus.derive.search import Derived, Search
+from tensaurus.derive.state import INTENSE, intensity
 from tensaurus.derive.step import Rule, Step
 from tensaurus.derive.text import derivation
 from tensaurus.derive.trace import Flow, traced
@@ -43,7 +46,7 @@ from tensaurus.egraph.finder import find_all
 from tensaurus.equivalence.chain import refutation
 from tensaurus.graph.node import Node, apply, constant
 from tensaurus.graph.onnx_import import import_model
-from tensaurus.graph.program import Program
+from tensaurus.graph.program import Program, topological
 from tensaurus.ops import registry
 from tensaurus.rules.equation import Equation
 from tensaurus.rules.evidence import Derived as Following
@@ -496,8 +499,9 @@ def test_the_finder_proposes_what_should_be_faster_than_what_stands_there() -> N
     """A strided transposed convolution, which runtimes are slow at; not a convolution at the peak."""
     slow = call("ConvTranspose", (1, 32, 14, 14), (32, 32, 4, 4), strides=(2, 2), pads=(1, 1, 1, 1))
     fast = call("Conv", (1, 32, 28, 28), (32, 32, 3, 3), pads=(1, 1, 1, 1))
-    for node, taken, expected in ((slow, 1e-2, True), (fast, 1e-6, False), (slow, None, False)):
-        finder = Derive(lambda node, taken=taken: taken, states=30)  # type: ignore[misc]
+    cases = ((slow, 1e-2, True), (fast, 1e-6, False), (slow, None, False))
+    for (node, taken, expected), kernels in pairs_of(cases, (True, False)):
+        finder = Derive(lambda node, taken=taken: taken, states=30, memory=Memory(kernels=kernels))  # type: ignore[misc]
         graph = EGraph()
         root = graph.adopt(node)
         graph.rebuild()
@@ -506,6 +510,9 @@ def test_the_finder_proposes_what_should_be_faster_than_what_stands_there() -> N
         assert (merged > 0) is expected
         if expected:
             assert len(graph.members[graph.find(root)]) > 1
+            others = [n for proposal in finder(graph, 1000) for n in topological(proposal.equation.right)]
+            heavy = [n for n in others if n.op is registry["eop"] and intensity(scopes_of(n)[0]) >= INTENSE]
+            assert others and (kernels or not heavy)
 
 
 def test_what_was_shown_before_it_was_measured_is_looked_at_again() -> None:

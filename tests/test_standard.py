@@ -31,10 +31,12 @@ from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.size import floordiv, mod
 from tensaurus.algebra.walk import replace_tensors, tensors
 from tensaurus.backends.reference import evaluate
+from tensaurus.cost.demand import elements
+from tensaurus.graph import standard as standard_
 from tensaurus.graph.frame import Frame
 from tensaurus.graph.node import Node, apply, source
 from tensaurus.graph.onnx_export import export_model
-from tensaurus.graph.program import Program
+from tensaurus.graph.program import Program, topological
 from tensaurus.graph.standard import standard
 from tensaurus.graph.text import parse_program, show
 from tensaurus.ops import TensorType, registry
@@ -148,14 +150,19 @@ def same(found: Array, expected: Array, digits: float) -> None:
     np.testing.assert_allclose(found[finite], expected[finite], rtol=digits, atol=digits)
 
 
+SUMS = st.sampled_from((1, standard_.LONG))  # elements of those that are written term by term, at least
+
+
 @settings(max_examples=150, deadline=None)
-@given(scope=st.one_of(scopes(), scopes(dtype="int64")), seed=st.integers(0, 99))
-def test_every_scope_is_written_with_operators(scope: Scope, seed: int) -> None:
+@given(scope=st.one_of(scopes(), scopes(dtype="int64")), seed=st.integers(0, 99), long=SUMS)
+def test_every_scope_is_written_with_operators(scope: Scope, seed: int, long: int) -> None:
     scope, leaves = renamed(scope)
     values = drawn(leaves, seed)
     program, node = program_of(scope, leaves)
     assert parse_program(show(program)).roots == (node,)
-    made = standard(node)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(standard_, "LONG", long)
+        made = standard(node)
     assert made.types == node.types
     fields: list[Field] = [Reals(), Prime(seed)]
     for field in fields:
@@ -173,12 +180,14 @@ def test_every_scope_is_written_with_operators(scope: Scope, seed: int) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(scope=st.one_of(scopes(), scopes(dtype="int64")), seed=st.integers(0, 99))
-def test_every_scope_runs_on_a_runtime(scope: Scope, seed: int) -> None:
+@given(scope=st.one_of(scopes(), scopes(dtype="int64")), seed=st.integers(0, 99), long=SUMS)
+def test_every_scope_runs_on_a_runtime(scope: Scope, seed: int, long: int) -> None:
     scope, leaves = renamed(scope)
     values = drawn(leaves, seed)
     program, _ = program_of(scope, leaves)
-    model = export_model(program)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(standard_, "LONG", long)
+        model = export_model(program)
     onnx.checker.check_model(model, full_check=True)
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -209,3 +218,20 @@ def test_a_literal_table_is_a_constant(dtype: str) -> None:
             same(found, expected, 1e-12)
         else:
             assert field.equal(found, expected)
+
+
+@pytest.mark.parametrize("monoid", ["sum", "max", "min", "prod"])
+def test_windows_are_not_copied_for_each_of_their_places(monoid: str) -> None:
+    """Shifted slices that are added, as after a product with every tap; what is small is read at once."""
+    x = Tensor("x0", (5, 70, 70), "float32")
+    scope = compute((70, 70), lambda i, j: fold(monoid, (5,), lambda r: x.padded(0)[r, i + r - 2, j]))
+    _, node = program_of(scope, [x])
+    made = standard(node)
+    inner = topological((made,))
+    assert max(elements(one) for one in inner if one.args) <= 74 * 70 * 5  # of the padded tensor itself
+    assert not any(one.op.name.startswith("Reduce") for one in inner)  # type: ignore[union-attr]
+    values = drawn([x], 3)
+    found = evaluate(Program(tuple(node.args), (("y", made),)), {"x0": values[x]}, Reals())["y"]  # type: ignore[arg-type]
+    same(found, interpret(scope, {x: Reals().lift(values[x])}, Reals()), 1e-6)
+    small = compute((7, 7), lambda i, j: fold(monoid, (5,), lambda r: x.padded(0)[r, i + r - 2, j]))
+    assert len(topological((standard(program_of(small, [x])[1]),))) < len(inner)

@@ -13,7 +13,7 @@ from zlib import crc32
 import numpy as np
 
 from tensaurus.algebra.arithmetic import Array, Field
-from tensaurus.algebra.functions import FUNCTIONS
+from tensaurus.algebra.functions import COMBINE, FUNCTIONS
 from tensaurus.algebra.integers import wrapped
 from tensaurus.algebra.poly import Atom, Poly, polynomial
 from tensaurus.algebra.prime import Prime
@@ -72,9 +72,8 @@ class Exact(Field):
     def reduce(self, monoid: str, data: Array, axes: tuple[int, ...]) -> Array:
         kept = [i for i in range(data.ndim) if i not in axes]
         flat = data.transpose(*kept, *axes).reshape(*(data.shape[i] for i in kept), -1)
-        step = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}[monoid]
         parts = [flat[..., i] for i in range(flat.shape[-1])]
-        return reduce(lambda a, b: self.apply(step, [np.asarray(a), np.asarray(b)]), parts)
+        return reduce(lambda a, b: self.apply(COMBINE[monoid], [np.asarray(a), np.asarray(b)]), parts)
 
     def matmul(self, a: Array, b: Array) -> Array:
         return self.reduce("sum", self.apply("mul", [a[..., :, :, None], b[..., None, :, :]]), (a.ndim - 1,))

@@ -16,6 +16,7 @@ from scipy import special
 
 RING = frozenset({"add", "sub", "mul", "neg", "div"})
 ORDER = frozenset({"max", "min"})
+COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}  # what a reduction does with two
 VARIADIC = frozenset({"add", "mul", "max", "min", "and", "or"})  # associative, too
 
 

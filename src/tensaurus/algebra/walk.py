@@ -26,7 +26,7 @@ from tensaurus.algebra.expr import (
     Tensor,
 )
 from tensaurus.algebra.functions import VARIADIC
-from tensaurus.algebra.size import Atom, Axis, Poly, Size, polynomial, substitute, terms_of
+from tensaurus.algebra.size import Atom, Axis, Poly, Size, atoms, polynomial, substitute, terms_of
 
 
 def children(body: Body) -> tuple[Body, ...]:
@@ -68,6 +68,20 @@ def sizes(body: Body) -> tuple[Size, ...]:
 def binds(body: Body) -> tuple[Axis, ...]:
     """The axes that it binds."""
     return body.axes if isinstance(body, Reduce) else ()
+
+
+@lru_cache(maxsize=100_000)
+def axes_in(size: Size) -> frozenset[Axis]:
+    """The axes of a size, those inside of indices that are read, too."""
+    return frozenset(a for a in atoms(size) if isinstance(a, Axis))
+
+
+def free_axes(body: Body) -> set[Axis]:
+    """The axes that a body depends on, those that it binds excepted."""
+    found = set[Axis]().union(*map(axes_in, sizes(body)))
+    for child in children(body):
+        found |= free_axes(child)
+    return found.difference(binds(body))
 
 
 @lru_cache(maxsize=100_000)

@@ -14,9 +14,9 @@ from itertools import product
 
 from tensaurus.algebra.expr import Body, Call, Read, Table, Tensor
 from tensaurus.algebra.size import Axis, Size, floordiv, mod, polynomial
-from tensaurus.algebra.walk import reads, replace_axes
+from tensaurus.algebra.walk import axes_in, free_axes, reads, replace_axes
 from tensaurus.codegen.copy import replaced, slopes
-from tensaurus.codegen.stage import Stage, axes_in, extent, free_axes, in_digits
+from tensaurus.codegen.stage import Stage, extent, in_digits
 from tensaurus.codegen.turn import turnable
 
 ROW = 16  # elements of the output's last axis that are turned at once, about

@@ -16,12 +16,13 @@ import halide as hl
 import numpy as np
 
 from tensaurus.algebra.expr import Body, Call, Const, Looked, Read, Select, Table, Tensor, axis
+from tensaurus.algebra.functions import COMBINE
 from tensaurus.algebra.size import Atom, Axis, Floor, Largest, Poly, Size, interval, polynomial, terms_of
-from tensaurus.algebra.walk import replace_axes
+from tensaurus.algebra.walk import free_axes, replace_axes
 from tensaurus.codegen.copy import slopes
 from tensaurus.codegen.errors import Unlowered
 from tensaurus.codegen.functions import constant, expression, halide_type
-from tensaurus.codegen.stage import COMBINE, Stage, extent, free_axes, neutral, operand_dtypes
+from tensaurus.codegen.stage import Stage, extent, neutral, operand_dtypes
 
 __all__ = ["LARGEST", "Lowered", "lower"]
 

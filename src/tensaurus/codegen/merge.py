@@ -13,8 +13,8 @@ from typing import Any
 
 from tensaurus.algebra.expr import Body, Read, Tensor, axis
 from tensaurus.algebra.size import Axis, Size, polynomial
-from tensaurus.algebra.walk import bodies, rebuilt, sizes
-from tensaurus.codegen.stage import Stage, axes_in, extent
+from tensaurus.algebra.walk import axes_in, bodies, rebuilt, sizes
+from tensaurus.codegen.stage import Stage, extent
 
 __all__ = ["merged"]
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensaurus.algebra.expr import Body, Call, Read, Tensor, axis
+from tensaurus.algebra.functions import COMBINE
 from tensaurus.algebra.size import Atom, Axis, Size, polynomial
 from tensaurus.algebra.walk import replace_axes
-from tensaurus.codegen.stage import COMBINE, Stage, extent
+from tensaurus.codegen.stage import Stage, extent
 
 __all__ = ["Partial", "partial"]
 

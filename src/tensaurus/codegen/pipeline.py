@@ -8,7 +8,7 @@ from typing import Any
 
 from tensaurus.algebra.expr import Scope, Tensor
 from tensaurus.algebra.printer import free_in
-from tensaurus.algebra.walk import reads
+from tensaurus.algebra.walk import free_axes, reads
 from tensaurus.codegen.band import banded
 from tensaurus.codegen.chain import chain
 from tensaurus.codegen.chain_loops import transform
@@ -23,7 +23,7 @@ from tensaurus.codegen.partial import Partial, partial
 from tensaurus.codegen.phase import phased
 from tensaurus.codegen.schedule import NOTHING, Around, block, flat, row
 from tensaurus.codegen.sketch import Block, Flat, Prefix, Row, Sketch, Transform, bands, packs
-from tensaurus.codegen.stage import Stage, extent, free_axes, staged
+from tensaurus.codegen.stage import Stage, extent, staged
 from tensaurus.codegen.transform import transformed
 from tensaurus.codegen.widen import widened
 

@@ -10,7 +10,7 @@ Scopes that only move elements are put in their readers, and axes of extent 1 ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -21,7 +21,6 @@ from tensaurus.algebra.expr import (
     Body,
     Call,
     Const,
-    Looked,
     Read,
     Reduce,
     Scope,
@@ -38,7 +37,7 @@ from tensaurus.algebra.size import Atom, Axis, Floor, Size, atoms, polynomial, s
 from tensaurus.algebra.typing import dtype_of, literal_dtype
 from tensaurus.algebra.walk import (
     bodies,
-    children,
+    free_axes,
     innermost_first,
     reads,
     rebuilt,
@@ -48,11 +47,8 @@ from tensaurus.algebra.walk import (
 )
 
 __all__ = [
-    "COMBINE",
     "Stage",
-    "axes_in",
     "extent",
-    "free_axes",
     "in_digits",
     "neutral",
     "operand_dtypes",
@@ -60,7 +56,6 @@ __all__ = [
 ]
 
 DEFAULTS = {"int": "int64", "real": "float32"}
-COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}  # what a reduction does with two
 
 
 @dataclass(frozen=True)
@@ -306,20 +301,3 @@ def in_digits(stage: Stage) -> Stage:
 
 def _divides(atom: Atom, r: Axis) -> TypeGuard[Floor]:
     return isinstance(atom, Floor) and atom.top == polynomial(r)
-
-
-def free_axes(body: Body) -> set[Axis]:
-    """The axes that it depends on, those that it binds excepted."""
-    found = {a for size in sizes(body) for a in axes_in(size)}
-    for child in children(body):
-        found |= free_axes(child)
-    return found - set(body.axes) if isinstance(body, Reduce) else found
-
-
-def axes_in(size: Size) -> Iterator[Axis]:
-    """The axes of a size, those inside of indices that are read, too."""
-    for atom in atoms(size):
-        if isinstance(atom, Axis):
-            yield atom
-        elif isinstance(atom, Looked):
-            yield from (a for index in atom.read.indices for a in axes_in(index))

@@ -14,12 +14,12 @@ from typing import Any
 
 from tensaurus.algebra.expr import Body, Const, Read, Tensor, axis, digit_axes
 from tensaurus.algebra.size import Axis, Size, floordiv, mod, polynomial, substitute
-from tensaurus.algebra.walk import reads, rebuilt, replace_axes
+from tensaurus.algebra.walk import axes_in, free_axes, reads, rebuilt, replace_axes
 from tensaurus.codegen.chain import Chain, Combination
 from tensaurus.codegen.combination import written_out
 from tensaurus.codegen.copy import replaced, span
 from tensaurus.codegen.groups import grouped
-from tensaurus.codegen.stage import Stage, axes_in, extent, free_axes
+from tensaurus.codegen.stage import Stage, extent
 from tensaurus.codegen.turn import shuffled, turnable
 
 GROUP = 32  # channels whose products are added up before they are added to others

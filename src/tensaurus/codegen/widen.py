@@ -15,9 +15,9 @@ from typing import Any
 
 from tensaurus.algebra.expr import Read, Tensor, axis
 from tensaurus.algebra.size import Axis, polynomial
-from tensaurus.algebra.walk import reads, rebuilt, replace_axes, with_reads
+from tensaurus.algebra.walk import axes_in, reads, rebuilt, replace_axes, with_reads
 from tensaurus.codegen.sketch import Pack
-from tensaurus.codegen.stage import Stage, axes_in, extent
+from tensaurus.codegen.stage import Stage, extent
 
 __all__ = ["widened"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import inf
 from time import monotonic
@@ -15,10 +15,12 @@ from tensaurus.cost.roofline import ONE_CORE, Roofline
 from tensaurus.derive.equation import equation
 from tensaurus.derive.memory import Memory
 from tensaurus.derive.parts import Part, parts_of
-from tensaurus.derive.search import REACHED, Derived, Search
+from tensaurus.derive.search import Derived, Search
 from tensaurus.derive.together import searched
+from tensaurus.derive.written import REACHED, written
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import Proposal
+from tensaurus.errors import TensaurusError
 from tensaurus.graph.node import Node
 from tensaurus.graph.program import Program
 from tensaurus.ops import Untypable
@@ -29,6 +31,7 @@ __all__ = ["Derive"]
 FORMS = 3  # of one part, that are proposed
 KEPT = 6  # of one part, that are kept for other runs and sizes
 STATES = 60  # of the search for one part
+WRITTEN = 24  # kinds of forms of one part that are written as operators to see what they take
 GAIN = 0.8  # of a part's time, that a form should take at most
 WORTH = 0.02  # of a program's time, that others of its parts' forms may save, at least
 
@@ -41,7 +44,8 @@ class Derive:
     roofline  the machine's
     states    of the search for one product, at most
     budget    seconds for all searches
-    memory    what was derived before
+    memory    what was derived before, and whether kernels may run what is no operator: else it is written as
+              operators that the runtime has
     """
 
     seconds: Callable[[Node], float | None] = lambda node: None
@@ -143,21 +147,41 @@ class Derive:
         deadline: float,
         now: float,
     ) -> list[Derived]:
-        search = Search(self.roofline, states=self.states, deadline=deadline, weights=part.weights)
+        search = Search(
+            self.roofline,
+            states=self.states,
+            deadline=deadline,
+            kernels=self.memory.kernels,
+            weights=part.weights,
+        )
         known = self.memory.at(roots)
         trails = self.memory.alike(roots) if known is None else known
         ends = [search.followed(roots, nodes, trail) for trail in trails]
         unlike = {one.state.key: one for found in ends for one in found}
-        found = sorted(unlike.values(), key=lambda one: (one.seconds, one.length))
+        found = self._timed(part, sorted(unlike.values(), key=lambda one: (one.seconds, one.length)))
         useful, cut = any(one.seconds <= GAIN * now for one in found), search.late
         if cut or (useful if known is None else not known or ends[0]):
             return found
         alone = [self._programs.get(one.forms, []) for one in part.alone]
-        new = searched(part, roots, nodes, search, alone)
+        new = self._timed(part, searched(part, roots, nodes, search, alone))
         if search.late:
             return found or new
         self.memory.keep(roots, list(islice(_kinds(new), KEPT)))
         return new
+
+    def _timed(self, part: Part, found: list[Derived]) -> list[Derived]:
+        """They with the seconds of what a runtime is given, the fastest first: without kernels, of as many
+        kinds as are worth the writing."""
+        if self.memory.kernels:
+            return found
+        made = dict[int, float]()
+        for one in islice(_kinds(found), WRITTEN):
+            try:
+                made[id(one)] = written(one.state.results, part.weights, self.roofline)
+            except (TensaurusError, Untypable):
+                continue
+        again = [replace(one, seconds=made.get(id(one), inf)) for one in found]
+        return sorted(again, key=lambda one: one.seconds)
 
 
 def _kinds(found: Iterable[Derived]) -> Iterator[Derived]:

@@ -32,9 +32,13 @@ Trail = tuple[str, ...]
 
 @dataclass
 class Memory:
-    """Trails by the expressions that they begin at; without a database, those of this run."""
+    """Trails by the expressions that they begin at; without a database, those of this run.
+
+    kernels  whether they may lead to what only kernels compute (`Search.kernels`)
+    """
 
     database: Database | None = None
+    kernels: bool = True
     _trails: dict[str, dict[str, _Kept]] | None = field(default=None, repr=False)
 
     def at(self, roots: Sequence[Scope]) -> list[Trail] | None:
@@ -61,12 +65,13 @@ class Memory:
         if self.database is not None:
             seconds = min((one.seconds for one in found), default=inf)
             row = json.dumps([kept.times, kept.trails])
-            self.database.put(Measurement(f"{TEXT}{text}", rules(), "", row, seconds))
+            self.database.put(Measurement(f"{TEXT}{text}", rules(self.kernels), "", row, seconds))
 
     def _known(self) -> dict[str, dict[str, _Kept]]:
         if self._trails is None:
             self._trails = {}
-            for row in [] if self.database is None else self.database.beginning(TEXT, rules(), ""):
+            database, own = self.database, rules(self.kernels)
+            for row in [] if database is None else database.beginning(TEXT, own, ""):
                 text = row.workload.removeprefix(TEXT)
                 times, trails = json.loads(row.schedule)
                 alike = self._trails.setdefault(sizeless(text), {})
@@ -84,10 +89,11 @@ class _Kept:
 
 
 @cache
-def rules() -> str:
+def rules(kernels: bool) -> str:
     """What the trails depend on: rows of other rules, operators and limits are not read."""
     names = [f"{rule.__module__}.{rule.__name__}" for rule in (*EXPLORATIVE, *JOINT, *CONVERGING)]
     names += sorted({str(operator.op) for operator in operators()})
     names.append(f"{reordered.__module__}.{reordered.__name__}")
     text = " ".join([*names, str(DEPTH), str(INTENSE), str(WAYS), str(BEST)])
+    text += "" if kernels else " operators alone"
     return f"derivation {sha256(text.encode()).hexdigest()[:16]}"

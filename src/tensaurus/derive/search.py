@@ -28,11 +28,12 @@ from tensaurus.derive.constants import alike, filled
 from tensaurus.derive.instantiation import matches
 from tensaurus.derive.state import INTENSE, State, intensity
 from tensaurus.derive.step import JointRule, Rule
+from tensaurus.derive.written import REACHED, ahead
 from tensaurus.graph.expression import expression
 from tensaurus.graph.node import Node
 from tensaurus.graph.program import topological
 
-__all__ = ["CONVERGING", "EXPLORATIVE", "JOINT", "REACHED", "Derived", "Search", "initial"]
+__all__ = ["CONVERGING", "EXPLORATIVE", "JOINT", "Derived", "Search", "initial"]
 
 EXPLORATIVE: tuple[Rule, ...] = (
     summation.split,
@@ -49,7 +50,6 @@ DEPTH = 7  # explorative rules applied one after the other, at most
 STATES = 2000  # that are explored
 DEEPER = 1.5  # times as much an expression counts for each rule before the last: shallow ones come first
 ALIKE = 4  # states that one stands for at other sizes, at most
-REACHED = 0.5  # of the machine's peaks, by an operator of a runtime
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,7 @@ class Search:
     intense   operations for each element moved, from which on arithmetic bounds an expression
     guided    whether states are explored by what they may cost, else in the order of their discovery
     pruning   whether a state that was met before is left out
+    kernels   whether what arithmetic bounds may be left to kernels; else it has to be operators
     weights   nodes that are constant where the expressions stand: what is computed of them alone is free
     """
 
@@ -111,6 +112,7 @@ class Search:
     intense: float = INTENSE
     guided: bool = True
     pruning: bool = True
+    kernels: bool = True
     weights: frozenset[Node] = frozenset()
     explored: int = field(default=0, init=False)
     met: int = field(default=0, init=False)
@@ -203,7 +205,7 @@ class Search:
             for rule in self.converging:
                 yield from (state.stepped(stage, step) for step in rule(stage))
         for stage in intense[:1]:
-            yield from filter(None, _instantiated(state, stage))
+            yield from filter(None, self._instantiated(state, stage))
 
     def _neighbours(self, state: State) -> Iterator[State]:
         for stage in state.intense(self.intense):
@@ -240,11 +242,19 @@ class Search:
         inner = [read.source for read in reads(stage) if isinstance(read.source, Scope)]
         if any(intensity(source) >= self.intense for source in inner):
             return
-        for made in _instantiated(state, stage):
+        for made in self._instantiated(state, stage):
             if self._late():
                 return
             if made is not None:
                 yield from self._converged(made)
+
+    def _instantiated(self, state: State, stage: Scope) -> Iterator[State | None]:
+        """The stage as each operator that it matches and, where kernels may run it, as an eOperator, of its
+        operands as they are and in another order."""
+        yield from (state.matched(stage, match) for match in matches(stage))
+        if self.kernels:
+            yield state.generated(stage)
+            yield state.reordered(stage)
 
     def _late(self) -> bool:
         return monotonic() >= self.deadline
@@ -256,7 +266,7 @@ class Search:
         waiting = [node for _, node in state.nodes]
         while waiting:
             node = waiting.pop()
-            if node in seen or not node.args or self._constant(node):
+            if node in seen or not node.args or ahead(node, self.weights):
                 continue
             seen.add(node)
             waiting += [arg for arg in node.args if arg is not None]
@@ -264,7 +274,7 @@ class Search:
                 continue
             moved = sum(bytes_of(kind) for arg in (node, *filter(None, node.args)) for kind in arg.types)
             total += self.roofline.seconds(operations(node), moved) / REACHED
-        weights = {x for x, node in state.nodes if self._constant(node)}
+        weights = {x for x, node in state.nodes if ahead(node, self.weights)}
         for stage in state.stages:
             if renumbers(stage) or weights.issuperset(tensors(stage)):
                 continue
@@ -273,20 +283,6 @@ class Search:
             work = intensity(stage) * moved / 4
             total += self.roofline.seconds(work, moved)
         return total
-
-    def _constant(self, node: Node) -> bool:
-        """Whether it is computed ahead of time."""
-        return node.static or node in self.weights or bool(node.args) and all(
-            arg is None or self._constant(arg) for arg in node.args
-        )
-
-
-def _instantiated(state: State, stage: Scope) -> Iterator[State | None]:
-    """The stage as each operator that it matches, as an eOperator, and as one over operands in another order.
-    """
-    yield from (state.matched(stage, match) for match in matches(stage))
-    yield state.generated(stage)
-    yield state.reordered(stage)
 
 
 def _distance(stage: Scope) -> tuple[int, int]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from tensaurus.algebra import walk
 from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select, axis
-from tensaurus.algebra.size import Atom, Axis, Poly, Size, atoms, interval, nonnegative, polynomial
-from tensaurus.algebra.walk import Rewriting, binds, children, operands, replace_axes, sizes
+from tensaurus.algebra.size import Atom, Axis, Size, interval, nonnegative, polynomial
+from tensaurus.algebra.walk import Rewriting, children, free_axes, operands, replace_axes
 
 __all__ = [
     "JointRule",
@@ -90,14 +91,7 @@ def hint(a: Axis) -> str:
 
 def axes_in(part: Body | Size) -> frozenset[Axis]:
     """The axes that a body or a size depends on, those that it binds excepted."""
-    if not isinstance(part, Body) or isinstance(part, Poly):
-        return frozenset(a for a in atoms(polynomial(part)) if isinstance(a, Axis))
-    found: set[Axis] = set()
-    for size in sizes(part):
-        found |= axes_in(size)
-    for child in children(part):
-        found |= axes_in(child)
-    return frozenset(found.difference(binds(part)))
+    return frozenset(free_axes(part) if isinstance(part, Body) else walk.axes_in(part))
 
 
 def nested(axes: Sequence[Axis], body: Body) -> Read:

@@ -231,7 +231,8 @@ class Target:
         """What derives the operators that take longer than their arithmetic should."""
         time = self.effort.deadline
         budget = inf if time is None else DERIVED * (time - monotonic())
-        return Derive(self.costs.alone, self.costs.roofline, budget=budget, memory=Memory(self.records))
+        memory = Memory(self.records, bool(self.kernels.compiler))
+        return Derive(self.costs.alone, self.costs.roofline, budget=budget, memory=memory)
 
     def _whole(self, program: Program) -> bool:
         """Whether it is a model: the body of an If is none of its own."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import reduce
-from math import ceil
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
+from numpy import ndindex
 
 from tensaurus.algebra.affine import coefficients
 from tensaurus.algebra.binding import open_atoms, split_axes
@@ -33,12 +34,12 @@ from tensaurus.algebra.expr import (
     lift,
 )
 from tensaurus.algebra.field import Reals
-from tensaurus.algebra.functions import FUNCTIONS, cast_target
+from tensaurus.algebra.functions import COMBINE, FUNCTIONS, cast_target
 from tensaurus.algebra.integers import is_integer
 from tensaurus.algebra.interpret import Evaluation
 from tensaurus.algebra.size import Axis, Floor, Largest, Size, atoms, interval, polynomial, terms_of
 from tensaurus.algebra.typing import dtype_of, literal_dtype
-from tensaurus.algebra.walk import bodies, reads, replace_axes, sizes
+from tensaurus.algebra.walk import axes_in, bodies, free_axes, reads, replace_axes, sizes
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.data import numpy_dtype
 from tensaurus.graph.labelled import Labelled, contracted, function, length, plain, reduction, reshaped
@@ -51,6 +52,9 @@ from tensaurus.ops.parts import concat
 __all__ = ["standard", "standard_form"]
 
 NEUTRAL: Mapping[str, Any] = {"sum": 0, "prod": 1, "max": float("-inf"), "min": float("inf")}
+LONG = 1 << 12  # elements of a sum, from which on a node for each of its terms is worth it
+MANY = 64  # such terms
+REAL = ("float32", "float64")  # what every runtime adds and compares element by element
 DIVISIONS = frozenset({"div", "mod", "fmod"})
 
 
@@ -240,10 +244,39 @@ class _Lowering:
         if any(length(a) == 0 for a in axes):
             return Labelled(literal(NEUTRAL[monoid], dtype), ())
         self.meet(*axes)
+        windows = _windows(body, axes)
+        others = tuple(a for a in axes if a not in windows)
+        kept = prod(length(a) for a in free_axes(body).difference(axes))
+        alone = not others or len(set(reads(body))) == 1  # no matrix product
+        if alone and dtype in REAL and kept >= LONG and 1 < prod(map(length, windows)) <= MANY:
+            inner = Reduce(monoid, others, body) if others else body
+            return self.unrolled(monoid, windows, inner, dtype, order)
         if monoid != "sum":
             return reduction(monoid, self.body(body, dtype, (*order, *axes)), axes)
         factors = [self.body(f, dtype, (*order, *axes)) for f in _factors(body)]
         return contracted(factors, axes, order)
+
+    def unrolled(
+        self, monoid: str, axes: tuple[Axis, ...], body: Body, dtype: str, order: tuple[Axis, ...]
+    ) -> Labelled:
+        """One point of these axes after another: what windows share is not copied for each of them."""
+        result: Labelled | None = None
+        for spots in ndindex(*map(length, axes)):
+            term = self.body(replace_axes(body, dict(zip(axes, spots, strict=True))), dtype, order)
+            result = term if result is None else function(COMBINE[monoid], result, term)
+        assert result is not None
+        return result
+
+
+def _windows(body: Body, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """Those of these axes along which a read meets its elements again at other places."""
+    found = set[Axis]()
+    for read in reads(body):
+        for index, size in zip(read.indices, read.source.shape, strict=True):
+            inside = set(axes_in(index))
+            if isinstance(size, int) and inside.difference(axes) and prod(map(length, inside)) > size:
+                found |= inside.intersection(axes)
+    return tuple(a for a in axes if a in found)
 
 
 def _factors(body: Body) -> Iterator[Body]:
