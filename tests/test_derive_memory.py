@@ -79,7 +79,7 @@ def test_a_trail_that_leads_nowhere_is_searched_again(
     node, searched = _transposed(32, 14), _counted(monkeypatch)
     roots, _ = initial((node,), tuple(arg for arg in node.args if arg))
     with Database(tmp_path / "db.sqlite") as records:
-        dead = Measurement(f"{TEXT}{shown(roots)}", rules(), "", json.dumps([0, [["0" * 16]]]), 1e-6)
+        dead = Measurement(f"{TEXT}{shown(roots)}", rules(True), "", json.dumps([0, [["0" * 16]]]), 1e-6)
         records.put(dead)
         assert Memory(records).at(roots) == [("0" * 16,)]
         first = _proposed(Derive(lambda n: 1e-2, states=30, memory=Memory(records)), node)

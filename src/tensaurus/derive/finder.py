@@ -14,6 +14,7 @@ from tensaurus.cost.demand import free, number_of, scopes_of
 from tensaurus.cost.roofline import ONE_CORE, Roofline
 from tensaurus.derive.equation import equation
 from tensaurus.derive.memory import Memory
+from tensaurus.derive.operators import operators
 from tensaurus.derive.parts import Part, parts_of
 from tensaurus.derive.search import Derived, Search
 from tensaurus.derive.together import searched
@@ -30,7 +31,7 @@ __all__ = ["Derive"]
 
 FORMS = 3  # of one part, that are proposed
 KEPT = 6  # of one part, that are kept for other runs and sizes
-STATES = 60  # of the search for one part
+STATES = 80  # of the search for one part
 WRITTEN = 24  # kinds of forms of one part that are written as operators to see what they take
 GAIN = 0.8  # of a part's time, that a form should take at most
 WORTH = 0.02  # of a program's time, that others of its parts' forms may save, at least
@@ -43,7 +44,7 @@ class Derive:
     seconds   what an operator takes; None where it is not known
     roofline  the machine's
     states    of the search for one product, at most
-    budget    seconds for all searches
+    budget    seconds for all searches, until more are granted
     memory    what was derived before, and whether kernels may run what is no operator: else it is written as
               operators that the runtime has
     """
@@ -58,6 +59,8 @@ class Derive:
     _known: dict[tuple[Node, ...], tuple[tuple[float, Equation], ...]] = field(
         default_factory=dict, repr=False
     )
+    _written: dict[Node, float] = field(default_factory=dict, repr=False)  # of single expressions
+    _cut: dict[tuple[Node, ...], _Cut] = field(default_factory=dict, repr=False)
 
     def __call__(self, graph: EGraph, room: int) -> Iterator[Proposal]:
         """What parts are equal to, in about so many e-nodes."""
@@ -85,6 +88,11 @@ class Derive:
         for _, part, derivation in islice(made, max(room // 4, 0)):
             yield Proposal(derivation, tuple(map(graph.adopt, part.leaves)))
 
+    def granted(self, seconds: float) -> bool:
+        """So much more may be spent; false where no search was cut for want of time."""
+        self.budget = max(self.budget, 0.0) + seconds
+        return bool(self._cut)
+
     def _whole(self, program: Program) -> float:
         """What the program takes, as far as that is known."""
         return sum(filter(None, map(self.seconds, program.active)))
@@ -104,11 +112,14 @@ class Derive:
         """Forms over leaves x0, w1, ... with the seconds that each should save: of several products beside
         what each is derived to alone."""
         forms = part.forms
-        if forms not in self._known and self.budget > 0:
+        operators()  # are seen once, for all searches
+        if (forms not in self._known or forms in self._cut) and self.budget > 0:
             now = now if len(forms) == 1 else sum(map(self._reached, part.alone))
             began = monotonic()
             self._known[forms] = tuple(self._forms(part, self._derived(part, began + self.budget, now), now))
             self.budget -= monotonic() - began
+        elif forms not in self._known:
+            self._cut[forms] = _Cut()
         return self._known.get(forms, ())
 
     def _reached(self, part: Part) -> float:
@@ -147,6 +158,10 @@ class Derive:
         deadline: float,
         now: float,
     ) -> list[Derived]:
+        if (cut := self._cut.pop(part.forms, _Cut())).search is not None:
+            cut.search.deadline = deadline
+            new = self._timed(part, cut.search.resumed(), now)
+            return self._kept(part, roots, cut.search, new, cut.found)
         search = Search(
             self.roofline,
             states=self.states,
@@ -158,30 +173,56 @@ class Derive:
         trails = self.memory.alike(roots) if known is None else known
         ends = [search.followed(roots, nodes, trail) for trail in trails]
         unlike = {one.state.key: one for found in ends for one in found}
-        found = self._timed(part, sorted(unlike.values(), key=lambda one: (one.seconds, one.length)))
-        useful, cut = any(one.seconds <= GAIN * now for one in found), search.late
-        if cut or (useful if known is None else not known or ends[0]):
+        found = self._timed(part, sorted(unlike.values(), key=lambda one: (one.seconds, one.length)), now)
+        useful = any(one.seconds <= GAIN * now for one in found)
+        if search.late:
+            self._cut[part.forms] = _Cut(None, found)
+            return found
+        if useful if known is None else not known or ends[0]:
             return found
         alone = [self._programs.get(one.forms, []) for one in part.alone]
-        new = self._timed(part, searched(part, roots, nodes, search, alone))
+        new = self._timed(part, searched(part, roots, nodes, search, alone), now)
+        return self._kept(part, roots, search, new, found)
+
+    def _kept(
+        self,
+        part: Part,
+        roots: tuple[Scope, ...],
+        search: Search,
+        new: list[Derived],
+        before: list[Derived],
+    ) -> list[Derived]:
+        """What a search has `new`, kept for other runs; where it was cut, with what was known `before`."""
         if search.late:
-            return found or new
+            self._cut[part.forms] = _Cut(search, before)
+            return sorted((*new, *before), key=lambda one: (one.seconds, one.length))
         self.memory.keep(roots, list(islice(_kinds(new), KEPT)))
         return new
 
-    def _timed(self, part: Part, found: list[Derived]) -> list[Derived]:
-        """They with the seconds of what a runtime is given, the fastest first: without kernels, of as many
-        kinds as are worth the writing."""
+    def _timed(self, part: Part, found: list[Derived], now: float) -> list[Derived]:
+        """They with the seconds of what a runtime is given, the fastest first: without kernels, of the kinds
+        that may be among the first ones."""
         if self.memory.kernels:
             return found
-        made = dict[int, float]()
+        made, most = dict[int, float](), GAIN * now
         for one in islice(_kinds(found), WRITTEN):
+            if one.seconds > most:  # at the peaks
+                break
             try:
-                made[id(one)] = written(one.state.results, part.weights, self.roofline)
+                made[id(one)] = written(one.state.results, part.weights, self.roofline, self._written)
             except (TensaurusError, Untypable):
                 continue
+            most = min([most, *sorted(made.values())[FORMS - 1 : FORMS]])
         again = [replace(one, seconds=made.get(id(one), inf)) for one in found]
         return sorted(again, key=lambda one: one.seconds)
+
+
+@dataclass
+class _Cut:
+    """A search that time has ended, None where there was none for it, and what was known before it."""
+
+    search: Search | None = None
+    found: list[Derived] = field(default_factory=list)
 
 
 def _kinds(found: Iterable[Derived]) -> Iterator[Derived]:

@@ -11,7 +11,7 @@ about any operator: the iterators come from its examples, and what an attribute 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -57,6 +57,7 @@ class Role:
 
 
 Place: TypeAlias = tuple[str, int | None]  # an attribute, and which of its numbers
+Kind: TypeAlias = tuple[bool, int, frozenset[Pattern]]
 _Quantities: TypeAlias = tuple[Any, ...]  # of a window those that MOVED names, and how many places it has
 
 
@@ -77,6 +78,11 @@ class Operator:
     attrs: Mapping[str, Any]
     roles: Mapping[Place, Role]
     single: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        """What two operators that do the same have in common."""
+        return kind(self.single, self.windows, self.groups)
 
     @property
     def windows(self) -> tuple[Window, ...]:
@@ -108,21 +114,28 @@ class Operator:
         return str(self.op)
 
 
+def kind(single: bool, windows: Sequence[Window], groups: Iterable[Pattern]) -> Kind:
+    """Of how many tensors, over how many windows, with iterators of which patterns."""
+    return single, len(windows), frozenset(groups)
+
+
 @cache
 def operators() -> tuple[Operator, ...]:
     """All that the registry has, each once for every rank and grouping of its iterators: the first one of two
     tensors, and that of one whose attributes decide most, as some have no padding."""
-    found: dict[Any, Operator] = {}
+    found: dict[Kind, Operator] = {}
     for op in registry.values():
         for types, attrs in examples_of(op):
             given = tuple(kind for kind in types[:2] if kind is not None and kind.dtype == "float32")
             if op.domain or not given or not all(one.optional for one in op.inputs[len(given) :]):
                 continue
-            made = _operator(op, _enlarged(op, given, dict(attrs)), dict(attrs))
-            if made is not None:
-                key = made.single, len(made.windows), frozenset(made.groups)
-                if key not in found or made.single and len(made.roles) > len(found[key].roles):
-                    found[key] = made
+            if _product(op, given, dict(attrs)) is None:
+                continue
+            made = _operator(op, _enlarged(op, given, dict(attrs)), dict(attrs), found)
+            if made is not None and (
+                made.kind not in found or len(made.roles) > len(found[made.kind].roles)
+            ):
+                found[made.kind] = made
     return tuple(found.values())
 
 
@@ -143,13 +156,15 @@ def _enlarged(op: Op, types: tuple[TensorType, ...], attrs: dict[str, Any]) -> t
                 )
                 for k, kind in enumerate(types)
             )
-            if _table(op, larger, attrs) is not None:
+            if _product(op, larger, attrs) is not None:
                 types, left = larger, [place for place in left if place not in chosen]
     return types
 
 
-def _operator(op: Op, types: Sequence[TensorType], attrs: dict[str, Any]) -> Operator | None:
-    """What the operator is; None where it is something else."""
+def _operator(
+    op: Op, types: Sequence[TensorType], attrs: dict[str, Any], known: Container[Kind]
+) -> Operator | None:
+    """What the operator is; None where it is something else, or of two tensors and of a known kind."""
     table = _table(op, types, attrs)
     if table is None:
         return None
@@ -168,6 +183,8 @@ def _operator(op: Op, types: Sequence[TensorType], attrs: dict[str, Any]) -> Ope
         return None  # a product with ones says the same
     if any(len(axes) != 1 for axes in free.values()) and not single:
         return None  # of several iterators of one kind it is not said which is which
+    if not single and kind(single, windows, free) in known:
+        return None
     roles = _roles(op, types, attrs, table, windows, [axes[0] for axes in free.values()])
     least = {pattern: axes[0] for pattern, axes in free.items()}
     if single and not all(Role("extent", window.tap) in roles.values() for window in windows):
@@ -177,6 +194,12 @@ def _operator(op: Op, types: Sequence[TensorType], attrs: dict[str, Any]) -> Ope
 
 def _table(op: Op, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> IteratorTable | None:
     """The iterators of the operator where it is a sum of products of its inputs, or one of its only input."""
+    made = _product(op, types, attrs)
+    return None if made is None else iterator_table(made)
+
+
+def _product(op: Op, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Scope | None:
+    """The operator as a sum of products of its inputs, the only one beside ones; None where it is none."""
     try:
         canonical = op.canonical(tuple(types), dict(attrs))
         scopes = op.scopes(tuple(types), canonical)
@@ -189,7 +212,7 @@ def _table(op: Op, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Ite
         made = _beside_ones(made)
     elif number != 1:
         return None  # which no number of what it is matched to says
-    return iterator_table(made) if _is_product(made) else None
+    return made if _is_product(made) else None
 
 
 def scaled(scope: Scope) -> tuple[Scope, Fraction] | None:

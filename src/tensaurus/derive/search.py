@@ -121,6 +121,7 @@ class Search:
     cut: bool = field(default=False, init=False)
     late: bool = field(default=False, init=False)
     _waiting: list[tuple[float, int, int, State]] = field(default_factory=list, init=False, repr=False)
+    _starts: Iterator[State] = field(default_factory=lambda: iter(()), init=False, repr=False)
     _numbers: Iterator[int] = field(default_factory=count, init=False, repr=False)
     _seen: set[tuple[object, ...]] = field(default_factory=set, init=False, repr=False)
     _ends: dict[tuple[object, ...], Derived] = field(default_factory=dict, init=False, repr=False)
@@ -136,17 +137,19 @@ class Search:
         self.explored = self.met = self.pruned = 0
         self._waiting, self._numbers, self._seen, self._ends = [], count(), set(), {}
         own = State(tuple(map(merging.read_through, roots)), tuple(nodes))
-        for state in takewhile(lambda _: not self._late(), (own,) if starts is None else starts):
-            if state.key not in self._seen:
-                self._wait(state, 0)
+        self._starts = iter((own,) if starts is None else starts)
         return self.resumed()
 
     def resumed(self) -> list[Derived]:
         """The same after what `states` and `deadline` leave to be explored since the run was cut."""
-        waiting = self._waiting
+        waiting, rest = self._waiting, True
+        while not self._late() and (rest := (state := next(self._starts, None)) is not None):
+            if state is not None and state.key not in self._seen:
+                self._wait(state, 0)
         while waiting and self.explored < self.states and not self._late():
             self._explore(*heappop(waiting))
-        self.found, self.cut, self.late = len(self._ends), bool(waiting), self._late()
+        self.found, self.cut = len(self._ends), rest or bool(waiting)
+        self.late = self.cut and self._late()
         return sorted(self._ends.values(), key=lambda one: (one.seconds, one.length))
 
     def _wait(self, state: State, depth: int) -> None:

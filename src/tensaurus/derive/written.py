@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from tensaurus.cost.demand import aliases, bytes_of, operations
+from tensaurus.cost.demand import aliases, bytes_of, free, operations
 from tensaurus.cost.roofline import Roofline
 from tensaurus.graph.node import Node
+from tensaurus.graph.program import topological
 from tensaurus.graph.standard import standard
 from tensaurus.ops.eop import eop
 
@@ -23,24 +24,25 @@ def ahead(node: Node, weights: Container[Node]) -> bool:
     return bool(node.args) and all(arg is None or ahead(arg, weights) for arg in node.args)
 
 
-def written(roots: Sequence[Node], weights: Container[Node], roofline: Roofline) -> float:
+def written(
+    roots: Sequence[Node], weights: Container[Node], roofline: Roofline, known: dict[Node, float]
+) -> float:
     """Seconds of these nodes by operators of a runtime, without what is computed ahead of time.
 
-    Raises TensaurusError for an expression that is none of operators.
+    `known` are seconds of expressions alone, and is filled.  Raises TensaurusError for one that is none of
+    operators.
     """
-    total, seen = 0.0, set[Node]()
-    waiting = [*roots]
-    while waiting:
-        node = waiting.pop()
-        if node in seen or not node.args or ahead(node, weights):
-            continue
-        seen.add(node)
-        args = [arg for arg in node.args if arg is not None]
-        if node.op is eop:
-            waiting.append(standard(node))
-            continue
-        waiting += args
-        if not aliases(node):
-            moved = sum(bytes_of(kind) for one in (node, *args) for kind in one.types)
-            total += CALL + roofline.seconds(operations(node), moved) / REACHED
-    return total
+    nodes = [node for node in topological(roots) if node.args and not ahead(node, weights)]
+    for node in nodes:
+        if node not in known:
+            args = [arg for arg in node.args if arg is not None]
+            inner = topological([standard(node)], args) if node.op is eop else [node]
+            known[node] = sum(_alone(one, roofline) for one in inner if not free(one))
+    return sum(known[node] for node in nodes)
+
+
+def _alone(node: Node, roofline: Roofline) -> float:
+    if aliases(node):
+        return 0.0
+    moved = sum(bytes_of(kind) for one in (node, *filter(None, node.args)) for kind in one.types)
+    return CALL + roofline.seconds(operations(node), moved) / REACHED

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from tensaurus.egraph.analysis import typed
 from tensaurus.egraph.egraph import ABSENT, EGraph
@@ -16,7 +16,7 @@ from tensaurus.graph.node import Node
 from tensaurus.graph.program import topological
 from tensaurus.rules.equation import Equation
 
-__all__ = ["Finder", "Proposal", "enter", "find_all"]
+__all__ = ["Finder", "Proposal", "Unhurried", "enter", "find_all"]
 
 PASSES = 12  # of all finders, each taking in what the ones before have made
 
@@ -36,6 +36,14 @@ class Finder(Protocol):
 
         What was found before is found again: it costs nothing more.
         """
+
+
+@runtime_checkable
+class Unhurried(Protocol):
+    """A finder that leaves undone what there is no time for, as long as others have work to do."""
+
+    def granted(self, seconds: float) -> bool:
+        """So much more may be spent when it is called; false where nothing was left undone."""
 
 
 def find_all(graph: EGraph, finders: Sequence[Finder], most: int) -> int:

@@ -250,16 +250,19 @@ class _Lowering:
         alone = not others or len(set(reads(body))) == 1  # no matrix product
         if alone and dtype in REAL and kept >= LONG and 1 < prod(map(length, windows)) <= MANY:
             inner = Reduce(monoid, others, body) if others else body
-            return self.unrolled(monoid, windows, inner, dtype, order)
+            return self.unrolled(monoid, windows, inner, dtype)
         if monoid != "sum":
             return reduction(monoid, self.body(body, dtype, (*order, *axes)), axes)
         factors = [self.body(f, dtype, (*order, *axes)) for f in _factors(body)]
         return contracted(factors, axes, order)
 
-    def unrolled(
-        self, monoid: str, axes: tuple[Axis, ...], body: Body, dtype: str, order: tuple[Axis, ...]
-    ) -> Labelled:
-        """One point of these axes after another: what windows share is not copied for each of them."""
+    def unrolled(self, monoid: str, axes: tuple[Axis, ...], body: Body, dtype: str) -> Labelled:
+        """One point of these axes after another: what windows share is not copied for each of them.
+
+        The terms have the order in which they are read: only their sum is turned.
+        """
+        indices = [axes_in(index).intersection(self.places) for read in reads(body) for index in read.indices]
+        order = tuple(dict.fromkeys(a for each in indices for a in sorted(each, key=self.places.__getitem__)))
         result: Labelled | None = None
         for spots in ndindex(*map(length, axes)):
             term = self.body(replace_axes(body, dict(zip(axes, spots, strict=True))), dtype, order)

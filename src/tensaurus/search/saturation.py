@@ -49,6 +49,7 @@ SATURATION = "saturation"
 STEPS = 400  # extractions at most
 SHARE = 0.25  # of the time that is left, for one extraction
 MEASURED = 0.8  # of the time that is left when the original was run, until which pieces are measured
+IDLE = 0.5  # of the time that is left when nothing else is to be done, for what finders left undone
 PATIENCE = 30.0  # seconds of one extraction where there is no deadline
 LOOKS, FIRST = 12, 4  # programs run as a whole, at most, and those before that read no more constants
 FAVOURS = 0.5, 0.7  # of what kernels cost, in the extraction of the first programs after the original
@@ -216,6 +217,10 @@ class _Search:
                 best = self._settled()
                 if best is None or best.entry.measured is not None or not self._look(best):
                     break
+        while best is not None and self._unhurried(best.entry.program):
+            best = self._settled()
+            if best is not None and best.entry.measured is None:
+                self._look(best)
 
     def _choices(self, before: float = inf) -> Choices:
         return Choices(self.graph, self.roots, self.patterns, before=before, packing=packing)
@@ -248,6 +253,12 @@ class _Search:
             self._show(best.entry.program)
             if not self._learn_fusions(best.entry.program) and self.showing.unions == before:
                 return best
+
+    def _unhurried(self, program: Program) -> bool:
+        """Whether finders make more of a program in what would be idle time."""
+        if self.limits.deadline is None or self._overdue():
+            return False
+        return self.showing.unhurried(program, IDLE * (self.limits.deadline - monotonic()))
 
     def _learn_fusions(self, program: Program) -> bool:
         """Whether the program has some that were not known."""

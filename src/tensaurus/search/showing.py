@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from tensaurus.egraph.egraph import EGraph
-from tensaurus.egraph.finder import Finder, find_all
+from tensaurus.egraph.finder import Finder, Unhurried, find_all
 from tensaurus.graph.program import Program
 
 __all__ = ["ENTERING", "Showing"]
@@ -37,6 +37,13 @@ class Showing:
         self.graph.programs = [program]
         self.unions += find_all(self.graph, self.finders, len(self.graph) + ENTERING)
         self.seconds, self.measured = monotonic() - began, 0.0
+
+    def unhurried(self, program: Program, seconds: float) -> bool:
+        """Whether finders that left something undone make more of a program in so many seconds."""
+        before, left = self.unions, [f for f in self.finders if isinstance(f, Unhurried)]
+        if sum(finder.granted(seconds / len(left)) for finder in left):
+            self(program)
+        return self.unions > before
 
     @property
     def due(self) -> bool:
