@@ -71,7 +71,7 @@ class Derive:
         alike: dict[tuple[Node, ...], list[tuple[Part, float]]] = {}  # by their forms
         hoped: dict[tuple[Node, ...], float] = {}
         for part in dict.fromkeys(part for parts in self._parts.values() for part in parts):
-            now, least = self._times(part)
+            now, least = self.times(part)
             if GAIN * now > least:
                 alike.setdefault(part.forms, []).append((part, now))
                 hoped[part.forms] = hoped.get(part.forms, 0.0) + now - least
@@ -97,7 +97,7 @@ class Derive:
         """What the program takes, as far as that is known."""
         return sum(filter(None, map(self.seconds, program.active)))
 
-    def _times(self, part: Part) -> tuple[float, float]:
+    def times(self, part: Part) -> tuple[float, float]:
         """What the part takes, and what operators of the runtime that do as much may be expected to."""
         # at least: nobody measures alone what a runtime fuses
         now = sum(filter(None, (self.seconds(node) for node in part.inner if not free(node))))
@@ -124,7 +124,7 @@ class Derive:
 
     def _reached(self, part: Part) -> float:
         """What one product may take by the best form that is proposed for it."""
-        now, _ = self._times(part)
+        now, _ = self.times(part)
         return now - max((gain for gain, _ in self._of(part, now)), default=0.0)
 
     def _forms(self, part: Part, found: Iterable[Derived], now: float) -> Iterator[tuple[float, Equation]]:
