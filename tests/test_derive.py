@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product as pairs_of
-from math import prod
+from math import inf, prod
 from random import Random
 from typing import Any
 
@@ -513,6 +513,26 @@ def test_the_finder_proposes_what_should_be_faster_than_what_stands_there() -> N
             others = [n for proposal in finder(graph, 1000) for n in topological(proposal.equation.right)]
             heavy = [n for n in others if n.op is registry["eop"] and intensity(scopes_of(n)[0]) >= INTENSE]
             assert others and (kernels or not heavy)
+
+
+def test_a_search_that_time_cuts_goes_on_where_it_was() -> None:
+    slow = call("ConvTranspose", (1, 32, 14, 14), (32, 32, 4, 4), strides=(2, 2), pads=(1, 1, 1, 1))
+    at_once, cut = (Derive(lambda node: 1e-2, states=30, budget=budget) for budget in (inf, 0.0))
+    found = list[set[Equation]]()
+    for finder in (at_once, cut):
+        graph = EGraph()
+        graph.adopt(slow)
+        graph.rebuild()
+        graph.programs = [Program((*slow.args,), (("y", slow),))]  # type: ignore[arg-type]
+        rounds = 0
+        first = list(finder(graph, 1000))
+        assert bool(first) is (finder is at_once)
+        while finder.granted(1.0) and rounds < 60:
+            list(finder(graph, 1000))
+            rounds += 1
+        assert bool(rounds) is (finder is cut)
+        found.append({proposal.equation for proposal in finder(graph, 1000)})
+    assert found[0] == found[1] and found[0]
 
 
 def test_what_was_shown_before_it_was_measured_is_looked_at_again() -> None:

@@ -44,6 +44,7 @@ from tensaurus.cost.observe import Observation
 from tensaurus.cost.roofline import estimate
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.egraph import EGraph
+from tensaurus.egraph.finder import Proposal
 from tensaurus.egraph.fusion import fusions
 from tensaurus.egraph.saturate import Limits, Ruleset, Runner
 from tensaurus.equivalence import chain
@@ -739,6 +740,41 @@ def test_kernels_that_seem_dear_are_tried_together(together: float) -> None:
     seen = {tuple(operators(one.program)): one.measured for one in outcome.candidates}
     assert seen["eop",] == together and seen["Neg", "Exp"] == 2.0
     assert outcome.best.measured == min(together, 2.0)
+
+
+@dataclass
+class Hesitant:
+    """Knows an equation that it has no time for, until more is granted."""
+
+    equation: Equation
+    granted_: float = 0.0
+
+    def __call__(self, graph: EGraph, room: int) -> list[Proposal]:
+        known = [Proposal(self.equation, tuple(map(graph.adopt, self.equation.leaves)))]
+        return known if self.granted_ > 0 else []
+
+    def granted(self, seconds: float) -> bool:
+        before, self.granted_ = self.granted_, self.granted_ + seconds
+        return not before
+
+
+@pytest.mark.parametrize("left, expected", [(100.0, {"Add": 1, "Mul": 1}), (None, {"Add": 1, "Mul": 2})])
+def test_what_there_was_no_time_for_is_done_when_nothing_else_is_left(
+    left: float | None, expected: dict[str, int]
+) -> None:
+    """Where there is no deadline nothing was left undone."""
+    whole, prices = program(SPREAD), Made({"Mul": 10.0})
+    made = Equation("factored", "law", (SPREAD,), (FACTORED,), (X, Y, Z), evidence.Axiom())
+    finder = Hesitant(made)
+
+    def observe(asked: Program) -> Observation:
+        nodes = frozenset(n for n in asked.active if isinstance(n.op, Op))
+        return Observation(prices.total(asked), ((nodes, prices.total(asked)),))
+
+    deadline = None if left is None else monotonic() + left
+    outcome = search(whole, prices, Ruleset([]), observe=observe, finders=[finder], deadline=deadline)
+    assert operators(outcome.best.program) == expected
+    assert left is None or 0 < finder.granted_ <= left
 
 
 def test_no_fusion_goes_through_what_reads_its_own_class() -> None:

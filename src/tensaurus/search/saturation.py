@@ -49,7 +49,6 @@ SATURATION = "saturation"
 STEPS = 400  # extractions at most
 SHARE = 0.25  # of the time that is left, for one extraction
 MEASURED = 0.8  # of the time that is left when the original was run, until which pieces are measured
-IDLE = 0.5  # of the time that is left when nothing else is to be done, for what finders left undone
 PATIENCE = 30.0  # seconds of one extraction where there is no deadline
 LOOKS, FIRST = 12, 4  # programs run as a whole, at most, and those before that read no more constants
 FAVOURS = 0.5, 0.7  # of what kernels cost, in the extraction of the first programs after the original
@@ -209,15 +208,15 @@ class _Search:
             return
         # what reads more constants may slow everything down: what can be gained without is seen first;
         # before that, as each kernel among others' operators pays for layouts, what many gain together
-        own = allowance.footprint
-        for favour, read, looks in (*[(f, inf, 1) for f in FAVOURS], (1.0, own, FIRST), (1.0, inf, LOOKS)):
+        own = (1.0, allowance.footprint, FIRST), (1.0, inf, LOOKS)
+        for favour, read, looks in (*[(f, inf, 1) for f in FAVOURS], *own):
             self.costs.favour = favour
             allowance.begin(read)
             for _ in range(looks):
                 best = self._settled()
                 if best is None or best.entry.measured is not None or not self._look(best):
                     break
-        while best is not None and self._unhurried(best.entry.program):
+        while best is not None and self.showing.unhurried(best.entry.program, self.limits.deadline):
             best = self._settled()
             if best is not None and best.entry.measured is None:
                 self._look(best)
@@ -235,8 +234,8 @@ class _Search:
             raise KeyboardInterrupt
         self.steps += outcome.steps
         self.others = [candidate for candidate in outcome.candidates if candidate.step is not None]
-        equations = [e for candidate in self.others for e in candidate.applied]
-        enter(self.graph, dict.fromkeys(equations), len(self.graph) + ENTERING)
+        applied = dict.fromkeys(e for candidate in self.others for e in candidate.applied)
+        enter(self.graph, applied, len(self.graph) + ENTERING)
         for candidate in self.others:
             self.seeds.append(tuple((self.graph.adopt(node),) for node in candidate.program.nodes))
         self.graph.rebuild()
@@ -253,12 +252,6 @@ class _Search:
             self._show(best.entry.program)
             if not self._learn_fusions(best.entry.program) and self.showing.unions == before:
                 return best
-
-    def _unhurried(self, program: Program) -> bool:
-        """Whether finders make more of a program in what would be idle time."""
-        if self.limits.deadline is None or self._overdue():
-            return False
-        return self.showing.unhurried(program, IDLE * (self.limits.deadline - monotonic()))
 
     def _learn_fusions(self, program: Program) -> bool:
         """Whether the program has some that were not known."""
@@ -384,8 +377,7 @@ class _Search:
                 made.append(Candidate(one.program, one.cost, step, one.measured, own, one.sure))
         made.sort(key=lambda candidate: (not candidate.sure, candidate.seconds))
         estimated = self._estimated(first, made)
-        made = [*made, *estimated] if first.cost < inf else [*estimated, *made]
-        return joined(made, self.others)
+        return joined([*made, *estimated] if first.cost < inf else [*estimated, *made], self.others)
 
     def _estimated(self, first: Candidate, made: Sequence[Candidate]) -> list[Candidate]:
         """The program that is cheapest by estimates, unless it is among these."""
@@ -396,8 +388,7 @@ class _Search:
             return []
         if (step := self._step(program, first)) is None:
             return []
-        unknown = first.seconds == inf
-        cost = cost if unknown or not before else cost / before * first.seconds
+        cost = cost if first.seconds == inf or not before else cost / before * first.seconds
         return [Candidate(program, cost, step, by=frozenset({SATURATION}), sure=False)]
 
     def _step(self, program: Program, first: Candidate) -> Rewritten | None:

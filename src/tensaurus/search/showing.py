@@ -13,6 +13,7 @@ from tensaurus.graph.program import Program
 __all__ = ["ENTERING", "Showing"]
 
 ENTERING = 10_000  # e-nodes at most that a look at one program, or another search's, may add
+IDLE = 0.5  # of the time that is left, for what finders left undone
 PART = 2.0  # times what the last look took, that kernels are measured before another one is due
 
 
@@ -38,10 +39,11 @@ class Showing:
         self.unions += find_all(self.graph, self.finders, len(self.graph) + ENTERING)
         self.seconds, self.measured = monotonic() - began, 0.0
 
-    def unhurried(self, program: Program, seconds: float) -> bool:
-        """Whether finders that left something undone make more of a program in so many seconds."""
+    def unhurried(self, program: Program, deadline: float | None) -> bool:
+        """Whether finders that left something undone make more of a program in what would be idle time."""
         before, left = self.unions, [f for f in self.finders if isinstance(f, Unhurried)]
-        if sum(finder.granted(seconds / len(left)) for finder in left):
+        seconds = 0.0 if deadline is None else IDLE * (deadline - monotonic())
+        if seconds > 0 and sum(finder.granted(seconds / len(left)) for finder in left):
             self(program)
         return self.unions > before
 
