@@ -1,4 +1,4 @@
-"""Derivation: what is found, how the search gets there, and what each rule is worth (EINNET, section 7).
+"""Derivation: what is found, how the search gets there, and what the forms take (EINNET, section 7).
 
     python bench/derivations.py
         the papers' cases at their sizes: states and seconds until each is found, with and without
@@ -6,11 +6,6 @@
     python bench/derivations.py --draws 20
         every case at so many random sizes, strides, dilations and pads: whether it is found, and whether the
         equation holds; writes tables/derivations_drawn.md
-    python bench/derivations.py --rules [MODELS...]
-        what the parts of each model may save by estimates, with all rules and with each switched off; writes
-        tables/derivation_rules.md
-    python bench/derivations.py --depths [MODELS...]
-        the same with fewer rules one after the other; writes tables/derivation_depths.md
     python bench/derivations.py --times [--tuning 10]
         the papers' cases and their forms on onnxruntime and openvino; writes tables/derivation_times.md
     python bench/derivations.py --choices [--time-limit 40]
@@ -21,15 +16,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
-from itertools import pairwise
 from math import inf, isfinite, nan
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from time import monotonic
-from typing import Any
 
 import numpy as np
 import onnx
@@ -47,25 +39,19 @@ from derivation_cases import (
     selective_sum,
     undilated,
 )
-from measuring import measuring
 from operators import timed
 
 import tensaurus
 from tensaurus.cost.alone import alone
 from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
-from tensaurus.derive import together
 from tensaurus.derive.equation import equation
-from tensaurus.derive.finder import GAIN, Derive
-from tensaurus.derive.joining import JOINED
-from tensaurus.derive.parts import Part, parts_of
-from tensaurus.derive.search import CONVERGING, DEPTH, EXPLORATIVE, JOINT, Derived, Search
-from tensaurus.derive.state import State
+from tensaurus.derive.parts import Part
+from tensaurus.derive.search import Derived, Search
 from tensaurus.equivalence.chain import refutation
 from tensaurus.graph.builds import Builds
 from tensaurus.graph.node import again, constant
 from tensaurus.graph.onnx_export import export_model
-from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import topological
 from tensaurus.ops.eop import eop
@@ -74,7 +60,6 @@ from tensaurus.rules.rule import library
 from tensaurus.scratch import temporary
 from tensaurus.tuning.kernels import Kernels
 from tensaurus.tuning.tune import Tuner
-from tensaurus.zoo.selection import select
 
 TABLES = Path(__file__).parent / "tables"
 MATCHED = ("operator matching", "eOperator generation")  # steps that instantiate, not derive
@@ -214,162 +199,6 @@ def drawn(draws: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-# --------------------------------------------------------------------------------- what rules are worth
-
-
-KINDS: dict[str, tuple[Any, ...]] = {"explorative": EXPLORATIVE, "joint": JOINT, "converging": CONVERGING}
-ALL = "all"
-OFF = {
-    f"{rule.__module__.rsplit('.', 1)[-1]}.{rule.__name__}": (kind, rule)
-    for kind, rules in KINDS.items()
-    for rule in rules
-}
-
-
-def without(name: str) -> dict[str, Any]:
-    """The rules of a search: all, or all but one."""
-    if name == ALL:
-        return {}
-    kind, off = OFF[name]
-    return {kind: tuple(rule for rule in KINDS[kind] if rule is not off)}
-
-
-def used(path: Sequence[State]) -> set[str]:
-    """The rules that lead from each state to the next."""
-    found = set[str]()
-    for before, after in pairwise(path):
-        rule = after.moves[-1].rule
-        if rule in MATCHED:
-            continue
-        if rule == JOINED:
-            found |= {name for name, (kind, _) in OFF.items() if kind == "joint"}
-            continue
-        single = ((name, rule) for name, (kind, rule) in OFF.items() if kind != "joint")
-        found |= {
-            name
-            for name, rule in single
-            if any(before.stepped(s, t).key == after.key for s in before.intense() for t in rule(s))
-        }
-    return found
-
-
-class Worth:
-    """What derivations of a model's products should save of its time (operators alone, on onnxruntime).
-
-    A rule that is not on the path of the best form is not missed by it: nothing is searched for again.
-    """
-
-    def __init__(self, model: str, states: int):
-        self.model, self.states = model, states
-        (subject,) = select([model])
-        program = import_model(subject.load(), dict(subject.shapes), subject.name)
-        self.parts: dict[Nodes, list[Part]] = {}
-        for part in parts_of(program):
-            self.parts.setdefault(part.forms, []).append(part)
-        with TemporaryDirectory() as folder, measuring(program, "onnxruntime", Path(folder) / "db") as costs:
-            self.whole = 1e3 * sum(map(costs, program.active))
-            self.roofline = costs.roofline
-            derive = Derive(costs, costs.roofline)
-            times = {forms: derive.times(each[0]) for forms, each in self.parts.items()}
-        # the finder leaves alone what takes little more than its arithmetic
-        slow = {forms for forms, (now, least) in times.items() if GAIN * now > least}
-        self.parts = {forms: each for forms, each in self.parts.items() if forms in slow}
-        self.now = {forms: now for forms, (now, _) in times.items()}
-        self._found: dict[tuple[Nodes, str], list[Derived]] = {}
-
-    def found(self, forms: Nodes, name: str, depth: int = DEPTH) -> list[Derived]:
-        """What a search for a part finds without a rule, the fastest first."""
-        key = forms, f"{name} {depth}"
-        if key not in self._found:
-            part = self.parts[forms][0] if forms in self.parts else None
-            made = part.expressions() if part is not None else None
-            if part is None or made is None:
-                return []
-            deadline = monotonic() + PATIENCE
-            search = Search(
-                self.roofline,
-                states=self.states,
-                depth=depth,
-                deadline=deadline,
-                weights=part.weights,
-                **without(name),
-            )
-            before = [self.found(one.forms, name, depth) for one in part.alone if len(forms) > 1]
-            self._found[key] = together.searched(part, *made, search, before)
-        return self._found[key]
-
-    def best(self, forms: Nodes, name: str, depth: int = DEPTH) -> float:
-        """Seconds of the fastest form without a rule."""
-        found = self.found(forms, ALL, depth)
-        if found and name != ALL and name in used(found[0].path):
-            found = self.found(forms, name, depth)
-        return found[0].seconds if found else inf
-
-    def saved(self, name: str, depth: int = DEPTH) -> tuple[float, float]:
-        """Milliseconds by forms of products alone, and by merging several beyond that."""
-        left: dict[Nodes, float] = {}  # seconds after derivation
-        single = joint = 0.0
-        for forms, each in self.parts.items():
-            best = self.best(forms, name, depth)
-            if len(forms) == 1:
-                now = self.now[forms]
-                left[forms] = best if best <= GAIN * now else now
-                single += len(each) * (now - left[forms])
-            else:
-                alone = sum(left.get(one.forms, self.now[one.forms]) for one in each[0].alone)
-                joint += len(each) * max(0.0, alone - best)
-        print(self.model, name, depth, f"{1e3 * single:.3g} {1e3 * joint:.3g}", flush=True)
-        return 1e3 * single, 1e3 * joint
-
-
-def ruled(models: Sequence[str], states: int) -> Iterator[str]:
-    """The table of what rules are worth, line by line."""
-    yield from [
-        "# What derivation rules are worth",
-        "",
-        f"{Machine.here().processor}; `python bench/derivations.py --rules`.  Milliseconds of the original,",
-        "operators measured alone on onnxruntime; what derivations of its products should save of it (by",
-        f"estimates, {states} states each, where that is at least a fifth of a product's time) with all",
-        "rules, and what merging products of one tensor should save beyond that; then what is lost of both",
-        "where one rule is off.  Kernels are assumed for what is no operator.",
-        "",
-        f"| model | ms | saved | merged | {' | '.join(OFF)} |",
-        f"| --- | ---: | ---: | ---: | {' | '.join('---:' for _ in OFF)} |",
-    ]
-    for model in models:
-        worth = Worth(model, states)
-        all_ = worth.saved(ALL)
-        lost = [max(0.0, sum(all_) - sum(worth.saved(name))) for name in OFF]
-        cells = [f"{worth.whole:.3g}", *(f"{value:.2g}" for value in (*all_, *lost))]
-        yield f"| {model} | {' | '.join(cells)} |"
-
-
-def deep(models: Sequence[str], states: int) -> Iterator[str]:
-    """The table of what depth is worth, line by line (EINNET, figure 17)."""
-    depths = range(DEPTH + 1)
-    yield from [
-        "# What deeper derivations are worth",
-        "",
-        f"{Machine.here().processor}; `python bench/derivations.py --depths`.  Milliseconds of the original,",
-        "operators measured alone on onnxruntime, and what derivations should save of it, merging included",
-        f"(by estimates, {states} states each), with so many explorative rules one after the other at most.",
-        "",
-        f"| model | ms | {' | '.join(map(str, depths))} |",
-        f"| --- | ---: | {' | '.join('---:' for _ in depths)} |",
-    ]
-    for model in models:
-        worth = Worth(model, states)
-        cells = [f"{worth.whole:.3g}", *(f"{sum(worth.saved(ALL, depth)):.2g}" for depth in depths)]
-        yield f"| {model} | {' | '.join(cells)} |"
-
-
-def written_to(path: Path, lines: Iterable[str]) -> None:
-    """Every line as soon as it is known."""
-    with path.open("w") as file:
-        for line in lines:
-            print(line, file=file, flush=True)
-
-
 # --------------------------------------------------------------------------------- what forms take
 
 
@@ -504,13 +333,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--draws", type=int, default=0)
-    parser.add_argument("--rules", nargs="*")
-    parser.add_argument("--depths", nargs="*")
     parser.add_argument("--times", action="store_true")
     parser.add_argument("--choices", action="store_true")
     parser.add_argument("--tuning", type=float, default=10.0)
     parser.add_argument("--time-limit", type=float, default=40.0)
-    parser.add_argument("--states", type=int, default=30)
     options = parser.parse_args()
     if options.times:
         (TABLES / "derivation_times.md").write_text(forms(options.tuning))
@@ -518,12 +344,6 @@ def main() -> None:
         (TABLES / "derivation_choices.md").write_text(choices(options.time_limit))
     elif options.draws:
         (TABLES / "derivations_drawn.md").write_text(drawn(options.draws))
-    elif options.rules is not None:
-        models = [subject.name for subject in select(options.rules or ["zoo"])]
-        written_to(TABLES / "derivation_rules.md", ruled(models, options.states))
-    elif options.depths is not None:
-        models = [subject.name for subject in select(options.depths or ["zoo"])]
-        written_to(TABLES / "derivation_depths.md", deep(models, options.states))
     else:
         (TABLES / "derivations.md").write_text(compared())
 
