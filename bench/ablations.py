@@ -1,4 +1,4 @@
-"""What derivation is worth: each of its rules, their depth, and all of it beside the rest (EINNET, section 7).
+"""What derivation is worth: its rules, their depth, and all of it beside the rest (EINNET, section 7).
 
     python bench/ablations.py --rules [MODELS...]
         what the parts of each model may save by estimates, with all rules and with each switched off; writes
