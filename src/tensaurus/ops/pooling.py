@@ -30,9 +30,9 @@ def _window(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any
         raise Untypable("dilated windows padded to the same size, of which runtimes have their own ideas")
     geometry = kernel, found["strides"], found.get("dilations", (1,) * len(sizes)), found["pads"]
     if "ceil_mode" in attrs:
-        automatic = attrs["auto_pad"] not in ("NOTSET", "")
-        rounded = [output_sizes(sizes, *geometry, bool(up)) for up in (attrs["ceil_mode"], 0)]
-        found["ceil_mode"] = int(not automatic and not all(map(same, *rounded)))
+        up = attrs["ceil_mode"] and attrs["auto_pad"] in ("NOTSET", "")
+        rounded = [output_sizes(sizes, *geometry, ceil) for ceil in (True, False)] if up else [(), ()]
+        found["ceil_mode"] = int(not all(map(same, *rounded)))
     if "count_include_pad" in attrs:
         padded = not all(same(p, 0) for p in found["pads"])
         found["count_include_pad"] = int(bool(attrs["count_include_pad"]) and padded)
