@@ -150,3 +150,10 @@ def test_a_wrong_rule_is_refuted(kind: str, place: int) -> None:
     assert np.array_equal(left, shown.left, equal_nan=left.dtype.kind == "f")
     assert "left:" in shown.text and "right:" in shown.text and str(shown) in shown.text
     assert all(f"  {name} = " in shown.text for name in shown.inputs)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_seldom_wrong_is_refuted_whatever_is_drawn(seed: int) -> None:
+    """Most of what types is a window of one element, or a factor of one number: there it holds."""
+    for rule in parse_rule("wrong: AveragePool(Mul(x, y), **a) <=> Mul(AveragePool(x, **a), y)"):
+        assert isinstance(verify(rule, seed=seed, steps=0), Refuted), rule.name

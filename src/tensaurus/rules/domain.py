@@ -84,7 +84,7 @@ def domain(op: Op, name: str) -> Domain:
         annotation = inspect.signature(op.declare).parameters[name].annotation
         real = annotation == "float" or any(isinstance(v, Fraction) for v in numbers)
         if set(values) <= {0, 1} and not real:
-            switch = name not in PLACES and not any(_takes(op, k, {**a, name: 2}) for k, a, _ in given)
+            switch = name not in PLACES and all(_says_one(op, k, a, name) for k, a, _ in given)
             return Domain("listed", (0, 1) if switch else tuple(range(RANK + 1)))
         for kind, make in [("real", unknown_real), ("number", unknown_number)] if real else [
             ("size", unknown_number)
@@ -185,6 +185,14 @@ def _takes(op: Op, kinds: Any, attrs: dict[str, Any]) -> bool:
     except (Untypable, *KNOWN):
         return False
     return True
+
+
+def _says_one(op: Op, kinds: Any, attrs: dict[str, Any], name: str) -> bool:
+    """Whether the operator refuses a 2 for the attribute, or takes it for a 1."""
+    if not _takes(op, kinds, {**attrs, name: 2}):
+        return True
+    two, one = ({**attrs, name: n} for n in (2, 1))
+    return _takes(op, kinds, one) and op.canonical(kinds, two) == op.canonical(kinds, one)
 
 
 def tuples(known: Domain) -> bool:

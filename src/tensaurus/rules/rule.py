@@ -171,10 +171,12 @@ def read_rules(lines: Iterable[str], origin: str = "") -> list[Rule]:
 
 
 def library() -> list[Rule]:
-    """Every rule that ships with the package, by file and line; rules that are off included."""
+    """Every rule that ships with the package, by file and line, those that are generated last; rules that are
+    off included."""
     rules: list[Rule] = []
-    folder = files("tensaurus.rules")
-    for entry in sorted(folder.iterdir(), key=lambda e: e.name):
-        if entry.name.endswith(".rules"):
-            rules.extend(read_rules(entry.read_text().splitlines(), entry.name))
+    own = files("tensaurus.rules")
+    for folder in (own, own / "generated"):
+        for entry in sorted(folder.iterdir(), key=lambda e: e.name):
+            if entry.name.endswith(".rules"):
+                rules.extend(read_rules(entry.read_text().splitlines(), entry.name))
     return rules

@@ -22,7 +22,8 @@ from tensaurus.algebra.arithmetic import Array
 from tensaurus.algebra.prime import Prime
 from tensaurus.egraph.ruleset import Ruleset
 from tensaurus.graph.node import Node, source
-from tensaurus.rules.match import Binding, build
+from tensaurus.ops import Op
+from tensaurus.rules.match import Binding, build, commutes
 from tensaurus.rules.rule import Rule
 from tensaurus.synthesis.derivable import derived
 from tensaurus.synthesis.law import Stated, parts, state
@@ -70,10 +71,11 @@ class Found:
 
     @property
     def line(self) -> str:
-        """As a file of rules has it."""
+        """As a file of rules has it: off where operands only change places, which every matching knows."""
         smaller = re.split(r" <=> | => ", self.text)
         grows = "<=>" in self.text and smaller[0].count("(") != smaller[1].split(" where ")[0].count("(")
-        tags = ", ".join([*self.tags, *(["back"] if grows else [])])
+        matched = ["off"] if len(self.sides[0]) == 1 and _same(*self.sides[0], *self.sides[1]) else []
+        tags = ", ".join([*self.tags, *matched, *(["back"] if grows else [])])
         return f"{self.name}{f' [{tags}]' if tags else ''}: {self.text} | {self.evidence}"
 
 
@@ -192,6 +194,23 @@ class Generation:
             return use.values([value(part) for part in term[1:]], other)
 
         return bool(np.array_equal(value(left), value(right)))
+
+
+def _same(first: Node, second: Node) -> bool:
+    """Whether two terms are one but for the order of operands that commute."""
+    if first.op is not second.op or first.attrs != second.attrs:
+        return False
+    orders = [second.args]
+    if len(second.args) == 2 and isinstance(second.op, Op) and commutes(second.op):
+        orders.append(second.args[::-1])
+    return any(
+        len(order) == len(first.args)
+        and all(
+            a is b or a is not None and b is not None and _same(a, b)
+            for a, b in zip(first.args, order, strict=True)
+        )
+        for order in orders
+    )
 
 
 def _representative(candidate: Candidate) -> bool:
