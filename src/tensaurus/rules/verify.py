@@ -83,11 +83,11 @@ def verify(
     if isinstance(proved, Proved):
         return proved
     coverage = str(maker.coverage)
+    if len(instances) < FEWEST:
+        return Undecided(rule, f"{len(instances) or 'no'} instance{'s' * (len(instances) > 1)} of it types")
     # where most instances compute next to nothing, as windows of one element do, few of them tell
     if wrong := _wrong(list(maker.instances(MORE * wanted)), [Reals()], special):
         return Refuted(rule, wrong)
-    if len(instances) < FEWEST:
-        return Undecided(rule, f"{len(instances) or 'no'} instance{'s' * (len(instances) > 1)} of it types")
     for laws, _ in LADDER:
         fields = [Pairs(seed + t, laws) for t in range(TRIALS)]
         if _wrong(instances, fields, _Draws(seed)) is None:

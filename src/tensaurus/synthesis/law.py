@@ -27,6 +27,7 @@ __all__ = ["Stated", "parts", "state"]
 NAMES = "xyzwuvst"
 NAMED = "abcdefgh"  # attributes
 INSTANCES = 12
+MATRIX = 2  # the rank of one
 STEPS, FEWER = 20_000, 6_000  # of a proof, and of one of a law that is said more generally
 
 
@@ -244,7 +245,9 @@ def _conditions(world: World, names: Mapping[Term, str]) -> list[list[str]]:
     scalars = [f"numel({name}) == 1" for x, name in names.items() if x not in wide]
     alike = [f"shape({wide[a]}) == shape({wide[b]})" for a, b in combinations(wide, 2) if a[1] == b[1]]
     ranks = [f"rank({name}) == {len(world.kinds[x[1]].shape)}" for x, name in wide.items()]
-    least = [each.replace("==", ">=") for each in ranks]
+    # a law of matrices may be one of batches of them; of images every operator says the rank itself
+    matrices = all(len(world.kinds[x[1]].shape) <= MATRIX for x in wide)
+    least = [each.replace("==", ">=") for each in ranks] if matrices else []
     order: tuple[list[str], ...] = (
         [],
         scalars,
