@@ -176,7 +176,7 @@ class Derive:
         found = self._timed(part, sorted(unlike.values(), key=lambda one: (one.seconds, one.length)), now)
         useful = any(one.seconds <= GAIN * now for one in found)
         if search.late:
-            self._cut[part.forms] = _Cut(None, found)
+            self._cut[part.forms] = _Cut()
             return found
         if useful if known is None else not known or ends[0]:
             return found
@@ -219,7 +219,7 @@ class Derive:
 
 @dataclass
 class _Cut:
-    """A search that time has ended, None where there was none for it, and what was known before it."""
+    """A search that time has ended, and what was known before it; None where there was no time to begin."""
 
     search: Search | None = None
     found: list[Derived] = field(default_factory=list)

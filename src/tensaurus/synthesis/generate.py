@@ -23,7 +23,7 @@ from tensaurus.algebra.prime import Prime
 from tensaurus.egraph.ruleset import Ruleset
 from tensaurus.graph.node import Node, source
 from tensaurus.ops import Op
-from tensaurus.rules.match import Binding, build, commutes
+from tensaurus.rules.match import Matcher, commutes
 from tensaurus.rules.rule import Rule
 from tensaurus.synthesis.derivable import derived
 from tensaurus.synthesis.law import Stated, parts, state
@@ -166,11 +166,10 @@ class Generation:
         self.note(f"{stated.text} | {stated.evidence}")
 
     def _roots(self, rule: Rule, term: Term) -> Roots:
-        """Both sides of a rule that names the term's variables in their order."""
-        leaves = map(self._node, dict.fromkeys(variables(term)))
-        binding = Binding(dict(zip(rule.variables, leaves, strict=True)), {})
-        sides = [tuple(build(root, binding, "float32") for root in side) for side in (rule.lhs, rule.rhs)]
-        return sides[0], sides[1]  # type: ignore[return-value]
+        """The parts that a term puts together, and what the rule makes of them."""
+        parts, matcher = tuple(map(self._node, term[1:])), Matcher(rule)
+        made = (matcher.apply(parts, binding) for binding in matcher.bindings(parts))
+        return parts, next(other for other in made if other is not None)
 
     def _node(self, term: Term) -> Node:
         """The term on inputs of the world's types."""
