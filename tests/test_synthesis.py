@@ -263,6 +263,19 @@ def test_what_a_law_puts_together_is_a_multi_pattern() -> None:
     assert not derived(left, right, [r for each in found if each is not one for r in each.rules])
 
 
+def test_a_multi_pattern_keeps_the_attributes_of_its_parts() -> None:
+    """Convolutions of one input are merged whatever their strides and pads are, if these are the same."""
+    types = ("f32[1,2,5,4]", "f32[2,2,3,3]", "f32[1,4,5,4]", "f32[4,2,3,3]")
+    uses = ("Conv pads=(1,1,1,1)", "Concat axis=0", "Concat axis=1")
+    found = Generation(World("convs", types, (1, 2, 0, 0), uses), 3).run()
+    (one,) = [one for one in found if one.text.startswith("Conv(x, y, group=1, **b), Conv(x, z")]
+    whole = "Split(Conv(x, Concat(y, z, axis=0), group=1, **b), axis=1, split=(dim(y, 0), dim(z, 0)))"
+    assert one.text.endswith(f"=> {whole}[0], {whole}[1]") and one.tags == ("once",)
+    left, right = one.sides
+    assert all(node.attribute("pads") == (1, 1, 1, 1) for node in left)
+    assert derived(left, right, one.rules, Limits(nodes=100, rounds=2, multi=1))
+
+
 @pytest.mark.parametrize(
     ("rank", "axis", "matches"), [(2, 1, True), (2, 0, False), (3, 2, True), (3, 1, False)]
 )
