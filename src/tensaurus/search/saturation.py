@@ -51,7 +51,7 @@ SHARE = 0.25  # of the time that is left, for one extraction
 MEASURED = 0.8  # of the time that is left when the original was run, until which pieces are measured
 PATIENCE = 30.0  # seconds of one extraction where there is no deadline
 LOOKS, FIRST = 12, 4  # programs run as a whole, at most, and those before that read no more constants
-FAVOURS = 0.5, 0.7  # of what kernels cost, in the extraction of the first programs after the original
+FAVOURED = (0.5, inf, 1), (0.7, inf, 1)  # of what kernels cost, constants, runs: right after the original
 GAIN = 5e-4  # a new best program is cheaper by at least this share: measurements are no finer
 
 
@@ -185,8 +185,7 @@ class _Search:
     def settle(self) -> None:
         """Extract, measure and run until the cheapest program is one that was run."""
         self._learn_fusions(self.program)
-        best = self._cheapest(self._choices(self.own))
-        if best is None:
+        if (best := self._cheapest(self._choices(self.own))) is None:
             if self.ended_by == "time":
                 known = f"{sum(self.sure)} of the model's {len(self.sure)} kinds of operators"
                 self.notes.append(
@@ -208,8 +207,8 @@ class _Search:
             return
         # what reads more constants may slow everything down: what can be gained without is seen first;
         # before that, as each kernel among others' operators pays for layouts, what many gain together
-        own = (1.0, allowance.footprint, FIRST), (1.0, inf, LOOKS)
-        for favour, read, looks in (*[(f, inf, 1) for f in FAVOURS], *own):
+        own = allowance.footprint
+        for favour, read, looks in (*FAVOURED, (1.0, own, FIRST), (1.0, inf, LOOKS)):
             self.costs.favour = favour
             allowance.begin(read)
             for _ in range(looks):
