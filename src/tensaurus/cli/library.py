@@ -73,7 +73,7 @@ def rules_generate(
     ] = Path("generated.rules"),
     worlds: Annotated[
         list[str] | None,
-        typer.Option("--world", metavar="NAME", help="matrices or convolutions; default: both."),
+        typer.Option("--world", metavar="NAME", help="matrices, convolutions or pooling; default: all."),
     ] = None,
     size: Annotated[
         int | None,
