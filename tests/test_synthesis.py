@@ -220,7 +220,7 @@ def test_what_grows_worlds_ends_with_the_command(sent: signal.Signals, tmp_path:
         begun = set[str]()
         for line in parent.stderr:
             begun |= {line} if line.startswith("world ") else set()
-            if len(begun) == len(WORLDS):
+            if len(begun) == min(len(WORLDS), Machine.here().threads):  # one for each core at a time
                 break
         threads = Path(f"/proc/{parent.pid}/task").iterdir()
         children = [int(pid) for thread in threads for pid in (thread / "children").read_text().split()]
