@@ -91,7 +91,7 @@ def rules_generate(
 
     names = worlds or list(WORLDS)
     if strange := [name for name in names if name not in WORLDS]:
-        raise TensaurusError(f"no world {strange[0]}", remedy=f"There are {' and '.join(WORLDS)}.")
+        raise TensaurusError(f"no world {strange[0]}", remedy=f"There are {', '.join(WORLDS)}.")
     require_writable(output)
     found = generated([WORLDS[name] for name in names], size, seed, lambda text: typer.echo(text, err=True))
     with replacing(output) as beside:
