@@ -21,9 +21,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
-from derivation_cases import (
-    Nodes,
-)
+from derivation_cases import Nodes
 from measuring import measuring
 
 import tensaurus
@@ -108,9 +106,10 @@ class Worth:
         """What a search for a part finds without a rule, the fastest first."""
         key = forms, f"{name} {depth}"
         if key not in self._found:
-            part = self.parts[forms][0] if forms in self.parts else None
-            made = part.expressions() if part is not None else None
-            if part is None or made is None:
+            if forms not in self.parts:
+                return []
+            part = self.parts[forms][0]
+            if (made := part.expressions()) is None:
                 return []
             deadline = monotonic() + PATIENCE
             search = Search(

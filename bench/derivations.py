@@ -64,7 +64,6 @@ from tensaurus.tuning.tune import Tuner
 TABLES = Path(__file__).parent / "tables"
 MATCHED = ("operator matching", "eOperator generation")  # steps that instantiate, not derive
 SECONDS = 60.0  # of one search
-PATIENCE = 20.0  # of one for a part of a model
 MOST = 1000  # states of the search for a random case
 FORMS = 200  # states of the search for a form that is timed
 WEIGHTED = {"Conv", "ConvTranspose"}  # whose second input is a weight

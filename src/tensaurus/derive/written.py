@@ -11,7 +11,7 @@ from tensaurus.graph.program import topological
 from tensaurus.graph.standard import standard
 from tensaurus.ops.eop import eop
 
-__all__ = ["CALL", "REACHED", "ahead", "written"]
+__all__ = ["REACHED", "ahead", "written"]
 
 REACHED = 0.5  # of the machine's peaks, by an operator of a runtime
 CALL = 3e-6  # seconds of each operator beside its work
