@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from importlib.resources import files
 from itertools import permutations, product
 from pathlib import Path
@@ -21,6 +22,7 @@ from tensaurus.cli.app import app
 from tensaurus.cost.machine import Machine
 from tensaurus.egraph.ruleset import Ruleset
 from tensaurus.egraph.saturate import Limits
+from tensaurus.errors import TensaurusError
 from tensaurus.graph.fold import evaluated
 from tensaurus.graph.node import apply, source
 from tensaurus.ops import TensorType, registry
@@ -28,13 +30,16 @@ from tensaurus.rules.evidence import Proved
 from tensaurus.rules.match import Matcher
 from tensaurus.rules.rule import library, parse_rule, read_rules
 from tensaurus.rules.verify import Refuted, verify
+from tensaurus.synthesis import law
 from tensaurus.synthesis.derivable import derived
 from tensaurus.synthesis.generate import Found, Generation
-from tensaurus.synthesis.grown import side_by_side
+from tensaurus.synthesis.grown import Job, side_by_side
+from tensaurus.synthesis.journal import Journal
 from tensaurus.synthesis.law import state
 from tensaurus.synthesis.library import generated, written
-from tensaurus.synthesis.order import Laws, key, size, variables
+from tensaurus.synthesis.order import Laws, key, of_ranks, size, variables
 from tensaurus.synthesis.prune import pruned
+from tensaurus.synthesis.reservoir import Reservoir
 from tensaurus.synthesis.terms import Term, Terms, equations
 from tensaurus.synthesis.world import WORLDS, Use, World
 
@@ -187,26 +192,27 @@ def test_rules_of_a_small_world(kept: list[Found]) -> None:
         "Relu(Relu(x)) => Relu(x)",
         "Relu(Transpose(x, perm=(1, 0))) => Transpose(Relu(x), perm=(1, 0))",
     ]
-    for law in expected:
-        assert follows(law, rules), law
+    for wanted in expected:
+        assert follows(wanted, rules), wanted
     # what every matching knows is said, and off
     assert follows("Add(x, y) => Add(y, x)", [rule for one in found for rule in one.rules])
     assert not follows("Add(x, y) => Add(y, x)", rules)
-    for law in ("MatMul(x, y) => MatMul(y, x)", "Relu(Add(x, y)) => Add(Relu(x), Relu(y))"):
-        assert not follows(law, rules), law
+    for wrong in ("MatMul(x, y) => MatMul(y, x)", "Relu(Add(x, y)) => Add(Relu(x), Relu(y))"):
+        assert not follows(wrong, rules), wrong
     once, again = (written(generated([SUMS], 2), 2) for _ in range(2))
     assert once == again  # bit for bit
 
 
 def test_worlds_grown_side_by_side_give_what_each_gives() -> None:
     worlds, notes = (SUMS, PAIRS), list[str]()
-    grown = list(side_by_side([(world, 2, 0) for world in worlds], notes.append))
+    grown = list(side_by_side([Job(world, 2, sample=5) for world in worlds], notes.append))
     for world, made in zip(worlds, grown, strict=True):
         own = Generation(world, 2)
         found = own.run()
         assert [one.line for one in made.found] == [one.line for one in found] != []
         assert [one.sides for one in made.found] == [one.sides for one in found]  # the same nodes
         assert made.world == world.name and made.counts == own.counts
+        assert 0 < len(made.dropped) <= 5
         assert f"world {world.name}" in notes
         assert any(text.startswith(f"{world.name}: size 2") for text in notes)
 
@@ -287,9 +293,9 @@ def test_an_axis_counted_from_the_end_is_matched(rank: int, axis: int, matches: 
     assert bool(list(matcher.bindings((apply(registry["Relu"], [both]),)))) is matches
 
 
-def follows(law: str, rules: list[Any]) -> bool:
+def follows(text: str, rules: list[Any]) -> bool:
     """Whether the rules derive it for square matrices, from its left side alone."""
-    (rule,) = parse_rule(f"law: {law}")
+    (rule,) = parse_rule(f"law: {text}")
     world = WORLDS["matrices"]
     nodes = {name: source(name, world.kinds[0]) for name in rule.variables}
     from tensaurus.rules.match import Binding, build
@@ -308,6 +314,97 @@ def test_what_is_dropped_is_derived_by_what_is_kept(every: list[Found], kept: li
     for one in kept:
         others = [rule for other in kept if other is not one for rule in other.rules]
         assert not all(derived(left, right, others) for left, right in one.ways), one.text
+
+
+def value_of(node: Any, leaves: dict[Any, Any], field: Prime) -> Any:
+    if node in leaves:
+        return leaves[node]
+    return evaluated(node, {arg: value_of(arg, leaves, field) for arg in node.args}, field)
+
+
+def test_a_sample_of_what_is_dropped_is_true_and_derived(kept: list[Found]) -> None:
+    generation = Generation(SMALL, 2, sample=1000)
+    assert generation.run() == Generation(SMALL, 2).run()  # sampling changes nothing
+    counts = [generation.counts[n] for n in (1, 2)]
+    most = sum(each["reduced"] + each["derived"] for each in counts)
+    assert 20 < len(generation.dropped) <= most
+    rules = [rule for one in kept for rule in one.rules]
+    field, rng = Prime(7), np.random.default_rng(2)
+    for (left,), (right,) in generation.dropped:
+        leaves = {x: field.random((3, 3), rng) for x in {*variables_of(left), *variables_of(right)}}
+        assert np.array_equal(*(value_of(node, leaves, field) for node in (left, right)))
+        assert left is not right and derived([left], [right], rules)
+
+
+def _grown(folder: Path, name: str, shard: tuple[int, int] = (0, 1)) -> list[str]:
+    return [one.line for one in Generation(SUMS, 2, journal=Journal(folder, name), shard=shard).run()]
+
+
+def test_what_was_killed_goes_on_with_the_verdicts_that_it_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = [one.line for one in Generation(SUMS, 2).run()]
+    assert _grown(tmp_path, "first") == expected  # a journal changes nothing
+    (file,) = tmp_path.iterdir()
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[:-2]) + lines[-2][:10])  # killed within the last line but one
+    asked = list[str]()
+    monkeypatch.setattr(law, "verify", lambda rule, *given, **named: asked.append(rule) or verify(rule, 10))
+    assert _grown(tmp_path, "first") == expected
+    assert len(asked) <= 4  # of two verdicts, of which each may be of two rules
+    assert file.read_text().splitlines(keepends=True)[: len(lines) - 2] == lines[:-2]
+    asked.clear()
+    assert _grown(tmp_path, "second") == expected and not asked  # whoever left them
+    file.write_text('"other code"\n')
+    with pytest.raises(TensaurusError, match="other code"):
+        Journal(tmp_path)
+
+
+def test_shards_are_all_of_it_and_what_they_leave_is_not_proved_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Generation(SUMS, 2)
+    expected = [one.line for one in whole.run()]
+    journals = [Journal(tmp_path, str(place)) for place in range(3)]
+    parts = [Generation(SUMS, 2, shard=(k, 3), journal=journal) for k, journal in enumerate(journals)]
+    found = [{one.line for one in part.run()} for part in parts]
+    assert any(len(each) < len(expected) for each in found)
+    assert set(expected) <= set.union(*found)
+    for name in ("candidates", "terms"):
+        counts = [part.counts[2][name] for part in parts]
+        assert whole.counts[2][name] == (sum(counts) if name == "candidates" else counts[0])
+    asked = list[str]()
+    monkeypatch.setattr(law, "verify", lambda rule, *given, **named: asked.append(rule) or verify(rule, 10))
+    assert _grown(tmp_path, "all") == expected and not asked
+
+
+def test_a_reservoir_keeps_each_item_as_often_as_any_other() -> None:
+    kept = Counter[int]()
+    for seed in range(2000):
+        reservoir = Reservoir[int](5, seed)
+        for item in range(20):
+            reservoir.offer(item)
+        assert len(set(reservoir.kept)) == 5
+        kept.update(reservoir.kept)
+    assert all(abs(kept[item] - 500) < 100 for item in range(20))  # a quarter of 2000, by five deviations
+    none = Reservoir[int](0)
+    none.offer(1)
+    assert none.kept == []
+
+
+def test_laws_of_ranks_make_terms_of_other_sizes_smaller_and_those_of_types_do_not() -> None:
+    world = World("sizes", ("f32[3,3]", "f32[]", "f32[6,3]"), (2, 1, 0), ("Relu", "Add", "Concat axis=0"))
+    uses = {(use.op.name, use.types): use for use in world.uses}
+    one, scalar, two = world.kinds
+    x, y, s = ("x", 0, 0), ("x", 0, 1), ("x", 1, 0)
+    typed, ranked = Laws(), Laws(of_ranks)
+    for laws in (typed, ranked):
+        laws.add((uses["Relu", (one,)], (uses["Add", (one, scalar)], x, s)), x)
+    both = (uses["Concat", (one, one)], x, y)
+    larger = (uses["Relu", (two,)], (uses["Add", (two, scalar)], both, s))
+    assert ranked.reduces(larger) and not typed.reduces(larger)
+    matrix = (uses["Relu", (one,)], (uses["Add", (one, one)], x, y))  # nothing was said of sums of matrices
+    assert not ranked.reduces(matrix) and not typed.reduces(matrix)
 
 
 def test_both_sides_have_the_same_variables_or_the_right_has_fewer() -> None:
@@ -345,6 +442,10 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     [
         (["generate", "--world", "none", "-o", "x.rules"], "no world none"),
         (["generate", "-o", "missing/x.rules"], "missing"),
+        (["generate", "--shard", "3/2"], "--shard 3/2"),
+        (["generate", "--shard", "0/2"], "--shard 0/2"),
+        (["generate", "--shard", "one"], "The second of three is 2/3"),
+        (["generate", "--resume", "/dev/null"], "Name another folder"),
         (["show", "matmul-by-identiti"], "matmul-by-identity"),
         (["diff", "missing.rules", "missing.rules"], "missing.rules"),
     ],
@@ -355,7 +456,8 @@ def test_bad_input(
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["rules", *args])
     assert result.exit_code != 0
-    said = str(result.exception) + result.output
+    error = result.exception
+    said = f"{error} {getattr(error, 'remedy', '')} {result.output}"
     assert word in said
     assert not list(tmp_path.iterdir())
 

@@ -80,11 +80,23 @@ def rules_generate(
         typer.Option(metavar="N", min=1, help="Operators of a term, at most; default: as shipped."),
     ] = None,
     seed: Seed = 0,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Keep verdicts there as they come, and take those that are known: go on after an interrupt.",
+            show_default=False,
+        ),
+    ] = None,
+    shard: Annotated[
+        str, typer.Option(metavar="I/N", help="Of N parts of the terms of the last size, the Ith alone.")
+    ] = "1/1",
 ) -> None:
     """Grow rewrite rules from the operators' declarations, prove each, and drop what the others derive.
 
     Every law between terms of a world is looked for, said as generally as it can be proved for all sizes, and
     written with its evidence. Of two operators it takes a minute, of three some ten; progress goes to stderr.
+    Shards may run on several machines: what they left in one folder is taken by a run of all with --resume.
     """
     from tensaurus.synthesis.library import generated, written
     from tensaurus.synthesis.world import WORLDS
@@ -93,10 +105,26 @@ def rules_generate(
     if strange := [name for name in names if name not in WORLDS]:
         raise TensaurusError(f"no world {strange[0]}", remedy=f"There are {', '.join(WORLDS)}.")
     require_writable(output)
-    found = generated([WORLDS[name] for name in names], size, seed, lambda text: typer.echo(text, err=True))
+    place, shards = _shard(shard)
+    found = generated(
+        [WORLDS[name] for name in names],
+        size,
+        seed,
+        lambda text: typer.echo(text, err=True),
+        shard=(place - 1, shards),
+        journal=resume,
+    )
     with replacing(output) as beside:
-        beside.write_text(written(found, size, seed), encoding="utf-8")
+        beside.write_text(written(found, size, seed, (place, shards)), encoding="utf-8")
     typer.echo(f"{output}: {len(found)} rules")
+
+
+def _shard(text: str) -> tuple[int, int]:
+    """Which of how many; the first is 1."""
+    place, _, shards = text.partition("/")
+    if not (place.isdecimal() and shards.isdecimal() and 1 <= int(place) <= int(shards)):
+        raise TensaurusError(f"--shard {text} is no part of a whole", remedy="The second of three is 2/3.")
+    return int(place), int(shards)
 
 
 @rules.command("list", cls=Command)

@@ -21,18 +21,22 @@ import numpy as np
 from tensaurus.algebra.arithmetic import Array
 from tensaurus.algebra.prime import Prime
 from tensaurus.egraph.ruleset import Ruleset
-from tensaurus.graph.node import Node, source
+from tensaurus.graph.node import INPUT, Node, source
+from tensaurus.graph.program import Program, topological
+from tensaurus.graph.text import show
 from tensaurus.ops import Op
 from tensaurus.rules.match import Matcher, commutes
 from tensaurus.rules.rule import Rule
 from tensaurus.synthesis.derivable import derived
+from tensaurus.synthesis.journal import Journal
 from tensaurus.synthesis.law import Stated, parts, state
-from tensaurus.synthesis.order import Laws, key, variables
+from tensaurus.synthesis.order import Laws, key, of_ranks, variables
 from tensaurus.synthesis.parted import symmetric
+from tensaurus.synthesis.reservoir import Reservoir
 from tensaurus.synthesis.terms import Candidate, Term, Terms, equations
 from tensaurus.synthesis.world import Use, World
 
-__all__ = ["Found", "Generation"]
+__all__ = ["Found", "Generation", "Roots", "shown"]
 
 Roots: TypeAlias = tuple[tuple[Node, ...], tuple[Node, ...]]
 POINTS = 16  # at which a candidate is tried once more: a random order has a number above 0 half of the time
@@ -87,31 +91,44 @@ class Generation:
               make smaller (reduced), that other values tell apart (refuted), that rules before them derive
               (derived), that nothing proves (unproved) or that rest on such, and rules
     unproved  what could be neither proved nor refuted, or needs variables that a side lacks
+    sample    how many of the equations that are no rules, for others derive them, are kept in `dropped`
+    journal   of verdicts that are known
+    shard     which of how many parts of the candidates of the last size: (0, 1) is all of them
     """
 
     world: World
     size: int
     seed: int = 0
     note: Callable[[str], None] = lambda text: None
+    sample: int = 0
+    journal: Journal = field(default_factory=Journal)
+    shard: tuple[int, int] = (0, 1)
     found: list[Found] = field(default_factory=list)
     unproved: list[Stated] = field(default_factory=list)
     counts: dict[int, Counter[str]] = field(default_factory=dict)
+    dropped: list[Roots] = field(default_factory=list)
 
     def run(self) -> list[Found]:
         """The rules, the smallest first."""
-        terms, laws, unproved = Terms(self.world, self.seed), Laws(), Laws()
+        terms, laws = Terms(self.world, self.seed), Laws()
+        unproved = Laws(of_ranks)  # what rests on such a law of one type rests on it of another
         known: set[str] = set()
         rules: list[Rule] = []
         ruleset = Ruleset(rules)
+        dropped = Reservoir[Candidate | tuple[Term, Term]](self.sample, self.seed)
         began = monotonic()
         for size in range(1, self.size + 1):
             counts = self.counts[size] = Counter()
             waiting: list[tuple[Term, Term]] = []
             different: list[Candidate] = []
+            place, shards = self.shard if size == self.size else (0, 1)
             for candidate in terms.grow(last=size == self.size):
+                if candidate.equal[1] % shards != place:  # what is equal is in one part
+                    continue
                 counts["candidates"] += 1
                 if laws.reduces(candidate.term):
                     counts["reduced"] += 1
+                    dropped.offer(candidate)
                     continue
                 pairs = list(islice(equations(candidate), TIES))
                 waiting += (equal := [pair for pair in pairs if self._confirmed(*pair)])
@@ -129,16 +146,18 @@ class Generation:
                 first, second = sorted((left, right), key=key)
                 if laws.reduces_inside(second) or laws.reduces_inside(first):
                     counts["reduced"] += 1
+                    dropped.offer((second, first))
                     continue
                 if unproved.reduces_inside(second):
                     counts["resting on what is unproved"] += 1
                     continue
                 nodes = self._node(second), self._node(first)
-                if derived(nodes[:1], nodes[1:], ruleset) or derived(nodes[1:], nodes[:1], ruleset):
+                if self._derived(nodes, ruleset):
                     counts["derived"] += 1
+                    dropped.offer((second, first))
                     laws.add(left, right)  # what it makes smaller is derived, too
                     continue
-                stated = state(self.world, left, right, known)
+                stated = state(self.world, left, right, known, self.journal)
                 if not stated.rules and stated.reasons:
                     counts["unproved"] += 1
                     self.unproved.append(stated)
@@ -151,12 +170,28 @@ class Generation:
                 rules += stated.rules
                 ruleset = Ruleset(rules)
                 self._keep(stated, size, ((nodes[0],), (nodes[1],)))
-                for several, joined in parts(self.world, left, right, known):
+                for several, joined in parts(self.world, left, right, known, self.journal):
                     if several.rules:
                         known.add(several.text)
                         tags = ("once",) if symmetric(joined) else ()
                         self._keep(several, size, self._roots(several.rules[0], joined), tags)
+        for one in dropped.kept:
+            pairs = islice(equations(one), TIES) if isinstance(one, Candidate) else [one]
+            for left, right in pairs:
+                if self._confirmed(left, right):
+                    self.dropped.append(((self._node(left),), (self._node(right),)))
+                    break
         return self.found
+
+    def _derived(self, sides: tuple[Node, Node], ruleset: Ruleset) -> bool:
+        """Whether one side comes out of the other."""
+        first, second = sides[:1], sides[1:]
+
+        def follows() -> bool:
+            return derived(first, second, ruleset) or derived(second, first, ruleset)
+
+        laws = sha256("\n".join(rule.law for rule in ruleset.rules).encode()).hexdigest()
+        return self.journal.answer(f"derived by {laws}: {shown(first)} = {shown(second)}", follows)
 
     def _keep(self, stated: Stated, size: int, sides: Roots, tags: tuple[str, ...] = ()) -> None:
         self.found.append(
@@ -193,6 +228,12 @@ class Generation:
             return use.values([value(part) for part in term[1:]], other)
 
         return bool(np.array_equal(value(left), value(right)))
+
+
+def shown(roots: tuple[Node, ...]) -> str:
+    """Terms as a program's text."""
+    inputs = tuple(node for node in topological(roots) if node.op is INPUT)
+    return show(Program(inputs, tuple((f"y{k}", root) for k, root in enumerate(roots))))
 
 
 def _same(first: Node, second: Node) -> bool:

@@ -9,34 +9,49 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context
 from multiprocessing.queues import SimpleQueue
+from pathlib import Path
 from threading import Thread
 from typing import Any, TypeAlias
 
 from tensaurus.child import tied
 from tensaurus.cost.machine import Machine
-from tensaurus.graph.node import INPUT, Node
-from tensaurus.graph.program import Program, topological
-from tensaurus.graph.text import parse_program, show
+from tensaurus.graph.text import parse_program
 from tensaurus.rules.rule import parse_rule
-from tensaurus.synthesis.generate import Found, Generation
+from tensaurus.synthesis.generate import Found, Generation, Roots, shown
+from tensaurus.synthesis.journal import Journal
 from tensaurus.synthesis.world import World
 
-__all__ = ["Grown", "side_by_side"]
+__all__ = ["Grown", "Job", "side_by_side"]
 
-Job: TypeAlias = tuple[World, int, int]  # a size up to which it is grown, and a seed
 _Sides: TypeAlias = tuple[str, str]
 _Row: TypeAlias = tuple[str, int, str, str, _Sides, tuple[str, ...]]  # as `Found` has it, but for its rules
 
 
 @dataclass(frozen=True)
+class Job:
+    """A world and how far it is grown; the rest as `Generation` has it.
+
+    journal  a folder of verdicts, where each world has its own file
+    """
+
+    world: World
+    size: int
+    seed: int = 0
+    sample: int = 0
+    shard: tuple[int, int] = (0, 1)
+    journal: Path | None = None
+
+
+@dataclass(frozen=True)
 class Grown:
-    """What came of a world: its rules, counts of each size as `Generation` has them, and what is unproved,
-    with the last reason."""
+    """What came of a world: its rules, counts of each size as `Generation` has them, what is unproved, with
+    the last reason, and a sample of the equations that are dropped."""
 
     world: str
     found: tuple[Found, ...]
     counts: Mapping[int, Counter[str]]
     unproved: tuple[tuple[str, str], ...]
+    dropped: tuple[Roots, ...] = ()
 
 
 def side_by_side(jobs: Sequence[Job], note: Callable[[str], None]) -> Iterator[Grown]:
@@ -44,7 +59,7 @@ def side_by_side(jobs: Sequence[Job], note: Callable[[str], None]) -> Iterator[G
     workers = min(len(jobs), Machine.here().threads)
     if workers < 2:
         for job in jobs:
-            yield _read(*_grown(note, *_plain(job)))
+            yield _read(*_grown(note, job))
         return
     # nothing that was imported or compiled here is shared: what a world's rules are does not depend on it
     context = get_context("spawn")
@@ -53,7 +68,7 @@ def side_by_side(jobs: Sequence[Job], note: Callable[[str], None]) -> Iterator[G
     listener.start()
     pool = ProcessPoolExecutor(workers, context, initializer=_telling, initargs=(os.getpid(), notes))
     try:
-        for waiting in [pool.submit(_told, *_plain(job)) for job in jobs]:
+        for waiting in [pool.submit(_told, job) for job in jobs]:
             yield _read(*waiting.result())
     except BaseException:
         for process in active_children():  # nobody waits for what they would find
@@ -81,41 +96,34 @@ def _telling(parent: int, notes: SimpleQueue[str]) -> None:
     _notes = notes
 
 
-def _told(*plain: Any) -> tuple[Any, ...]:
+def _told(job: Job) -> tuple[Any, ...]:
     assert _notes is not None
-    return _grown(_notes.put, *plain)
+    return _grown(_notes.put, job)
 
 
-def _plain(job: Job) -> tuple[Any, ...]:
-    """The job in what every process knows."""
-    world, size, seed = job
-    return world.name, world.types, world.variables, world.operators, size, seed
-
-
-def _grown(
-    note: Callable[[str], None],
-    name: str,
-    types: tuple[str, ...],
-    variables: tuple[int, ...],
-    operators: tuple[str, ...],
-    size: int,
-    seed: int,
-) -> tuple[Any, ...]:
+def _grown(note: Callable[[str], None], job: Job) -> tuple[Any, ...]:
     """The world's rules as rows of text."""
+    name, (place, shards) = job.world.name, job.shard
     note(f"world {name}")
+    journal = Journal(job.journal, f"{name}-{place + 1}-of-{shards}")
     generation = Generation(
-        World(name, types, variables, operators), size, seed, lambda text: note(f"{name}: {text}")
+        job.world, job.size, job.seed, lambda text: note(f"{name}: {text}"), job.sample, journal, job.shard
     )
     rows: list[_Row] = [
-        (one.world, one.size, one.text, one.evidence, (_shown(one.sides[0]), _shown(one.sides[1])), one.tags)
+        (one.world, one.size, one.text, one.evidence, (shown(one.sides[0]), shown(one.sides[1])), one.tags)
         for one in generation.run()
     ]
     unproved = tuple((one.text, one.reasons[-1]) for one in generation.unproved)
-    return name, rows, generation.counts, unproved
+    dropped = tuple((shown(left), shown(right)) for left, right in generation.dropped)
+    return name, rows, generation.counts, unproved, dropped
 
 
 def _read(
-    name: str, rows: Sequence[_Row], counts: Mapping[int, Counter[str]], unproved: tuple[tuple[str, str], ...]
+    name: str,
+    rows: Sequence[_Row],
+    counts: Mapping[int, Counter[str]],
+    unproved: tuple[tuple[str, str], ...],
+    dropped: Sequence[_Sides],
 ) -> Grown:
     found = (
         Found(
@@ -124,14 +132,13 @@ def _read(
             text,
             tuple(parse_rule(f"law: {text}")),
             evidence,
-            (parse_program(sides[0]).roots, parse_program(sides[1]).roots),
+            _roots(sides),
             tags,
         )
         for world, size, text, evidence, sides, tags in rows
     )
-    return Grown(name, tuple(found), counts, unproved)
+    return Grown(name, tuple(found), counts, unproved, tuple(map(_roots, dropped)))
 
 
-def _shown(roots: tuple[Node, ...]) -> str:
-    inputs = tuple(node for node in topological(roots) if node.op is INPUT)
-    return show(Program(inputs, tuple((f"y{k}", root) for k, root in enumerate(roots))))
+def _roots(sides: _Sides) -> Roots:
+    return parse_program(sides[0]).roots, parse_program(sides[1]).roots

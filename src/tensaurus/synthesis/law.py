@@ -13,10 +13,11 @@ from itertools import combinations, product
 from math import inf
 
 from tensaurus.rules.domain import PLACES, RANK
-from tensaurus.rules.evidence import Proved
+from tensaurus.rules.evidence import Proved, parse_evidence
 from tensaurus.rules.rule import Rule, parse_rule
 from tensaurus.rules.term import RuleError
 from tensaurus.rules.verify import verify
+from tensaurus.synthesis.journal import Journal
 from tensaurus.synthesis.order import key, variables
 from tensaurus.synthesis.parted import parted, together
 from tensaurus.synthesis.terms import Term
@@ -138,7 +139,9 @@ def _said(term: Term, names: Mapping[Term, str], attributes: Mapping[str, str]) 
     return f"{term[0].op.name}({', '.join([*parts, *([own] if own else [])])})"
 
 
-def state(world: World, left: Term, right: Term, known: Container[str]) -> Stated:
+def state(
+    world: World, left: Term, right: Term, known: Container[str], journal: Journal | None = None
+) -> Stated:
     """The law as a rule, said as generally as it is proved; what is `known` needs no proof.
 
     Without conditions, where that holds; else with more and more of what its variables' types suggest.
@@ -150,10 +153,12 @@ def state(world: World, left: Term, right: Term, known: Container[str]) -> State
     if not set(variables(second)) <= set(variables(first)):
         text = f"{_said(first, names, {})} = {_said(second, names, {})}"
         return Stated(text, reasons=("each side has a variable that the other lacks",))
-    return _general(world, _sayings(first, second, names), names, known)
+    return _general(world, _sayings(first, second, names), names, known, journal or Journal())
 
 
-def parts(world: World, left: Term, right: Term, known: Container[str]) -> Iterator[tuple[Stated, Term]]:
+def parts(
+    world: World, left: Term, right: Term, known: Container[str], journal: Journal | None = None
+) -> Iterator[tuple[Stated, Term]]:
     """The multi-patterns that the law says, as general as those are proved, and what puts them together."""
     for joined, whole in together(left, right):
         names = {x: NAMES[k] for k, x in enumerate(dict.fromkeys(variables(joined)))}
@@ -167,11 +172,15 @@ def parts(world: World, left: Term, right: Term, known: Container[str]) -> Itera
             both = parted(joined[0], written, whole_said, attributes[str(joined[0])], ranks)
             sayings += [_Saying(both[0], "=>", both[1])] if both is not None else []
         if sayings:
-            yield _general(world, sayings, names, known), joined
+            yield _general(world, sayings, names, known, journal or Journal()), joined
 
 
 def _general(
-    world: World, sayings: Iterable[_Saying], names: Mapping[Term, str], known: Container[str]
+    world: World,
+    sayings: Iterable[_Saying],
+    names: Mapping[Term, str],
+    known: Container[str],
+    journal: Journal,
 ) -> Stated:
     """The first saying that the algebra proves for all ranks that are tried, with few conditions.
 
@@ -185,17 +194,17 @@ def _general(
         for saying in every:
             if (text := saying.where(conditions)) in known:
                 return Stated(text)
-            found = _proved(text, STEPS)
+            found = _proved(text, STEPS, journal)
             if isinstance(found, str):
                 reasons.append(found)
             elif _by(found) == "algebra" and _ranks(found)[1] >= RANK:
-                return _weakened(saying, conditions, found)
+                return _weakened(saying, conditions, found, journal)
             else:
                 others.append((saying, conditions, found))
     if not others:
         return Stated(every[-1].where(()), reasons=tuple(reasons))
     saying, conditions, found = max(others, key=lambda each: (_by(each[2]) == "algebra", _span(each[2])))
-    return _weakened(saying, conditions, found) if _by(found) == "algebra" else found
+    return _weakened(saying, conditions, found, journal) if _by(found) == "algebra" else found
 
 
 def _span(stated: Stated) -> float:
@@ -209,12 +218,12 @@ def _ranks(stated: Stated) -> tuple[float, float]:
     return (float(said[1]), float(said[2])) if said else (0, inf)
 
 
-def _weakened(saying: _Saying, conditions: Sequence[str], found: Stated) -> Stated:
+def _weakened(saying: _Saying, conditions: Sequence[str], found: Stated, journal: Journal) -> Stated:
     """Without the equal shapes that the algebra still proves it without."""
     left = list(conditions)
     for condition in [c for c in conditions if c.startswith("shape(")] if len(conditions) > 1 else ():
         rest = [c for c in left if c != condition]
-        made = _proved(saying.where(rest), FEWER)
+        made = _proved(saying.where(rest), FEWER, journal)
         if isinstance(made, Stated) and _by(made) == "algebra":
             left, found = rest, made
     return found
@@ -224,19 +233,29 @@ def _by(stated: Stated) -> str:
     return stated.evidence.by if stated.evidence is not None else ""
 
 
-def _proved(text: str, steps: float) -> Stated | str:
+def _proved(text: str, steps: float, journal: Journal) -> Stated | str:
     """The law as it is said here, where it is proved; else why it is not."""
+    evidence, reason = journal.answer(f"proof in {steps:g} steps: {text}", lambda: _verdict(text, steps))
+    if not evidence:
+        return reason
+    shown = parse_evidence(evidence)
+    assert isinstance(shown, Proved)
+    return Stated(text, tuple(parse_rule(f"law: {text}")), shown)
+
+
+def _verdict(text: str, steps: float) -> list[str]:
+    """Its evidence, or why there is none."""
     try:
         rules = parse_rule(f"law: {text}")
     except RuleError as error:
-        return str(error)
+        return ["", str(error)]
     evidence: list[Proved] = []
     for rule in rules:
         found = verify(rule, INSTANCES, steps=steps)
         if not isinstance(found, Proved):
-            return str(getattr(found, "reason", found))[:200]
+            return ["", str(getattr(found, "reason", found))[:200]]
         evidence.append(found)
-    return Stated(text, tuple(rules), max(evidence, key=lambda each: each.by))
+    return [str(max(evidence, key=lambda each: each.by)), ""]
 
 
 def _conditions(world: World, names: Mapping[Term, str]) -> list[list[str]]:

@@ -7,12 +7,15 @@ a law makes smaller, step by step, comes to the least term of its class: such a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any, TypeAlias
 
 from tensaurus.synthesis.terms import Term
+from tensaurus.synthesis.world import Use
 
-__all__ = ["Laws", "key", "size", "variables"]
+__all__ = ["Laws", "key", "of_ranks", "size", "variables"]
+
+Alike: TypeAlias = Callable[[Use], Hashable]
 
 
 def size(term: Term) -> int:
@@ -37,14 +40,25 @@ def key(term: Term) -> tuple[Any, ...]:
     return 1 + sum(part[0] for part in parts), term[0].place, *parts
 
 
-def matched(pattern: Term, term: Term, found: dict[Term, Term]) -> bool:
+def exactly(use: Use) -> Hashable:
+    """A use is one of types: what is true of one type need not be of another."""
+    return use
+
+
+def of_ranks(use: Use) -> Hashable:
+    """Uses of an operator are alike where their operands have the same ranks."""
+    ranks = tuple(kind.rank for kind in use.types)
+    return use.op.name, tuple(use.attrs.items()), use.output, ranks
+
+
+def matched(pattern: Term, term: Term, found: dict[Term, Term], alike: Alike = exactly) -> bool:
     """Whether the term is an instance of the pattern; `found` becomes what its variables stand for."""
     if pattern[0] == "x":
         known = found.setdefault(pattern, term)
         return known == term
-    if term[0] is not pattern[0]:
+    if term[0] is not pattern[0] and (term[0] == "x" or alike(term[0]) != alike(pattern[0])):
         return False
-    return all(matched(p, t, found) for p, t in zip(pattern[1:], term[1:], strict=True))
+    return all(matched(p, t, found, alike) for p, t in zip(pattern[1:], term[1:], strict=True))
 
 
 def substituted(term: Term, values: dict[Term, Term]) -> Term:
@@ -54,16 +68,17 @@ def substituted(term: Term, values: dict[Term, Term]) -> Term:
 
 
 class Laws:
-    """Equations between terms, each in both directions where it can be."""
+    """Equations between terms, each in both directions where it can be; of uses that are `alike`."""
 
-    def __init__(self) -> None:
-        self._by_use: dict[Any, list[tuple[Term, Term]]] = {}
+    def __init__(self, alike: Alike = exactly) -> None:
+        self._alike = alike
+        self._by_use: dict[Hashable, list[tuple[Term, Term]]] = {}
 
     def add(self, left: Term, right: Term) -> None:
         """Both sides of which may be made smaller by the other."""
         for first, second in ((left, right), (right, left)):
             if first[0] != "x" and set(variables(second)) <= set(variables(first)):
-                self._by_use.setdefault(first[0], []).append((first, second))
+                self._by_use.setdefault(self._alike(first[0]), []).append((first, second))
 
     def reduces_inside(self, term: Term) -> bool:
         """Whether one of them makes the term smaller, applied to it or to a part of it."""
@@ -71,11 +86,11 @@ class Laws:
 
     def reduces(self, term: Term) -> bool:
         """Whether one of them makes the term smaller, applied to all of it."""
-        rules: Iterable[tuple[Term, Term]] = self._by_use.get(term[0], ())
+        rules: Iterable[tuple[Term, Term]] = self._by_use.get(self._alike(term[0]), ())
         own = None
         for pattern, other in rules:
             found: dict[Term, Term] = {}
-            if matched(pattern, term, found):
+            if matched(pattern, term, found, self._alike):
                 own = key(term) if own is None else own
                 if key(substituted(other, found)) < own:
                     return True

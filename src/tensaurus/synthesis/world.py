@@ -115,6 +115,10 @@ class World:
     operators: tuple[str, ...]
     size: int = 3
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What it is made of: its uses are of this process."""
+        return World, (self.name, self.types, self.variables, self.operators, self.size)
+
     @cached_property
     def kinds(self) -> tuple[TensorType, ...]:
         """The types."""

@@ -1,0 +1,184 @@
+"""Which rules the models use, and what larger rules and their layout are worth (TASO, figures 10 to 12).
+
+Every model of the zoo is explored and a program extracted by estimated costs, so that nothing is measured and
+the figures are the same on any day.  Writes tables/rule_uses.md:
+
+    uses     how often each generated rule is applied on the way from the original to the program
+    sizes    how many times as fast the program should be, with generated rules of up to so many operators,
+             alone and beside the rules that are written by hand
+    layout   the same with rules that move elements only, without them, one after the other, and with all
+
+    python bench/rule_uses.py [MODEL ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from importlib.resources import files
+from math import prod
+from pathlib import Path
+from typing import TypeAlias
+
+from prices import Prices
+
+from tensaurus.algebra.expr import Read
+from tensaurus.cost.demand import number_of, scopes_of
+from tensaurus.egraph.ruleset import Ruleset
+from tensaurus.egraph.saturate import Limits
+from tensaurus.extraction.improve import quick
+from tensaurus.extraction.problem import Choice, Problem
+from tensaurus.files import replacing
+from tensaurus.graph.node import apply, source
+from tensaurus.graph.onnx_import import import_model
+from tensaurus.graph.program import Program
+from tensaurus.ops import Op
+from tensaurus.ops.examples import examples_of
+from tensaurus.rules.occurrences import outer_first
+from tensaurus.rules.rule import Rule, library, read_rules
+from tensaurus.search.candidate import Outcome
+from tensaurus.search.saturation import Saturation
+from tensaurus.zoo.selection import select
+
+TABLE = Path(__file__).parent / "tables" / "rule_uses.md"
+LIMITS = Limits(multi=1)
+
+Rules: TypeAlias = Sequence[Rule]
+
+
+def generated() -> list[Rule]:
+    """The rules that ship, of those that are generated."""
+    folder = files("tensaurus.rules") / "generated"
+    found: list[Rule] = []
+    for entry in sorted(folder.iterdir(), key=lambda e: e.name):
+        found += read_rules(entry.read_text().splitlines(), entry.name)
+    return found
+
+
+def size(rule: Rule) -> int:
+    """Operators of its larger side."""
+    return max(sum(1 for root in side for _ in outer_first(root)) for side in (rule.lhs, rule.rhs))
+
+
+def moves(op: Op) -> bool:
+    """Whether it only puts the elements of a tensor, all of them, at other places."""
+    for kinds, attrs in examples_of(op)[:1]:
+        args = [None if kind is None else source(f"x{k}", kind) for k, kind in enumerate(kinds)]
+        node = apply(op, args, attrs)
+        scopes = scopes_of(node) if node.args else ()
+        sizes = [prod(map(number_of, kind.shape)) for kind in (*kinds[:1], node.tensor) if kind is not None]
+        return sizes[0] == sizes[-1] and len(scopes) == 1 and isinstance(scopes[0].body, Read)
+    return False
+
+
+def layout(rule: Rule) -> bool:
+    """Whether it moves elements by an operator that does nothing else."""
+    return any(moves(call.op) for root in (*rule.lhs, *rule.rhs) for call in outer_first(root))
+
+
+def _quick(problem: Problem, seconds: float, start: Choice | None) -> Choice:
+    return quick(problem)
+
+
+def optimized(program: Program, rules: Rules) -> Outcome:
+    """What comes out by estimates."""
+    return Saturation(Ruleset(rules), Prices(), [_quick], limits=LIMITS).run(program)
+
+
+def gain(program: Program, rules: Rules) -> float:
+    """How many times as fast the result should be."""
+    found = optimized(program, rules)
+    return found.original.cost / found.best.cost
+
+
+def gain_in_turn(program: Program, first: Rules, second: Rules) -> float:
+    """The same of one optimization after another."""
+    before = optimized(program, first)
+    after = optimized(before.best.program, second)
+    return before.original.cost / after.best.cost
+
+
+def table(head: str, columns: Sequence[str], rows: Iterator[tuple[str, Sequence[str]]]) -> Iterator[str]:
+    yield f"| {' | '.join([head, *columns])} |"
+    yield f"| --- |{' ---: |' * len(columns)}"
+    for name, cells in rows:
+        yield f"| {' | '.join([name, *cells])} |"
+
+
+def page(models: Sequence[str]) -> Iterator[str]:
+    """The tables, line by line."""
+    own, every = generated(), [rule for rule in library() if not {"off", "expand"} & rule.tags]
+    own = [rule for rule in own if "off" not in rule.tags]
+    names = {rule.name for rule in own}
+    by_hand = [rule for rule in every if rule.name not in names]
+    largest = max(map(size, own))
+    programs = {one.name: import_model(one.load(), dict(one.shapes), one.name) for one in select(models)}
+
+    yield from ("# Uses of the generated rules", "", "`python bench/rule_uses.py`; costs are estimated.", "")
+    yield from ("## How often each is applied (TASO, figure 10)", "")
+    counts: dict[str, Counter[str]] = {}
+    for name, program in programs.items():
+        counts[name] = Counter(one.name for one in optimized(program, every).best.applied)
+    used = [name for name in programs if any(rule.name in counts[name] for rule in own)]
+
+    def uses() -> Iterator[tuple[str, Sequence[str]]]:
+        for rule in own:
+            times = [counts[name][rule.name] for name in used]
+            if any(times):
+                yield rule.name, [str(n) if n else "" for n in times]
+
+    yield from table("rule", used, uses())
+    never = sum(all(rule.name not in counts[name] for name in programs) for rule in own)
+    yield from ("", f"{never} of {len(own)} are applied to none of {len(programs)} models.", "")
+
+    yield from ("## What larger rules are worth (TASO, figure 11)", "")
+    sizes = range(largest + 1)
+    small = {n: [rule for rule in own if size(rule) <= n] for n in sizes}
+    heads = [f"up to {n}" for n in sizes[1:]]
+
+    def ablated() -> Iterator[tuple[str, Sequence[str]]]:
+        for name, program in programs.items():
+            alone = [f"{gain(program, small[n]):.3f}" for n in sizes[1:]]
+            beside = [f"{gain(program, by_hand + small[n]):.3f}" for n in sizes]
+            yield name, [*alone, *beside]
+
+    columns = [*heads, "by hand", *(f"and {head}" for head in heads)]
+    yield from table("model", columns, ablated())
+
+    yield from ("", "## Layout, jointly and in turn (TASO, figure 12)", "")
+    moving, rest = (
+        [rule for rule in every if layout(rule)],
+        [rule for rule in every if not layout(rule)],
+    )
+    ways: dict[str, Callable[[Program], float]] = {
+        "without layout": lambda program: gain(program, rest),
+        "layout alone": lambda program: gain(program, moving),
+        "layout afterwards": lambda program: gain_in_turn(program, rest, moving),
+        "layout before": lambda program: gain_in_turn(program, moving, rest),
+        "jointly": lambda program: gain(program, every),
+    }
+
+    def laid() -> Iterator[tuple[str, Sequence[str]]]:
+        for name, program in programs.items():
+            yield name, [f"{way(program):.3f}" for way in ways.values()]
+
+    yield from table("model", list(ways), laid())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("models", nargs="*", default=["zoo"])
+    options = parser.parse_args()
+    lines = []
+    for line in page(options.models):
+        print(line, flush=True)
+        lines.append(line)
+    with replacing(TABLE) as beside:
+        beside.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
