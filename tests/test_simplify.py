@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from fractions import Fraction
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -190,6 +191,7 @@ def test_the_fingerprint_does_not_depend_on_the_writing(seed: int) -> None:
 X = Tensor("x", (N, K))
 G = Tensor("g", (K,))
 IMAGE = Tensor("x", (N, K, H, H))
+WIDER = Tensor("y", (N, M, H, H))
 FILTER, OTHER = Tensor("w", (M, K, 3, 3)), Tensor("v", (M, K, 3, 3))
 
 
@@ -242,6 +244,14 @@ def concat(a: Any, b: Any, dim: int) -> Scope:
 def part(a: Any, dim: int, start: Size, stop: Size) -> Scope:
     shape = [stop - start if d == dim else n for d, n in enumerate(a.shape)]
     return compute(shape, lambda *i: a[tuple(x + start if d == dim else x for d, x in enumerate(i))])
+
+
+def maxima(a: Any, outside: float) -> Scope:
+    """Of windows of three along the last dimension, which is padded at both ends."""
+    return compute(
+        a.shape,
+        lambda *i: fold("max", (3,), lambda r: a.padded(outside)[(*i[:-1], i[-1] + r - 1)]),
+    )
 
 
 def shifted(a: Any) -> Scope:
@@ -303,6 +313,14 @@ LAWS: dict[str, Callable[[], tuple[Scope, Scope]]] = {
     "concat of filters": lambda: (
         conv(IMAGE, concat(FILTER, OTHER, 0)),
         concat(conv(IMAGE, FILTER), conv(IMAGE, OTHER), 1),
+    ),
+    "maxima of a padded concatenation": lambda: (
+        maxima(concat(IMAGE, WIDER, 1), -inf),
+        concat(maxima(IMAGE, -inf), maxima(WIDER, -inf), 1),
+    ),
+    "relu of maxima of a padded concatenation": lambda: (
+        relu(maxima(concat(IMAGE, WIDER, 1), 0)),
+        concat(relu(maxima(IMAGE, 0)), relu(maxima(WIDER, 0)), 1),
     ),
     "relu of concat": lambda: (relu(concat(X, Y, 1)), concat(relu(X), relu(Y), 1)),
     "relu twice": lambda: (relu(relu(X)), relu(X)),
@@ -390,6 +408,32 @@ def test_gather_is_kept_exactly() -> None:
     positive = compute((5,), lambda i: call("add", at[i], 0))
     scope = compute((5, K), lambda i, j: Tensor("t", (7, K))[look(positive[i], 0, 6), j])
     assert show(canonical(scope)) == "L[i:5, j:K](t[look(at[i], 0, 6), j])"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_choices_inside_choices_keep_their_values(seed: int) -> None:
+    """Maxima of padded concatenations: the case that is told apart may be that of the padding's own axis."""
+    rng = random.Random(seed)
+    shape = tuple(rng.choice((1, 2, 3)) for _ in range(2))
+    other = tuple(rng.choice((1, 2, 3)) if d == (cut := seed % 2) else n for d, n in enumerate(shape))
+    x, y = Tensor("x", shape), Tensor("y", other)
+    outside = rng.choice((-inf, inf, 0, 2))
+    monoid, step = rng.choice(("max", "min")), rng.choice((1, 2))
+    whole = concat(x, y, cut) if rng.random() < 0.7 else concat(concat(x, y, cut), y, cut)
+    padded_twice = compute(whole.shape, lambda i, j: whole.padded(outside)[i - 1, j])
+
+    def element(i: Any, j: Any) -> Body:
+        source = rng.choice((whole, padded_twice))
+        folds = fold(monoid, (2, 2), lambda r, s: source.padded(outside)[i * step + r - 1, j + s - 1])
+        return call(monoid, folds, x.padded(0)[i, j])
+
+    scope = compute((2, 3), element)
+    form = canonical(scope)
+    for field in (Prime(seed), Reals()):
+        numbers = np.random.default_rng(seed)
+        data = {t: field.lift(numbers.integers(-5, 6, t.shape).astype(float)) for t in (x, y)}
+        before, after = interpret(scope, data, field), interpret(form, data, field)
+        assert np.array_equal(before, after), show(scope)
 
 
 def test_dtype_and_shape_are_kept() -> None:

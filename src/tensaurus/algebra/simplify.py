@@ -46,7 +46,6 @@ from tensaurus.algebra.sums import (
     inverse,
     leaf,
     plus,
-    power,
     scaled,
     summed,
     times,
@@ -233,7 +232,7 @@ def _call(fn: str, args: tuple[Body, ...], names: Mapping[Atom, Any], body: Body
             return applied(fn, [a if _typed(a) else applied("to_int64", (a,)) for a in inner])
         return times(inner[0], inverse(inner[1]))
     if fn == "pow" and inner[1].constant in (1, 2, 3, 4):
-        return power(inner[0], int(inner[1].constant))
+        return times(*[inner[0]] * int(inner[1].constant))
     target = cast_target(fn)
     if target is not None and literal_dtype(args[0]) == target:
         return inner[0]

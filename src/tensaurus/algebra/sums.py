@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from functools import reduce
 from typing import Any
 
+from tensaurus.algebra.division import divided
 from tensaurus.algebra.expr import Const, Source, Table, axis
 from tensaurus.algebra.guards import range_guards, rank, turned
 from tensaurus.algebra.limit import step
@@ -49,8 +49,6 @@ from tensaurus.algebra.size import (
 )
 
 TERMS = 200  # a product with more terms than this stays a product of sums
-
-CASES = 4  # a function of more independent choices than this stays a function of choices
 
 Values = Mapping[Atom, Any]
 Weighted = tuple[Number, Core]
@@ -256,15 +254,6 @@ def inverse(inner: Sum) -> Sum:
     return times(number(scale), *result)
 
 
-def _case(args: Sequence[Sum], bound: Sequence[Axis] = ()) -> Size | None:
-    """A guard that some terms have and others have turned round: f of a concatenation is one of f's."""
-    guards = dict.fromkeys(g for a in args for _, core in a.terms for g in core.guards)
-    pairs = [g for g in guards if turned(-1 - g) and -1 - g in guards and axes_in(g).isdisjoint(bound)]
-    inner = {a for arg in args for _, core in arg.terms for a in core.axes}
-    free = [g for g in pairs if axes_in(g).isdisjoint(inner)]
-    return min(free, key=str) if 0 < len(free) <= CASES else None
-
-
 def _under(inner: Sum, guard: Size) -> Sum:
     """What is left of a sum where the guard holds."""
     kept: list[Weighted] = []
@@ -272,13 +261,27 @@ def _under(inner: Sum, guard: Size) -> Sum:
         settled = settle((), (*core.guards, guard))
         if settled is not None:
             guards = [g for g in core.guards if g != guard and g in settled[1]]
-            kept.extend(tidy(c, core.axes, guards, core.factors).terms)
+            left = (_choice_under(f, guard) if isinstance(f, Choose) else of_factor(f) for f in core.factors)
+            kept.extend(summed(core.axes, guards, times(number(c), *left)).terms)
     return total(kept)
+
+
+def _choice_under(choice: Choose, guard: Size) -> Sum:
+    """What is left of it where the guard holds; a padded read where that decides the rest of its ranges."""
+    found = chosen(choice.guards, _under(choice.then, guard), _under(choice.other, guard))
+    left = found.factor
+    if isinstance(left, Choose):
+        read, value = left.then.factor, left.other.factor
+        if isinstance(read, Leaf) and read.outside is None and isinstance(value, Literal):
+            settled = settle((), (*range_guards(read.source.shape, read.indices), guard))
+            if settled is not None and {*settled[1], guard} == {*left.guards, guard}:
+                return of_factor(Leaf(read.source, read.indices, Const(value.value)))
+    return found
 
 
 def applied(fn: str, args: Sequence[Sum]) -> Sum:
     """A function that is no ring operation; a choice among its arguments becomes a choice of its values."""
-    case = _case(args)
+    case = divided(args)
     if case is not None:
         then, other = ([_under(a, g) for a in args] for g in (case, -1 - case))
         return chosen((case,), applied(fn, then), renewed(applied(fn, other)))
@@ -331,7 +334,7 @@ def folded(monoid: str, axes: Sequence[Axis], body: Sum) -> Sum:
     value, counts = body.constant, [a.extent for a in axes if isinstance(a.extent, int)]
     if monoid == "prod" and value is not None and len(counts) == len(axes) and value in (0, 1):
         return body
-    case = _case((body,), axes)
+    case = divided((body,), axes)
     if case is not None:
         then, other = (renewed(folded(monoid, axes, renewed(_under(body, g)))) for g in (case, -1 - case))
         return chosen((case,), then, other)
@@ -392,7 +395,3 @@ def with_sizes(factor: Factor, values: Values) -> Sum:
             fresh = {a: axis(substitute(a.extent, values), "r") for a in axes}
             return folded(monoid, tuple(fresh.values()), instantiate(body, _extended(values, fresh)))
     raise TypeError(type(factor))
-
-
-def power(inner: Sum, exponent: int) -> Sum:
-    return reduce(times, [inner] * exponent)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import islice
@@ -175,13 +175,16 @@ class Generation:
                         known.add(several.text)
                         tags = ("once",) if symmetric(joined) else ()
                         self._keep(several, size, self._roots(several.rules[0], joined), tags)
-        for one in dropped.kept:
-            pairs = islice(equations(one), TIES) if isinstance(one, Candidate) else [one]
-            for left, right in pairs:
-                if self._confirmed(left, right):
-                    self.dropped.append(((self._node(left),), (self._node(right),)))
-                    break
+        self.dropped = list(self._true(dropped.kept))
         return self.found
+
+    def _true(self, sample: Iterable[Candidate | tuple[Term, Term]]) -> Iterator[Roots]:
+        """Of each equation, or candidate for one, both sides, where other values are equal, too."""
+        for one in sample:
+            ties = islice(equations(one), TIES) if isinstance(one, Candidate) else iter([one])
+            equal = next((pair for pair in ties if self._confirmed(*pair)), None)
+            if equal is not None:
+                yield (self._node(equal[0]),), (self._node(equal[1]),)
 
     def _derived(self, sides: tuple[Node, Node], ruleset: Ruleset) -> bool:
         """Whether one side comes out of the other."""

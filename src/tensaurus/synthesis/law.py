@@ -201,6 +201,8 @@ def _general(
                 return _weakened(saying, conditions, found, journal)
             else:
                 others.append((saying, conditions, found))
+                if _ranks(found)[1] >= RANK:  # what it is said for fewer attributes follows
+                    break
     if not others:
         return Stated(every[-1].where(()), reasons=tuple(reasons))
     saying, conditions, found = max(others, key=lambda each: (_by(each[2]) == "algebra", _span(each[2])))
