@@ -3,7 +3,8 @@
 Every model of the zoo is explored and a program extracted by estimated costs, so that nothing is measured and
 the figures are the same on any day.  Writes tables/rule_uses.md:
 
-    uses     how often each generated rule is applied on the way from the original to the program
+    uses     which rules are applied on the way from the original to the program, and how often, by the whole
+             library and by generated rules alone
     sizes    how many times as fast the program should be, with generated rules of up to so many operators,
              alone and beside the rules that are written by hand
     layout   the same with rules that move elements only, without them, one after the other, and with all
@@ -14,6 +15,7 @@ the figures are the same on any day.  Writes tables/rule_uses.md:
 from __future__ import annotations
 
 import argparse
+from ast import unparse
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
@@ -37,6 +39,7 @@ from tensaurus.ops import Op
 from tensaurus.ops.examples import examples_of
 from tensaurus.rules.occurrences import outer_first
 from tensaurus.rules.rule import Rule, library, read_rules
+from tensaurus.rules.term import Apply, Item, Term
 from tensaurus.search.candidate import Outcome
 from tensaurus.search.saturation import Saturation
 from tensaurus.zoo.selection import select
@@ -57,15 +60,28 @@ def generated() -> list[Rule]:
 
 
 def size(rule: Rule) -> int:
-    """Operators of its larger side."""
-    return max(sum(1 for root in side for _ in outer_first(root)) for side in (rule.lhs, rule.rhs))
+    """Operators of its larger side; what stands there twice counts once."""
+    return max(
+        len({said(call) for root in side for call in outer_first(root)}) for side in (rule.lhs, rule.rhs)
+    )
+
+
+def said(term: Term | None) -> str:
+    """A term as text, the same for equal ones."""
+    match term:
+        case Apply(op, args, attrs, rest):
+            own = [f"{name}={unparse(tree)}" for name, tree in attrs]
+            return f"{op.name}({', '.join([*map(said, args), *own, rest or ''])})"
+        case Item(inner, index):
+            return f"{said(inner)}[{index}]"
+    return str(term)
 
 
 def moves(op: Op) -> bool:
     """Whether it only puts the elements of a tensor, all of them, at other places."""
     for kinds, attrs in examples_of(op)[:1]:
         args = [None if kind is None else source(f"x{k}", kind) for k, kind in enumerate(kinds)]
-        node = apply(op, args, attrs)
+        node = apply(op, args, dict(attrs))
         scopes = scopes_of(node) if node.args else ()
         sizes = [prod(map(number_of, kind.shape)) for kind in (*kinds[:1], node.tensor) if kind is not None]
         return sizes[0] == sizes[-1] and len(scopes) == 1 and isinstance(scopes[0].body, Read)
@@ -116,23 +132,24 @@ def page(models: Sequence[str]) -> Iterator[str]:
     programs = {one.name: import_model(one.load(), dict(one.shapes), one.name) for one in select(models)}
 
     yield from ("# Uses of the generated rules", "", "`python bench/rule_uses.py`; costs are estimated.", "")
-    yield from ("## How often each is applied (TASO, figure 10)", "")
-    counts: dict[str, Counter[str]] = {}
-    for name, program in programs.items():
-        counts[name] = Counter(one.name for one in optimized(program, every).best.applied)
-    used = [name for name in programs if any(rule.name in counts[name] for rule in own)]
+    yield from ("## Which rules each model uses, and how often (TASO, figure 10)", "")
+    uses = {
+        name: [
+            Counter(one.name for one in optimized(program, rules).best.applied) for rules in (every, own)
+        ]
+        for name, program in programs.items()
+    }
 
-    def uses() -> Iterator[tuple[str, Sequence[str]]]:
-        for rule in own:
-            times = [counts[name][rule.name] for name in used]
-            if any(times):
-                yield rule.name, [str(n) if n else "" for n in times]
+    def used() -> Iterator[tuple[str, Sequence[str]]]:
+        for name, counts in uses.items():
+            yield name, [", ".join(f"{rule} {n}" for rule, n in each.most_common()) for each in counts]
 
-    yield from table("rule", used, uses())
-    never = sum(all(rule.name not in counts[name] for name in programs) for rule in own)
-    yield from ("", f"{never} of {len(own)} are applied to none of {len(programs)} models.", "")
+    yield from table("model", ["all rules", "generated rules alone"], used())
+    for how, place in (("beside all others", 0), ("alone", 1)):
+        helpful = sum(any(rule.name in each[place] for each in uses.values()) for rule in own)
+        yield from ("", f"Of {len(own)} generated rules {helpful} are used {how}.")
 
-    yield from ("## What larger rules are worth (TASO, figure 11)", "")
+    yield from ("", "## What larger rules are worth (TASO, figure 11)", "")
     sizes = range(largest + 1)
     small = {n: [rule for rule in own if size(rule) <= n] for n in sizes}
     heads = [f"up to {n}" for n in sizes[1:]]

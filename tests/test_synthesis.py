@@ -355,6 +355,8 @@ def test_what_was_killed_goes_on_with_the_verdicts_that_it_left(
     assert file.read_text().splitlines(keepends=True)[: len(lines) - 2] == lines[:-2]
     asked.clear()
     assert _grown(tmp_path, "second") == expected and not asked  # whoever left them
+    early, late = Journal(tmp_path, "early"), Journal(tmp_path, "late")
+    assert late.answer("new?", lambda: True) and early.answer("new?", lambda: False)  # what came meanwhile
     file.write_text('"other code"\n')
     with pytest.raises(TensaurusError, match="other code"):
         Journal(tmp_path)

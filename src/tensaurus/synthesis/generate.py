@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import islice
 from time import monotonic
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -141,8 +141,7 @@ class Generation:
             counts["classes"] = sum(len(f.origins) for f in terms.families.values())
             self.note(f"size {size}: {terms.count} terms, {counts['classes']} classes,"
                       f" {len(waiting)} candidates, {monotonic() - began:.0f} s")  # fmt: skip
-            waiting.sort(key=lambda pair: (-len(set(variables(pair[0]))), key(pair[0]), key(pair[1])))
-            for left, right in waiting:
+            for left, right in sorted(waiting, key=_generality):
                 first, second = sorted((left, right), key=key)
                 if laws.reduces_inside(second) or laws.reduces_inside(first):
                     counts["reduced"] += 1
@@ -231,6 +230,12 @@ class Generation:
             return use.values([value(part) for part in term[1:]], other)
 
         return bool(np.array_equal(value(left), value(right)))
+
+
+def _generality(pair: tuple[Term, Term]) -> tuple[Any, ...]:
+    """Less for a law of more variables, of these for one that says that something is a smaller term."""
+    first, second = sorted(map(key, pair))
+    return -len(set(variables(pair[0]))), first, second
 
 
 def shown(roots: tuple[Node, ...]) -> str:

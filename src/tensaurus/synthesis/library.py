@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tensaurus.scratch import temporary
 from tensaurus.synthesis.generate import Found
 from tensaurus.synthesis.grown import Grown, Job, side_by_side
 from tensaurus.synthesis.journal import Journal
@@ -33,8 +34,11 @@ def generated(
     journal  a folder of verdicts: what was interrupted, or found in parts, is not proved again
     Raises TensaurusError where the journal cannot be used.
     """
-    jobs = [Job(world, size or world.size, seed, sample, shard, journal) for world in worlds]
+    if journal is None:
+        with temporary() as folder:  # worlds ask about the same laws
+            return generated(worlds, size, seed, note, watch, sample=sample, shard=shard, journal=folder)
     Journal(journal)  # refused before anything is grown
+    jobs = [Job(world, size or world.size, seed, sample, shard, journal) for world in worlds]
     found: dict[str, Found] = {}
     for grown in side_by_side(jobs, note):
         for one in grown.found:

@@ -103,8 +103,8 @@ class _Batched(Rewriting):
 class World:
     """What terms are made of.
 
-    types      of their values, as examples write them; the first ones are those that variables have
-    variables  how many of the types are those of variables, and how many there may be of each
+    types      of their values, as examples write them
+    variables  how many there may be of each type
     operators  as examples write them: a name, and the attributes that it is used with
     size       operators of a term, as far as its rules are shipped
     """
