@@ -99,7 +99,7 @@ def row(model: str, multi: int, nodes: int, rounds: int, kind: str, limit: float
     """What one process finds out."""
     program = import_model(find(model).model(1, 0), {}, model)
     start = monotonic()
-    ruleset = Ruleset(library())
+    ruleset = Ruleset(library(long=False))
     limits = Limits(nodes, rounds, multi, start + limit)
     before = memory_now()
     runner, roots, report = explored(program, ruleset, limits, kind)

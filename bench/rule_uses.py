@@ -1,15 +1,16 @@
 """Which rules the models use, and what larger rules and their layout are worth (TASO, figures 10 to 12).
 
-Every model of the zoo is explored and a program extracted by estimated costs, so that nothing is measured and
-the figures are the same on any day.  Writes tables/rule_uses.md:
+Every model is explored and a program extracted by estimated costs, so that nothing is measured and the
+figures are the same on any day.  Writes tables/rule_uses.md, and which of the generated rules no model uses,
+neither beside all others nor alone, to src/tensaurus/rules/generated/idle.txt: only long searches take those.
 
     uses     which rules are applied on the way from the original to the program, and how often, by the whole
              library and by generated rules alone
-    sizes    how many times as fast the program should be, with generated rules of up to so many operators,
-             alone and beside the rules that are written by hand
+    sizes    of the zoo: how many times as fast the program should be, with generated rules of up to so many
+             operators, alone and beside the rules that are written by hand
     layout   the same with rules that move elements only, without them, one after the other, and with all
 
-    python bench/rule_uses.py [MODEL ...]
+    python bench/rule_uses.py [MODEL ...]    default: the zoo, and models that public packages ship
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import argparse
 from ast import unparse
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from importlib.resources import files
 from math import prod
 from pathlib import Path
 from typing import TypeAlias
@@ -38,13 +38,14 @@ from tensaurus.graph.program import Program
 from tensaurus.ops import Op
 from tensaurus.ops.examples import examples_of
 from tensaurus.rules.occurrences import outer_first
-from tensaurus.rules.rule import Rule, library, read_rules
+from tensaurus.rules.rule import IDLE, Rule, library, read_rules
 from tensaurus.rules.term import Apply, Item, Term
 from tensaurus.search.candidate import Outcome
 from tensaurus.search.saturation import Saturation
 from tensaurus.zoo.selection import select
 
 TABLE = Path(__file__).parent / "tables" / "rule_uses.md"
+GENERATED = Path(__file__).parent.parent / "src" / "tensaurus" / "rules" / "generated"
 LIMITS = Limits(multi=1)
 
 Rules: TypeAlias = Sequence[Rule]
@@ -52,10 +53,9 @@ Rules: TypeAlias = Sequence[Rule]
 
 def generated() -> list[Rule]:
     """The rules that ship, of those that are generated."""
-    folder = files("tensaurus.rules") / "generated"
     found: list[Rule] = []
-    for entry in sorted(folder.iterdir(), key=lambda e: e.name):
-        found += read_rules(entry.read_text().splitlines(), entry.name)
+    for file in sorted(GENERATED.glob("*.rules")):
+        found += read_rules(file.read_text().splitlines(), file.name)
     return found
 
 
@@ -122,14 +122,15 @@ def table(head: str, columns: Sequence[str], rows: Iterator[tuple[str, Sequence[
         yield f"| {' | '.join([name, *cells])} |"
 
 
-def page(models: Sequence[str]) -> Iterator[str]:
-    """The tables, line by line."""
+def page(models: Sequence[str], idle: list[str]) -> Iterator[str]:
+    """The tables, line by line; `idle` becomes the rules that none uses."""
     own, every = generated(), [rule for rule in library() if not {"off", "expand"} & rule.tags]
     own = [rule for rule in own if "off" not in rule.tags]
     names = {rule.name for rule in own}
     by_hand = [rule for rule in every if rule.name not in names]
     largest = max(map(size, own))
     programs = {one.name: import_model(one.load(), dict(one.shapes), one.name) for one in select(models)}
+    papers = [one.name for one in select(["zoo"]) if one.name in programs]
 
     yield from ("# Uses of the generated rules", "", "`python bench/rule_uses.py`; costs are estimated.", "")
     yield from ("## Which rules each model uses, and how often (TASO, figure 10)", "")
@@ -148,6 +149,9 @@ def page(models: Sequence[str]) -> Iterator[str]:
     for how, place in (("beside all others", 0), ("alone", 1)):
         helpful = sum(any(rule.name in each[place] for each in uses.values()) for rule in own)
         yield from ("", f"Of {len(own)} generated rules {helpful} are used {how}.")
+    idle += [
+        rule.name for rule in own if not any(rule.name in each for both in uses.values() for each in both)
+    ]
 
     yield from ("", "## What larger rules are worth (TASO, figure 11)", "")
     sizes = range(largest + 1)
@@ -155,7 +159,8 @@ def page(models: Sequence[str]) -> Iterator[str]:
     heads = [f"up to {n}" for n in sizes[1:]]
 
     def ablated() -> Iterator[tuple[str, Sequence[str]]]:
-        for name, program in programs.items():
+        for name in papers:
+            program = programs[name]
             alone = [f"{gain(program, small[n]):.3f}" for n in sizes[1:]]
             beside = [f"{gain(program, by_hand + small[n]):.3f}" for n in sizes]
             yield name, [*alone, *beside]
@@ -177,7 +182,8 @@ def page(models: Sequence[str]) -> Iterator[str]:
     }
 
     def laid() -> Iterator[tuple[str, Sequence[str]]]:
-        for name, program in programs.items():
+        for name in papers:
+            program = programs[name]
             yield name, [f"{way(program):.3f}" for way in ways.values()]
 
     yield from table("model", list(ways), laid())
@@ -187,14 +193,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("models", nargs="*", default=["zoo"])
+    parser.add_argument("models", nargs="*", default=["zoo", "pretrained"])
     options = parser.parse_args()
-    lines = []
-    for line in page(options.models):
+    lines, idle = list[str](), list[str]()
+    for line in page(options.models, idle):
         print(line, flush=True)
         lines.append(line)
-    with replacing(TABLE) as beside:
-        beside.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    note = "# made by bench/rule_uses.py: rules that no model uses"
+    for file, text in ((TABLE, lines), (GENERATED / IDLE, [note, *idle])):
+        with replacing(file) as beside:
+            beside.write_text("\n".join(text) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,15 @@ import pytest
 
 from tensaurus.algebra.field import Field, Prime
 from tensaurus.algebra.pairs import Laws, Pairs
+from tensaurus.egraph.ruleset import Ruleset
 from tensaurus.equivalence.field_check import check_field
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.program import Program
 from tensaurus.rules import evidence
-from tensaurus.rules.evidence import Allowed, Axiom, Evidence, Proved, parse_evidence
-from tensaurus.rules.rule import library
+from tensaurus.rules.annotate import annotated
+from tensaurus.rules.evidence import Allowed, Axiom, Disproved, Evidence, Proved, parse_evidence
+from tensaurus.rules.rule import Rule, library, read_rules
+from tensaurus.rules.verify import Refuted, verify
 
 FINITE: list[Field] = [Prime(1), Pairs(2), Pairs(3, Laws(order=True)), Pairs(4, Laws(inverse=True))]
 
@@ -106,6 +110,7 @@ def test_what_no_memory_holds_is_not_replayed(
         evidence.Tested("gf", "8 instances", 2),
         evidence.Tested("float64", "where it is used"),
         Allowed("allowed by --allow-unproved"),
+        Disproved("0 is not 1, at [0] of reals, for x float32[1], p0=(3, 2)"),
     ],
     ids=str,
 )
@@ -120,6 +125,26 @@ def test_every_line_of_the_library_says_what_it_says() -> None:
         assert parse_evidence(str(found)) == found
         if isinstance(found, evidence.Tested):
             assert found.coverage and (found.trials or found.field == "z3")
+
+
+UNSOUND = [rule for rule in library() if isinstance(rule.evidence, Disproved)]
+
+
+@pytest.mark.parametrize("rule", UNSOUND, ids=str)
+def test_what_is_kept_as_wrong_is_wrong_and_off(rule: Rule) -> None:
+    assert "off" in rule.tags and not Ruleset([rule]).rules
+    for seed in (0, 1):
+        assert isinstance(verify(replace(rule, evidence=None), seed=seed), Refuted)
+
+
+def test_what_is_wrong_is_kept_with_its_counterexample() -> None:
+    assert len(UNSOUND) > 12
+    wrong = "wrong [off]: Relu(Add(x, y)) => Add(Relu(x), Relu(y))"
+    text, refuted = annotated(wrong)
+    assert not refuted and " | refuted(" in text
+    (rule,) = read_rules(text.splitlines())
+    assert isinstance(rule.evidence, Disproved) and annotated(text)[0] == text
+    assert annotated(wrong.replace(" [off]", ""))[1]  # what is in use has no such evidence
 
 
 def test_the_readme_counts_what_is_proved() -> None:

@@ -47,10 +47,10 @@ def optimize(
     progress = progress or NoProgress()
     progress.phase("reading the model")
     original = Original.read(model, options)
-    rules = library()
+    rules = library(long=options.long)
     if options.rules:
         progress.phase("verifying the rules")
-        rules += own_rules(map(Path, options.rules), rules, options.allow_unproved, progress.note)
+        rules += own_rules(map(Path, options.rules), library(), options.allow_unproved, progress.note)
     with naming(original.name):
         if original.unfit:
             progress.note(f"{original.unfit}: the model stays as it is")

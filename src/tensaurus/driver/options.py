@@ -19,6 +19,7 @@ from tensaurus.search.strategies import STRATEGIES
 __all__ = ["AUTO", "DEFAULTS", "Options"]
 
 AUTO = "auto"
+LONG = 300.0  # seconds from which on a search takes the rules that helped no model so far, too
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class Options:
     inputs      the caller's own, {name: array} or an .npz file: timed on, and compared on beside made-up ones
     backend     onnxruntime, openvino, or auto: that of those installed on which the result is fastest
     threads     that compute; by default, the cores that this process may use
-    time_limit  seconds for all of it, where `steps` does not limit the search; checks are not cut short
+    time_limit  seconds for all of it, where `steps` does not limit the search; checks are not cut short; in
+                five minutes and more rules are tried, too, that helped no model so far
     steps       of the search at most, in place of a time
     search      both, saturation, or backtracking (`alpha`: how much worse than the best a program may be)
     nodes       e-nodes of the saturation at most; `multi`: its rounds with rules of several roots
@@ -98,6 +100,11 @@ class Options:
     def first(self) -> str:
         """The backend that tries the model first."""
         return DEFAULTS.backend if self.backend == AUTO else self.backend
+
+    @property
+    def long(self) -> bool:
+        """Whether there is time for the rules that helped no model so far."""
+        return self.time_limit >= LONG
 
 
 DEFAULTS = Options()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from tensaurus.rules.evidence import Evidence
+from tensaurus.rules.evidence import Disproved, Evidence
 from tensaurus.rules.rule import Rule, read_rules
 from tensaurus.rules.verify import Refuted, Undecided, verify
 
@@ -33,6 +33,8 @@ def annotated(
             result = check(rule)
             if isinstance(result, Evidence):
                 evidences.append(result)
+            elif isinstance(result, Refuted) and "off" in rule.tags:
+                evidences.append(Disproved(result.reason))
             else:
                 refuted.append(result)
         if evidences:

@@ -8,7 +8,10 @@ from typing import ClassVar, Protocol, TypeAlias
 
 from tensaurus.graph.node import Node
 
-__all__ = ["Allowed", "Axiom", "Derived", "Evidence", "Proved", "Lemma", "Tested", "parse_evidence"]
+__all__ = [
+    *("Allowed", "Axiom", "Derived", "Disproved", "Evidence", "Lemma", "Proved", "Tested"),
+    "parse_evidence",
+]
 
 
 @dataclass(frozen=True)
@@ -132,14 +135,30 @@ class Allowed:
         return _said(self.kind, self.by)
 
 
-Evidence: TypeAlias = Axiom | Proved | Tested | Derived | Allowed
+@dataclass(frozen=True)
+class Disproved:
+    """Of a rule that is off: where its sides differ."""
+
+    kind: ClassVar[str] = "refuted"
+    by: str
+
+    @property
+    def exact(self) -> bool:
+        """Whether it holds in every field: it does not."""
+        return False
+
+    def __str__(self) -> str:
+        return _said(self.kind, self.by)
+
+
+Evidence: TypeAlias = Axiom | Proved | Tested | Derived | Allowed | Disproved
 
 _TRIALS = re.compile(
     r"(?:(?P<coverage>.*), )?(?P<trials>\d+) trials, (?:error < 2\^-(?P<bits>\d+)|no error bound)$"
 )
 
 
-def parse_evidence(text: str) -> Axiom | Proved | Tested | Allowed:
+def parse_evidence(text: str) -> Axiom | Proved | Tested | Allowed | Disproved:
     """What a rule file says; raises ValueError where it is none."""
     kind, _, inside = text.removesuffix(")").partition("(")
     by, _, detail = inside.partition(", ")
@@ -147,6 +166,8 @@ def parse_evidence(text: str) -> Axiom | Proved | Tested | Allowed:
         return Axiom(inside)
     if kind == "unproved":
         return Allowed(inside)
+    if kind == "refuted":
+        return Disproved(inside)
     if kind == "proved":
         return Proved(by, detail)
     if kind == "tested":

@@ -8,6 +8,7 @@ Tags:
     explore  makes a program larger, or turns it around: left out of the default search, which takes the
              cheapest program first; a search that keeps every program (saturation) asks for it
     off      an unsound rule, kept with its counterexample
+    long     has helped no model so far: only a search that has much time takes it
     once     says the same of its roots in any order, so that one order is enough
 
 `a <=> b` is two rules, the second named after the first and `-back`; with the tag `back` only the second is
@@ -70,7 +71,8 @@ class Rule:
         return {k: v for root in self.lhs for k, v in variables(root).items()}
 
 
-TAGS = frozenset({"any", "expand", "explore", "off", "back", "once"})
+IDLE = "idle.txt"  # names of generated rules that no model of `bench/rule_uses.py` uses
+TAGS = frozenset({"any", "expand", "explore", "off", "back", "once", "long"})
 
 _LINE = re.compile(
     r"^(?P<name>[\w-]+)\s*(?:\[(?P<tags>[\w ,]*)\])?\s*:\s*(?P<lhs>.+?)\s*(?P<arrow><=>|=>)\s*(?P<rhs>.+?)"
@@ -170,13 +172,16 @@ def read_rules(lines: Iterable[str], origin: str = "") -> list[Rule]:
     return rules
 
 
-def library() -> list[Rule]:
+def library(long: bool = True) -> list[Rule]:
     """Every rule that ships with the package, by file and line, those that are generated last; rules that are
-    off included."""
+    off included, and if asked for those that only `long` searches take."""
     rules: list[Rule] = []
     own = files("tensaurus.rules")
-    for folder in (own, own / "generated"):
+    made = own / "generated"
+    idle = {line for line in (made / IDLE).read_text().splitlines() if not line.startswith("#")}
+    for folder in (own, made):
         for entry in sorted(folder.iterdir(), key=lambda e: e.name):
             if entry.name.endswith(".rules"):
                 rules.extend(read_rules(entry.read_text().splitlines(), entry.name))
-    return rules
+    tagged = (replace(rule, tags=rule.tags | {"long"}) if rule.name in idle else rule for rule in rules)
+    return [rule for rule in tagged if long or "long" not in rule.tags]
