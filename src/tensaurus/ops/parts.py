@@ -8,7 +8,7 @@ from typing import Any
 from tensaurus.algebra.expr import Body, Const, Scope, Tensor, compute, where
 from tensaurus.algebra.size import Size, largest, negative, nonnegative, same, smallest
 from tensaurus.algebra.typing import Untypable
-from tensaurus.algebra.undecided import open_questions
+from tensaurus.algebra.undecided import open_questions, watching
 from tensaurus.ops.axes import distinct_axes, one_axis, replaced
 from tensaurus.ops.declare import op
 
@@ -66,6 +66,11 @@ def _equal_parts(size: Size, count: int) -> tuple[Size, ...]:
     return (*(part,) * (count - 1), size - part * (count - 1))
 
 
+def _refused(size: Size) -> bool:
+    """True for a negative one; whoever asks about all sizes is told of those that may be."""
+    return negative(size) or watching() and not nonnegative(size)
+
+
 def _split_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
     """Sizes as numbers; equal symbolic ones as their count, which runtimes refuse for a size of 0."""
     axis = one_axis(attrs["axis"], tensors[0].rank)
@@ -110,7 +115,7 @@ def split(
     """Consecutive parts of these sizes along an axis."""
     if split is None:
         split = _equal_parts(x.shape[axis], num_outputs or 0)
-    if not same(sum(split), x.shape[axis]) or any(negative(n) for n in split):
+    if not same(sum(split), x.shape[axis]) or any(map(_refused, split)):
         raise Untypable(f"parts {split} of {x.shape[axis]}")
     starts: list[Size] = [0]
     for size in split:

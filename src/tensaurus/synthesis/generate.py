@@ -235,7 +235,7 @@ class Generation:
 def _generality(pair: tuple[Term, Term]) -> tuple[Any, ...]:
     """Less for a law of more variables, of these for one that says that something is a smaller term."""
     first, second = sorted(map(key, pair))
-    return -len(set(variables(pair[0]))), first, second
+    return -max(len(set(variables(side))) for side in pair), first, second
 
 
 def shown(roots: tuple[Node, ...]) -> str:

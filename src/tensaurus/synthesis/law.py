@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from math import inf
+from typing import Any
 
 from tensaurus.rules.domain import PLACES, RANK
 from tensaurus.rules.evidence import Proved, parse_evidence
@@ -58,12 +59,11 @@ class _Saying:
 def _sayings(first: Term, second: Term, names: Mapping[Term, str]) -> Iterator[_Saying]:
     """With names for attributes, and with what they are."""
     both = set(variables(first)) == set(variables(second)) and second not in _parts(first)
-    on_right = {str(use) for use in _all(second)}
     for attributes in _attributes(first, second):
+        left, right = (_said(side, names, attributes) for side in (first, second))
         # a name for attributes must be bound by the side that is matched
-        bound = on_right.issuperset(text for text, own in attributes.items() if _named(own))
-        arrow = "<=>" if both and bound else "=>"
-        yield _Saying(_said(first, names, attributes), arrow, _said(second, names, attributes))
+        arrow = "<=>" if both and _names(left) <= _names(right) else "=>"
+        yield _Saying(left, arrow, right)
 
 
 def _parts(term: Term) -> Iterator[Term]:
@@ -76,15 +76,16 @@ def _attributes(first: Term, second: Term) -> Iterator[dict[str, str]]:
     """What is written for the attributes of each use, the most general first.
 
     For an operator that is used in one way one name for all of them, or for all but a number, which is what
-    it is there; else what they are.  Last a name for each that is given.
+    it is there; else names for tuples, the same for equal ones, then what they are.  Last a name for each
+    that is given.
     """
     uses = _with_attributes(first, second)
     counts = Counter(u.op.name for u in uses.values())
-    on_left = {str(u) for u in _all(first)}
-    written = list(_written(uses))
+    on_left = {_call(u) for u in _all(first)}
+    plain, with_names = list(_written(uses)), list(_written(uses, _tuples(uses.values())))
     ways: list[list[str]] = []
     for (text, use), rest in zip(uses.items(), NAMED, strict=False):
-        own = list(dict.fromkeys(each[text] for each in written))
+        own = list(dict.fromkeys(each[text] for each in (*with_names, *plain)))
         if counts[use.op.name] == 1 and text in on_left:
             numbers = {name: n for name, n in use.op.attributes.items() if isinstance(n, int)}
             numbers = numbers if len(use.op.attributes) > 1 else {}
@@ -101,27 +102,44 @@ def _attributes(first: Term, second: Term) -> Iterator[dict[str, str]]:
         }
 
 
+def _tuples(uses: Iterable[Use]) -> dict[tuple[str, Any], str]:
+    """Names for the tuples among attributes, by attribute and value."""
+    given = dict.fromkeys((name, n) for u in uses for name, n in u.attrs.items() if isinstance(n, tuple))
+    return {each: f"s{place}" for place, each in enumerate(given)}
+
+
+def _call(use: Use) -> str:
+    """What outputs of one operator share."""
+    return str(use).partition(")[")[0]
+
+
 def _with_attributes(*terms: Term) -> dict[str, Use]:
-    return {str(use): use for term in terms for use in _all(term) if use.attrs}
+    return {_call(use): use for term in terms for use in _all(term) if use.attrs}
 
 
-def _written(uses: Mapping[str, Use]) -> Iterator[dict[str, str]]:
-    """What the attributes are: axes counted from the end first, which says more of other ranks."""
+def _written(
+    uses: Mapping[str, Use], names: Mapping[tuple[str, Any], str] | None = None
+) -> Iterator[dict[str, str]]:
+    """What attributes are, or names: axes counted from the end first, which says more of other ranks."""
     given: dict[str, str] = {}
+
+    def said(use: Use, name: str, value: Any, ends: bool) -> str:
+        if names and (name, value) in names:
+            return names[name, value]
+        return repr(value - use.result.rank if ends and name in PLACES else value)
+
     for ends in (True, False):
         own = {
-            text: ", ".join(
-                f"{name}={value - use.result.rank if ends and name in PLACES else value!r}"
-                for name, value in use.attrs.items()
-            )
+            text: ", ".join(f"{name}={said(use, name, value, ends)}" for name, value in use.attrs.items())
             for text, use in uses.items()
         }
         if own != given:
             yield (given := own)
 
 
-def _named(attributes: str) -> bool:
-    return "**" in attributes or bool(re.search(r"=[pqr]\d", attributes))
+def _names(said: str) -> set[str]:
+    """The names for attributes."""
+    return {one or several for several, one in re.findall(r"\*\*(\w)|=([pqrs]\d+)\b", said)}
 
 
 def _all(term: Term) -> Iterator[Use]:
@@ -135,8 +153,9 @@ def _said(term: Term, names: Mapping[Term, str], attributes: Mapping[str, str]) 
     if term[0] == "x":
         return names[term]
     parts = [_said(part, names, attributes) for part in term[1:]]
-    own = attributes.get(str(term[0]), "")
-    return f"{term[0].op.name}({', '.join([*parts, *([own] if own else [])])})"
+    own = attributes.get(_call(term[0]), "")
+    said = f"{term[0].op.name}({', '.join([*parts, *([own] if own else [])])})"
+    return f"{said}[{term[0].output}]" if term[0].outputs > 1 else said
 
 
 def state(
@@ -165,11 +184,11 @@ def parts(
         ranks = {name: len(world.shapes[x[1]]) for x, name in names.items()}
         sayings: list[_Saying] = []
         for attributes in _attributes(joined, whole):
-            if _named(attributes[str(joined[0])]):  # no part says where the parts lie
+            if _names(attributes[_call(joined[0])]):  # no part says where the parts lie
                 continue
             written = [_said(part, names, attributes) for part in joined[1:]]
             whole_said = _said(whole, names, attributes)
-            both = parted(joined[0], written, whole_said, attributes[str(joined[0])], ranks)
+            both = parted(joined[0], written, whole_said, attributes[_call(joined[0])], ranks)
             sayings += [_Saying(both[0], "=>", both[1])] if both is not None else []
         if sayings:
             yield _general(world, sayings, names, known, journal or Journal()), joined

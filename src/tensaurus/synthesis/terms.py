@@ -91,8 +91,10 @@ def equations(candidate: Candidate) -> Iterator[tuple[Term, Term]]:
     left = candidate.term
     slots, own = family.slots[number], candidate.hashes
     kinds = candidate.signature
-    places = range(len(kinds))
-    choices = [[v for v in places if kinds[v] == kinds[r] and own[v + 1] == slots[r + 1]] for r in places]
+    choices = [
+        [v for v in range(len(kinds)) if kinds[v] == kind and own[v + 1] == slots[place + 1]]
+        for place, kind in enumerate(family.signature)
+    ]
     for names in _distinct(choices):
         right = family.term(number, names)
         if right != left:
@@ -275,6 +277,8 @@ class Terms:
             )
             own_hashes = tuple(map(int, hashes[row]))
             if found is None:
+                found = self._of_fewer(family, own_hashes)
+            if found is None:
                 found = self.known[key] = family, len(family.origins)
                 family.origins.append((use, args))
                 family.slots.append(own_hashes)
@@ -284,6 +288,15 @@ class Terms:
             yield Candidate(use, args, family.signature, own_hashes, self.size, found)
         if kept and not last:
             fresh.setdefault(family, []).append(values[kept])
+
+    def _of_fewer(self, family: Family, hashes: tuple[int, ...]) -> tuple[Family, int] | None:
+        """The class of fewer variables that such a term is of: of the others its value does not depend."""
+        kept = [place for place in range(len(family.signature)) if hashes[place + 1] != hashes[0]]
+        fewer = self.families.get((family.type, tuple(family.signature[place] for place in kept)))
+        if fewer is None or len(kept) == len(family.signature):
+            return None
+        left = np.array([[hashes[0], *(hashes[place + 1] for place in kept)]], np.uint64)
+        return self.known.get(self._keys(fewer, left)[0])
 
     def _hashed(self, kind: int, values: Array) -> Array:
         """Of each term, each slot, 62 bits: two linear functions of its elements."""
