@@ -282,6 +282,46 @@ def test_a_multi_pattern_keeps_the_attributes_of_its_parts() -> None:
     assert derived(left, right, one.rules, Limits(nodes=100, rounds=2, multi=1))
 
 
+def test_parts_are_terms_and_share_the_names_of_their_sizes() -> None:
+    world = World(
+        "parts",
+        ("f32[2,4]", "f32[4,4]", "f32[4,2]"),
+        (0, 2, 0),
+        ("MatMul", "Split axis=0 split=(2,2)", "Split axis=1 split=(2,2)"),
+    )
+    uses = {(str(use), use.types): use for use in world.uses}
+    part, whole, _ = world.kinds
+    x, y = ("x", 1, 0), ("x", 1, 1)
+    second = uses["Split(axis=0, split=(2, 2))[1]", (whole,)]
+    product, lower = (uses["MatMul()", (kind, whole)] for kind in (whole, part))
+    asked = list[str]()
+
+    def note(question: str, find: Any) -> list[str]:
+        asked.append(question.partition(": ")[2])
+        return ["", "not now"]
+
+    journal = Journal()
+    journal.answer = note  # type: ignore[method-assign, assignment]
+    assert not state(world, (second, (product, x, y)), (lower, (second, x), y), set(), journal).rules
+    assert asked[0] == "Split(MatMul(x, y), **a)[1] <=> MatMul(Split(x, **a)[1], y)"
+    assert "Split(MatMul(x, y), axis=-2, split=s0)[1] <=> MatMul(Split(x, axis=-2, split=s0)[1], y)" in asked
+    columns = uses["Split(axis=1, split=(2, 2))[1]", (whole,)]
+    asked.clear()
+    turned = (second, (product, x, y)), (columns, (product, y, x))  # wrong, and of two uses of one operator
+    assert not state(world, *turned, set(), journal).rules
+    assert "axis=-2, split=s0)[1]" in asked[0] and "axis=-1, split=s0)[1]" in asked[0]
+
+
+def test_what_a_value_does_not_depend_on_is_left_out() -> None:
+    lattice = World("lattice", ("f32[2,3]",), (2,), ("Min", "Max", "Sub"))
+    texts = {one.text for one in Generation(lattice, 2).run()}
+    assert {"Min(x, Max(x, y)) => x", "Max(x, Min(x, y)) => x"} <= texts
+    rules = [rule for one in Generation(lattice, 2).run() for rule in one.rules]
+    x, y = (source(name, lattice.kinds[0]) for name in "xy")
+    (sub,) = (use for use in lattice.uses if use.op.name == "Sub")
+    assert derived([sub.node([x, sub.node([x, y])])], [y], rules)
+
+
 @pytest.mark.parametrize(
     ("rank", "axis", "matches"), [(2, 1, True), (2, 0, False), (3, 2, True), (3, 1, False)]
 )
