@@ -3,7 +3,7 @@
 Writes the rules to src/tensaurus/rules/generated/, and docs/rules.md.  With --sample it asks, too, whether
 the rules derive what was dropped because of them: so many equations of each world, drawn at random.
 
-    python bench/synthesis.py [--size N] [--seed 0] [--sample N] [WORLD ...]
+    python bench/synthesis.py [--size N] [--seed 0] [--sample N] [--resume FOLDER] [WORLD ...]
 """
 
 from __future__ import annotations
@@ -121,32 +121,36 @@ def main() -> None:
     parser.add_argument("--size", type=int, help="of all worlds; default: their own")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sample", type=int, default=0)
+    parser.add_argument("--resume", type=Path, help="as of `tensaurus rules generate`")
     options = parser.parse_args()
     grown: list[Grown] = []
     began = monotonic()
     worlds = [WORLDS[name] for name in options.worlds]
     note = partial(print, flush=True)
-    found = generated(worlds, options.size, options.seed, note, grown.append, sample=options.sample)
+    known = options.resume is not None and any(options.resume.glob("*.jsonl"))
+    found = generated(
+        worlds, options.size, options.seed, note, grown.append, sample=options.sample, journal=options.resume
+    )
     seconds = monotonic() - began
     target = ROOT / "src" / "tensaurus" / "rules" / "generated" / "worlds.rules"
     target.parent.mkdir(exist_ok=True)
-    for file, text in (
-        (target, written(found, options.size, options.seed)),
-        (ROOT / "docs" / "rules.md", page(found, grown, seconds)),
-    ):
-        with replacing(file) as beside:
-            beside.write_text(text, encoding="utf-8")
+    with replacing(target) as beside:
+        beside.write_text(written(found, options.size, options.seed), encoding="utf-8")
+    text = page(found, grown, seconds, known)  # of the library with these rules
+    with replacing(ROOT / "docs" / "rules.md") as beside:
+        beside.write_text(text, encoding="utf-8")
 
 
-def page(found: list[Found], grown: list[Grown], seconds: float) -> str:
-    """docs/rules.md."""
+def page(found: list[Found], grown: list[Grown], seconds: float, known: bool) -> str:
+    """docs/rules.md; whether verdicts of a run before were `known`."""
     memory = sum(getrusage(who).ru_maxrss for who in (RUSAGE_SELF, RUSAGE_CHILDREN)) / 2**20
     lines = [
         "# Generated rules",
         "",
         "Made by `python bench/synthesis.py`, not edited by hand.  What each stage is: `synthesis/generate`.",
         "",
-        f"On {Machine.here().key}: {seconds / 60:.1f} minutes, each world on a core, {memory:.1f} GB,"
+        f"On {Machine.here().key}: {seconds / 60:.1f} minutes, each world on a core,"
+        f"{' with verdicts of a run before,' if known else ''} {memory:.1f} GB,"
         f" {len(found)} rules of which none is derived by the others.",
         "",
         f"| world | size | {' | '.join(STAGES)} |",

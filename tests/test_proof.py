@@ -217,7 +217,7 @@ def test_right_rules_are_proved(text: str) -> None:
 SAMPLE = [
     *("clip-to-hardsigmoid", "relu-positive-scale", "leakyrelu-positive-scale", "hardsigmoid-of-affine"),
     *("factor-one", "shift-of-scaled", "div-constants", "cast-to-own-type"),
-    *("outer-product", "merge-plain-convs-of-one-kernel-shape", "scalar-to-weight-without-b"),
+    *("outer-product", "merge-plain-convs-of-one-kernel-shape", "shift-after-convtranspose-without-b"),
     *("matmul-by-identity", "enlarge-nothing", "squeeze-as-reshape", "mean-of-pointwise-conv-without-b"),
 ]
 

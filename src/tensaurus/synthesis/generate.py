@@ -233,9 +233,12 @@ class Generation:
 
 
 def _generality(pair: tuple[Term, Term]) -> tuple[Any, ...]:
-    """Less for a law of more variables, of these for one that says that something is a smaller term."""
+    """Less for a law of more variables, of these for one whose larger side is smaller.
+
+    That T(x) + T(y) is T(x + y) comes before T(x + T(y)) = T(x) + y, from which it follows one way alone.
+    """
     first, second = sorted(map(key, pair))
-    return -max(len(set(variables(side))) for side in pair), first, second
+    return -max(len(set(variables(side))) for side in pair), second, first
 
 
 def shown(roots: tuple[Node, ...]) -> str:
