@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from tensaurus.algebra.prime import Prime
 from tensaurus.cli.app import app
 from tensaurus.cost.machine import Machine
+from tensaurus.driver.options import Options
 from tensaurus.egraph.ruleset import Ruleset
 from tensaurus.egraph.saturate import Limits
 from tensaurus.errors import TensaurusError
@@ -28,7 +29,7 @@ from tensaurus.graph.node import apply, source
 from tensaurus.ops import TensorType, registry
 from tensaurus.rules.evidence import Proved
 from tensaurus.rules.match import Matcher
-from tensaurus.rules.rule import library, parse_rule, read_rules
+from tensaurus.rules.rule import IDLE, library, parse_rule, read_rules
 from tensaurus.rules.verify import Refuted, verify
 from tensaurus.synthesis import law
 from tensaurus.synthesis.derivable import derived
@@ -508,6 +509,18 @@ def test_variables_are_listed_in_order() -> None:
     add = SMALL.uses[0]
     x, y = ("x", 0, 0), ("x", 0, 1)
     assert list(variables((add, y, (add, x, y)))) == [y, x, y]
+
+
+def test_rules_that_no_model_uses_are_generated_and_left_to_long_searches() -> None:
+    folder = files("tensaurus.rules").joinpath("generated")
+    lines = folder.joinpath(IDLE).read_text("utf-8").splitlines()
+    idle = {line for line in lines if not line.startswith("#")}
+    every, short = library(), library(long=False)
+    text = folder.joinpath("worlds.rules").read_text("utf-8")
+    assert idle <= {rule.name for rule in read_rules(text.splitlines())}  # else bench/rule_uses.py is to run again
+    assert {rule.name for rule in every if "long" in rule.tags} == idle
+    assert [rule.name for rule in short] == [rule.name for rule in every if rule.name not in idle]
+    assert not Options(time_limit=60).long and Options(time_limit=300).long
 
 
 def test_the_rules_that_ship_are_proved_and_have_names_of_their_own() -> None:
