@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from tensaurus.algebra.division import divided
+from tensaurus.algebra.alternatives import alternative
 from tensaurus.algebra.expr import Const, Source, Table, axis
 from tensaurus.algebra.guards import range_guards, rank, turned
 from tensaurus.algebra.limit import step
@@ -281,7 +281,7 @@ def _choice_under(choice: Choose, guard: Size) -> Sum:
 
 def applied(fn: str, args: Sequence[Sum]) -> Sum:
     """A function that is no ring operation; a choice among its arguments becomes a choice of its values."""
-    case = divided(args)
+    case = alternative(args)
     if case is not None:
         then, other = ([_under(a, g) for a in args] for g in (case, -1 - case))
         return chosen((case,), applied(fn, then), renewed(applied(fn, other)))
@@ -334,7 +334,7 @@ def folded(monoid: str, axes: Sequence[Axis], body: Sum) -> Sum:
     value, counts = body.constant, [a.extent for a in axes if isinstance(a.extent, int)]
     if monoid == "prod" and value is not None and len(counts) == len(axes) and value in (0, 1):
         return body
-    case = divided((body,), axes)
+    case = alternative((body,), axes)
     if case is not None:
         then, other = (renewed(folded(monoid, axes, renewed(_under(body, g)))) for g in (case, -1 - case))
         return chosen((case,), then, other)

@@ -9,12 +9,12 @@ from tensaurus.algebra.normal import Choose, Core, Sum
 from tensaurus.algebra.record import axes_in
 from tensaurus.algebra.size import Axis, Size
 
-__all__ = ["divided"]
+__all__ = ["alternative"]
 
 CASES = 4  # a function of more independent choices than this stays a function of choices
 
 
-def divided(args: Sequence[Sum], bound: Sequence[Axis] = ()) -> Size | None:
+def alternative(args: Sequence[Sum], bound: Sequence[Axis] = ()) -> Size | None:
     """A guard that some terms have and others have turned round: f of a concatenation is one of f's."""
     cores = [core for a in args for core in _cores(a)]
     guards = dict.fromkeys(g for core in cores for g in core.guards)
