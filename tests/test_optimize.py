@@ -245,7 +245,7 @@ def test_a_wrong_rule_never_reaches_a_result(
     """Even a rule that claims evidence: its rewrites do not replay, and the outputs differ."""
     (rule,) = parse_rule(f"{line} | tested(gf, none of it is true)")
     assert rule.evidence == evidence.Tested("gf", "none of it is true")
-    monkeypatch.setattr(import_module("tensaurus.optimize"), "library", lambda: [rule])
+    monkeypatch.setattr(import_module("tensaurus.optimize"), "library", lambda **asked: [rule])
     monkeypatch.setattr(OperatorCosts, "__call__", lambda self, node: 1.0 if node in KNOWN else 0.0)
     monkeypatch.setattr(OperatorCosts, "known", lambda self, piece: float(piece.root in KNOWN))
     monkeypatch.setattr(Observer, "fused", lambda self, found: [])
