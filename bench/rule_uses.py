@@ -2,7 +2,8 @@
 
 Every model is explored and a program extracted by estimated costs, so that nothing is measured and the
 figures are the same on any day.  Writes tables/rule_uses.md, and which of the generated rules no model uses,
-neither beside all others nor alone, to src/tensaurus/rules/generated/idle.txt: only long searches take those.
+neither beside all others nor alone, and make no program smaller either, to
+src/tensaurus/rules/generated/idle.txt: only long searches take those.
 
     uses     which rules are applied on the way from the original to the program, and how often, by the whole
              library and by generated rules alone
@@ -59,11 +60,23 @@ def generated() -> list[Rule]:
     return found
 
 
-def size(rule: Rule) -> int:
-    """Operators of its larger side; what stands there twice counts once."""
-    return max(
+def sizes_of(rule: Rule) -> tuple[int, int]:
+    """Operators of both sides; what stands there twice counts once."""
+    left, right = (
         len({said(call) for root in side for call in outer_first(root)}) for side in (rule.lhs, rule.rhs)
     )
+    return left, right
+
+
+def size(rule: Rule) -> int:
+    """Operators of its larger side."""
+    return max(sizes_of(rule))
+
+
+def shrinks(rule: Rule) -> bool:
+    """Whether it makes a program smaller: such a rule is worth its search wherever it applies."""
+    left, right = sizes_of(rule)
+    return left > right
 
 
 def said(term: Term | None) -> str:
@@ -150,8 +163,12 @@ def page(models: Sequence[str], idle: list[str]) -> Iterator[str]:
         helpful = sum(any(rule.name in each[place] for each in uses.values()) for rule in own)
         yield from ("", f"Of {len(own)} generated rules {helpful} are used {how}.")
     idle += [
-        rule.name for rule in own if not any(rule.name in each for both in uses.values() for each in both)
+        rule.name
+        for rule in own
+        if not shrinks(rule) and not any(rule.name in each for both in uses.values() for each in both)
     ]
+    left = f"Of those that are not, {len(idle)} make no program smaller: long searches alone take them."
+    yield from ("", left)
 
     yield from ("", "## What larger rules are worth (TASO, figure 11)", "")
     sizes = range(largest + 1)
@@ -199,7 +216,7 @@ def main() -> None:
     for line in page(options.models, idle):
         print(line, flush=True)
         lines.append(line)
-    note = "# made by bench/rule_uses.py: rules that no model uses"
+    note = "# made by bench/rule_uses.py: rules that no model uses, and that make none smaller"
     for file, text in ((TABLE, lines), (GENERATED / IDLE, [note, *idle])):
         with replacing(file) as beside:
             beside.write_text("\n".join(text) + "\n", encoding="utf-8")
