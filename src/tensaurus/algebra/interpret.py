@@ -181,7 +181,11 @@ class Evaluation:
                 raise ValueError(f"the index {size} has no bounds")
             below, above = max(0, -low), max(0, high - data.shape[place] + 1)
             if (below or above) and read.outside is None:
-                raise IndexError(f"the index {size} leaves 0..{data.shape[place] - 1}")
+                # bounds forget that an axis occurs twice: its points decide
+                points = self.index(size).data
+                if points.size and (points.min() < 0 or points.max() >= data.shape[place]):
+                    raise IndexError(f"the index {size} leaves 0..{data.shape[place] - 1}")
+                below = above = 0
             lows.append(below)
             highs.append(above)
             indices[place] = size + below
