@@ -398,9 +398,10 @@ def test_what_was_killed_goes_on_with_the_verdicts_that_it_left(
     assert _grown(tmp_path, "second") == expected and not asked  # whoever left them
     early, late = Journal(tmp_path, "early"), Journal(tmp_path, "late")
     assert late.answer("new?", lambda: True) and early.answer("new?", lambda: False)  # what came meanwhile
-    file.write_text('"other code"\n')
-    with pytest.raises(TensaurusError, match="other code"):
-        Journal(tmp_path)
+    for strange in (b'"other code"\n', b"no verdict\n", b"\xff\n[]\n"):
+        file.write_bytes(strange)
+        with pytest.raises(TensaurusError, match="no verdicts of this code"):
+            Journal(tmp_path)
 
 
 def test_shards_are_all_of_it_and_what_they_leave_is_not_proved_again(

@@ -64,11 +64,11 @@ class Journal:
                 opened.seek(begin)
                 data = opened.read()
             end = data.rfind(b"\n") + 1
-            lines = [json.loads(line) for line in data[:end].splitlines()]
-            if not begin and lines and lines.pop(0) != _code():
+            lines = data[:end].splitlines()
+            if not begin and lines and lines.pop(0) != json.dumps(_code()).encode():
                 remedy = "Remove it, or name another folder."
-                raise TensaurusError("it holds verdicts of other code", file=file, remedy=remedy)
-            self._known.update(lines)
+                raise TensaurusError("it holds no verdicts of this code", file=file, remedy=remedy)
+            self._known.update(map(json.loads, lines))
             self._ends[file] = begin + end
 
     def _begin_line(self) -> None:
