@@ -120,35 +120,31 @@ class Derived:
 
 
 @dataclass(frozen=True)
-class Allowed:
+class _Unshown:
+    """What nothing shows: it holds in no field that anybody knows of."""
+
+    kind: ClassVar[str]
+    by: str
+
+    @property
+    def exact(self) -> bool:
+        """Whether it holds in every field: no, or nobody knows."""
+        return False
+
+    def __str__(self) -> str:
+        return _said(self.kind, self.by)
+
+
+class Allowed(_Unshown):
     """Neither shown nor refuted, and used because somebody allowed it."""
 
-    kind: ClassVar[str] = "unproved"
-    by: str
-
-    @property
-    def exact(self) -> bool:
-        """Whether it holds in every field: nobody knows."""
-        return False
-
-    def __str__(self) -> str:
-        return _said(self.kind, self.by)
+    kind = "unproved"
 
 
-@dataclass(frozen=True)
-class Disproved:
+class Disproved(_Unshown):
     """Of a rule that is off: where its sides differ."""
 
-    kind: ClassVar[str] = "refuted"
-    by: str
-
-    @property
-    def exact(self) -> bool:
-        """Whether it holds in every field: it does not."""
-        return False
-
-    def __str__(self) -> str:
-        return _said(self.kind, self.by)
+    kind = "refuted"
 
 
 Evidence: TypeAlias = Axiom | Proved | Tested | Derived | Allowed | Disproved
