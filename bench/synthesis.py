@@ -161,6 +161,8 @@ def page(found: list[Found], grown: list[Grown], seconds: float, known: bool) ->
         for number, counts in one_world.counts.items():
             row = " | ".join(f"{counts[stage]:,}" for stage in STAGES)
             lines.append(f"| {one_world.world} | {number} | {row} |")
+    minutes = ", ".join(f"{one.world} {one.seconds / 60:.1f}" for one in grown)
+    lines += ["", f"Minutes of each world: {minutes}; then what all of them derive."]
     proofs: dict[str, int] = {}
     for one in found:
         by = one.evidence.split(",")[0].removeprefix("proved(")
@@ -228,7 +230,7 @@ def written_out(node: Node) -> str:
 
 def by_hand(ruleset: Ruleset, generated: Collection[str]) -> list[str]:
     """Which rules that are written by hand, of the same operators, they derive, at some instances."""
-    names = {use.op.name for world in WORLDS.values() for use in world.uses}
+    names = {use.name for world in WORLDS.values() for use in world.uses}
     ends: dict[str, list[str]] = {"every instance": [], "some instances": [], "none": []}
     for rule in library():
         own = {call.op.name for root in (*rule.lhs, *rule.rhs) for call in outer_first(root)}

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from itertools import product
+from random import Random
 from typing import Any
 
 import pytest
 
 from tensaurus.algebra.size import Symbol, atoms, evaluate, nonnegative, polynomial, substitute
 from tensaurus.algebra.undecided import Question
+from tensaurus.ops import Op, Untypable, registry
+from tensaurus.ops.examples import examples_of
 from tensaurus.rules.assumption import LEAST, ways
+from tensaurus.rules.domain import KNOWN, domain, least
 from tensaurus.rules.evidence import Proved
 from tensaurus.rules.proof import NOWHERE, Unproved, prove
 from tensaurus.rules.rule import library, parse_rule
@@ -294,3 +298,36 @@ def low(x: Symbol) -> int:
 
 def high(x: Symbol, at: dict[Any, int]) -> int:
     return 7 if x.high is None else int(evaluate(x.high, lambda a: at.get(a, 0)))
+
+
+SIZES = [
+    (op, name)
+    for op in registry.values()
+    for name in op.attributes
+    if examples_of(op) and domain(op, name).kind == "sizes"
+]
+
+
+@pytest.mark.parametrize(("op", "name"), SIZES, ids=[f"{op.name}-{name}" for op, name in SIZES])
+def test_a_number_that_is_assumed_not_to_be_negative_is_refused_where_it_is(op: Op, name: str) -> None:
+    """Whatever the other numbers are: drawn, not assumed."""
+    rng = Random(3)
+    for kinds, attrs in examples_of(op):
+        value = dict(attrs)[name]
+        for _ in range(60 if isinstance(value, tuple) else 0):
+            tried = [n + rng.choice([0, 0, 1, 2, 7]) for n in value]
+            for place in rng.sample(range(len(value)), rng.randint(1, len(value))) if value else ():
+                tried[place] = -rng.randint(1, 5)
+            if len(tried) > 1 and rng.random() < 0.5:  # what is asked of their sum holds
+                tried[-1] += sum(value) - sum(tried)
+            if min(tried, default=0) >= 0 or least(op, name) == LEAST:
+                continue
+            with pytest.raises((Untypable, *KNOWN)):
+                op.scopes(kinds, op.canonical(kinds, {**dict(attrs), name: tuple(tried)}))
+
+
+def test_which_numbers_may_be_negative() -> None:
+    bounds = {(op.name, name): least(op, name) for op, name in SIZES}
+    assert bounds["Split", "split"] == 0 and bounds["MaxPool", "pads"] == 0
+    assert bounds["Pad", "pads"] == LEAST and bounds["Slice", "starts"] == LEAST
+    assert bounds["Reshape", "shape"] == LEAST  # -1 is what is left

@@ -30,6 +30,7 @@ from tensaurus.ops import TensorType, registry
 from tensaurus.rules.evidence import Proved
 from tensaurus.rules.match import Matcher
 from tensaurus.rules.rule import IDLE, library, parse_rule, read_rules
+from tensaurus.rules.term import Literal, Variable, parse_terms
 from tensaurus.rules.verify import Refuted, verify
 from tensaurus.synthesis import law
 from tensaurus.synthesis.derivable import derived
@@ -39,10 +40,12 @@ from tensaurus.synthesis.journal import Journal
 from tensaurus.synthesis.law import state
 from tensaurus.synthesis.library import generated, written
 from tensaurus.synthesis.order import Laws, key, of_ranks, size, variables
+from tensaurus.synthesis.precision import directions
 from tensaurus.synthesis.prune import pruned
 from tensaurus.synthesis.reservoir import Reservoir
 from tensaurus.synthesis.terms import Term, Terms, equations
-from tensaurus.synthesis.world import WORLDS, Use, World
+from tensaurus.synthesis.use import Use
+from tensaurus.synthesis.world import WORLDS, World
 
 SMALL = World("small", ("f32[3,3]",), (3,), ("Add", "MatMul", "Transpose perm=(1,0)", "Relu"))
 PAIRS = World("pairs", ("f32[3,3]", "f32[3,6]"), (3, 0), ("MatMul", "Concat axis=1"))
@@ -286,12 +289,12 @@ def test_a_multi_pattern_keeps_the_attributes_of_its_parts() -> None:
 def test_parts_are_terms_and_share_the_names_of_their_sizes() -> None:
     world = World(
         "parts",
-        ("f32[2,4]", "f32[4,4]", "f32[4,2]"),
-        (0, 2, 0),
+        ("f32[2,4]", "f32[4,4]", "f32[4,2]", "f32[2,2]"),
+        (0, 2, 0, 0),
         ("MatMul", "Split axis=0 split=(2,2)", "Split axis=1 split=(2,2)"),
     )
     uses = {(str(use), use.types): use for use in world.uses}
-    part, whole, _ = world.kinds
+    part, whole, narrow, _ = world.kinds
     x, y = ("x", 1, 0), ("x", 1, 1)
     second = uses["Split(axis=0, split=(2, 2))[1]", (whole,)]
     product, lower = (uses["MatMul()", (kind, whole)] for kind in (whole, part))
@@ -304,13 +307,22 @@ def test_parts_are_terms_and_share_the_names_of_their_sizes() -> None:
     journal = Journal()
     journal.answer = note  # type: ignore[method-assign, assignment]
     assert not state(world, (second, (product, x, y)), (lower, (second, x), y), set(), journal).rules
-    assert asked[0] == "Split(MatMul(x, y), **a)[1] <=> MatMul(Split(x, **a)[1], y)"
+    assert asked[:2] == [
+        f"Split(MatMul(x, y), **a)[{output}] <=> MatMul(Split(x, **a)[{output}], y)" for output in "i1"
+    ]
     assert "Split(MatMul(x, y), axis=-2, split=s0)[1] <=> MatMul(Split(x, axis=-2, split=s0)[1], y)" in asked
-    columns = uses["Split(axis=1, split=(2, 2))[1]", (whole,)]
+    rows, columns = "Split(axis=0, split=(2, 2))", "Split(axis=1, split=(2, 2))"
+    turned = (  # of two uses of one operator
+        (uses[f"{rows}[1]", (narrow,)], (uses[f"{columns}[1]", (whole,)], x)),
+        (uses[f"{columns}[1]", (part,)], (uses[f"{rows}[1]", (whole,)], x)),
+    )
     asked.clear()
-    turned = (second, (product, x, y)), (columns, (product, y, x))  # wrong, and of two uses of one operator
     assert not state(world, *turned, set(), journal).rules
-    assert "axis=-2, split=s0)[1]" in asked[0] and "axis=-1, split=s0)[1]" in asked[0]
+    assert "axis=-2, split=s0)[i]" in asked[0] and "axis=-1, split=s0)[i]" in asked[0]
+    of_the_first = (lower, (uses[f"{rows}[0]", (whole,)], x), y)
+    asked.clear()  # of different outputs nothing is said of every one
+    assert not state(world, (second, (product, x, y)), of_the_first, set(), journal).rules
+    assert asked and not any("[i]" in question for question in asked)
 
 
 def test_what_a_value_does_not_depend_on_is_left_out() -> None:
@@ -319,7 +331,7 @@ def test_what_a_value_does_not_depend_on_is_left_out() -> None:
     assert {"Min(x, Max(x, y)) => x", "Max(x, Min(x, y)) => x"} <= texts
     rules = [rule for one in Generation(lattice, 2).run() for rule in one.rules]
     x, y = (source(name, lattice.kinds[0]) for name in "xy")
-    (sub,) = (use for use in lattice.uses if use.op.name == "Sub")
+    (sub,) = (use for use in lattice.uses if use.name == "Sub")
     assert derived([sub.node([x, sub.node([x, y])])], [y], rules)
 
 
@@ -438,7 +450,7 @@ def test_a_reservoir_keeps_each_item_as_often_as_any_other() -> None:
 
 def test_laws_of_ranks_make_terms_of_other_sizes_smaller_and_those_of_types_do_not() -> None:
     world = World("sizes", ("f32[3,3]", "f32[]", "f32[6,3]"), (2, 1, 0), ("Relu", "Add", "Concat axis=0"))
-    uses = {(use.op.name, use.types): use for use in world.uses}
+    uses = {(use.name, use.types): use for use in world.uses}
     one, scalar, two = world.kinds
     x, y, s = ("x", 0, 0), ("x", 0, 1), ("x", 1, 0)
     typed, ranked = Laws(), Laws(of_ranks)
@@ -542,3 +554,65 @@ def test_the_rules_that_ship_are_proved_and_have_names_of_their_own() -> None:
     }
     for rule in rules[::9]:
         assert isinstance(verify(rule, 10), Proved), rule.name
+
+
+NUMBERS = World("numbers", ("f32[2,3]", "f32[]"), (2, 0), ("Add", "Sub", "Mul", "Neg", "0", "1"))
+
+
+def test_numbers_are_terms_and_constants_fold() -> None:
+    generation = Generation(NUMBERS, 2)
+    texts = {one.text for one in generation.run()}
+    assert {"Add(x, 0) => x", "Mul(x, 1) => x", "Sub(x, 0) => x"} <= texts
+    terms = Terms(NUMBERS)
+    for _ in range(3):
+        list(terms.grow())
+    for family in terms.families.values():
+        for number, hashes in enumerate(family.slots):
+            term = family.term(number)
+            assert len(set(hashes)) > 1 or (len(term) == 1 and not family.signature), term
+    rules = [rule for one in generation.found for rule in one.rules]
+    x = source("x", NUMBERS.kinds[0])
+    uses = {(use.name, use.types): use for use in NUMBERS.uses}
+    zero, matrix = uses["0", ()].node([]), NUMBERS.kinds[0]
+    minus = uses["Sub", (zero.tensor, matrix)].node([zero, x])
+    assert derived([minus], [uses["Neg", (matrix,)].node([x])], rules)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "ways"),
+    [
+        ("Add(x, Sub(y, x))", "y", (True, False)),
+        ("Min(Max(x, y), y)", "Add(x, Sub(y, x))", (False, True)),
+        ("Add(x, Add(y, z))", "Add(y, Add(x, z))", (True, True)),
+        ("Mul(x, Add(y, z))", "Add(Mul(x, y), Mul(x, z))", (True, True)),
+        ("Sub(Max(x, y), y)", "Sub(x, Min(x, y))", (True, True)),
+        ("Div(Mul(x, y), z)", "Mul(x, Div(y, z))", (True, True)),
+        ("Add(x, 0)", "Sub(x, 0)", (True, True)),
+    ],
+)
+def test_a_direction_that_loses_digits_is_told(left: str, right: str, ways: tuple[bool, bool]) -> None:
+    world = World("digits", ("f32[2,3]", "f32[]"), (3, 0), ("Add", "Sub", "Mul", "Div", "Min", "Max", "0"))
+    uses = {(use.name, len(use.types)): use for use in reversed(world.uses)}
+
+    def term(root: Any) -> Term:
+        match root:
+            case Variable(name):
+                return "x", 0, "xyz".index(name)
+            case Literal():
+                return (uses["0", 0],)
+        args = [term(arg) for arg in root.args]
+        kinds = tuple(world.kinds[1 if len(arg) == 1 else 0] for arg in args)
+        (use,) = (u for u in world.uses if u.name == root.op.name and u.types == kinds)
+        return (use, *args)
+
+    (one,), (other,) = parse_terms(left), parse_terms(right)
+    assert directions(world, term(one), term(other)) == ways
+    assert directions(world, term(other), term(one)) == ways[::-1]
+
+
+def test_rules_are_said_in_the_directions_that_keep_digits() -> None:
+    world = World("choices", ("f32[3,2]",), (2,), ("Add", "Sub", "Min", "Max"))
+    for one in Generation(world, 2).run():
+        for left, right in one.ways:
+            assert derived(left, right, one.rules)
+        assert "=> Add(x, Sub(y, x))" not in one.text

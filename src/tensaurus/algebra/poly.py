@@ -148,10 +148,11 @@ def make(terms: Mapping[Monomial, Number]) -> Any:
     kept = [(m, c) for m, c in terms.items() if c != 0]
     if not kept:
         return 0
-    if len(kept) == 1 and not kept[0][0]:
+    if len(kept) > 1:
+        kept.sort(key=lambda term: (-len(term[0]), tuple(a.key for a in term[0])))
+    elif not kept[0][0]:
         value = kept[0][1]
         return int(value) if value == int(value) else value
-    kept.sort(key=lambda term: (-len(term[0]), tuple(a.key for a in term[0])))
     return Poly(tuple(kept))
 
 

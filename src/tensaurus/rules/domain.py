@@ -18,16 +18,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
+from itertools import product
 from typing import Any
 
 from tensaurus.algebra.expr import Body, Read, Tensor
-from tensaurus.algebra.size import Atom, Poly, atoms, polynomial, same, substitute
+from tensaurus.algebra.size import Atom, Poly, Symbol, atoms, nonnegative, polynomial, same, substitute
 from tensaurus.algebra.undecided import watched
 from tensaurus.ops import Op, Untypable
 from tensaurus.ops.examples import examples_of
-from tensaurus.rules.assumption import LEAST, symbol
+from tensaurus.rules.assumption import LEAST, symbol, ways
 
 RANK = 5
+DEPTH = 6  # assumptions that are made of an attribute's numbers, one after the other
 PLACES = frozenset({"axis", "batch_dims"})  # attributes that name or count dimensions: all are tried
 REAL = "$"  # how the name of a number begins
 # what asking an unknown number for its value raises
@@ -64,9 +66,9 @@ class Domain:
     length: tuple[int, int] | None = None
 
 
-def unknown_number(hint: str) -> Any:
-    """Any integer."""
-    return UnknownSize.of(symbol(hint, LEAST))
+def unknown_number(hint: str, low: int = LEAST) -> Any:
+    """Any integer; at least `low`."""
+    return UnknownSize.of(symbol(hint, low))
 
 
 def unknown_real(hint: str) -> Body:
@@ -117,6 +119,43 @@ def _computes(op: Op, name: str, given: Sequence[tuple[Any, dict[str, Any], Any]
     return taken > failed
 
 
+@cache
+def least(op: Op, name: str) -> int:
+    """Of the numbers of an attribute: 0 where a negative one is refused, whatever the others are."""
+    every = [(kinds, dict(attrs)) for kinds, attrs in examples_of(op)]
+    given = [(kinds, attrs) for kinds, attrs in every if _whole(attrs[name]) and attrs[name]]
+    for kinds, attrs in given:
+        others = tuple(unknown_number(name) for _ in attrs[name])
+        if not _taken(op, kinds, {**attrs, name: others}):
+            return LEAST
+        below = UnknownSize.of(-1 - symbol(name, 0))
+        for place, (number, rest) in product(range(len(others)), ((-1, attrs[name]), (below, others))):
+            if _taken(op, kinds, {**attrs, name: (*rest[:place], number, *rest[place + 1 :])}):
+                return LEAST
+    return 0 if given else LEAST
+
+
+def _taken(
+    op: Op, kinds: Any, attrs: dict[str, Any], above: tuple[Any, ...] = (), depth: int = DEPTH
+) -> bool:
+    """Whether the declaration takes the attributes for values of their symbols that leave none of `above`
+    below zero."""
+    with watched({}) as watch:
+        try:
+            op.scopes(kinds, op.canonical(kinds, attrs))
+            if all(map(nonnegative, above)):
+                return True
+        except (Untypable, *KNOWN):
+            pass
+    for values in (way for question in watch.asked for way in ways(question) or ()) if depth else ():
+        # what is replaced keeps its lower bound
+        bounds = (polynomial(a) - a.low for a in values if isinstance(a, Symbol) and a.low > LEAST)
+        other = {name: put_in(value, values) for name, value in attrs.items()}
+        if _taken(op, kinds, other, put_in((*above, *bounds), values), depth - 1):
+            return True
+    return False
+
+
 def sampled(op: Op, name: str) -> bool:
     """Whether `choices` are only the values that examples have: names, and numbers without an end."""
     known = domain(op, name)
@@ -153,7 +192,7 @@ def choices(op: Op, name: str, rank: int) -> Iterator[Any]:
                 far = sorted({n for v in known.values if v is not None for n in v if abs(n) >= FAR})
                 entries: list[list[Any]] = [[None, *far] for _ in range(count)]
                 for picked in itertools.product(*entries):
-                    yield tuple(unknown_number(name) if n is None else n for n in picked)
+                    yield tuple(unknown_number(name, least(op, name)) if n is None else n for n in picked)
         case _:
             yield from _listed(known, rank)
             return

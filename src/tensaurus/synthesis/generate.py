@@ -34,7 +34,8 @@ from tensaurus.synthesis.order import Laws, key, of_ranks, variables
 from tensaurus.synthesis.parted import symmetric
 from tensaurus.synthesis.reservoir import Reservoir
 from tensaurus.synthesis.terms import Candidate, Term, Terms, equations
-from tensaurus.synthesis.world import Use, World
+from tensaurus.synthesis.use import Use
+from tensaurus.synthesis.world import World
 
 __all__ = ["Found", "Generation", "Roots", "shown"]
 
@@ -89,7 +90,7 @@ class Generation:
 
     counts    of each size: terms and classes that there are, candidates for laws, those that laws before them
               make smaller (reduced), that other values tell apart (refuted), that rules before them derive
-              (derived), that nothing proves (unproved) or that rest on such, and rules
+              (derived), that nothing proves (unproved) or that rest on those two, and rules
     unproved  what could be neither proved nor refuted, or needs variables that a side lacks
     sample    how many of the equations that are no rules, for others derive them, are kept in `dropped`
     journal   of verdicts that are known
@@ -148,7 +149,7 @@ class Generation:
                     dropped.offer((second, first))
                     continue
                 if unproved.reduces_inside(second):
-                    counts["resting on what is unproved"] += 1
+                    counts["resting on what is no rule"] += 1
                     continue
                 nodes = self._node(second), self._node(first)
                 if self._derived(nodes, ruleset):
@@ -158,17 +159,19 @@ class Generation:
                     continue
                 stated = state(self.world, left, right, known, self.journal)
                 if not stated.rules and stated.reasons:
-                    counts["unproved"] += 1
-                    self.unproved.append(stated)
+                    counts["refuted" if stated.wrong else "unproved"] += 1
+                    self.unproved += [] if stated.wrong else [stated]
                     unproved.add(left, right)
                     continue
-                laws.add(left, right)
+                assert stated.sides is not None
+                laws.add(*stated.sides, back=stated.both)
                 if not stated.rules:  # an instance of a rule that is known, by what it says
                     continue
                 known.add(stated.text)
                 rules += stated.rules
                 ruleset = Ruleset(rules)
-                self._keep(stated, size, ((nodes[0],), (nodes[1],)))
+                said, other = map(self._node, stated.sides)
+                self._keep(stated, size, ((said,), (other,)))
                 for several, joined in parts(self.world, left, right, known, self.journal):
                     if several.rules:
                         known.add(several.text)
@@ -227,7 +230,8 @@ class Generation:
             if term[0] == "x":
                 return leaves[term]
             use: Use = term[0]
-            return use.values([value(part) for part in term[1:]], other)
+            made = use.values([value(part) for part in term[1:]], other)
+            return made if len(term) > 1 else np.repeat(made, POINTS, axis=0)
 
         return bool(np.array_equal(value(left), value(right)))
 

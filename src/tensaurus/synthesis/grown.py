@@ -11,6 +11,7 @@ from multiprocessing import active_children, get_context
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from threading import Thread
+from time import monotonic
 from typing import Any, TypeAlias
 
 from tensaurus.child import tied
@@ -45,13 +46,14 @@ class Job:
 @dataclass(frozen=True)
 class Grown:
     """What came of a world: its rules, counts of each size as `Generation` has them, what is unproved, with
-    the last reason, and a sample of the equations that are dropped."""
+    the last reason, a sample of the equations that are dropped, and how long it took."""
 
     world: str
     found: tuple[Found, ...]
     counts: Mapping[int, Counter[str]]
     unproved: tuple[tuple[str, str], ...]
     dropped: tuple[Roots, ...] = ()
+    seconds: float = 0.0
 
 
 def side_by_side(jobs: Sequence[Job], note: Callable[[str], None]) -> Iterator[Grown]:
@@ -103,7 +105,7 @@ def _told(job: Job) -> tuple[Any, ...]:
 
 def _grown(note: Callable[[str], None], job: Job) -> tuple[Any, ...]:
     """The world's rules as rows of text."""
-    name, (place, shards) = job.world.name, job.shard
+    name, (place, shards), began = job.world.name, job.shard, monotonic()
     note(f"world {name}")
     journal = Journal(job.journal, f"{name}-{place + 1}-of-{shards}")
     generation = Generation(
@@ -115,7 +117,7 @@ def _grown(note: Callable[[str], None], job: Job) -> tuple[Any, ...]:
     ]
     unproved = tuple((one.text, one.reasons[-1]) for one in generation.unproved)
     dropped = tuple((shown(left), shown(right)) for left, right in generation.dropped)
-    return name, rows, generation.counts, unproved, dropped
+    return name, rows, generation.counts, unproved, dropped, monotonic() - began
 
 
 def _read(
@@ -124,6 +126,7 @@ def _read(
     counts: Mapping[int, Counter[str]],
     unproved: tuple[tuple[str, str], ...],
     dropped: Sequence[_Sides],
+    seconds: float,
 ) -> Grown:
     found = (
         Found(
@@ -137,7 +140,7 @@ def _read(
         )
         for world, size, text, evidence, sides, tags in rows
     )
-    return Grown(name, tuple(found), counts, unproved, tuple(map(_roots, dropped)))
+    return Grown(name, tuple(found), counts, unproved, tuple(map(_roots, dropped)), seconds)
 
 
 def _roots(sides: _Sides) -> Roots:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, product
 from math import inf
 from typing import Any
@@ -17,30 +17,48 @@ from tensaurus.rules.domain import PLACES, RANK
 from tensaurus.rules.evidence import Proved, parse_evidence
 from tensaurus.rules.rule import Rule, parse_rule
 from tensaurus.rules.term import RuleError
-from tensaurus.rules.verify import verify
+from tensaurus.rules.verify import Refuted, verify
 from tensaurus.synthesis.journal import Journal
 from tensaurus.synthesis.order import key, variables
 from tensaurus.synthesis.parted import parted, together
+from tensaurus.synthesis.precision import directions
 from tensaurus.synthesis.terms import Term
-from tensaurus.synthesis.world import Use, World
+from tensaurus.synthesis.use import Use
+from tensaurus.synthesis.world import World
 
 __all__ = ["Stated", "parts", "state"]
 
 NAMES = "xyzwuvst"
 NAMED = "abcdefgh"  # attributes
+OUTPUT = "i"  # the number of one
 INSTANCES = 12
 MATRIX = 2  # the rank of one
+WRONG = "wrong: "  # so the reason begins where there is a counterexample
 STEPS, FEWER = 20_000, 6_000  # of a proof, and of one of a law that is said more generally
 
 
 @dataclass(frozen=True)
 class Stated:
-    """What a law is said as: its rules with their evidence, or the reasons why there are none."""
+    """What a law is said as: its rules with their evidence, or the reasons why there are none.
+
+    sides  its terms, in the order in which they are said
+    """
 
     text: str
     rules: tuple[Rule, ...] = ()
     evidence: Proved | None = None
     reasons: tuple[str, ...] = ()
+    sides: tuple[Term, Term] | None = None
+
+    @property
+    def both(self) -> bool:
+        """Whether each side may stand for the other."""
+        return "<=>" in self.text
+
+    @property
+    def wrong(self) -> bool:
+        """Whether there is a counterexample of it as it is said with every condition: a zero divisor, say."""
+        return bool(self.reasons) and self.reasons[-1].startswith(WRONG)
 
 
 @dataclass(frozen=True)
@@ -56,14 +74,17 @@ class _Saying:
         return f"{self.left} {self.arrow} {self.right}" + (f" where {said}" if said else "")
 
 
-def _sayings(first: Term, second: Term, names: Mapping[Term, str]) -> Iterator[_Saying]:
-    """With names for attributes, and with what they are."""
-    both = set(variables(first)) == set(variables(second)) and second not in _parts(first)
+def _sayings(first: Term, second: Term, names: Mapping[Term, str], back: bool) -> Iterator[_Saying]:
+    """With names for attributes, and with what they are; in both directions where it may be said `back`."""
+    both = back and set(variables(first)) == set(variables(second)) and second not in _parts(first)
+    outputs = [{use.output for use in _all(side) if use.outputs > 1} for side in (first, second)]
+    alike = len(outputs[0]) == 1 and outputs[1] <= outputs[0]
     for attributes in _attributes(first, second):
-        left, right = (_said(side, names, attributes) for side in (first, second))
-        # a name for attributes must be bound by the side that is matched
-        arrow = "<=>" if both and _names(left) <= _names(right) else "=>"
-        yield _Saying(left, arrow, right)
+        for output in (OUTPUT, "") if alike else ("",):  # the same one of every operator that has several
+            left, right = (_said(side, names, attributes, output) for side in (first, second))
+            # a name for attributes, or an output, must be bound by the side that is matched
+            bound = _names(left) <= _names(right) and (outputs[0] == outputs[1] or not output)
+            yield _Saying(left, "<=>" if both and bound else "=>", right)
 
 
 def _parts(term: Term) -> Iterator[Term]:
@@ -80,22 +101,24 @@ def _attributes(first: Term, second: Term) -> Iterator[dict[str, str]]:
     that is given.
     """
     uses = _with_attributes(first, second)
-    counts = Counter(u.op.name for u in uses.values())
+    counts = Counter(u.name for u in uses.values())
     on_left = {_call(u) for u in _all(first)}
     plain, with_names = list(_written(uses)), list(_written(uses, _tuples(uses.values())))
     ways: list[list[str]] = []
     for (text, use), rest in zip(uses.items(), NAMED, strict=False):
         own = list(dict.fromkeys(each[text] for each in (*with_names, *plain)))
-        if counts[use.op.name] == 1 and text in on_left:
-            numbers = {name: n for name, n in use.op.attributes.items() if isinstance(n, int)}
-            numbers = numbers if len(use.op.attributes) > 1 else {}
-            fixed = [f"{name}={use.attrs.get(name, n)!r}, **{rest}" for name, n in numbers.items()]
-            own = [f"**{rest}", *fixed, *own]
+        if counts[use.name] == 1 and text in on_left:
+            numbers = {name: n for name, n in use.defaults.items() if isinstance(n, int)}
+            numbers = numbers if len(use.defaults) > 1 else {}
+            given = {name: use.attrs.get(name, n) for name, n in numbers.items()}
+            ends = {name: n - use.result.rank if name in PLACES else n for name, n in given.items()}
+            fixed = [f"{name}={n!r}, **{rest}" for each in (ends, given) for name, n in each.items()]
+            own = [f"**{rest}", *dict.fromkeys(fixed), *own]
         ways.append(own)
     places = product(*(range(len(own)) for own in ways))
     for chosen in sorted(places, key=lambda each: (sum(each), each)):
         yield {text: own[place] for text, own, place in zip(uses, ways, chosen, strict=True)}
-    if 0 < len(uses) <= len("pqr") and all(counts[u.op.name] == 1 and t in on_left for t, u in uses.items()):
+    if 0 < len(uses) <= len("pqr") and all(counts[u.name] == 1 and t in on_left for t, u in uses.items()):
         yield {
             text: ", ".join(f"{name}={place}{k}" for k, name in enumerate(u.attrs))
             for place, (text, u) in zip("pqr", uses.items(), strict=False)
@@ -149,13 +172,15 @@ def _all(term: Term) -> Iterator[Use]:
             yield from _all(part)
 
 
-def _said(term: Term, names: Mapping[Term, str], attributes: Mapping[str, str]) -> str:
+def _said(
+    term: Term, names: Mapping[Term, str], attributes: Mapping[str, str], output: str = ""
+) -> str:
     if term[0] == "x":
         return names[term]
-    parts = [_said(part, names, attributes) for part in term[1:]]
-    own = attributes.get(_call(term[0]), "")
-    said = f"{term[0].op.name}({', '.join([*parts, *([own] if own else [])])})"
-    return f"{said}[{term[0].output}]" if term[0].outputs > 1 else said
+    use: Use = term[0]
+    own = attributes.get(_call(use), "")
+    parts = [_said(part, names, attributes, output) for part in term[1:]]
+    return use.said([*parts, *([own] if own else [])], output)
 
 
 def state(
@@ -164,15 +189,18 @@ def state(
     """The law as a rule, said as generally as it is proved; what is `known` needs no proof.
 
     Without conditions, where that holds; else with more and more of what its variables' types suggest.
+    In both directions, but for one in which digits are lost or variables are made up.
     """
     first, second = sorted((left, right), key=key, reverse=True)
-    if not set(variables(second)) <= set(variables(first)):
-        first, second = second, first
+    forth, back = directions(world, first, second)
+    if not (forth and set(variables(second)) <= set(variables(first))):
+        first, second, forth, back = second, first, back, forth
     names = {x: NAMES[k] for k, x in enumerate(dict.fromkeys((*variables(first), *variables(second))))}
-    if not set(variables(second)) <= set(variables(first)):
+    if not (forth and set(variables(second)) <= set(variables(first))):
         text = f"{_said(first, names, {})} = {_said(second, names, {})}"
-        return Stated(text, reasons=("each side has a variable that the other lacks",))
-    return _general(world, _sayings(first, second, names), names, known, journal or Journal())
+        return Stated(text, reasons=("the side that is written lacks a variable, or digits in float32",))
+    stated = _general(world, _sayings(first, second, names, back), names, known, journal or Journal())
+    return replace(stated, sides=(first, second))
 
 
 def parts(
@@ -274,7 +302,8 @@ def _verdict(text: str, steps: float) -> list[str]:
     for rule in rules:
         found = verify(rule, INSTANCES, steps=steps)
         if not isinstance(found, Proved):
-            return ["", str(getattr(found, "reason", found))[:200]]
+            reason = str(getattr(found, "reason", found))[:200]
+            return ["", f"{WRONG}{reason}" if isinstance(found, Refuted) else reason]
         evidence.append(found)
     return [str(max(evidence, key=lambda each: each.by)), ""]
 

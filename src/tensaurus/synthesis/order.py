@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 from tensaurus.synthesis.terms import Term
-from tensaurus.synthesis.world import Use
+from tensaurus.synthesis.use import Use
 
 __all__ = ["Laws", "key", "of_ranks", "size", "variables"]
 
@@ -48,7 +48,7 @@ def exactly(use: Use) -> Hashable:
 def of_ranks(use: Use) -> Hashable:
     """Uses of an operator are alike where their operands have the same ranks."""
     ranks = tuple(kind.rank for kind in use.types)
-    return use.op.name, tuple(use.attrs.items()), use.output, ranks
+    return use.name, tuple(use.attrs.items()), use.output, ranks
 
 
 def matched(pattern: Term, term: Term, found: dict[Term, Term], alike: Alike = exactly) -> bool:
@@ -68,15 +68,15 @@ def substituted(term: Term, values: dict[Term, Term]) -> Term:
 
 
 class Laws:
-    """Equations between terms, each in both directions where it can be; of uses that are `alike`."""
+    """Equations between terms; of uses that are `alike`."""
 
     def __init__(self, alike: Alike = exactly) -> None:
         self._alike = alike
         self._by_use: dict[Hashable, list[tuple[Term, Term]]] = {}
 
-    def add(self, left: Term, right: Term) -> None:
-        """Both sides of which may be made smaller by the other."""
-        for first, second in ((left, right), (right, left)):
+    def add(self, left: Term, right: Term, back: bool = True) -> None:
+        """A law that makes terms smaller from the left to the right, and `back`, too."""
+        for first, second in ((left, right), *([(right, left)] if back else [])):
             if first[0] != "x" and set(variables(second)) <= set(variables(first)):
                 self._by_use.setdefault(self._alike(first[0]), []).append((first, second))
 

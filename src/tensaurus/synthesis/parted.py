@@ -25,7 +25,7 @@ from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import parse_terms
 from tensaurus.synthesis.order import size, variables
 from tensaurus.synthesis.terms import Term
-from tensaurus.synthesis.world import Use
+from tensaurus.synthesis.use import Use
 
 __all__ = ["parted", "symmetric", "together"]
 
@@ -38,7 +38,7 @@ def _apart() -> dict[str, str]:
 def together(left: Term, right: Term) -> Iterator[tuple[Term, Term]]:
     """Of a law the side that puts two terms together, and the other, where that computes less than both."""
     for joined, whole in ((left, right), (right, left)):
-        if joined[0] == "x" or joined[0].op.name not in _apart():
+        if joined[0] == "x" or joined[0].name not in _apart():
             continue
         first, second = joined[1:]
         shared = set(variables(first)) & set(variables(second))
@@ -51,7 +51,7 @@ def together(left: Term, right: Term) -> Iterator[tuple[Term, Term]]:
 def _computed(term: Term) -> int:
     """Operators in it that do more than to put their operands together."""
     own = sum(_computed(part) for part in term[1:]) if term[0] != "x" else 0
-    return own if term[0] == "x" or term[0].op.name in _apart() else own + 1
+    return own if term[0] == "x" or term[0].name in _apart() else own + 1
 
 
 def symmetric(joined: Term) -> bool:
@@ -81,7 +81,7 @@ def parted(
     sizes = [_size(part, axis, ranks) for part in parts]
     if None in sizes:
         return None
-    text = _apart()[use.op.name].format(whole=whole, axis=axis, sizes=", ".join(map(str, sizes)))
+    text = _apart()[use.name].format(whole=whole, axis=axis, sizes=", ".join(map(str, sizes)))
     return ", ".join(parts), ", ".join(f"{text}[{place}]" for place in range(len(parts)))
 
 

@@ -1,7 +1,8 @@
 """All terms of a world up to a size, in classes of equal values (TASO, section 2).
 
 A term of size n is a use of an operator on representatives of classes of smaller sizes; what has the values
-of a class that there is becomes a candidate for a law, anything else a class of its own.
+of a class that there is becomes a candidate for a law, anything else a class of its own.  Terms of constants
+alone, and those whose values depend on no variable, are constants: these fold, and no term is made of them.
 
     slots   the values at which terms are compared: in slot 0 every variable of a type is one tensor, in slot
             k variable k is another one.  A renaming of variables permutes the slots, so that their hashes in
@@ -20,7 +21,8 @@ import numpy as np
 
 from tensaurus.algebra.arithmetic import Array
 from tensaurus.algebra.prime import Prime, scrambled
-from tensaurus.synthesis.world import Use, World
+from tensaurus.synthesis.use import Use
+from tensaurus.synthesis.world import World
 
 __all__ = ["Candidate", "Family", "Reference", "Term", "Terms", "equations"]
 
@@ -183,6 +185,11 @@ class Terms:
     def _used(self, use: Use, fresh: Any, last: bool) -> Iterator[Candidate]:
         kinds = [self.world.kinds.index(kind) for kind in use.types]
         result = self.world.kinds.index(use.result)
+        if not kinds:
+            if self.size == 1:
+                family, values = self._family(result, ()), use.values((), self.field)[:, None]
+                yield from self._sorted_out(use, (), (), (), (), (), family, values, fresh, last)
+            return
         families = list(self.families.values())
         pools = [[f for f in families if f.type == kind] for kind in kinds]
         placed = list(self._placed(pools, (), (), ()))
@@ -236,7 +243,7 @@ class Terms:
     ) -> Iterator[Candidate]:
         parts = [family.of_size(size) for family, size in zip(families, split, strict=True)]
         counts = [len(values) for _, values in parts]
-        if not all(counts):
+        if not (all(counts) and signature):
             return
         slots = len(signature) + 1
         maps = [
@@ -276,6 +283,8 @@ class Terms:
                 for f, (first, _), pick, own in zip(families, parts, chosen, names, strict=True)
             )
             own_hashes = tuple(map(int, hashes[row]))
+            if family.signature and len(set(own_hashes)) == 1:
+                continue
             if found is None:
                 found = self._of_fewer(family, own_hashes)
             if found is None:
