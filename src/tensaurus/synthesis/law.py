@@ -111,8 +111,11 @@ def _attributes(first: Term, second: Term) -> Iterator[dict[str, str]]:
             numbers = {name: n for name, n in use.defaults.items() if isinstance(n, int)}
             numbers = numbers if len(use.defaults) > 1 else {}
             given = {name: use.attrs.get(name, n) for name, n in numbers.items()}
-            ends = {name: n - use.result.rank if name in PLACES else n for name, n in given.items()}
-            fixed = [f"{name}={n!r}, **{rest}" for each in (ends, given) for name, n in each.items()]
+            fixed = [
+                f"{name}={_place(use, name, n, usual)}, **{rest}"
+                for usual in (True, False)
+                for name, n in given.items()
+            ]
             own = [f"**{rest}", *dict.fromkeys(fixed), *own]
         ways.append(own)
     places = product(*(range(len(own)) for own in ways))
@@ -143,21 +146,26 @@ def _with_attributes(*terms: Term) -> dict[str, Use]:
 def _written(
     uses: Mapping[str, Use], names: Mapping[tuple[str, Any], str] | None = None
 ) -> Iterator[dict[str, str]]:
-    """What attributes are, or names: axes counted from the end first, which says more of other ranks."""
+    """What attributes are, or names: first with axes as they are usually counted."""
     given: dict[str, str] = {}
+    names = names or {}
 
-    def said(use: Use, name: str, value: Any, ends: bool) -> str:
-        if names and (name, value) in names:
-            return names[name, value]
-        return repr(value - use.result.rank if ends and name in PLACES else value)
+    def said(use: Use, name: str, value: Any, usual: bool) -> str:
+        return names[name, value] if (name, value) in names else _place(use, name, value, usual)
 
-    for ends in (True, False):
+    for usual in (True, False):
         own = {
-            text: ", ".join(f"{name}={said(use, name, value, ends)}" for name, value in use.attrs.items())
+            text: ", ".join(f"{name}={said(use, name, value, usual)}" for name, value in use.attrs.items())
             for text, use in uses.items()
         }
         if own != given:
             yield (given := own)
+
+
+def _place(use: Use, name: str, value: Any, usual: bool) -> str:
+    """A value; of an axis where it is, or counted from the end, which says more of batches of matrices."""
+    ends = name in PLACES and (use.result.rank <= MATRIX) == usual
+    return repr(value - use.result.rank if ends else value)
 
 
 def _names(said: str) -> set[str]:
