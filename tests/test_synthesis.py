@@ -31,7 +31,7 @@ from tensaurus.rules.evidence import Proved
 from tensaurus.rules.match import Matcher
 from tensaurus.rules.rule import IDLE, library, parse_rule, read_rules
 from tensaurus.rules.term import Literal, Variable, parse_terms
-from tensaurus.rules.verify import Refuted, verify
+from tensaurus.rules.verify import Refuted, run, verify
 from tensaurus.synthesis import law
 from tensaurus.synthesis.derivable import derived
 from tensaurus.synthesis.generate import Found, Generation
@@ -60,8 +60,8 @@ def test_many_arguments_at_once_give_what_each_gives(name: str) -> None:
         args = [field.random((4, *kind.shape), rng) for kind in use.types]  # type: ignore[arg-type]
         many = use.values(args, field)
         node = use.node(leaves)
-        for row in range(4):
-            one = evaluated(node, {x: a[row] for x, a in zip(leaves, args, strict=True)}, field)
+        for row in range(4 if args else 1):
+            (one,) = run([node], {x: a[row] for x, a in zip(leaves, args, strict=True)}, field)
             assert np.array_equal(many[row], one), str(use)
 
 
@@ -550,7 +550,7 @@ def test_the_rules_that_ship_are_proved_and_have_names_of_their_own() -> None:
     every = [rule.name for rule in library()]
     assert len(set(every)) == len(every) and set(names) < set(every)
     assert {rule.law for rule in rules if "off" in rule.tags} == {
-        f"{name}(x, y) <=> {name}(y, x)" for name in ("Add", "Mul")
+        f"{name}(x, y) <=> {name}(y, x)" for name in ("Add", "Mul", "Min", "Max")
     }
     for rule in rules[::9]:
         assert isinstance(verify(rule, 10), Proved), rule.name
