@@ -22,7 +22,7 @@ from tensaurus.egraph.ruleset import Ruleset
 from tensaurus.files import replacing
 from tensaurus.graph.node import Node, source
 from tensaurus.rules.instances import instances
-from tensaurus.rules.match import Binding, build
+from tensaurus.rules.match import Binding, build, scalar_value
 from tensaurus.rules.occurrences import outer_first
 from tensaurus.rules.rule import Rule, library, parse_rule
 from tensaurus.synthesis.derivable import derived
@@ -223,7 +223,8 @@ def _follows(place: int) -> bool:
 def written_out(node: Node) -> str:
     """The term of a node, as rules are written."""
     if not node.args:
-        return str(node.attribute("name"))
+        number = scalar_value(node)
+        return str(node.attribute("name") if number is None else number)
     attrs = [f"{name}={value!r}" for name, value in node.attrs]
     return f"{node.op}({', '.join([*(written_out(arg) for arg in node.args if arg is not None), *attrs])})"
 
@@ -232,17 +233,37 @@ def by_hand(ruleset: Ruleset, generated: Collection[str]) -> list[str]:
     """Which rules that are written by hand, of the same operators, they derive, at some instances."""
     names = {use.name for world in WORLDS.values() for use in world.uses}
     ends: dict[str, list[str]] = {"every instance": [], "some instances": [], "none": []}
+    rules: list[Rule] = []
     for rule in library():
         own = {call.op.name for root in (*rule.lhs, *rule.rhs) for call in outer_first(root)}
-        if "off" in rule.tags or rule.law in generated or not own <= names:
-            continue
-        found = [derived(each.left, each.right, ruleset) for each in instances(rule, INSTANCES)]
-        end = "every instance" if all(found) else "some instances" if any(found) else "none"
-        ends[end].append(rule.name)
+        if "off" not in rule.tags and rule.law not in generated and own <= names:
+            rules.append(rule)
+    with get_context("fork").Pool(Machine.here().threads, _asking, (ruleset, rules)) as pool:
+        for rule, end in zip(rules, pool.imap(_end, range(len(rules))), strict=True):
+            ends[end].append(rule.name)
     lines = ["", "## What of the rules written by hand they derive", ""]
     lines += [f"From the left side alone, at {INSTANCES} instances of each that has no other operators.", ""]
-    lines += [f"- {end}, {len(rules)} rules: {', '.join(rules) or 'none'}." for end, rules in ends.items()]
+    lines += [f"- {end}, {len(own)} rules: {', '.join(own) or 'none'}." for end, own in ends.items()]
     return lines
+
+
+_hand: tuple[Ruleset, Sequence[Rule]]  # of a process of the pool
+
+
+def _asking(ruleset: Ruleset, rules: Sequence[Rule]) -> None:
+    global _hand
+    _hand = ruleset, rules
+
+
+def _end(place: int) -> str:
+    """At how many of its instances the rules derive a rule that is written by hand."""
+    ruleset, rules = _hand
+    found: set[bool] = set()
+    for each in instances(rules[place], INSTANCES):
+        found.add(derived(each.left, each.right, ruleset))
+        if len(found) > 1:
+            return "some instances"
+    return "every instance" if found == {True} else "none"
 
 
 def follows(left: str, right: str, kinds: str, ruleset: Ruleset) -> bool:
