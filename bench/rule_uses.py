@@ -40,7 +40,7 @@ from tensaurus.ops import Op
 from tensaurus.ops.examples import examples_of
 from tensaurus.rules.occurrences import outer_first
 from tensaurus.rules.rule import IDLE, Rule, library, read_rules
-from tensaurus.rules.term import Apply, Item, Term
+from tensaurus.rules.term import Apply, Item, Literal, Term
 from tensaurus.search.candidate import Outcome
 from tensaurus.search.saturation import Saturation
 from tensaurus.zoo.selection import select
@@ -73,10 +73,15 @@ def size(rule: Rule) -> int:
     return max(sizes_of(rule))
 
 
+def numbers_of(roots: Sequence[Term]) -> int:
+    """Arguments that are numbers."""
+    return sum(isinstance(arg, Literal) for root in roots for call in outer_first(root) for arg in call.args)
+
+
 def shrinks(rule: Rule) -> bool:
     """Whether it makes a program smaller: such a rule is worth its search wherever it applies."""
     left, right = sizes_of(rule)
-    return left > right
+    return (left, numbers_of(rule.lhs)) > (right, numbers_of(rule.rhs))
 
 
 def said(term: Term | None) -> str:

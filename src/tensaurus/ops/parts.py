@@ -107,6 +107,7 @@ def _split_of_split(outer: dict[str, Any], index: int, inner: dict[str, Any]) ->
         "f32[2,7] axis=-1 num_outputs=2",
         "f32[4,2] axis=0 split=(4,)",
         "f32[2,5] axis=1 split=(0,5)",
+        "f32[2,3] split=(1,1)",
     ],
 )
 def split(
