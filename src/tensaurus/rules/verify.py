@@ -39,6 +39,7 @@ MORE = 5  # times as many instances in all, at which what is not proved is not r
 FEWEST = 3
 TRIALS = 2
 TAME = 8.0  # where a function as exp is still far from the largest float
+SCALES = 1.0, -1.0, 0.25  # of inputs, so that some are in the domain of every function
 OFFSETS = tuple(Fraction(n, 8) for n in (-8, -1, 0, 1, 8))  # around a number that a rule writes
 SMALL = 6  # instances that Z3 is asked about, the smallest
 
@@ -152,11 +153,29 @@ def _wrong(instances: Sequence[Instance], fields: Sequence[Field], draws: _Draws
 
 
 def _tried(instance: Instance, values: dict[Node, Array], field: Field) -> Counterexample | None:
-    """Where the sides differ; at tamer values too, where it may be that the range of float64 ends."""
+    """Where the sides differ; at tamer values too, where it may be that the range of float64 ends.
+
+    What is no number at all, as the mean of nothing, has no value in another field either.
+    """
     shown = _compared(instance, values, field)
-    if shown is None or shown.finite:
+    if shown is None or not isinstance(field, Reals) and _undefined(shown):
+        return None
+    if shown.finite:
         return shown
     return _compared(instance, {leaf: _tamed(v) for leaf, v in values.items()}, field)
+
+
+def _undefined(shown: Counterexample) -> bool:
+    """Whether float64 has no number on either side where these differ, whatever the inputs are."""
+    reals = Reals()
+    for scale in SCALES:
+        values = leaf_values(shown.instance, reals, np.random.default_rng(0))
+        values = {leaf: abs(v) * scale if v.dtype.kind == "f" else v for leaf, v in values.items()}
+        for roots in (shown.instance.left, shown.instance.right):
+            side = run(roots, values, reals)[shown.root]
+            if side.dtype.kind != "f" or not np.isnan(side[shown.place]).all():
+                return False
+    return True
 
 
 def _tamed(data: Array) -> Array:
