@@ -19,15 +19,17 @@ from __future__ import annotations
 import argparse
 from ast import unparse
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
+from multiprocessing import get_context
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from prices import Prices
 
 from tensaurus.algebra.expr import Read
 from tensaurus.cost.demand import number_of, scopes_of
+from tensaurus.cost.machine import Machine
 from tensaurus.egraph.ruleset import Ruleset
 from tensaurus.egraph.saturate import Limits
 from tensaurus.extraction.improve import quick
@@ -120,6 +122,11 @@ def optimized(program: Program, rules: Rules) -> Outcome:
     return Saturation(Ruleset(rules), Prices(), [_quick], limits=LIMITS).run(program)
 
 
+def applied(program: Program, rules: Rules) -> list[str]:
+    """The rules that made the result."""
+    return [one.name for one in optimized(program, rules).best.applied]
+
+
 def gain(program: Program, rules: Rules) -> float:
     """How many times as fast the result should be."""
     found = optimized(program, rules)
@@ -133,7 +140,23 @@ def gain_in_turn(program: Program, first: Rules, second: Rules) -> float:
     return before.original.cost / after.best.cost
 
 
-def table(head: str, columns: Sequence[str], rows: Iterator[tuple[str, Sequence[str]]]) -> Iterator[str]:
+_asked: tuple[Sequence[Program], Callable[[Program], Any]]  # of a process of the pool
+
+
+def _side_by_side(programs: Mapping[str, Program], ask: Callable[[Program], Any]) -> Iterator[Any]:
+    """What is asked of each program, as many at a time as there are cores."""
+    global _asked
+    _asked = tuple(programs.values()), ask
+    with get_context("fork").Pool(Machine.here().threads, maxtasksperchild=4) as pool:
+        yield from pool.imap(_answer, range(len(programs)))
+
+
+def _answer(place: int) -> Any:
+    programs, ask = _asked
+    return ask(programs[place])
+
+
+def table(head: str, columns: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> Iterator[str]:
     yield f"| {' | '.join([head, *columns])} |"
     yield f"| --- |{' ---: |' * len(columns)}"
     for name, cells in rows:
@@ -149,14 +172,17 @@ def page(models: Sequence[str], idle: list[str]) -> Iterator[str]:
     largest = max(map(size, own))
     programs = {one.name: import_model(one.load(), dict(one.shapes), one.name) for one in select(models)}
     papers = [one.name for one in select(["zoo"]) if one.name in programs]
+    published = {name: programs[name] for name in papers}
 
     yield from ("# Uses of the generated rules", "", "`python bench/rule_uses.py`; costs are estimated.", "")
     yield from ("## Which rules each model uses, and how often (TASO, figure 10)", "")
     uses = {
-        name: [
-            Counter(one.name for one in optimized(program, rules).best.applied) for rules in (every, own)
-        ]
-        for name, program in programs.items()
+        name: [Counter(each) for each in both]
+        for name, both in zip(
+            programs,
+            _side_by_side(programs, lambda program: [applied(program, each) for each in (every, own)]),
+            strict=True,
+        )
     }
 
     def used() -> Iterator[tuple[str, Sequence[str]]]:
@@ -180,15 +206,12 @@ def page(models: Sequence[str], idle: list[str]) -> Iterator[str]:
     small = {n: [rule for rule in own if size(rule) <= n] for n in sizes}
     heads = [f"up to {n}" for n in sizes[1:]]
 
-    def ablated() -> Iterator[tuple[str, Sequence[str]]]:
-        for name in papers:
-            program = programs[name]
-            alone = [f"{gain(program, small[n]):.3f}" for n in sizes[1:]]
-            beside = [f"{gain(program, by_hand + small[n]):.3f}" for n in sizes]
-            yield name, [*alone, *beside]
+    def ablated(program: Program) -> list[str]:
+        alone = [f"{gain(program, small[n]):.3f}" for n in sizes[1:]]
+        return [*alone, *(f"{gain(program, by_hand + small[n]):.3f}" for n in sizes)]
 
     columns = [*heads, "by hand", *(f"and {head}" for head in heads)]
-    yield from table("model", columns, ablated())
+    yield from table("model", columns, zip(papers, _side_by_side(published, ablated), strict=True))
 
     yield from ("", "## Layout, jointly and in turn (TASO, figure 12)", "")
     moving, rest = (
@@ -203,12 +226,10 @@ def page(models: Sequence[str], idle: list[str]) -> Iterator[str]:
         "jointly": lambda program: gain(program, every),
     }
 
-    def laid() -> Iterator[tuple[str, Sequence[str]]]:
-        for name in papers:
-            program = programs[name]
-            yield name, [f"{way(program):.3f}" for way in ways.values()]
+    def laid(program: Program) -> list[str]:
+        return [f"{way(program):.3f}" for way in ways.values()]
 
-    yield from table("model", list(ways), laid())
+    yield from table("model", list(ways), zip(papers, _side_by_side(published, laid), strict=True))
 
 
 def main() -> None:

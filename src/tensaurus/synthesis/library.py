@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tensaurus.rules.match import commutes
+from tensaurus.rules.rule import Rule
+from tensaurus.rules.term import Apply, Item, Term
 from tensaurus.scratch import temporary
 from tensaurus.synthesis.generate import Found
 from tensaurus.synthesis.grown import Grown, Job, side_by_side
@@ -39,15 +43,33 @@ def generated(
             return generated(worlds, size, seed, note, watch, sample=sample, shard=shard, journal=folder)
     Journal(journal)  # refused before anything is grown
     jobs = [Job(world, size or world.size, seed, sample, shard, journal) for world in worlds]
-    found: dict[str, Found] = {}
+    found: dict[tuple[str, ...], Found] = {}
     for grown in side_by_side(jobs, note):
         for one in grown.found:
-            found.setdefault(one.text, one)
+            found.setdefault(tuple(map(_unordered, one.rules)), one)
         watch(grown)
     ordered = sorted(found.values(), key=lambda one: one.size)
     kept = pruned(ordered)
     note(f"{len(kept)} of {len(ordered)} rules are not derived by the others")
     return kept
+
+
+def _unordered(rule: Rule) -> str:
+    """What a rule says, the same in whichever order operands that commute are said."""
+
+    def said(term: Term | None) -> str:
+        match term:
+            case Apply(op, args, attrs, rest):
+                parts = [said(arg) for arg in args]
+                given = [f"{name}={ast.unparse(tree)}" for name, tree in attrs]
+                ordered = sorted(parts) if len(parts) == 2 and commutes(op) else parts
+                return f"{op.name}({', '.join([*ordered, *given, rest or ''])})"
+            case Item(inner, index):
+                return f"{said(inner)}[{index}]"
+        return str(term)
+
+    sides = (", ".join(map(said, roots)) for roots in (rule.lhs, rule.rhs))
+    return f"{' => '.join(sides)} where {[ast.unparse(condition) for condition in rule.where]}"
 
 
 def written(
