@@ -1,9 +1,9 @@
 """Which rules the models use, and what larger rules and their layout are worth (TASO, figures 10 to 12).
 
 Every model is explored and a program extracted by estimated costs, so that nothing is measured and the
-figures are the same on any day.  Writes tables/rule_uses.md, and which of the generated rules no model uses,
-neither beside all others nor alone, and make no program smaller either, to
-src/tensaurus/rules/generated/idle.txt: only long searches take those.
+figures are the same on any day.  Writes tables/rule_uses.md, and to src/tensaurus/rules/generated/idle.txt
+which generated rules make no program smaller and help no model, neither beside those written by hand nor
+alone: only long searches take those.
 
     uses     which rules are applied on the way from the original to the program, and how often, by the whole
              library and by generated rules alone
@@ -50,6 +50,11 @@ from tensaurus.zoo.selection import select
 TABLE = Path(__file__).parent / "tables" / "rule_uses.md"
 GENERATED = Path(__file__).parent.parent / "src" / "tensaurus" / "rules" / "generated"
 LIMITS = Limits(multi=1)
+WORTH = 1.0005  # times as fast
+HEAD = "# world "
+# Worlds of single elements: what they say applies to nearly every operator, so that searches pay for it, and
+# what is used is as often another way to write an expression of weights.
+EVERYWHERE = ("pointwise", "functions")
 
 Rules: TypeAlias = Sequence[Rule]
 
@@ -60,6 +65,16 @@ def generated() -> list[Rule]:
     for file in sorted(GENERATED.glob("*.rules")):
         found += read_rules(file.read_text().splitlines(), file.name)
     return found
+
+
+def everywhere() -> set[str]:
+    """The rules of the worlds that are EVERYWHERE."""
+    lines = (GENERATED / "worlds.rules").read_text().splitlines()
+    starts = {line.removeprefix(HEAD): place for place, line in enumerate(lines) if line.startswith(HEAD)}
+    ends = [*sorted(starts.values())[1:], len(lines)]
+    sections = dict(zip(sorted(starts, key=starts.__getitem__), ends, strict=True))
+    own = [lines[starts[world] : sections[world]] for world in EVERYWHERE if world in starts]
+    return {rule.name for section in own for rule in read_rules(section)}
 
 
 def sizes_of(rule: Rule) -> tuple[int, int]:
@@ -122,9 +137,11 @@ def optimized(program: Program, rules: Rules) -> Outcome:
     return Saturation(Ruleset(rules), Prices(), [_quick], limits=LIMITS).run(program)
 
 
-def applied(program: Program, rules: Rules) -> list[str]:
-    """The rules that made the result."""
-    return [one.name for one in optimized(program, rules).best.applied]
+def applied(program: Program, rules: Rules) -> tuple[list[str], float]:
+    """The rules that made the result, and how many times as fast it should be."""
+    found = optimized(program, rules)
+    cost = found.best.cost  # none, of a model that only hands its inputs on
+    return [one.name for one in found.best.applied], found.original.cost / cost if cost else 1.0
 
 
 def gain(program: Program, rules: Rules) -> float:
@@ -176,14 +193,14 @@ def page(models: Sequence[str], idle: list[str]) -> Iterator[str]:
 
     yield from ("# Uses of the generated rules", "", "`python bench/rule_uses.py`; costs are estimated.", "")
     yield from ("## Which rules each model uses, and how often (TASO, figure 10)", "")
-    uses = {
-        name: [Counter(each) for each in both]
-        for name, both in zip(
-            programs,
-            _side_by_side(programs, lambda program: [applied(program, each) for each in (every, own)]),
-            strict=True,
-        )
-    }
+    sets = (every, own, by_hand)
+    made = _side_by_side(programs, lambda program: [applied(program, rules) for rules in sets])
+    outcomes = dict(zip(programs, made, strict=True))
+    uses = {name: [Counter(rules) for rules, _ in found[:2]] for name, found in outcomes.items()}
+    helped = set[str]()  # a result that is no faster for them only happens to be written with them
+    for (whole, gained), (alone, gained_alone), (_, gained_by_hand) in outcomes.values():
+        helped |= {*whole} if gained > gained_by_hand * WORTH else set()
+        helped |= {*alone} if gained_alone > WORTH else set()
 
     def used() -> Iterator[tuple[str, Sequence[str]]]:
         for name, counts in uses.items():
@@ -193,12 +210,18 @@ def page(models: Sequence[str], idle: list[str]) -> Iterator[str]:
     for how, place in (("beside all others", 0), ("alone", 1)):
         helpful = sum(any(rule.name in each[place] for each in uses.values()) for rule in own)
         yield from ("", f"Of {len(own)} generated rules {helpful} are used {how}.")
+    common = everywhere()
     idle += [
         rule.name
         for rule in own
-        if not shrinks(rule) and not any(rule.name in each for both in uses.values() for each in both)
+        if not shrinks(rule) and (rule.name not in helped or rule.name in common)
     ]
-    left = f"Of those that are not, {len(idle)} make no program smaller: long searches alone take them."
+    count = sum(rule.name in helped for rule in own)
+    left = (
+        f"{count} of them are used where generated rules make a model faster, alone or beside the others."
+        f" {len(idle)} that are not, or apply nearly everywhere ({', '.join(EVERYWHERE)}), and make no program"
+        " smaller, long searches alone take."
+    )
     yield from ("", left)
 
     yield from ("", "## What larger rules are worth (TASO, figure 11)", "")
@@ -242,7 +265,7 @@ def main() -> None:
     for line in page(options.models, idle):
         print(line, flush=True)
         lines.append(line)
-    note = "# made by bench/rule_uses.py: rules that no model uses, and that make none smaller"
+    note = "# made by bench/rule_uses.py: rules that help no model, and that make none smaller"
     for file, text in ((TABLE, lines), (GENERATED / IDLE, [note, *idle])):
         with replacing(file) as beside:
             beside.write_text("\n".join(text) + "\n", encoding="utf-8")
