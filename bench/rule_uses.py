@@ -219,7 +219,7 @@ def page(models: Sequence[str], idle: list[str]) -> Iterator[str]:
     count = sum(rule.name in helped for rule in own)
     left = (
         f"{count} of them are used where generated rules make a model faster, alone or beside the others."
-        f" {len(idle)} that are not, or apply nearly everywhere ({', '.join(EVERYWHERE)}), and make no program"
+        f" {len(idle)} that are not, or apply nearly everywhere ({', '.join(EVERYWHERE)}), and make nothing"
         " smaller, long searches alone take."
     )
     yield from ("", left)
