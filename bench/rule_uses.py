@@ -69,12 +69,11 @@ def generated() -> list[Rule]:
 
 def everywhere() -> set[str]:
     """The rules of the worlds that are EVERYWHERE."""
-    lines = (GENERATED / "worlds.rules").read_text().splitlines()
-    starts = {line.removeprefix(HEAD): place for place, line in enumerate(lines) if line.startswith(HEAD)}
-    ends = [*sorted(starts.values())[1:], len(lines)]
-    sections = dict(zip(sorted(starts, key=starts.__getitem__), ends, strict=True))
-    own = [lines[starts[world] : sections[world]] for world in EVERYWHERE if world in starts]
-    return {rule.name for section in own for rule in read_rules(section)}
+    own, world = list[str](), ""
+    for line in (GENERATED / "worlds.rules").read_text().splitlines():
+        world = line.removeprefix(HEAD) if line.startswith(HEAD) else world
+        own += [line] if world in EVERYWHERE else []
+    return {rule.name for rule in read_rules(own)}
 
 
 def sizes_of(rule: Rule) -> tuple[int, int]:
@@ -146,8 +145,7 @@ def applied(program: Program, rules: Rules) -> tuple[list[str], float]:
 
 def gain(program: Program, rules: Rules) -> float:
     """How many times as fast the result should be."""
-    found = optimized(program, rules)
-    return found.original.cost / found.best.cost
+    return applied(program, rules)[1]
 
 
 def gain_in_turn(program: Program, first: Rules, second: Rules) -> float:

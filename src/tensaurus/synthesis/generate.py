@@ -18,7 +18,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tensaurus.algebra.arithmetic import Array
 from tensaurus.algebra.prime import Prime
 from tensaurus.egraph.ruleset import Ruleset
 from tensaurus.graph.node import INPUT, Node, source
@@ -33,7 +32,7 @@ from tensaurus.synthesis.law import Stated, parts, state
 from tensaurus.synthesis.order import Laws, key, of_ranks, variables
 from tensaurus.synthesis.parted import symmetric
 from tensaurus.synthesis.reservoir import Reservoir
-from tensaurus.synthesis.terms import Candidate, Term, Terms, equations
+from tensaurus.synthesis.terms import Candidate, Term, Terms, equations, value
 from tensaurus.synthesis.use import Use
 from tensaurus.synthesis.world import World
 
@@ -226,14 +225,8 @@ class Generation:
         for x in dict.fromkeys((*variables(left), *variables(right))):
             leaves[x] = other.random((POINTS, *self.world.shapes[x[1]]), rng)
 
-        def value(term: Term) -> Array:
-            if term[0] == "x":
-                return leaves[term]
-            use: Use = term[0]
-            made = use.values([value(part) for part in term[1:]], other)
-            return made if len(term) > 1 else np.repeat(made, POINTS, axis=0)
-
-        return bool(np.array_equal(value(left), value(right)))
+        first, second = (value(side, leaves, other, POINTS) for side in (left, right))
+        return bool(np.array_equal(first, second))
 
 
 def _generality(pair: tuple[Term, Term]) -> tuple[Any, ...]:

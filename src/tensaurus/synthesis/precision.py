@@ -14,8 +14,7 @@ import numpy as np
 
 from tensaurus.algebra.arithmetic import Array, Reals
 from tensaurus.synthesis.order import variables
-from tensaurus.synthesis.terms import Term
-from tensaurus.synthesis.use import Use
+from tensaurus.synthesis.terms import Term, value
 from tensaurus.synthesis.world import World
 
 __all__ = ["directions"]
@@ -57,22 +56,15 @@ def directions(world: World, left: Term, right: Term) -> tuple[bool, bool]:
         shape = (POINTS, *world.shapes[x[1]])
         numbers = np.exp2(rng.uniform(-POWER, POWER, shape)) * rng.choice([-1, 1], shape)
         leaves[x] = numbers.astype(np.float32)
-    exact = _value(left, {x: numbers.astype(np.float64) for x, numbers in leaves.items()}, Reals())
+    wide = {x: numbers.astype(np.float64) for x, numbers in leaves.items()}
+    exact = value(left, wide, Reals(), POINTS)
     with np.errstate(all="ignore"):
         known = np.isfinite(exact.astype(np.float32))
     if not known.any():
         return True, True
-    a, b = (_errors(_value(side, leaves, _Singles()), exact)[known] for side in (left, right))
+    a, b = (_errors(value(side, leaves, _Singles(), POINTS), exact)[known] for side in (left, right))
     forth, back = (np.mean((kept <= KEPT) & ~(lost <= LOST)) <= OFTEN for kept, lost in ((a, b), (b, a)))
     return bool(forth), bool(back)
-
-
-def _value(term: Term, leaves: dict[Term, Array], field: Reals) -> Array:
-    if term[0] == "x":
-        return leaves[term]
-    use: Use = term[0]
-    made = use.values([_value(part, leaves, field) for part in term[1:]], field)
-    return made if len(term) > 1 else np.repeat(made, POINTS, axis=0)
 
 
 def _errors(found: Array, exact: Array) -> Array:

@@ -11,7 +11,7 @@ alone, and those whose values depend on no variable, are constants: these fold, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, permutations
 from math import prod
@@ -19,12 +19,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tensaurus.algebra.arithmetic import Array
+from tensaurus.algebra.arithmetic import Array, Field
 from tensaurus.algebra.prime import Prime, scrambled
 from tensaurus.synthesis.use import Use
 from tensaurus.synthesis.world import World
 
-__all__ = ["Candidate", "Family", "Reference", "Term", "Terms", "equations"]
+__all__ = ["Candidate", "Family", "Reference", "Term", "Terms", "equations", "value"]
 
 BATCH = 200_000  # values of one evaluation
 Signature: TypeAlias = tuple[int, ...]  # the types of variables, by their place in the world, in order
@@ -85,6 +85,15 @@ class Family:
             return ("x", self.signature[0], names[0])
         use, args = origin
         return (use, *(a.family.term(a.number, [names[n] for n in a.names]) for a in args))
+
+
+def value(term: Term, leaves: Mapping[Term, Array], field: Field, count: int) -> Array:
+    """Its values for so many values of each variable, each with an axis of them in front."""
+    if term[0] == "x":
+        return leaves[term]
+    use: Use = term[0]
+    made = use.values([value(part, leaves, field, count) for part in term[1:]], field)
+    return made if len(term) > 1 else np.repeat(made, count, axis=0)
 
 
 def equations(candidate: Candidate) -> Iterator[tuple[Term, Term]]:
