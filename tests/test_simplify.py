@@ -362,6 +362,30 @@ LAWS: dict[str, Callable[[], tuple[Scope, Scope]]] = {
         compute((N,), lambda i: fold("max", (K,), lambda k: call("max", X[i, k], A[i, k]))),
         compute((N,), lambda i: call("max", top(A, i), top(X, i))),
     ),
+    "quotients of concatenations": lambda: (
+        compute((N, K + M), lambda i, j: concat(X, Y, 1)[i, j] / concat(A, Y, 1)[i, j]),
+        concat(
+            compute(X.shape, lambda i, j: X[i, j] / A[i, j]),
+            compute(Y.shape, lambda i, j: Y[i, j] / Y[i, j]),
+            1,
+        ),
+    ),
+    "softmax of rows of a concatenation": lambda: (
+        softmax(concat(X, A, 0), False),
+        concat(softmax(X, False), softmax(A, False), 0),
+    ),
+    "an inverse of a square": lambda: (
+        compute(X.shape, lambda i, j: X[i, j] / (X[i, j] * X[i, j])),
+        compute(X.shape, lambda i, j: 1 / X[i, j]),
+    ),
+    "a square over its root": lambda: (
+        compute(X.shape, lambda i, j: X[i, j] * X[i, j] / X[i, j]),
+        compute(X.shape, lambda i, j: X[i, j]),
+    ),
+    "an absorbed minimum": lambda: (
+        compute(X.shape, lambda i, j: call("max", X[i, j], call("min", A[i, j], X[i, j]))),
+        compute(X.shape, lambda i, j: X[i, j]),
+    ),
     "an unused axis": lambda: (
         compute((N,), lambda i: total((K, K), lambda k, _: X[i, k])),
         compute((N,), lambda i: total((K,), lambda k: X[i, k]) * K),

@@ -267,27 +267,30 @@ def addable(inner: Sum) -> bool:
 
 
 def cancelled(factors: Sequence[Factor], axes: Sequence[Axis]) -> tuple[Factor, ...]:
-    """Without n * (1/n), where n is not 0: it is at least 1, or a range of n's multiples has points."""
+    """Without n * (1/n), where n is not 0: it is at least 1, or a range of n's multiples has points.
+
+    x * x * (1/x) is x, and x * (1/x) * (1/x) is 1/x, for x = 0 too.
+    """
     left = list(factors)
     for inverse in [f for f in factors if isinstance(f, Inverse)]:
-        amount = inverse.sum.factor
-        if isinstance(amount, Leaf) and isinstance(amount.source, Tensor) and amount.source.nonzero:
-            equal = next((f for f in left if isinstance(f, Leaf) and f.key == amount.key), None)
-            if equal is not None and amount.outside is None:
-                left.remove(equal)
-                left.remove(inverse)
+        of = inverse.sum.factor
+        if of is None:
             continue
-        if not isinstance(amount, Amount):
-            continue
-        match = next((f for f in left if isinstance(f, Amount) and f.atom == amount.atom), None)
-        if match is not None and _nonzero(amount.atom, axes):
-            left.remove(match)
+        same = [f for f in left if f.key == of.key]
+        again = sum(f.key == inverse.key for f in left)
+        if same and (len(same) > 1 or again > 1 or _nonzero(of, axes)):
+            left.remove(same[0])
             left.remove(inverse)
     return tuple(left)
 
 
-def _nonzero(atom: Atom, axes: Sequence[Axis]) -> bool:
-    if nonnegative(polynomial(atom) - 1):
-        return True
-    symbolic = [a.extent for a in axes if not isinstance(a.extent, int)]
-    return isinstance(atom, Symbol) and any(all(atom in m for m, _ in terms_of(n)) for n in symbolic)
+def _nonzero(factor: Factor, axes: Sequence[Axis]) -> bool:
+    match factor:
+        case Leaf(source=Tensor(nonzero=nonzero), outside=None):
+            return nonzero
+        case Amount(atom=atom):
+            if nonnegative(polynomial(atom) - 1):
+                return True
+            symbolic = [a.extent for a in axes if not isinstance(a.extent, int)]
+            return isinstance(atom, Symbol) and any(all(atom in m for m, _ in terms_of(n)) for n in symbolic)
+    return False

@@ -13,7 +13,7 @@ than `record.PERMUTATIONS` orders of indistinguishable axes are not tried.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -33,6 +33,7 @@ from tensaurus.algebra.expr import (
 )
 from tensaurus.algebra.functions import RING, cast_target
 from tensaurus.algebra.guards import range_guards
+from tensaurus.algebra.lattice import UNORDERED, Order, assuming, undecided
 from tensaurus.algebra.limit import TooLarge, limited
 from tensaurus.algebra.normal import Core, Leaf, Sum, is_bool
 from tensaurus.algebra.record import Record
@@ -46,6 +47,7 @@ from tensaurus.algebra.sums import (
     inverse,
     leaf,
     plus,
+    renewed,
     scaled,
     summed,
     times,
@@ -99,16 +101,37 @@ def canonical(scope: Scope) -> Scope:
 
 
 def alike(first: Scope, second: Scope) -> bool:
-    """Whether two expressions have one canonical form, with more put in where it is read if need be."""
+    """Whether two expressions have one canonical form: with more put in where it is read if need be, and in
+    every order of what they take the maximum or minimum of."""
     if first.shape != second.shape or dtype_of(first) != dtype_of(second):
         return False
     if _text(first) == _text(second) or canonical(first) == canonical(second):
         return True
     token = _room.set(ROOM)
     try:
-        return _text(first) == _text(second)
+        if _text(first) == _text(second):
+            return True
+        (axes, left), (others, right) = normal_form(first), normal_form(second)
+        right = instantiate(right, dict(zip(others, map(polynomial, axes), strict=True)))
+        with limited(STEPS * ROOM):
+            return _alike_ordered(left, right, axes)
+    except TooLarge:
+        return False
     finally:
         _room.reset(token)
+
+
+def _alike_ordered(left: Sum, right: Sum, axes: Sequence[Axis], order: Order = UNORDERED) -> bool:
+    """Whether two sums are equal in every order of their elements that extends this one."""
+    with assuming(order):
+        left, right = renewed(left), renewed(right)
+    if left.key == right.key:
+        return True
+    pair = undecided(left, order, frozenset(axes)) or undecided(right, order, frozenset(axes))
+    if pair is None:
+        return False
+    cases = order.wider(*pair), order.wider(*reversed(pair))
+    return all(_alike_ordered(left, right, axes, case) for case in cases)
 
 
 def _text(scope: Scope) -> str:

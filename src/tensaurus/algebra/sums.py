@@ -14,6 +14,7 @@ from typing import Any
 from tensaurus.algebra.alternatives import alternative
 from tensaurus.algebra.expr import Const, Source, Table, axis
 from tensaurus.algebra.guards import range_guards, rank, turned
+from tensaurus.algebra.lattice import extreme
 from tensaurus.algebra.limit import step
 from tensaurus.algebra.normal import (
     Amount,
@@ -238,9 +239,13 @@ def chosen(guards: Sequence[Size], then: Sum, other: Sum) -> Sum:
 
 
 def inverse(inner: Sum) -> Sum:
-    """1 / sum, its content and its independent factors apart."""
+    """1 / sum, its content and its independent factors apart; of a choice, a choice of them."""
     if not inner.terms:
         return number(0)
+    case = alternative((inner,))
+    if case is not None:
+        then, other = (inverse(_under(inner, g)) for g in (case, -1 - case))
+        return chosen((case,), then, renewed(other))
     if len(inner.terms) > 1:
         shared = content([c for c, _ in inner.terms])
         return scaled(1 / Fraction(shared), of_factor(Inverse(scaled(1 / Fraction(shared), inner))))
@@ -290,28 +295,6 @@ def applied(fn: str, args: Sequence[Sum]) -> Sum:
     if fn == "where" and args[1].key == args[2].key:
         return args[1]
     return of_factor(Apply(fn, args))
-
-
-def extreme(fn: str, args: Iterable[Sum]) -> Sum:
-    """max or min of many: flat, each argument once, without the neutral infinity."""
-    found: dict[str, Sum] = {}
-    queue = list(args)
-    while queue:
-        arg = queue.pop()
-        factor = arg.factor
-        if isinstance(factor, Apply) and factor.fn == fn:
-            queue.extend(factor.args)
-        else:
-            found[arg.key] = arg
-    for key, arg in list(found.items()):
-        factor = arg.factor
-        if isinstance(factor, Literal) and factor.value in (float("inf"), float("-inf")) and len(found) > 1:
-            if (factor.value > 0) == (fn == "max"):
-                return arg
-            del found[key]
-    if len(found) == 1:
-        return next(iter(found.values()))
-    return of_factor(Apply(fn, tuple(found.values())))
 
 
 def folded(monoid: str, axes: Sequence[Axis], body: Sum) -> Sum:

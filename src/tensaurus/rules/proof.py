@@ -1,7 +1,8 @@
 """A rule proved for all sizes: both sides are equal in each of its cases.
 
-`proved(algebra, all sizes, ...)` by the canonical forms alone, `proved(z3, all reals, all sizes, ...)` where
-Z3 has decided what depends on the order of numbers.  What is claimed:
+`proved(algebra, all sizes, ...)` by canonical forms alone, in each order of what a maximum compares;
+`proved(z3, all reals, all sizes, ...)` where Z3 has decided what depends on sums or products of the reals
+keeping their order.  What is claimed:
 
 all ranks       every operator is elementwise (`pointwise`)
 ranks a-b       the largest rank of a variable is one of these, every rank up to it in every combination;
