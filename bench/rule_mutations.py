@@ -45,6 +45,7 @@ ROWS = Path(__file__).parent / "tables" / "rule_mutations.csv"
 KINDS = ("dropped", "freed", "swapped", "changed", "lost")
 FATES = ("refuted", "proved", "nowhere", "tested", "unknown")
 NONE = "none"  # there is no mutant of the rule
+THOROUGH = 20  # times as many steps in which it is shown that there is nowhere where a mutant applies
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ def fate(mutant: Rule, wanted: int, steps: float) -> tuple[str, str]:
         return "refuted", found.reason
     if isinstance(found, Evidence):
         return found.kind, str(found)
-    proof = prove(mutant, steps)
+    proof = prove(mutant, THOROUGH * steps)
     nowhere = isinstance(proof, Unproved) and proof.reason == NOWHERE
     return "nowhere" if nowhere else "unknown", found.reason
 

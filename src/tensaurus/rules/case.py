@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from tensaurus.algebra.expr import Body, Read, Tensor
 from tensaurus.algebra.size import Atom, Poly, Symbol, atoms, nonnegative, same, substitute
 from tensaurus.algebra.undecided import Question, answer
@@ -110,6 +112,12 @@ class State:
         sizes = [n for kind in self.types.values() for n in kind.shape]
         values = [tuple(v.values()) if isinstance(v, dict) else v for v in self.values.values()]
         return set().union(*(atoms(n) for n in sizes), *map(symbols_of, values))
+
+    def drawn(self, rng: np.random.Generator) -> State | None:
+        """With small numbers for the symbols; None where these contradict an answer."""
+        return self.put(
+            {a: max(a.low, -2) + int(rng.integers(0, 3)) for a in self.symbols if isinstance(a, Symbol)}
+        )
 
     def binding(self) -> CaseBinding:
         """Leaves for the variables; a number that an attribute gives is one, too, where a term reads it."""

@@ -29,7 +29,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tensaurus.algebra.size import Atom, Symbol, same, terms_of
+from tensaurus.algebra.size import Symbol, same, terms_of
 from tensaurus.algebra.undecided import Question, open_questions, settled_so_far, watched
 from tensaurus.graph.node import Node
 from tensaurus.ops import TensorType, Untypable
@@ -46,7 +46,11 @@ EVERY = 4  # refusals of which one is tried with numbers
 
 
 class Stopped(Exception):
-    """What a proof stops at."""
+    """What a proof stops at: where both sides seem to differ, at a state."""
+
+    def __init__(self, reason: str, state: State | None = None):
+        super().__init__(reason)
+        self.state = state
 
 
 class Late(Stopped):
@@ -228,10 +232,7 @@ class Cases:
 
     def _missed(self, state: State, run: Run) -> State | None:
         """An instance with small sizes in this state that is not refused, if one is drawn."""
-        values: dict[Atom, Any] = {
-            a: max(a.low, -2) + int(self.rng.integers(0, 3)) for a in state.symbols if isinstance(a, Symbol)
-        }
-        drawn = state.put(values)
+        drawn = state.drawn(self.rng)
         if drawn is None:
             return None
         with watched(drawn.assumed):

@@ -19,11 +19,13 @@ from typing import Any
 
 import numpy as np
 
+from tensaurus.algebra.expr import Body
 from tensaurus.algebra.integers import limits
 from tensaurus.graph.node import CONSTANT, Node, constant, source
 from tensaurus.ops import TensorType
 from tensaurus.ops.examples import examples_of
 from tensaurus.rules.assignment import UNBUILT, Assignment
+from tensaurus.rules.case import State
 from tensaurus.rules.change import Change
 from tensaurus.rules.coverage import Coverage, flat
 from tensaurus.rules.match import Binding, Matcher, build
@@ -34,6 +36,7 @@ LARGEST = 400  # elements of one tensor of an instance
 ATTEMPTS = 6000
 FOCUS = 12  # tries of each example of each operator, before they are drawn at random
 LAST = 100  # tries of a change of attributes that never changed
+DRAWS = 30  # of sizes for a case
 CHANGES = 12  # tries of a change for each instance that is wanted
 
 
@@ -140,6 +143,15 @@ class Maker:
             instance = self.changed(self.coverage.constant)
             if instance is not None:
                 yield instance
+
+    def at(self, state: State) -> Iterator[Instance]:
+        """Those that are drawn at the types and values of a case, over which a proof has not come."""
+        for _ in range(DRAWS):
+            drawn = state.drawn(self.rng)
+            if drawn is not None and not any(isinstance(v, Body) for v in flat(drawn.values).values()):
+                instance = self._instance(drawn.types, drawn.values)
+                if instance is not None:
+                    yield instance
 
     def proposed(self) -> Instance | None:
         """One from the operators' examples; None where this one is none."""

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from itertools import chain, product
 from math import inf
 
-from tensaurus.rules.case import Case, Gap
+from tensaurus.rules.case import Case, Gap, State
 from tensaurus.rules.cases import Cases, Late, Steps, Stopped
 from tensaurus.rules.domain import RANK, domain, sampled, tuples
 from tensaurus.rules.evidence import Proved
@@ -50,10 +50,14 @@ NOWHERE = "it applies at no symbolic type"
 
 @dataclass(frozen=True)
 class Unproved:
-    """A rule that is not proved for all sizes, and what stops it."""
+    """A rule that is not proved for all sizes, and what stops it.
+
+    state  types and values over symbols, at which its sides have different forms; None for another reason
+    """
 
     rule: Rule
     reason: str
+    state: State | None = None
 
 
 def prove(rule: Rule, steps: float = inf) -> Proved | Unproved:
@@ -73,7 +77,7 @@ def prove(rule: Rule, steps: float = inf) -> Proved | Unproved:
             return Proved(*_by(used, "all sizes, all ranks" + _sampled(rule)))
         return _by_ranks(rule, left)
     except Stopped as stopped:
-        return Unproved(rule, str(stopped))
+        return Unproved(rule, str(stopped), stopped.state)
     except RecursionError:  # divisions by sizes that are quotients of quotients
         return Unproved(rule, "its sizes are nested too deeply")
 
@@ -84,8 +88,11 @@ def _proved(cases: Cases) -> list[str]:
     for case in cases:
         cases.steps.take()
         verdict = case if isinstance(case, Gap) else settled(case)
-        if not isinstance(verdict, Settled):
-            raise Stopped(verdict.reason + (f" at {case.state}" if isinstance(case, Case) else ""))
+        if isinstance(verdict, Gap):
+            raise Stopped(verdict.reason)
+        if isinstance(verdict, Open):
+            assert isinstance(case, Case)
+            raise Stopped(f"{verdict.reason} at {case.state}", case.state)
         used.append(verdict.by)
     return used
 

@@ -83,6 +83,10 @@ def verify(
     proved = prove(rule, steps) if steps else None
     if isinstance(proved, Proved):
         return proved
+    # where the forms of both sides differ they may well be wrong, even if no other instance is like it
+    suspect = list(maker.at(proved.state)) if proved is not None and proved.state is not None else []
+    if wrong := _wrong(suspect, [Reals()] * TRIALS, special):
+        return Refuted(rule, wrong)
     coverage = str(maker.coverage)
     if len(instances) < FEWEST:
         return Undecided(rule, f"{len(instances) or 'no'} instance{'s' * (len(instances) > 1)} of it types")
