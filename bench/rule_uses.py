@@ -9,7 +9,8 @@ alone: only long searches take those.
              library and by generated rules alone
     sizes    of the zoo: how many times as fast the program should be, with generated rules of up to so many
              operators, alone and beside the rules that are written by hand
-    layout   the same with rules that move elements only, without them, one after the other, and with all
+    layout   the same with rules that move elements only, without them, one after the other, and with all,
+             of those that short searches take
 
     python bench/rule_uses.py [MODEL ...]    default: the zoo, and models that public packages ship
 """
@@ -235,16 +236,17 @@ def page(models: Sequence[str], idle: list[str]) -> Iterator[str]:
     yield from table("model", columns, zip(papers, _side_by_side(published, ablated), strict=True))
 
     yield from ("", "## Layout, jointly and in turn (TASO, figure 12)", "")
+    usual = [rule for rule in every if rule.name not in idle]
     moving, rest = (
-        [rule for rule in every if layout(rule)],
-        [rule for rule in every if not layout(rule)],
+        [rule for rule in usual if layout(rule)],
+        [rule for rule in usual if not layout(rule)],
     )
     ways: dict[str, Callable[[Program], float]] = {
         "without layout": lambda program: gain(program, rest),
         "layout alone": lambda program: gain(program, moving),
         "layout afterwards": lambda program: gain_in_turn(program, rest, moving),
         "layout before": lambda program: gain_in_turn(program, moving, rest),
-        "jointly": lambda program: gain(program, every),
+        "jointly": lambda program: gain(program, usual),
     }
 
     def laid(program: Program) -> list[str]:

@@ -157,3 +157,18 @@ def test_what_is_seldom_wrong_is_refuted_whatever_is_drawn(seed: int) -> None:
     """Most of what types is a window of one element, or a factor of one number: there it holds."""
     for rule in parse_rule("wrong: AveragePool(Mul(x, y), **a) <=> Mul(AveragePool(x, **a), y)"):
         assert isinstance(verify(rule, seed=seed, steps=0), Refuted), rule.name
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "law",
+    [
+        # where y has two axes of batches and z one; no drawn instance is like it
+        "MatMul(MatMul(x, y), z) => MatMul(x, MatMul(y, z)) where rank(y) >= 2, rank(z) >= 2",
+        # of parts that are squares; products of one element commute
+        "Split(MatMul(x, y), axis=-2, **a)[i] => MatMul(y, Split(x, axis=-2, **a)[i])",
+    ],
+)
+def test_what_differs_in_a_case_of_the_proof_is_refuted(law: str, seed: int) -> None:
+    (rule,) = parse_rule(f"wrong: {law}")
+    assert isinstance(verify(rule, seed=seed), Refuted)

@@ -46,11 +46,11 @@ EVERY = 4  # refusals of which one is tried with numbers
 
 
 class Stopped(Exception):
-    """What a proof stops at: where both sides seem to differ, at a state."""
+    """What a proof stops at."""
 
-    def __init__(self, reason: str, state: State | None = None):
-        super().__init__(reason)
-        self.state = state
+
+class Different(Stopped):
+    """Both sides have different forms."""
 
 
 class Late(Stopped):

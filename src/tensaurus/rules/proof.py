@@ -24,13 +24,13 @@ conditions      assumed: sizes by what their symbols stand for, signs of numbers
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 from math import inf
 
 from tensaurus.rules.case import Case, Gap, State
-from tensaurus.rules.cases import Cases, Late, Steps, Stopped
+from tensaurus.rules.cases import Cases, Different, Late, Steps, Stopped
 from tensaurus.rules.domain import RANK, domain, sampled, tuples
 from tensaurus.rules.evidence import Proved
 from tensaurus.rules.occurrences import inner_first
@@ -50,14 +50,11 @@ NOWHERE = "it applies at no symbolic type"
 
 @dataclass(frozen=True)
 class Unproved:
-    """A rule that is not proved for all sizes, and what stops it.
-
-    state  types and values over symbols, at which its sides have different forms; None for another reason
-    """
+    """A rule that is not proved for all sizes, and what stops it: `differs`, if sides have other forms."""
 
     rule: Rule
     reason: str
-    state: State | None = None
+    differs: bool = False
 
 
 def prove(rule: Rule, steps: float = inf) -> Proved | Unproved:
@@ -77,9 +74,22 @@ def prove(rule: Rule, steps: float = inf) -> Proved | Unproved:
             return Proved(*_by(used, "all sizes, all ranks" + _sampled(rule)))
         return _by_ranks(rule, left)
     except Stopped as stopped:
-        return Unproved(rule, str(stopped), stopped.state)
+        return Unproved(rule, str(stopped), isinstance(stopped, Different))
     except RecursionError:  # divisions by sizes that are quotients of quotients
         return Unproved(rule, "its sizes are nested too deeply")
+
+
+def differing(rule: Rule, steps: float = inf) -> Iterator[State]:
+    """Types and values over symbols at which the sides of a rule have other forms, within so many steps."""
+    left = Steps(steps)
+    try:
+        for rank in range(RANK + 1):
+            for case in Cases(rule, rank, steps=left):
+                left.take()
+                if isinstance(case, Case) and isinstance(settled(case), Open):
+                    yield case.state
+    except (Stopped, RecursionError):  # as in `prove`
+        return
 
 
 def _proved(cases: Cases) -> list[str]:
@@ -92,7 +102,7 @@ def _proved(cases: Cases) -> list[str]:
             raise Stopped(verdict.reason)
         if isinstance(verdict, Open):
             assert isinstance(case, Case)
-            raise Stopped(f"{verdict.reason} at {case.state}", case.state)
+            raise Different(f"{verdict.reason} at {case.state}")
         used.append(verdict.by)
     return used
 

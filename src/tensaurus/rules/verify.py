@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
+from itertools import islice
 from math import log2
 
 import numpy as np
@@ -29,12 +30,13 @@ from tensaurus.graph.program import topological
 from tensaurus.rules.counterexample import Counterexample, differ
 from tensaurus.rules.evidence import Axiom, Evidence, Proved, Tested
 from tensaurus.rules.instances import Instance, Maker, drawn_integers, elements
-from tensaurus.rules.proof import prove
+from tensaurus.rules.proof import differing, prove
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import Apply, Item, Literal, Term
 
 INSTANCES = 40
 STEPS = 30_000  # of a proof, about as many seconds as thousands
+DIFFERING = 12  # cases in which forms differ that are tried with numbers
 MORE = 5  # times as many instances in all, at which what is not proved is not refuted
 FEWEST = 3
 TRIALS = 2
@@ -84,9 +86,10 @@ def verify(
     if isinstance(proved, Proved):
         return proved
     # where the forms of both sides differ they may well be wrong, even if no other instance is like it
-    suspect = list(maker.at(proved.state)) if proved is not None and proved.state is not None else []
-    if wrong := _wrong(suspect, [Reals()] * TRIALS, special):
-        return Refuted(rule, wrong)
+    if proved is not None and proved.differs:
+        for state in islice(differing(rule, steps), DIFFERING):
+            if wrong := _wrong(list(maker.at(state)), [Reals()] * TRIALS, special):
+                return Refuted(rule, wrong)
     coverage = str(maker.coverage)
     if len(instances) < FEWEST:
         return Undecided(rule, f"{len(instances) or 'no'} instance{'s' * (len(instances) > 1)} of it types")
