@@ -247,6 +247,7 @@ def _general(
     reasons: list[str] = []
     others: list[tuple[_Saying, list[str], Stated]] = []
     for conditions in _conditions(world, names):
+        one_rank = any(re.match(r"rank\(\w+\) ==", condition) for condition in conditions)
         for saying in every:
             if (text := saying.where(conditions)) in known:
                 return Stated(text)
@@ -255,7 +256,7 @@ def _general(
                 reasons.append(found)
             elif _by(found) == "algebra" and _ranks(found)[1] >= RANK:
                 return _weakened(saying, conditions, found, journal)
-            elif _by(found) == "algebra" and saying is every[0]:
+            elif _by(found) == "algebra" and saying is every[0] and not one_rank:
                 return found
             else:
                 others.append((saying, conditions, found))
