@@ -296,6 +296,7 @@ A, B, C = Tensor("A", (N, K)), Tensor("B", (K, J)), Tensor("C", (J, M))
 D, E = Tensor("D", (K + M, J)), Tensor("E", (N, K + M))
 Y = Tensor("y", (N, M))
 Z, U, UNM = Tensor("z", (2, 3, 4)), Tensor("u", (24,)), Tensor("u", (N * M,))
+BEYOND = Tensor("v", (N,)).padded(-inf)
 FLAT = compute((24,), lambda i: Z[i // 12, i // 4 % 3, i % 4])
 
 LAWS: dict[str, Callable[[], tuple[Scope, Scope]]] = {
@@ -416,6 +417,11 @@ def test_law(law: str) -> None:
         # 1/x * x is 1 only where x is not 0
         (compute((N,), lambda i: X[i, 0] / X[i, 0]), compute((N,), lambda i: Fraction(1))),
         (relu(X), relu(compute(X.shape, lambda i, j: -1 - X[i, j]))),
+        # nor does an infinity cancel beyond the border
+        (
+            compute((N,), lambda i: BEYOND[i + 1] / (BEYOND[i + 1] * BEYOND[i + 1])),
+            compute((N,), lambda i: 1 / BEYOND[i + 1]),
+        ),
     ],
 )
 def test_different_functions_have_different_fingerprints(left: Scope, right: Scope) -> None:

@@ -269,12 +269,12 @@ def addable(inner: Sum) -> bool:
 def cancelled(factors: Sequence[Factor], axes: Sequence[Axis]) -> tuple[Factor, ...]:
     """Without n * (1/n), where n is not 0: it is at least 1, or a range of n's multiples has points.
 
-    x * x * (1/x) is x, and x * (1/x) * (1/x) is 1/x, for x = 0 too.
+    x * x * (1/x) is x, and x * (1/x) * (1/x) is 1/x, for x = 0 too, but for no infinity.
     """
     left = list(factors)
     for inverse in [f for f in factors if isinstance(f, Inverse)]:
         of = inverse.sum.factor
-        if of is None:
+        if of is None or not addable(inverse.sum):
             continue
         same = [f for f in left if f.key == of.key]
         again = sum(f.key == inverse.key for f in left)
@@ -286,7 +286,7 @@ def cancelled(factors: Sequence[Factor], axes: Sequence[Axis]) -> tuple[Factor, 
 
 def _nonzero(factor: Factor, axes: Sequence[Axis]) -> bool:
     match factor:
-        case Leaf(source=Tensor(nonzero=nonzero), outside=None):
+        case Leaf(source=Tensor(nonzero=nonzero)):
             return nonzero
         case Amount(atom=atom):
             if nonnegative(polynomial(atom) - 1):

@@ -6,7 +6,7 @@
 Expressions with equal canonical forms compute the same function: by the laws of a commutative ring (with
 1/0 = 0) and of a lattice, by renaming, splitting, merging and narrowing of axes, and by putting a scope's
 body where the scope is read.  Equal functions need not have equal forms: laws of transcendental functions,
-of the order of numbers and of x * (1/x) are not used, sums that multiply out to more than
+of the order of numbers and of x * (1/x) = 1 are not used, sums that multiply out to more than
 `sums.TERMS` terms stay products, scopes that are large (`INLINED`, `NEST`, `STEPS`) stay scopes, and more
 than `record.PERMUTATIONS` orders of indistinguishable axes are not tried.
 """
