@@ -205,6 +205,16 @@ def test_a_rule_of_several_roots() -> None:
     assert prove(graph, [(roots[0], wanted)]).holds()
 
 
+@pytest.mark.parametrize("computed", [0, 1, 2])
+def test_what_constants_determine_is_not_joined(computed: int) -> None:
+    """It is computed before the model runs: a rule of several roots would save nothing by it."""
+    laws = Ruleset(rules("Add(x, y), Add(z, y) => Sub(Add(x, y), Mul(y, 0)), Add(z, y)"))
+    weights = [constant(np.full(X.tensor.shape, number, X.tensor.dtype)) for number in range(3)]
+    read, shared = [*weights[:computed], X, Z][:2], weights[2] if computed else Y
+    graph, _ = graph_of(program(*(node("Add", one, shared) for one in read)))
+    assert bool(saturate(graph, laws, Limits(multi=1)).applied["r0"]) == (not computed)
+
+
 def test_a_rule_that_does_not_type_inserts_nothing() -> None:
     laws = Ruleset(rules("Relu(x) => Relu(Reshape(x, shape=(3,)))"))
     graph, _ = graph_of(program(node("Relu", X)))

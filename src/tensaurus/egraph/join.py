@@ -209,11 +209,14 @@ class _Join:
             literals = self.entry.patterns[place].literals  # whose shapes may decide about the root's
             rows = self._rows[place] = []
             for match in self.matches[place]:
+                root = analyses[find(match[0])]
+                if root.static:  # computed once, before the model runs
+                    continue
                 terms = bind(graph.born, match)
                 classes = tuple([find(term) for term in terms])
                 known = [analyses[group].content if asks else analyses[group].code for group in classes]
-                root = analyses[find(match[0])].types if literals else ()
-                sort = sorts.setdefault((*[heads[number] for number in match], *known, root), len(sorts))
+                types = root.types if literals else ()
+                sort = sorts.setdefault((*[heads[number] for number in match], *known, types), len(sorts))
                 roots = merged.get(match[0], match[:1])
                 rows.append(_Row(match, terms, classes, roots, needs.own(roots), needs.below(roots), sort))
         return self._rows[place]

@@ -19,7 +19,7 @@ from tensaurus.egraph.egraph import ABSENT, EGraph
 from tensaurus.egraph.finder import Proposal
 from tensaurus.egraph.head import Head, operator_head, output_head
 from tensaurus.graph.node import ITEM, Node, Type, item, source
-from tensaurus.ops import Op, TensorType, registry
+from tensaurus.ops import Op, TensorType
 from tensaurus.ops.declare import Attributes
 from tensaurus.rules.equation import Equation
 from tensaurus.rules.nesting import joins, nested_equation, parted
@@ -38,10 +38,11 @@ def nest(graph: EGraph, room: int) -> Iterator[Proposal]:
 
 
 @cache
-def _nesting() -> dict[object, bool]:
-    """The operators that nest: true where in an argument, false where in an output."""
-    ops = registry.values()
-    return {op: op.nested is None for op in ops if op.nested is not None or joins(op)}
+def _joining(op: object) -> bool | None:
+    """Whether an operator's calls nest in an argument, or else in an output; None where they do not."""
+    if not isinstance(op, Op) or (op.nested is None and not joins(op)):
+        return None
+    return op.nested is None
 
 
 _Shape: TypeAlias = "tuple[Head, tuple[_Shape | Type, ...]]"  # of calls: which are inside, and types
@@ -58,8 +59,8 @@ class _Nests:
         """Those that have others inside."""
         graph = self.graph
         kept = (n for n, alive in enumerate(graph.alive) if alive)
-        kinds = _nesting()
-        calls = [(n, kinds[op]) for n in kept if (op := graph.heads[n].op) in kinds]
+        ways = {op: _joining(op) for op in {head.op for head in graph.heads}}
+        calls = [(n, way) for n in kept if (way := ways[graph.heads[n].op]) is not None]
         read = {
             graph.args[part][0]
             for number, joining in calls
@@ -77,7 +78,7 @@ class _Nests:
         """A call with those inside it; None where it would be inside itself, or is too deep."""
         if number not in self._known and depth <= DEEPEST:
             self._known[number] = None
-            take = self._join if _nesting()[self.graph.heads[number].op] else self._part
+            take = self._join if _joining(self.graph.heads[number].op) else self._part
             self._known[number] = take(number, depth + 1)
         return self._known.get(number)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from time import monotonic
 from typing import Any
 
@@ -26,6 +27,8 @@ Match = tuple[int, ...]  # the e-nodes that a pattern's operators matched, outer
 Born = Sequence[tuple[int, ...]]  # of each e-node, its arguments as it was inserted
 Rows = Mapping[int, list[int]]  # of each class, its e-nodes of one kind
 Guard = Mapping[int, bool]  # whether a rule applies to a variable, by the code of what is known of its class
+Search = Callable[[Sequence[int], Sequence[Rows], Any, Any, list[Match], float, float], None]
+Bind = Callable[[Born, Match], tuple[int, ...]]
 Sift = Callable[..., None]  # what `sift` writes
 
 
@@ -47,9 +50,6 @@ class Pattern:
     root: Kind
     kinds: tuple[Kind, ...]  # of its operators, each once; the root's first
     below: tuple[tuple[int, Kind], ...]  # arguments of the root that are operators
-    # of e-nodes of its kind, until there are so many matches or it is so late
-    search: Callable[[Sequence[int], Sequence[Rows], Any, Any, list[Match], float, float], None]
-    bind: Callable[[Born, Match], tuple[int, ...]]  # the term that each variable stands for
     variables: tuple[str, ...]
     places: tuple[tuple[Position, ...], ...]
     inner: tuple[tuple[Position, int], ...]
@@ -57,6 +57,26 @@ class Pattern:
     operators: tuple[Term, ...]  # an Apply or Item each, as numbered
     depth: int
     source: str
+    constants: Mapping[str, Any]  # that its source names
+
+    @cached_property
+    def search(self) -> Search:
+        """Of e-nodes of its kind, until there are so many matches or it is so late."""
+        search: Search = self._functions["search"]
+        return search
+
+    @cached_property
+    def bind(self) -> Bind:
+        """The term that each variable stands for."""
+        bind: Bind = self._functions["bind"]
+        return bind
+
+    @cached_property
+    def _functions(self) -> dict[str, Any]:
+        """What the source defines; most models have no e-nodes for most patterns."""
+        scope: dict[str, Any] = {"now": monotonic, **self.constants}
+        exec(compile(self.source, f"<pattern {self.root}>", "exec"), scope)  # of the rule's operators alone
+        return scope
 
     def instance(self, graph: EGraph, match: Match, terms: Sequence[int]) -> Node:
         """The program that was matched, its variables being these terms."""
@@ -238,16 +258,12 @@ def compiled(term: Term, guards: Mapping[str, Guard] | None = None) -> Pattern:
     source += f"    {' '.join(f'rows{k},' for k in range(len(writer.kinds)))} = rows\n"
     source += "\n".join(writer.lines)
     source += f"\ndef bind(born, match):\n    return ({terms})"
-    scope: dict[str, Any] = {"now": monotonic, **writer.constants}
-    exec(compile(source, f"<pattern {root}>", "exec"), scope)  # written above from the rule's operators alone
     return Pattern(
         root=root,
         kinds=tuple(writer.kinds),
         below=tuple(
             (at.argument, kind_of(writer.operators[number])) for at, number in writer.inner if not at.operator
         ),
-        search=scope["search"],
-        bind=scope["bind"],
         variables=tuple(writer.places),
         places=tuple(tuple(spots) for spots in writer.places.values()),
         inner=tuple(writer.inner),
@@ -255,6 +271,7 @@ def compiled(term: Term, guards: Mapping[str, Guard] | None = None) -> Pattern:
         operators=tuple(writer.operators),
         depth=depth(term),
         source=source,
+        constants=writer.constants,
     )
 
 
