@@ -1,4 +1,4 @@
-"""The library holds the operator properties of TASO's Table 2, and what ONNX lacks exports as what it has."""
+"""The library holds TASO's Table 2 and the papers' figures, and what ONNX lacks exports as what it has."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tensaurus.algebra.field import Reals
 from tensaurus.egraph.commuting import commute
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import find_all
+from tensaurus.egraph.nesting import nest
 from tensaurus.egraph.ruleset import Ruleset
 from tensaurus.egraph.saturate import Limits, saturate
 from tensaurus.graph.frame import Frame
@@ -110,18 +111,91 @@ LAWS = [
 ]  # fmt: skip
 
 
-def sides(left: str, right: str, shapes: dict[str, str]) -> tuple[Node, Node]:
+SMALL, LARGE = "4,1,3,3", "4,1,5,5"  # kernels of each channel
+AVERAGE = f"kernel_shape=(3,3), count_include_pad=1, {SAME}"
+MEANS = "MeanKernel(channels=4, kernel_shape=(3,3))"
+GROUPS = f"group=2, {SAME}"
+
+
+def parts(whole: str, axis: int, *sizes: int) -> str:
+    """All outputs of its split."""
+    split = f"Split({whole}, axis={axis}, split=({','.join(map(str, sizes))}))"
+    return ", ".join(f"{split}[{place}]" for place in range(len(sizes)))
+
+
+# What the papers' figures show, sources and targets; each step of what one search is not to find as a whole.
+FIGURES = [
+    ("TASO 2a", "MatMul(MatMul(x, y), z)", "MatMul(x, MatMul(y, z))", {"x": M, "y": N, "z": "4,5"}),
+    ("TASO 2b", "MatMul(x, y), MatMul(x, z)", parts("MatMul(x, Concat(y, z, axis=1))", 1, 4, 2),
+     {"x": M, "y": N, "z": "3,2"}),
+    ("TASO 5", "Transpose(MatMul(x, y), perm=(1,0))",
+     "MatMul(Transpose(y, perm=(1,0)), Transpose(x, perm=(1,0)))", {"x": M, "y": N}),
+    ("TASO 8b", f"Add(AveragePool(x, {AVERAGE}), AveragePool(y, {AVERAGE}))",
+     f"Conv(Add(x, y), {MEANS}, group=4, {SAME})", {"xy": IMAGE}),
+    ("TASO 8b, of one tensor", f"Add(AveragePool(x, {AVERAGE}), AveragePool(x, {AVERAGE}))",
+     f"Conv(x, Add({MEANS}, {MEANS}), group=4, {SAME})", {"x": IMAGE}),
+    ("TASO 8c, enlarged", f"Conv(x, v, group=4, {SAME}), Conv(y, w, group=4, pads=(2,2,2,2))",
+     "Conv(x, Enlarge(v, kernel_shape=(5,5)), group=4, pads=(2,2,2,2)), Conv(y, w, group=4, pads=(2,2,2,2))",
+     {"xy": IMAGE, "v": SMALL, "w": LARGE}),
+    ("TASO 8c, merged", f"Add(Conv(Conv(x, v, group=4, {SAME}), a), Conv(Conv(y, w, group=4, {SAME}), b))",
+     f"Conv(Conv(Concat(x, y, axis=1), Concat(v, w, axis=0), group=8, {SAME}), Concat(a, b, axis=1))",
+     {"xy": IMAGE, "vw": SMALL, "ab": POINTWISE}),
+    ("TASO 8c, of one tensor",
+     f"Add(Conv(Conv(x, v, group=4, {SAME}), a), Conv(Conv(x, w, group=4, pads=(2,2,2,2)), b))",
+     "Conv(Conv(Concat(x, x, axis=1), Concat(Enlarge(v, kernel_shape=(5,5)), w, axis=0), group=8, "
+     "pads=(2,2,2,2)), Concat(a, b, axis=1))", {"x": IMAGE, "v": SMALL, "w": LARGE, "ab": POINTWISE}),
+    ("TASO 9b of 9a", f"Concat(Conv(x, v, {SAME}), Conv(y, w, {SAME}), axis=1)",
+     f"Conv(Concat(x, y, axis=1), Concat(v, w, axis=0), {GROUPS})", {"xy": IMAGE, "vw": KERNEL}),
+    ("TASO 9b of 9c", f"Concat(Conv(x, v, {GROUPS}), Conv(y, w, {GROUPS}), axis=1)",
+     f"Conv(Concat(x, y, axis=1), Concat(v, w, axis=0), group=4, {SAME})", {"xy": IMAGE, "vw": "6,2,3,3"}),
+    ("TASO 9c of 9b", f"Conv(x, w, group=4, {SAME})",
+     f"Concat(Conv(Split(x, axis=1, split=(4,4))[0], Split(w, axis=0, split=(6,6))[0], {GROUPS}), "
+     f"Conv(Split(x, axis=1, split=(4,4))[1], Split(w, axis=0, split=(6,6))[1], {GROUPS}), axis=1)",
+     {"x": "2,8,5,5", "w": "12,2,3,3"}),
+    ("TENSAT 7", "MatMul(x, v), MatMul(x, w)", parts("MatMul(x, Concat(v, w, axis=1))", 1, 4, 4),
+     {"x": M, "vw": N}),
+    ("TENSAT 7, of three", "MatMul(x, u), MatMul(x, v), MatMul(x, w)",
+     parts("MatMul(x, Concat(u, v, w, axis=1))", 1, 4, 4, 4), {"x": M, "uvw": N}),
+    ("TENSAT 8", f"Conv(x, v, {SAME}), Conv(x, w, {SAME})",
+     parts(f"Conv(x, Concat(v, w, axis=0), {SAME})", 1, 6, 3), {"x": IMAGE, "v": KERNEL, "w": "3,4,3,3"}),
+    ("TENSAT 8, of three", f"Conv(x, u, {SAME}), Conv(x, v, {SAME}), Conv(x, w, {SAME})",
+     parts(f"Conv(x, Concat(u, v, w, axis=0), {SAME})", 1, 6, 3, 5),
+     {"x": IMAGE, "u": KERNEL, "v": "3,4,3,3", "w": "5,4,3,3"}),
+    ("TENSAT 9", f"Add(Conv(Conv(x, v, {SAME}), a, {SAME}), Conv(Conv(x, w, {SAME}), b, {SAME}))",
+     f"Conv(Conv(x, Concat(v, w, axis=0), {SAME}), Concat(a, b, axis=1), {SAME})",
+     {"x": IMAGE, "v": KERNEL, "w": "3,4,3,3", "a": "2,6,3,3", "b": "2,3,3,3"}),
+    ("TENSAT 10", "Add(MatMul(x, v), MatMul(y, w)), Add(MatMul(x, a), MatMul(y, b))",
+     parts("MatMul(Concat(x, y, axis=1), Concat(Concat(v, w, axis=0), Concat(a, b, axis=0), axis=1))",
+           1, 4, 4), {"x": M, "y": "2,5", "va": N, "wb": "5,4"}),
+    ("PET 8.3.2, a group", f"Conv(x, w, {GROUPS})", f"Conv(x, MergeGroups(w, group=2, count=2), {SAME})",
+     {"x": IMAGE, "w": "6,2,3,3"}),
+    ("PET 8.3.2, an average", f"AveragePool(x, {POOL})",
+     "Conv(x, MeanKernel(channels=4, kernel_shape=(2,2)), group=4, strides=(2,2))", {"x": IMAGE}),
+    ("PET 10b", f"Conv(x, v, {SAME}), Conv(y, w, {SAME})",
+     parts(f"Conv(Concat(x, y, y, axis=1), Concat(v, w, axis=0), group=3, {SAME})", 1, 3, 6),
+     {"xy": IMAGE, "v": "3,4,3,3", "w": KERNEL}),
+]  # fmt: skip
+
+
+def roots(text: str, shapes: dict[str, str]) -> list[Node]:
     leaves = {
         name: source(name, TensorType("float32", tuple(map(int, filter(None, text.split(","))))))
         for names, text in shapes.items()
         for name in names
     }
-    built = [build(parse_terms(text)[0], Binding(leaves, {}), "float32") for text in (left, right)]
-    assert built[0] is not None and built[1] is not None
-    return built[0], built[1]
+    built = [build(term, Binding(leaves, {}), "float32") for term in parse_terms(text)]
+    assert None not in built
+    return built  # type: ignore[return-value]
+
+
+def sides(left: str, right: str, shapes: dict[str, str]) -> tuple[Node, Node]:
+    (one,), (other,) = roots(left, shapes), roots(right, shapes)
+    return one, other
 
 
 LIMITS = Limits(nodes=4000, rounds=6)
+SEVERAL = Limits(nodes=20_000, rounds=8, multi=2)
+FINDERS = (nest, commute)
 
 
 def key(node: Node) -> object:
@@ -139,15 +213,20 @@ def laws() -> Ruleset:
 
 def reached(root: Node, goal: Node) -> bool:
     """Whether the goal is found from this side alone, operands in any order."""
+    return all_reached([root], [goal], LIMITS)
+
+
+def all_reached(sources: Sequence[Node], goals: Sequence[Node], limits: Limits) -> bool:
+    """Whether each goal is found equal to its source, and there are none but the sources at first."""
     graph = EGraph()
-    number = graph.adopt(root)
+    numbers = [graph.adopt(root) for root in sources]
     graph.rebuild()
-    saturate(graph, laws(), LIMITS, finders=(commute,))
-    find_all(graph, (commute,), LIMITS.nodes)
-    other = graph.adopt(goal)
+    saturate(graph, laws(), limits, finders=FINDERS)
+    find_all(graph, FINDERS, limits.nodes)
+    others = [graph.adopt(goal) for goal in goals]
     graph.rebuild()
-    find_all(graph, (commute,), 2 * LIMITS.nodes)
-    return graph.find(other) == graph.find(number)
+    find_all(graph, FINDERS, 2 * limits.nodes)
+    return all(graph.find(a) == graph.find(b) for a, b in zip(numbers, others, strict=True))
 
 
 def test_the_table_is_whole() -> None:
@@ -172,6 +251,16 @@ EQUATIONS = [law for law in LAWS if "(" in law[2] and "Enlarge" not in law[2]]
 def test_law_is_derived_both_ways(left: str, right: str, shapes: dict[str, str]) -> None:
     a, b = sides(left, right, shapes)
     assert key(a) == key(b) or reached(a, b) and reached(b, a)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "shapes"), [figure[1:] for figure in FIGURES], ids=[figure[0] for figure in FIGURES]
+)
+def test_figure_is_derived(left: str, right: str, shapes: dict[str, str]) -> None:
+    """From the source alone."""
+    sources, goals = roots(left, shapes), roots(right, shapes)
+    assert [node.types for node in sources] == [node.types for node in goals]
+    assert all_reached(sources, goals, SEVERAL)
 
 
 def test_a_kernel_is_enlarged_to_another_and_merged() -> None:

@@ -25,8 +25,10 @@ from tensaurus.algebra.size import (
     mod,
     nonnegative,
     polynomial,
+    product,
     smallest,
     substitute,
+    terms_of,
 )
 from tensaurus.algebra.text import parse_size, show_size
 
@@ -150,6 +152,8 @@ DIGIT = polynomial(Axis("d", B))
         (largest(A + B, A), A + B),
         (smallest(A, A + B), A),
         ((A * B) // B, A),
+        (((A + B) * K) // (A + B), K),
+        (((A + B) * (K - 2 * A) + B) // (A + B), K - 2 * A),
         (K % 1, 0),
         (polynomial(X) // 6, 0),
         (polynomial(X) % 8, polynomial(X)),
@@ -182,6 +186,30 @@ def test_coefficients_of_an_affine_size() -> None:
 def test_division_by_what_is_not_positive_is_an_error() -> None:
     with pytest.raises(ValueError, match="division by 0"):
         floordiv(K, 0)
+
+
+TERMS = st.tuples(st.integers(-3, 3), st.lists(st.sampled_from([A, B, K, DIGIT]), max_size=2))
+SUMS = st.lists(TERMS, min_size=1, max_size=4)
+
+
+def sum_of(terms: Any, sign: Any = lambda c: c) -> Any:
+    return sum((product([sign(c), *factors]) for c, factors in terms), 0)
+
+
+@settings(max_examples=300)
+@given(
+    divisor=SUMS, multiple=SUMS, rest=SUMS, numbers=st.tuples(*[st.integers(1, 6)] * 3), d=st.integers(0, 5)
+)
+def test_division_by_sums(divisor: Any, multiple: Any, rest: Any, numbers: Any, d: int) -> None:
+    """Of positive terms, as sizes are."""
+    bottom = sum_of(divisor, abs) + A
+    top = sum_of(multiple) * bottom + sum_of(rest)
+    at = dict(zip((A, B, K), numbers, strict=True))
+    values = {terms_of(size)[0][0][0]: number for size, number in at.items()}
+    values[terms_of(DIGIT)[0][0][0]] = min(d, at[B] - 1)
+    quotient = evaluate(floordiv(top, bottom), values.__getitem__)
+    assert quotient == evaluate(top, values.__getitem__) // evaluate(bottom, values.__getitem__)
+    assert floordiv(sum_of(multiple) * bottom, bottom) == sum_of(multiple)
 
 
 def test_a_size_is_a_plain_int_without_atoms() -> None:

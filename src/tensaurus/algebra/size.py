@@ -189,16 +189,25 @@ def _common_monomial(
 
 
 def _floor_by_sum(a: Any, b: Any) -> Any:
-    """Division by a polynomial of several terms: a remainder alone and a constant multiple are recognised."""
-    if _remainder(a, b):
-        return 0
-    if isinstance(a, Poly) and len(a.terms) >= len(b.terms):
-        lead = dict(a.terms).get(b.terms[0][0])
-        if lead is not None and lead % b.terms[0][1] == 0:
-            factor = lead // b.terms[0][1]
-            if _remainder(plus(a, times(-factor, b)), b):
-                return factor
-    return polynomial(Floor(a, b))
+    """Division by a polynomial of several terms: its multiples are recognised, and a remainder below it.
+
+    Long division, of leading terms first: (g + h)*q // (g + h) is q.
+    """
+    lead, scale = b.terms[0]
+    quotient: dict[Monomial, Number] = {}
+    rest: dict[Monomial, Number] = {}
+    left = a
+    while terms := terms_of(left):
+        factors, coefficient = terms[0]
+        of = without(factors, lead)
+        if of is None or coefficient % scale:
+            rest[factors] = coefficient
+            part = make({factors: coefficient})
+        else:
+            quotient[of] = coefficient // scale
+            part = times(make({of: coefficient // scale}), b)
+        left = plus(left, times(-1, part))
+    return make(quotient) if _remainder(make(rest), b) else polynomial(Floor(a, b))
 
 
 def mod(a: Any, b: Any) -> Any:

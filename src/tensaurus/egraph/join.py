@@ -156,7 +156,8 @@ class _Join:
         classes = self._together(chosen, [row.classes for row in chosen])
         roots = tuple([root for row in chosen for root in row.roots])
         for alike, plan in self._plans(chosen, shared, agreed):
-            for row in self._after(chosen, alike):
+            after = self._after(chosen, alike)
+            for row in islice(after, 1) if self.entry.witness else after:
                 yield Joined(
                     (*matches, row.match),
                     (*terms, *[row.terms[k] for k in fresh]),
@@ -217,9 +218,24 @@ class _Join:
                 known = [analyses[group].content if asks else analyses[group].code for group in classes]
                 types = root.types if literals else ()
                 sort = sorts.setdefault((*[heads[number] for number in match], *known, types), len(sorts))
+                if self._given(place, sort, match, classes) is None:
+                    continue
                 roots = merged.get(match[0], match[:1])
                 rows.append(_Row(match, terms, classes, roots, needs.own(roots), needs.below(roots), sort))
         return self._rows[place]
+
+    def _given(
+        self, place: int, sort: int, match: Match, classes: Sequence[int]
+    ) -> Mapping[str, Any] | None:
+        """What a match gives to names of attributes; None where nothing goes together with it."""
+        entry, graph = self.entry, self.graph
+        if (place, sort) not in entry.given:
+            heads = [graph.heads[number] for number in match]
+            known = [graph.analyses[group] for group in classes]
+            names = [entry.names[slot] for slot in entry.slots[place]]
+            given = entry.rewrite.given(place, heads, known, names, entry.operators[place])
+            entry.given[place, sort] = given
+        return entry.given[place, sort]
 
     def _plans(
         self, chosen: Sequence[_Row], shared: tuple[int, ...], agreed: tuple[int, ...]
@@ -233,7 +249,8 @@ class _Join:
             for sort, alike in self._by(len(chosen), shared).get(agreed, {}).items():
                 all_sorts = (*sorts, sort)
                 if all_sorts not in plans:
-                    plans[all_sorts] = self._plan((*chosen, alike.rows[0]))
+                    given = [self.entry.given[each] or {} for each in enumerate(all_sorts)]
+                    plans[all_sorts] = None if _differ(given) else self._plan((*chosen, alike.rows[0]))
                 if (plan := plans[all_sorts]) is not None:
                     fitting.append((alike, plan))
         return fitting
@@ -246,3 +263,15 @@ class _Join:
         analyses = [graph.analyses[graph.find(group)] for group in classes]
         roots = [graph.analyses[graph.find(row.match[0])] for row in rows]
         return self.entry.plan(graph, heads, analyses, roots)
+
+
+def _differ(given: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether two roots give one name different values; of negative ones a rule may count from the end."""
+    seen: dict[str, Any] = {}
+    for values in given:
+        for name, value in values.items():
+            known = seen.setdefault(name, value)
+            counted = isinstance(value, int) and isinstance(known, int) and min(value, known) < 0
+            if known != value and type(known) is type(value) and not counted:
+                return True
+    return False

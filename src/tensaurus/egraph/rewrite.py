@@ -6,6 +6,7 @@ variables, not on which classes they are: who asks for a plan may keep it, or th
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -23,6 +24,7 @@ from tensaurus.ops import TensorType, Untypable
 from tensaurus.rules.attributes import attributes_given, attributes_match, output_of
 from tensaurus.rules.match import FLOATS, orders
 from tensaurus.rules.occurrences import attributes
+from tensaurus.rules.occurrences import variables as tensors
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import Apply, Item, Literal, Term, Undefined, Variable, evaluate_expression
 
@@ -85,6 +87,32 @@ class Rewrite:
         written = [tree for root in (*rule.lhs, *rule.rhs) for tree in attributes(root)]
         self.asks_content = any(calls(tree) & ASKS_CONTENT for tree in (*rule.where, *written))
         self.once = "once" in rule.tags
+        self.foreign = [self._foreign(root) for root in side]
+
+    def _foreign(self, root: Term) -> bool:
+        """Whether a root's attributes name tensors of other roots."""
+        nodes = (node for tree in attributes(root) for node in ast.walk(tree))
+        names = {node.id for node in nodes if isinstance(node, ast.Name)}
+        return bool(names & (self.rule.variables.keys() - tensors(root).keys()))
+
+    def given(
+        self,
+        place: int,
+        heads: Sequence[Head],
+        analyses: Sequence[Analysis],
+        variables: Sequence[str],
+        operators: Sequence[Term],
+    ) -> dict[str, Any] | None:
+        """What a root's heads alone give to names of attributes; None where nothing goes together with it."""
+        known = dict(zip(variables, analyses, strict=True))
+        matched = {id(term): head for term, head in zip(operators, heads, strict=True)}
+        names: dict[str, Any] = {name: ClassFact(analysis) for name, analysis in known.items()}
+        values: dict[str, Any] = {}
+        try:
+            fits = self.foreign[place] or _attributes(self.side[place], matched, known, names, values)
+        except (Untypable, Undefined):
+            return {}
+        return values if fits else None
 
     def plan(
         self,

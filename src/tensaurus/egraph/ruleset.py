@@ -12,6 +12,7 @@ from tensaurus.egraph.guard import guards
 from tensaurus.egraph.head import Head
 from tensaurus.egraph.pattern import Pattern, Sift, compiled, shape, sift
 from tensaurus.egraph.rewrite import Plan, Rewrite, rewrites
+from tensaurus.rules.occurrences import variables
 from tensaurus.rules.rule import Rule
 
 __all__ = ["Entry", "Family", "Ruleset"]
@@ -30,12 +31,22 @@ class Entry:
         self.names = tuple(dict.fromkeys(name for pattern in own for name in pattern.variables))
         self.slots = [[self.names.index(name) for name in pattern.variables] for pattern in own]
         self.operators = [pattern.operators for pattern in own]
+        self.given: dict[tuple[int, int], dict[str, Any] | None] = {}  # by root and sort: see `Rewrite.given`
+        self.witness = _witness(rewrite, own)
 
     def plan(
         self, graph: EGraph, heads: Sequence[Head], analyses: Sequence[Analysis], roots: Sequence[Analysis]
     ) -> Plan | None:
         """What it inserts where these were matched; None where it does not apply."""
         return self.rewrite.plan(graph, heads, analyses, roots, self.names, self.operators)
+
+
+def _witness(rewrite: Rewrite, patterns: Sequence[Pattern]) -> bool:
+    """Whether the last root stays as it is, and gives the others nothing but what its sort says."""
+    *others, last = rewrite.rule.rhs
+    known = {name for pattern in patterns[:-1] for name in pattern.variables}
+    used = {name for root in others for name in variables(root)}
+    return bool(others) and last == rewrite.side[-1] and used <= known
 
 
 class Family:
