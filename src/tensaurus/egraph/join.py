@@ -39,11 +39,11 @@ class Joined(NamedTuple):
 
 
 class Needs:
-    """Of each root that may be merged, those that its program needs: bits of a number."""
+    """Of each root that may be merged, those that its program needs, bits of a number, and its age."""
 
     def __init__(self, graph: EGraph, roots: Iterable[int]):
         find = graph.find
-        self._find = find
+        self._find, self._members, self._ages = find, graph.members, dict[int, int]()
         self._bits = {group: 1 << place for place, group in enumerate(dict.fromkeys(map(find, roots)))}
         self._below = below = list[int]()
         bits = self._bits
@@ -53,6 +53,13 @@ class Needs:
                 if arg != ABSENT:
                     needed |= below[arg] | bits.get(find(arg), 0)
             below.append(needed)
+
+    def age(self, root: int) -> int:
+        """The oldest e-node of its class: whatever a rewrite makes of a root keeps its place."""
+        group = self._find(root)
+        if group not in self._ages:
+            self._ages[group] = min(self._members[group])
+        return self._ages[group]
 
     def own(self, roots: Merged) -> int:
         """The roots themselves."""
@@ -72,7 +79,8 @@ class Needs:
 class _Row(NamedTuple):
     """A match of one root; `sort` is a number for its heads and what is known of its variables.
 
-    `roots` are those that it has merged, else itself; `own` and `below` their bits and what they need.
+    `roots` are those that it has merged, else itself; `own` and `below` their bits and what they need,
+    `first` and `last` the ages of the oldest and the youngest.
     """
 
     match: Match
@@ -82,16 +90,8 @@ class _Row(NamedTuple):
     own: int
     below: int
     sort: int
-
-    @property
-    def first(self) -> int:
-        """The oldest root."""
-        return self.roots[0]
-
-    @property
-    def last(self) -> int:
-        """The youngest one."""
-        return self.roots[-1]
+    first: int
+    last: int
 
 
 class _Alike(NamedTuple):
@@ -221,7 +221,8 @@ class _Join:
                 if self._given(place, sort, match, classes) is None:
                     continue
                 roots = merged.get(match[0], match[:1])
-                rows.append(_Row(match, terms, classes, roots, needs.own(roots), needs.below(roots), sort))
+                bits, ages = (needs.own(roots), needs.below(roots)), [needs.age(root) for root in roots]
+                rows.append(_Row(match, terms, classes, roots, *bits, sort, min(ages), max(ages)))
         return self._rows[place]
 
     def _given(
