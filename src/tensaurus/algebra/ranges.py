@@ -109,7 +109,29 @@ def _decided(guards: Iterable[Size]) -> list[Size] | None:
             if _shared(guard, other) and _never_negative(guard - other):
                 kept.remove(guard)
                 break
+            within = _within(guard, other)
+            if within is None:
+                continue
+            low, high = interval(within)
+            if high is not None and nonnegative(-1 - high):
+                return None
+            if low is not None and nonnegative(low):
+                kept.remove(guard)
+                break
     return kept
+
+
+def _within(guard: Size, other: Size) -> Size | None:
+    """A guard on a quotient of an axis, where another is a range of that axis: q in i // q for i < 2*q."""
+    inside = axes_in(other)
+    quotients = (x for x in atoms(guard) if isinstance(x, Floor))
+    if len(inside) != 1 or all(inside.isdisjoint(atoms(x)) for x in quotients):
+        return None
+    narrowed = _narrowed(other, tuple(inside))
+    if narrowed is None:
+        return None
+    whole, (piece, offset) = narrowed
+    return substitute(guard, {whole: polynomial(piece) + offset})
 
 
 def _shared(a: Size, b: Size) -> bool:
