@@ -175,13 +175,13 @@ def test_what_differs_in_a_case_of_the_proof_is_refuted(law: str, seed: int) -> 
     assert isinstance(verify(rule, seed=seed), Refuted)
 
 
-def test_what_no_example_is_like_is_tried_at_the_cases_of_the_proof() -> None:
+def test_what_no_example_is_like_is_drawn_at_the_cases_of_a_proof() -> None:
     """No example of a convolution has ten kernels of seven channels."""
     where = "where dim(w,0) == 10, dim(w,1) == 7"
     (right,), (wrong,) = (
         parse_rule(f"a: Conv(x, w, group=1, **a) => Conv(Concat(x, {text}, axis=1), w, group=2, **a) {where}")
         for text in ("x", "Neg(x)")
     )
-    assert not list(instances(right, 10))
+    assert len(list(instances(right, 10))) >= 10
     assert verify(right, wanted=10).kind == "tested"  # type: ignore[union-attr]
     assert isinstance(verify(wrong, wanted=10), Refuted)

@@ -2,7 +2,8 @@
 
 Types and attributes are proposed from the examples of the operators in the rule, from a small pool, and
 from what is already known (its broadcastable parts); sizes are made to coincide, or to be 1.  What the left
-side does not type, or the conditions refuse, is thrown away.
+side does not type, or the conditions refuse, is thrown away.  Where nothing is left, sizes are drawn for the
+cases of a proof, which have them from what the rule asks for.
 
 From each instance others are made by one or two changes: a size of one tensor, or of all that have it, an
 element of an attribute, a sign, a rank, an element type.  What has been the same in all instances (two
@@ -14,6 +15,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import prod
 from typing import Any
 
@@ -25,9 +27,11 @@ from tensaurus.graph.node import CONSTANT, Node, constant, source
 from tensaurus.ops import TensorType
 from tensaurus.ops.examples import examples_of
 from tensaurus.rules.assignment import UNBUILT, Assignment
-from tensaurus.rules.case import State
+from tensaurus.rules.case import Case, State
+from tensaurus.rules.cases import Cases, Steps, Stopped
 from tensaurus.rules.change import Change
 from tensaurus.rules.coverage import Coverage, flat
+from tensaurus.rules.domain import RANK
 from tensaurus.rules.match import Binding, Matcher, build
 from tensaurus.rules.occurrences import attributes, outer_first
 from tensaurus.rules.rule import Rule
@@ -37,6 +41,9 @@ ATTEMPTS = 6000
 FOCUS = 12  # tries of each example of each operator, before they are drawn at random
 LAST = 100  # tries of a change of attributes that never changed
 DRAWS = 30  # of sizes for a case
+CASES = 20  # of a proof, of which instances are drawn where the examples give none
+MANY = 300  # draws of sizes for each of these
+STEPS = 3000  # to find them
 CHANGES = 12  # tries of a change for each instance that is wanted
 
 
@@ -130,6 +137,11 @@ class Maker:
             instance = self.proposed()
             if instance is not None:
                 yield instance
+        if not self.made:  # no example is like what the rule asks for
+            for state in islice(self._cases(), CASES):
+                yield from self.at(state, MANY)
+                if len(self.made) * 2 >= wanted:
+                    break
         for _ in range(CHANGES * wanted):
             if not self.made or len(self.made) >= wanted:
                 break
@@ -144,9 +156,20 @@ class Maker:
             if instance is not None:
                 yield instance
 
-    def at(self, state: State) -> Iterator[Instance]:
-        """Those that are drawn at the types and values of a case, over which a proof has not come."""
-        for _ in range(DRAWS):
+    def _cases(self) -> Iterator[State]:
+        """Symbolic types and values at which the rule applies, as far as so many steps come."""
+        steps = Steps(STEPS)
+        try:
+            for rank in range(RANK + 1):
+                for case in Cases(self.rule, rank, steps=steps):
+                    if isinstance(case, Case):
+                        yield case.state
+        except (Stopped, RecursionError):  # sizes that are nested too deeply
+            return
+
+    def at(self, state: State, draws: int = DRAWS) -> Iterator[Instance]:
+        """Those that are drawn at the types and values of a case of a proof."""
+        for _ in range(draws):
             drawn = state.drawn(self.rng)
             if drawn is not None and not any(isinstance(v, Body) for v in flat(drawn.values).values()):
                 instance = self._instance(drawn.types, drawn.values)

@@ -87,13 +87,9 @@ def verify(
         return proved
     # where the forms of both sides differ they may well be wrong, even if no other instance is like it
     if proved is not None and proved.differs:
-        drawn: list[Instance] = []
         for state in islice(differing(rule, steps), DIFFERING):
-            drawn += (here := list(maker.at(state)))
-            if wrong := _wrong(here, [Reals()] * TRIALS, special):
+            if wrong := _wrong(list(maker.at(state)), [Reals()] * TRIALS, special):
                 return Refuted(rule, wrong)
-        if len(instances) < FEWEST:  # no example is like what the rule asks for
-            instances += [*drawn, *maker.instances(wanted)]
     coverage = str(maker.coverage)
     if len(instances) < FEWEST:
         return Undecided(rule, f"{len(instances) or 'no'} instance{'s' * (len(instances) > 1)} of it types")
