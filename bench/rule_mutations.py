@@ -10,8 +10,8 @@ Each rule is mutated mechanically, one change at a time:
 
 A mutant is refuted, or right after all (the mutation changes nothing, or generalizes the law: it is proved,
 or tested as any rule is), or there is nowhere where it applies (types refuse it: no instance, and no case up
-to rank 3), or it is unknown.  Writes tables/rule_mutations.csv as it goes, goes on from there with --resume, and makes
-tables/rule_mutations.md of it: fates by kind, and every mutant that was not refuted.
+to rank 3), or it is unknown.  Writes tables/rule_mutations.csv as it goes, goes on from there with --resume,
+and makes tables/rule_mutations.md of it: fates by kind, and every mutant that was not refuted.
 
     python bench/rule_mutations.py [--resume] [--wanted 40] [--steps N] [--limit SECONDS] [--lanes 1]
                                    [--file FILE --rows FILE] [rule ...]
