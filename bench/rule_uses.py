@@ -18,9 +18,9 @@ alone: only long searches take those.
 from __future__ import annotations
 
 import argparse
-from ast import unparse
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from math import prod
 from multiprocessing import get_context
 from pathlib import Path
@@ -28,7 +28,9 @@ from typing import Any, TypeAlias
 
 from prices import Prices
 
+from tensaurus.algebra.analysis import functions
 from tensaurus.algebra.expr import Read
+from tensaurus.algebra.functions import cast_target
 from tensaurus.cost.demand import number_of, scopes_of
 from tensaurus.cost.machine import Machine
 from tensaurus.egraph.ruleset import Ruleset
@@ -43,7 +45,7 @@ from tensaurus.ops import Op
 from tensaurus.ops.examples import examples_of
 from tensaurus.rules.occurrences import outer_first
 from tensaurus.rules.rule import IDLE, Rule, library, read_rules
-from tensaurus.rules.term import Apply, Item, Literal, Term
+from tensaurus.rules.term import Literal, Term, show_term
 from tensaurus.search.candidate import Outcome
 from tensaurus.search.saturation import Saturation
 from tensaurus.zoo.selection import select
@@ -80,7 +82,7 @@ def everywhere() -> set[str]:
 def sizes_of(rule: Rule) -> tuple[int, int]:
     """Operators of both sides; what stands there twice counts once."""
     left, right = (
-        len({said(call) for root in side for call in outer_first(root)}) for side in (rule.lhs, rule.rhs)
+        len({show_term(call) for root in side for call in outer_first(root)}) for side in (rule.lhs, rule.rhs)
     )
     return left, right
 
@@ -95,21 +97,17 @@ def numbers_of(roots: Sequence[Term]) -> int:
     return sum(isinstance(arg, Literal) for root in roots for call in outer_first(root) for arg in call.args)
 
 
+def computing(roots: Sequence[Term]) -> int:
+    """Operators that do more than put elements at other places; what stands there twice counts once."""
+    calls = {show_term(call): call.op for root in roots for call in outer_first(root)}
+    return sum(map(computes, calls.values()))
+
+
 def shrinks(rule: Rule) -> bool:
-    """Whether it makes a program smaller: such a rule is worth its search wherever it applies."""
+    """Whether it makes a program smaller, or one call of several: such a rule is worth its search."""
     left, right = sizes_of(rule)
-    return (left, numbers_of(rule.lhs)) > (right, numbers_of(rule.rhs))
-
-
-def said(term: Term | None) -> str:
-    """A term as text, the same for equal ones."""
-    match term:
-        case Apply(op, args, attrs, rest):
-            own = [f"{name}={unparse(tree)}" for name, tree in attrs]
-            return f"{op.name}({', '.join([*map(said, args), *own, rest or ''])})"
-        case Item(inner, index):
-            return f"{said(inner)}[{index}]"
-    return str(term)
+    merges = len(rule.lhs) > 1 and computing(rule.lhs) > computing(rule.rhs)
+    return merges or (left, numbers_of(rule.lhs)) > (right, numbers_of(rule.rhs))
 
 
 def moves(op: Op) -> bool:
@@ -121,6 +119,15 @@ def moves(op: Op) -> bool:
         sizes = [prod(map(number_of, kind.shape)) for kind in (*kinds[:1], node.tensor) if kind is not None]
         return sizes[0] == sizes[-1] and len(scopes) == 1 and isinstance(scopes[0].body, Read)
     return False
+
+
+@cache
+def computes(op: Op) -> bool:
+    """Whether its elements are computed, and not only read."""
+    kinds, attrs = next(iter(examples_of(op)))
+    args = [None if kind is None else source(f"x{k}", kind) for k, kind in enumerate(kinds)]
+    node = apply(op, args, dict(attrs))
+    return any(cast_target(fn) is None for scope in scopes_of(node) for fn in functions(scope))
 
 
 def layout(rule: Rule) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -25,7 +26,7 @@ from tensaurus.rules.instances import instances
 from tensaurus.rules.match import Binding, build, scalar_value
 from tensaurus.rules.occurrences import outer_first
 from tensaurus.rules.rule import Rule, library, parse_rule
-from tensaurus.synthesis.derivable import derived
+from tensaurus.synthesis.derivable import LIMITS, derived
 from tensaurus.synthesis.generate import Found, Roots
 from tensaurus.synthesis.grown import Grown
 from tensaurus.synthesis.library import generated, written
@@ -259,8 +260,9 @@ def _end(place: int) -> str:
     """At how many of its instances the rules derive a rule that is written by hand."""
     ruleset, rules = _hand
     found: set[bool] = set()
+    limits = replace(LIMITS, multi=int(len(rules[place].lhs) > 1))
     for each in instances(rules[place], INSTANCES):
-        found.add(derived(each.left, each.right, ruleset))
+        found.add(derived(each.left, each.right, ruleset, limits))
         if len(found) > 1:
             return "some instances"
     return "every instance" if found == {True} else "none"

@@ -215,6 +215,16 @@ def test_what_constants_determine_is_not_joined(computed: int) -> None:
     assert bool(saturate(graph, laws, Limits(multi=1)).applied["r0"]) == (not computed)
 
 
+def test_a_root_that_only_has_to_be_there_is_joined_once() -> None:
+    """As a convolution to whose kernel another's is enlarged: which of those alike makes no difference."""
+    witnessed = Ruleset(rules("Sub(x, y), Relu(z) => Add(x, Neg(y)), Relu(z) where shape(x) == shape(z)"))
+    read = Ruleset(rules("Sub(x, y), Relu(z) => Add(x, Mul(Neg(y), z)), Relu(z)"))
+    leaves = [source(f"w{place}", X.tensor) for place in range(4)]
+    whole = program(node("Sub", X, Y), node("Sub", X, Z), *(node("Relu", leaf) for leaf in leaves))
+    for laws, matches in ((witnessed, 2), (read, 8)):
+        assert saturate(graph_of(whole)[0], laws, Limits(multi=1, rounds=1)).matches == matches
+
+
 def test_a_rule_that_does_not_type_inserts_nothing() -> None:
     laws = Ruleset(rules("Relu(x) => Relu(Reshape(x, shape=(3,)))"))
     graph, _ = graph_of(program(node("Relu", X)))

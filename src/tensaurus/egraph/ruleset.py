@@ -14,6 +14,7 @@ from tensaurus.egraph.pattern import Pattern, Sift, compiled, shape, sift
 from tensaurus.egraph.rewrite import Plan, Rewrite, rewrites
 from tensaurus.rules.occurrences import variables
 from tensaurus.rules.rule import Rule
+from tensaurus.rules.term import show_term
 
 __all__ = ["Entry", "Family", "Ruleset"]
 
@@ -46,7 +47,7 @@ def _witness(rewrite: Rewrite, patterns: Sequence[Pattern]) -> bool:
     *others, last = rewrite.rule.rhs
     known = {name for pattern in patterns[:-1] for name in pattern.variables}
     used = {name for root in others for name in variables(root)}
-    return bool(others) and last == rewrite.side[-1] and used <= known
+    return bool(others) and used <= known and show_term(last) == show_term(rewrite.side[-1])
 
 
 class Family:

@@ -68,6 +68,28 @@ class RuleError(ValueError):
     """A rule's text that means nothing, with the reason."""
 
 
+Arranged: TypeAlias = Callable[[Op, list[str]], list[str]]
+
+
+def show_term(term: Term | None, arranged: Arranged = lambda _, args: args) -> str:
+    """The term as text, the same for equal ones; `arranged` are an operator's arguments in another order.
+
+    Terms are not compared by `==`: their attributes are trees, each its own.
+    """
+    match term:
+        case Variable(name, optional):
+            return f"{name}?" if optional else name
+        case Literal(value):
+            return str(value)
+        case Apply(op, args, attrs, rest):
+            parts = arranged(op, [show_term(arg, arranged) for arg in args])
+            given = [f"{name}={ast.unparse(tree)}" for name, tree in attrs]
+            return f"{op.name}({', '.join([*parts, *given, *([f'**{rest}'] if rest else [])])})"
+        case Item(inner, index):
+            return f"{show_term(inner, arranged)}[{index}]"
+    return "None"
+
+
 def parse_terms(text: str) -> tuple[Term, ...]:
     """The roots of one side of a rule."""
     tree = _tree(text)

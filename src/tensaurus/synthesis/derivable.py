@@ -10,7 +10,7 @@ from tensaurus.egraph.saturate import Limits, saturate
 from tensaurus.graph.node import Node
 from tensaurus.rules.rule import Rule
 
-__all__ = ["derived"]
+__all__ = ["LIMITS", "derived"]
 
 LIMITS = Limits(nodes=2000, rounds=6, multi=0)
 

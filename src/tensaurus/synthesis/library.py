@@ -6,9 +6,10 @@ import ast
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tensaurus.ops import Op
 from tensaurus.rules.match import commutes
 from tensaurus.rules.rule import Rule
-from tensaurus.rules.term import Apply, Item, Term
+from tensaurus.rules.term import Term, show_term
 from tensaurus.scratch import temporary
 from tensaurus.synthesis.generate import Found
 from tensaurus.synthesis.grown import Grown, Job, side_by_side
@@ -57,16 +58,11 @@ def generated(
 def _unordered(rule: Rule) -> str:
     """What a rule says, the same in whichever order operands that commute are said."""
 
-    def said(term: Term | None) -> str:
-        match term:
-            case Apply(op, args, attrs, rest):
-                parts = [said(arg) for arg in args]
-                given = [f"{name}={ast.unparse(tree)}" for name, tree in attrs]
-                ordered = sorted(parts) if len(parts) == 2 and commutes(op) else parts
-                return f"{op.name}({', '.join([*ordered, *given, rest or ''])})"
-            case Item(inner, index):
-                return f"{said(inner)}[{index}]"
-        return str(term)
+    def arranged(op: Op, args: list[str]) -> list[str]:
+        return sorted(args) if len(args) == 2 and commutes(op) else args
+
+    def said(term: Term) -> str:
+        return show_term(term, arranged)
 
     sides = (", ".join(map(said, roots)) for roots in (rule.lhs, rule.rhs))
     return f"{' => '.join(sides)} where {[ast.unparse(condition) for condition in rule.where]}"
