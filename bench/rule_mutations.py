@@ -34,9 +34,10 @@ from time import monotonic
 from rows import read, write
 
 from tensaurus.files import replacing
-from tensaurus.rules.cases import Cases
+from tensaurus.rules.cases import Cases, Steps, Stopped
 from tensaurus.rules.evidence import Evidence
 from tensaurus.rules.match import commutes
+from tensaurus.rules.proof import TYPES
 from tensaurus.rules.rule import Rule, library, read_rules
 from tensaurus.rules.term import Apply, Item, Literal, Term, Variable
 from tensaurus.rules.verify import STEPS, Refuted, verify
@@ -46,6 +47,7 @@ KINDS = ("dropped", "freed", "swapped", "changed", "lost")
 FATES = ("refuted", "proved", "nowhere", "tested", "unknown")
 NONE = "none"  # there is no mutant of the rule
 RANK = 3  # up to which it is shown that there is nowhere where a mutant applies
+THOROUGH = 20  # times as many steps in which that is
 
 
 @dataclass(frozen=True)
@@ -172,10 +174,20 @@ def fate(mutant: Rule, wanted: int, steps: float) -> tuple[str, str]:
         return "refuted", found.reason
     if isinstance(found, Evidence):
         return found.kind, str(found)
-    cases = (case for rank in range(RANK + 1) for case in Cases(mutant, rank))
-    if any(True for _ in cases):
+    if applies(mutant, THOROUGH * steps):
         return "unknown", found.reason
     return "nowhere", f"{found.reason}, and no case up to rank {RANK}"
+
+
+def applies(mutant: Rule, steps: float) -> bool:
+    """Whether there is a case of it, as far as so many steps show: where they do not, there may be."""
+    left = Steps(steps)
+    kinds = TYPES if "any" in mutant.tags else TYPES[:1]
+    every = ((kind, rank) for kind in kinds for rank in range(RANK + 1))
+    try:
+        return any(True for kind, rank in every for _ in Cases(mutant, rank, dtypes=kind, steps=left))
+    except (Stopped, RecursionError):  # sizes that are nested too deeply
+        return True
 
 
 @cache

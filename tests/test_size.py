@@ -153,6 +153,13 @@ DIGIT = polynomial(Axis("d", B))
         (smallest(A, A + B), A),
         ((A * B) // B, A),
         (((A + B) * K) // (A + B), K),
+        (A // (A + B), 0),
+        ((A + B - 1) // (A + B), 0),
+        ((3 * A + 3 * B - 1) // (A + B), 2),
+        (polynomial(N) // (N + 1), 0),
+        (polynomial(N) % (N + 1), polynomial(N)),
+        ((A - 1) // (A + 1), 0),
+        ((DIGIT + A) // (A + B), 0),
         (((A + B) * (K - 2 * A) + B) // (A + B), K - 2 * A),
         (K % 1, 0),
         (polynomial(X) // 6, 0),
@@ -210,6 +217,11 @@ def test_division_by_sums(divisor: Any, multiple: Any, rest: Any, numbers: Any, 
     quotient = evaluate(floordiv(top, bottom), values.__getitem__)
     assert quotient == evaluate(top, values.__getitem__) // evaluate(bottom, values.__getitem__)
     assert floordiv(sum_of(multiple) * bottom, bottom) == sum_of(multiple)
+
+
+def test_division_ends_where_two_symbols_have_one_name() -> None:
+    one, other = Symbol("N", 1), Symbol("N", 2)
+    assert str(floordiv(one * one, one + other)) == "((N*N) // (N + N))"
 
 
 def test_a_size_is_a_plain_int_without_atoms() -> None:

@@ -122,7 +122,10 @@ def _decided(guards: Iterable[Size]) -> list[Size] | None:
 
 
 def _within(guard: Size, other: Size) -> Size | None:
-    """A guard on a quotient of an axis, where another is a range of that axis: q in i // q for i < 2*q."""
+    """The guard with its axis narrowed to the range that `other` gives; None where `other` gives none.
+
+    Only of quotients of the axis, of which nothing else knows what the range makes of them.
+    """
     inside = axes_in(other)
     quotients = (x for x in atoms(guard) if isinstance(x, Floor))
     if len(inside) != 1 or all(inside.isdisjoint(atoms(x)) for x in quotients):
@@ -131,7 +134,8 @@ def _within(guard: Size, other: Size) -> Size | None:
     if narrowed is None:
         return None
     whole, (piece, offset) = narrowed
-    return substitute(guard, {whole: polynomial(piece) + offset})
+    within: Size = substitute(guard, {whole: polynomial(piece) + offset})
+    return within
 
 
 def _shared(a: Size, b: Size) -> bool:

@@ -193,12 +193,18 @@ def _floor_by_sum(a: Any, b: Any) -> Any:
 
     Long division, of leading terms first: (g + h)*q // (g + h) is q.
     """
+    if _remainder(a, b):
+        return 0
     lead, scale = b.terms[0]
     quotient: dict[Monomial, Number] = {}
     rest: dict[Monomial, Number] = {}
+    seen: set[Monomial] = set()
     left = a
     while terms := terms_of(left):
         factors, coefficient = terms[0]
+        if factors in seen:  # of two atoms with one key terms have no order
+            return polynomial(Floor(a, b))
+        seen.add(factors)
         of = without(factors, lead)
         if of is None or coefficient % scale:
             rest[factors] = coefficient
@@ -207,7 +213,11 @@ def _floor_by_sum(a: Any, b: Any) -> Any:
             quotient[of] = coefficient // scale
             part = times(make({of: coefficient // scale}), b)
         left = plus(left, times(-1, part))
-    return make(quotient) if _remainder(make(rest), b) else polynomial(Floor(a, b))
+    if _remainder(make(rest), b):
+        return make(quotient)
+    if _remainder(plus(make(rest), b), b):
+        return plus(make(quotient), -1)
+    return polynomial(Floor(a, b))
 
 
 def mod(a: Any, b: Any) -> Any:

@@ -178,7 +178,7 @@ class _Join:
             later = islice(alike.rows, begin, None)
             return [row for row in later if not (row.below & own or row.own & below)]
         roots = [row.match[0] for row in chosen]
-        return [row for row in alike.rows if row.match[0] not in roots]
+        return (row for row in alike.rows if row.match[0] not in roots)
 
     def _together(self, rows: Sequence[_Row], parts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         """What each has for its variables, by slot; where roots share a variable, the first one's."""

@@ -103,7 +103,11 @@ class Rewrite:
         variables: Sequence[str],
         operators: Sequence[Term],
     ) -> dict[str, Any] | None:
-        """What a root's heads alone give to names of attributes; None where nothing goes together with it."""
+        """What a root alone gives to names of attributes; None where no match of it fits.
+
+        Nothing where that depends on other roots.  A name that the root gives a value is compared as it is: a
+        rule whose earlier root counts it from the end must not compute with it here.
+        """
         known = dict(zip(variables, analyses, strict=True))
         matched = {id(term): head for term, head in zip(operators, heads, strict=True)}
         names: dict[str, Any] = {name: ClassFact(analysis) for name, analysis in known.items()}

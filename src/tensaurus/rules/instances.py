@@ -41,8 +41,9 @@ ATTEMPTS = 6000
 FOCUS = 12  # tries of each example of each operator, before they are drawn at random
 LAST = 100  # tries of a change of attributes that never changed
 DRAWS = 30  # of sizes for a case
-CASES = 20  # of a proof, of which instances are drawn where the examples give none
-MANY = 300  # draws of sizes for each of these
+CASES = 6  # of a proof, of each rank, of which instances are drawn where the examples give none
+EACH = 8  # of these cases give all that are wanted
+MANY = 300  # draws of sizes for a case
 STEPS = 3000  # to find them
 CHANGES = 12  # tries of a change for each instance that is wanted
 
@@ -138,9 +139,9 @@ class Maker:
             if instance is not None:
                 yield instance
         if not self.made:  # no example is like what the rule asks for
-            for state in islice(self._cases(), CASES):
-                yield from self.at(state, MANY)
-                if len(self.made) * 2 >= wanted:
+            for state in self._cases():
+                yield from islice(self.at(state, MANY), -(-wanted // EACH))
+                if len(self.made) >= wanted:
                     break
         for _ in range(CHANGES * wanted):
             if not self.made or len(self.made) >= wanted:
@@ -161,9 +162,9 @@ class Maker:
         steps = Steps(STEPS)
         try:
             for rank in range(RANK + 1):
-                for case in Cases(self.rule, rank, steps=steps):
-                    if isinstance(case, Case):
-                        yield case.state
+                cases = (case for case in Cases(self.rule, rank, steps=steps) if isinstance(case, Case))
+                for case in islice(cases, CASES):
+                    yield case.state
         except (Stopped, RecursionError):  # sizes that are nested too deeply
             return
 

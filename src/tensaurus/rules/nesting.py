@@ -37,7 +37,7 @@ DEEP = 1000  # calls inside each other that are written out where it is the law
 def joins(op: Op) -> bool:
     """Whether a call of a variadic operator that another call reads may give way to its arguments.
 
-    As far as three arguments like those of its examples show; each use is proved on its own.
+    As far as three arguments like those of its examples show; each use is proved or replayed on its own.
     """
     if not op.variadic:
         return False
