@@ -202,6 +202,32 @@ def without(factors: Monomial, gone: Monomial) -> Monomial | None:
     return tuple(left)
 
 
+def divided(a: Any, b: Poly) -> tuple[Any, Any]:
+    """(q, r) with a = b*q + r, q of whole coefficients: long division, leading terms first.
+
+    (g + h)*q leaves nothing over g + h.  Atoms of one key have no order: r is what is left then.
+    """
+    lead, scale = b.terms[0]
+    quotient: Any = 0
+    rest: Any = 0
+    seen: set[Monomial] = set()
+    while terms := terms_of(a):
+        factors, coefficient = terms[0]
+        if factors in seen:
+            break
+        seen.add(factors)
+        left = without(factors, lead)
+        if left is None or coefficient % scale:
+            part = make({factors: coefficient})
+            rest = plus(rest, part)
+        else:
+            multiple = make({left: coefficient // scale})
+            part = times(multiple, b)
+            quotient = plus(quotient, multiple)
+        a = plus(a, times(-1, part))
+    return quotient, plus(rest, a)
+
+
 def atoms(size: Any) -> set[Atom]:
     """Every atom of the size, those inside other atoms included."""
     found: set[Atom] = set()

@@ -27,6 +27,7 @@ from tensaurus.algebra.poly import (
     Size,
     atoms,
     bracket,
+    divided,
     evaluate,
     make,
     plus,
@@ -189,35 +190,13 @@ def _common_monomial(
 
 
 def _floor_by_sum(a: Any, b: Any) -> Any:
-    """Division by a polynomial of several terms: its multiples are recognised, and a remainder below it.
-
-    Long division, of leading terms first: (g + h)*q // (g + h) is q.
-    """
+    """Division by a polynomial of several terms: its multiples are recognised, and a remainder below it."""
     if _remainder(a, b):
         return 0
-    lead, scale = b.terms[0]
-    quotient: dict[Monomial, Number] = {}
-    rest: dict[Monomial, Number] = {}
-    seen: set[Monomial] = set()
-    left = a
-    while terms := terms_of(left):
-        factors, coefficient = terms[0]
-        if factors in seen:  # of two atoms with one key terms have no order
-            return polynomial(Floor(a, b))
-        seen.add(factors)
-        of = without(factors, lead)
-        if of is None or coefficient % scale:
-            rest[factors] = coefficient
-            part = make({factors: coefficient})
-        else:
-            quotient[of] = coefficient // scale
-            part = times(make({of: coefficient // scale}), b)
-        left = plus(left, times(-1, part))
-    if _remainder(make(rest), b):
-        return make(quotient)
-    if _remainder(plus(make(rest), b), b):
-        return plus(make(quotient), -1)
-    return polynomial(Floor(a, b))
+    quotient, rest = divided(a, b)
+    if _remainder(rest, b):
+        return quotient
+    return plus(quotient, -1) if _remainder(plus(rest, b), b) else polynomial(Floor(a, b))
 
 
 def mod(a: Any, b: Any) -> Any:
