@@ -243,7 +243,8 @@ def page(models: Sequence[str], idle: list[str]) -> Iterator[str]:
     yield from table("model", columns, zip(papers, _side_by_side(published, ablated), strict=True))
 
     yield from ("", "## Layout, jointly and in turn (TASO, figure 12)", "")
-    usual = [rule for rule in every if rule.name not in idle]
+    waiting = {rule.name for rule in by_hand if "long" in rule.tags}.union(idle)
+    usual = [rule for rule in every if rule.name not in waiting]
     moving, rest = (
         [rule for rule in usual if layout(rule)],
         [rule for rule in usual if not layout(rule)],

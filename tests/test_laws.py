@@ -188,7 +188,7 @@ def roots(text: str, shapes: dict[str, str]) -> list[Node]:
     }
     built = [build(term, Binding(leaves, {}), "float32") for term in parse_terms(text)]
     assert None not in built
-    return built  # type: ignore[return-value]
+    return [node for node in built if node is not None]
 
 
 def sides(left: str, right: str, shapes: dict[str, str]) -> tuple[Node, Node]:

@@ -7,6 +7,7 @@ import pytest
 
 from tensaurus.algebra.field import Reals
 from tensaurus.rules.counterexample import differ
+from tensaurus.rules.evidence import Evidence
 from tensaurus.rules.instances import instances
 from tensaurus.rules.proof import Unproved, prove
 from tensaurus.rules.rule import Rule, parse_rule
@@ -183,5 +184,6 @@ def test_what_no_example_is_like_is_drawn_at_the_cases_of_a_proof() -> None:
         for text in ("x", "Neg(x)")
     )
     assert len(list(instances(right, 10))) >= 10
-    assert verify(right, wanted=10).kind == "tested"  # type: ignore[union-attr]
+    found = verify(right, wanted=10)
+    assert isinstance(found, Evidence) and found.kind == "tested"
     assert isinstance(verify(wrong, wanted=10), Refuted)

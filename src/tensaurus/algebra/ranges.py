@@ -94,28 +94,22 @@ def _decided(guards: Iterable[Size]) -> list[Size] | None:
     """The guards that ranges and the other guards do not decide; None where they contradict."""
     kept: list[Size] = []
     for guard in dict.fromkeys(polynomial(g) for g in guards):
-        low, high = interval(guard)
-        if low is not None and nonnegative(low):
-            continue
-        if high is not None and nonnegative(-1 - high):
+        holds = _holds(guard)
+        if holds is False:
             return None
-        kept.append(guard)
+        if holds is None:
+            kept.append(guard)
     for guard in list(kept):
         for other in kept:
             if other is guard:
                 continue
-            if _shared(guard, other) and _never_negative(-1 - (guard + other)):
+            if _shared(guard, other) and _holds(-1 - (guard + other)):
                 return None
-            if _shared(guard, other) and _never_negative(guard - other):
-                kept.remove(guard)
-                break
             within = _within(guard, other)
-            if within is None:
-                continue
-            low, high = interval(within)
-            if high is not None and nonnegative(-1 - high):
+            holds = None if within is None else _holds(within)
+            if holds is False:
                 return None
-            if low is not None and nonnegative(low):
+            if holds or _shared(guard, other) and _holds(guard - other):
                 kept.remove(guard)
                 break
     return kept
@@ -142,9 +136,12 @@ def _shared(a: Size, b: Size) -> bool:
     return not axes_in(a).isdisjoint(axes_in(b))
 
 
-def _never_negative(size: Size) -> bool:
-    low, _ = interval(size)
-    return low is not None and nonnegative(low)
+def _holds(guard: Size) -> bool | None:
+    """Whether the bounds decide that a guard holds, everywhere or nowhere; None where they do not."""
+    low, high = interval(guard)
+    if low is not None and nonnegative(low):
+        return True
+    return False if high is not None and nonnegative(-1 - high) else None
 
 
 def _narrowed(guard: Size, axes: Sequence[Axis]) -> tuple[Axis, tuple[Axis, Size]] | None:
