@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -187,3 +191,24 @@ def test_what_no_example_is_like_is_drawn_at_the_cases_of_a_proof() -> None:
     found = verify(right, wanted=10)
     assert isinstance(found, Evidence) and found.kind == "tested"
     assert isinstance(verify(wrong, wanted=10), Refuted)
+
+
+def test_what_is_drawn_at_the_cases_of_a_proof_is_the_same_in_every_process() -> None:
+    """Sets of symbols are in another order in each: with some orders too few instances were drawn."""
+    code = (
+        "from tensaurus.rules.instances import instances\n"
+        "from tensaurus.rules.rule import library\n"
+        "rule = next(rule for rule in library() if rule.name == 'enlarge-kernel-to-group-without-b-c')\n"
+        "print(*instances(rule, 8, seed=11), sep='\\n')"
+    )
+    texts = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1")
+    ]
+    assert texts[0] == texts[1] and len(texts[0].splitlines()) >= 8

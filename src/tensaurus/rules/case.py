@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tensaurus.algebra.expr import Body, Read, Tensor
-from tensaurus.algebra.size import Atom, Poly, Symbol, atoms, nonnegative, same, substitute
+from tensaurus.algebra.size import Atom, Poly, Size, Symbol, atoms, nonnegative, same, substitute
 from tensaurus.algebra.undecided import Question, answer
 from tensaurus.graph.node import Node, source
 from tensaurus.ops import TensorType
@@ -19,6 +19,7 @@ from tensaurus.rules.match import Binding
 from tensaurus.rules.term import Fact, Undefined
 
 SIZES = ("zero", "nonnegative")  # kinds of questions about sizes
+UNDER = 0.2  # how often what has no least number is drawn two lower
 
 
 class VariableFact(Fact):
@@ -108,16 +109,22 @@ class State:
         return replace(self, assumed={**self.assumed, question: known})
 
     @property
-    def symbols(self) -> set[Atom]:
+    def symbols(self) -> tuple[Symbol, ...]:
+        """In the order in which types and attributes name them: draws are the same in every process."""
         sizes = [n for kind in self.types.values() for n in kind.shape]
         values = [tuple(v.values()) if isinstance(v, dict) else v for v in self.values.values()]
-        return set().union(*(atoms(n) for n in sizes), *map(symbols_of, values))
+        groups = [*map(atoms, sizes), *map(symbols_of, values)]
+        named = (a for group in groups for a in sorted(group, key=lambda a: a.key) if isinstance(a, Symbol))
+        return tuple(dict.fromkeys(named))
 
     def drawn(self, rng: np.random.Generator) -> State | None:
-        """With small numbers for the symbols; None where these contradict an answer."""
-        return self.put(
-            {a: max(a.low, -2) + int(rng.integers(0, 3)) for a in self.symbols if isinstance(a, Symbol)}
-        )
+        """With small numbers for the symbols, mostly the least; None where these contradict an answer."""
+        share = rng.random()  # of the symbols that are not the least
+        values: dict[Atom, Size] = {}
+        for symbol in self.symbols:
+            least = symbol.low if symbol.low > LEAST else -2 * int(rng.random() < UNDER)
+            values[symbol] = least + (int(rng.integers(0, 4)) if rng.random() < share else 0)
+        return self.put(values)
 
     def binding(self) -> CaseBinding:
         """Leaves for the variables; a number that an attribute gives is one, too, where a term reads it."""

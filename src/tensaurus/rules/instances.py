@@ -139,10 +139,16 @@ class Maker:
             if instance is not None:
                 yield instance
         if not self.made:  # no example is like what the rule asks for
+            some = []
             for state in self._cases():
+                before = len(self.made)
                 yield from islice(self.at(state, MANY), -(-wanted // EACH))
+                if len(self.made) > before:
+                    some.append(state)
                 if len(self.made) >= wanted:
                     break
+            for state in some:  # few cases give more of each
+                yield from islice(self.at(state, MANY), max(0, wanted - len(self.made)))
         for _ in range(CHANGES * wanted):
             if not self.made or len(self.made) >= wanted:
                 break
