@@ -66,7 +66,7 @@ def generated() -> list[Rule]:
     """The rules that ship, of those that are generated."""
     found: list[Rule] = []
     for file in sorted(GENERATED.glob("*.rules")):
-        found += read_rules(file.read_text().splitlines(), file.name)
+        found += read_rules(file.read_text().splitlines(), file.name, ops=())
     return found
 
 
@@ -188,7 +188,7 @@ def table(head: str, columns: Sequence[str], rows: Iterable[tuple[str, Sequence[
 
 def page(models: Sequence[str], idle: list[str]) -> Iterator[str]:
     """The tables, line by line; `idle` becomes the rules that none uses."""
-    own, every = generated(), [rule for rule in library() if not {"off", "expand"} & rule.tags]
+    own, every = generated(), [rule for rule in library(ops=()) if not {"off", "expand"} & rule.tags]
     own = [rule for rule in own if "off" not in rule.tags]
     names = {rule.name for rule in own}
     by_hand = [rule for rule in every if rule.name not in names]

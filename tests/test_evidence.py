@@ -148,7 +148,8 @@ def test_what_is_wrong_is_kept_with_its_counterexample() -> None:
 
 
 def test_the_readme_counts_what_is_proved() -> None:
-    kinds = [rule.evidence.kind for rule in library() if rule.evidence is not None and "off" not in rule.tags]
+    rules = [rule for rule in library(ops=()) if "off" not in rule.tags]  # others are of one theorem
+    kinds = [rule.evidence.kind for rule in rules if rule.evidence is not None]
     readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
     assert f"{kinds.count('proved')} of the {len(kinds)} that ship are proved" in readme
     assert kinds.count("proved") >= 0.9 * len(kinds)

@@ -22,6 +22,7 @@ from itertools import product
 from tensaurus.algebra.expr import Body, Call, Const, Read, Scope, Tensor
 from tensaurus.algebra.size import Axis, Poly, Size, atoms, polynomial, same
 from tensaurus.ops import Op, TensorType, Untypable
+from tensaurus.ops.examples import examples_of
 from tensaurus.rules.assumption import symbol
 from tensaurus.rules.domain import KNOWN, choices
 from tensaurus.rules.occurrences import attributes, inner_first
@@ -29,6 +30,7 @@ from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import Item
 
 RANKS = {1: 4, 2: 3}  # by the number of inputs; 2 for more
+TYPES = ("float32", "float64", "int64", "uint8", "bool")  # of each kind of which an expression may ask
 SHAPES = frozenset({"shape", "rank", "dim", "numel", "channelwise", "broadcasts"})
 ELEMENTS = frozenset({"const", "value", "positive", "filled"})
 
@@ -55,9 +57,22 @@ def _names(tree: ast.expr) -> set[str]:
     return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
 
 
-@cache
 def elementwise(op: Op, given: tuple[bool, ...]) -> bool:
     """Whether the operator, with these of its inputs, computes element by element."""
+    return bool(_elementwise(op, given, ("float32",) * sum(given)))
+
+
+def elementwise_of_any(op: Op, given: tuple[bool, ...]) -> bool:
+    """Whether it does for every element type that it takes, one for all inputs or as examples have them."""
+    examples = [kinds for kinds, _ in examples_of(op) if tuple(kind is not None for kind in kinds) == given]
+    mixed = {tuple(kind.dtype for kind in kinds if kind is not None) for kinds in examples}
+    known = [_elementwise(op, given, each) for each in {*mixed, *((dtype,) * sum(given) for dtype in TYPES)}]
+    return any(known) and False not in known
+
+
+@cache
+def _elementwise(op: Op, given: tuple[bool, ...], dtypes: tuple[str, ...]) -> bool | None:
+    """None where it takes no inputs of these types."""
     count = sum(given)
     if not count:
         return False
@@ -68,30 +83,36 @@ def elementwise(op: Op, given: tuple[bool, ...]) -> bool:
         for rank in range(most + 1)
         for shape in product(*((1, names[d]) for d in range(most - rank, most)))
     ]
-    tried = False
+    taken: bool | None = None
     full = [tuple(names[most - rank :]) for rank in range(most + 1)]
     for picked in product(*(list(choices(op, name, 0)) for name in op.attributes)):
         attrs = dict(zip(op.attributes, picked, strict=True))
-        wanted, met = _at(op, given, [()] * count, attrs), set()
+        wanted, met = _at(op, given, [()] * count, attrs, dtypes), set()
         for kinds in product(shapes, repeat=count):
-            result = _at(op, given, kinds, attrs)
+            result = _at(op, given, kinds, attrs, dtypes)
             if result is None:
                 continue
             if wanted is None or not all(result[1]) or result[0] != wanted[0]:
                 return False
             met.add(kinds[0])
+        if wanted is None and not met:
+            continue
         if not met.issuperset(full):
             return False
-        tried = True
-    return tried
+        taken = True
+    return taken
 
 
 def _at(
-    op: Op, given: Sequence[bool], shapes: Sequence[tuple[Size, ...]], attrs: dict[str, object]
+    op: Op,
+    given: Sequence[bool],
+    shapes: Sequence[tuple[Size, ...]],
+    attrs: dict[str, object],
+    dtypes: Sequence[str],
 ) -> tuple[Body, list[bool]] | None:
     """The scalar body of the first output, and whether each read is aligned; None where it does not type."""
-    rest = iter(shapes)
-    kinds = tuple(TensorType("float32", next(rest)) if here else None for here in given)
+    rest = (TensorType(dtype, shape) for dtype, shape in zip(dtypes, shapes, strict=True))
+    kinds = tuple(next(rest) if here else None for here in given)
     try:
         scope = op.scopes(kinds, op.canonical(kinds, attrs))[0]
     except (Untypable, *KNOWN):

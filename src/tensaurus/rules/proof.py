@@ -4,7 +4,7 @@
 `proved(z3, all reals, all sizes, ...)` where Z3 has decided what depends on sums or products of the reals
 keeping their order.  What is claimed:
 
-all ranks       every operator is elementwise (`pointwise`)
+all ranks       every operator is elementwise (`pointwise`), or moves what those compute (`movement`)
 ranks a-b       the largest rank of a variable is one of these, every rank up to it in every combination;
                 b is 5 (`RANK`), less where there would be more than `MOST` cases
 all sizes       every size from 1, each of its own unless the left side's types, the conditions or the types
@@ -29,10 +29,12 @@ from dataclasses import dataclass
 from itertools import chain, product
 from math import inf
 
+from tensaurus.algebra.typing import Untypable
 from tensaurus.rules.case import Case, Gap, State
 from tensaurus.rules.cases import Cases, Different, Late, Steps, Stopped
 from tensaurus.rules.domain import RANK, domain, sampled, tuples
 from tensaurus.rules.evidence import Proved
+from tensaurus.rules.movement import swaps
 from tensaurus.rules.occurrences import inner_first
 from tensaurus.rules.pointwise import scalar_rule
 from tensaurus.rules.prover import MOVED, STRENGTH, Open, Settled, equal
@@ -62,6 +64,8 @@ def prove(rule: Rule, steps: float = inf) -> Proved | Unproved:
 
     After so many steps the evidence names the ranks that are done; it is none where LEAST_RANK is not.
     """
+    if swaps(rule):
+        return Proved("algebra", "all sizes, all ranks")
     scalar = scalar_rule(rule)
     left = Steps(steps)
     try:
@@ -77,6 +81,8 @@ def prove(rule: Rule, steps: float = inf) -> Proved | Unproved:
         return Unproved(rule, str(stopped), isinstance(stopped, Different))
     except RecursionError:  # divisions by sizes that are quotients of quotients
         return Unproved(rule, "its sizes are nested too deeply")
+    except Untypable as error:  # truths where the simplest form has numbers
+        return Unproved(rule, f"its simplest form does not type: {error}")
 
 
 def differing(rule: Rule, steps: float = inf) -> Iterator[State]:
@@ -88,7 +94,7 @@ def differing(rule: Rule, steps: float = inf) -> Iterator[State]:
                 left.take()
                 if isinstance(case, Case) and isinstance(settled(case), Open):
                     yield case.state
-    except (Stopped, RecursionError):  # as in `prove`
+    except (Stopped, RecursionError, Untypable):  # as in `prove`
         return
 
 

@@ -12,14 +12,15 @@ Tags:
     once     says the same of its roots in any order, so that one order is enough
 
 `a <=> b` is two rules, the second named after the first and `-back`; with the tag `back` only the second is
-`explore`.  `x?` is an optional input: absent, it stands for 0 inside arithmetic.
+`explore`.  `x?` is an optional input: absent, it stands for 0 inside arithmetic.  `f(x) => ... for f in Relu
+Exp` is a rule for each operator, named after it, too.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from importlib.resources import files
@@ -76,15 +77,23 @@ TAGS = frozenset({"any", "expand", "explore", "off", "back", "once", "long"})
 
 _LINE = re.compile(
     r"^(?P<name>[\w-]+)\s*(?:\[(?P<tags>[\w ,]*)\])?\s*:\s*(?P<lhs>.+?)\s*(?P<arrow><=>|=>)\s*(?P<rhs>.+?)"
-    r"(?:\s+where\s+(?P<where>.+?))?(?:\s*\|\s*(?P<evidence>\w+\(.*\)))?\s*$"
+    r"(?:\s+where\s+(?P<where>.+?))?(?:\s+for\s+f\s+in(?P<each>(?:\s+[A-Z]\w*)+))?(?:\s*\|\s*(?P<evidence>\w+\(.*\)))?\s*$"
 )
 
 
-def parse_rule(line: str) -> list[Rule]:
-    """The rules of one line: two for `<=>`, one more where an optional input is absent."""
-    parts = _LINE.match(" ".join(line.split()))
+def parse_rule(line: str, ops: Container[str] | None = None) -> list[Rule]:
+    """The rules of one line: two for `<=>`, one more where an optional input is absent, and so for each
+    operator that it is said for, of those in `ops` where these are given."""
+    joined = " ".join(line.split())
+    parts = _LINE.match(joined)
     if parts is None:
         raise RuleError(f"no rule: {line!r}")
+    if parts["each"] is not None:
+        name, start, end = parts["name"], parts.end("name"), parts.start("each")
+        law, rest = joined[start:end].removesuffix(" for f in"), joined[parts.end("each") :]
+        wanted = (op for op in parts["each"].split() if ops is None or op in ops)
+        own = [(op, re.sub(r"\bf\(", f"{op}(", law)) for op in wanted]
+        return [rule for op, said in own for rule in parse_rule(f"{name}-{op.lower()}{said}{rest}")]
     tags = frozenset((parts["tags"] or "").replace(",", " ").split())
     if tags - TAGS:
         raise RuleError(f"no tag {min(tags - TAGS)}")
@@ -146,8 +155,11 @@ def _settled(term: Term, gone: set[str]) -> Term:
     return term
 
 
-def read_rules(lines: Iterable[str], origin: str = "") -> list[Rule]:
-    """The rules of a text; `#` starts a comment, an indented line continues the one before."""
+def read_rules(lines: Iterable[str], origin: str = "", ops: Container[str] | None = None) -> list[Rule]:
+    """The rules of a text; `#` starts a comment, an indented line continues the one before.
+
+    Of what a line says for several operators those in `ops`, where these are given.
+    """
     joined: list[str] = []
     for line in lines:
         plain = line.split("#", 1)[0].rstrip()
@@ -161,7 +173,7 @@ def read_rules(lines: Iterable[str], origin: str = "") -> list[Rule]:
     seen: set[str] = set()
     for line in joined:
         try:
-            parsed = parse_rule(line)
+            parsed = parse_rule(line, ops)
         except RuleError as error:
             raise RuleError(f"{origin}: {line.split(':')[0]}: {error}") from error
         for rule in parsed:
@@ -172,9 +184,12 @@ def read_rules(lines: Iterable[str], origin: str = "") -> list[Rule]:
     return rules
 
 
-def library(long: bool = True) -> list[Rule]:
+def library(long: bool = True, ops: Container[str] | None = None) -> list[Rule]:
     """Every rule that ships with the package, by file and line, those that are generated last; rules that are
-    off included, and if asked for those that only `long` searches take."""
+    off included, and if asked for those that only `long` searches take.
+
+    Of what lines say for several operators those in `ops`, where these are given: the names of a model's.
+    """
     rules: list[Rule] = []
     own = files("tensaurus.rules")
     made = own / "generated"
@@ -182,6 +197,6 @@ def library(long: bool = True) -> list[Rule]:
     for folder in (own, made):
         for entry in sorted(folder.iterdir(), key=lambda e: e.name):
             if entry.name.endswith(".rules"):
-                rules.extend(read_rules(entry.read_text().splitlines(), entry.name))
+                rules.extend(read_rules(entry.read_text().splitlines(), entry.name, ops if long else ()))
     tagged = (replace(rule, tags=rule.tags | {"long"}) if rule.name in idle else rule for rule in rules)
     return [rule for rule in tagged if long or "long" not in rule.tags]

@@ -11,6 +11,7 @@ from tensaurus.rules.match import commutes
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import Term, show_term
 from tensaurus.scratch import temporary
+from tensaurus.synthesis import movement
 from tensaurus.synthesis.generate import Found
 from tensaurus.synthesis.grown import Grown, Job, side_by_side
 from tensaurus.synthesis.journal import Journal
@@ -83,4 +84,7 @@ def written(
     for world in worlds:
         lines += ["", f"# world {world}"]
         lines += [one.line for one in found if one.world == world]
+    if not asked:
+        lines += ["", "# what moves elements, and what computes each of them"]
+        lines += movement.lines(rule for one in found for rule in one.rules)
     return "\n".join(lines) + "\n"
