@@ -43,6 +43,7 @@ TRIALS = 2
 TAME = 8.0  # where a function as exp is still far from the largest float
 SCALES = 1.0, -1.0, 0.25  # of inputs, so that some are in the domain of every function
 OFFSETS = tuple(Fraction(n, 8) for n in (-8, -1, 0, 1, 8))  # around a number that a rule writes
+PLACES = (3, 2, 1)  # ends of a tensor that indices may name
 SMALL = 6  # instances that Z3 is asked about, the smallest
 
 
@@ -115,7 +116,7 @@ def _by_z3(rule: Rule, coverage: str, smallest: Sequence[Instance]) -> Evidence 
             values = leaf_values(instance, terms, np.random.default_rng(0))
             sides = [run(roots, values, terms) for roots in (instance.left, instance.right)]
             answers = [terms.answer(a, b) for a, b in zip(*sides, strict=True)]
-        except (NotImplementedError, ValueError, TypeError, terms.z3.Z3Exception) as error:
+        except (NotImplementedError, ValueError, TypeError, IndexError, terms.z3.Z3Exception) as error:
             return Undecided(rule, f"Z3 has no term of it: {' '.join(str(error).split())[:100]}")
         for place, answer in enumerate(answers):
             if answer is None:
@@ -190,6 +191,22 @@ def _tamed(data: Array) -> Array:
 
 
 def _compared(instance: Instance, values: dict[Node, Array], field: Field) -> Counterexample | None:
+    """Where the sides differ; where integers are places that there are not, at others."""
+    for span in (None, *PLACES):
+        moved = values if span is None else {leaf: within(v, span) for leaf, v in values.items()}
+        try:
+            return _differing(instance, moved, field)
+        except IndexError:
+            continue
+    return None
+
+
+def within(data: Array, span: int) -> Array:
+    """Integers that are places in so many elements, from both ends."""
+    return (data % (2 * span) - span).astype(data.dtype) if data.dtype.kind == "i" else data
+
+
+def _differing(instance: Instance, values: dict[Node, Array], field: Field) -> Counterexample | None:
     left, right = (run(roots, values, field) for roots in (instance.left, instance.right))
     for root, (a, b) in enumerate(zip(left, right, strict=True)):
         if differ(a, b, field):
