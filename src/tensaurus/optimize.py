@@ -47,7 +47,7 @@ def optimize(
     progress = progress or NoProgress()
     progress.phase("reading the model")
     original = Original.read(model, options)
-    rules = library(options.long, {str(node.op) for node in original.program.nodes})
+    rules = library(long=options.long, ops={str(node.op) for node in original.program.nodes})
     if options.rules:
         progress.phase("verifying the rules")
         rules += own_rules(map(Path, options.rules), library(), options.allow_unproved, progress.note)

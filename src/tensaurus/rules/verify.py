@@ -22,6 +22,7 @@ from math import log2
 import numpy as np
 
 from tensaurus.algebra.field import Array, Field, Rationals, Reals, Terms
+from tensaurus.algebra.integers import Overflow
 from tensaurus.algebra.pairs import LADDER, Laws, Pairs
 from tensaurus.graph.degree import total_degree
 from tensaurus.graph.fold import evaluated
@@ -168,9 +169,22 @@ def _tried(instance: Instance, values: dict[Node, Array], field: Field) -> Count
     shown = _compared(instance, values, field)
     if shown is None or not isinstance(field, Reals) and _undefined(shown):
         return None
+    if isinstance(field, Reals) and _unspecified(shown):
+        return None
     if shown.finite:
         return shown
     return _compared(instance, {leaf: _tamed(v) for leaf, v in values.items()}, field)
+
+
+def _unspecified(shown: Counterexample) -> bool:
+    """Whether a number on either side is none of its type, of which every machine makes something else."""
+    values = {shown.instance.nodes[name]: value for name, value in shown.inputs.items()}
+    try:
+        for roots in (shown.instance.left, shown.instance.right):
+            run(roots, values, Reals(strict=True))
+    except Overflow:
+        return True
+    return False
 
 
 def _undefined(shown: Counterexample) -> bool:
