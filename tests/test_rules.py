@@ -70,7 +70,7 @@ def test_rule_is_found_inside_a_program(rule: Rule) -> None:
         field = Reals() if isinstance(rule.evidence, Axiom) else Rationals()
     values = leaf_values(instance, field, np.random.default_rng(0))
     if any(call.op.name == "Gather" for root in rule.lhs for call in outer_first(root)):
-        values = {leaf: within(value, 1) for leaf, value in values.items()}
+        values = {leaf: within(value, 1, leaf.tensor.dtype) for leaf, value in values.items()}
     for (_, a), (_, b) in zip(program.outputs, changed.outputs, strict=True):
         left, right = run([a, b], values, field)
         if isinstance(field, Reals):

@@ -22,7 +22,7 @@ from math import log2
 import numpy as np
 
 from tensaurus.algebra.field import Array, Field, Rationals, Reals, Terms
-from tensaurus.algebra.integers import Overflow
+from tensaurus.algebra.integers import Overflow, is_integer, limits
 from tensaurus.algebra.pairs import LADDER, Laws, Pairs
 from tensaurus.graph.degree import total_degree
 from tensaurus.graph.fold import evaluated
@@ -207,17 +207,21 @@ def _tamed(data: Array) -> Array:
 def _compared(instance: Instance, values: dict[Node, Array], field: Field) -> Counterexample | None:
     """Where the sides differ; where integers are places that there are not, at others."""
     for span in (None, *PLACES):
-        moved = values if span is None else {leaf: within(v, span) for leaf, v in values.items()}
+        if span is not None:
+            moved = {leaf: within(v, span, leaf.tensor.dtype) for leaf, v in values.items()}
         try:
-            return _differing(instance, moved, field)
+            return _differing(instance, values if span is None else moved, field)
         except IndexError:
             continue
     return None
 
 
-def within(data: Array, span: int) -> Array:
-    """Integers that are places in so many elements, from both ends."""
-    return (data % (2 * span) - span).astype(data.dtype) if data.dtype.kind == "i" else data
+def within(data: Array, span: int, dtype: str) -> Array:
+    """Integers of a type that are places in so many elements, where it has negative ones from both ends."""
+    if not is_integer(dtype):
+        return data
+    below = span if limits(dtype)[0] < 0 else 0
+    return (data % (span + below) - below).astype(data.dtype)
 
 
 def _differing(instance: Instance, values: dict[Node, Array], field: Field) -> Counterexample | None:
