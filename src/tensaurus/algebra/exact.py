@@ -112,6 +112,8 @@ class Rationals(Exact):
     def unknown(self, fn: str, *args: Any) -> Any:
         if fn == "abs":
             return abs(args[0])
+        if fn == "sign":
+            return Fraction((args[0] > 0) - (args[0] < 0))
         if fn == "pow" and args[1] in (0, 1, 2, 3, 4):
             return args[0] ** int(args[1])
         word = crc32(" ".join((fn, *map(str, args))).encode())
@@ -186,7 +188,7 @@ class Symbols(Exact):
 
 
 class Terms(Exact):
-    """Z3 terms over the reals: max, min, abs and comparisons keep their meaning."""
+    """Z3 terms over the reals: max, min, abs, sign and comparisons keep their meaning."""
 
     name = "z3"
 
@@ -227,6 +229,9 @@ class Terms(Exact):
     def unknown(self, fn: str, *args: Any) -> Any:
         if fn == "abs":
             return self.z3.If(args[0] >= 0, args[0], -args[0])
+        if fn == "sign":
+            below, above = self.z3.RealVal(-1), self.z3.RealVal(1)
+            return self.z3.If(args[0] > 0, above, self.z3.If(args[0] < 0, below, args[0]))
         if fn == "pow" and self.z3.is_rational_value(args[1]) and args[1].as_fraction() in (1, 2, 3, 4):
             return reduce(operator.mul, [args[0]] * int(args[1].as_fraction()))
         real = self.z3.RealSort()
