@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_programs import X, graph_of, node, program, whole_library
+from small_programs import X, graph_of, node, program, rules, whole_library
 
 from tensaurus.cost.weights import packing
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import find_all
+from tensaurus.egraph.head import operator_head
 from tensaurus.egraph.nesting import WIDEST, nest
 from tensaurus.egraph.proof import prove
+from tensaurus.egraph.ruleset import Ruleset
 from tensaurus.egraph.saturate import Limits, saturate
 from tensaurus.equivalence.chain import refutation
 from tensaurus.equivalence.field_check import check_field
@@ -259,3 +261,15 @@ def test_doubling_again_and_again_is_nested_only_so_far() -> None:
     assert find_all(graph, [nest], 50_000) > 0
     calls = [n for n in graph.live(graph.find(root)) if graph.alive[n]]
     assert 2 < max(len(graph.args[n]) for n in calls) <= WIDEST
+
+
+def test_a_way_to_write_what_a_call_reads_is_not_taken_into_it() -> None:
+    """Max(y, b) is y, once y is a Max(x, b): taken in again and again it would grow without end."""
+    x, b, z = (matrix(name) for name in "xbz")
+    once = node("Max", x, b)
+    graph, (root,) = graph_of(program(node("Max", node("Max", once, b), z)))
+    saturate(graph, Ruleset(rules("Max(Max(x, y), y) => Max(x, y)")), Limits(), finders=[nest])
+    find_all(graph, [nest], 50_000)
+    assert graph.peek(operator_head(registry["Max"], (), 1), tuple(map(graph.adopt, (x, b, z)))) is not None
+    assert max(len(graph.args[n]) for n in graph.live(graph.find(root))) == 3
+    assert len(graph) == 7  # three inputs, the three calls, and the one of three arguments

@@ -10,6 +10,7 @@ that take in a part, and nobody needs them.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
@@ -54,6 +55,8 @@ class _Nests:
     def __init__(self, graph: EGraph):
         self.graph = graph
         self._known: dict[int, _Joined | _Parted | None] = {}  # of each e-node; None while it is looked at
+        self._opened: set[int] = set()  # the classes of the calls that are looked at
+        self._alike: dict[int, dict[Head, list[int]]] = {}  # the e-nodes of a class, by head
 
     def calls(self) -> Iterator[_Joined | _Parted]:
         """Those that have others inside."""
@@ -82,19 +85,36 @@ class _Nests:
             self._known[number] = take(number, depth + 1)
         return self._known.get(number)
 
-    def _join(self, number: int, depth: int) -> _Joined:
-        """A variadic call, with those that it reads."""
-        graph, head, args = self.graph, self.graph.heads[number], self.graph.args[number]
+    def _join(self, number: int, depth: int) -> _Joined | None:
+        """A variadic call, with those that it reads; None where it would read what it is itself.
+
+        Max(y, 0) is a way to write y once y is larger than 0: taken in again and again it would be calls of
+        ever more arguments, which no program has room for.
+        """
+        graph, opened = self.graph, self._opened
+        head, args = graph.heads[number], graph.args[number]
         inside: list[_Joined | None] = []
+        leaves = set[int]()
+        opened.add(own := graph.find(number))
         room = WIDEST - len(args)
         for group in args:
-            alike = (other for other in graph.live(group) if graph.heads[other] is head)
+            alike = () if group in opened else self._by_head(group).get(head, ())
             calls = [call for other in alike if isinstance(call := self._call(other, depth), _Joined)]
-            fitting = [call for call in calls if call.count - 1 <= room]
+            fitting = [call for call in calls if call.count - 1 <= room and call.leaves.isdisjoint(opened)]
             best = max(fitting, key=lambda call: (call.count, -call.number), default=None)
             room -= 0 if best is None else best.count - 1
             inside.append(best)
-        return _Joined(number, tuple(inside))
+            leaves |= {group} if best is None else best.leaves
+        opened.discard(own)
+        return None if own in leaves else _Joined(number, tuple(inside), frozenset(leaves))
+
+    def _by_head(self, group: int) -> dict[Head, list[int]]:
+        """The e-nodes of a class: it has thousands, and a merge of it is asked for by every other."""
+        if group not in self._alike:
+            self._alike[group] = alike = defaultdict(list)
+            for number in self.graph.live(group):
+                alike[self.graph.heads[number]].append(number)
+        return self._alike[group]
 
     def _part(self, number: int, depth: int) -> _Parted | None:
         """A call of several outputs, with those that read them; None where not all of those are wanted."""
@@ -122,6 +142,7 @@ class _Joined:
 
     number: int
     inside: tuple[_Joined | None, ...]
+    leaves: frozenset[int]  # the classes that the one call reads
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
