@@ -56,7 +56,7 @@ class _Nests:
         self.graph = graph
         self._known: dict[int, _Joined | _Parted | None] = {}  # of each e-node; None while it is looked at
         self._opened: set[int] = set()  # the classes of the calls that are looked at
-        self._alike: dict[int, dict[Head, list[int]]] = {}  # the e-nodes of a class, by head
+        self._alike: dict[int, defaultdict[Head, list[int]]] = {}  # the e-nodes of a class, by head
 
     def calls(self) -> Iterator[_Joined | _Parted]:
         """Those that have others inside."""
@@ -111,7 +111,7 @@ class _Nests:
     def _by_head(self, group: int) -> dict[Head, list[int]]:
         """The e-nodes of a class: it has thousands, and a merge of it is asked for by every other."""
         if group not in self._alike:
-            self._alike[group] = alike = defaultdict(list)
+            alike = self._alike[group] = defaultdict[Head, list[int]](list)
             for number in self.graph.live(group):
                 alike[self.graph.heads[number]].append(number)
         return self._alike[group]
