@@ -10,11 +10,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any, ClassVar, TypeAlias, Union
 
 Number: TypeAlias = int | Fraction
 Size: TypeAlias = Union[int, "Poly"]
+
+
+KNOWN = 1 << 16  # sums, and products, that are kept
 
 
 class Wider:
@@ -104,12 +107,13 @@ Monomial: TypeAlias = tuple[Atom, ...]
 class Poly(Arithmetic):
     """A polynomial in atoms with at least one atom: immutable, expanded, sorted."""
 
-    __slots__ = ("terms", "_hash", "_text")
+    __slots__ = ("terms", "_hash", "_text", "_atoms")
 
     def __init__(self, terms: tuple[tuple[Monomial, Number], ...]):
         self.terms = terms
         self._hash = hash(terms)
         self._text: str | None = None
+        self._atoms: frozenset[Atom] | None = None
 
     def __hash__(self) -> int:
         return self._hash
@@ -173,15 +177,27 @@ def terms_of(size: Any) -> tuple[tuple[Monomial, Number], ...]:
 def plus(a: Any, b: Any) -> Any:
     if not isinstance(a, Arithmetic) and not isinstance(b, Arithmetic):
         return a + b
+    return _sum(a, b)
+
+
+def times(a: Any, b: Any) -> Any:
+    if not isinstance(a, Arithmetic) and not isinstance(b, Arithmetic):
+        return a * b
+    return _product(a, b)
+
+
+# Proofs ask for the same sums and products again and again: nine of ten are known.  By type, too: 1 is no
+# Fraction(1), which is written in another way.
+@lru_cache(maxsize=KNOWN, typed=True)
+def _sum(a: Any, b: Any) -> Any:
     total = dict(terms_of(a))
     for monomial, coefficient in terms_of(b):
         total[monomial] = total.get(monomial, 0) + coefficient
     return make(total)
 
 
-def times(a: Any, b: Any) -> Any:
-    if not isinstance(a, Arithmetic) and not isinstance(b, Arithmetic):
-        return a * b
+@lru_cache(maxsize=KNOWN, typed=True)
+def _product(a: Any, b: Any) -> Any:
     total: dict[Monomial, Number] = {}
     for left, c in terms_of(a):
         for right, d in terms_of(b):
@@ -228,20 +244,18 @@ def divided(a: Any, b: Poly) -> tuple[Any, Any]:
     return quotient, plus(rest, a)
 
 
-def atoms(size: Any) -> set[Atom]:
+def atoms(size: Any) -> frozenset[Atom]:
     """Every atom of the size, those inside other atoms included."""
-    found: set[Atom] = set()
+    if not isinstance(size, Poly):
+        return _with_inside(size) if isinstance(size, Atom) else frozenset()
+    if size._atoms is None:
+        own = {atom for factors, _ in size.terms for atom in factors}
+        size._atoms = frozenset(own.union(*map(_with_inside, own)))
+    return size._atoms
 
-    def visit(piece: Any) -> None:
-        for factors, _ in terms_of(piece):
-            for atom in factors:
-                if atom not in found:
-                    found.add(atom)
-                    for inner in atom.inside():
-                        visit(inner)
 
-    visit(size)
-    return found
+def _with_inside(atom: Atom) -> frozenset[Atom]:
+    return frozenset([atom]).union(*map(atoms, atom.inside()))
 
 
 def substitute(size: Any, values: Mapping[Atom, Any]) -> Any:

@@ -340,7 +340,7 @@ def _nonnegative(size: Any) -> bool:
     return _nonnegative_with_floors(size)
 
 
-def _at_most(size: Any, inside: set[Atom]) -> bool:
+def _at_most(size: Any, inside: frozenset[Atom]) -> bool:
     """As `_nonnegative`, by the upper bounds of symbols that are only taken away."""
     added = {a for factors, coefficient in terms_of(size) if coefficient > 0 for a in factors}
     bounds: dict[Atom, Any] = {

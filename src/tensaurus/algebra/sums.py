@@ -227,7 +227,7 @@ def chosen(guards: Sequence[Size], then: Sum, other: Sum) -> Sum:
     if not addable(then) or not addable(other):
         if len(guards) == 1 and turned(guards[0]):
             return of_factor(Choose((-1 - guards[0],), other, then))
-        return of_factor(Choose(tuple(guards), then, other))
+        return _read_outside(Choose(tuple(guards), then, other))
     first = summed((), guards, then)
     if len(guards) > 1 and other.constant is not None:
         return plus(first, other, scaled(-1, summed((), guards, other)))
@@ -275,13 +275,20 @@ def _choice_under(choice: Choose, guard: Size) -> Sum:
     """What is left of it where the guard holds; a padded read where that decides the rest of its ranges."""
     found = chosen(choice.guards, _under(choice.then, guard), _under(choice.other, guard))
     left = found.factor
-    if isinstance(left, Choose):
-        read, value = left.then.factor, left.other.factor
-        if isinstance(read, Leaf) and read.outside is None and isinstance(value, Literal):
-            settled = settle((), (*range_guards(read.source.shape, read.indices), guard))
-            if settled is not None and {*settled[1], guard} == {*left.guards, guard}:
-                return of_factor(Leaf(read.source, read.indices, Const(value.value)))
-    return found
+    return _read_outside(left, (guard,)) if isinstance(left, Choose) else found
+
+
+def _read_outside(choice: Choose, known: tuple[Size, ...] = ()) -> Sum:
+    """A read inside its ranges and a literal outside are a padded read; of the ranges some guards are known.
+
+    Some of the guards of its ranges are enough: a read is nowhere made outside, so they imply the others.
+    """
+    read, value = choice.then.factor, choice.other.factor
+    if isinstance(read, Leaf) and read.outside is None and isinstance(value, Literal):
+        settled = settle((), (*range_guards(read.source.shape, read.indices), *known))
+        if settled is not None and {*settled[1], *known} >= {*choice.guards}:
+            return of_factor(Leaf(read.source, read.indices, Const(value.value)))
+    return of_factor(choice)
 
 
 def applied(fn: str, args: Sequence[Sum]) -> Sum:

@@ -74,7 +74,8 @@ def rules_generate(
     worlds: Annotated[
         list[str] | None,
         typer.Option(
-            "--world", metavar="NAME", help="matrices, convolutions, pooling or biases; default: all."
+            "--world", metavar="NAME",
+            help="Of synthesis/worlds.toml, as matrices or convolutions; may be repeated; default: all.",
         ),
     ] = None,
     size: Annotated[

@@ -278,8 +278,8 @@ def put_in(value: Any, values: Any) -> Any:
     return UnknownSize.of(substitute(value, values)) if isinstance(value, Poly) else value
 
 
-def symbols_of(value: Any) -> set[Atom]:
+def symbols_of(value: Any) -> frozenset[Atom]:
     """The symbols in an attribute."""
     if isinstance(value, tuple):
-        return set().union(*map(symbols_of, value)) if value else set()
-    return atoms(polynomial(value)) if isinstance(value, Poly) else set()
+        return frozenset().union(*map(symbols_of, value))
+    return atoms(polynomial(value)) if isinstance(value, Poly) else frozenset()
