@@ -153,11 +153,16 @@ def make(terms: Mapping[Monomial, Number]) -> Any:
     if not kept:
         return 0
     if len(kept) > 1:
-        kept.sort(key=lambda term: (-len(term[0]), tuple(a.key for a in term[0])))
+        kept.sort(key=_place)
     elif not kept[0][0]:
         value = kept[0][1]
         return int(value) if value == int(value) else value
     return Poly(tuple(kept))
+
+
+def _place(term: tuple[Monomial, Number]) -> tuple[int, list[str]]:
+    factors = term[0]
+    return -len(factors), [a.key for a in factors]
 
 
 def polynomial(size: Any) -> Any:
@@ -177,13 +182,18 @@ def terms_of(size: Any) -> tuple[tuple[Monomial, Number], ...]:
 def plus(a: Any, b: Any) -> Any:
     if not isinstance(a, Arithmetic) and not isinstance(b, Arithmetic):
         return a + b
-    return _sum(a, b)
+    return _sum(_plain(a), _plain(b))
 
 
 def times(a: Any, b: Any) -> Any:
     if not isinstance(a, Arithmetic) and not isinstance(b, Arithmetic):
         return a * b
-    return _product(a, b)
+    return _product(_plain(a), _plain(b))
+
+
+def _plain(size: Any) -> Any:
+    """The same as a polynomial alone: a kind that says itself what it equals is no key."""
+    return Poly(size.terms) if type(size) is not Poly and isinstance(size, Poly) else size
 
 
 # Proofs ask for the same sums and products again and again: nine of ten are known.  By type, too: 1 is no
