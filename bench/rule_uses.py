@@ -33,7 +33,6 @@ from tensaurus.algebra.expr import Read
 from tensaurus.algebra.functions import cast_target
 from tensaurus.cost.demand import number_of, scopes_of
 from tensaurus.cost.machine import Machine
-from tensaurus.egraph.ruleset import Ruleset
 from tensaurus.egraph.saturate import Limits
 from tensaurus.extraction.improve import quick
 from tensaurus.extraction.problem import Choice, Problem
@@ -48,6 +47,7 @@ from tensaurus.rules.rule import IDLE, Rule, library, read_rules
 from tensaurus.rules.term import Literal, Term, show_term
 from tensaurus.search.candidate import Outcome
 from tensaurus.search.saturation import Saturation
+from tensaurus.search.strategies import tiers
 from tensaurus.zoo.selection import select
 
 TABLE = Path(__file__).parent / "tables" / "rule_uses.md"
@@ -141,7 +141,8 @@ def _quick(problem: Problem, seconds: float, start: Choice | None) -> Choice:
 
 def optimized(program: Program, rules: Rules) -> Outcome:
     """What comes out by estimates."""
-    return Saturation(Ruleset(rules), Prices(), [_quick], limits=LIMITS).run(program)
+    usual, later = tiers(rules)
+    return Saturation(usual, Prices(), [_quick], limits=LIMITS, later=later).run(program)
 
 
 def applied(program: Program, rules: Rules) -> tuple[list[str], float]:

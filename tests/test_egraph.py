@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import reduce
 from math import inf
 from time import monotonic
 
@@ -36,7 +38,7 @@ from tensaurus.egraph.egraph import ABSENT, EGraph
 from tensaurus.egraph.equality import equal
 from tensaurus.egraph.finder import Proposal, find_all
 from tensaurus.egraph.proof import Proof, prove
-from tensaurus.egraph.saturate import Limits, Ruleset, Runner, saturate
+from tensaurus.egraph.saturate import LATER, Limits, Ruleset, Runner, saturate
 from tensaurus.equivalence.chain import refutation
 from tensaurus.equivalence.field_check import check_field
 from tensaurus.errors import NotEqualError
@@ -48,7 +50,7 @@ from tensaurus.ops import TensorType, registry
 from tensaurus.rules.equation import Equation
 from tensaurus.rules.evidence import Axiom, Derived, Proved
 from tensaurus.rules.match import Matcher
-from tensaurus.rules.rule import library
+from tensaurus.rules.rule import Rule, library
 
 
 def assert_congruent(graph: EGraph) -> None:
@@ -484,4 +486,28 @@ def test_calls_in_both_orders_are_one_where_the_operator_commutes() -> None:
     proof = prove(graph, [(roots[0], node("Relu", same[1]))])
     assert proof.holds() and [equation.name for equation in proof.equations] == ["commute-add"]
     assert all(refutation(equation) is None for equation in proof.equations)
+    assert_congruent(graph)
+
+
+def test_rules_that_wait_take_no_room_of_the_others() -> None:
+    """A factor goes into a sum term by term; what says sums in every order fills the e-graph before that."""
+    helping = rules("Mul(Add(x, y), z) => Add(Mul(x, z), Mul(y, z))")
+    orders = rules("Add(Add(x, y), z) => Add(x, Add(y, z))")
+    filling = [replace(rule, name=f"late-{rule.name}") for rule in orders]
+    terms = [source(f"x{k}", X.tensor) for k in range(12)]
+    whole = program(node("Mul", reduce(lambda a, b: node("Add", a, b), terms), X))
+    limits = Limits(nodes=120)
+
+    def explored(first: list[Rule], later: list[Rule] | None = None) -> tuple[EGraph, Counter[str]]:
+        graph, _ = graph_of(whole)
+        late = None if later is None else Ruleset(later)
+        return graph, saturate(graph, Ruleset(first), limits, later=late).applied
+
+    _, alone = explored(helping)
+    _, at_once = explored(helping + filling)
+    graph, in_turn = explored(helping, helping + filling)
+    assert alone["r0"] >= len(terms) - 1
+    assert at_once["r0"] < alone["r0"] <= in_turn["r0"]
+    assert in_turn["late-r0"]
+    assert limits.nodes < len(graph) <= LATER * limits.nodes
     assert_congruent(graph)

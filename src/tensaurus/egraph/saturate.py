@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from time import monotonic
 from typing import Any
@@ -33,6 +33,7 @@ __all__ = ["Entry", "Exploration", "Limits", "Matched", "Ruleset", "Runner", "sa
 
 
 KEPT = 0.1  # of the room, for what finders insert alone
+LATER = 1.5  # times as many e-nodes, once rules are applied that had to wait for others
 
 
 @dataclass(frozen=True)
@@ -93,12 +94,23 @@ class Exploration:
     applied: Counter[str] = field(default_factory=Counter)  # unions by rule
     seconds: float = 0.0
 
+    def then(self, other: Exploration) -> Exploration:
+        """This one, and another that went on from it."""
+        return Exploration(
+            other.ended_by,
+            self.rounds + other.rounds,
+            self.matches + other.matches,
+            self.applied + other.applied,
+            self.seconds + other.seconds,
+        )
+
 
 def saturate(
     graph: EGraph,
     ruleset: Ruleset,
     limits: Limits = Limits(),
     *,
+    later: Ruleset | None = None,
     finders: Sequence[Finder] = (),
     watch: Callable[[int, int], None] = lambda rounds, nodes: None,
     refutation: Refutation | None = None,
@@ -108,8 +120,14 @@ def saturate(
     The e-graph must be rebuilt, and is afterwards.  `watch` gets the rounds done and the e-nodes there are.
     The `finders` look for more after every round with multi-patterns, which write one thing in several ways.
     With a `refutation` everything is checked in the end, see `check`.
+
+    Rules that seldom help are in `later`, beside the others: these have done before all that they do alone,
+    and there is room for LATER times as many e-nodes.  Else what seldom helps would take their room.
     """
     report = Runner(graph, ruleset, limits, finders).explore(watch)
+    if later is not None:
+        more = replace(limits, nodes=int(LATER * limits.nodes))
+        report = report.then(Runner(graph, later, more, finders).explore(watch))
     if refutation is not None:
         check(graph, refutation)
     return report
@@ -151,7 +169,7 @@ class Runner:
         multi = min(limits.multi, limits.rounds) if self.ruleset.several else 0
         try:
             if multi:
-                self.room = limits.nodes // 2
+                self.room = (len(graph) + limits.nodes) // 2
                 with suppress(_Full):
                     self._rounds(limits.rounds - multi, watch)
                 self.room = self.most

@@ -55,15 +55,11 @@ FAVOURED = (0.5, inf, 1), (0.7, inf, 1)  # of what kernels cost, constants, runs
 GAIN = 5e-4  # a new best program is cheaper by at least this share: measurements are no finer
 
 
-def _nobody(program: Program) -> Outcome | None:
-    return None
-
-
 @dataclass
 class Saturation:
     """A search; `watch(steps done, best cost)` is called after every extraction.
 
-    ruleset     the rules, compiled
+    ruleset     the rules, compiled; `later` those and such as only long searches take, see `saturate`
     alone       what pieces cost by themselves
     extractors  one after the other: a quick one finds what to measure, the last one proves the optimum; each
                 returns the choices of the classes that the roots need, and of no others
@@ -85,7 +81,7 @@ class Saturation:
     extractors: Sequence[Extractor]
     fused: Callable[[Program], Iterable[Piece]] = lambda program: ()
     observe: Callable[[Program], Observation | None] = lambda program: None
-    other: Callable[[Program], Outcome | None] = _nobody
+    other: Callable[[Program], Outcome | None] = lambda program: None
     finders: Sequence[Finder] = ()
     limits: Limits = Limits()
     memory: float = inf
@@ -95,6 +91,7 @@ class Saturation:
     watch: Callable[[int, float], None] = lambda steps, best: None
     expect: Callable[[Mapping[Piece, float]], None] = lambda pieces: None
     refutation: Refutation | None = None
+    later: Ruleset | None = None
 
     def run(self, program: Program) -> Outcome:
         """The best programs, the best first; an interrupt ends the search and keeps them."""
@@ -156,9 +153,10 @@ class _Search:
     def explore(self) -> None:
         """Fill the e-graph."""
         self.graph.rebuild()
-        limits, finders = self.limits, (nest, commute, *self.limits.finders)
+        own = self.limits
+        finders = (nest, commute, *own.finders)
         self.explored = saturate(
-            self.graph, limits.ruleset, limits.limits, finders=finders, refutation=limits.refutation
+            self.graph, own.ruleset, own.limits, later=own.later, finders=finders, refutation=own.refutation
         )
         self.ended_by = self.explored.ended_by
 

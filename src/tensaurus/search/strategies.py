@@ -25,7 +25,7 @@ from tensaurus.search.backtrack import Backtrack
 from tensaurus.search.candidate import Outcome
 from tensaurus.search.saturation import SATURATION, Saturation
 
-__all__ = ["STRATEGIES", "Effort", "Runtime", "Strategy"]
+__all__ = ["STRATEGIES", "Effort", "Runtime", "Strategy", "tiers"]
 
 Watch: TypeAlias = Callable[[int, float], None]
 
@@ -85,11 +85,18 @@ class Strategy(Protocol):
         """The best programs; `watch` is called with the steps done and the best cost."""
 
 
+def tiers(rules: Sequence[Rule]) -> tuple[Ruleset, Ruleset | None]:
+    """The rules that every search takes, and all of them where there are others."""
+    usual = [rule for rule in rules if "long" not in rule.tags]
+    return Ruleset(usual), Ruleset(rules) if len(usual) < len(rules) else None
+
+
 class Saturating:
     """All rewrites at once in an e-graph; what `other` finds enters it."""
 
     def __init__(self, rules: Sequence[Rule], runtime: Runtime, other: Strategy | None = None):
-        self._ruleset, self._runtime, self._other = Ruleset(rules), runtime, other
+        self._runtime, self._other = runtime, other
+        self._ruleset, self._later = tiers(rules)
 
     def search(self, program: Program, effort: Effort, watch: Watch) -> Outcome:
         extractors = [_quick]
@@ -113,6 +120,7 @@ class Saturating:
             watch=watch,
             expect=self._runtime.expect,
             refutation=self._runtime.refutation,
+            later=self._later,
         )
         if effort.steps is not None:
             search.steps = effort.steps
