@@ -1,11 +1,10 @@
-"""Search by saturation: what can be chosen, what is fused, what is measured, and what is found with it."""
+"""Search by saturation: what is measured, and what is found with it."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -14,49 +13,27 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import numpy as np
 import pytest
-from cycles import Acyclic, Efficient
+from explored import LIMITS, explored, fused_by, kept_bytes, operators, weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_programs import (
-    PROGRAMS,
-    X,
-    Y,
-    Z,
-    branches,
-    brute_force,
-    gates,
-    graph_of,
-    node,
-    problems,
-    program,
-    rules,
-    small,
-    whole_library,
-)
+from small_programs import PROGRAMS, X, Y, Z, branches, gates, node, program, rules, small, whole_library
 
-from tensaurus import backends
 from tensaurus.cost import costs
-from tensaurus.cost.alone import alone
-from tensaurus.cost.kernels import fused_pieces
 from tensaurus.cost.observe import Observation
 from tensaurus.cost.roofline import estimate
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import Proposal
 from tensaurus.egraph.fusion import fusions
-from tensaurus.egraph.saturate import Limits, Ruleset, Runner
+from tensaurus.egraph.saturate import Limits, Ruleset
 from tensaurus.equivalence import chain
 from tensaurus.equivalence.chain import check_rewrites, refutation
 from tensaurus.equivalence.field_check import FieldCheck, check_field
-from tensaurus.extraction.greedy import greedy, greedy_dag
-from tensaurus.extraction.improve import improved, quick
-from tensaurus.extraction.problem import Choice, Problem, dag_cost, needed
+from tensaurus.extraction.improve import quick
+from tensaurus.extraction.problem import Choice, Problem
 from tensaurus.fuse import Fuse
-from tensaurus.graph.build import Build
-from tensaurus.graph.node import Node, constant, source
-from tensaurus.graph.onnx_export import export
+from tensaurus.graph.node import source
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 from tensaurus.graph.text import show, workload  # noqa: F401, another process shows programs
@@ -65,14 +42,10 @@ from tensaurus.ops.eop import eop
 from tensaurus.rules import evidence
 from tensaurus.rules.equation import Equation
 from tensaurus.rules.match import Rewriter
-from tensaurus.rules.rule import library
 from tensaurus.search import saturation
 from tensaurus.search.backtrack import Backtrack
 from tensaurus.search.candidate import Candidate, Outcome, Rewritten
 from tensaurus.search.saturation import Saturation
-from tensaurus.zoo.builder import Builder, Value
-
-LIMITS = Limits(nodes=1200, rounds=4)
 
 
 @dataclass(frozen=True)
@@ -87,416 +60,6 @@ class Given:
 
 def extract(problem: Problem, seconds: float, start: Choice | None) -> dict[int, int]:
     return quick(problem, start)
-
-
-def fused_by(made: Program, name: str) -> list[Piece]:
-    """What the backend of that name fuses."""
-    backend = backends.find(name)
-    proto, tensors = export(made)
-    build = Build(proto.SerializeToString())
-    return fused_pieces(
-        tensors.written, backend.kernels(build) if isinstance(backend, backends.Fusing) else []
-    )
-
-
-def used(choices: Choices, choice: Choice) -> list[int]:
-    """The keys of a choice, each as often as it is used."""
-    return [choices.keys[number] for number in choice.values() if choices.keys[number] >= 0]
-
-
-def operators(whole: Program) -> Counter[str]:
-    """How often each operator computes at run time."""
-    return Counter(str(n.op) for n in whole.active if isinstance(n.op, Op))
-
-
-def weights(*shape: int, seed: int = 0) -> Node:
-    return constant(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
-
-
-# Choices
-
-
-@cache
-def exact_library() -> Ruleset:
-    """The rules that hold over every field: GF(p), where choices are compared, has no order."""
-    return Ruleset(rule for rule in library() if rule.evidence is not None and rule.evidence.exact)
-
-
-@dataclass
-class Explored:
-    """A small program, explored by what holds over every field."""
-
-    whole: Program
-    graph: EGraph
-    roots: list[int]
-    own: int  # e-nodes before this one are the program's
-
-    @classmethod
-    def of(cls, make: Callable[[Builder], Value | list[Value]], filtered: bool = False) -> Explored:
-        whole = small(make)
-        graph, roots = graph_of(whole)
-        own = len(graph.heads)
-        exploration = graph, exact_library(), LIMITS
-        (Acyclic(Efficient(), *exploration) if filtered else Runner(*exploration)).explore()
-        return cls(whole, graph, roots, own)
-
-
-@cache
-def explored(name: str) -> Explored:
-    return Explored.of(PROGRAMS[name])
-
-
-def kept_bytes(whole: Program) -> int:
-    """Bytes of the constants that what computes at run time reads, once folded."""
-    frontier = {arg for n in whole.active for arg in n.args if arg is not None and arg.static}
-    frontier |= {out for _, out in whole.outputs if out.static}
-    return sum(4 * int(np.prod(n.tensor.shape)) for n in frontier)
-
-
-@pytest.mark.parametrize("filtered", [False, True])
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_a_choice_is_a_program(name: str, filtered: bool) -> None:
-    """It computes the same, costs what was said, and keeps as many constants."""
-    found = Explored.of(PROGRAMS[name], filtered=True) if filtered else explored(name)
-    choices = Choices(found.graph, found.roots)
-    for price in (estimate, lambda piece: 1.0, lambda piece: float(len(piece.leaves) % 2)):
-        costs = [price(piece) for piece in choices.pieces]
-        problem = choices.problem(choices.keyed(costs))
-        for choice in (needed(problem, greedy(problem)), quick(problem)):
-            made = choices.program(found.whole, choice)
-            assert made.inputs == found.whole.inputs
-            assert [k for k, _ in made.outputs] == [k for k, _ in found.whole.outputs]
-            assert check_field(found.whole, made).passed
-            cost = dag_cost(problem, choice)
-            assert isclose(cost, sum(costs[key] for key in used(choices, choice)))
-            assert isclose(cost, sum(price(Piece.of(n)) for n in made.active if isinstance(n.op, Op)))
-            assert choices.memory(choice) == kept_bytes(made)
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_a_choice_with_fusions_is_a_program(name: str) -> None:
-    found = explored(name)
-    pieces = fused_by(small(PROGRAMS[name]), "onnxruntime")
-    assert pieces
-    choices = Choices(found.graph, found.roots, fusions(pieces))
-    assert {piece.text for piece in pieces} <= {piece.text for piece in choices.pieces}
-    # one operator may be what two that fuse are, too
-    inside = [sum(isinstance(n.op, Op) for n in piece.inner) for piece in choices.pieces]
-    problem = choices.problem(choices.keyed([1.0 if count == 1 else 0.75 for count in inside]))
-    choice = quick(problem)
-    made = choices.program(found.whole, choice)
-    assert check_field(found.whole, made).passed
-    assert max(inside[key] for key in used(choices, choice)) > 1
-    singles = Choices(found.graph, found.roots)
-    alone_costs = singles.problem(singles.keyed([1.0 for _ in singles.pieces]))
-    assert dag_cost(problem, choice) < dag_cost(alone_costs, quick(alone_costs))
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_what_depends_on_constants_is_kept_once_and_free(name: str) -> None:
-    found = explored(name)
-    choices = Choices(found.graph, found.roots)
-    free = choices.problem(choices.keyed([1.0 for _ in choices.pieces]))
-    dear = choices.problem(choices.keyed([1.0 for _ in choices.pieces], byte=2.0))
-    kept = [number for number, size in enumerate(choices.kept) if size]
-    for number in kept:
-        assert choices.keys[number] < 0
-        assert free.members[free.groups[number]] == [number] and not free.children[number]
-        assert free.costs[number] == 0.0
-        assert dear.costs[number] == 2.0 * choices.packed[number]
-    assert kept and len(kept) == len({free.groups[number] for number in kept})
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_only_the_programs_own_choices(name: str) -> None:
-    found = explored(name)
-    own, every = (Choices(found.graph, found.roots, before=limit) for limit in (found.own, inf))
-    assert 0 < len(own.keys) < len(every.keys)
-    problem = own.problem(own.keyed([1.0 for _ in own.pieces]))
-    made = own.program(found.whole, quick(problem))
-    assert operators(made) <= operators(found.whole)
-    untouched = {Piece.of(n).text for n in found.whole.active if isinstance(n.op, Op)}
-    assert {piece.text for piece in own.pieces} <= untouched
-
-
-def test_without_rules_a_program_is_itself() -> None:
-    for make in PROGRAMS.values():
-        whole = small(make)
-        graph, roots = graph_of(whole)
-        choices = Choices(graph, roots)
-        problem = choices.problem(choices.keyed([1.0] * len(choices.pieces)))
-        assert choices.program(whole, quick(problem)) == whole
-
-
-def test_an_incomplete_choice_is_refused() -> None:
-    choices = Choices(*graph_of(program(node("Relu", X))))
-    with pytest.raises(ValueError, match="incomplete"):
-        choices.program(program(node("Relu", X)), {})
-
-
-def test_operators_on_one_tensor_twice_are_another_piece() -> None:
-    """x * x moves half the bytes of x * y."""
-    graph, roots = graph_of(program(node("Mul", X, X), node("Mul", X, Y), node("Mul", Y, Z)))
-    choices = Choices(graph, roots)
-    assert len(choices.pieces) == 2 and len({piece.text for piece in choices.pieces}) == 2
-
-
-# Moves of several classes
-
-
-@settings(max_examples=200)
-@given(problems())
-def test_moves_never_make_it_dearer(problem: Problem) -> None:
-    choice = greedy_dag(problem)
-    if dag_cost(problem, choice) == inf:
-        return
-    for begun in (choice, needed(problem, greedy(problem))):
-        better = improved(problem, begun)
-        assert set(problem.order(better) or ()) == set(better)  # complete, acyclic, and nothing else
-        assert brute_force(problem) <= dag_cost(problem, better) <= dag_cost(problem, begun)
-    assert dag_cost(problem, quick(problem, choice)) <= dag_cost(problem, choice)
-    assert improved(problem, choice, monotonic() - 1) == needed(problem, choice)
-
-
-def test_two_readers_turn_together() -> None:
-    """Each alone would pay 7 instead of its own 6, so no greedy choice turns either."""
-    problem = Problem(
-        [0.0, 0.0, 6.0, 0.0, 6.0, 7.0],
-        [(1, 2), (3,), (), (3,), (), ()],
-        [0, 1, 1, 2, 2, 3],
-        [[0], [1, 2], [3, 4], [5]],
-        (0,),
-    )
-    begun = greedy_dag(problem)
-    assert dag_cost(problem, begun) == 12
-    assert improved(problem, begun) == {0: 0, 1: 1, 2: 3, 3: 5}
-    assert dag_cost(problem, quick(problem)) == 7
-
-
-def test_the_move_that_gains_most_goes_first() -> None:
-    """Two sums could be one class for 19; then nobody needs the products that two classes of 7 serve."""
-    #        0 root; 1, 2 sums; 3 both sums at once; 4, 5 and 6, 7 products; 8 and 9 what serves two products
-    rows = [
-        [(0.0, (1, 2))],
-        [(0.0, (4, 6)), (0.0, (3,))],
-        [(0.0, (5, 7)), (0.0, (3,))],
-        [(19.0, ())],
-        *([(5.0, ()), (0.0, (serves,))] for serves in (8, 8, 9, 9)),
-        [(7.0, ())],
-        [(7.0, ())],
-    ]
-    owners = [group for group, row in enumerate(rows) for _ in row]
-    problem = Problem(
-        [cost for row in rows for cost, _ in row],
-        [reads for row in rows for _, reads in row],
-        owners,
-        [[number for number, owner in enumerate(owners) if owner == group] for group in range(len(rows))],
-        (0,),
-    )
-    begun = needed(problem, greedy(problem))
-    assert dag_cost(problem, begun) == 20
-    assert dag_cost(problem, improved(problem, begun)) == brute_force(problem) == 14
-
-
-def test_readers_do_not_turn_to_what_has_no_program() -> None:
-    problem = Problem(
-        [0.0, 0.0, 6.0, 0.0, 6.0, 0.0],
-        [(1, 2), (3,), (), (3,), (), (4,)],
-        [0, 1, 1, 2, 2, 3],
-        [[0], [1, 2], [3, 4], [5], []],
-        (0,),
-    )
-    assert improved(problem, greedy_dag(problem)) == {0: 0, 1: 2, 2: 4}
-
-
-# Fusions
-
-
-def conv_relu(b: Builder) -> Value:
-    return b.relu(b.conv(b.input("x", 1, 8, 6, 6), "c", 8, 3, padding=1))
-
-
-def conv_add_relu(b: Builder) -> Value:
-    x = b.input("x", 1, 16, 8, 8)
-    y = b.relu(b.conv(x, "a", 16, 3, padding=1))
-    return b.relu(b.add(b.batch_norm(b.conv(y, "c", 16, 3, padding=1), "n"), y))  # both in blocked layout
-
-
-def gelu(b: Builder) -> Value:
-    y = b.node("MatMul", b.input("x", 4, 8), b.weight("w", (8, 8)))
-    error = b.node("Erf", b.node("Div", y, b.constant(2**0.5)))
-    return b.mul(b.mul(y, b.add(error, b.constant(1.0))), b.constant(0.5))
-
-
-def skip_norm(b: Builder) -> Value:
-    return b.layer_norm(b.add(b.input("x", 1, 4, 8), b.input("y", 1, 4, 8)), "n")
-
-
-FUSED = {
-    conv_relu: {"Conv": 1, "Relu": 1},
-    conv_add_relu: {"Conv": 1, "BatchNormalization": 1, "Add": 1, "Relu": 1},
-    gelu: {"Div": 1, "Erf": 1, "Add": 1, "Mul": 2},
-    skip_norm: {"Add": 1, "LayerNormalization": 1},
-}
-
-
-@pytest.mark.parametrize("make", FUSED, ids=lambda make: make.__name__)
-def test_what_onnxruntime_fuses_is_one_piece(make: Callable[[Builder], Value]) -> None:
-    whole = small(make)
-    (piece,) = (p for p in fused_by(small(make), "onnxruntime") if p.root is whole.outputs[0][1])
-    assert Counter(str(n.op) for n in piece.inner if isinstance(n.op, Op)) == FUSED[make]
-    # and wherever it occurs in an e-graph
-    graph, roots = graph_of(whole)
-    choices = Choices(graph, roots, fusions([piece]))
-    (fused,) = (p for p in choices.pieces if len(p.inner) > 1)
-    assert fused.root is piece.root and set(fused.leaves) <= set(piece.leaves)
-
-
-def test_a_result_that_others_read_is_not_fused_away() -> None:
-    def both(b: Builder) -> list[Value]:
-        y = b.conv(b.input("x", 1, 8, 6, 6), "c", 8, 3, padding=1)
-        return [b.relu(y), b.node("Sigmoid", y)]
-
-    assert fused_by(small(both), "onnxruntime") == []
-
-
-def test_a_runtime_that_does_not_tell_fuses_nothing() -> None:
-    assert fused_by(small(conv_relu), "reference") == []
-
-
-@pytest.mark.skipif("openvino" not in backends.installed(), reason="openvino is not installed")
-def test_what_openvino_fuses_are_pieces() -> None:
-    """A convolution that a batch norm was folded into has lost its name in openvino's graph."""
-    for make, wanted in (
-        (conv_relu, [{"Conv", "Relu"}]),
-        (conv_add_relu, [{"Add", "Relu"}, {"BatchNormalization", "Conv"}, {"Conv", "Relu"}]),
-    ):
-        pieces = fused_by(small(make), "openvino")
-        found = [{str(n.op) for n in piece.inner} for piece in pieces]
-        assert sorted(found, key=sorted) == wanted
-
-
-def test_a_piece_may_be_as_large_as_loops_go() -> None:
-    def chain(length: int) -> Piece:
-        top = X
-        for _ in range(length):
-            top = node("Relu", top)
-        return Piece(top, (X,))
-
-    assert len(fusions([chain(20)])) == 1
-    assert fusions([chain(21)]) == []
-    shared = X
-    for _ in range(6):
-        shared = node("Mul", shared, shared)
-    assert fusions([Piece(shared, (X,))]) == []  # six operators, but a tree of 63
-
-
-def test_sizes_and_attributes_of_a_fusion_may_be_any() -> None:
-    def other(b: Builder) -> Value:
-        return b.relu(b.conv(b.input("x", 2, 4, 9, 9), "c", 12, 5, stride=2))
-
-    def biased(b: Builder) -> Value:
-        return b.relu(b.conv(b.input("x", 2, 4, 9, 9), "c", 12, 5, bias=True))
-
-    roots = map(root, (conv_relu, other, biased))
-    first, second, third = (Piece(n, Piece.of(n.args[0]).leaves) for n in roots)
-    assert len(fusions([first, second])) == 1 and len(fusions([first, third])) == 2
-    for piece, count in ((second, 1), (third, 0)):
-        whole = Program(tuple(leaf for leaf in piece.leaves if not leaf.static), (("y", piece.root),))
-        choices = Choices(*graph_of(whole), fusions([first]))
-        assert [p.text for p in choices.pieces if len(p.inner) > 1] == [piece.text] * count
-
-
-def root(make: Callable[[Builder], Value]) -> Node:
-    return small(make).outputs[0][1]
-
-
-def test_a_split_that_is_fused_is_inside_its_piece() -> None:
-    def split(b: Builder) -> Value:
-        u, v = b.nodes("Split", 2, b.input("x", 4, 8), b.constant(np.array([4, 4])), axis=1)
-        return b.add(u, v)
-
-    from tensaurus.cost.kernels import _piece
-
-    whole = small(split)
-    names = {n: name for n, name in whole.names.items() if not n.static and n not in whole.inputs}
-    piece = _piece(frozenset(names.values()), {name: n for n, name in names.items()})
-    assert piece is not None and piece.leaves == whole.inputs and len(fusions([piece])) == 1
-
-
-# Pieces
-
-
-def test_a_piece_of_one_operator_is_that_operator() -> None:
-    for make in PROGRAMS.values():
-        for n in small(make).active:
-            if isinstance(n.op, Op):
-                piece = Piece.of(n)
-                assert piece.inner == (n,) and piece.text == workload(n)
-                assert piece.over({}) is n
-
-
-def test_the_text_of_a_piece_does_not_say_where_it_is() -> None:
-    u = source("u", TensorType("float32", (4, 4)))
-    first = Piece(node("Relu", node("Add", X, Y)), (X, Y))
-    inner = node("Neg", Z)
-    second = Piece(node("Relu", node("Add", inner, u)), (inner, u))
-    static = Piece(node("Relu", node("Add", X, weights(4, 4))), (X, weights(4, 4)))
-    twice = Piece(node("Relu", node("Add", X, X)), (X,))
-    assert first.text == second.text
-    assert len({first.text, static.text, twice.text}) == 3
-    assert [n.op for n in first.inner] == [first.root.args[0].op, first.root.op]
-
-
-def test_a_piece_over_other_leaves() -> None:
-    piece = Piece(node("Relu", node("Clip", node("Add", X, Y), None, constant(np.float32(6)))), (X, Y))
-    made = piece.over({X: Z, Y: X})
-    assert made is node("Relu", node("Clip", node("Add", Z, X), None, constant(np.float32(6))))
-    assert piece.over({Y: X}) is node("Relu", node("Clip", node("Add", X, X), None, constant(np.float32(6))))
-
-
-# Operators alone
-
-
-def run_alone(piece: Piece, copies: int) -> tuple[dict[str, np.ndarray], list[np.ndarray], list[np.ndarray]]:
-    """Feeds, weights and outputs of the copies on onnxruntime."""
-    program, feeds = alone(piece, 17, copies)
-    made, _ = export(program, folded=False)
-    session = backends.find("onnxruntime").compile(Build(made.SerializeToString()), threads=1)
-    constants = [np.frombuffer(tensor.raw_data, np.float32) for tensor in made.graph.initializer]
-    return feeds, constants, session.run(None, feeds)
-
-
-def test_copies_have_weights_of_their_own() -> None:
-    x = source("x", TensorType("float32", (1, 4, 5, 5)))
-    piece = Piece.of(node("Conv", x, weights(6, 4, 1, 1), weights(6)))
-    feeds, constants, results = run_alone(piece, 3)
-    assert list(feeds) == ["x0"] and len(results) == 3
-    assert len({tensor.tobytes() for tensor in constants}) == 2 * 3
-    assert len({result.tobytes() for result in results}) == 3
-    assert all(result.shape == (1, 6, 5, 5) for result in results)
-
-
-def test_copies_without_weights_have_inputs_of_their_own() -> None:
-    half = constant(np.float32(0.5))  # a single number is no weight, and stays what it is
-    piece = Piece(node("Mul", node("Add", X, Y), half), (X, Y, half))
-    feeds, _, results = run_alone(piece, 3)
-    assert len(feeds) == 2 * 3 and len({array.tobytes() for array in feeds.values()}) == 2 * 3
-    pairs = [(feeds[f"x0{k}"], feeds[f"x1{k}"]) for k in ("", "_1", "_2")]
-    for (a, b), result in zip(pairs, results, strict=True):
-        np.testing.assert_allclose(result, (a + b) / 2, rtol=1e-6)
-
-
-def test_copies_of_several_outputs() -> None:
-    def split(b: Builder) -> list[Value]:
-        return list(b.nodes("Split", 2, b.input("x", 4, 8), b.constant(np.array([5, 3])), axis=1))
-
-    inner = root(split).args[0]  # type: ignore[arg-type]
-    _, _, results = run_alone(Piece.of(inner), 2)
-    assert [result.shape for result in results] == [(4, 5), (4, 3)] * 2
-
-
-# The search
 
 
 @dataclass
@@ -540,7 +103,11 @@ LAWS = Ruleset(
         "Mul(Add(x, y), z) => Add(Mul(x, z), Mul(y, z))",
     )
 )
+
+
 FACTORED = node("Mul", node("Add", X, Y), Z)
+
+
 SPREAD = node("Add", node("Mul", X, Z), node("Mul", Y, Z))
 
 

@@ -1,0 +1,83 @@
+"""What tests of choices and of searches share: small programs that were explored, and what is in them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from cycles import Acyclic, Efficient
+from small_programs import PROGRAMS, graph_of, small
+
+from tensaurus import backends
+from tensaurus.cost.kernels import fused_pieces
+from tensaurus.egraph.egraph import EGraph
+from tensaurus.egraph.saturate import Limits, Ruleset, Runner
+from tensaurus.graph.build import Build
+from tensaurus.graph.node import Node, constant
+from tensaurus.graph.onnx_export import export
+from tensaurus.graph.piece import Piece
+from tensaurus.graph.program import Program
+from tensaurus.ops import Op
+from tensaurus.rules.rule import library
+from tensaurus.zoo.builder import Builder, Value
+
+LIMITS = Limits(nodes=1200, rounds=4)
+
+
+def fused_by(made: Program, name: str) -> list[Piece]:
+    """What the backend of that name fuses."""
+    backend = backends.find(name)
+    proto, tensors = export(made)
+    build = Build(proto.SerializeToString())
+    return fused_pieces(
+        tensors.written, backend.kernels(build) if isinstance(backend, backends.Fusing) else []
+    )
+
+
+def operators(whole: Program) -> Counter[str]:
+    """How often each operator computes at run time."""
+    return Counter(str(n.op) for n in whole.active if isinstance(n.op, Op))
+
+
+def weights(*shape: int, seed: int = 0) -> Node:
+    return constant(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+
+
+@cache
+def exact_library() -> Ruleset:
+    """The rules that hold over every field: GF(p), where choices are compared, has no order."""
+    return Ruleset(rule for rule in library() if rule.evidence is not None and rule.evidence.exact)
+
+
+@dataclass
+class Explored:
+    """A small program, explored by what holds over every field."""
+
+    whole: Program
+    graph: EGraph
+    roots: list[int]
+    own: int  # e-nodes before this one are the program's
+
+    @classmethod
+    def of(cls, make: Callable[[Builder], Value | list[Value]], filtered: bool = False) -> Explored:
+        whole = small(make)
+        graph, roots = graph_of(whole)
+        own = len(graph.heads)
+        exploration = graph, exact_library(), LIMITS
+        (Acyclic(Efficient(), *exploration) if filtered else Runner(*exploration)).explore()
+        return cls(whole, graph, roots, own)
+
+
+@cache
+def explored(name: str) -> Explored:
+    return Explored.of(PROGRAMS[name])
+
+
+def kept_bytes(whole: Program) -> int:
+    """Bytes of the constants that what computes at run time reads, once folded."""
+    frontier = {arg for n in whole.active for arg in n.args if arg is not None and arg.static}
+    frontier |= {out for _, out in whole.outputs if out.static}
+    return sum(4 * int(np.prod(n.tensor.shape)) for n in frontier)
