@@ -347,3 +347,11 @@ def test_an_attribute_of_one_number_takes_no_tensor_of_rank_one() -> None:
             9,
             constant_of={"c": np.ones(1, np.float32)}.get,
         )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rule_of_places_and_functions_is_tried_at_places_that_there_are(seed: int) -> None:
+    """exp(-v) is 1 / exp(v): where fields know no such law, it is asked what float64 has there."""
+    (rule,) = parse_rule("r [any]: Exp(Neg(Gather(x, i, **a))) => Div(1, Exp(Gather(x, i, **a)))")
+    found = verify(rule, 20, seed=seed, steps=0)
+    assert isinstance(found, Undecided) and "functions" in found.reason

@@ -12,12 +12,13 @@ unknown, and no rule of a library.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from itertools import islice
 from math import log2
+from typing import TypeVar
 
 import numpy as np
 
@@ -34,6 +35,8 @@ from tensaurus.rules.instances import Instance, Maker, drawn_integers, elements
 from tensaurus.rules.proof import differing, prove
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import Apply, Item, Literal, Term
+
+T = TypeVar("T")
 
 INSTANCES = 40
 STEPS = 30_000  # of a proof, about as many seconds as thousands
@@ -194,8 +197,9 @@ def _undefined(shown: Counterexample) -> bool:
         values = leaf_values(shown.instance, reals, np.random.default_rng(0))
         values = {leaf: abs(v) * scale if v.dtype.kind == "f" else v for leaf, v in values.items()}
         for roots in (shown.instance.left, shown.instance.right):
-            side = run(roots, values, reals)[shown.root]
-            if side.dtype.kind != "f" or not np.isnan(side[shown.place]).all():
+            sides = _where_places_are(values, partial(run, roots, field=reals))
+            side = None if sides is None else sides[shown.root]
+            if side is None or side.dtype.kind != "f" or not np.isnan(side[shown.place]).all():
                 return False
     return True
 
@@ -205,12 +209,18 @@ def _tamed(data: Array) -> Array:
 
 
 def _compared(instance: Instance, values: dict[Node, Array], field: Field) -> Counterexample | None:
-    """Where the sides differ; where integers are places that there are not, at others."""
+    """Where the sides differ."""
+    return _where_places_are(values, lambda v: _differing(instance, v, field))
+
+
+def _where_places_are(values: dict[Node, Array], ask: Callable[[dict[Node, Array]], T]) -> T | None:
+    """What is asked of the values; where integers are places that there are not, of others, if any are."""
     for span in (None, *PLACES):
+        moved = values
         if span is not None:
             moved = {leaf: within(v, span, leaf.tensor.dtype) for leaf, v in values.items()}
         try:
-            return _differing(instance, values if span is None else moved, field)
+            return ask(moved)
         except IndexError:
             continue
     return None
