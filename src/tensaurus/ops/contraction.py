@@ -9,7 +9,7 @@ from tensaurus.algebra.expr import Body, Scope, Tensor, compute, lift, total
 from tensaurus.algebra.size import Size, same
 from tensaurus.algebra.typing import Untypable
 from tensaurus.ops.declare import op
-from tensaurus.ops.elementwise import aligned, broadcast_shape
+from tensaurus.ops.elementwise import aligned, broadcast_shape, broadcasts
 
 
 @op(
@@ -106,7 +106,7 @@ def gemm(
     if not same(inner, depth):
         raise Untypable(f"{_shape(a)} times {_shape(b)}")
     shape = (rows, columns)
-    if c is not None and broadcast_shape(shape, c.shape) != shape:
+    if c is not None and not broadcasts(shape, c.shape):
         raise Untypable(f"{_shape(c)} does not broadcast to [{rows}, {columns}]")
 
     def element(i: Size, j: Size) -> Body:

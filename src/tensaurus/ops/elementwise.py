@@ -44,9 +44,14 @@ def broadcast(element: Callable[..., Any], *xs: Tensor | Scope) -> Scope:
 
 def broadcast_to(x: Tensor, *others: Tensor) -> None:
     """Raise Untypable unless the others broadcast to the shape of x."""
-    shape = broadcast_shape(x.shape, *(y.shape for y in others))
-    if len(shape) != x.rank or not all(map(same, shape, x.shape)):
+    if not broadcasts(x.shape, *(y.shape for y in others)):
         raise Untypable(f"{' and '.join(str(y.shape) for y in others)} do not broadcast to {x.shape}")
+
+
+def broadcasts(shape: tuple[Size, ...], *others: tuple[Size, ...]) -> bool:
+    """Whether the shape is what it broadcasts to with others."""
+    whole = broadcast_shape(shape, *others)
+    return len(whole) == len(shape) and all(map(same, whole, shape))
 
 
 def is_float(x: Tensor) -> bool:
