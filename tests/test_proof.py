@@ -153,6 +153,22 @@ WRONG = {
     "an order that one type has": (
         "Transpose(x, perm=p) => x where p == tuple(range(rank(x))) or dtype(x) == 'int64' and rank(x) == 2"
     ),
+    # what is taken out of maxima over places
+    "a maximum of negatives": "ReduceMax(Neg(x), **a) => Neg(ReduceMax(x, **a))",
+    "a minimum of differences": "ReduceMin(Sub(s, x), **a) => Sub(s, ReduceMin(x, **a)) where numel(s) == 1",
+    "a maximum of what is scaled": (
+        "ReduceMax(Mul(x, s), **a) => Mul(ReduceMax(x, **a), s) where numel(s) == 1"
+    ),
+    "a maximum of two that move": (
+        "ReduceMax(Add(x, y), axes=(0,), keepdims=1) "
+        "=> Add(ReduceMax(x, axes=(0,), keepdims=1), ReduceMax(y, axes=(0,), keepdims=1)) "
+        "where shape(x) == shape(y)"
+    ),
+    "a maximum of integers that wrap": (
+        "ReduceMax(Add(x, s), **a) => Add(ReduceMax(x, **a), s) where numel(s) == 1, dtype(x) == 'int64'"
+    ),
+    "a softmax of what is scaled": "Softmax(Mul(x, s), axis=k) => Softmax(x, axis=k) where numel(s) == 1",
+    "a softmax of another row": "Softmax(Add(x, s), axis=k) => Softmax(x, axis=k) where shape(s) == shape(x)",
     # singular values and conversions
     "a quotient cancelled": "Div(Mul(x, y), y) => x",
     "one over one over": "Reciprocal(Reciprocal(x)) => Reciprocal(Mul(x, x))",
@@ -170,6 +186,18 @@ RIGHT = {
     "a leaky relu of a slope below one": "LeakyRelu(x, alpha=a) => Max(x, Mul(x, a)) where a <= 1",
     "relu twice": "Relu(Relu(x)) => Relu(x)",
     "clip of relu": "Clip(x, 0, u) => Min(Relu(x), u) where value(u) > 0",
+    "a maximum of negatives is a minimum": "ReduceMax(Neg(x), **a) => Neg(ReduceMin(x, **a))",
+    "a minimum of differences from one number": (
+        "ReduceMin(Sub(s, x), **a) => Sub(s, ReduceMax(x, **a)) where numel(s) == 1"
+    ),
+    "a maximum of two and one": (
+        "ReduceMax(Sub(Add(x, s), y), axes=(0,), keepdims=1) "
+        "=> Sub(s, ReduceMin(Sub(y, x), axes=(0,), keepdims=1)) "
+        "where numel(s) == 1, shape(x) == shape(y)"
+    ),
+    "a row is taken from a softmax": (
+        "Softmax(Sub(x, s), axis=k) => Softmax(x, axis=k) where rank(s) == rank(x), dim(s, k) == 1"
+    ),
     "a positive quotient cancelled": "Div(Mul(x, s), s) => x where positive(s)",
     "the inverse permutation": (
         "Transpose(Transpose(x, perm=p), perm=q) => x where all(q[p[i]] == i for i in range(rank(x)))"

@@ -1,9 +1,10 @@
 """Whether two expressions are equal for all values of their leaves, of real numbers and of sizes.
 
 First by their canonical forms.  Where these differ only in what is computed from numbers, the bodies go to Z3
-over the reals: what is no arithmetic (a read, a reduction, a choice by indices) is a variable there, the same
-for equal texts, and a transcendental function is any function.  Where they differ in places, too, these are
-integers of Z3 within their ranges, under all that is assumed of the sizes.
+over the reals, with what is the same at all places taken out of their maxima (`extremes`).  What is no
+arithmetic (a read, a reduction, a choice by indices) is a variable there, the same for equal texts, and a
+transcendental function is any function.  Where they differ in places, too, these are integers of Z3 within
+their ranges, under all that is assumed of the sizes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import partial
 from tensaurus.algebra.analysis import functions
 from tensaurus.algebra.expr import Body, Const, Scope, Source, Tensor, call
 from tensaurus.algebra.functions import cast_target
-from tensaurus.algebra.simplify import alike, canonical
+from tensaurus.algebra.simplify import alike
 from tensaurus.algebra.size import Atom, Size, polynomial
 from tensaurus.algebra.text import show
 from tensaurus.algebra.undecided import Question, watched
@@ -24,6 +25,7 @@ from tensaurus.algebra.walk import replace_axes
 from tensaurus.graph.expression import expressions
 from tensaurus.graph.node import CONSTANT, INPUT, Node
 from tensaurus.rules.domain import REAL
+from tensaurus.rules.extremes import taken_out
 from tensaurus.rules.solver import PlacedTerms, SolverTerms
 
 MOVED = "moved"
@@ -66,7 +68,7 @@ def equal(left: Node, right: Node, assumed: Mapping[Question, bool]) -> Settled 
     computes = _computes(first, second)
     if alike(first, second):
         return Settled("algebra" if computes else MOVED)
-    a, b = canonical(first), canonical(second)
+    a, b = taken_out(first), taken_out(second)
     if a.shape == b.shape:
         verdict = _asked(SolverTerms(a, positive), a.body, b.body, assumed)
         if isinstance(verdict, Settled):

@@ -1,0 +1,90 @@
+"""What is the same at all places comes out of their maximum, and a sign turns it into a minimum.
+
+    max[k](f(k) + c)  ->  max[k](f(k)) + c        max[k](-f(k))  ->  -min[k](f(k))
+
+Laws of the order of the reals, which a canonical form must not use: GF(p) has none.  Integers wrap, so that
+neither is true of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+from tensaurus.algebra.expr import Body, Call, Const, Reduce, Scope, Source
+from tensaurus.algebra.simplify import canonical
+from tensaurus.algebra.size import Poly
+from tensaurus.algebra.text import show
+from tensaurus.algebra.typing import dtype_of
+from tensaurus.algebra.walk import free_axes, operands, rebuilt
+
+__all__ = ["taken_out"]
+
+TURNED = {"max": "min", "min": "max"}
+
+
+def taken_out(scope: Scope) -> Scope:
+    """The expression in canonical form with what is the same at all places taken out of maxima and minima."""
+    return canonical(_within(canonical(scope)))
+
+
+def _within(scope: Scope) -> Scope:
+    return Scope(scope.axes, _changed(scope.body))
+
+
+def _changed(body: Body) -> Body:
+    def source(read: Source) -> Source:
+        return _within(read) if isinstance(read, Scope) else read
+
+    inside = rebuilt(body, _changed, lambda size: size, source)
+    match inside:
+        case Reduce(monoid, axes, inner) if monoid in TURNED and _is_real(body):
+            terms = operands(inner, "add")
+            moving = [term for term in terms if not free_axes(term).isdisjoint(axes)]
+            if not moving:
+                return inside
+            same = [term for term in terms if term not in moving]
+            leading = min(moving, key=lambda term: show(Scope(axes, _positive(term))))
+            if _is_negative(leading):
+                turned = Reduce(TURNED[monoid], axes, _sum(list(map(_negative, moving))))
+                return _sum([_negative(turned), *same])
+            return _sum([Reduce(monoid, axes, _sum(moving)), *same])
+    return inside
+
+
+def _is_real(body: Body) -> bool:
+    return dtype_of(Scope((), body)).startswith("float")
+
+
+def _sum(terms: Sequence[Body]) -> Body:
+    return reduce(lambda a, b: Call("add", (a, b)), terms)
+
+
+def _coefficient(term: Body) -> Const | None:
+    """The number that a term is multiplied by."""
+    if isinstance(term, Call) and term.fn == "mul":
+        first = term.args[0]
+        if isinstance(first, Const) and not isinstance(first.value, (bool, float, Poly)):
+            return first
+    return None
+
+
+def _is_negative(term: Body) -> bool:
+    number = _coefficient(term)
+    return number is not None and number.value < 0  # type: ignore[operator]
+
+
+def _negative(term: Body) -> Body:
+    number = _coefficient(term)
+    if number is None:
+        return Call("mul", (Const(-1), term))
+    assert isinstance(term, Call)
+    value = -number.value
+    rest = term.args[1:]
+    if value == 1 and len(rest) == 1:
+        return rest[0]
+    return Call("mul", (Const(value), *rest))
+
+
+def _positive(term: Body) -> Body:
+    return _negative(term) if _is_negative(term) else term
