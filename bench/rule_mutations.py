@@ -192,7 +192,9 @@ def applies(mutant: Rule, steps: float) -> bool:
 
 @cache
 def _rules(file: Path | None) -> dict[str, Rule]:
-    every = library(ops=()) if file is None else read_rules(file.read_text("utf-8").splitlines(), file.name)
+    every = library(ops=()) if file is None else read_rules(
+        file.read_text("utf-8").splitlines(), file.name, ops=()
+    )
     return {rule.name: rule for rule in every if "off" not in rule.tags}
 
 
