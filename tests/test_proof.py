@@ -186,9 +186,12 @@ RIGHT = {
     "a leaky relu of a slope below one": "LeakyRelu(x, alpha=a) => Max(x, Mul(x, a)) where a <= 1",
     "relu twice": "Relu(Relu(x)) => Relu(x)",
     "clip of relu": "Clip(x, 0, u) => Min(Relu(x), u) where value(u) > 0",
-    "a maximum of negatives is a minimum": "ReduceMax(Neg(x), **a) => Neg(ReduceMin(x, **a))",
+    "a maximum of negatives is a minimum": (
+        "ReduceMax(Neg(x), axes=a, keepdims=1) => Neg(ReduceMin(x, axes=a, keepdims=1))"
+    ),
     "a minimum of differences from one number": (
-        "ReduceMin(Sub(s, x), **a) => Sub(s, ReduceMax(x, **a)) where numel(s) == 1"
+        "ReduceMin(Sub(s, x), axes=(0,), keepdims=0) => Sub(s, ReduceMax(x, axes=(0,), keepdims=0)) "
+        "where rank(s) == 0"
     ),
     "a maximum of two and one": (
         "ReduceMax(Sub(Add(x, s), y), axes=(0,), keepdims=1) "

@@ -557,7 +557,7 @@ def test_the_rules_that_ship_are_proved_and_have_names_of_their_own() -> None:
     one_by_one = [rule for rule in rules if rule.name in alone]
     many = [rule for rule in rules if rule.name not in alone]
     assert len(one_by_one) > 200 and len(many) > 3000
-    for rule in one_by_one[::9] + many[::150]:
+    for rule in one_by_one[::15] + many[::300]:  # bench/proofs.py proves all
         assert isinstance(verify(rule, 10), Proved), rule.name
 
 
