@@ -139,3 +139,13 @@ def problems(draw: st.DrawFn) -> Problem:
 def brute_force(problem: Problem) -> float:
     choices = product(*problem.members)
     return min((dag_cost(problem, dict(enumerate(choice))) for choice in choices), default=inf)
+
+
+# root: (a, b); a: shared or own 6; b: shared or own 6; shared: 7
+TWO_READERS = Problem(
+    [0.0, 0.0, 6.0, 0.0, 6.0, 7.0],
+    [(1, 2), (3,), (), (3,), (), ()],
+    [0, 1, 1, 2, 2, 3],
+    [[0], [1, 2], [3, 4], [5]],
+    (0,),
+)

@@ -8,7 +8,19 @@ from time import monotonic
 import pytest
 from explored import Explored, explored, fused_by, kept_bytes, operators
 from hypothesis import given, settings
-from small_programs import PROGRAMS, X, Y, Z, brute_force, graph_of, node, problems, program, small
+from small_programs import (
+    PROGRAMS,
+    TWO_READERS,
+    X,
+    Y,
+    Z,
+    brute_force,
+    graph_of,
+    node,
+    problems,
+    program,
+    small,
+)
 
 from tensaurus.cost.roofline import estimate
 from tensaurus.egraph.choices import Choices
@@ -130,13 +142,7 @@ def test_moves_never_make_it_dearer(problem: Problem) -> None:
 
 def test_two_readers_turn_together() -> None:
     """Each alone would pay 7 instead of its own 6, so no greedy choice turns either."""
-    problem = Problem(
-        [0.0, 0.0, 6.0, 0.0, 6.0, 7.0],
-        [(1, 2), (3,), (), (3,), (), ()],
-        [0, 1, 1, 2, 2, 3],
-        [[0], [1, 2], [3, 4], [5]],
-        (0,),
-    )
+    problem = TWO_READERS
     begun = greedy_dag(problem)
     assert dag_cost(problem, begun) == 12
     assert improved(problem, begun) == {0: 0, 1: 1, 2: 3, 3: 5}

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_programs import (
     PROGRAMS,
+    TWO_READERS,
     X,
     Y,
     Z,
@@ -371,14 +372,7 @@ def test_a_cyclic_choice_has_no_cost() -> None:
 
 def test_sharing_counts_once() -> None:
     """Two readers of one dear class are cheaper than two cheap trees; only the DAG's greedy sees it."""
-    #        root: (a, b); a: shared or own 6; b: shared or own 6; shared: 7
-    problem = Problem(
-        [0.0, 0.0, 6.0, 0.0, 6.0, 7.0],
-        [(1, 2), (3,), (), (3,), (), ()],
-        [0, 1, 1, 2, 2, 3],
-        [[0], [1, 2], [3, 4], [5]],
-        (0,),
-    )
+    problem = TWO_READERS
     assert dag_cost(problem, greedy(problem)) == 12
     assert brute_force(problem) == 7
     assert dag_cost(problem, greedy_dag(problem)) <= 12

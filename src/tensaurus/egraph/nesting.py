@@ -89,7 +89,8 @@ class _Nests:
         """A variadic call, with those that it reads; None where it would read what it is itself.
 
         Max(y, 0) is a way to write y once y is larger than 0: taken in again and again it would be calls of
-        ever more arguments, which no program has room for.
+        ever more arguments, which no program has room for.  Looked at inside another call it may take in less
+        than alone: it is not looked at again.
         """
         graph, opened = self.graph, self._opened
         head, args = graph.heads[number], graph.args[number]

@@ -9,11 +9,12 @@ neither is true of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from functools import reduce
 
 from tensaurus.algebra.expr import Body, Call, Const, Reduce, Scope, Source
 from tensaurus.algebra.simplify import canonical
-from tensaurus.algebra.size import Poly
+from tensaurus.algebra.size import Number
 from tensaurus.algebra.text import show
 from tensaurus.algebra.typing import dtype_of
 from tensaurus.algebra.walk import free_axes, operands, rebuilt
@@ -60,31 +61,27 @@ def _sum(terms: Sequence[Body]) -> Body:
     return reduce(lambda a, b: Call("add", (a, b)), terms)
 
 
-def _coefficient(term: Body) -> Const | None:
+def _coefficient(term: Body) -> Number:
     """The number that a term is multiplied by."""
-    if isinstance(term, Call) and term.fn == "mul":
-        first = term.args[0]
-        if isinstance(first, Const) and not isinstance(first.value, (bool, float, Poly)):
-            return first
-    return None
+    if isinstance(term, Call) and term.fn == "mul" and isinstance(term.args[0], Const):
+        value = term.args[0].value
+        if isinstance(value, (int, Fraction)) and not isinstance(value, bool):
+            return value
+    return 1
 
 
 def _is_negative(term: Body) -> bool:
-    number = _coefficient(term)
-    return number is not None and number.value < 0  # type: ignore[operator]
+    return _coefficient(term) < 0
 
 
 def _negative(term: Body) -> Body:
-    number = _coefficient(term)
-    if number is None:
-        return Call("mul", (Const(-1), term))
-    assert isinstance(term, Call)
-    value = -number.value
-    rest = term.args[1:]
-    if value == 1 and len(rest) == 1:
-        return rest[0]
-    return Call("mul", (Const(value), *rest))
+    return Call("mul", (Const(-1), term))
 
 
 def _positive(term: Body) -> Body:
-    return _negative(term) if _is_negative(term) else term
+    """The term without its sign, as its canonical form would be written."""
+    if not _is_negative(term):
+        return term
+    assert isinstance(term, Call)
+    number, rest = -_coefficient(term), term.args[1:]
+    return rest[0] if number == 1 and len(rest) == 1 else Call("mul", (Const(number), *rest))
