@@ -324,6 +324,10 @@ LAWS: dict[str, Callable[[], tuple[Scope, Scope]]] = {
         relu(maxima(concat(IMAGE, WIDER, 1), 0)),
         concat(relu(maxima(IMAGE, 0)), relu(maxima(WIDER, 0)), 1),
     ),
+    "maxima of a padded part": lambda: (
+        maxima(part(IMAGE, 0, 1, N), -inf),
+        part(maxima(IMAGE, -inf), 0, 1, N),
+    ),
     "relu of concat": lambda: (relu(concat(X, Y, 1)), concat(relu(X), relu(Y), 1)),
     "relu twice": lambda: (relu(relu(X)), relu(X)),
     "concat along the sum": lambda: (
