@@ -6,12 +6,13 @@ assume an answer, and runs it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -28,15 +29,21 @@ class Question:
 
 @dataclass
 class Watch:
-    """The answers that are assumed, and the questions that were asked without one, each once, in order."""
+    """The answers that are assumed, and the questions that were asked without one, each once, in order.
+
+    answers  what every question got, None where nothing is assumed
+    """
 
     assumed: Mapping[Question, bool]
     asked: dict[Question, None] = field(default_factory=dict)
+    answers: dict[Question, bool | None] = field(default_factory=dict)
 
-    @cached_property
-    def answers(self) -> frozenset[tuple[Question, bool]]:
-        """What is assumed, as a key."""
-        return frozenset(self.assumed.items())
+    def hear(self, answers: Mapping[Question, bool | None], asked: Iterable[Question]) -> None:
+        """Questions with their answers, and those that are open; asked again, one is the latest."""
+        self.answers.update(answers)
+        for question in asked:
+            self.asked.pop(question, None)
+            self.asked[question] = None
 
 
 _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
@@ -57,12 +64,6 @@ def watching() -> bool:
     return _watch.get() is not None
 
 
-def assumptions() -> frozenset[tuple[Question, bool]] | None:
-    """What answers are assumed: a part of the key of whatever may depend on them."""
-    watch = _watch.get()
-    return None if watch is None else watch.answers
-
-
 def answer(kind: str, subject: Any) -> bool:
     """The answer that is assumed, False where none is."""
     watch = _watch.get()
@@ -70,12 +71,8 @@ def answer(kind: str, subject: Any) -> bool:
         return False
     question = Question(kind, subject)
     known = watch.assumed.get(question)
-    if known is None:
-        # asked again, it is the latest
-        watch.asked.pop(question, None)
-        watch.asked[question] = None
-        return False
-    return known
+    watch.hear({question: known}, [question] if known is None else [])
+    return known or False
 
 
 def open_questions() -> bool:
@@ -89,3 +86,57 @@ def settled_so_far() -> None:
     watch = _watch.get()
     if watch is not None:
         watch.asked.clear()
+
+
+@dataclass(frozen=True)
+class _Record(Generic[T]):
+    """A result, the answers it depends on, and the questions that it left open."""
+
+    value: T
+    answers: Mapping[Question, bool | None]
+    asked: tuple[Question, ...]
+
+
+class Recalled(Generic[T]):
+    """Results by key, each for the answers that it asked for: others may change, and it is still the same.
+
+    Whoever watches is told of its questions each time.  At most so many keys are kept.
+    """
+
+    def __init__(self, most: int):
+        self.most = most
+        self._plain: dict[Hashable, T] = {}
+        self._records: dict[Hashable, list[_Record[T]]] = {}
+
+    def get(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """The result that is known, else what is computed.  What raises is not kept."""
+        watch = _watch.get()
+        if watch is None:
+            if key not in self._plain:
+                value = compute()
+                _fit(self._plain, self.most)
+                self._plain[key] = value
+            return self._plain[key]
+        known = watch.assumed
+        for record in self._records.get(key, ()):
+            if all(known.get(question) is answer for question, answer in record.answers.items()):
+                break
+        else:
+            own = Watch(known)
+            token = _watch.set(own)
+            try:
+                record = _Record(compute(), own.answers, tuple(own.asked))
+            finally:
+                _watch.reset(token)
+                watch.hear(own.answers, own.asked)
+            _fit(self._records, self.most)
+            self._records.setdefault(key, []).append(record)
+            return record.value
+        watch.hear(record.answers, record.asked)
+        return record.value
+
+
+def _fit(kept: dict[Any, Any], most: int) -> None:
+    """Room for one more."""
+    if len(kept) >= most:
+        kept.clear()

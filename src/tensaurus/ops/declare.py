@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from tensaurus.algebra.expr import Scope, Tensor
 from tensaurus.algebra.size import Size
 from tensaurus.algebra.typing import Untypable as Untypable
 from tensaurus.algebra.typing import dtype_of
-from tensaurus.algebra.undecided import assumptions, settled_so_far, watching
+from tensaurus.algebra.undecided import Recalled, settled_so_far
 
 # The element types that expressions compute with; any other (strings, 8-bit floats) leaves a node opaque.
 NUMBERS = frozenset(
@@ -52,6 +52,7 @@ class TensorType:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
+T = TypeVar("T")
 Attributes: TypeAlias = tuple[tuple[str, Any], ...]  # sorted by name, values hashable
 Argument: TypeAlias = Tensor | None
 
@@ -121,8 +122,8 @@ class Op:
                 *(i.name for i in self.inputs),
                 *(name for name in self.moved if name in self.attributes),
             )
-        self._scopes: dict[tuple[Any, ...], tuple[Scope, ...] | Untypable] = {}
-        self._types: dict[tuple[Any, ...], tuple[TensorType, ...]] = {}
+        self._scopes = Recalled[tuple[Scope, ...] | Untypable](4096)
+        self._types = Recalled[tuple[TensorType, ...] | Untypable](65536)
 
     def __repr__(self) -> str:
         return self.name
@@ -170,34 +171,38 @@ class Op:
 
     def scopes(self, types: tuple[TensorType | None, ...], attrs: Attributes) -> tuple[Scope, ...]:
         """The expression of each output over `tensors(types)`; attrs in canonical form.  Raises Untypable."""
-        key = (types, attrs, assumptions())
-        found = self._scopes.get(key)
-        if found is None or isinstance(found, Untypable) and watching():
-            try:
-                result = self.declare(*self.tensors(types), **dict(attrs))
-                found = result if isinstance(result, tuple) else (result,)
-                if any(isinstance(n, int) and n < 0 for scope in found for n in scope.shape):
-                    raise Untypable(f"a size of {[scope.shape for scope in found]} is negative")
-            except Untypable as error:
-                found = Untypable(*error.args)  # a traceback would keep the caller's whole stack alive
-            if len(self._scopes) > 4096:
-                self._scopes.clear()
-            self._scopes[key] = found
-        if isinstance(found, Untypable):
-            raise Untypable(*found.args)
-        return found
+        return _made(self._scopes.get((types, attrs), lambda: self._declared(types, attrs)))
 
     def types(self, types: tuple[TensorType | None, ...], attrs: Attributes) -> tuple[TensorType, ...]:
         """The type of each output.  Raises Untypable."""
-        key = (types, attrs, assumptions())
-        found = self._types.get(key)
-        if found is None:
-            scopes = self.scopes(types, attrs)
-            found = tuple(TensorType(dtype_of(scope), scope.shape) for scope in scopes)
-            if len(self._types) > 65536:
-                self._types.clear()
-            self._types[key] = found
-        return found
+        return _made(self._types.get((types, attrs), lambda: self._typed(types, attrs)))
+
+    def _declared(
+        self, types: tuple[TensorType | None, ...], attrs: Attributes
+    ) -> tuple[Scope, ...] | Untypable:
+        try:
+            result = self.declare(*self.tensors(types), **dict(attrs))
+            scopes = result if isinstance(result, tuple) else (result,)
+            if any(isinstance(n, int) and n < 0 for scope in scopes for n in scope.shape):
+                raise Untypable(f"a size of {[scope.shape for scope in scopes]} is negative")
+            return scopes
+        except Untypable as error:
+            return Untypable(*error.args)  # a traceback would keep the caller's whole stack alive
+
+    def _typed(
+        self, types: tuple[TensorType | None, ...], attrs: Attributes
+    ) -> tuple[TensorType, ...] | Untypable:
+        scopes = self._scopes.get((types, attrs), lambda: self._declared(types, attrs))
+        if isinstance(scopes, Untypable):
+            return scopes
+        return tuple(TensorType(dtype_of(scope), scope.shape) for scope in scopes)
+
+
+def _made(result: tuple[T, ...] | Untypable) -> tuple[T, ...]:
+    """Raises what it is, where nothing was made."""
+    if isinstance(result, Untypable):
+        raise Untypable(*result.args)
+    return result
 
 
 def attribute_value(value: Any) -> Any:

@@ -10,8 +10,10 @@ the unique factorisation of integers: two products of positive integers have a c
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
@@ -31,16 +33,48 @@ from tensaurus.algebra.size import (
 )
 from tensaurus.algebra.undecided import Question
 
-_fresh = itertools.count(1)
-
 LEAST = -(2**62)  # the lower bound of a symbol that has none: numbers are stored in 64 bits
 
 Values = Mapping[Atom, Size]
 
 
-def symbol(hint: str, low: int) -> Size:
+@dataclass
+class Naming:
+    """How many numbers new names have taken, and what is in front of each."""
+
+    taken: int = 0
+    mark: str = ""
+
+    def name(self, hint: str) -> str:
+        """One that begins like the hint."""
+        self.taken += 1
+        return f"{hint.partition('.')[0]}.{self.mark}{self.taken}"
+
+
+_naming: ContextVar[Naming] = ContextVar("naming")
+_elsewhere = Naming(mark="n")
+
+
+@contextmanager
+def naming(taken: int = 0) -> Iterator[Naming]:
+    """New names tell apart what has taken so many numbers: so they are the same in all cases that are alike,
+    and what is known of one of them is known of the others."""
+    own = Naming(taken)
+    token = _naming.set(own)
+    try:
+        yield own
+    finally:
+        _naming.reset(token)
+
+
+def new_name(hint: str) -> str:
+    """A name that begins like the hint, and that nothing has which is `naming`."""
+    return _naming.get(_elsewhere).name(hint)
+
+
+def symbol(hint: str, low: int, high: Size | None = None) -> Size:
     """A new symbol; its name begins like the hint."""
-    size: Size = polynomial(Symbol(f"{hint.partition('.')[0]}.{next(_fresh)}", low))
+    size: Size = polynomial(Symbol(new_name(hint), low, high))
     return size
 
 
@@ -123,7 +157,7 @@ def _quotient(gap: Poly) -> list[Values] | None:
             value = polynomial(atom) - gap * int(coefficient)
             if atom in atoms(value):
                 continue
-            rest = polynomial(Symbol(f"r.{next(_fresh)}", 0, atom.bottom - 1))
+            rest = symbol("r", 0, atom.bottom - 1)
             solutions = _zero(atom.top - (atom.bottom * value + rest))
             if solutions is not None:
                 return solutions

@@ -13,7 +13,7 @@ from tensaurus.algebra.size import Atom, Poly, Size, Symbol, atoms, nonnegative,
 from tensaurus.algebra.undecided import Question, answer
 from tensaurus.graph.node import Node, source
 from tensaurus.ops import TensorType
-from tensaurus.rules.assumption import LEAST, Values, ways
+from tensaurus.rules.assumption import LEAST, Values, naming, ways
 from tensaurus.rules.domain import put_in, symbols_of
 from tensaurus.rules.match import Binding
 from tensaurus.rules.term import Fact, Undefined
@@ -56,11 +56,21 @@ class CaseBinding(Binding):
 
 @dataclass(frozen=True)
 class State:
-    """Types of variables, values of attributes (of rests: dicts), and the answers that are assumed."""
+    """Types of variables, values of attributes (of rests: dicts), and the answers that are assumed.
+
+    named  how many numbers the names of its symbols have taken, of those that it no longer has, too
+    """
 
     types: Mapping[str, TensorType] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
     assumed: Mapping[Question, bool] = field(default_factory=dict)
+    named: int = 0
+
+    def ways(self, question: Question) -> tuple[list[Values] | None, State]:
+        """As of `assumption`, with new symbols; and the state in which their names are taken."""
+        with naming(self.named) as names:
+            found = ways(question)
+        return found, replace(self, named=names.taken)
 
     def put(self, values: Values) -> State | None:
         """With symbols replaced; None where that contradicts an answer, or divides by zero."""
@@ -97,10 +107,10 @@ class State:
             else put_in(value, values)
             for name, value in self.values.items()
         }  # fmt: skip
-        state = State(types, given, assumed)
+        state = State(types, given, assumed, self.named)
         for question, known in assumed.items():
             if known and question.kind == "nonnegative" and nonnegative(-question.subject):
-                options = ways(Question("zero", question.subject))
+                options, state = state.ways(Question("zero", question.subject))
                 if options is not None and len(options) == 1:
                     return state.put(options[0])
         return state

@@ -33,7 +33,7 @@ from tensaurus.algebra.size import Symbol, same, terms_of
 from tensaurus.algebra.undecided import Question, open_questions, settled_so_far, watched
 from tensaurus.graph.node import Node
 from tensaurus.ops import TensorType, Untypable
-from tensaurus.rules.assumption import easier, symbol, ways
+from tensaurus.rules.assumption import easier, naming, symbol
 from tensaurus.rules.case import SIZES, Case, CaseBinding, Gap, State
 from tensaurus.rules.domain import KNOWN, choices, paired
 from tensaurus.rules.match import build
@@ -152,13 +152,15 @@ class Cases:
         new = [name for name in dict.fromkeys(new) if name not in state.types and name not in state.values]
         for ranks in product(range(self.rank + 1), repeat=len(new)):
             types = dict(state.types)
-            for name, rank in zip(new, ranks, strict=True):
-                dtype = self.dtypes if isinstance(self.dtypes, str) else self.dtypes[name]
-                types[name] = TensorType(dtype, tuple(symbol(f"{name}{d}", self.low) for d in range(rank)))
+            with naming(state.named) as names:
+                for name, rank in zip(new, ranks, strict=True):
+                    dtype = self.dtypes if isinstance(self.dtypes, str) else self.dtypes[name]
+                    sizes = [symbol(f"{name}{d}", self.low) for d in range(rank)]
+                    types[name] = TensorType(dtype, tuple(sizes))
             largest = max((kind.rank for kind in types.values()), default=self.rank)
             if len(types) == len(self.rule.variables) and largest < self.rank:
                 continue  # another rank's
-            wider = replace(state, types=types)
+            wider = replace(state, types=types, named=names.taken)
             yield from self._with_attributes(term, wider)
 
     def _with_attributes(self, term: Apply, state: State) -> Iterator[State]:
@@ -177,7 +179,8 @@ class Cases:
                 first = build(term.args[0], state.binding(), self._dtype(state))
             rank = -1 if first is None else first.tensor.rank
         asked = [n for n, _ in single] + others
-        pools = [list(choices(term.op, name, rank)) for name in asked]
+        with naming(state.named) as names:
+            pools = [list(choices(term.op, name, rank)) for name in asked]
         pairs = paired(term.op)
         for picked in _equally_long(pools, [name in pairs for name in asked]):
             values = dict(state.values)
@@ -185,7 +188,7 @@ class Cases:
                 values[key] = value
             if rest is not None:
                 values[rest] = dict(zip(others, picked[len(single) :], strict=True))
-            yield replace(state, values=values)
+            yield replace(state, values=values, named=names.taken)
 
     def _settled(
         self, state: State, run: Run, then: Callable[[State, Any, Sequence[Question]], Iterator[Case | Gap]]
@@ -209,7 +212,7 @@ class Cases:
             if one and not self.ones:
                 pass
             elif question.kind in SIZES:
-                solutions = ways(question)
+                solutions, rest = rest.ways(question)
                 if solutions is None and len(rest.assumed) >= ASSUMED:
                     yield Gap(f"cannot assume {_said(question)} at {state}")
                     return

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from itertools import product
 from typing import Any
 
 from tensaurus.algebra.expr import Body, Read, Tensor
@@ -26,7 +25,7 @@ from tensaurus.algebra.size import Atom, Poly, Symbol, atoms, nonnegative, polyn
 from tensaurus.algebra.undecided import watched
 from tensaurus.ops import Op, Untypable
 from tensaurus.ops.examples import examples_of
-from tensaurus.rules.assumption import LEAST, symbol, ways
+from tensaurus.rules.assumption import LEAST, naming, new_name, symbol, ways
 
 RANK = 5
 DEPTH = 6  # assumptions that are made of an attribute's numbers, one after the other
@@ -35,8 +34,6 @@ REAL = "$"  # how the name of a number begins
 # what asking an unknown number for its value raises
 KNOWN = (TypeError, ValueError, AttributeError, IndexError, KeyError, ArithmeticError)
 FAR = 2**31 - 1  # what stands for no number in an example
-
-_fresh = itertools.count(1)
 
 
 class UnknownSize(Poly):
@@ -73,10 +70,11 @@ def unknown_number(hint: str, low: int = LEAST) -> Any:
 
 def unknown_real(hint: str) -> Body:
     """Any real number: like a literal, of the element type of what it meets."""
-    return Read(Tensor(f"{REAL}{hint}.{next(_fresh)}", (), "real"), ())
+    return Read(Tensor(new_name(f"{REAL}{hint}"), (), "real"), ())
 
 
 @cache
+@naming()
 def domain(op: Op, name: str) -> Domain:
     """The domain of one attribute."""
     given = [(kinds, dict(attrs), dict(attrs)[name]) for kinds, attrs in examples_of(op)]
@@ -120,19 +118,26 @@ def _computes(op: Op, name: str, given: Sequence[tuple[Any, dict[str, Any], Any]
 
 
 @cache
+@naming()
 def least(op: Op, name: str) -> int:
-    """Of the numbers of an attribute: 0 where a negative one is refused, whatever the others are."""
+    """Of the numbers of an attribute: 1 or 0 where one below is refused, whatever the others are."""
     every = [(kinds, dict(attrs)) for kinds, attrs in examples_of(op)]
     given = [(kinds, attrs) for kinds, attrs in every if _whole(attrs[name]) and attrs[name]]
-    for kinds, attrs in given:
-        others = tuple(unknown_number(name) for _ in attrs[name])
-        if not _taken(op, kinds, {**attrs, name: others}):
-            return LEAST
-        below = UnknownSize.of(-1 - symbol(name, 0))
-        for place, (number, rest) in product(range(len(others)), ((-1, attrs[name]), (below, others))):
-            if _taken(op, kinds, {**attrs, name: (*rest[:place], number, *rest[place + 1 :])}):
-                return LEAST
-    return 0 if given else LEAST
+    others = [tuple(unknown_number(name) for _ in attrs[name]) for _, attrs in given]
+    if not all(_taken(op, k, {**attrs, name: own}) for (k, attrs), own in zip(given, others, strict=True)):
+        return LEAST
+
+    def below(bound: int) -> bool:
+        """Whether a number below is taken in any place."""
+        under = UnknownSize.of(bound - 1 - symbol(name, 0))
+        return any(
+            _taken(op, kinds, {**attrs, name: (*rest[:place], number, *rest[place + 1 :])})
+            for (kinds, attrs), own in zip(given, others, strict=True)
+            for place in range(len(own))
+            for number, rest in ((bound - 1, attrs[name]), (under, own))
+        )
+
+    return next((bound for bound in (1, 0) if not below(bound)), LEAST) if given else LEAST
 
 
 def _taken(
