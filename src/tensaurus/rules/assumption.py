@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from math import gcd
+from types import MappingProxyType
 from typing import Any
 
 from tensaurus.algebra.size import (
@@ -38,27 +38,27 @@ LEAST = -(2**62)  # the lower bound of a symbol that has none: numbers are store
 Values = Mapping[Atom, Size]
 
 
-@dataclass
 class Naming:
-    """How many numbers new names have taken, and what is in front of each."""
+    """How many names begin alike, by how they begin, and what is in front of the number of each."""
 
-    taken: int = 0
-    mark: str = ""
+    def __init__(self, taken: Mapping[str, int], mark: str = ""):
+        self.taken, self.mark = dict(taken), mark
 
     def name(self, hint: str) -> str:
         """One that begins like the hint."""
-        self.taken += 1
-        return f"{hint.partition('.')[0]}.{self.mark}{self.taken}"
+        begin = hint.partition(".")[0]
+        number = self.taken[begin] = self.taken.get(begin, 0) + 1
+        return f"{begin}.{self.mark}{number}"
 
 
 _naming: ContextVar[Naming] = ContextVar("naming")
-_elsewhere = Naming(mark="n")
+_elsewhere = Naming({}, "n")
 
 
 @contextmanager
-def naming(taken: int = 0) -> Iterator[Naming]:
-    """New names tell apart what has taken so many numbers: so they are the same in all cases that are alike,
-    and what is known of one of them is known of the others."""
+def naming(taken: Mapping[str, int] = MappingProxyType({})) -> Iterator[Naming]:
+    """New names differ from those that are taken: so they are the same in all cases that are alike, and what
+    is known of one of them is known of the others."""
     own = Naming(taken)
     token = _naming.set(own)
     try:

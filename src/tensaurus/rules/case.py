@@ -58,13 +58,13 @@ class CaseBinding(Binding):
 class State:
     """Types of variables, values of attributes (of rests: dicts), and the answers that are assumed.
 
-    named  how many numbers the names of its symbols have taken, of those that it no longer has, too
+    named  how many names of symbols begin alike, as of `naming`, of those that it no longer has, too
     """
 
     types: Mapping[str, TensorType] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
     assumed: Mapping[Question, bool] = field(default_factory=dict)
-    named: int = 0
+    named: Mapping[str, int] = field(default_factory=dict)
 
     def ways(self, question: Question) -> tuple[list[Values] | None, State]:
         """As of `assumption`, with new symbols; and the state in which their names are taken."""

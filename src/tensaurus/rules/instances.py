@@ -37,7 +37,7 @@ from tensaurus.rules.occurrences import attributes, outer_first
 from tensaurus.rules.rule import Rule
 
 LARGEST = 400  # elements of one tensor of an instance
-ATTEMPTS = 6000
+ATTEMPTS, TRIES = 6000, 150  # proposals, at most, and for each instance that is wanted
 FOCUS = 12  # tries of each example of each operator, before they are drawn at random
 LAST = 100  # tries of a change of attributes that never changed
 DRAWS = 30  # of sizes for a case
@@ -132,7 +132,7 @@ class Maker:
 
         Beyond them some in which an attribute is another that was the same in all.
         """
-        for _ in range(ATTEMPTS):
+        for _ in range(min(ATTEMPTS, TRIES * wanted)):
             if len(self.made) * 2 >= wanted:
                 break
             instance = self.proposed()

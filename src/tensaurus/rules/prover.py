@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 
 from tensaurus.algebra.analysis import functions
 from tensaurus.algebra.expr import Body, Const, Scope, Source, Tensor, call
@@ -20,7 +20,7 @@ from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.simplify import alike
 from tensaurus.algebra.size import Atom, Size, polynomial
 from tensaurus.algebra.text import show
-from tensaurus.algebra.undecided import Question, watched
+from tensaurus.algebra.undecided import Question, Recalled, watched
 from tensaurus.algebra.walk import replace_axes
 from tensaurus.graph.expression import expressions
 from tensaurus.graph.node import CONSTANT, INPUT, Node
@@ -60,15 +60,34 @@ def _leaf(node: Node, nonzero: frozenset[str]) -> Source | None:
     return None
 
 
+@dataclass(eq=False)
+class _Pair:
+    """The expressions of two nodes."""
+
+    first: Scope
+    second: Scope
+
+    @cached_property
+    def alike(self) -> bool:
+        """Whether they have the same canonical form."""
+        return alike(self.first, self.second)
+
+
+_pairs = Recalled[_Pair](4096)
+
+
 def equal(left: Node, right: Node, assumed: Mapping[Question, bool]) -> Settled | Open:
     """Whether both nodes are the same function of their inputs, under what is assumed of these."""
     positive = frozenset(q.subject for q, known in assumed.items() if q.kind == "positive" and known)
+    nodes = sorted((left, right), key=lambda node: node.serial)  # one question, from left to right and back
     with watched(assumed):  # as they were typed
-        first, second = expressions([left, right], partial(_leaf, nonzero=positive))
-    computes = _computes(first, second)
-    if alike(first, second):
+        pair = _pairs.get(
+            (*nodes, positive), lambda: _Pair(*expressions(nodes, partial(_leaf, nonzero=positive)))
+        )
+    computes = _computes(pair.first, pair.second)
+    if pair.alike:
         return Settled("algebra" if computes else MOVED)
-    a, b = taken_out(first), taken_out(second)
+    a, b = taken_out(pair.first), taken_out(pair.second)
     if a.shape == b.shape:
         verdict = _asked(SolverTerms(a, positive), a.body, b.body, assumed)
         if isinstance(verdict, Settled):

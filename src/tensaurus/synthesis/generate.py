@@ -12,11 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
-from itertools import islice
+from itertools import compress, islice
 from time import monotonic
 from typing import Any, TypeAlias
-
-import numpy as np
 
 from tensaurus.algebra.prime import Prime
 from tensaurus.egraph.ruleset import Ruleset
@@ -31,14 +29,16 @@ from tensaurus.synthesis.journal import Journal
 from tensaurus.synthesis.law import Stated, parts, state
 from tensaurus.synthesis.order import Laws, key, of_ranks, variables
 from tensaurus.synthesis.parted import symmetric
+from tensaurus.synthesis.points import Pair, Points
 from tensaurus.synthesis.reservoir import Reservoir
-from tensaurus.synthesis.terms import Candidate, Term, Terms, equations, value
+from tensaurus.synthesis.terms import Candidate, Term, Terms, equations
 from tensaurus.synthesis.use import Use
 from tensaurus.synthesis.world import World
 
 __all__ = ["Found", "Generation", "Roots", "shown"]
 
 Roots: TypeAlias = tuple[tuple[Node, ...], tuple[Node, ...]]
+Dropped: TypeAlias = Reservoir[Candidate | Pair]
 POINTS = 16  # at which a candidate is tried once more: a random order has a number above 0 half of the time
 TIES = 24  # ways to name a candidate's variables that are tried
 
@@ -110,29 +110,21 @@ class Generation:
 
     def run(self) -> list[Found]:
         """The rules, the smallest first."""
-        terms, laws = Terms(self.world, self.seed), Laws()
+        terms, laws, points = Terms(self.world, self.seed), Laws(), self._points()
         unproved = Laws(of_ranks)  # what rests on such a law of one type rests on it of another
         known: set[str] = set()
         rules: list[Rule] = []
         ruleset = Ruleset(rules)
-        dropped = Reservoir[Candidate | tuple[Term, Term]](self.sample, self.seed)
+        dropped = Dropped(self.sample, self.seed)
         began = monotonic()
         for size in range(1, self.size + 1):
             counts = self.counts[size] = Counter()
-            waiting: list[tuple[Term, Term]] = []
+            waiting: list[Pair] = []
             different: list[Candidate] = []
-            place, shards = self.shard if size == self.size else (0, 1)
-            for candidate in terms.grow(last=size == self.size):
-                if candidate.equal[1] % shards != place:  # what is equal is in one part
-                    continue
-                counts["candidates"] += 1
-                if laws.reduces(candidate.term):
-                    counts["reduced"] += 1
-                    dropped.offer(candidate)
-                    continue
-                pairs = list(islice(equations(candidate), TIES))
-                waiting += (equal := [pair for pair in pairs if self._confirmed(*pair)])
-                if pairs and not equal and not _representative(candidate):
+            asked = self._asked(terms, laws, dropped, size)
+            for (candidate, pairs), equal in points.compared(((c, p), p) for c, p in asked):
+                waiting += compress(pairs, equal)
+                if pairs and not any(equal) and not _representative(candidate):
                     different.append(candidate)
             counts["refuted"] += len(different)
             for candidate in different if size < self.size else ():
@@ -179,13 +171,32 @@ class Generation:
         self.dropped = list(self._true(dropped.kept))
         return self.found
 
-    def _true(self, sample: Iterable[Candidate | tuple[Term, Term]]) -> Iterator[Roots]:
+    def _asked(
+        self, terms: Terms, laws: Laws, dropped: Dropped, size: int
+    ) -> Iterator[tuple[Candidate, list[Pair]]]:
+        """The candidates of a size that no law makes smaller, and what each may stand for."""
+        counts = self.counts[size]
+        place, shards = self.shard if size == self.size else (0, 1)
+        for candidate in terms.grow(last=size == self.size):
+            if candidate.equal[1] % shards != place:  # what is equal is in one part
+                continue
+            counts["candidates"] += 1
+            if laws.reduces(candidate.term):
+                counts["reduced"] += 1
+                dropped.offer(candidate)
+            else:
+                yield candidate, list(islice(equations(candidate), TIES))
+
+    def _true(self, sample: Iterable[Candidate | Pair]) -> Iterator[Roots]:
         """Of each equation, or candidate for one, both sides, where other values are equal, too."""
-        for one in sample:
-            ties = islice(equations(one), TIES) if isinstance(one, Candidate) else iter([one])
-            equal = next((pair for pair in ties if self._confirmed(*pair)), None)
-            if equal is not None:
-                yield (self._node(equal[0]),), (self._node(equal[1]),)
+        several = (list(islice(equations(s), TIES)) if isinstance(s, Candidate) else [s] for s in sample)
+        for pairs, equal in self._points().compared((pairs, pairs) for pairs in several):
+            for left, right in islice(compress(pairs, equal), 1):
+                yield (self._node(left),), (self._node(right),)
+
+    def _points(self) -> Points:
+        """Other values than those at which terms are found equal."""
+        return Points(self.world, Prime(self.seed + 1), POINTS, self.seed)
 
     def _derived(self, sides: tuple[Node, Node], ruleset: Ruleset) -> bool:
         """Whether one side comes out of the other."""
@@ -217,19 +228,8 @@ class Generation:
         use: Use = term[0]
         return use.node([self._node(part) for part in term[1:]])
 
-    def _confirmed(self, left: Term, right: Term) -> bool:
-        """Whether both have the same values for other numbers, each variable its own."""
-        other = Prime(self.seed + 1)
-        rng = np.random.default_rng((self.seed, 1))
-        leaves = {}
-        for x in dict.fromkeys((*variables(left), *variables(right))):
-            leaves[x] = other.random((POINTS, *self.world.shapes[x[1]]), rng)
 
-        first, second = (value(side, leaves, other, POINTS) for side in (left, right))
-        return bool(np.array_equal(first, second))
-
-
-def _generality(pair: tuple[Term, Term]) -> tuple[Any, ...]:
+def _generality(pair: Pair) -> tuple[Any, ...]:
     """Less for a law of more variables, of these for one whose larger side is smaller.
 
     That T(x) + T(y) is T(x + y) comes before T(x + T(y)) = T(x) + y, from which it follows one way alone.
