@@ -39,7 +39,7 @@ __all__ = ["Found", "Generation", "Roots", "shown"]
 
 Roots: TypeAlias = tuple[tuple[Node, ...], tuple[Node, ...]]
 Dropped: TypeAlias = Reservoir[Candidate | Pair]
-POINTS = 16  # at which a candidate is tried once more: a random order has a number above 0 half of the time
+POINTS = 64  # at which a candidate is tried once more: of an order at random one number may tell one time in four
 TIES = 24  # ways to name a candidate's variables that are tried
 
 

@@ -97,13 +97,15 @@ def _attributes(first: Term, second: Term) -> Iterator[dict[str, str]]:
     """What is written for the attributes of each use, the most general first.
 
     For an operator that is used in one way one name for all of them, or for all but a number, which is what
-    it is there; else names for tuples, the same for equal ones, then what they are.  Last a name for each
-    that is given.
+    it is there; else names for tuples, the same for equal ones, then for those of any numbers alone, then
+    what they are.  Last a name for each that is given.
     """
     uses = _with_attributes(first, second)
     counts = Counter(u.name for u in uses.values())
     on_left = {_call(u) for u in _all(first)}
-    plain, with_names = list(_written(uses)), list(_written(uses, _tuples(uses.values())))
+    plain, named = list(_written(uses)), _tuples(uses.values())
+    sizes = {each: name for each, name in named.items() if each in _of_any_numbers(uses.values())}
+    with_names = [*_written(uses, named), *_written(uses, sizes)]
     ways: list[list[str]] = []
     for (text, use), rest in zip(uses.items(), NAMED, strict=False):
         own = list(dict.fromkeys(each[text] for each in (*with_names, *plain)))
@@ -132,6 +134,12 @@ def _tuples(uses: Iterable[Use]) -> dict[tuple[str, Any], str]:
     """Names for the tuples among attributes, by attribute and value."""
     given = dict.fromkeys((name, n) for u in uses for name, n in u.attrs.items() if isinstance(n, tuple))
     return {each: f"s{place}" for place, each in enumerate(given)}
+
+
+def _of_any_numbers(uses: Iterable[Use]) -> set[tuple[str, Any]]:
+    """Attributes, with their values, that have any numbers wherever they are given: no axes, or steps."""
+    given = [((name, n), use.any_numbers(name)) for use in uses for name, n in use.attrs.items()]
+    return {each for each, _ in given} - {each for each, numbers in given if not numbers}
 
 
 def _call(use: Use) -> str:

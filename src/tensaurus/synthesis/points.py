@@ -14,7 +14,7 @@ from tensaurus.synthesis.world import World
 
 __all__ = ["Points"]
 
-PAIRS = 2_000  # of terms that are compared at once: of these the values are in memory
+PAIRS = 1_000  # of terms that are compared at once: of these the values are in memory
 T = TypeVar("T")
 Pair: TypeAlias = tuple[Term, Term]
 _Level: TypeAlias = dict[Use, list[tuple[int, tuple[int, ...]]]]  # the terms of each use, and their arguments

@@ -15,6 +15,7 @@ from tensaurus.algebra.walk import Rewriting
 from tensaurus.graph.node import Node, apply, item
 from tensaurus.graph.primitives import literal
 from tensaurus.ops import Op, TensorType
+from tensaurus.rules.domain import domain
 
 __all__ = ["Call", "Number", "Use"]
 
@@ -42,6 +43,10 @@ class Use:
     def defaults(self) -> Mapping[str, Any]:
         """Of the attributes that there are."""
         return {}
+
+    def any_numbers(self, name: str) -> bool:
+        """Whether an attribute is as many integers as the rank asks for, and any of them are right."""
+        return False
 
     def said(self, given: Sequence[str], output: str = "") -> str:
         """As rules are written: with these arguments and attributes, of the output that is called so."""
@@ -93,6 +98,9 @@ class Call(Use):
     @property
     def defaults(self) -> Mapping[str, Any]:
         return self.op.attributes
+
+    def any_numbers(self, name: str) -> bool:
+        return domain(self.op, name).kind == "sizes"
 
     def said(self, given: Sequence[str], output: str = "") -> str:
         text = f"{self.op.name}({', '.join(given)})"
