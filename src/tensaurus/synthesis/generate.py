@@ -29,9 +29,9 @@ from tensaurus.synthesis.journal import Journal
 from tensaurus.synthesis.law import Stated, parts, state
 from tensaurus.synthesis.order import Laws, key, of_ranks, variables
 from tensaurus.synthesis.parted import symmetric
-from tensaurus.synthesis.points import Pair, Points
+from tensaurus.synthesis.points import Points
 from tensaurus.synthesis.reservoir import Reservoir
-from tensaurus.synthesis.terms import Candidate, Term, Terms, equations
+from tensaurus.synthesis.terms import Candidate, Pair, Term, Terms, equations
 from tensaurus.synthesis.use import Use
 from tensaurus.synthesis.world import World
 
@@ -39,7 +39,7 @@ __all__ = ["Found", "Generation", "Roots", "shown"]
 
 Roots: TypeAlias = tuple[tuple[Node, ...], tuple[Node, ...]]
 Dropped: TypeAlias = Reservoir[Candidate | Pair]
-POINTS = 64  # at which a candidate is tried once more: of an order at random one number may tell one time in four
+POINTS = 64  # at which a candidate is tried once more: where it is one number, one in four may tell
 TIES = 24  # ways to name a candidate's variables that are tried
 
 

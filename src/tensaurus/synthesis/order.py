@@ -7,10 +7,11 @@ a law makes smaller, step by step, comes to the least term of its class: such a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from itertools import product
 from typing import Any, TypeAlias
 
-from tensaurus.synthesis.terms import Term
+from tensaurus.synthesis.terms import Pair, Term
 from tensaurus.synthesis.use import Use
 
 __all__ = ["Laws", "key", "of_ranks", "size", "variables"]
@@ -68,17 +69,24 @@ def substituted(term: Term, values: dict[Term, Term]) -> Term:
 
 
 class Laws:
-    """Equations between terms; of uses that are `alike`."""
+    """Equations between terms; of uses that are `alike`.
+
+    They are kept by what their larger sides look like: the use, and those of arguments, None for variables.
+    """
 
     def __init__(self, alike: Alike = exactly) -> None:
         self._alike = alike
-        self._by_use: dict[Hashable, list[tuple[Term, Term]]] = {}
+        self._by_look: dict[tuple[Hashable, ...], list[Pair]] = {}
 
     def add(self, left: Term, right: Term, back: bool = True) -> None:
         """A law that makes terms smaller from the left to the right, and `back`, too."""
         for first, second in ((left, right), *([(right, left)] if back else [])):
             if first[0] != "x" and set(variables(second)) <= set(variables(first)):
-                self._by_use.setdefault(self._alike(first[0]), []).append((first, second))
+                look = (self._alike(first[0]), *map(self._look, first[1:]))
+                self._by_look.setdefault(look, []).append((first, second))
+
+    def _look(self, term: Term) -> Hashable:
+        return None if term[0] == "x" else self._alike(term[0])
 
     def reduces_inside(self, term: Term) -> bool:
         """Whether one of them makes the term smaller, applied to it or to a part of it."""
@@ -86,12 +94,13 @@ class Laws:
 
     def reduces(self, term: Term) -> bool:
         """Whether one of them makes the term smaller, applied to all of it."""
-        rules: Iterable[tuple[Term, Term]] = self._by_use.get(self._alike(term[0]), ())
         own = None
-        for pattern, other in rules:
-            found: dict[Term, Term] = {}
-            if matched(pattern, term, found, self._alike):
-                own = key(term) if own is None else own
-                if key(substituted(other, found)) < own:
-                    return True
+        looks = [dict.fromkeys((self._look(part), None)) for part in term[1:]]
+        for look in product(*looks):
+            for pattern, other in self._by_look.get((self._alike(term[0]), *look), ()):
+                found: dict[Term, Term] = {}
+                if matched(pattern, term, found, self._alike):
+                    own = key(term) if own is None else own
+                    if key(substituted(other, found)) < own:
+                        return True
         return False

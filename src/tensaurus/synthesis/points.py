@@ -8,7 +8,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 
 from tensaurus.algebra.arithmetic import Array, Field
-from tensaurus.synthesis.terms import Term
+from tensaurus.synthesis.terms import Pair, Term
 from tensaurus.synthesis.use import Use
 from tensaurus.synthesis.world import World
 
@@ -16,7 +16,6 @@ __all__ = ["Points"]
 
 PAIRS = 1_000  # of terms that are compared at once: of these the values are in memory
 T = TypeVar("T")
-Pair: TypeAlias = tuple[Term, Term]
 _Level: TypeAlias = dict[Use, list[tuple[int, tuple[int, ...]]]]  # the terms of each use, and their arguments
 
 

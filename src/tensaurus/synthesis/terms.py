@@ -24,11 +24,12 @@ from tensaurus.algebra.prime import Prime, scrambled
 from tensaurus.synthesis.use import Use
 from tensaurus.synthesis.world import World
 
-__all__ = ["Candidate", "Family", "Reference", "Term", "Terms", "equations", "value"]
+__all__ = ["Candidate", "Family", "Pair", "Reference", "Term", "Terms", "equations", "value"]
 
 BATCH = 200_000  # values of one evaluation
 Signature: TypeAlias = tuple[int, ...]  # the types of variables, by their place in the world, in order
 Term: TypeAlias = tuple[Any, ...]  # ("x", type, number), or a use and its arguments' terms
+Pair: TypeAlias = tuple[Term, Term]
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def value(term: Term, leaves: Mapping[Term, Array], field: Field, count: int) ->
     return made if len(term) > 1 else np.repeat(made, count, axis=0)
 
 
-def equations(candidate: Candidate) -> Iterator[tuple[Term, Term]]:
+def equations(candidate: Candidate) -> Iterator[Pair]:
     """The laws that the candidate may stand for: by hashes, some variables may be any of several."""
     family, number = candidate.equal
     left = candidate.term
