@@ -93,8 +93,11 @@ def show_size(size: Any, names: Names) -> str:
     """The text of a size under these names of axes: sorted by text, so independent of the axes' own names."""
     if not isinstance(size, (Poly, Atom)):
         return str(size)
+    terms = terms_of(size)
+    if len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1:
+        return _factor(terms[0][0][0], names)
     pieces = []
-    for factors, coefficient in terms_of(size):
+    for factors, coefficient in terms:
         texts = sorted(_factor(a, names) for a in factors)
         pieces.append((-len(texts), texts, coefficient))
     pieces.sort()  # by coefficient last: two axes may go by one name while they are being ordered

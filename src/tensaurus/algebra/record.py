@@ -29,11 +29,12 @@ def axes_in(size: Size) -> frozenset[Axis]:
 class Record:
     """The axes that occur free, texts by naming, the number of records inside."""
 
-    __slots__ = ("_free", "_nest", "_texts", "_weight")
+    __slots__ = ("_free", "_key", "_nest", "_texts", "_weight")
 
     def __init__(self) -> None:
         self._free: frozenset[Axis] | None = None
         self._texts: dict[tuple[Any, ...], str] = {}
+        self._key: str | None = None
         self._weight = 0
         self._nest: int | None = None
 
@@ -73,8 +74,8 @@ class Record:
 
     def text(self, names: Names, depth: int = 0) -> str:
         """The text under these names of free axes (others keep their own); bound ones count from depth."""
-        free = self.free
-        key = (depth, *sorted((a.name, names[a]) for a in free if a in names))
+        named = [(a.name, names[a]) for a in self.free if a in names] if names else ()
+        key = (depth, *sorted(named))
         found = self._texts.get(key)
         if found is None:
             found = self._texts[key] = self._print(names, depth)
@@ -82,7 +83,10 @@ class Record:
 
     @property
     def key(self) -> str:
-        return self.text({})
+        """The text under the axes' own names."""
+        if self._key is None:
+            self._key = self.text({})
+        return self._key
 
 
 def bind_names(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tensaurus.algebra.poly import Atom, Poly, Size, polynomial
@@ -16,6 +16,16 @@ class Symbol(Atom):
     name: str
     low: int = 0
     high: Size | None = None
+    _hash: int = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.name, self.low, self.high)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Symbol, (self.name, self.low, self.high)  # a text's hash is another in another process
 
     @property
     def key(self) -> str:  # type: ignore[override]
@@ -31,6 +41,16 @@ class Axis(Atom):
 
     name: str
     extent: Size
+    _hash: int = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.name, self.extent)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Axis, (self.name, self.extent)
 
     @property
     def key(self) -> str:  # type: ignore[override]
