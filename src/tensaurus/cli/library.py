@@ -98,7 +98,7 @@ def rules_generate(
     """Grow rewrite rules from the operators' declarations, prove each, and drop what the others derive.
 
     Every law between terms of a world is looked for, said as generally as it can be proved for all sizes, and
-    written with its evidence. As shipped it takes half an hour on two cores; progress goes to stderr.
+    written with its evidence. As shipped it takes a quarter of an hour on two cores; progress goes to stderr.
     Shards may run on several machines: what they left in one folder is taken by a run of all with --resume.
     """
     from tensaurus.synthesis.library import generated, written
