@@ -12,6 +12,7 @@ import onnx
 import pytest
 
 from tensaurus.algebra.expr import call
+from tensaurus.algebra.undecided import Recalled
 from tensaurus.ops import registry
 from tensaurus.ops.elementwise import broadcast
 from tensaurus.rules.rule import parse_rule
@@ -82,7 +83,7 @@ def test_a_wrong_operator_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     op = registry["Floor"]
     monkeypatch.setattr(op, "declare", lambda x: broadcast(lambda v: call("ceil", v), x))
-    monkeypatch.setattr(op, "_scopes", {})
+    monkeypatch.setattr(op, "_scopes", Recalled(64))
     monkeypatch.setattr(differential, "declared", lambda opset: (op,))
     reports = differential.differential(0, range(0, 20, 2))
     assert any(f.verdict == "wrong" and not f.of for r in reports for f in r.findings)

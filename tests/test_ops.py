@@ -18,6 +18,7 @@ from tensaurus.algebra.expr import Body, Call, Reduce, Scope
 from tensaurus.algebra.field import P, Prime, Rationals, Reals
 from tensaurus.algebra.functions import RING
 from tensaurus.algebra.size import Symbol, polynomial, substitute
+from tensaurus.algebra.undecided import watched
 from tensaurus.algebra.walk import children, reads
 from tensaurus.ops import Op, TensorType, Untypable, registry
 from tensaurus.ops.element_type import dtype_name
@@ -341,8 +342,11 @@ def test_what_does_not_type_is_remembered_without_its_callers() -> None:
     for _ in range(2):
         with pytest.raises(Untypable):
             op.scopes(kinds, ())
-    kept = [found for found in op._scopes.values() if isinstance(found, Untypable)]
-    assert kept and all(found.__traceback__ is None and found.__context__ is None for found in kept)
+        with watched({}), pytest.raises(Untypable):
+            op.scopes(kinds, ())
+    known, records = op._scopes._plain[kinds, ()], op._scopes._records[kinds, ()]
+    kept = [found for found in (known, *(r.value for r in records)) if isinstance(found, Untypable)]
+    assert len(kept) == 2 and all(found.__traceback__ is None and found.__context__ is None for found in kept)
 
 
 @pytest.mark.parametrize("name", ["Sum", "Mean", "Max", "Min"])

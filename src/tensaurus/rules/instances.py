@@ -37,7 +37,8 @@ from tensaurus.rules.occurrences import attributes, outer_first
 from tensaurus.rules.rule import Rule
 
 LARGEST = 400  # elements of one tensor of an instance
-ATTEMPTS, TRIES = 6000, 150  # proposals, at most, and for each instance that is wanted
+ATTEMPTS = 6000  # proposals until there is an instance
+TRIES = 150  # for each that is wanted, where there is one
 FOCUS = 12  # tries of each example of each operator, before they are drawn at random
 LAST = 100  # tries of a change of attributes that never changed
 DRAWS = 30  # of sizes for a case
@@ -132,8 +133,8 @@ class Maker:
 
         Beyond them some in which an attribute is another that was the same in all.
         """
-        for _ in range(min(ATTEMPTS, TRIES * wanted)):
-            if len(self.made) * 2 >= wanted:
+        for attempt in range(ATTEMPTS):
+            if len(self.made) * 2 >= wanted or self.made and attempt >= TRIES * wanted:
                 break
             instance = self.proposed()
             if instance is not None:
