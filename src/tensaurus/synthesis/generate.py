@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
-from itertools import compress, islice
+from itertools import islice
 from time import monotonic
 from typing import Any, TypeAlias
 
@@ -122,9 +122,9 @@ class Generation:
             waiting: list[Pair] = []
             different: list[Candidate] = []
             asked = self._asked(terms, laws, dropped, size)
-            for (candidate, pairs), equal in points.compared(((c, p), p) for c, p in asked):
-                waiting += compress(pairs, equal)
-                if pairs and not any(equal) and not _representative(candidate):
+            for candidate, equal in points.equal(asked):
+                waiting += equal
+                if not equal and not _representative(candidate):
                     different.append(candidate)
             counts["refuted"] += len(different)
             for candidate in different if size < self.size else ():
@@ -184,14 +184,14 @@ class Generation:
             if laws.reduces(candidate.term):
                 counts["reduced"] += 1
                 dropped.offer(candidate)
-            else:
-                yield candidate, list(islice(equations(candidate), TIES))
+            elif pairs := list(islice(equations(candidate), TIES)):
+                yield candidate, pairs
 
     def _true(self, sample: Iterable[Candidate | Pair]) -> Iterator[Roots]:
         """Of each equation, or candidate for one, both sides, where other values are equal, too."""
         several = (list(islice(equations(s), TIES)) if isinstance(s, Candidate) else [s] for s in sample)
-        for pairs, equal in self._points().compared((pairs, pairs) for pairs in several):
-            for left, right in islice(compress(pairs, equal), 1):
+        for _, equal in self._points().equal(enumerate(several)):
+            for left, right in equal[:1]:
                 yield (self._node(left),), (self._node(right),)
 
     def _points(self) -> Points:

@@ -22,7 +22,7 @@ from tensaurus.synthesis.journal import Journal
 from tensaurus.synthesis.order import key, variables
 from tensaurus.synthesis.parted import parted, together
 from tensaurus.synthesis.precision import directions
-from tensaurus.synthesis.terms import Term
+from tensaurus.synthesis.terms import Term, subterms
 from tensaurus.synthesis.use import Use
 from tensaurus.synthesis.world import World
 
@@ -76,7 +76,7 @@ class _Saying:
 
 def _sayings(first: Term, second: Term, names: Mapping[Term, str], back: bool) -> Iterator[_Saying]:
     """With names for attributes, and with what they are; in both directions where it may be said `back`."""
-    both = back and set(variables(first)) == set(variables(second)) and second not in _parts(first)
+    both = back and set(variables(first)) == set(variables(second)) and second not in subterms(first)
     outputs = [{use.output for use in _all(side) if use.outputs > 1} for side in (first, second)]
     alike = len(outputs[0]) == 1 and outputs[1] <= outputs[0]
     for attributes in _attributes(first, second):
@@ -85,12 +85,6 @@ def _sayings(first: Term, second: Term, names: Mapping[Term, str], back: bool) -
             # a name for attributes, or an output, must be bound by the side that is matched
             bound = _names(left) <= _names(right) and (outputs[0] == outputs[1] or not output)
             yield _Saying(left, "<=>" if both and bound else "=>", right)
-
-
-def _parts(term: Term) -> Iterator[Term]:
-    yield term
-    for part in term[1:] if term[0] != "x" else ():
-        yield from _parts(part)
 
 
 def _attributes(first: Term, second: Term) -> Iterator[dict[str, str]]:
@@ -182,10 +176,7 @@ def _names(said: str) -> set[str]:
 
 
 def _all(term: Term) -> Iterator[Use]:
-    if term[0] != "x":
-        yield term[0]
-        for part in term[1:]:
-            yield from _all(part)
+    return (part[0] for part in subterms(term) if part[0] != "x")
 
 
 def _said(

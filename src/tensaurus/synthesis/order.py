@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterator
 from itertools import product
 from typing import Any, TypeAlias
 
-from tensaurus.synthesis.terms import Pair, Term
+from tensaurus.synthesis.terms import Pair, Term, subterms
 from tensaurus.synthesis.use import Use
 
 __all__ = ["Laws", "key", "of_ranks", "size", "variables"]
@@ -26,11 +26,7 @@ def size(term: Term) -> int:
 
 def variables(term: Term) -> Iterator[Term]:
     """Those in it, from left to right, each as often as it stands there."""
-    if term[0] == "x":
-        yield term
-    else:
-        for part in term[1:]:
-            yield from variables(part)
+    return (part for part in subterms(term) if part[0] == "x")
 
 
 def key(term: Term) -> tuple[Any, ...]:

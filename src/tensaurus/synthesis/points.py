@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from tensaurus.algebra.arithmetic import Array, Field
-from tensaurus.synthesis.terms import Pair, Term
+from tensaurus.synthesis.order import size
+from tensaurus.synthesis.terms import Pair, Term, subterms
 from tensaurus.synthesis.use import Use
 from tensaurus.synthesis.world import World
 
@@ -16,7 +17,6 @@ __all__ = ["Points"]
 
 PAIRS = 1_000  # of terms that are compared at once: of these the values are in memory
 T = TypeVar("T")
-_Level: TypeAlias = dict[Use, list[tuple[int, tuple[int, ...]]]]  # the terms of each use, and their arguments
 
 
 class Points:
@@ -25,56 +25,39 @@ class Points:
     def __init__(self, world: World, field: Field, count: int, seed: int):
         self.world, self.field, self.count, self.seed = world, field, count, seed
 
-    def compared(self, groups: Iterable[tuple[T, Sequence[Pair]]]) -> Iterator[tuple[T, list[bool]]]:
-        """Of each group in turn: whether the terms of each of its pairs are equal at all points."""
+    def equal(self, groups: Iterable[tuple[T, Sequence[Pair]]]) -> Iterator[tuple[T, list[Pair]]]:
+        """Of each group in turn those of its pairs whose terms are equal at all points."""
         waiting: list[tuple[T, Sequence[Pair]]] = []
         count = 0
         for group in groups:
             waiting.append(group)
             count += len(group[1])
             if count >= PAIRS:
-                yield from self._compared(waiting)
+                yield from self._equal(waiting)
                 waiting, count = [], 0
-        yield from self._compared(waiting)
+        yield from self._equal(waiting)
 
-    def _compared(self, groups: Sequence[tuple[T, Sequence[Pair]]]) -> Iterator[tuple[T, list[bool]]]:
-        values = iter(self._values([side for _, pairs in groups for pair in pairs for side in pair]))
+    def _equal(self, groups: Sequence[tuple[T, Sequence[Pair]]]) -> Iterator[tuple[T, list[Pair]]]:
+        values = self._values(side for _, pairs in groups for pair in pairs for side in pair)
         for what, pairs in groups:
-            yield what, [bool(np.array_equal(next(values), next(values))) for _ in pairs]
+            yield what, [(a, b) for a, b in pairs if np.array_equal(values[a], values[b])]
 
-    def _values(self, terms: Sequence[Term]) -> list[Array]:
-        """Of each term: [points, *shape]."""
-        numbers: dict[tuple[object, ...], int] = {}
-        depths: list[int] = []
-        values: list[Array] = []
-        levels: list[_Level] = []
-
-        def number(term: Term) -> int:
-            parts = () if term[0] == "x" else tuple(map(number, term[1:]))
-            key = term if term[0] == "x" else (term[0], *parts)
-            known = numbers.setdefault(key, len(depths))
-            if known < len(depths):
-                return known
-            depths.append(depth := 0 if term[0] == "x" else 1 + max((depths[n] for n in parts), default=0))
-            values.append(self._leaf(term) if term[0] == "x" else np.empty(0))
-            while len(levels) < depth:
-                levels.append({})
-            if depth:
-                levels[depth - 1].setdefault(term[0], []).append((known, parts))
-            return known
-
-        roots = [number(term) for term in terms]
-        for level in levels:
-            for use, every in level.items():
-                if not use.types:
-                    values[every[0][0]] = np.repeat(use.values((), self.field), self.count, axis=0)
-                    continue
-                places = zip(*(parts for _, parts in every), strict=True)
-                args = [np.concatenate([values[n] for n in each]) for each in places]
-                made = use.values(args, self.field)
-                for (known, _), own in zip(every, np.split(made, len(every)), strict=True):
-                    values[known] = own
-        return [values[root] for root in roots]
+    def _values(self, terms: Iterable[Term]) -> dict[Term, Array]:
+        """Of each term, and of all inside: [points, *shape]."""
+        every = dict.fromkeys(part for term in terms for part in subterms(term))
+        values = {x: self._leaf(x) for x in every if x[0] == "x"}
+        alike: dict[tuple[int, Use], list[Term]] = {}
+        for term in (term for term in every if term[0] != "x"):
+            alike.setdefault((size(term), term[0]), []).append(term)
+        for (_, use), some in sorted(alike.items(), key=lambda item: item[0][0]):
+            if not use.types:
+                values[some[0]] = np.repeat(use.values((), self.field), self.count, axis=0)
+                continue
+            places = zip(*(term[1:] for term in some), strict=True)
+            args = [np.concatenate([values[part] for part in each]) for each in places]
+            made = use.values(args, self.field)
+            values.update(zip(some, np.split(made, len(some)), strict=True))
+        return values
 
     def _leaf(self, variable: Term) -> Array:
         _, kind, number = variable

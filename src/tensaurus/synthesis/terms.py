@@ -24,7 +24,7 @@ from tensaurus.algebra.prime import Prime, scrambled
 from tensaurus.synthesis.use import Use
 from tensaurus.synthesis.world import World
 
-__all__ = ["Candidate", "Family", "Pair", "Reference", "Term", "Terms", "equations", "value"]
+__all__ = ["Candidate", "Family", "Pair", "Reference", "Term", "Terms", "equations", "subterms", "value"]
 
 BATCH = 200_000  # values of one evaluation
 Signature: TypeAlias = tuple[int, ...]  # the types of variables, by their place in the world, in order
@@ -86,6 +86,13 @@ class Family:
             return ("x", self.signature[0], names[0])
         use, args = origin
         return (use, *(a.family.term(a.number, [names[n] for n in a.names]) for a in args))
+
+
+def subterms(term: Term) -> Iterator[Term]:
+    """The term and what is inside, each as often as it stands there."""
+    yield term
+    for part in term[1:] if term[0] != "x" else ():
+        yield from subterms(part)
 
 
 def value(term: Term, leaves: Mapping[Term, Array], field: Field, count: int) -> Array:
