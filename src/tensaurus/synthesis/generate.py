@@ -40,6 +40,7 @@ __all__ = ["Found", "Generation", "Roots", "shown"]
 Roots: TypeAlias = tuple[tuple[Node, ...], tuple[Node, ...]]
 Dropped: TypeAlias = Reservoir[Candidate | Pair]
 POINTS = 64  # at which a candidate is tried once more: where it is one number, one in four may tell
+PERIOD = 60.0  # seconds between two notes of how far it is
 TIES = 24  # ways to name a candidate's variables that are tried
 
 
@@ -133,7 +134,11 @@ class Generation:
             counts["classes"] = sum(len(f.origins) for f in terms.families.values())
             self.note(f"size {size}: {terms.count} terms, {counts['classes']} classes,"
                       f" {len(waiting)} candidates, {monotonic() - began:.0f} s")  # fmt: skip
-            for left, right in sorted(waiting, key=_generality):
+            noted = monotonic()
+            for place, (left, right) in enumerate(sorted(waiting, key=_generality)):
+                if monotonic() - noted > PERIOD:
+                    noted = monotonic()
+                    self.note(f"size {size}: {place} of {len(waiting)} candidates, {noted - began:.0f} s")
                 first, second = sorted((left, right), key=key)
                 if laws.reduces_inside(second) or laws.reduces_inside(first):
                     counts["reduced"] += 1
