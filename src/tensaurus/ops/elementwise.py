@@ -153,10 +153,14 @@ _variadic("Max", "max", False, "i64[3] i64[3] i64[]", "i32[3] i32[1]")
 _variadic("Min", "min", False, "i64[3] i64[3] i64[]", "i32[3] i32[1]")
 
 
-def unary(name: str, element: Callable[[Body], Any], since: int, *examples: str) -> None:
-    """Declare an operator with one input and no attribute."""
+def unary(
+    name: str, element: Callable[[Body], Any], since: int, *examples: str, truths: bool = False
+) -> None:
+    """Declare an operator with one input and no attribute; of truths where it takes them."""
 
     def declare(x: Tensor) -> Scope:
+        if x.dtype == "bool" and not truths:
+            raise Untypable(f"{x.name} is bool, no number")
         return broadcast(element, x)
 
     op(name, since=since, examples=examples or ("f32[2,3]", "f64[]"))(declare)
@@ -194,7 +198,7 @@ for _name, _fn, _since, _examples in [
     unary(_name, _function(_fn), _since, *_examples)
 
 unary("Reciprocal", lambda v: 1 / v, 6, "f32[2,3]>0", "f64[]>0")
-unary("Identity", lambda v: v, 1, "f32[2,3]", "i64[4]", "bool[]", "u8[2]")
+unary("Identity", lambda v: v, 1, "f32[2,3]", "i64[4]", "bool[]", "u8[2]", truths=True)
 
 
 @op("Not", examples=["bool[2,3]"])

@@ -50,6 +50,7 @@ def _fit(p: Tensor | None, x: Tensor, axis: int, block: int) -> None:
     """Raise Untypable unless the parameter has an element for every place of x."""
     if p is None or _single(p) and not block:
         return
+    axis = one_axis(axis, x.rank)
     along: Size = x.shape[axis] if not block else -((0 - x.shape[axis]) // block)
     wanted = replaced(x.shape, axis, along) if block else (along,)
     if p.rank != len(wanted) or not all(map(same, p.shape, wanted)):

@@ -13,7 +13,7 @@ from itertools import combinations, product
 from math import inf
 from typing import Any
 
-from tensaurus.rules.domain import PLACES, RANK
+from tensaurus.rules.domain import RANK
 from tensaurus.rules.evidence import Proved, parse_evidence
 from tensaurus.rules.rule import Rule, parse_rule
 from tensaurus.rules.term import RuleError
@@ -166,8 +166,9 @@ def _written(
 
 def _place(use: Use, name: str, value: Any, usual: bool) -> str:
     """A value; of an axis where it is, or counted from the end, which says more of batches of matrices."""
-    ends = name in PLACES and (use.result.rank <= MATRIX) == usual
-    return repr(value - use.result.rank if ends else value)
+    from_end = use.from_end(name, value)
+    ends = from_end is not None and (use.result.rank <= MATRIX) == usual
+    return repr(from_end if ends else value)
 
 
 def _names(said: str) -> set[str]:
@@ -239,10 +240,31 @@ def _general(
     """The first saying that the algebra proves for all ranks that are tried, with few conditions.
 
     What is wrong is refuted soon, and proofs take long: so conditions are added until one is proved.  Where
-    none ever is, it is that which is proved for the most ranks, by the algebra rather than by Z3; but what is
-    said of all attributes is, where steps end its proof early, still more than what is said of some.
+    none ever is, it is that which is proved for the most ranks; but what is said of all attributes is, where
+    steps end its proof early, still more than what is said of some.  Z3 is asked where the algebra proves
+    none at all.
     """
     every = list(sayings)
+    wrong: dict[str, str] = {}
+    stated = _most_general(world, every, names, known, journal, wrong, algebra=True)
+    if not isinstance(stated, Stated):
+        stated = _most_general(world, every, names, known, journal, wrong, algebra=False)
+    return stated if isinstance(stated, Stated) else Stated(every[-1].where(()), reasons=stated)
+
+
+def _most_general(
+    world: World,
+    every: Sequence[_Saying],
+    names: Mapping[Term, str],
+    known: Container[str],
+    journal: Journal,
+    wrong: dict[str, str],
+    algebra: bool,
+) -> Stated | tuple[str, ...]:
+    """By the algebra alone, or with Z3; or the reasons why there is none.
+
+    wrong  those that are refuted, with the reason: what was before, and what is now
+    """
     reasons: list[str] = []
     others: list[tuple[_Saying, list[str], Stated]] = []
     for conditions in _conditions(world, names):
@@ -250,9 +272,11 @@ def _general(
         for saying in every:
             if (text := saying.where(conditions)) in known:
                 return Stated(text)
-            found = _proved(text, STEPS, journal)
+            found = wrong.get(text) or _proved(text, STEPS, journal, algebra)
             if isinstance(found, str):
                 reasons.append(found)
+                if found.startswith(WRONG):
+                    wrong[text] = found
             elif _by(found) == "algebra" and _ranks(found)[1] >= RANK:
                 return _weakened(saying, conditions, found, journal)
             elif _by(found) == "algebra" and saying is every[0] and not one_rank:
@@ -262,7 +286,7 @@ def _general(
                 if _ranks(found)[1] >= RANK:  # what it is said for fewer attributes follows
                     break
     if not others:
-        return Stated(every[-1].where(()), reasons=tuple(reasons))
+        return tuple(reasons)
     saying, conditions, found = max(others, key=lambda each: (_by(each[2]) == "algebra", _span(each[2])))
     return _weakened(saying, conditions, found, journal) if _by(found) == "algebra" else found
 
@@ -283,8 +307,8 @@ def _weakened(saying: _Saying, conditions: Sequence[str], found: Stated, journal
     left = list(conditions)
     for condition in [c for c in conditions if c.startswith("shape(")] if len(conditions) > 1 else ():
         rest = [c for c in left if c != condition]
-        made = _proved(saying.where(rest), FEWER, journal)
-        if isinstance(made, Stated) and _by(made) == "algebra":
+        made = _proved(saying.where(rest), FEWER, journal, algebra=True)
+        if isinstance(made, Stated):
             left, found = rest, made
     return found
 
@@ -293,9 +317,10 @@ def _by(stated: Stated) -> str:
     return stated.evidence.by if stated.evidence is not None else ""
 
 
-def _proved(text: str, steps: float, journal: Journal) -> Stated | str:
+def _proved(text: str, steps: float, journal: Journal, algebra: bool) -> Stated | str:
     """The law as it is said here, where it is proved; else why it is not."""
-    evidence, reason = journal.answer(f"proof in {steps:g} steps: {text}", lambda: _verdict(text, steps))
+    question = f"proof{' by algebra' if algebra else ''} in {steps:g} steps: {text}"
+    evidence, reason = journal.answer(question, lambda: _verdict(text, steps, algebra))
     if not evidence:
         return reason
     shown = parse_evidence(evidence)
@@ -303,7 +328,7 @@ def _proved(text: str, steps: float, journal: Journal) -> Stated | str:
     return Stated(text, tuple(parse_rule(f"law: {text}")), shown)
 
 
-def _verdict(text: str, steps: float) -> list[str]:
+def _verdict(text: str, steps: float, algebra: bool) -> list[str]:
     """Its evidence, or why there is none."""
     try:
         rules = parse_rule(f"law: {text}")
@@ -311,7 +336,7 @@ def _verdict(text: str, steps: float) -> list[str]:
         return ["", str(error)]
     evidence: list[Proved] = []
     for rule in rules:
-        found = verify(rule, INSTANCES, steps=steps)
+        found = verify(rule, INSTANCES, steps=steps, algebra=algebra)
         if not isinstance(found, Proved):
             reason = str(getattr(found, "reason", found))[:200]
             return ["", f"{WRONG}{reason}" if isinstance(found, Refuted) else reason]
@@ -323,6 +348,7 @@ def _conditions(world: World, names: Mapping[Term, str]) -> list[list[str]]:
     """What the types of the variables suggest: nothing, then more and more of it."""
     wide = {x: name for x, name in names.items() if world.kinds[x[1]].shape}
     scalars = [f"numel({name}) == 1" for x, name in names.items() if x not in wide]
+    numbers = [f"rank({name}) == 0" for x, name in names.items() if x not in wide]
     alike = [f"shape({wide[a]}) == shape({wide[b]})" for a, b in combinations(wide, 2) if a[1] == b[1]]
     ranks = [f"rank({name}) == {len(world.kinds[x[1]].shape)}" for x, name in wide.items()]
     # a law of matrices may be one of batches of them; of images every operator says the rank itself
@@ -331,6 +357,7 @@ def _conditions(world: World, names: Mapping[Term, str]) -> list[list[str]]:
     order: tuple[list[str], ...] = (
         [],
         scalars,
+        numbers,
         [*scalars, *least],
         [*scalars, *alike],
         [*scalars, *alike, *least],
