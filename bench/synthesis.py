@@ -151,6 +151,7 @@ def page(found: list[Found], grown: list[Grown], seconds: float, known: bool) ->
         "",
         "Made by `python bench/synthesis.py`, not edited by hand.  What each stage is: `synthesis/generate`.",
         "Which rules models use, and what larger ones gain: [rule_uses.md](../bench/tables/rule_uses.md).",
+        "What one operator more would add: [size_five.md](../bench/tables/size_five.md).",
         "",
         f"On {Machine.here().key}: {seconds / 60:.1f} minutes, each world on a core,"
         f"{' with verdicts of a run before,' if known else ''} {memory:.1f} GB,"
