@@ -50,7 +50,9 @@ def used(name: str, *args: Term) -> Term:
         ("Slice", (X,), "starts", (1,), None),  # any numbers, and none names a dimension
         ("ReduceSum", (X,), "axes", (1,), (-1,)),
         ("ReduceSum", (X,), "keepdims", 0, None),
+        ("ReduceSum", (X,), "noop_with_empty_axes", 0, None),
         ("Softmax", (X,), "axis", 1, -1),
+        ("Softmax", (X,), "flatten", 0, None),
         ("Transpose", (X,), "perm", (1, 0), None),  # no permutation counts from the end
     ],
 )

@@ -109,14 +109,21 @@ class Call(Use):
     def from_end(self, name: str, value: Any) -> Any:
         if self.any_numbers(name):
             return None
+        numbers = value if isinstance(value, tuple) else (value,)
+        if not numbers or not all(isinstance(n, int) for n in numbers):
+            return None
         for rank in dict.fromkeys((self.result.rank, *(kind.rank for kind in self.types[:1]))):
-            try:
-                other = tuple(n - rank for n in value) if isinstance(value, tuple) else value - rank
-                if other != value and self._attributes(name, other) == self._attributes(name, value):
-                    return other
-            except (TypeError, Untypable):
-                continue
+            if rank and self._alike(name, value, -rank) and not self._alike(name, value, -rank - 1):
+                return tuple(n - rank for n in numbers) if isinstance(value, tuple) else value - rank
         return None
+
+    def _alike(self, name: str, value: Any, by: int) -> bool:
+        """Whether the attribute says the same with each number so much greater."""
+        other = tuple(n + by for n in value) if isinstance(value, tuple) else value + by
+        try:
+            return self._attributes(name, other) == self._attributes(name, value)
+        except Untypable:
+            return False
 
     def _attributes(self, name: str, value: Any) -> tuple[tuple[str, Any], ...]:
         return self.op.canonical(self.types, {**self.attrs, name: value})
