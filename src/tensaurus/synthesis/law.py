@@ -69,6 +69,11 @@ class _Saying:
     arrow: str
     right: str
 
+    @property
+    def named(self) -> bool:
+        """Whether attributes are any that there are, in part."""
+        return re.search(r"\*\*|=[a-z]\d+\b|\[[a-z]\]", f"{self.left} {self.right}") is not None
+
     def where(self, conditions: Iterable[str]) -> str:
         said = ", ".join(conditions)
         return f"{self.left} {self.arrow} {self.right}" + (f" where {said}" if said else "")
@@ -242,9 +247,13 @@ def _general(
     What is wrong is refuted soon, and proofs take long: so conditions are added until one is proved.  Where
     none ever is, it is that which is proved for the most ranks; but what is said of all attributes is, where
     steps end its proof early, still more than what is said of some.  Z3 is asked where the algebra proves
-    none at all.
+    none at all.  What is not even proved of the world's own attributes under all conditions, is of no others.
     """
     every = list(sayings)
+    least = next((saying for saying in reversed(every) if not saying.named), every[-1])
+    narrow = least.where(list(_conditions(world, names))[-1])
+    if narrow not in known and isinstance(reason := _proved(narrow, STEPS, journal, algebra=False), str):
+        return Stated(every[-1].where(()), reasons=(reason,))
     wrong: dict[str, str] = {}
     stated = _most_general(world, every, names, known, journal, wrong, algebra=True)
     if not isinstance(stated, Stated):
