@@ -59,15 +59,15 @@ class Unproved:
     differs: bool = False
 
 
-def prove(rule: Rule, steps: float = inf, solver: bool = True) -> Proved | Unproved:
-    """Evidence that a rule is right for all sizes; by canonical forms alone, where no solver may be asked.
+def prove(rule: Rule, steps: float = inf) -> Proved | Unproved:
+    """Evidence that a rule is right for all sizes.
 
     After so many steps the evidence names the ranks that are done; it is none where LEAST_RANK is not.
     """
     if swaps(rule):
         return Proved("algebra", "all sizes, all ranks")
     scalar = scalar_rule(rule)
-    left = Steps(steps, solver)
+    left = Steps(steps)
     try:
         if scalar is not None:
             kinds = product(_types(rule), repeat=len(rule.variables))
@@ -103,7 +103,7 @@ def _proved(cases: Cases) -> list[str]:
     used: list[str] = []
     for case in cases:
         cases.steps.take()
-        verdict = case if isinstance(case, Gap) else settled(case, cases.steps.solver)
+        verdict = case if isinstance(case, Gap) else settled(case)
         if isinstance(verdict, Gap):
             raise Stopped(verdict.reason)
         if isinstance(verdict, Open):
@@ -194,11 +194,11 @@ def _sampled(rule: Rule) -> str:
     return "".join(f", {each}" for each in said)
 
 
-def settled(case: Case, solver: bool = True) -> Settled | Open:
+def settled(case: Case) -> Settled | Open:
     """Whether the sides of a case are equal."""
     by = MOVED
     for left, right in zip(case.left, case.right, strict=True):
-        verdict = equal(left, right, case.state.assumed, solver)
+        verdict = equal(left, right, case.state.assumed)
         if isinstance(verdict, Open):
             return verdict
         by = max(by, verdict.by, key=STRENGTH.index)

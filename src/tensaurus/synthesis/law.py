@@ -13,7 +13,7 @@ from itertools import combinations, product
 from math import inf
 from typing import Any
 
-from tensaurus.rules.domain import RANK
+from tensaurus.rules.domain import PLACES, RANK
 from tensaurus.rules.evidence import Proved, parse_evidence
 from tensaurus.rules.rule import Rule, parse_rule
 from tensaurus.rules.term import RuleError
@@ -68,11 +68,6 @@ class _Saying:
     left: str
     arrow: str
     right: str
-
-    @property
-    def named(self) -> bool:
-        """Whether attributes are any that there are, in part."""
-        return re.search(r"\*\*|=[a-z]\d+\b|\[[a-z]\]", f"{self.left} {self.right}") is not None
 
     def where(self, conditions: Iterable[str]) -> str:
         said = ", ".join(conditions)
@@ -171,9 +166,8 @@ def _written(
 
 def _place(use: Use, name: str, value: Any, usual: bool) -> str:
     """A value; of an axis where it is, or counted from the end, which says more of batches of matrices."""
-    from_end = use.from_end(name, value)
-    ends = from_end is not None and (use.result.rank <= MATRIX) == usual
-    return repr(from_end if ends else value)
+    ends = name in PLACES and (use.result.rank <= MATRIX) == usual
+    return repr(value - use.result.rank if ends else value)
 
 
 def _names(said: str) -> set[str]:
@@ -245,35 +239,10 @@ def _general(
     """The first saying that the algebra proves for all ranks that are tried, with few conditions.
 
     What is wrong is refuted soon, and proofs take long: so conditions are added until one is proved.  Where
-    none ever is, it is that which is proved for the most ranks; but what is said of all attributes is, where
-    steps end its proof early, still more than what is said of some.  Z3 is asked where the algebra proves
-    none at all.  What is not even proved of the world's own attributes under all conditions, is of no others.
+    none ever is, it is that which is proved for the most ranks, by the algebra rather than by Z3; but what is
+    said of all attributes is, where steps end its proof early, still more than what is said of some.
     """
     every = list(sayings)
-    least = next((saying for saying in reversed(every) if not saying.named), every[-1])
-    narrow = least.where(list(_conditions(world, names))[-1])
-    if narrow not in known and isinstance(reason := _proved(narrow, STEPS, journal, algebra=False), str):
-        return Stated(every[-1].where(()), reasons=(reason,))
-    wrong: dict[str, str] = {}
-    stated = _most_general(world, every, names, known, journal, wrong, algebra=True)
-    if not isinstance(stated, Stated):
-        stated = _most_general(world, every, names, known, journal, wrong, algebra=False)
-    return stated if isinstance(stated, Stated) else Stated(every[-1].where(()), reasons=stated)
-
-
-def _most_general(
-    world: World,
-    every: Sequence[_Saying],
-    names: Mapping[Term, str],
-    known: Container[str],
-    journal: Journal,
-    wrong: dict[str, str],
-    algebra: bool,
-) -> Stated | tuple[str, ...]:
-    """By the algebra alone, or with Z3; or the reasons why there is none.
-
-    wrong  those that are refuted, with the reason: what was before, and what is now
-    """
     reasons: list[str] = []
     others: list[tuple[_Saying, list[str], Stated]] = []
     for conditions in _conditions(world, names):
@@ -281,11 +250,9 @@ def _most_general(
         for saying in every:
             if (text := saying.where(conditions)) in known:
                 return Stated(text)
-            found = wrong.get(text) or _proved(text, STEPS, journal, algebra)
+            found = _proved(text, STEPS, journal)
             if isinstance(found, str):
                 reasons.append(found)
-                if found.startswith(WRONG):
-                    wrong[text] = found
             elif _by(found) == "algebra" and _ranks(found)[1] >= RANK:
                 return _weakened(saying, conditions, found, journal)
             elif _by(found) == "algebra" and saying is every[0] and not one_rank:
@@ -295,7 +262,7 @@ def _most_general(
                 if _ranks(found)[1] >= RANK:  # what it is said for fewer attributes follows
                     break
     if not others:
-        return tuple(reasons)
+        return Stated(every[-1].where(()), reasons=tuple(reasons))
     saying, conditions, found = max(others, key=lambda each: (_by(each[2]) == "algebra", _span(each[2])))
     return _weakened(saying, conditions, found, journal) if _by(found) == "algebra" else found
 
@@ -316,8 +283,8 @@ def _weakened(saying: _Saying, conditions: Sequence[str], found: Stated, journal
     left = list(conditions)
     for condition in [c for c in conditions if c.startswith("shape(")] if len(conditions) > 1 else ():
         rest = [c for c in left if c != condition]
-        made = _proved(saying.where(rest), FEWER, journal, algebra=True)
-        if isinstance(made, Stated):
+        made = _proved(saying.where(rest), FEWER, journal)
+        if isinstance(made, Stated) and _by(made) == "algebra":
             left, found = rest, made
     return found
 
@@ -326,10 +293,9 @@ def _by(stated: Stated) -> str:
     return stated.evidence.by if stated.evidence is not None else ""
 
 
-def _proved(text: str, steps: float, journal: Journal, algebra: bool) -> Stated | str:
+def _proved(text: str, steps: float, journal: Journal) -> Stated | str:
     """The law as it is said here, where it is proved; else why it is not."""
-    question = f"proof{' by algebra' if algebra else ''} in {steps:g} steps: {text}"
-    evidence, reason = journal.answer(question, lambda: _verdict(text, steps, algebra))
+    evidence, reason = journal.answer(f"proof in {steps:g} steps: {text}", lambda: _verdict(text, steps))
     if not evidence:
         return reason
     shown = parse_evidence(evidence)
@@ -337,7 +303,7 @@ def _proved(text: str, steps: float, journal: Journal, algebra: bool) -> Stated 
     return Stated(text, tuple(parse_rule(f"law: {text}")), shown)
 
 
-def _verdict(text: str, steps: float, algebra: bool) -> list[str]:
+def _verdict(text: str, steps: float) -> list[str]:
     """Its evidence, or why there is none."""
     try:
         rules = parse_rule(f"law: {text}")
@@ -345,7 +311,7 @@ def _verdict(text: str, steps: float, algebra: bool) -> list[str]:
         return ["", str(error)]
     evidence: list[Proved] = []
     for rule in rules:
-        found = verify(rule, INSTANCES, steps=steps, algebra=algebra)
+        found = verify(rule, INSTANCES, steps=steps)
         if not isinstance(found, Proved):
             reason = str(getattr(found, "reason", found))[:200]
             return ["", f"{WRONG}{reason}" if isinstance(found, Refuted) else reason]
@@ -357,7 +323,6 @@ def _conditions(world: World, names: Mapping[Term, str]) -> list[list[str]]:
     """What the types of the variables suggest: nothing, then more and more of it."""
     wide = {x: name for x, name in names.items() if world.kinds[x[1]].shape}
     scalars = [f"numel({name}) == 1" for x, name in names.items() if x not in wide]
-    numbers = [f"rank({name}) == 0" for x, name in names.items() if x not in wide]
     alike = [f"shape({wide[a]}) == shape({wide[b]})" for a, b in combinations(wide, 2) if a[1] == b[1]]
     ranks = [f"rank({name}) == {len(world.kinds[x[1]].shape)}" for x, name in wide.items()]
     # a law of matrices may be one of batches of them; of images every operator says the rank itself
@@ -366,7 +331,6 @@ def _conditions(world: World, names: Mapping[Term, str]) -> list[list[str]]:
     order: tuple[list[str], ...] = (
         [],
         scalars,
-        numbers,
         [*scalars, *least],
         [*scalars, *alike],
         [*scalars, *alike, *least],
