@@ -62,9 +62,12 @@ class Steps:
     """How many more a proof may take: each builds an operator, or compares two sides.
 
     They are counted, since what ends after so many seconds ends elsewhere on another machine.
+
+    solver  whether Z3 may be asked where canonical forms differ
     """
 
     left: float = inf
+    solver: bool = True
 
     def take(self) -> None:
         """One more.  Raises Late where there is none."""

@@ -24,7 +24,7 @@ from tensaurus.rules.pointwise import elementwise_of_any
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import Apply, Item, Literal, Term, Variable, show_term
 
-__all__ = ["moved_inputs", "swaps"]
+__all__ = ["equal_shapes", "moved_inputs", "swaps", "where_equal"]
 
 
 @cache
@@ -67,8 +67,8 @@ def swaps(rule: Rule) -> bool:
     if len(rule.lhs) != 1:
         return False
     left, right = rule.lhs[0], rule.rhs[0]
-    equal = _equal_shapes(rule)
-    numbers = _numbers(rule)
+    equal = equal_shapes(rule)
+    numbers = where_equal(rule, "rank", 0)
     for side, other in ((left, right), (right, left)):
         swapped = _swapped(side, equal, numbers)
         if swapped is not None and show_term(swapped) == show_term(other):
@@ -76,7 +76,7 @@ def swaps(rule: Rule) -> bool:
     return False
 
 
-def _equal_shapes(rule: Rule) -> frozenset[frozenset[str]]:
+def equal_shapes(rule: Rule) -> frozenset[frozenset[str]]:
     """Pairs of variables of which a condition says that they have one shape."""
     pairs = set[frozenset[str]]()
     for condition in rule.where:
@@ -90,16 +90,16 @@ def _equal_shapes(rule: Rule) -> frozenset[frozenset[str]]:
     return frozenset(pairs)
 
 
-def _numbers(rule: Rule) -> frozenset[str]:
-    """Variables that a condition says are of rank 0."""
+def where_equal(rule: Rule, function: str, value: int) -> frozenset[str]:
+    """Variables of which a condition says that a function of them (`rank`, `numel`) is this."""
     names = set[str]()
     for condition in rule.where:
         match condition:
             case ast.Compare(
-                left=ast.Call(func=ast.Name(id="rank"), args=[ast.Name(id=name)]),
+                left=ast.Call(func=ast.Name(id=called), args=[ast.Name(id=name)]),
                 ops=[ast.Eq()],
-                comparators=[ast.Constant(value=0)],
-            ):
+                comparators=[ast.Constant(value=said)],
+            ) if (called, said) == (function, value):
                 names.add(name)
     return frozenset(names)
 

@@ -4,7 +4,8 @@
 `proved(z3, all reals, all sizes, ...)` where Z3 has decided what depends on sums or products of the reals
 keeping their order.  What is claimed:
 
-all ranks       every operator is elementwise (`pointwise`), or moves what those compute (`movement`)
+all ranks       every operator is elementwise (`pointwise`), or moves what those compute (`movement`), or
+                keeps their elements in row-major order (`row_major`)
 ranks a-b       the largest rank of a variable is one of these, every rank up to it in every combination;
                 b is 5 (`RANK`), less where there would be more than `MOST` cases
 all sizes       every size from 1, each of its own unless the left side's types, the conditions or the types
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, product
 from math import inf
@@ -38,7 +40,9 @@ from tensaurus.rules.movement import swaps
 from tensaurus.rules.occurrences import inner_first
 from tensaurus.rules.pointwise import scalar_rule
 from tensaurus.rules.prover import MOVED, STRENGTH, Open, Settled, equal
+from tensaurus.rules.row_major import in_row_major_order
 from tensaurus.rules.rule import Rule
+from tensaurus.rules.term import show_term
 
 LIMIT = 120  # cases of one rank: if there may be more, sizes of one are left out from the next rank on
 MOST = 3000  # cases of one rank: if there may be more, and no sizes of one among them, the rank is left out
@@ -59,23 +63,22 @@ class Unproved:
     differs: bool = False
 
 
-def prove(rule: Rule, steps: float = inf) -> Proved | Unproved:
-    """Evidence that a rule is right for all sizes.
+def prove(rule: Rule, steps: float = inf, solver: bool = True) -> Proved | Unproved:
+    """Evidence that a rule is right for all sizes; by canonical forms alone, where no solver may be asked.
 
     After so many steps the evidence names the ranks that are done; it is none where LEAST_RANK is not.
     """
-    if swaps(rule):
+    ordered = in_row_major_order(rule)
+    if swaps(rule) or ordered is not None and show_term(ordered.lhs[0]) == show_term(ordered.rhs[0]):
         return Proved("algebra", "all sizes, all ranks")
-    scalar = scalar_rule(rule)
-    left = Steps(steps)
+    left = Steps(steps, solver)
     try:
-        if scalar is not None:
-            kinds = product(_types(rule), repeat=len(rule.variables))
-            cases = (Cases(scalar, dtypes=_named(rule, each), steps=left) for each in kinds)
-            used = [by for each in cases for by in _proved(each)]
-            if not used:
-                return Unproved(rule, NOWHERE)
-            return Proved(*_by(used, "all sizes, all ranks" + _sampled(rule)))
+        if (scalar := scalar_rule(rule)) is not None:
+            return _of_elements(scalar, left)
+        if ordered is not None and (scalar := scalar_rule(ordered)) is not None:
+            with suppress(Different):  # it may be true only of what conditions that are left out say
+                if isinstance(proved := _of_elements(scalar, left), Proved):
+                    return proved
         return _by_ranks(rule, left)
     except Stopped as stopped:
         return Unproved(rule, str(stopped), isinstance(stopped, Different))
@@ -83,6 +86,16 @@ def prove(rule: Rule, steps: float = inf) -> Proved | Unproved:
         return Unproved(rule, "its sizes are nested too deeply")
     except Untypable as error:  # truths where the simplest form has numbers
         return Unproved(rule, f"its simplest form does not type: {error}")
+
+
+def _of_elements(scalar: Rule, steps: Steps) -> Proved | Unproved:
+    """What a rule is proved by at rank 0, which stands for all ranks."""
+    kinds = product(_types(scalar), repeat=len(scalar.variables))
+    cases = (Cases(scalar, dtypes=_named(scalar, each), steps=steps) for each in kinds)
+    used = [by for each in cases for by in _proved(each)]
+    if not used:
+        return Unproved(scalar, NOWHERE)
+    return Proved(*_by(used, "all sizes, all ranks" + _sampled(scalar)))
 
 
 def differing(rule: Rule, steps: float = inf) -> Iterator[State]:
@@ -103,7 +116,7 @@ def _proved(cases: Cases) -> list[str]:
     used: list[str] = []
     for case in cases:
         cases.steps.take()
-        verdict = case if isinstance(case, Gap) else settled(case)
+        verdict = case if isinstance(case, Gap) else settled(case, cases.steps.solver)
         if isinstance(verdict, Gap):
             raise Stopped(verdict.reason)
         if isinstance(verdict, Open):
@@ -194,11 +207,11 @@ def _sampled(rule: Rule) -> str:
     return "".join(f", {each}" for each in said)
 
 
-def settled(case: Case) -> Settled | Open:
+def settled(case: Case, solver: bool = True) -> Settled | Open:
     """Whether the sides of a case are equal."""
     by = MOVED
     for left, right in zip(case.left, case.right, strict=True):
-        verdict = equal(left, right, case.state.assumed)
+        verdict = equal(left, right, case.state.assumed, solver)
         if isinstance(verdict, Open):
             return verdict
         by = max(by, verdict.by, key=STRENGTH.index)

@@ -13,7 +13,7 @@ from itertools import combinations, product
 from math import inf
 from typing import Any
 
-from tensaurus.rules.domain import PLACES, RANK
+from tensaurus.rules.domain import RANK
 from tensaurus.rules.evidence import Proved, parse_evidence
 from tensaurus.rules.rule import Rule, parse_rule
 from tensaurus.rules.term import RuleError
@@ -68,6 +68,11 @@ class _Saying:
     left: str
     arrow: str
     right: str
+
+    @property
+    def named(self) -> bool:
+        """Whether attributes are any that there are, in part."""
+        return re.search(r"\*\*|=[a-z]\d+\b|\[[a-z]\]", f"{self.left} {self.right}") is not None
 
     def where(self, conditions: Iterable[str]) -> str:
         said = ", ".join(conditions)
@@ -166,8 +171,9 @@ def _written(
 
 def _place(use: Use, name: str, value: Any, usual: bool) -> str:
     """A value; of an axis where it is, or counted from the end, which says more of batches of matrices."""
-    ends = name in PLACES and (use.result.rank <= MATRIX) == usual
-    return repr(value - use.result.rank if ends else value)
+    from_end = use.from_end(name, value)
+    ends = from_end is not None and (use.result.rank <= MATRIX) == usual
+    return repr(from_end if ends else value)
 
 
 def _names(said: str) -> set[str]:
@@ -239,32 +245,82 @@ def _general(
     """The first saying that the algebra proves for all ranks that are tried, with few conditions.
 
     What is wrong is refuted soon, and proofs take long: so conditions are added until one is proved.  Where
-    none ever is, it is that which is proved for the most ranks, by the algebra rather than by Z3; but what is
-    said of all attributes is, where steps end its proof early, still more than what is said of some.
+    none ever is, it is that which is proved for the most ranks; but what is said of all attributes is, where
+    steps end its proof early, still more than what is said of some.  Z3 is asked where the algebra proves
+    none at all.  What is not even proved of the world's own attributes under all conditions, is of no others.
     """
     every = list(sayings)
+    least = next((saying for saying in reversed(every) if not saying.named), every[-1])
+    narrow = least.where(list(_conditions(world, names))[-1])
+    if narrow not in known and isinstance(reason := _proved(narrow, STEPS, journal, algebra=False), str):
+        return Stated(every[-1].where(()), reasons=(reason,))
+    wrong: dict[str, str] = {}
+    order = _conditions(world, names)
+    stated = _most_general(every, order, known, journal, wrong, algebra=True)
+    if not isinstance(stated, Stated):
+        stated = _most_general(every, order, known, journal, wrong, algebra=False)
+    return stated if isinstance(stated, Stated) else Stated(every[-1].where(()), reasons=stated)
+
+
+def _most_general(
+    every: Sequence[_Saying],
+    order: Sequence[Sequence[str]],
+    known: Container[str],
+    journal: Journal,
+    wrong: dict[str, str],
+    algebra: bool,
+) -> Stated | tuple[str, ...]:
+    """By the algebra alone, or with Z3; or the reasons why there is none.
+
+    What is said of any attributes, where shapes are equal, is more than what is said of some without.
+
+    order  of the conditions, the fewest first
+    wrong  those that are refuted, with the reason: what was before, and what is now
+    """
     reasons: list[str] = []
-    others: list[tuple[_Saying, list[str], Stated]] = []
-    for conditions in _conditions(world, names):
-        one_rank = any(re.match(r"rank\(\w+\) ==", condition) for condition in conditions)
+    others: list[tuple[_Saying, Sequence[str], Stated]] = []
+    for place, conditions in enumerate(order):
+        one_rank = _of_one_rank(conditions)
+        open_ones: list[_Saying] = []  # those that the algebra neither proves nor refutes
         for saying in every:
             if (text := saying.where(conditions)) in known:
                 return Stated(text)
-            found = _proved(text, STEPS, journal)
+            found = wrong.get(text) or _proved(text, STEPS, journal, algebra)
             if isinstance(found, str):
                 reasons.append(found)
-            elif _by(found) == "algebra" and _ranks(found)[1] >= RANK:
+                if found.startswith(WRONG):
+                    wrong[text] = found
+                elif algebra:
+                    open_ones.append(saying)
+                continue
+            # Z3 may prove what says more of these conditions; others may let the algebra prove it, too
+            solved = [(each, _proved(each.where(conditions), STEPS, journal, False)) for each in open_ones]
+            open_ones.clear()
+            others += [(each, conditions, made) for each, made in solved if isinstance(made, Stated)]
+            if any(isinstance(made, Stated) and _ranks(made)[1] >= RANK for _, made in solved):
+                break
+            if algebra and saying is not every[0] and not one_rank:
+                rest = [more for more in order[place + 1 :] if not _of_one_rank(more)]
+                last = every[0].where(rest[-1]) if rest else ""
+                if rest and isinstance(_proved(last, STEPS, journal, algebra), Stated):
+                    wider = _most_general(every[:1], rest, known, journal, wrong, algebra)
+                    assert isinstance(wider, Stated)
+                    return wider
+            if _by(found) == "algebra" and _ranks(found)[1] >= RANK:
                 return _weakened(saying, conditions, found, journal)
-            elif _by(found) == "algebra" and saying is every[0] and not one_rank:
+            if _by(found) == "algebra" and saying is every[0] and not one_rank:
                 return found
-            else:
-                others.append((saying, conditions, found))
-                if _ranks(found)[1] >= RANK:  # what it is said for fewer attributes follows
-                    break
+            others.append((saying, conditions, found))
+            if _ranks(found)[1] >= RANK:  # what it is said for fewer attributes follows
+                break
     if not others:
-        return Stated(every[-1].where(()), reasons=tuple(reasons))
+        return tuple(reasons)
     saying, conditions, found = max(others, key=lambda each: (_by(each[2]) == "algebra", _span(each[2])))
     return _weakened(saying, conditions, found, journal) if _by(found) == "algebra" else found
+
+
+def _of_one_rank(conditions: Iterable[str]) -> bool:
+    return any(re.match(r"rank\(\w+\) == [1-9]", condition) for condition in conditions)
 
 
 def _span(stated: Stated) -> float:
@@ -283,8 +339,8 @@ def _weakened(saying: _Saying, conditions: Sequence[str], found: Stated, journal
     left = list(conditions)
     for condition in [c for c in conditions if c.startswith("shape(")] if len(conditions) > 1 else ():
         rest = [c for c in left if c != condition]
-        made = _proved(saying.where(rest), FEWER, journal)
-        if isinstance(made, Stated) and _by(made) == "algebra":
+        made = _proved(saying.where(rest), FEWER, journal, algebra=True)
+        if isinstance(made, Stated):
             left, found = rest, made
     return found
 
@@ -293,9 +349,10 @@ def _by(stated: Stated) -> str:
     return stated.evidence.by if stated.evidence is not None else ""
 
 
-def _proved(text: str, steps: float, journal: Journal) -> Stated | str:
+def _proved(text: str, steps: float, journal: Journal, algebra: bool) -> Stated | str:
     """The law as it is said here, where it is proved; else why it is not."""
-    evidence, reason = journal.answer(f"proof in {steps:g} steps: {text}", lambda: _verdict(text, steps))
+    question = f"proof{' by algebra' if algebra else ''} in {steps:g} steps: {text}"
+    evidence, reason = journal.answer(question, lambda: _verdict(text, steps, algebra))
     if not evidence:
         return reason
     shown = parse_evidence(evidence)
@@ -303,7 +360,7 @@ def _proved(text: str, steps: float, journal: Journal) -> Stated | str:
     return Stated(text, tuple(parse_rule(f"law: {text}")), shown)
 
 
-def _verdict(text: str, steps: float) -> list[str]:
+def _verdict(text: str, steps: float, algebra: bool) -> list[str]:
     """Its evidence, or why there is none."""
     try:
         rules = parse_rule(f"law: {text}")
@@ -311,7 +368,7 @@ def _verdict(text: str, steps: float) -> list[str]:
         return ["", str(error)]
     evidence: list[Proved] = []
     for rule in rules:
-        found = verify(rule, INSTANCES, steps=steps)
+        found = verify(rule, INSTANCES, steps=steps, algebra=algebra)
         if not isinstance(found, Proved):
             reason = str(getattr(found, "reason", found))[:200]
             return ["", f"{WRONG}{reason}" if isinstance(found, Refuted) else reason]
@@ -323,6 +380,7 @@ def _conditions(world: World, names: Mapping[Term, str]) -> list[list[str]]:
     """What the types of the variables suggest: nothing, then more and more of it."""
     wide = {x: name for x, name in names.items() if world.kinds[x[1]].shape}
     scalars = [f"numel({name}) == 1" for x, name in names.items() if x not in wide]
+    numbers = [f"rank({name}) == 0" for x, name in names.items() if x not in wide]
     alike = [f"shape({wide[a]}) == shape({wide[b]})" for a, b in combinations(wide, 2) if a[1] == b[1]]
     ranks = [f"rank({name}) == {len(world.kinds[x[1]].shape)}" for x, name in wide.items()]
     # a law of matrices may be one of batches of them; of images every operator says the rank itself
@@ -331,6 +389,7 @@ def _conditions(world: World, names: Mapping[Term, str]) -> list[list[str]]:
     order: tuple[list[str], ...] = (
         [],
         scalars,
+        numbers,
         [*scalars, *least],
         [*scalars, *alike],
         [*scalars, *alike, *least],

@@ -14,7 +14,7 @@ from tensaurus.algebra.size import polynomial
 from tensaurus.algebra.walk import Rewriting
 from tensaurus.graph.node import Node, apply, item
 from tensaurus.graph.primitives import literal
-from tensaurus.ops import Op, TensorType
+from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.rules.domain import domain
 
 __all__ = ["Call", "Number", "Use"]
@@ -47,6 +47,10 @@ class Use:
     def any_numbers(self, name: str) -> bool:
         """Whether an attribute is as many integers as the rank asks for, and any of them are right."""
         return False
+
+    def from_end(self, name: str, value: Any) -> Any:
+        """An attribute's value that names dimensions, counted from the end; None where it names none."""
+        return None
 
     def said(self, given: Sequence[str], output: str = "") -> str:
         """As rules are written: with these arguments and attributes, of the output that is called so."""
@@ -101,6 +105,28 @@ class Call(Use):
 
     def any_numbers(self, name: str) -> bool:
         return domain(self.op, name).kind == "sizes"
+
+    def from_end(self, name: str, value: Any) -> Any:
+        if self.any_numbers(name):
+            return None
+        numbers = value if isinstance(value, tuple) else (value,)
+        if not numbers or not all(isinstance(n, int) for n in numbers):
+            return None
+        for rank in dict.fromkeys((self.result.rank, *(kind.rank for kind in self.types[:1]))):
+            if rank and self._alike(name, value, -rank) and not self._alike(name, value, -rank - 1):
+                return tuple(n - rank for n in numbers) if isinstance(value, tuple) else value - rank
+        return None
+
+    def _alike(self, name: str, value: Any, by: int) -> bool:
+        """Whether the attribute says the same with each number so much greater."""
+        other = tuple(n + by for n in value) if isinstance(value, tuple) else value + by
+        try:
+            return self._attributes(name, other) == self._attributes(name, value)
+        except Untypable:
+            return False
+
+    def _attributes(self, name: str, value: Any) -> tuple[tuple[str, Any], ...]:
+        return self.op.canonical(self.types, {**self.attrs, name: value})
 
     def said(self, given: Sequence[str], output: str = "") -> str:
         text = f"{self.op.name}({', '.join(given)})"

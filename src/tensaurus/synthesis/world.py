@@ -30,7 +30,8 @@ class World:
 
     types      of their values, as examples write them
     variables  how many there may be of each type
-    operators  as examples write them: a name, and the attributes that it is used with; or a number
+    operators  as examples write them: a name, and the attributes that it is used with, and where it is used
+               at some types alone, these; or a number
     size       operators of a term, as far as its rules are shipped
     """
 
@@ -65,26 +66,33 @@ class World:
                 scalars = [kind for kind in self.kinds if not kind.shape]
                 found += (Number((), kind, len(found), value=Fraction(name)) for kind in scalars)
             else:
-                found += self._uses(registry[name], parse_example(rest).attrs, len(found))
+                example = parse_example(rest)
+                only = tuple(kind for kind in example.types if kind is not None)
+                found += self._uses(registry[name], example.attrs, len(found), only)
         return tuple(found)
 
-    def _uses(self, op: Op, attrs: Mapping[str, Any], first: int) -> Iterator[Use]:
+    def _uses(
+        self, op: Op, attrs: Mapping[str, Any], first: int, only: tuple[TensorType, ...] = ()
+    ) -> Iterator[Use]:
         place = first
+        for kinds in [only] if only else self._typings(op):
+            leaves = [source(f"x{k}", kind) for k, kind in enumerate(kinds)]
+            try:
+                made = apply(op, leaves, attrs, outputs=0)
+            except (Untypable, ValueError):
+                continue
+            for output, kind in enumerate(made.types):
+                if kind in self.kinds and isinstance(kind, TensorType):
+                    yield Call(kinds, kind, place, attrs, output, len(made.types), op=op)
+                    place += 1
+
+    def _typings(self, op: Op) -> Iterator[tuple[TensorType, ...]]:
+        """The world's types for so many inputs as the operator takes; two where it takes any number."""
         least = sum(not given.optional and not given.variadic for given in op.inputs)
-        variadic = any(given.variadic for given in op.inputs)
         most = len(op.inputs)
-        counts = [2] if variadic else range(max(least, min(1, most)), most + 1)
-        for count in counts:
-            for kinds in product(self.kinds, repeat=count):
-                leaves = [source(f"x{k}", kind) for k, kind in enumerate(kinds)]
-                try:
-                    made = apply(op, leaves, attrs, outputs=0)
-                except (Untypable, ValueError):
-                    continue
-                for output, kind in enumerate(made.types):
-                    if kind in self.kinds and isinstance(kind, TensorType):
-                        yield Call(kinds, kind, place, attrs, output, len(made.types), op=op)
-                        place += 1
+        variadic = any(given.variadic for given in op.inputs)
+        for count in [2] if variadic else range(max(least, min(1, most)), most + 1):
+            yield from product(self.kinds, repeat=count)
 
 
 def _shipped() -> dict[str, World]:

@@ -1,0 +1,123 @@
+"""How laws are said: axes from the end, numbers of rank 0, and the algebra alone before Z3 is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tensaurus.rules.evidence import Proved
+from tensaurus.rules.prover import Open
+from tensaurus.rules.rule import parse_rule
+from tensaurus.rules.verify import Refuted, Undecided, verify
+from tensaurus.synthesis.journal import Journal
+from tensaurus.synthesis.law import state
+from tensaurus.synthesis.terms import Term
+from tensaurus.synthesis.world import World
+
+WORLD = World(
+    "slices",
+    ("f32[5,4]", "f32[4,6]", "f32[5,6]", "f32[2,4]", "f32[2,6]", "f32[4,5]", "f32[5]", "f32[]"),
+    (1, 1, 0, 0, 0, 0, 0, 1),
+    (
+        "Add",
+        "MatMul",
+        "ReduceSum axes=(1,) keepdims=0",
+        "Concat axis=0",
+        "Softmax axis=1",
+        "Transpose perm=(1,0)",
+        "Slice starts=(1,) ends=(3,) axes=(0,)",
+    ),
+    size=2,
+)
+X, Y, S = ("x", 0, 0), ("x", 1, 0), ("x", 7, 0)
+
+
+def used(name: str, *args: Term) -> Term:
+    """The world's use of an operator on these."""
+
+    def type_of(term: Term) -> object:
+        return WORLD.kinds[term[1]] if term[0] == "x" else term[0].result
+
+    (use,) = (u for u in WORLD.uses if u.name == name and [*u.types] == [type_of(a) for a in args])
+    return (use, *args)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "attribute", "value", "other"),
+    [
+        ("Slice", (X,), "axes", (0,), (-2,)),
+        ("Slice", (X,), "starts", (1,), None),  # any numbers, and none names a dimension
+        ("ReduceSum", (X,), "axes", (1,), (-1,)),
+        ("ReduceSum", (X,), "keepdims", 0, None),
+        ("ReduceSum", (X,), "noop_with_empty_axes", 0, None),
+        ("Softmax", (X,), "axis", 1, -1),
+        ("Softmax", (X,), "flatten", 0, None),
+        ("Transpose", (X,), "perm", (1, 0), None),  # no permutation counts from the end
+    ],
+)
+def test_axes_are_counted_from_the_end(
+    name: str, args: tuple[Term, ...], attribute: str, value: object, other: object
+) -> None:
+    use = used(name, *args)[0]
+    assert use.from_end(attribute, value) == other
+
+
+def test_rows_of_a_product_are_those_of_batches() -> None:
+    """The axis is written from the end, and the law holds of more ranks than the world has."""
+    rows = used("Slice", used("MatMul", X, Y)), used("MatMul", used("Slice", X), Y)
+    found = state(WORLD, *rows, set())
+    assert found.text == (
+        "Slice(MatMul(x, y), starts=s0, ends=s1, axes=(-2,)) <=> MatMul(Slice(x, starts=s0, ends=s1,"
+        " axes=(-2,)), y) where rank(x) >= 2, rank(y) >= 2"
+    )
+    assert "algebra" in str(found.evidence) and "ranks 2-5" in str(found.evidence)
+
+
+BY_Z3 = "law: Sub(Relu(x), Relu(Neg(x))) => x"
+
+
+def test_the_algebra_alone_asks_no_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+    (rule,) = parse_rule(BY_Z3)
+    assert str(verify(rule, 12)).startswith("proved(z3")
+
+    def asked(*args: object) -> Open:
+        raise AssertionError("Z3 is asked")
+
+    monkeypatch.setattr("tensaurus.rules.prover._asked", asked)
+    alone = verify(rule, 12, algebra=True)
+    assert isinstance(alone, Undecided) and "algebra" in alone.reason
+
+
+def test_the_algebra_alone_proves_and_refutes() -> None:
+    (right,) = parse_rule("law: Mul(x, Add(y, 1)) => Add(Mul(x, y), x)")
+    (wrong,) = parse_rule("law: Relu(Add(x, y)) => Add(Relu(x), Relu(y))")
+    assert isinstance(verify(right, 12, algebra=True), Proved)
+    assert isinstance(verify(wrong, 12, algebra=True), Refuted)
+
+
+def test_verdicts_with_and_without_the_solver_are_two_questions(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, "x")
+    relu = World("relu", ("f32[3,2]",), (1,), ("Relu", "Neg", "Sub", "0"), size=3)
+    names = {u.name: u for u in relu.uses}
+    x: Term = ("x", 0, 0)
+    less = (names["Sub"], (names["Relu"], x), (names["Relu"], (names["Neg"], x)))
+    found = state(relu, less, x, set(), journal)
+    assert str(found.evidence).startswith("proved(z3")
+    questions = [line for line in (tmp_path / "x.jsonl").read_text().splitlines() if "proof" in line]
+    assert any("by algebra" in line for line in questions) and any("by algebra" not in q for q in questions)
+
+
+@pytest.mark.parametrize("text", ["Neg(Neg(x)) => x", "Abs(Abs(x)) => Abs(x)"])
+def test_truths_are_no_numbers(text: str) -> None:
+    """Of any element type, a rule about numbers is tried with none of truths."""
+    (rule,) = parse_rule(f"law [any]: {text}")
+    assert not isinstance(verify(rule, 60), Refuted)
+
+
+def test_a_zero_point_of_channels_beside_one_scale_does_not_type() -> None:
+    (rule,) = parse_rule(
+        "law [any]: Transpose(DequantizeLinear(x, s, z?, **b), perm=p)"
+        " => DequantizeLinear(Transpose(x, perm=p), s, z?, **b) where rank(s) == 0"
+    )[:1]
+    assert not isinstance(verify(rule, 24), Refuted)
