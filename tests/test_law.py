@@ -121,3 +121,27 @@ def test_a_zero_point_of_channels_beside_one_scale_does_not_type() -> None:
         " => DequantizeLinear(Transpose(x, perm=p), s, z?, **b) where rank(s) == 0"
     )[:1]
     assert not isinstance(verify(rule, 24), Refuted)
+
+
+def test_what_is_said_of_any_attributes_is_more_than_what_is_said_without_conditions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Means along the last axis may be broadcast when they are added, and no others."""
+    monkeypatch.setattr("tensaurus.synthesis.law.STEPS", 2000)
+    rows = World("rows", ("f32[3,4]", "f32[3]"), (2, 0), ("Add", "ReduceMean axes=(1,) keepdims=0"))
+    mean, add = ([u for u in rows.uses if u.name == name] for name in ("ReduceMean", "Add"))
+    plus = {use.result.shape: use for use in add if use.types[0] == use.types[1]}
+    x, y = ("x", 0, 0), ("x", 0, 1)
+    sums = (plus[(3,)], (mean[0], x), (mean[0], y)), (mean[0], (plus[(3, 4)], x, y))
+    assert state(rows, *sums, set()).text == (
+        "Add(ReduceMean(x, **a), ReduceMean(y, **a)) <=> ReduceMean(Add(x, y), **a)"
+        " where shape(x) == shape(y)"
+    )
+
+
+def test_an_operator_may_be_used_at_some_types_alone() -> None:
+    types = ("f32[3,4]", "f32[4]", "f32[6,4]")
+    alone = World("norms", types, (1, 1, 0), ("LayerNormalization f32[3,4] f32[4] axis=-1",))
+    whole = World("norms", types, (1, 1, 0), ("LayerNormalization axis=-1",))
+    assert [[str(kind) for kind in use.types] for use in alone.uses] == [["float32[3, 4]", "float32[4]"]]
+    assert len(whole.uses) > 1 and alone.uses[0].types in {use.types for use in whole.uses}

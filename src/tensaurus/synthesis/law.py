@@ -6,12 +6,10 @@ Terms of a world have types and attributes; a rule has neither, unless a conditi
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, product
+from itertools import combinations
 from math import inf
-from typing import Any
 
 from tensaurus.rules.domain import RANK
 from tensaurus.rules.evidence import Proved, parse_evidence
@@ -22,17 +20,14 @@ from tensaurus.synthesis.journal import Journal
 from tensaurus.synthesis.order import key, variables
 from tensaurus.synthesis.parted import parted, together
 from tensaurus.synthesis.precision import directions
-from tensaurus.synthesis.terms import Term, subterms
-from tensaurus.synthesis.use import Use
+from tensaurus.synthesis.saying import MATRIX, Saying, attributes_of, call, named, said, sayings
+from tensaurus.synthesis.terms import Term
 from tensaurus.synthesis.world import World
 
 __all__ = ["Stated", "parts", "state"]
 
 NAMES = "xyzwuvst"
-NAMED = "abcdefgh"  # attributes
-OUTPUT = "i"  # the number of one
 INSTANCES = 12
-MATRIX = 2  # the rank of one
 WRONG = "wrong: "  # so the reason begins where there is a counterexample
 STEPS, FEWER = 20_000, 6_000  # of a proof, and of one of a law that is said more generally
 
@@ -61,141 +56,6 @@ class Stated:
         return bool(self.reasons) and self.reasons[-1].startswith(WRONG)
 
 
-@dataclass(frozen=True)
-class _Saying:
-    """Both sides as text, and the arrow between them."""
-
-    left: str
-    arrow: str
-    right: str
-
-    @property
-    def named(self) -> bool:
-        """Whether attributes are any that there are, in part."""
-        return re.search(r"\*\*|=[a-z]\d+\b|\[[a-z]\]", f"{self.left} {self.right}") is not None
-
-    def where(self, conditions: Iterable[str]) -> str:
-        said = ", ".join(conditions)
-        return f"{self.left} {self.arrow} {self.right}" + (f" where {said}" if said else "")
-
-
-def _sayings(first: Term, second: Term, names: Mapping[Term, str], back: bool) -> Iterator[_Saying]:
-    """With names for attributes, and with what they are; in both directions where it may be said `back`."""
-    both = back and set(variables(first)) == set(variables(second)) and second not in subterms(first)
-    outputs = [{use.output for use in _all(side) if use.outputs > 1} for side in (first, second)]
-    alike = len(outputs[0]) == 1 and outputs[1] <= outputs[0]
-    for attributes in _attributes(first, second):
-        for output in (OUTPUT, "") if alike else ("",):  # the same one of every operator that has several
-            left, right = (_said(side, names, attributes, output) for side in (first, second))
-            # a name for attributes, or an output, must be bound by the side that is matched
-            bound = _names(left) <= _names(right) and (outputs[0] == outputs[1] or not output)
-            yield _Saying(left, "<=>" if both and bound else "=>", right)
-
-
-def _attributes(first: Term, second: Term) -> Iterator[dict[str, str]]:
-    """What is written for the attributes of each use, the most general first.
-
-    For an operator that is used in one way one name for all of them, or for all but a number, which is what
-    it is there; else names for tuples, the same for equal ones, then for those of any numbers alone, then
-    what they are.  Last a name for each that is given.
-    """
-    uses = _with_attributes(first, second)
-    counts = Counter(u.name for u in uses.values())
-    on_left = {_call(u) for u in _all(first)}
-    plain, named = list(_written(uses)), _tuples(uses.values())
-    sizes = {each: name for each, name in named.items() if each in _of_any_numbers(uses.values())}
-    with_names = [*_written(uses, named), *_written(uses, sizes)]
-    ways: list[list[str]] = []
-    for (text, use), rest in zip(uses.items(), NAMED, strict=False):
-        own = list(dict.fromkeys(each[text] for each in (*with_names, *plain)))
-        if counts[use.name] == 1 and text in on_left:
-            numbers = {name: n for name, n in use.defaults.items() if isinstance(n, int)}
-            numbers = numbers if len(use.defaults) > 1 else {}
-            given = {name: use.attrs.get(name, n) for name, n in numbers.items()}
-            fixed = [
-                f"{name}={_place(use, name, n, usual)}, **{rest}"
-                for usual in (True, False)
-                for name, n in given.items()
-            ]
-            own = [f"**{rest}", *dict.fromkeys(fixed), *own]
-        ways.append(own)
-    places = product(*(range(len(own)) for own in ways))
-    for chosen in sorted(places, key=lambda each: (sum(each), each)):
-        yield {text: own[place] for text, own, place in zip(uses, ways, chosen, strict=True)}
-    if 0 < len(uses) <= len("pqr") and all(counts[u.name] == 1 and t in on_left for t, u in uses.items()):
-        yield {
-            text: ", ".join(f"{name}={place}{k}" for k, name in enumerate(u.attrs))
-            for place, (text, u) in zip("pqr", uses.items(), strict=False)
-        }
-
-
-def _tuples(uses: Iterable[Use]) -> dict[tuple[str, Any], str]:
-    """Names for the tuples among attributes, by attribute and value."""
-    given = dict.fromkeys((name, n) for u in uses for name, n in u.attrs.items() if isinstance(n, tuple))
-    return {each: f"s{place}" for place, each in enumerate(given)}
-
-
-def _of_any_numbers(uses: Iterable[Use]) -> set[tuple[str, Any]]:
-    """Attributes, with their values, that have any numbers wherever they are given: no axes, or steps."""
-    given = [((name, n), use.any_numbers(name)) for use in uses for name, n in use.attrs.items()]
-    return {each for each, _ in given} - {each for each, numbers in given if not numbers}
-
-
-def _call(use: Use) -> str:
-    """What outputs of one operator share."""
-    return str(use).partition(")[")[0]
-
-
-def _with_attributes(*terms: Term) -> dict[str, Use]:
-    return {_call(use): use for term in terms for use in _all(term) if use.attrs}
-
-
-def _written(
-    uses: Mapping[str, Use], names: Mapping[tuple[str, Any], str] | None = None
-) -> Iterator[dict[str, str]]:
-    """What attributes are, or names: first with axes as they are usually counted."""
-    given: dict[str, str] = {}
-    names = names or {}
-
-    def said(use: Use, name: str, value: Any, usual: bool) -> str:
-        return names[name, value] if (name, value) in names else _place(use, name, value, usual)
-
-    for usual in (True, False):
-        own = {
-            text: ", ".join(f"{name}={said(use, name, value, usual)}" for name, value in use.attrs.items())
-            for text, use in uses.items()
-        }
-        if own != given:
-            yield (given := own)
-
-
-def _place(use: Use, name: str, value: Any, usual: bool) -> str:
-    """A value; of an axis where it is, or counted from the end, which says more of batches of matrices."""
-    from_end = use.from_end(name, value)
-    ends = from_end is not None and (use.result.rank <= MATRIX) == usual
-    return repr(from_end if ends else value)
-
-
-def _names(said: str) -> set[str]:
-    """The names for attributes."""
-    return {one or several for several, one in re.findall(r"\*\*(\w)|=([pqrs]\d+)\b", said)}
-
-
-def _all(term: Term) -> Iterator[Use]:
-    return (part[0] for part in subterms(term) if part[0] != "x")
-
-
-def _said(
-    term: Term, names: Mapping[Term, str], attributes: Mapping[str, str], output: str = ""
-) -> str:
-    if term[0] == "x":
-        return names[term]
-    use: Use = term[0]
-    own = attributes.get(_call(use), "")
-    parts = [_said(part, names, attributes, output) for part in term[1:]]
-    return use.said([*parts, *([own] if own else [])], output)
-
-
 def state(
     world: World, left: Term, right: Term, known: Container[str], journal: Journal | None = None
 ) -> Stated:
@@ -210,9 +70,9 @@ def state(
         first, second, forth, back = second, first, back, forth
     names = {x: NAMES[k] for k, x in enumerate(dict.fromkeys((*variables(first), *variables(second))))}
     if not (forth and set(variables(second)) <= set(variables(first))):
-        text = f"{_said(first, names, {})} = {_said(second, names, {})}"
+        text = f"{said(first, names, {})} = {said(second, names, {})}"
         return Stated(text, reasons=("the side that is written lacks a variable, or digits in float32",))
-    stated = _general(world, _sayings(first, second, names, back), names, known, journal or Journal())
+    stated = _general(world, sayings(first, second, names, back), names, known, journal or Journal())
     return replace(stated, sides=(first, second))
 
 
@@ -223,21 +83,21 @@ def parts(
     for joined, whole in together(left, right):
         names = {x: NAMES[k] for k, x in enumerate(dict.fromkeys(variables(joined)))}
         ranks = {name: len(world.shapes[x[1]]) for x, name in names.items()}
-        sayings: list[_Saying] = []
-        for attributes in _attributes(joined, whole):
-            if _names(attributes[_call(joined[0])]):  # no part says where the parts lie
+        ways: list[Saying] = []
+        for attributes in attributes_of(joined, whole):
+            if named(attributes[call(joined[0])]):  # no part says where the parts lie
                 continue
-            written = [_said(part, names, attributes) for part in joined[1:]]
-            whole_said = _said(whole, names, attributes)
-            both = parted(joined[0], written, whole_said, attributes[_call(joined[0])], ranks)
-            sayings += [_Saying(both[0], "=>", both[1])] if both is not None else []
-        if sayings:
-            yield _general(world, sayings, names, known, journal or Journal()), joined
+            written = [said(part, names, attributes) for part in joined[1:]]
+            whole_said = said(whole, names, attributes)
+            both = parted(joined[0], written, whole_said, attributes[call(joined[0])], ranks)
+            ways += [Saying(both[0], "=>", both[1])] if both is not None else []
+        if ways:
+            yield _general(world, ways, names, known, journal or Journal()), joined
 
 
 def _general(
     world: World,
-    sayings: Iterable[_Saying],
+    ways: Iterable[Saying],
     names: Mapping[Term, str],
     known: Container[str],
     journal: Journal,
@@ -249,7 +109,7 @@ def _general(
     steps end its proof early, still more than what is said of some.  Z3 is asked where the algebra proves
     none at all.  What is not even proved of the world's own attributes under all conditions, is of no others.
     """
-    every = list(sayings)
+    every = list(ways)
     least = next((saying for saying in reversed(every) if not saying.named), every[-1])
     narrow = least.where(list(_conditions(world, names))[-1])
     if narrow not in known and isinstance(reason := _proved(narrow, STEPS, journal, algebra=False), str):
@@ -263,7 +123,7 @@ def _general(
 
 
 def _most_general(
-    every: Sequence[_Saying],
+    every: Sequence[Saying],
     order: Sequence[Sequence[str]],
     known: Container[str],
     journal: Journal,
@@ -278,10 +138,10 @@ def _most_general(
     wrong  those that are refuted, with the reason: what was before, and what is now
     """
     reasons: list[str] = []
-    others: list[tuple[_Saying, Sequence[str], Stated]] = []
+    others: list[tuple[Saying, Sequence[str], Stated]] = []
     for place, conditions in enumerate(order):
         one_rank = _of_one_rank(conditions)
-        open_ones: list[_Saying] = []  # those that the algebra neither proves nor refutes
+        open_ones: list[Saying] = []  # those that the algebra neither proves nor refutes
         for saying in every:
             if (text := saying.where(conditions)) in known:
                 return Stated(text)
@@ -334,7 +194,7 @@ def _ranks(stated: Stated) -> tuple[float, float]:
     return (float(said[1]), float(said[2])) if said else (0, inf)
 
 
-def _weakened(saying: _Saying, conditions: Sequence[str], found: Stated, journal: Journal) -> Stated:
+def _weakened(saying: Saying, conditions: Sequence[str], found: Stated, journal: Journal) -> Stated:
     """Without the equal shapes that the algebra still proves it without."""
     left = list(conditions)
     for condition in [c for c in conditions if c.startswith("shape(")] if len(conditions) > 1 else ():
