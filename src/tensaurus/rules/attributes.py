@@ -52,9 +52,10 @@ def _is(
 ) -> bool:
     """Whether an attribute has the value that a term asks for, in the operator's canonical form of it.
 
-    An axis may be counted from the end, an expression is asked for by its text.
+    An axis may be counted from the end, or several, an expression is asked for by its text.
     """
-    from_end = isinstance(asked, int) and asked < 0 and asked != value
+    numbers = asked if isinstance(asked, tuple) else (asked,)
+    from_end = asked != value and any(isinstance(n, int) and n < 0 for n in numbers)
     if from_end or isinstance(value, Scope) and isinstance(asked, str):
         asked = dict(term.op.canonical(kinds(), {**dict(attrs), name: asked}))[name]
     return bool(asked == value)
