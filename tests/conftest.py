@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -18,10 +17,6 @@ from hypothesis import settings
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
-
-# What one test has interned the next one uses: of two million objects few are ever garbage, and to look for
-# it as often as Python does takes a third of the suite's time.
-gc.set_threshold(100_000, 50, 100)
 
 # Examples take as long as the machine's load makes them take; CI must not fail by chance.
 settings.register_profile("tensaurus", deadline=None, derandomize="CI" in os.environ)

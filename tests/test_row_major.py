@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from random import Random
 
 import pytest
@@ -132,11 +133,9 @@ def laws(rng: Random) -> Iterator[Rule]:
 
 
 def test_what_the_theorem_proves_is_refuted_by_no_numbers() -> None:
-    rng, proved = Random(5), 0
-    for rule in laws(rng):
-        if in_row_major_order(rule) is None or not isinstance(prove(rule, 300, solver=False), Proved):
-            continue
+    claimed = (rule for rule in islice(laws(Random(5)), 4000) if in_row_major_order(rule) is not None)
+    proved = (rule for rule in claimed if isinstance(prove(rule, 300, solver=False), Proved))
+    tried = list(islice(proved, 16))
+    assert len(tried) == 16
+    for rule in tried:
         assert not isinstance(verify(rule, 6, steps=0), Refuted), rule.text
-        proved += 1
-        if proved == 16:
-            return

@@ -13,41 +13,44 @@ numbers, which are the same at every place.
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 
-from tensaurus.algebra.expr import Body, Call, Read, Select, Tensor
+from tensaurus.algebra.expr import Body, Call, Read, Scope, Select, Tensor
 from tensaurus.ops import Op, Untypable
+from tensaurus.ops.declare import Argument
 from tensaurus.ops.examples import examples_of
 from tensaurus.rules.domain import KNOWN
 from tensaurus.rules.pointwise import elementwise_of_any
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import Apply, Item, Literal, Term, Variable, show_term
 
-__all__ = ["equal_shapes", "moved_inputs", "swaps", "where_equal"]
+__all__ = ["equal_shapes", "moved_inputs", "scopes_at_examples", "swaps", "where_equal"]
 
 
-@cache
-def moved_inputs(op: Op) -> frozenset[int]:
-    """The inputs whose elements the operator moves, a variadic one as one; none where it does anything else.
-
-    Read off its expressions at its examples, each with the attributes of every other, too.
-    """
+def scopes_at_examples(op: Op) -> Iterator[tuple[tuple[Argument, ...], tuple[Scope, ...]]]:
+    """Its leaves and its expressions at its examples, each with the attributes of every other, too."""
     examples = [(kinds, dict(attrs)) for kinds, attrs in examples_of(op)]
-    moved: set[int] = set()
     for kinds, own in examples:
         for attrs in [own, *(other for _, other in examples if other != own)]:
             try:
                 scopes = op.scopes(kinds, op.canonical(kinds, attrs))
             except (Untypable, *KNOWN):
                 continue
-            given = enumerate(op.tensors(kinds))
-            place = {t.name: min(k, len(op.inputs) - 1) for k, t in given if t is not None}
-            for scope in scopes:
-                chosen = _chosen(scope.body)
-                if chosen is None:
-                    return frozenset()
-                moved |= {place[name] for name in chosen}
+            yield op.tensors(kinds), scopes
+
+
+@cache
+def moved_inputs(op: Op) -> frozenset[int]:
+    """The inputs whose elements the operator moves, a variadic one as one; none where it does more."""
+    moved: set[int] = set()
+    for given, scopes in scopes_at_examples(op):
+        place = {t.name: min(k, len(op.inputs) - 1) for k, t in enumerate(given) if t is not None}
+        for scope in scopes:
+            chosen = _chosen(scope.body)
+            if chosen is None:
+                return frozenset()
+            moved |= {place[name] for name in chosen}
     return frozenset(moved)
 
 

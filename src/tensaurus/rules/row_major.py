@@ -26,10 +26,8 @@ import numpy as np
 from tensaurus.algebra.expr import Read, Scope, Tensor
 from tensaurus.algebra.field import Reals
 from tensaurus.algebra.interpret import interpret
-from tensaurus.ops import Op, Untypable
-from tensaurus.ops.examples import examples_of
-from tensaurus.rules.domain import KNOWN
-from tensaurus.rules.movement import equal_shapes, where_equal
+from tensaurus.ops import Op
+from tensaurus.rules.movement import equal_shapes, scopes_at_examples, where_equal
 from tensaurus.rules.occurrences import attributes, inner_first, named
 from tensaurus.rules.pointwise import elementwise_of_any
 from tensaurus.rules.rule import Rule
@@ -43,17 +41,11 @@ Shape: TypeAlias = str  # two terms of one text have one shape
 @cache
 def keeps_order(op: Op) -> bool:
     """Whether its result is its only input in row-major order, at its examples."""
-    examples = [(kinds, dict(attrs)) for kinds, attrs in examples_of(op)]
-    for kinds, own in examples:
-        for attrs in [own, *(other for _, other in examples if other != own)]:
-            try:
-                scopes = op.scopes(kinds, op.canonical(kinds, attrs))
-            except (Untypable, *KNOWN):
-                continue
-            given = op.tensors(kinds)
-            if not (len(scopes) == len(given) == 1 and given[0] and _in_order(scopes[0], given[0])):
-                return False
-    return bool(examples)
+    seen = [
+        len(given) == len(scopes) == 1 and given[0] is not None and _in_order(scopes[0], given[0])
+        for given, scopes in scopes_at_examples(op)
+    ]
+    return bool(seen) and all(seen)
 
 
 def _in_order(scope: Scope, tensor: Tensor) -> bool:

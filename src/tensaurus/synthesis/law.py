@@ -110,12 +110,12 @@ def _general(
     none at all.  What is not even proved of the world's own attributes under all conditions, is of no others.
     """
     every = list(ways)
+    order = _conditions(world, names)
     least = next((saying for saying in reversed(every) if not saying.named), every[-1])
-    narrow = least.where(list(_conditions(world, names))[-1])
+    narrow = least.where(order[-1])
     if narrow not in known and isinstance(reason := _proved(narrow, STEPS, journal, algebra=False), str):
         return Stated(every[-1].where(()), reasons=(reason,))
     wrong: dict[str, str] = {}
-    order = _conditions(world, names)
     stated = _most_general(every, order, known, journal, wrong, algebra=True)
     if not isinstance(stated, Stated):
         stated = _most_general(every, order, known, journal, wrong, algebra=False)
@@ -159,13 +159,10 @@ def _most_general(
             others += [(each, conditions, made) for each, made in solved if isinstance(made, Stated)]
             if any(isinstance(made, Stated) and _ranks(made)[1] >= RANK for _, made in solved):
                 break
-            if algebra and saying is not every[0] and not one_rank:
-                rest = [more for more in order[place + 1 :] if not _of_one_rank(more)]
-                last = every[0].where(rest[-1]) if rest else ""
-                if rest and isinstance(_proved(last, STEPS, journal, algebra), Stated):
-                    wider = _most_general(every[:1], rest, known, journal, wrong, algebra)
-                    assert isinstance(wider, Stated)
-                    return wider
+            rest = [more for more in order[place + 1 :] if not _of_one_rank(more)]
+            asked = algebra and saying is not every[0] and not one_rank and rest
+            if asked and isinstance(_proved(every[0].where(rest[-1]), STEPS, journal, algebra), Stated):
+                return _most_general(every[:1], rest, known, journal, wrong, algebra)
             if _by(found) == "algebra" and _ranks(found)[1] >= RANK:
                 return _weakened(saying, conditions, found, journal)
             if _by(found) == "algebra" and saying is every[0] and not one_rank:

@@ -67,19 +67,23 @@ class World:
                 found += (Number((), kind, len(found), value=Fraction(name)) for kind in scalars)
             else:
                 example = parse_example(rest)
-                only = tuple(kind for kind in example.types if kind is not None)
-                found += self._uses(registry[name], example.attrs, len(found), only)
+                own = tuple(kind for kind in example.types if kind is not None)
+                if own != example.types:
+                    raise ValueError(f"{self.name}: {text}: inputs that are left out come last")
+                found += self._uses(registry[name], example.attrs, len(found), own)
         return tuple(found)
 
     def _uses(
-        self, op: Op, attrs: Mapping[str, Any], first: int, only: tuple[TensorType, ...] = ()
+        self, op: Op, attrs: Mapping[str, Any], first: int, own: tuple[TensorType, ...] = ()
     ) -> Iterator[Use]:
         place = first
-        for kinds in [only] if only else self._typings(op):
+        for kinds in [own] if own else self._typings(op):
             leaves = [source(f"x{k}", kind) for k, kind in enumerate(kinds)]
             try:
                 made = apply(op, leaves, attrs, outputs=0)
             except (Untypable, ValueError):
+                if own:
+                    raise
                 continue
             for output, kind in enumerate(made.types):
                 if kind in self.kinds and isinstance(kind, TensorType):
