@@ -37,6 +37,11 @@ RIGHT = [
     " where rank(s) == 0",
     "Squeeze(Sub(x, 2), axes=a) <=> Sub(Squeeze(x, axes=a), 2)",
     "Reshape(Clip(x, s, t), **a) => Clip(Reshape(x, **a), s, t) where rank(s) == 0, rank(t) == 0",
+    # what is broadcast makes more elements than the other side has
+    "Add(Reshape(x, shape=s), x) => Add(x, x)",
+    "Add(Reshape(x, shape=s), Reshape(x, shape=t)) => Reshape(Add(x, x), shape=s)",
+    "Reshape(Mul(x, y), **a) => Mul(x, Reshape(y, **a)) where shape(x) == shape(y)",
+    "Flatten(Add(x, x), axis=k) => Add(Squeeze(x, axes=(0,)), x)",
 ]
 
 
@@ -51,8 +56,8 @@ def test_what_follows_from_the_theorem_is_proved_for_all_ranks(law: str) -> None
 OTHERS = [
     "Reshape(Add(x, y), **a) => Add(Reshape(x, **a), y)",  # y may be broadcast
     "Reshape(Add(x, y), **a) => Add(Reshape(x, **a), Reshape(y, **a))",
-    "Add(Reshape(x, shape=s), x) => Add(x, x)",  # broadcast where sizes are one
-    "Add(Reshape(x, shape=s), Reshape(x, shape=t)) => Reshape(Add(x, x), shape=s)",
+    "Add(Reshape(x, shape=s), y) => Add(x, y)",  # y may have more elements
+    "Add(Reshape(x, shape=s), x) => Sub(Reshape(x, shape=s), Neg(x))",  # broadcast on both sides
     "Reshape(Transpose(x, **a), **b) => Reshape(x, **b)",
     "Reshape(ReduceSum(x, axes=a), **b) => ReduceSum(x, axes=a)",
     "Reshape(x, **a) => Neg(Neg(x))",  # a variable is left
@@ -74,6 +79,7 @@ def test_the_theorem_says_nothing_of_others(law: str) -> None:
         "Reshape(Relu(x), **a) => Reshape(x, **a)",
         "Reshape(Sub(x, y), **a) => Sub(Reshape(y, **a), Reshape(x, **a)) where shape(x) == shape(y)",
         "Reshape(Mul(x, s), **a) => Reshape(x, **a) where numel(s) == 1",
+        "Reshape(Sub(x, Neg(y)), **a) => Sub(x, Reshape(y, **a)) where shape(x) == shape(y)",
     ],
 )
 def test_what_differs_at_rank_0_is_not_proved(law: str) -> None:

@@ -68,13 +68,24 @@ def demand(x: Tensor, *dtypes: str) -> None:
         raise Untypable(f"{x.name} is {x.dtype}, not {' or '.join(dtypes)}")
 
 
+def demand_numbers(*xs: Tensor) -> None:
+    """Raise Untypable where one has truths."""
+    for x in xs:
+        if x.dtype == "bool":
+            raise Untypable(f"{x.name} is bool, no number")
+
+
 BINARY: dict[str, Op] = {}  # the operator that computes a function of two numbers element by element
 
 
-def _binary(name: str, fn: str, since: int, *examples: str, dtype: str | None = None) -> None:
+def _binary(name: str, fn: str, since: int, *examples: str, truths: bool | None = False) -> None:
+    """Declare an operator of two inputs: of numbers, of truths, or (None) of either."""
+
     def declare(a: Tensor, b: Tensor) -> Scope:
-        for x in (a, b) if dtype else ():
-            demand(x, str(dtype))
+        if truths is False:
+            demand_numbers(a, b)
+        for x in (a, b) if truths else ():
+            demand(x, "bool")
         return broadcast(lambda x, y: call(fn, x, y), a, b)
 
     BINARY[fn] = op(name, since=since, examples=examples)(declare)
@@ -84,8 +95,9 @@ _FLOATS = ("f32[2,3,4] f32[3,1]", "f32[5] f32[]", "f64[2,1] f64[3]", "i32[2,3] i
 for _name, _fn in [("Add", "add"), ("Sub", "sub"), ("Mul", "mul"), ("Div", "div")]:
     _binary(_name, _fn, 7, *_FLOATS)
 for _name in ["And", "Or", "Xor"]:
-    _binary(_name, _name.lower(), 7, "bool[2,3] bool[3]", "bool[4] bool[]", dtype="bool")
-_binary("Equal", "eq", 7, "i64[2,3]<3 i64[3]<3", "f32[4]={1,2,3,nan} f32[4]={1,3,3,nan}", "bool[4] bool[1]")
+    _binary(_name, _name.lower(), 7, "bool[2,3] bool[3]", "bool[4] bool[]", truths=True)
+_binary("Equal", "eq", 7, "i64[2,3]<3 i64[3]<3", "f32[4]={1,2,3,nan} f32[4]={1,3,3,nan}", "bool[4] bool[1]",
+        truths=None)
 _binary("Less", "lt", 7, "f32[2,3] f32[3]", "i32[2,3]<3 i32[3]<3")
 _binary("LessOrEqual", "le", 12, "f32[2,3] f32[3]", "i32[2,3]<3 i32[3]<3")
 
@@ -93,12 +105,14 @@ _binary("LessOrEqual", "le", 12, "f32[2,3] f32[3]", "i32[2,3]<3 i32[3]<3")
 @op("Greater", since=7, examples=["f32[2,3] f32[3]", "i32[2,3]<3 i32[3]<3"])
 def greater(a: Tensor, b: Tensor) -> Scope:
     """b < a."""
+    demand_numbers(a, b)
     return broadcast(lambda x, y: call("lt", y, x), a, b)
 
 
 @op("GreaterOrEqual", since=12, examples=["f32[2,3] f32[3]", "i32[2,3]<3 i32[3]<3"])
 def greater_or_equal(a: Tensor, b: Tensor) -> Scope:
     """b <= a."""
+    demand_numbers(a, b)
     return broadcast(lambda x, y: call("le", y, x), a, b)
 
 
@@ -159,8 +173,8 @@ def unary(
     """Declare an operator with one input and no attribute; of truths where it takes them."""
 
     def declare(x: Tensor) -> Scope:
-        if x.dtype == "bool" and not truths:
-            raise Untypable(f"{x.name} is bool, no number")
+        if not truths:
+            demand_numbers(x)
         return broadcast(element, x)
 
     op(name, since=since, examples=examples or ("f32[2,3]", "f64[]"))(declare)

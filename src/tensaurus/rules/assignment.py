@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -24,6 +26,10 @@ POOL: tuple[tuple[int, ...], ...] = (
     *((2, 3, 4, 5), (2, 2, 5, 5), (3, 2, 3, 3), (2, 3, 1, 1), (4, 2, 3, 3), (4, 1, 3, 3), (1, 4, 5, 5)),
     *((3, 1, 1), (1, 3, 1, 1), (4, 1, 1), (1, 2, 1, 3, 2), (2, 2, 2, 2, 2)),
 )
+VARIED = 0.3  # how often an attribute that a rule does not name is not as in the example
+FEW = 3  # dimensions, and the largest size, of what is drawn small
+NUMBERS = range(-2, 5)  # of attributes there
+AGAIN = 20  # draws for one operator
 TINY = tuple(shape for rank in range(4) for shape in product((1, 2), repeat=rank))
 # what building an assignment without meaning raises
 UNBUILT = (Untypable, Undefined, KeyError, TypeError, ValueError, ArithmeticError)
@@ -84,6 +90,62 @@ class Assignment:
                 for name, kind in self.types.items()
             }
 
+    def draw_small(self, applications: Sequence[Apply]) -> bool:
+        """Few dimensions of few elements, and small numbers as attributes; whether the left side types.
+
+        Each operator is tried with some draws of what it names first, so that what coincides by chance alone,
+        as a shape that copies a size, or a slice of everything, is met in hundreds of them.
+        """
+        rank, most = (int(n) for n in self.rng.integers((1, 2), (FEW + 1, FEW + 2)))
+        one_size = self.rng.random() < 0.5
+        for term in reversed(applications):
+            before = dict(self.types), dict(self.values)
+            for _ in range(AGAIN):
+                self.types, self.values = dict(before[0]), dict(before[1])
+                self._small_parts(term, rank, most, one_size)
+                leaves = {name: source(name, kind) for name, kind in self.types.items()}
+                with suppress(*UNBUILT):
+                    build(term, Binding(leaves, self.values), "float32", every=True)
+                    break
+            else:
+                return False
+        for root in self.rule.lhs:
+            for name, _ in outputs_named(root):
+                self.values.setdefault(name, int(self.rng.integers(3)))
+        return all(name in self.types for name in self.rule.variables)
+
+    def _small_parts(self, term: Apply, rank: int, most: int, one_size: bool) -> None:
+        """What the term names first."""
+        for arg in term.args:
+            if isinstance(arg, Variable) and arg.name not in self.types:
+                count = int(self.rng.integers(rank + 1))
+                sizes = [most] * count if one_size else self.rng.integers(1, most + 1, count)
+                self.types[arg.name] = TensorType("float32", tuple(int(n) for n in sizes))
+        choices = examples_of(term.op)
+        attrs = dict(choices[self.rng.integers(len(choices))][1]) if choices else {}
+        for name, tree in term.attrs:
+            if isinstance(tree, ast.Name) and tree.id not in self.values:
+                self.values[tree.id] = self._small(term.op, name, attrs[name], rank)
+        if term.rest is not None and term.rest not in self.values:
+            fixed = {name for name, _ in term.attrs}
+            drawn = {n: self._small(term.op, n, v, rank) for n, v in attrs.items() if n not in fixed}
+            self.values[term.rest] = drawn
+
+    def _small(self, op: Op, name: str, value: Any, rank: int) -> Any:
+        """An attribute as in an example, or of numbers from its examples, or of small ones."""
+        draw = self.rng.random()
+        if draw < 0.3 or isinstance(value, bool):
+            return value
+        pool = _numbers(op, name)
+        if not pool or draw < 0.5 and len(pool) > 2:
+            pool = tuple(NUMBERS)
+        if isinstance(value, int):
+            return pool[self.rng.integers(len(pool))]
+        if isinstance(value, tuple) and all(isinstance(n, int) for n in value):
+            places = self.rng.integers(len(pool), size=int(self.rng.integers(1, rank + 1)))
+            return tuple(pool[place] for place in places)
+        return value
+
     def _from_example(self, term: Apply, chosen: dict[Op, int]) -> None:
         choices = examples_of(term.op)
         if not choices:
@@ -97,7 +159,7 @@ class Assignment:
         if term.rest is not None and term.rest not in self.values:
             named = {n for n, _ in term.attrs}
             self.values[term.rest] = {
-                n: self._other(term.op, n, v) if self.rng.random() < 0.1 else v
+                n: self._varied(term.op, n, v) if self.rng.random() < VARIED else v
                 for n, v in attrs
                 if n not in named
             }
@@ -191,6 +253,14 @@ class Assignment:
             if self.rng.random() < 0.3:  # pads that keep the size, and move what is inside
                 value[place - len(value) // 2] -= change
         return tuple(value)
+
+
+@cache
+def _numbers(op: Op, name: str) -> tuple[int, ...]:
+    """The small numbers that an attribute, or its places, have in the operator's examples."""
+    given = [dict(attrs)[name] for _, attrs in examples_of(op)]
+    every = {n for v in given for n in (v if isinstance(v, tuple) else [v]) if type(n) is int}
+    return tuple(sorted(every & {*NUMBERS}))
 
 
 def _renamed(kind: TensorType, sizes: dict[int, int]) -> TensorType:

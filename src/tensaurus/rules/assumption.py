@@ -217,6 +217,8 @@ def _refined(gap: Poly) -> list[Values] | None:
     lows = [a.low for a in (*first, *second) if isinstance(a, Symbol)]
     if len({*first, *second}) < len(lows) or min(lows, default=0) < 0:
         return None
+    if any(isinstance(a, Symbol) and a.high is not None for a in (*first, *second)):
+        return None  # its bound would be lost, and the question asked again
     # products with a zero on both sides have a common refinement, too
     parts = {(a, b): symbol(a.key, int(min(lows) > 0)) for a in first for b in second}
     values: dict[Atom, Size] = {a: product(parts[a, b] for b in second) for a in first}

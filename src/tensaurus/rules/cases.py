@@ -42,6 +42,8 @@ from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import FUNCTIONS, Apply, Undefined, Variable, evaluate_expression
 
 ASSUMED = 24  # answers of one case, beyond which none is assumed that no replacement makes true
+DEEP = 40  # replacements one after the other, twice as many as any proof of a rule has: what goes on from
+# there has quotients of quotients of quotients, and no end
 EVERY = 4  # refusals of which one is tried with numbers
 
 
@@ -194,10 +196,17 @@ class Cases:
             yield replace(state, values=values, named=names.taken)
 
     def _settled(
-        self, state: State, run: Run, then: Callable[[State, Any, Sequence[Question]], Iterator[Case | Gap]]
+        self,
+        state: State,
+        run: Run,
+        then: Callable[[State, Any, Sequence[Question]], Iterator[Case | Gap]],
+        deep: int = 0,
     ) -> Iterator[Case | Gap]:
-        """What follows in every case in which the run succeeds."""
+        """What follows in every case in which the run succeeds, after so many replacements."""
         self.steps.take()
+        if deep > DEEP:
+            yield Gap("its sizes are nested too deeply")
+            return
         reason: Exception | None = None
         with watched(state.assumed) as watch:
             try:
@@ -220,13 +229,13 @@ class Cases:
                     yield Gap(f"cannot assume {_said(question)} at {state}")
                     return
                 if solutions is None:  # the sizes keep their form, and the answer is left to whoever proves
-                    yield from self._settled(rest.answered(question, True), run, then)
+                    yield from self._settled(rest.answered(question, True), run, then, deep + 1)
                 for values in solutions or ():
                     changed = rest.put(values)
                     if changed is not None:
-                        yield from self._settled(changed, run, then)
+                        yield from self._settled(changed, run, then, deep + 1)
             else:
-                yield from self._settled(rest.answered(question, True), run, then)
+                yield from self._settled(rest.answered(question, True), run, then, deep + 1)
             rest = rest.answered(question, False)
         if not isinstance(reason, (Untypable, Undefined, NotApplicable)) or _unsaid(reason):
             yield Gap(f"{type(reason).__name__}: {reason} at {state}")

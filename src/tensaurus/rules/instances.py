@@ -175,12 +175,21 @@ class Maker:
         except (Stopped, RecursionError):  # sizes that are nested too deeply
             return
 
-    def at(self, state: State, draws: int = DRAWS) -> Iterator[Instance]:
+    def at(self, state: State, draws: int = DRAWS, written: bool = False) -> Iterator[Instance]:
         """Those that are drawn at the types and values of a case of a proof."""
         for _ in range(draws):
             drawn = state.drawn(self.rng)
             if drawn is not None and not any(isinstance(v, Body) for v in flat(drawn.values).values()):
-                instance = self._instance(drawn.types, drawn.values)
+                instance = self._instance(drawn.types, drawn.values, written)
+                if instance is not None:
+                    yield instance
+
+    def small(self, tries: int) -> Iterator[Instance]:
+        """Those among so many draws of few elements."""
+        for _ in range(tries):
+            assignment = Assignment(self.rule, self.rng)
+            if assignment.draw_small(self.applications):
+                instance = self._instance(assignment.types, assignment.values, written=True)
                 if instance is not None:
                     yield instance
 
@@ -217,7 +226,10 @@ class Maker:
             change.anything("any" in self.rule.tags)
         return self._instance(change.types, change.values)
 
-    def _instance(self, types: Mapping[str, TensorType], values: Mapping[str, Any]) -> Instance | None:
+    def _instance(
+        self, types: Mapping[str, TensorType], values: Mapping[str, Any], written: bool = False
+    ) -> Instance | None:
+        """With attributes as they are written, or in the form that operators give them, as rules see them."""
         if not all(_usable(kind, self.rule) for kind in types.values()):
             return None
         binding = Binding({}, dict(values))
@@ -229,7 +241,7 @@ class Maker:
                 binding.nodes[name] = constant(data)
             else:
                 binding.nodes[name] = source(name, kind)
-        made = _built(self.rule, self.matcher, binding)
+        made = _built(self.rule, self.matcher, binding, written)
         if made is None:
             return None
         left, right, bound = made
@@ -295,14 +307,14 @@ def drawn_integers(dtype: str, shape: tuple[int, ...], rng: np.random.Generator)
 
 
 def _built(
-    rule: Rule, matcher: Matcher, binding: Binding
+    rule: Rule, matcher: Matcher, binding: Binding, written: bool
 ) -> tuple[tuple[Node, ...], tuple[Node, ...], Binding] | None:
     dtype = next((node.tensor.dtype for node in binding.nodes.values()), "float32")
     try:
         left = tuple(build(root, binding, dtype) for root in rule.lhs)
     except UNBUILT:
         return None
-    for bound in matcher.bindings(left):  # type: ignore[arg-type]
+    for bound in [binding] if written else matcher.bindings(left):  # type: ignore[arg-type]
         right = matcher.apply(left, bound)  # type: ignore[arg-type]
         if right is not None:
             return left, right, bound  # type: ignore[return-value]

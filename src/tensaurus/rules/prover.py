@@ -26,6 +26,7 @@ from tensaurus.graph.expression import expressions
 from tensaurus.graph.node import CONSTANT, INPUT, Node
 from tensaurus.rules.domain import REAL
 from tensaurus.rules.extremes import taken_out
+from tensaurus.rules.solved import solved
 from tensaurus.rules.solver import PlacedTerms, SolverTerms
 
 MOVED = "moved"
@@ -94,7 +95,11 @@ def equal(
         return Settled("algebra" if computes else MOVED)
     if not solver:
         return Open("canonical forms differ")
-    a, b = taken_out(pair.first), taken_out(pair.second)
+    decided = solved((pair.first, pair.second), assumed)
+    if decided is not None and alike(*decided):
+        return Settled("z3" if computes else MOVED)
+    first, second = decided or (pair.first, pair.second)
+    a, b = taken_out(first), taken_out(second)
     if a.shape == b.shape:
         verdict = _asked(SolverTerms(a, positive), a.body, b.body, assumed)
         if isinstance(verdict, Settled):

@@ -10,16 +10,19 @@ leaves.  So sides are equal, of whatever sizes and ranks, where that is equal at
 
 It asks for one shape, since what is broadcast has another order; and for shapes as they are, as 0 copies the
 size at its place: of x in [3,1] and s in [1,1,1], x*s reshaped to (0,-1) is [1,3] and x is [3,1].
+
+Several shapes of one number of elements are as good as one where the result has that number, too: a size that
+is broadcast makes more of them, which stay.  The result has it where the other side does, as their types are
+equal; where it is zero there is nothing that could differ.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
-from typing import TypeAlias
 
 import numpy as np
 
@@ -35,7 +38,25 @@ from tensaurus.rules.term import Apply, Literal, RuleError, Term, Variable, requ
 
 __all__ = ["in_row_major_order", "keeps_order"]
 
-Shape: TypeAlias = str  # two terms of one text have one shape
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a term, as far as it is known.
+
+    text     two terms of one text have one shape: empty, that of a number; in parentheses, that of another of
+             one element
+    count    two terms of one count have as many elements
+    least    whether it has that many at least, and in order if it has not more
+    """
+
+    text: str
+    count: str
+    least: bool = False
+
+    @property
+    def one(self) -> bool:
+        """Whether it is that of a single element."""
+        return not self.text or self.text.startswith("(")
 
 
 @cache
@@ -65,8 +86,11 @@ def in_row_major_order(rule: Rule) -> Rule | None:
     if len(rule.lhs) > 1 or not any(keeps_order(call.op) for call in calls):
         return None
     order = _Order(rule)
-    left, right = order.left_of(rule.lhs[0]), order.left_of(rule.rhs[0])
-    if left is None or right is None:
+    sides = [order.known(root) for root in (*rule.lhs, *rule.rhs)]
+    if any(side is None for side in sides):
+        return None
+    (left, first), (right, second) = sides  # type: ignore[misc]
+    if (first.least or second.least) and (first.least == second.least or first.count != second.count):
         return None
     if not isinstance(left, Apply) and show_term(left) != show_term(right):
         return None
@@ -93,30 +117,25 @@ class _Order:
         self._equal = equal_shapes(rule)
         self._numbers, self._single = where_equal(rule, "rank", 0), where_equal(rule, "numel", 1)
 
-    def left_of(self, term: Term) -> Term | None:
-        """The term without them; None where the theorem does not hold."""
-        known = self._known(term)
-        return None if known is None else known[0]
-
-    def _known(self, term: Term | None) -> tuple[Term, Shape] | None:
-        """What is left of a term, and its shape: empty, for that of a number, or in parentheses, for another
-        of one element."""
+    def known(self, term: Term | None) -> tuple[Term, Shape] | None:
+        """What is left of a term, and its shape; None where the theorem does not hold."""
         match term:
             case Variable(name, optional):
                 if optional:
                     return None
-                alike = sorted([name, *(n for pair in self._equal if name in pair for n in pair)])
-                shape = "" if name in self._numbers else f"({name})" if name in self._single else alike[0]
-                return term, shape
+                alike = min([name, *(n for pair in self._equal if name in pair for n in pair)])
+                text = "" if name in self._numbers else f"({name})" if name in self._single else alike
+                return term, Shape(text, alike)
             case Literal():
-                return term, ""
+                return term, Shape("", "")
             case Apply(op, args, attrs, rest):
                 if keeps_order(op):
-                    known = self._known(args[0]) if len(args) == 1 else None
+                    known = self.known(args[0]) if len(args) == 1 else None
                     if known is None:
                         return None
-                    shape = show_term(Apply(op, (Variable(known[1]),), attrs, rest))
-                    return known[0], f"({shape})" if _one(known[1]) else shape
+                    left, shape = known
+                    text = show_term(Apply(op, (Variable(shape.text),), attrs, rest))
+                    return left, replace(shape, text=f"({text})" if shape.one else text)
                 if not elementwise_of_any(op, tuple(arg is not None for arg in args)):
                     return None
                 return self._computed(term)
@@ -124,28 +143,19 @@ class _Order:
 
     def _computed(self, term: Apply) -> tuple[Term, Shape] | None:
         """Of what computes element by element."""
-        left: list[Term | None] = []
-        shapes: list[Shape] = []
-        for arg in term.args:
-            if arg is None:
-                left.append(None)
-                continue
-            known = self._known(arg)
-            if known is None:
-                return None
-            left.append(known[0])
-            shapes.append(known[1])
-        wide = {shape for shape in shapes if not _one(shape)}
-        if len(wide) > 1:
+        operands = [None if arg is None else self.known(arg) for arg in term.args]
+        if any(known is None and arg is not None for known, arg in zip(operands, term.args, strict=True)):
+            return None
+        shapes = [known[1] for known in operands if known is not None]
+        wide = {shape for shape in shapes if not shape.one}
+        counts = {shape.count for shape in wide}
+        if len(counts) > 1:
             return None
         # a single element of more dimensions than the others puts ones before them
-        ones = sorted({shape for shape in shapes if _one(shape) and shape})
-        whole = "*".join([*wide, *ones])
-        shape = whole if len(wide) + len(ones) < 2 else whole if wide else f"({whole})"
-        return Apply(term.op, tuple(left), term.attrs, term.rest), shape
-
-
-def _one(shape: Shape) -> bool:
-    """Whether it is that of a single element."""
-    return not shape or shape.startswith("(")
-
+        ones = sorted({shape.text for shape in shapes if shape.one and shape.text})
+        texts = [*sorted({shape.text for shape in wide}), *ones]
+        text = "*".join(texts)
+        least = len({shape.text for shape in wide}) > 1 or any(shape.least for shape in wide)
+        whole = Shape(text if wide or len(texts) < 2 else f"({text})", "".join(counts), least)
+        left = tuple(None if known is None else known[0] for known in operands)
+        return Apply(term.op, left, term.attrs, term.rest), whole

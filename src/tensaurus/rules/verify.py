@@ -43,6 +43,7 @@ STEPS = 30_000  # of a proof, about as many seconds as thousands
 DIFFERING = 12  # cases in which forms differ that are tried with numbers
 MORE = 5  # times as many instances in all, at which what is not proved is not refuted
 FEWEST = 3
+FEW = 100  # draws of what has few elements for each instance that is wanted, at which it is tried, too
 TRIALS = 2
 TAME = 8.0  # where a function as exp is still far from the largest float
 SCALES = 1.0, -1.0, 0.25  # of inputs, so that some are in the domain of every function
@@ -96,13 +97,15 @@ def verify(
     # where the forms of both sides differ they may well be wrong, even if no other instance is like it
     if proved is not None and proved.differs:
         for state in islice(differing(rule, steps), DIFFERING):
-            if wrong := _wrong(list(maker.at(state)), [Reals()] * TRIALS, special):
+            if wrong := _wrong(list(maker.at(state, written=True)), [Reals()] * TRIALS, special):
                 return Refuted(rule, wrong)
     coverage = str(maker.coverage)
     if len(instances) < FEWEST:
         return Undecided(rule, f"{len(instances) or 'no'} instance{'s' * (len(instances) > 1)} of it types")
     # where most instances compute next to nothing, as windows of one element do, few of them tell
     if wrong := _wrong(list(maker.instances(MORE * wanted)), [Reals()], special):
+        return Refuted(rule, wrong)
+    if wrong := _wrong(list(maker.small(FEW * wanted)), [Reals()], special):
         return Refuted(rule, wrong)
     for laws, _ in LADDER:
         fields = [Pairs(seed + t, laws) for t in range(TRIALS)]
