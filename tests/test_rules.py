@@ -43,7 +43,7 @@ def weights(*shape: int) -> Node:
 @pytest.mark.parametrize("rule", SOUND, ids=str)
 def test_rule_is_right_and_says_why(rule: Rule) -> None:
     found = verify(rule, wanted=8, seed=11, steps=0)
-    if isinstance(found, Undecided) and "neither a proof nor a counterexample" in found.reason:
+    if isinstance(found, Undecided) and found.reason.startswith(("Z3 finds neither", "Z3 has no term")):
         found = verify(rule, wanted=8, seed=11)  # element by element Z3 finds what it does not of all at once
     assert isinstance(found, Evidence), found.reason
     assert rule.evidence is not None, "run annotate on the file"

@@ -31,10 +31,11 @@ from tensaurus.rules.case import Case, State
 from tensaurus.rules.cases import Cases, Steps, Stopped
 from tensaurus.rules.change import Change
 from tensaurus.rules.coverage import Coverage, flat
-from tensaurus.rules.domain import RANK
+from tensaurus.rules.domain import RANK, domain
 from tensaurus.rules.match import Binding, Matcher, build
 from tensaurus.rules.occurrences import attributes, outer_first
 from tensaurus.rules.rule import Rule
+from tensaurus.rules.term import Apply
 
 LARGEST = 400  # elements of one tensor of an instance
 ATTEMPTS = 6000  # proposals until there is an instance
@@ -229,7 +230,10 @@ class Maker:
     def _instance(
         self, types: Mapping[str, TensorType], values: Mapping[str, Any], written: bool = False
     ) -> Instance | None:
-        """With attributes as they are written, or in the form that operators give them, as rules see them."""
+        """With sizes among attributes as they are `written`, or all in the form that operators give them.
+
+        A program whose sizes are symbols keeps sizes as they are written; axes are counted from the begin.
+        """
         if not all(_usable(kind, self.rule) for kind in types.values()):
             return None
         binding = Binding({}, dict(values))
@@ -241,7 +245,7 @@ class Maker:
                 binding.nodes[name] = constant(data)
             else:
                 binding.nodes[name] = source(name, kind)
-        made = _built(self.rule, self.matcher, binding, written)
+        made = self._built(binding, written)
         if made is None:
             return None
         left, right, bound = made
@@ -261,6 +265,34 @@ class Maker:
         self.made.append(instance)
         self.coverage.add(instance.nodes, flat(instance.values))
         return instance
+
+    def _built(
+        self, binding: Binding, written: bool
+    ) -> tuple[tuple[Node, ...], tuple[Node, ...], Binding] | None:
+        """Both sides, and what is bound; with the attributes as they are given where they are `written`."""
+        dtype = next((node.tensor.dtype for node in binding.nodes.values()), "float32")
+        try:
+            left: tuple[Node, ...] = tuple(build(root, binding, dtype) for root in self.rule.lhs)  # type: ignore[misc]
+            if written and not all(_in_form(term, binding, dtype) for term in self.applications):
+                return None
+            for bound in [binding] if written else self.matcher.bindings(left):
+                right = self.matcher.apply(left, bound)
+                if right is not None:
+                    return left, right, bound
+        except UNBUILT:
+            return None
+        return None
+
+
+def _in_form(term: Apply, binding: Binding, dtype: str) -> bool:
+    """Whether all that are no sizes are written as operators have them: an axis is counted from the begin."""
+    given = {name: binding.values[tree.id] for name, tree in term.attrs if isinstance(tree, ast.Name)}
+    if term.rest is not None:
+        given |= binding.values[term.rest]
+    made = build(term, binding, dtype, every=True)
+    assert made is not None
+    own = dict(made.attrs)
+    return all(own[name] == value or domain(term.op, name).kind == "sizes" for name, value in given.items())
 
 
 def _usable(kind: TensorType, rule: Rule) -> bool:
@@ -304,18 +336,3 @@ def drawn_integers(dtype: str, shape: tuple[int, ...], rng: np.random.Generator)
         return small
     ends = np.array([low, low + 1, high - 1, high, high // 2, high // 2 + 1], dtype)
     return np.where(rng.random(shape) < 0.5, rng.choice(ends, shape), small).astype(dtype)
-
-
-def _built(
-    rule: Rule, matcher: Matcher, binding: Binding, written: bool
-) -> tuple[tuple[Node, ...], tuple[Node, ...], Binding] | None:
-    dtype = next((node.tensor.dtype for node in binding.nodes.values()), "float32")
-    try:
-        left = tuple(build(root, binding, dtype) for root in rule.lhs)
-    except UNBUILT:
-        return None
-    for bound in [binding] if written else matcher.bindings(left):  # type: ignore[arg-type]
-        right = matcher.apply(left, bound)  # type: ignore[arg-type]
-        if right is not None:
-            return left, right, bound  # type: ignore[return-value]
-    return None

@@ -119,7 +119,11 @@ def verify(
 
 
 def _by_z3(rule: Rule, coverage: str, smallest: Sequence[Instance]) -> Evidence | Refuted | Undecided:
-    """No proof of the rule: what the instances pin (sizes, attributes, constants) is a sample."""
+    """No proof of the rule: what the instances pin (sizes, attributes, constants) is a sample.
+
+    Of those that Z3 has no terms of, as of the maximum of nothing, nothing is said, if there are others.
+    """
+    without: list[str] = []
     for instance in smallest:
         terms = Terms()
         try:
@@ -127,7 +131,8 @@ def _by_z3(rule: Rule, coverage: str, smallest: Sequence[Instance]) -> Evidence 
             sides = [run(roots, values, terms) for roots in (instance.left, instance.right)]
             answers = [terms.answer(a, b) for a, b in zip(*sides, strict=True)]
         except (NotImplementedError, ValueError, TypeError, IndexError, terms.z3.Z3Exception) as error:
-            return Undecided(rule, f"Z3 has no term of it: {' '.join(str(error).split())[:100]}")
+            without.append(" ".join(str(error).split())[:100])
+            continue
         for place, answer in enumerate(answers):
             if answer is None:
                 return Undecided(rule, f"Z3 finds neither a proof nor a counterexample, at {instance}")
@@ -138,7 +143,9 @@ def _by_z3(rule: Rule, coverage: str, smallest: Sequence[Instance]) -> Evidence 
             if shown is None:
                 return Undecided(rule, f"Z3's counterexample says nothing of output {place}, at {instance}")
             return _confirmed(rule, shown)
-    return Tested("z3", f"{coverage}, all reals at {len(smallest)} of them")
+    if len(without) == len(smallest):
+        return Undecided(rule, f"Z3 has no term of it: {without[0]}")
+    return Tested("z3", f"{coverage}, all reals at {len(smallest) - len(without)} of them")
 
 
 def _confirmed(rule: Rule, wrong: Counterexample) -> Refuted | Undecided:
