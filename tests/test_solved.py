@@ -115,6 +115,22 @@ def test_what_few_cases_tell_is_refuted(law: str) -> None:
     assert isinstance(verify(rule), Refuted)
 
 
+def test_what_is_assumed_may_contradict_itself_or_divide_by_zero() -> None:
+    n, m, s, e = map(polynomial, SYMBOLS)
+    for divisor, zero in ((e, e), (s, s + 1)):
+        assumed = {Question("zero", zero): True, Question("nonnegative", n - m): True}
+        assert solved((number(largest(n, m) + m // divisor), number(n)), assumed) is None
+    never = {Question("nonnegative", n - m): True, Question("nonnegative", n - m - 1): False,
+             Question("zero", n - m): False}
+    assert solved((number(largest(n, m)), number(n)), never) is None
+    law = (
+        "Reshape(Slice(x, starts=s, ends=e, axes=(0,)), shape=p)"
+        " => Slice(Reshape(x, shape=p), starts=s, ends=e, axes=(0,)) where rank(x) == 2, len(p) == 2"
+    )
+    (rule,) = parse_rule(f"law: {law}")
+    assert not isinstance(prove(rule, 1500), Proved)
+
+
 def test_symbols_in_what_is_solved_are_those_there_were() -> None:
     n, m, s, e = map(polynomial, SYMBOLS)
     product_ = largest(n * m, e)

@@ -115,16 +115,19 @@ class Assignment:
         return all(name in self.types for name in self.rule.variables)
 
     def _small_parts(self, term: Apply, rank: int, most: int, one_size: bool) -> None:
-        """What the term names first."""
-        for arg in term.args:
+        """What the term names first: of element types as in one of the operator's examples."""
+        choices = examples_of(term.op)
+        kinds, given = choices[self.rng.integers(len(choices))] if choices else ((), ())
+        attrs = dict(given)
+        for place, arg in enumerate(term.args):
             if isinstance(arg, Variable) and arg.name not in self.types:
                 count = int(self.rng.integers(rank + 1))
                 sizes = [most] * count if one_size else self.rng.integers(1, most + 1, count)
-                self.types[arg.name] = TensorType("float32", tuple(int(n) for n in sizes))
-        choices = examples_of(term.op)
-        attrs = dict(choices[self.rng.integers(len(choices))][1]) if choices else {}
+                kind = kinds[place] if place < len(kinds) else None
+                dtype = "float32" if kind is None else kind.dtype
+                self.types[arg.name] = TensorType(dtype, tuple(int(n) for n in sizes))
         for name, tree in term.attrs:
-            if isinstance(tree, ast.Name) and tree.id not in self.values:
+            if isinstance(tree, ast.Name) and tree.id not in self.values and name in attrs:
                 self.values[tree.id] = self._small(term.op, name, attrs[name], rank)
         if term.rest is not None and term.rest not in self.values:
             fixed = {name for name, _ in term.attrs}

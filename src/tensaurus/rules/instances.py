@@ -45,6 +45,7 @@ LAST = 100  # tries of a change of attributes that never changed
 DRAWS = 30  # of sizes for a case
 CASES = 6  # of a proof, of each rank, of which instances are drawn where the examples give none
 EACH = 8  # of these cases give all that are wanted
+FRUITLESS = 200  # draws of few elements, after which there are no more where none types
 MANY = 300  # draws of sizes for a case
 STEPS = 3000  # to find them
 CHANGES = 12  # tries of a change for each instance that is wanted
@@ -186,10 +187,14 @@ class Maker:
                     yield instance
 
     def small(self, tries: int) -> Iterator[Instance]:
-        """Those among so many draws of few elements."""
-        for _ in range(tries):
+        """Those among so many draws of few elements; none where none of the first FRUITLESS types."""
+        typed = False
+        for place in range(tries):
+            if place >= FRUITLESS and not typed:
+                return
             assignment = Assignment(self.rule, self.rng)
             if assignment.draw_small(self.applications):
+                typed = True
                 instance = self._instance(assignment.types, assignment.values, written=True)
                 if instance is not None:
                     yield instance

@@ -26,7 +26,14 @@ WORK = 500_000  # of Z3 for one question, in its own units
 
 def solved(pair: tuple[Scope, Scope], assumed: Mapping[Question, bool]) -> tuple[Scope, Scope] | None:
     """Both expressions with their largest arguments in the place of maxima, and with symbols that have one
-    value under what is assumed; None where there are none."""
+    value under what is assumed; None where there are none, or where what is assumed contradicts itself."""
+    try:
+        return _solved(pair, assumed)
+    except (ZeroDivisionError, ValueError):  # a divisor is none, so what is assumed is never so
+        return None
+
+
+def _solved(pair: tuple[Scope, Scope], assumed: Mapping[Question, bool]) -> tuple[Scope, Scope] | None:
     zero = [q.subject for q, yes in assumed.items() if yes and q.kind == "zero"]
     first = pair
     while values := dict(_decided(pair, assumed)):
@@ -59,9 +66,11 @@ def _decided(pair: tuple[Scope, Scope], assumed: Mapping[Question, bool]) -> Ite
     inside = {a for scope in pair for size in _sizes(scope) for a in atoms(size) if isinstance(a, Largest)}
     every = [a for a in sorted(inside, key=str) if not any(isinstance(b, Axis) for b in atoms(a))]
     orders = _Orders(assumed) if every else None
+    if orders is None or orders.contradictory:
+        return
     for atom in every:
         for value in atom.args:
-            if orders and all(orders.at_least(value, other) for other in atom.args if other is not value):
+            if all(orders.at_least(value, other) for other in atom.args if other is not value):
                 yield atom, value
                 break
 
@@ -104,6 +113,11 @@ class _Orders:
             with suppress(NotImplementedError, TypeError, z3.Z3Exception):  # less is known
                 if question.kind in SIZES:
                     self._terms.assume(question, yes)
+
+    @property
+    def contradictory(self) -> bool:
+        """Whether no sizes are so."""
+        return bool(self._solver.check(*self._terms.facts) == self._z3.unsat)
 
     def at_least(self, first: Size, second: Size) -> bool:
         """Whether the first is at least the second, as far as is known."""
