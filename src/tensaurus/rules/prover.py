@@ -73,6 +73,11 @@ class _Pair:
         """Whether they have the same canonical form."""
         return alike(self.first, self.second)
 
+    @cached_property
+    def taken_out(self) -> tuple[Scope, Scope]:
+        """Both, with what is the same at all places taken out of their maxima."""
+        return taken_out(self.first), taken_out(self.second)
+
 
 _pairs = Recalled[_Pair](4096)
 
@@ -95,19 +100,31 @@ def equal(
         return Settled("algebra" if computes else MOVED)
     if not solver:
         return Open("canonical forms differ")
-    decided = solved((pair.first, pair.second), assumed)
-    if decided is not None and alike(*decided):
-        return Settled("z3" if computes else MOVED)
-    first, second = decided or (pair.first, pair.second)
-    a, b = taken_out(first), taken_out(second)
-    if a.shape == b.shape:
-        verdict = _asked(SolverTerms(a, positive), a.body, b.body, assumed)
-        if isinstance(verdict, Settled):
-            return verdict
-    # the sizes are equal by what is assumed
+    verdict = _by_numbers(pair, positive, assumed)
+    if isinstance(verdict, Settled):
+        return verdict
+    verdict = _by_places(pair, positive, assumed)
+    return verdict if computes or isinstance(verdict, Open) else Settled(MOVED)
+
+
+def _by_numbers(pair: _Pair, positive: frozenset[str], assumed: Mapping[Question, bool]) -> Settled | Open:
+    """Whether what is computed is equal, the places being so."""
+    a, b = pair.taken_out
+    if a.shape != b.shape:
+        return Open("shapes have different forms")
+    return _asked(SolverTerms(a, positive), a.body, b.body, assumed)
+
+
+def _by_places(pair: _Pair, positive: frozenset[str], assumed: Mapping[Question, bool]) -> Settled | Open:
+    """Whether they are equal where sizes and places are so by what is assumed."""
+    a, b = pair.taken_out
     places: dict[Atom, Size] = {own: polynomial(other) for own, other in zip(b.axes, a.axes, strict=True)}
     verdict = _asked(PlacedTerms(a, positive), a.body, replace_axes(b.body, places), assumed)
-    return verdict if computes or isinstance(verdict, Open) else Settled(MOVED)
+    if isinstance(verdict, Open):
+        decided = solved((pair.first, pair.second), assumed)
+        if decided is not None and alike(*decided):
+            return Settled("z3")
+    return verdict
 
 
 def _asked(terms: SolverTerms, first: Body, second: Body, assumed: Mapping[Question, bool]) -> Settled | Open:

@@ -26,7 +26,8 @@ WORK = 500_000  # of Z3 for one question, in its own units
 
 def solved(pair: tuple[Scope, Scope], assumed: Mapping[Question, bool]) -> tuple[Scope, Scope] | None:
     """Both expressions with their largest arguments in the place of maxima, and with symbols that have one
-    value under what is assumed; None where there are none, or where what is assumed contradicts itself."""
+    value under what is assumed; None where there are none, where what is assumed contradicts itself, or where
+    it says of no maximum what it is."""
     try:
         return _solved(pair, assumed)
     except (ZeroDivisionError, ValueError):  # a divisor is none, so what is assumed is never so
@@ -35,6 +36,8 @@ def solved(pair: tuple[Scope, Scope], assumed: Mapping[Question, bool]) -> tuple
 
 def _solved(pair: tuple[Scope, Scope], assumed: Mapping[Question, bool]) -> tuple[Scope, Scope] | None:
     zero = [q.subject for q, yes in assumed.items() if yes and q.kind == "zero"]
+    if not any(isinstance(a, Largest) for size in zero for a in atoms(size)):
+        return None
     first = pair
     while values := dict(_decided(pair, assumed)):
         pair, zero = _replaced(pair, values), [substitute(size, values) for size in zero]
