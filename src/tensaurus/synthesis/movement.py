@@ -6,15 +6,15 @@ pair of them; what other rules derive is left out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 from tensaurus.egraph.ruleset import Ruleset
 from tensaurus.ops import Op, registry
 from tensaurus.ops.examples import examples_of
 from tensaurus.rules.evidence import Proved
-from tensaurus.rules.instances import instances
+from tensaurus.rules.instances import Instance, instances
 from tensaurus.rules.match import commutes
 from tensaurus.rules.movement import moved_inputs, swaps
 from tensaurus.rules.occurrences import inner_first
@@ -25,7 +25,8 @@ from tensaurus.synthesis.derivable import derived
 __all__ = ["lines"]
 
 NAMES = "xyzwuvstmnpq"
-TRIED = 2  # instances at which other rules are asked to derive one
+TRIED = 2  # instances of each element type at which other rules are asked to derive one
+DRAWN = 16  # instances, among which these are
 
 
 @dataclass(frozen=True)
@@ -144,5 +145,15 @@ def _new(text: str, known: _Known) -> bool:
         return False
     if name not in known.operators:
         return True
-    tried = [one for rule in rules for one in islice(instances(rule, TRIED), TRIED)]
+    tried = [one for rule in rules for one in _of_each_type(rule)]
     return not tried or not all(derived(one.left, one.right, known.ruleset) for one in tried)
+
+
+def _of_each_type(rule: Rule) -> Iterator[Instance]:
+    """Some instances of floats alone, and some others: a rule of floats derives none of integers."""
+    count = Counter[bool]()
+    for one in instances(rule, DRAWN):
+        floats = all(leaf.tensor.dtype.startswith("float") for leaf in one.leaves)
+        count[floats] += 1
+        if count[floats] <= TRIED:
+            yield one
