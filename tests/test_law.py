@@ -8,7 +8,7 @@ import pytest
 
 from tensaurus.ops import Untypable
 from tensaurus.rules.evidence import Proved
-from tensaurus.rules.prover import Open
+from tensaurus.rules.prover import Means, Open
 from tensaurus.rules.rule import parse_rule
 from tensaurus.rules.verify import Refuted, Undecided, verify
 from tensaurus.synthesis.journal import Journal
@@ -86,15 +86,15 @@ def test_the_algebra_alone_asks_no_solver(monkeypatch: pytest.MonkeyPatch) -> No
         raise AssertionError("Z3 is asked")
 
     monkeypatch.setattr("tensaurus.rules.prover._asked", asked)
-    alone = verify(rule, 12, algebra=True)
+    alone = verify(rule, 12, means=Means.FORMS)
     assert isinstance(alone, Undecided) and "algebra" in alone.reason
 
 
 def test_the_algebra_alone_proves_and_refutes() -> None:
     (right,) = parse_rule("law: Mul(x, Add(y, 1)) => Add(Mul(x, y), x)")
     (wrong,) = parse_rule("law: Relu(Add(x, y)) => Add(Relu(x), Relu(y))")
-    assert isinstance(verify(right, 12, algebra=True), Proved)
-    assert isinstance(verify(wrong, 12, algebra=True), Refuted)
+    assert isinstance(verify(right, 12, means=Means.FORMS), Proved)
+    assert isinstance(verify(wrong, 12, means=Means.FORMS), Refuted)
 
 
 def test_verdicts_with_and_without_the_solver_are_two_questions(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tensaurus.algebra.size import Axis, Size, Symbol, atoms, evaluate, largest,
 from tensaurus.algebra.undecided import Question
 from tensaurus.rules.evidence import Proved
 from tensaurus.rules.proof import Unproved, prove
+from tensaurus.rules.prover import Means
 from tensaurus.rules.rule import parse_rule
 from tensaurus.rules.solved import solved
 from tensaurus.rules.verify import Refuted, verify
@@ -94,7 +95,7 @@ def test_what_types_say_of_slices_is_proved(law: str) -> None:
     (rule,) = parse_rule(f"law: {law}")
     found = prove(rule, 3000)
     assert isinstance(found, Proved)
-    assert isinstance(prove(rule, 3000, solver=False), Unproved)
+    assert isinstance(prove(rule, 3000, Means.FORMS), Unproved)
 
 
 @pytest.mark.parametrize(

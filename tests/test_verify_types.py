@@ -20,9 +20,14 @@ def test_truths_are_copied() -> None:
     registry["Identity"].scopes((TensorType("bool", (2,)),), ())
 
 
-def test_a_zero_point_of_channels_beside_one_scale_does_not_type() -> None:
-    op = registry["DequantizeLinear"]
-    kinds = TensorType("uint8", (3,)), TensorType("float32", ()), TensorType("uint8", (3,))
+@pytest.mark.parametrize("name, stored", [("DequantizeLinear", "uint8"), ("QuantizeLinear", "float32")])
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (4, 3, 3)])
+@pytest.mark.parametrize("scale, zero", [((), (3,)), ((1,), (3,)), ((3,), ()), ((3,), (1,))])
+def test_a_zero_point_has_the_shape_of_its_scale(
+    name: str, stored: str, shape: tuple[int, ...], scale: tuple[int, ...], zero: tuple[int, ...]
+) -> None:
+    op = registry[name]
+    kinds = TensorType(stored, shape), TensorType("float32", scale), TensorType("uint8", zero)
     with pytest.raises(Untypable):
         op.scopes(kinds, op.canonical(kinds, {}))
 

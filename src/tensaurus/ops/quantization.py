@@ -46,15 +46,19 @@ def _at(p: Tensor, place: tuple[Size, ...], axis: int, block: int) -> Body:
     return p[replaced(place, axis, place[axis] // block)] if block else p[place[axis]]
 
 
-def _fit(p: Tensor | None, x: Tensor, axis: int, block: int) -> None:
-    """Raise Untypable unless the parameter has an element for every place of x."""
-    if p is None or _single(p) and not block:
+def _fit(scale: Tensor, zero: Tensor | None, x: Tensor, axis: int, block: int) -> None:
+    """Raise Untypable unless the scale is for every place of x, and the zero point for those of the scale."""
+    whole = _single(scale) and not block
+    if not whole:
+        axis = one_axis(axis, x.rank)
+        along: Size = x.shape[axis] if not block else -((0 - x.shape[axis]) // block)
+        wanted = replaced(x.shape, axis, along) if block else (along,)
+        if scale.rank != len(wanted) or not all(map(same, scale.shape, wanted)):
+            raise Untypable(f"{scale.name} has shape {scale.shape} for {x.shape} along axis {axis}")
+    if zero is None or whole and _single(zero):
         return
-    axis = one_axis(axis, x.rank)
-    along: Size = x.shape[axis] if not block else -((0 - x.shape[axis]) // block)
-    wanted = replaced(x.shape, axis, along) if block else (along,)
-    if p.rank != len(wanted) or not all(map(same, p.shape, wanted)):
-        raise Untypable(f"{p.name} has shape {p.shape} for {x.shape} along axis {axis}")
+    if whole or zero.rank != scale.rank or not all(map(same, zero.shape, scale.shape)):
+        raise Untypable(f"{zero.name} has shape {zero.shape}, {scale.name} {scale.shape}")
 
 
 def _form(tensors: Sequence[Any], attrs: Mapping[str, Any], implied: str) -> dict[str, Any]:
@@ -110,8 +114,7 @@ def quantize_linear(
     target = zero.dtype if zero is not None else "uint8" if output_dtype == "undefined" else output_dtype
     if target not in STORED:
         raise Untypable(f"quantization to {target}")
-    for p in (scale, zero):
-        _fit(p, x, axis, block_size)
+    _fit(scale, zero, x, axis, block_size)
 
     def at(*place: Size) -> Body:
         ratio = converted(x[place], x.dtype, scale.dtype) / _at(scale, place, axis, block_size)
@@ -160,8 +163,7 @@ def dequantize_linear(
     if zero is not None and zero.dtype != x.dtype:
         raise Untypable(f"{x.dtype} with a zero point of {zero.dtype}")
     target = scale.dtype if output_dtype == "undefined" else output_dtype
-    for p in (scale, zero):
-        _fit(p, x, axis, block_size)
+    _fit(scale, zero, x, axis, block_size)
 
     def at(*place: Size) -> Body:
         found = converted(x[place], x.dtype, "int32")  # the difference is one of int32, and wraps as they do

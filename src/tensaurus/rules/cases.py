@@ -38,6 +38,7 @@ from tensaurus.rules.case import SIZES, Case, CaseBinding, Gap, State
 from tensaurus.rules.domain import KNOWN, choices, paired
 from tensaurus.rules.match import build
 from tensaurus.rules.occurrences import inner_first, named, outputs_named, variables
+from tensaurus.rules.prover import Means
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import FUNCTIONS, Apply, Undefined, Variable, evaluate_expression
 
@@ -65,11 +66,11 @@ class Steps:
 
     They are counted, since what ends after so many seconds ends elsewhere on another machine.
 
-    solver  whether Z3 may be asked where canonical forms differ
+    means   what may be asked where sides are compared
     """
 
     left: float = inf
-    solver: bool = True
+    means: Means = Means.TYPES
 
     def take(self) -> None:
         """One more.  Raises Late where there is none."""

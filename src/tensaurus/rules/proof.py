@@ -39,7 +39,7 @@ from tensaurus.rules.evidence import Proved
 from tensaurus.rules.movement import swaps
 from tensaurus.rules.occurrences import inner_first
 from tensaurus.rules.pointwise import scalar_rule
-from tensaurus.rules.prover import MOVED, STRENGTH, Open, Settled, equal
+from tensaurus.rules.prover import MOVED, STRENGTH, Means, Open, Settled, equal
 from tensaurus.rules.row_major import in_row_major_order
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import show_term
@@ -63,15 +63,15 @@ class Unproved:
     differs: bool = False
 
 
-def prove(rule: Rule, steps: float = inf, solver: bool = True) -> Proved | Unproved:
-    """Evidence that a rule is right for all sizes; by canonical forms alone, where no solver may be asked.
+def prove(rule: Rule, steps: float = inf, means: Means = Means.TYPES) -> Proved | Unproved:
+    """Evidence that a rule is right for all sizes, by what may be asked.
 
     After so many steps the evidence names the ranks that are done; it is none where LEAST_RANK is not.
     """
     ordered = in_row_major_order(rule)
     if swaps(rule) or ordered is not None and show_term(ordered.lhs[0]) == show_term(ordered.rhs[0]):
         return Proved("algebra", "all sizes, all ranks")
-    left = Steps(steps, solver)
+    left = Steps(steps, means)
     try:
         if (scalar := scalar_rule(rule)) is not None:
             return _of_elements(scalar, left)
@@ -116,7 +116,7 @@ def _proved(cases: Cases) -> list[str]:
     used: list[str] = []
     for case in cases:
         cases.steps.take()
-        verdict = case if isinstance(case, Gap) else settled(case, cases.steps.solver)
+        verdict = case if isinstance(case, Gap) else settled(case, cases.steps.means)
         if isinstance(verdict, Gap):
             raise Stopped(verdict.reason)
         if isinstance(verdict, Open):
@@ -207,11 +207,11 @@ def _sampled(rule: Rule) -> str:
     return "".join(f", {each}" for each in said)
 
 
-def settled(case: Case, solver: bool = True) -> Settled | Open:
+def settled(case: Case, means: Means = Means.TYPES) -> Settled | Open:
     """Whether the sides of a case are equal."""
     by = MOVED
     for left, right in zip(case.left, case.right, strict=True):
-        verdict = equal(left, right, case.state.assumed, solver)
+        verdict = equal(left, right, case.state.assumed, means)
         if isinstance(verdict, Open):
             return verdict
         by = max(by, verdict.by, key=STRENGTH.index)

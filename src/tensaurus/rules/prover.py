@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from fractions import Fraction
 from functools import cached_property, partial
 
@@ -33,6 +34,15 @@ MOVED = "moved"
 STRENGTH = (MOVED, "algebra", "z3")
 WORK = 5_000_000  # of Z3 for one question, in its own units, a second or two: on every machine it ends alike
 TIMEOUT = 60_000  # milliseconds, in which it stops even where it does not count what it does
+
+
+class Means(IntEnum):
+    """What a proof may ask: canonical forms; Z3 where these differ; what types say of sizes where Z3 shows
+    nothing, which takes many times as long."""
+
+    FORMS = 0
+    SOLVER = 1
+    TYPES = 2
 
 
 @dataclass(frozen=True)
@@ -83,12 +93,9 @@ _pairs = Recalled[_Pair](4096)
 
 
 def equal(
-    left: Node, right: Node, assumed: Mapping[Question, bool], solver: bool = True
+    left: Node, right: Node, assumed: Mapping[Question, bool], means: Means = Means.TYPES
 ) -> Settled | Open:
-    """Whether both nodes are the same function of their inputs, under what is assumed of these.
-
-    Without the solver only what has one canonical form is.
-    """
+    """Whether both nodes are the same function of their inputs, under what is assumed of these."""
     positive = frozenset(q.subject for q, known in assumed.items() if q.kind == "positive" and known)
     nodes = sorted((left, right), key=lambda node: node.serial)  # one question, from left to right and back
     with watched(assumed):  # as they were typed
@@ -98,12 +105,16 @@ def equal(
     computes = _computes(pair.first, pair.second)
     if pair.alike:
         return Settled("algebra" if computes else MOVED)
-    if not solver:
+    if means == Means.FORMS:
         return Open("canonical forms differ")
     verdict = _by_numbers(pair, positive, assumed)
     if isinstance(verdict, Settled):
         return verdict
     verdict = _by_places(pair, positive, assumed)
+    if isinstance(verdict, Open) and means == Means.TYPES:
+        decided = solved((pair.first, pair.second), assumed)
+        if decided is not None and alike(*decided):
+            verdict = Settled("z3")
     return verdict if computes or isinstance(verdict, Open) else Settled(MOVED)
 
 
@@ -119,12 +130,7 @@ def _by_places(pair: _Pair, positive: frozenset[str], assumed: Mapping[Question,
     """Whether they are equal where sizes and places are so by what is assumed."""
     a, b = pair.taken_out
     places: dict[Atom, Size] = {own: polynomial(other) for own, other in zip(b.axes, a.axes, strict=True)}
-    verdict = _asked(PlacedTerms(a, positive), a.body, replace_axes(b.body, places), assumed)
-    if isinstance(verdict, Open):
-        decided = solved((pair.first, pair.second), assumed)
-        if decided is not None and alike(*decided):
-            return Settled("z3")
-    return verdict
+    return _asked(PlacedTerms(a, positive), a.body, replace_axes(b.body, places), assumed)
 
 
 def _asked(terms: SolverTerms, first: Body, second: Body, assumed: Mapping[Question, bool]) -> Settled | Open:

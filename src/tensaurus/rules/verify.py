@@ -33,6 +33,7 @@ from tensaurus.rules.counterexample import Counterexample, differ
 from tensaurus.rules.evidence import Axiom, Evidence, Proved, Tested
 from tensaurus.rules.instances import Instance, Maker, drawn_integers, elements
 from tensaurus.rules.proof import differing, prove
+from tensaurus.rules.prover import Means
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import Apply, Item, Literal, Term
 
@@ -74,13 +75,13 @@ class Undecided:
 
 
 def verify(
-    rule: Rule, wanted: int = INSTANCES, seed: int = 0, steps: float = STEPS, algebra: bool = False
+    rule: Rule, wanted: int = INSTANCES, seed: int = 0, steps: float = STEPS, means: Means = Means.TYPES
 ) -> Evidence | Refuted | Undecided:
     """The evidence that a rule is right, where it is wrong, or why it is not known.
 
     What is not refuted is proved for all sizes if it can be within so many steps, and tested otherwise; a
-    law that its line calls an axiom is only tried in float64.  Where nothing but the algebra is asked for,
-    what it does not prove is undecided.
+    law that its line calls an axiom is only tried in float64.  Where canonical forms alone may be asked for,
+    what they do not prove is undecided.
     """
     maker = Maker(rule, seed)
     instances = list(maker.instances(wanted))
@@ -89,10 +90,10 @@ def verify(
         return Refuted(rule, wrong)
     if isinstance(rule.evidence, Axiom) and len(instances) >= FEWEST:
         return rule.evidence
-    proved = prove(rule, steps, solver=not algebra) if steps else None
+    proved = prove(rule, steps, means) if steps else None
     if isinstance(proved, Proved):
         return proved
-    if algebra:
+    if means == Means.FORMS:
         return Undecided(rule, "the algebra does not prove it")
     # where the forms of both sides differ they may well be wrong, even if no other instance is like it
     if proved is not None and proved.differs:

@@ -13,6 +13,7 @@ from math import inf
 
 from tensaurus.rules.domain import RANK
 from tensaurus.rules.evidence import Proved, parse_evidence
+from tensaurus.rules.prover import Means
 from tensaurus.rules.rule import Rule, parse_rule
 from tensaurus.rules.term import RuleError
 from tensaurus.rules.verify import Refuted, verify
@@ -225,7 +226,7 @@ def _verdict(text: str, steps: float, algebra: bool) -> list[str]:
         return ["", str(error)]
     evidence: list[Proved] = []
     for rule in rules:
-        found = verify(rule, INSTANCES, steps=steps, algebra=algebra)
+        found = verify(rule, INSTANCES, steps=steps, means=Means.FORMS if algebra else Means.SOLVER)
         if not isinstance(found, Proved):
             reason = str(getattr(found, "reason", found))[:200]
             return ["", f"{WRONG}{reason}" if isinstance(found, Refuted) else reason]
