@@ -98,14 +98,14 @@ def _of_elements(scalar: Rule, steps: Steps) -> Proved | Unproved:
     return Proved(*_by(used, "all sizes, all ranks" + _sampled(scalar)))
 
 
-def differing(rule: Rule, steps: float = inf) -> Iterator[State]:
-    """Types and values over symbols at which the sides of a rule have other forms, within so many steps."""
-    left = Steps(steps)
+def differing(rule: Rule, steps: float = inf, means: Means = Means.TYPES) -> Iterator[State]:
+    """Types and values over symbols at which the sides of a rule are not shown equal, within so many steps."""
+    left = Steps(steps, means)
     try:
         for rank in range(RANK + 1):
             for case in Cases(rule, rank, steps=left):
                 left.take()
-                if isinstance(case, Case) and isinstance(settled(case), Open):
+                if isinstance(case, Case) and isinstance(settled(case, means), Open):
                     yield case.state
     except (Stopped, RecursionError, Untypable):  # as in `prove`
         return

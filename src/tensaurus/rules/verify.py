@@ -97,7 +97,7 @@ def verify(
         return Undecided(rule, "the algebra does not prove it")
     # where the forms of both sides differ they may well be wrong, even if no other instance is like it
     if proved is not None and proved.differs:
-        for state in islice(differing(rule, steps), DIFFERING):
+        for state in islice(differing(rule, steps, means), DIFFERING):
             if wrong := _wrong(list(maker.at(state, written=True)), [Reals()] * TRIALS, special):
                 return Refuted(rule, wrong)
     coverage = str(maker.coverage)
