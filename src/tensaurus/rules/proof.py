@@ -99,7 +99,7 @@ def _of_elements(scalar: Rule, steps: Steps) -> Proved | Unproved:
 
 
 def differing(rule: Rule, steps: float = inf, means: Means = Means.TYPES) -> Iterator[State]:
-    """Types and values over symbols at which the sides of a rule are not shown equal, within so many steps."""
+    """Types and values over symbols at which these means show no equality, within so many steps."""
     left = Steps(steps, means)
     try:
         for rank in range(RANK + 1):
