@@ -11,6 +11,7 @@ import threading
 import time
 from _thread import interrupt_main
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,13 @@ from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 from tensaurus import backends, child, signals
 from tensaurus.cost import roofline
 from tensaurus.cost.database import Database
-from tensaurus.cost.machine import Machine, busy_seconds, default_threads
+from tensaurus.cost.machine import Machine, busy_seconds, default_threads, usable_threads
 from tensaurus.cost.measure import Contender, Stopwatch, Timing, compare, ratio
 from tensaurus.cost.peaks import Peaks
 from tensaurus.cost.roofline import Roofline
 from tensaurus.cost.worker import Worker, WorkerError
+from tensaurus.driver.session import session
+from tensaurus.equivalence.verdict import verify
 from tensaurus.graph.build import Build
 
 RANDOM = np.random.default_rng(3)
@@ -97,11 +100,25 @@ def soon(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
     return condition()
 
 
+def test_no_more_threads_compute_than_there_are_processors(small_model: Path) -> None:
+    """64 threads on two cores spin for minutes."""
+    most = default_threads()
+    assert usable_threads() == usable_threads(None) == usable_threads(most) == most
+    assert usable_threads(1) == 1
+    with pytest.warns(UserWarning, match=f"1000 threads were asked for, {most} compute"):
+        assert Machine.here(threads=1000).threads == most
+    with pytest.warns(UserWarning, match="1000 threads were asked for"):
+        run = session(small_model, threads=1000).run
+    assert run(None, {"x": np.ones((1, 3), np.float32)})[0].shape == (1, 2)
+    with pytest.warns(UserWarning, match="1000 threads were asked for"):
+        assert verify(small_model, small_model, shapes={"x": (1, 3)}, threads=1000).passed
+
+
 def test_machine() -> None:
     machine = Machine.here()
     assert 1 <= machine.threads == default_threads() <= machine.cores
     assert machine.processor and "\n" not in machine.key
-    assert Machine.here(threads=1).key != Machine.here(threads=2).key
+    assert Machine.here(threads=1).key != replace(machine, threads=2).key
     assert machine.backend_key("onnxruntime") == f"onnxruntime {backends.find('onnxruntime').version()}"
     before = busy_seconds()
     assert before is not None

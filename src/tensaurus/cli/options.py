@@ -35,7 +35,7 @@ InputsFile = Annotated[
 ]
 Threads = Annotated[
     int | None,
-    typer.Option(metavar="N", min=1, max=1024, help="Computing threads; default: one per core."),
+    typer.Option(metavar="N", min=1, max=1024, help="Computing threads; default, and most: one per core."),
 ]
 RunLimit = Annotated[
     float, typer.Option(metavar="SECONDS", min=0.001, help="Time that one run of the model may take.")

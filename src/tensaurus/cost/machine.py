@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
@@ -11,7 +12,14 @@ from pathlib import Path
 
 from tensaurus import backends
 
-__all__ = ["Machine", "allowed_cores", "busy_seconds", "default_threads", "waited_seconds"]
+__all__ = [
+    "Machine",
+    "allowed_cores",
+    "busy_seconds",
+    "default_threads",
+    "usable_threads",
+    "waited_seconds",
+]
 
 
 @dataclass(frozen=True)
@@ -25,9 +33,9 @@ class Machine:
 
     @classmethod
     def here(cls, threads: int | None = None) -> Machine:
-        """This machine, computing on `threads` threads or on the default number."""
+        """This machine, computing on `threads` threads (`usable_threads`)."""
         versions = tuple((name, backends.find(name).version()) for name in backends.installed())
-        return cls(_processor(), len(allowed_cores()), threads or default_threads(), versions)
+        return cls(_processor(), len(allowed_cores()), usable_threads(threads), versions)
 
     @property
     def key(self) -> str:
@@ -46,6 +54,20 @@ def default_threads() -> int:
         return max(1, min(len(allowed_cores()), ceil(int(quota) / int(period))))
     except (OSError, ValueError):  # no control groups, or the quota is "max"
         return len(allowed_cores())
+
+
+def usable_threads(asked: int | None = None) -> int:
+    """Return how many threads compute: as many as were asked for, but no more than there are processors.
+
+    A runtime's threads spin while they wait for one another: with 64 of them on two cores a run of a tiny
+    model takes minutes.  A warning says where fewer compute than were asked for.
+    """
+    most = default_threads()
+    if asked is None or asked <= most:
+        return asked or most
+    cores = f"this process may use {most} processor{'s' * (most != 1)}"
+    warnings.warn(f"{asked} threads were asked for, {most} compute: {cores}", stacklevel=2)
+    return most
 
 
 def allowed_cores() -> frozenset[int]:

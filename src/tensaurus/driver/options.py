@@ -30,7 +30,7 @@ class Options:
     ranges      values of integer inputs, {name: (lowest, highest)}; else 0 and 1
     inputs      the caller's own, {name: array} or an .npz file: timed on, and compared on beside made-up ones
     backend     onnxruntime, openvino, or auto: that of those installed on which the result is fastest
-    threads     that compute; by default, the cores that this process may use
+    threads     that compute; by default, and at most, the cores that this process may use
     time_limit  seconds for all of it, where `steps` does not limit the search; checks are not cut short; in
                 five minutes and more rules are tried, too, that helped no model so far
     steps       of the search at most, in place of a time

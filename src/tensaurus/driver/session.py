@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tensaurus import backends
-from tensaurus.cost.machine import default_threads
+from tensaurus.cost.machine import usable_threads
 from tensaurus.graph.build import Build
 
 __all__ = ["opened", "session"]
@@ -21,12 +21,12 @@ def session(
 ) -> backends.Session:
     """A model's file, with the libraries beside it that it names: .run(output_names, {name: array}).
 
-    `threads` are by default the cores that this process may use; `options` and `providers` are the backend's
-    own.  Raises TensaurusError where a library is missing or another one, and BackendError for what the
-    backend does not take.
+    `threads` are by default, and at most, the cores that this process may use; `options` and `providers` are
+    the backend's own.  Raises TensaurusError where a library is missing or another one, and BackendError for
+    what the backend does not take.
     """
     backends.require(backend)
-    return opened(Build.at(model), backend, threads or default_threads(), options, providers)
+    return opened(Build.at(model), backend, usable_threads(threads), options, providers)
 
 
 def opened(build: Build, backend: str, threads: int, options: Any, providers: Any) -> backends.Session:

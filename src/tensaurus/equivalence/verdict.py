@@ -9,7 +9,7 @@ from pathlib import Path
 from onnx import ModelProto
 from rich.text import Text
 
-from tensaurus.cost.machine import default_threads
+from tensaurus.cost.machine import usable_threads
 from tensaurus.cost.worker import RUN_LIMIT, WorkerError
 from tensaurus.equivalence.answers import Answers
 from tensaurus.equivalence.baseline import Baseline, Stage, silent
@@ -105,7 +105,7 @@ def verify(
                 kinds,
                 seed=seed,
                 backend=backend,
-                threads=threads or default_threads(),
+                threads=usable_threads(threads),
                 ranges=ranges or {},
                 limit=limit,
                 stage=stage,
