@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 from math import inf, prod
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,9 @@ from tensaurus.algebra.walk import scopes
 from tensaurus.backends.reference import evaluate
 from tensaurus.bilinear import Bilinear, best, convolution
 from tensaurus.bilinear.algorithm import Algorithm, cook_toom, interleaved, refutation
-from tensaurus.bilinear.candidates import candidates, growth, seconds
+from tensaurus.bilinear.candidates import TILE, candidates, growth, seconds
 from tensaurus.bilinear.error import sampled
-from tensaurus.bilinear.points import MOST
+from tensaurus.bilinear.points import MOST, WHOLE, is_short
 from tensaurus.bilinear.recognition import recognised
 from tensaurus.bilinear.tiling import Algorithms, Tiling, Window
 from tensaurus.codegen.stage import staged
@@ -88,7 +89,7 @@ def test_an_algorithm_in_steps_is_one_for_each_phase_of_the_taps(outputs: int, t
     assert [dot(a, values) for a in found.output] == wanted
     assert str(found).startswith(f"F({outputs}, {taps}) in steps of {step}: F({outputs}, {own[0]})")
     if outputs > 1:
-        with pytest.raises(ValueError, match="as it should"):
+        with pytest.raises(ValueError, match="as it should|data: a row of"):
             replace(found, step=step - 1 or 2)
 
 
@@ -133,10 +134,36 @@ def test_one_wrong_number_is_refuted(sizes: tuple[int, int], which: int, random:
 
 def test_matrices_of_other_sizes_are_refuted() -> None:
     found, other = best(2, 3), best(3, 3)
-    with pytest.raises(ValueError, match="an output of 5 products, not 4"):
+    with pytest.raises(ValueError, match="output: a row of 5 numbers, not 4"):
         replace(found, output=other.output)
-    with pytest.raises(ValueError, match="rows"):
+    with pytest.raises(ValueError, match="3 rows of data for 4 products"):
         replace(found, data=found.data[:-1])
+    for data in (tuple(row[:-1] for row in found.data), tuple((*row, Fraction(0)) for row in found.data)):
+        with pytest.raises(ValueError, match="data: a row of"):
+            replace(found, data=data)
+    with pytest.raises(ValueError, match="weight: a row of 4 numbers, not 3"):
+        replace(found, weights=(*found.weights[:-1], (*found.weights[-1], Fraction(0))))
+
+
+def test_numbers_that_no_float_holds_are_multiplied_out() -> None:
+    found = best(4, 3)
+    for scale in (Fraction(3**60), Fraction(1, 3**60)):
+        weights = tuple(tuple(n * scale for n in row) for row in found.weights)
+        data = tuple(tuple(n / scale for n in row) for row in found.data)
+        assert refutation(found.output, weights, data) == ""
+        data = ((*data[0][:-1], data[0][-1] + Fraction(1, 3**120)), *data[1:])
+        assert "does not have weight" in refutation(found.output, weights, data)
+
+
+def test_long_algorithms_are_checked_in_no_time() -> None:
+    """A term for each output, product, weight and element: so many sums of fractions would take hours."""
+    start, taps = monotonic(), 256
+    found = interleaved([best(3, 1)] * taps, taps)
+    assert (found.products, found.elements) == (3 * taps, 3 * taps)
+    data = [list(row) for row in found.data]
+    data[400][7] += 1
+    assert "does not have weight" in refutation(found.output, found.weights, tuple(map(tuple, data)), taps)
+    assert monotonic() - start < 20
 
 
 def test_scaling_rows_changes_no_error() -> None:
@@ -156,9 +183,21 @@ def test_searched_points_are_better_than_whole_ones() -> None:
     assert best(2, 3).points == (0, 1, -1) and best(2, 3).growth < best(4, 3).growth < best(6, 3).growth
 
 
-def test_too_many_products_are_refused() -> None:
+@pytest.mark.parametrize("kind", [(MOST, 2, 1), (2, 256, 128), (1, 9, 1), (MOST + 1, 1, 1), (2, 500, 250)])
+def test_too_many_products_are_refused_before_they_are_made(kind: tuple[int, int, int]) -> None:
+    assert not is_short(*kind)
+    start = monotonic()
     with pytest.raises(ValueError, match="more than"):
-        best(MOST, 2)
+        best(*kind)
+    assert monotonic() - start < 1
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(1, 9), st.integers(1, 40), st.integers(1, 12))
+def test_products_are_foreseen(outputs: int, taps: int, step: int) -> None:
+    assume(is_short(outputs, taps, step))
+    found = best(outputs, taps, step)
+    assert found.products == min(step, taps) * (outputs - 1) + taps <= WHOLE
 
 
 # ---------------------------------------------------------------------------------------------- convolutions
@@ -191,8 +230,8 @@ def convolutions(draw: st.DrawFn) -> tuple[Node, Algorithms]:
     assert found is not None
     algorithms = []
     for window in found.convolution.windows:
-        sizes_of_tile = range(1, MOST + 2 - window.reach)
-        outputs = draw(st.sampled_from((0, *sizes_of_tile)))
+        short = [outputs for outputs in range(1, MOST + 1) if is_short(outputs, window.taps, window.step)]
+        outputs = draw(st.sampled_from((0, *short)))
         algorithms.append(best(outputs, window.taps, window.step) if outputs else None)
     return made, tuple(algorithms)
 
@@ -304,6 +343,27 @@ def test_nothing_is_proposed_where_nothing_pays(shape: tuple[int, int, int, int]
     """Single taps, few channels, and layers that read more weights than they multiply."""
     whole = layers(shape[:3], size=shape[3])
     assert not any(Bilinear(PEAKS).of(node) for node in whole.active)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("taps", "stride", "dilation"), [(256, 128, 1), (400, 160, 3), (500, 499, 1), (999, 7, 2)]
+)
+def test_long_kernels_are_left_alone_at_once(rank: int, taps: int, stride: int, dilation: int) -> None:
+    x, w = tensor("x", 1, 4, *[2 * dilation * taps] * rank), tensor("w", 258, 4, *[taps] * rank)
+    made = node("Conv", x, w, strides=(stride,) * rank, dilations=(dilation,) * rank)
+    start = monotonic()
+    assert not Bilinear(PEAKS).of(made)
+    assert monotonic() - start < 2
+
+
+def test_what_a_kernel_could_not_hold_is_not_proposed() -> None:
+    """Of three dimensions 15 products each there would be code for 3375."""
+    x, w = tensor("x", 1, 64, 28, 28, 28), tensor("w", 64, 64, 7, 7, 7)
+    found = recognised(node("Conv", x, w, strides=(2, 2, 2), pads=(3,) * 6))
+    assert found is not None
+    chosen = candidates(found.convolution, PEAKS)
+    assert chosen and all(prod(a.products for a in each if a) <= TILE for each in chosen)
 
 
 def test_estimates_are_those_of_the_expressions() -> None:

@@ -13,6 +13,8 @@ from contextlib import suppress
 from functools import cache
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,24 +22,31 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from small_kernels import instructions
+from small_programs import graph_of
 from typer.testing import CliRunner
 
 import tensaurus as ts
+from tensaurus.bilinear import Bilinear
 from tensaurus.cli.app import app
 from tensaurus.codegen import processor
 from tensaurus.cost.alone import alone
+from tensaurus.cost.database import Database
+from tensaurus.cost.machine import Machine
 from tensaurus.cost.observe import Observer
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.ration import Rationed
+from tensaurus.cost.roofline import ONE_CORE
 from tensaurus.derive import Derive
 from tensaurus.driver import contenders, generated
+from tensaurus.driver.accuracy import Accuracy
 from tensaurus.driver.finders import FINDERS, left
 from tensaurus.driver.generated import COUNT, Generated
 from tensaurus.errors import TensaurusError
 from tensaurus.fuse import Blocked
 from tensaurus.graph.libraries import libraries_of
-from tensaurus.graph.node import apply, source
+from tensaurus.graph.node import Node, apply, source
 from tensaurus.graph.piece import Piece
+from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType, registry
 from tensaurus.ops.eop import eop
 from tensaurus.optimize import Options, Result
@@ -384,6 +393,29 @@ def test_what_proposes_equalities_can_be_left_out(tmp_path: Path) -> None:
     assert done.exit_code == 2 and ", ".join(FINDERS) in done.output and done.output.count("\n") == 1
     shown = CliRunner().invoke(app, ["optimize", "--help"], env={"COLUMNS": "200"}).output
     assert ", ".join(FINDERS) in shown
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("without", [(), ("bilinear",), ("fuse",), ("bilinear", "fuse")])
+def test_what_is_left_out_is_asked_by_nobody(
+    without: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fusion looks at programs of fast algorithms, which it asks for."""
+    asked: list[Node] = []
+    monkeypatch.setattr(Bilinear, "_of", lambda self, node: asked.append(node) or (0.0, ()))
+    x, w = (source(n, TensorType("float32", shape)) for n, shape in (("x", (1, 4, 9)), ("w", (4, 4, 3))))
+    program = Program((x, w), (("y", apply(registry["Conv"], [x, w], {})),))
+    graph, _ = graph_of(program)
+    graph.programs.append(program)
+    costs: Any = SimpleNamespace(roofline=ONE_CORE, alone=lambda node: None)
+    accuracy = Accuracy("like", program, ONE_CORE, lambda program: 0.0)
+    with (
+        Database(tmp_path / "db.sqlite") as records,
+        Generated.here(Options(), "onnxruntime", Machine.here(), records) as kernels,
+    ):
+        for finder in kernels.finders(costs, accuracy, without):
+            list(finder(graph, 1000))
+    assert bool(asked) == ("bilinear" not in without)
 
 
 # Time

@@ -20,7 +20,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from math import lcm, sqrt
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 __all__ = [
     "Algorithm",
@@ -36,6 +39,7 @@ __all__ = [
 Matrix: TypeAlias = tuple[tuple[Fraction, ...], ...]
 
 DIGITS = 1 << 24  # numerators below it are exact in float32
+EXACT = 1 << 53  # integers up to it are exact in float64
 
 
 @dataclass(frozen=True)
@@ -161,18 +165,29 @@ def growth(output: Matrix, weights: Matrix, data: Matrix) -> float:
 def refutation(output: Matrix, weights: Matrix, data: Matrix, step: int = 1) -> str:
     """Why the matrices do not multiply out to sum_p AT[k, p] G[p, i] BT[p, j] = 1 where j = step * k + i,
     else 0; empty where they do: the algorithm is right over every commutative ring that has its numbers.
+
+    Multiplied out are whole numbers, each matrix times its denominators: as floats where these hold every sum
+    that may occur, else of any size.
     """
     products, taps = len(weights), len(weights[0])
+    elements = step * (len(output) - 1) + taps
+    lengths = ("output", output, products), ("weight", weights, taps), ("data", data, elements)
     if len(data) != products:
         return f"{len(data)} rows of data for {products} products"
-    for k, row in enumerate(output):
-        if len(row) != products:
-            return f"an output of {len(row)} products, not {products}"
-        for i in range(taps):
-            for j in range(len(data[0])):
-                terms = (a * g[i] * b[j] for a, g, b in zip(row, weights, data, strict=True))
-                if sum(terms, Fraction(0)) != (j == step * k + i):
-                    return f"output {k} does not have weight {i} times element {j} as it should"
+    for what, rows, length in lengths:
+        if other := next((row for row in rows if len(row) != length), None):
+            return f"{what}: a row of {len(other)} numbers, not {length}"
+    (a, top), (g, middle), (b, bottom) = map(_whole, (output, weights, data))
+    scale, identity = top * middle * bottom, np.eye(taps, dtype=object)
+    largest = products * int(abs(a).max() * abs(g).max() * abs(b).max())
+    kind = np.float64 if max(largest, scale) < EXACT else object
+    a, g, b, identity = (matrix.astype(kind) for matrix in (a, g, b, scale * identity))
+    for k, row in enumerate(a):
+        wrong = (row[:, None] * g).T @ b
+        wrong[:, step * k : step * k + taps] -= identity
+        if wrong.any():
+            i, j = np.argwhere(wrong)[0]
+            return f"output {k} does not have weight {i} times element {j} as it should"
     return ""
 
 
@@ -181,6 +196,12 @@ def effort(*rows: Sequence[Fraction]) -> int:
     by what float32 holds, 4 by what it rounds.
     """
     return sum(2 * max(sum(map(bool, row)) - 1, 0) + sum(map(_times, row)) for row in rows)
+
+
+def _whole(matrix: Matrix) -> tuple[NDArray[Any], int]:
+    """The matrix times its least common denominator, as Python's integers, and that."""
+    scale = lcm(*(number.denominator for row in matrix for number in row))
+    return np.array([[int(number * scale) for number in row] for row in matrix], dtype=object), scale
 
 
 def _times(number: Fraction) -> int:

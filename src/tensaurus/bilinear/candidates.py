@@ -10,7 +10,7 @@ import numpy as np
 
 from tensaurus.bilinear.algorithm import Matrix
 from tensaurus.bilinear.convolution import Convolution
-from tensaurus.bilinear.points import MOST, best
+from tensaurus.bilinear.points import best, is_short
 from tensaurus.bilinear.tiling import Algorithms
 from tensaurus.cost.roofline import Roofline
 
@@ -20,6 +20,7 @@ LARGEST = 6  # outputs of a tile along a dimension
 FEWER = 0.9  # of the time of the direct sum: what a candidate may be expected to take
 STEADIER = 0.7  # of the growth of errors of the candidate before: what the next one may have
 COUNT = 2
+TILE = 1024  # products of a tile at most: a kernel has code for each
 SLOW = 3  # a multiply-add of a transform takes as long as so many of the product
 
 
@@ -76,7 +77,9 @@ def _all(of: Convolution) -> Iterator[Algorithms]:
     """Every choice of tiles, the direct sum excepted."""
     choices = []
     for window in of.windows:
-        most = min(LARGEST, window.outputs, MOST + 1 - window.reach)
-        sizes = range(2, most + 1) if window.reach > 1 else ()
-        choices.append((None, *(best(size, window.taps, window.step) for size in sizes)))
-    yield from (chosen for chosen in product(*choices) if any(chosen))
+        most = min(LARGEST, window.outputs) if window.reach > 1 else 0
+        kinds = ((size, window.taps, window.step) for size in range(2, most + 1))
+        choices.append((None, *(best(*kind) for kind in kinds if is_short(*kind))))
+    for chosen in product(*choices):
+        if any(chosen) and prod(a.products for a in chosen if a) <= TILE:
+            yield chosen

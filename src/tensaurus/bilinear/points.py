@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,14 @@ from numpy.typing import NDArray
 
 from tensaurus.bilinear.algorithm import Algorithm, cook_toom, effort, growth, interleaved, interpolation
 
-__all__ = ["best"]
+__all__ = ["best", "is_short"]
 
 DENOMINATORS = (1, 2, 3, 4, 5, 8)
 LARGEST = 3
 TOLERATED = 1.1  # predicted error beside the least, for less effort
 KEPT = 16  # sets of points that are multiplied out, at most
 MOST = 8  # products: beyond them errors grow too far for any use
+WHOLE = 48  # products of all phases of one in steps: its transforms are tables of as many rows, written out
 
 Points = tuple[Fraction, ...]
 
@@ -33,21 +35,26 @@ def best(outputs: int, taps: int, step: int = 1) -> Algorithm:
     """The algorithm that takes least effort among those whose error grows little more than it must; one in
     steps is made of such.
 
-    Raises ValueError for more than `MOST` products.
+    Raises ValueError for one that is not short (`is_short`).
     """
+    if not is_short(outputs, taps, step):
+        steps = f" in steps of {step}" if step > 1 else ""
+        raise ValueError(f"F({outputs}, {taps}){steps} takes more than {MOST} products, or {WHOLE} in all")
     if step > 1:
         return interleaved([best(outputs, len(range(p, taps, step))) for p in range(min(step, taps))], step)
     if taps == 1:
         return cook_toom(outputs, 1, ())
-    products = outputs + taps - 1
-    if products > MOST:
-        raise ValueError(f"F({outputs}, {taps}) takes {products} products, more than {MOST}")
 
     def rank(points: Points) -> tuple[int, float, Points]:
         output, weights, data = interpolation(outputs, taps, points)
         return effort(*data, *output), growth(output, weights, data), points
 
     return cook_toom(outputs, taps, min(_steadiest(outputs, taps), key=rank))
+
+
+def is_short(outputs: int, taps: int, step: int = 1) -> bool:
+    """Whether `best` makes it: by how many products its phases take, before any is made."""
+    return outputs + ceil(taps / step) - 1 <= MOST and min(step, taps) * (outputs - 1) + taps <= WHOLE
 
 
 @lru_cache(1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import accumulate
@@ -19,6 +19,7 @@ from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.driver.accuracy import Accuracy
+from tensaurus.driver.finders import left
 from tensaurus.driver.options import Options
 from tensaurus.egraph.finder import Finder
 from tensaurus.fuse import Blocked, Fuse
@@ -99,15 +100,19 @@ class Generated:
         """What its kernel took when it was tuned; infinite where there is none."""
         return inf if self._kernels is None else self._kernels.seconds_of(node)
 
-    def finders(self, costs: OperatorCosts, accuracy: Accuracy) -> tuple[Finder, ...]:
+    def finders(
+        self, costs: OperatorCosts, accuracy: Accuracy, without: Collection[str] = ()
+    ) -> tuple[Finder, ...]:
         """What proposes eOperators, those first that promise most by what is known of the operators; of fast
-        algorithms those that the accuracy admits."""
+        algorithms those that the accuracy admits.  What is left out is not asked by the others either."""
         if self._kernels is None:
             return ()
         bilinear = Bilinear(costs.roofline, accuracy.allows)
-        fuse = Fuse(costs.alone, costs.roofline, variants=bilinear.variants)
+        fuse = Fuse(costs.alone, costs.roofline)
+        if left([bilinear], without):
+            fuse.variants = bilinear.variants
         width = self._kernels.tuner.core.lanes("float32")
-        return bilinear, fuse, Blocked(width, costs.alone, costs.roofline)
+        return left((bilinear, fuse, Blocked(width, costs.alone, costs.roofline)), without)
 
     def more(self) -> bool:
         """Whether one more eOperator may be measured: where it has a kernel, that is tuned before."""

@@ -217,8 +217,9 @@ class Target:
     def runtime(self) -> Runtime:
         """What a search can ask."""
         checked = refutation if os.environ.get("CHECK") == "1" else None
-        own = left((*self.kernels.finders(self.costs, self.accuracy), self._derive), self.options.without)
-        finders = (*self.options.finders, *own)
+        without = self.options.without
+        own = self.kernels.finders(self.costs, self.accuracy, without)
+        finders = (*self.options.finders, *own, *left([self._derive], without))
         if self.effort.deadline is not None:
             self.kernels.until(self.effort.deadline)
         kernels = self.kernels
