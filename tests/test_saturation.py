@@ -272,6 +272,18 @@ def test_a_huge_constant_is_not_kept() -> None:
         assert kept_bytes(outcome.best.program) <= max(memory, 512) and outcome.steps < 30
 
 
+def test_what_the_model_computes_from_constants_counts_as_these() -> None:
+    """x Tile(v) w with v [64, 1], tiled to [64, 32], and w [32, 64]: 8448 bytes, and a product of 16 KiB."""
+    x, tiled = source("x", TensorType("float32", (2, 64))), node("Tile", weights(64, 1), repeats=(1, 32))
+    whole = Program((x,), (("y", node("MatMul", node("MatMul", x, tiled), weights(32, 64))),))
+    laws = rules("MatMul(MatMul(x, y), z) => MatMul(x, MatMul(y, z))")
+    for memory, products in ((64 * 64 * 4, 1), (64 * 64 * 4 - 1, 2), (0, 2)):
+        outcome = search(whole, Made({"MatMul": 10.0}, lambda piece: 1.0), Ruleset(laws), memory=memory)
+        assert operators(outcome.best.program) == {"MatMul": products}
+        back = Backtrack(Rewriter(laws), lambda n: 1.0, memory=memory).run(whole)
+        assert operators(back.best.program) == {"MatMul": products}
+
+
 def test_limits_end_it_and_keep_the_best() -> None:
     whole, prices = small(gates), {"MatMul": 10.0}
     full = search(whole, Made(prices), whole_library())

@@ -66,7 +66,7 @@ def optimize(
         typer.Option(
             metavar="MB",
             min=0,
-            help="Constants the result may keep; default: six times the model's, twice without kernels.",
+            help="Constants the result may store; default: six times the model's, twice without kernels.",
         ),
     ] = None,
     run_limit: RunLimit = 60.0,

@@ -133,7 +133,12 @@ def contenders(target: Target, outcome: Outcome, bodies: Sequence[Candidate]) ->
             target.progress.note(f"there was no time to measure {len(kept) - place} more programs: {LONGER}")
             break
         try:
-            pairs.append((candidate, target.builds(candidate.program)))
+            build = target.builds(candidate.program)
+            if build.stored > target.memory:
+                sizes = f"{build.stored / 1e6:.3g} MB of constants, more than {target.memory / 1e6:.3g}"
+                target.progress.note(f"a program was dropped, it stores {sizes}: --max-memory allows more")
+                continue
+            pairs.append((candidate, build))
         except TensaurusError as error:
             target.progress.note(f"a program was dropped, it cannot be written: {error}")
     base, *times = _times(target, [build for _, build in pairs], until)

@@ -36,8 +36,8 @@ class Options:
     steps       of the search at most, in place of a time
     search      both, saturation, or backtracking (`alpha`: how much worse than the best a program may be)
     nodes       e-nodes of the saturation at most; `multi`: its rounds with rules of several roots
-    max_memory  bytes of constants that the result may keep; where None, twice the model's, and six times
-                where there are kernels
+    max_memory  bytes of constants that the result's file may store, or as many as the model's where these are
+                more, and 16 KiB; where None, twice the model's, and six times where there are kernels
     run_limit   seconds that one run of the model may take
     rules       files of rules beside the library's: each is verified first, and refused where it is wrong,
                 or where neither is known and `allow_unproved` is not set

@@ -40,7 +40,7 @@ class Original:
 
     @cached_property
     def weights(self) -> int:
-        """Bytes of the constants that it keeps."""
+        """Bytes of the constants that it reads at run time, what is computed from constants among them."""
         return constant_bytes(self.program)
 
     @property

@@ -19,7 +19,7 @@ from tensaurus.driver.original import Original
 from tensaurus.driver.session import opened
 from tensaurus.driver.target import Target
 from tensaurus.graph.build import Build
-from tensaurus.graph.census import census, constant_bytes
+from tensaurus.graph.census import census
 from tensaurus.graph.libraries import save_with_libraries
 from tensaurus.graph.unlock import unlock
 from tensaurus.report.summary import METADATA_KEY, AppliedRule, Equality, Summary
@@ -75,7 +75,7 @@ class Result:
             predicted_ms=chosen.cost * 1e3,
             found_ms={by: taken * 1e3 for by, taken in sorted(fastest.items())},
             original_predicted_ms=outcome.original.cost * 1e3,
-            constants_mb=constant_bytes(chosen.program) / 1e6,
+            constants_mb=winner.build.stored / 1e6,
             kernels=applied_kernels(model, winner.applied, target.kernels),
             compiler=target.kernels.compiler,
             no_kernels=target.kernels.without,

@@ -51,6 +51,7 @@ __all__ = ["Target"]
 PIECES = 1 << 26  # bytes of models of pieces that are kept
 TRYING = 40  # times a run of the original, that trying an equal program takes, about, beside loading
 DERIVED = 0.1  # of the search's time, for derivations
+SMALL = 1 << 14  # bytes of axes, sizes and scales that a result may store beside
 LEARNING = 0.05  # of the time limit: where the first run of the reference takes longer, it counts
 
 
@@ -87,8 +88,9 @@ class Target:
             self.kernels, expand = stack.enter_context(generated), expander(rules)
             if generated.without:
                 progress.note(f"no kernels are generated: {generated.without}")
-            self.builds = Builds(self._folder, expand, generated, libraries=original.libraries)
-            self.standard = Builds(self._folder, expand, most=0)
+            most, libraries = self.memory, original.libraries
+            self.builds = Builds(self._folder, expand, generated, libraries=libraries, stored=most)
+            self.standard = Builds(self._folder, expand, most=0, stored=most)
             pieces = Builds(self._folder, expand, generated, folded=False, most=PIECES, shared=False)
             threads, program = self.machine.threads, original.program
             stopwatch = stack.enter_context(Stopwatch(self.backend, threads=threads))
@@ -164,15 +166,21 @@ class Target:
     @cached_property
     def effort(self) -> Effort:
         """How far the search may go."""
-        options, memory = self.options, self.options.max_memory
+        options = self.options
         return Effort(
             steps=options.steps,
             deadline=None if self.limit is None else self.limit.deadline,
             alpha=options.alpha,
             nodes=options.nodes,
             multi=options.multi,
-            memory=self._times_weights * self.original.weights if memory is None else memory,
+            memory=self.memory,
         )
+
+    @cached_property
+    def memory(self) -> float:
+        """Return the bytes of constants that a result may store: never less than the original's file does."""
+        most, own = self.options.max_memory, self.source.stored
+        return max(own, self._times_weights * own if most is None else most) + SMALL
 
     @cached_property
     def accuracy(self) -> Accuracy:

@@ -20,7 +20,7 @@ from tensaurus.egraph.table import Table
 from tensaurus.extraction.greedy import greedy
 from tensaurus.extraction.problem import Choice, Problem, needed
 from tensaurus.graph.census import bytes_of
-from tensaurus.graph.node import Node, Type
+from tensaurus.graph.node import CONSTANT, Node, Type
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType
@@ -47,6 +47,8 @@ class Choices:
     keys      of each choice, its place in `pieces`; -1 where it computes nothing
     pieces    of each key, one that has it: what to measure
     kept      of each choice, the bytes of the constant that it is
+    stored    of each choice, the bytes that a file needs for it: of what the model itself computes from
+              constants, and what may stay so, no more than these have
     packed    of each choice, the bytes that kernels read where they need it: of a constant that several kinds
               of kernels read, a choice for each kind stands between them and it
     """
@@ -58,13 +60,18 @@ class Choices:
         roots: Sequence[int],
         fusions: Sequence[Pattern] = (),
         before: float = inf,
+        own: int = 0,
         packing: Callable[[Piece], str] = lambda piece: "",
     ):
-        """Of the e-nodes older than `before`; kernels of one `packing` keep a constant in the same way."""
-        self.graph, self._before, self._packing = graph, before, packing
+        """Of the e-nodes older than `before`; those older than `own` are the model's own.
+
+        Kernels of one `packing` keep a constant in the same way.
+        """
+        self.graph, self._before, self._own, self._packing = graph, before, own, packing
         self.keys: list[int] = []
         self.pieces: list[Piece] = []
         self.kept: list[int] = []
+        self.stored: list[int] = []
         self.packed: list[int] = []
         self._numbers: dict[int, int] = {}  # of each class, its number in the problem
         self._codes: dict[int, int] = {}  # of each class, what its types are
@@ -146,15 +153,37 @@ class Choices:
         self._children.append(reads)
         self.keys.append(key)
         self.kept.append(kept)
+        self.stored.append(kept)
         self.packed.append(kept)
 
     def _keep(self, group: int) -> None:
-        analysis = self.graph.analyses[group]
-        size = self._bytes.get(analysis.types)
-        if size is None:
-            size = sum(bytes_of(kind) for kind in analysis.types if isinstance(kind, TensorType))
-            self._bytes[analysis.types] = size
+        size = self._size(group)
         self._append(self._numbers[group], min(self.graph.live(group)), (), -1, size)
+        self.stored[-1] = int(min(size, self._unfolded(group)))
+
+    def _size(self, group: int) -> int:
+        """Return the bytes of a class's elements."""
+        types = self.graph.analyses[group].types
+        size = self._bytes.get(types)
+        if size is None:
+            size = sum(bytes_of(kind) for kind in types if isinstance(kind, TensorType))
+            self._bytes[types] = size
+        return size
+
+    def _unfolded(self, group: int) -> float:
+        """Return the bytes of the constants that the model computes this class from; infinite where the
+        model itself has no such expression."""
+        seen, waiting, total = {group}, [group], 0
+        while waiting:
+            at = waiting.pop()
+            if (node := min(self.graph.live(at))) >= self._own:
+                return inf
+            if self.graph.heads[node].op is CONSTANT:
+                total += self._size(at)
+            reads = {self.graph.find(read) for read in self.graph.args[node] if read != ABSENT} - seen
+            seen |= reads
+            waiting += reads
+        return total
 
     def _fuse(self, fusions: Sequence[Pattern]) -> None:
         """What matches the fusions; all that lies inside computes at run time."""
@@ -223,8 +252,8 @@ class Choices:
         return [costs[key] if key >= 0 else byte * packed for key, packed in keyed]
 
     def memory(self, choice: Choice) -> int:
-        """Bytes of the constants that a choice keeps."""
-        return sum(self.kept[number] for number in choice.values())
+        """Bytes of the constants that a file of the choice stores."""
+        return sum(self.stored[number] for number in choice.values())
 
     def footprint(self, choice: Choice) -> int:
         """Bytes of constants that its kernels read, a copy for each kind of kernel."""

@@ -119,6 +119,16 @@ class Build:
         return self.size + beside
 
     @cached_property
+    def stored(self) -> int:
+        """Return the bytes of all constants, wherever they are stored.  Raises as `proto` does."""
+        from tensaurus.graph.data import size_in_bytes
+        from tensaurus.graph.frame import tensors_of
+        from tensaurus.ops.element_type import dtype_name
+
+        tensors = [tensor for tensor in tensors_of(self.proto(weights=False)) if tensor.data_type]
+        return sum(size_in_bytes(dtype_name(t.data_type), tuple(t.dims)) for t in tensors)
+
+    @cached_property
     def digest(self) -> str:
         """A hash of the content, external data and libraries included, wherever these lie.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 
 from onnx import ModelProto
@@ -35,16 +36,17 @@ class Builds:
         folded: bool = True,
         most: int = MOST,
         shared: bool = True,
+        stored: float = inf,
     ):
         """Large weights are written to the folder, `shared` by all that are asked for.
 
         The kernels of each build are one library.  `libraries` are those that the model itself came with: a
         session takes them or ours.  `folded` computes what is constant; `most` are the bytes of the models
-        that are kept.
+        that are kept.  Constants are folded into at most `stored` bytes of a model.
         """
         self._folder, self._expand, self._kernels = folder, expand, kernels
         self._libraries = tuple(libraries)
-        self._folded, self._most = folded, most
+        self._folded, self._most, self._stored = folded, most, stored
         self._weights = Weights(folder) if shared else None
         self._known: dict[tuple[Node, ...], Build] = {}
         self._bytes = 0
@@ -68,6 +70,7 @@ class Builds:
                 expand=self._expand,
                 kernels=kernel_of,
                 weights=self._weights,
+                most=self._stored,
             )
             libraries: tuple[Path, ...] = ()
             if used:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set
 from dataclasses import dataclass, field
 from math import prod
 
 from tensaurus.graph.data import numpy_dtype
-from tensaurus.graph.node import OPAQUE
-from tensaurus.graph.program import Program
+from tensaurus.graph.node import CONSTANT, OPAQUE, Node
+from tensaurus.graph.program import Program, topological
 from tensaurus.ops import TensorType
 
 
@@ -28,6 +29,34 @@ def constant_bytes(program: Program) -> int:
     read = dict.fromkeys(arg for arg in args if arg is not None and arg.static)
     kinds = [kind for node in read for kind in node.types if isinstance(kind, TensorType)]
     return sum(map(bytes_of, kinds)) + sum(map(constant_bytes, bodies))
+
+
+def stored_bytes(program: Program) -> int:
+    """Return the bytes of the constants that a file of the program and of the bodies in it stores.
+
+    Unlike `constant_bytes`, what is computed from constants counts as the constants: Tile(w, 60) as w.
+    """
+    bodies = [body for node in program.opaque for _, body in node.attribute("form").bodies]
+    kinds = [node.types[0] for node in program.nodes if node.op is CONSTANT]
+    own = sum(bytes_of(kind) for kind in kinds if isinstance(kind, TensorType))
+    return own + sum(map(stored_bytes, bodies))
+
+
+def kept_bytes(program: Program, own: Set[Node]) -> int:
+    """Return the bytes of the constants that a file of the program needs to store.
+
+    What is computed from constants is folded, but for the model's `own` expressions, which may stay so.
+    """
+    args = [arg for node in program.active for arg in node.args]
+    total = 0
+    for node in dict.fromkeys([*args, *program.roots]):
+        if node is not None and node.static:
+            size = sum(bytes_of(kind) for kind in node.types if isinstance(kind, TensorType))
+            if node in own:
+                leaves = [leaf.types[0] for leaf in topological([node]) if leaf.op is CONSTANT]
+                size = min(size, sum(bytes_of(kind) for kind in leaves if isinstance(kind, TensorType)))
+            total += size
+    return total
 
 
 def bytes_of(kind: TensorType) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import prod
+from collections.abc import Mapping, Sequence
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,12 @@ from tensaurus.algebra.field import Array, Reals
 from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.walk import tensors
+from tensaurus.graph.census import stored_bytes
 from tensaurus.graph.data import Data, numpy_dtype
 from tensaurus.graph.node import CONSTANT, ITEM, OPAQUE, Node, again, constant
 from tensaurus.graph.program import Program, topological
 from tensaurus.ops import Op, TensorType, Untypable
+from tensaurus.ops.leaf_form import ONNX_DOMAINS
 
 FEW = 16
 GROWTH = 1 << 20  # bytes that a folded constant may have beyond those it is computed from
@@ -27,8 +29,11 @@ SCRATCH = 16  # times these bytes that a step of the computation may have
 JUMPS = frozenset({"floor", "ceil", "round", "sign", "mod", "fmod", "eq", "lt", "le"})
 
 
-def fold(program: Program, became: dict[Node, Node] | None = None) -> Program:
+def fold(program: Program, became: dict[Node, Node] | None = None, most: float = inf) -> Program:
     """Every maximal expression over constants becomes a constant: computed in float64, rounded once.
+
+    Where the constants would be more than `most` bytes then, those that grow most stay expressions of ONNX's
+    own operators, which runtimes compute when they load the model: Tile(w, 60) is stored as w.
 
     `became` is filled with what each node became, where any changed.
 
@@ -64,7 +69,36 @@ def fold(program: Program, became: dict[Node, Node] | None = None) -> Program:
             args = tuple(old if _kept(old) else new for old, new in zip(node.args, args, strict=True))
         return folded.get(node) or again(node, args)
 
+    if most < inf and stored_bytes(program.rebuilt(build)) > most:
+        growing = sorted(filter(_may_stay, folded), key=_growth, reverse=True)
+        least, enough = 0, len(growing)  # how many stay expressions: as few as will do
+        everything = folded
+        while least < enough:
+            middle = (least + enough) // 2
+            folded = _without(everything, growing[:middle])
+            if stored_bytes(program.rebuilt(build)) > most:
+                least = middle + 1
+            else:
+                enough = middle
+        folded = _without(everything, growing[:enough])
     return program.rebuilt(build, became) if folded else program
+
+
+def _without(folded: Mapping[Node, Node], nodes: Sequence[Node]) -> dict[Node, Node]:
+    """Return what is folded but for these nodes."""
+    staying = set(nodes)
+    return {node: value for node, value in folded.items() if node not in staying}
+
+
+def _may_stay(node: Node) -> bool:
+    """Return whether folding the expression stores more, and ONNX's own operators compute it."""
+    own = all(n.op.domain in ONNX_DOMAINS for n in topological([node]) if isinstance(n.op, Op))
+    return own and _growth(node) > 0
+
+
+def _growth(node: Node) -> int:
+    """Return how many bytes more the folded expression is than the constants that it is computed from."""
+    return _bytes(node) - sum(_bytes(n) for n in topological([node]) if n.op is CONSTANT)
 
 
 def _kept(arg: Node | None) -> bool:

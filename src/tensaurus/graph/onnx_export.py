@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from math import prod
+from dataclasses import dataclass, replace
+from math import inf, prod
 
 from onnx import (
     AttributeProto,
@@ -19,6 +19,7 @@ from onnx import (
 
 from tensaurus.algebra.size import Size, polynomial
 from tensaurus.graph.build import Tensors
+from tensaurus.graph.census import stored_bytes
 from tensaurus.graph.fold import evaluated, fold
 from tensaurus.graph.lowering import Expand, Kernels, lowered, no_kernels, node_in
 from tensaurus.graph.model_file import save_model
@@ -52,8 +53,11 @@ def export(
     expand: Expand | None = None,
     kernels: Kernels = no_kernels,
     weights: Weights | None = None,
+    most: float = inf,
 ) -> tuple[ModelProto, Tensors]:
     """The ONNX model of a whole program, and what its tensors are; `weights` takes its large initializers.
+
+    Constants are folded into at most `most` bytes, where they are not more unfolded.
 
     It runs where the kernels that it was given are known.
 
@@ -61,7 +65,8 @@ def export(
     """
     frame = program.frame
     names = {t.name for t in frame.defaults}
-    writer = Writer(frame.opset, names, folded=folded, expand=expand, kernels=kernels, weights=weights)
+    room = Room(most - stored_bytes(program))
+    writer = Writer(frame.opset, names, room, folded=folded, expand=expand, kernels=kernels, weights=weights)
     work = writer.prepared(program)
     inputs = [i.attribute("name") for i in work.inputs]
     writer.used.update(inputs, (name for name, _ in work.outputs))
@@ -106,6 +111,21 @@ def _interface(
         yield entry
 
 
+@dataclass
+class Room:
+    """How many bytes of constants more a model may store than it does; shared by all of its bodies."""
+
+    left: float
+
+    def fold(self, program: Program, became: dict[Node, Node]) -> Program:
+        """Fold as much of the program as there is room for."""
+        before = stored_bytes(program)
+        made = fold(program, became, before + self.left)
+        if made is not program:
+            self.left -= stored_bytes(made) - before
+        return made
+
+
 class Writer:
     """One graph while it is written; a body has the writer of the graph around it as `outer`."""
 
@@ -113,6 +133,7 @@ class Writer:
         self,
         opset: int,
         used: set[str],
+        room: Room,
         outer: Writer | None = None,
         *,
         folded: bool,
@@ -120,7 +141,7 @@ class Writer:
         kernels: Kernels,
         weights: Weights | None = None,
     ):
-        self.opset, self.used, self.outer, self.weights = opset, used, outer, weights
+        self.opset, self.used, self.room, self.outer, self.weights = opset, used, room, outer, weights
         self.folded, self.expand, self.kernels = folded, expand, kernels
         self.runs_kernels = False
         self.names: dict[Node, str] = {}
@@ -138,11 +159,11 @@ class Writer:
         """The program folded, with every node that the opset lacks replaced by its expansion."""
         folded: dict[Node, Node] = {}
         lower: dict[Node, Node] = {}
-        made = fold(program, folded) if self.folded else program
+        made = self.room.fold(program, folded) if self.folded else program
         work = lowered(made, self.opset, self.expand, lower, self.kernels)
         constants: dict[Node, Node] = {}  # of expansions
         if self.folded and work.roots != made.roots:
-            work = fold(work, constants)
+            work = self.room.fold(work, constants)
         self.became = {
             n: constants.get(lower[m], lower[m])
             for n in program.nodes
@@ -277,7 +298,13 @@ class Writer:
     def body(self, program: Program, captured: Sequence[Node | None]) -> GraphProto:
         """A body of If, Loop or Scan; its names differ from all others of the model."""
         inner = Writer(
-            self.opset, self.used, self, folded=self.folded, expand=self.expand, kernels=self.kernels
+            self.opset,
+            self.used,
+            self.room,
+            self,
+            folded=self.folded,
+            expand=self.expand,
+            kernels=self.kernels,
         )
         for inside, outside in zip(program.captured, captured, strict=True):
             assert outside is not None

@@ -17,6 +17,7 @@ from math import inf
 from time import monotonic
 from typing import TypeAlias
 
+from tensaurus.graph.census import kept_bytes
 from tensaurus.graph.node import Node, again
 from tensaurus.graph.program import Program
 from tensaurus.rules.equation import Equation, matched
@@ -44,6 +45,7 @@ class Backtrack:
     steps       programs to take from the queue at most
     deadline    monotonic time at which to stop, None for none
     keep        how many programs to return: the best, and the bests before it
+    memory      bytes of constants that a program may keep; never less than the original keeps
     patience    steps without a new best program that end it
     """
 
@@ -53,9 +55,11 @@ class Backtrack:
     steps: int = 100
     deadline: float | None = None
     keep: int = 3
+    memory: float = inf
     patience: int = PATIENCE
     watch: Callable[[int, float], None] = lambda steps, best: None
     _seen: set[tuple[Node, ...]] = field(default_factory=set)
+    _own: frozenset[Node] = frozenset()  # the original's expressions over constants
 
     def total(self, program: Program) -> float:
         """The sum of the costs of the nodes that compute at run time; infinite after the deadline.
@@ -86,7 +90,8 @@ class Backtrack:
         tick = itertools.count()
         wide: list[tuple[float, int, Candidate]] = []
         narrow: list[tuple[float, int, Candidate]] = []
-        self._seen = {program.roots}
+        self._seen, self._own = {program.roots}, program.static
+        self.memory = max(self.memory, kept_bytes(program, self._own))
         improved = 0
         first = Candidate(program, self.total(program))  # measures every operator: long, the first time
         outcome.candidates = [first]
@@ -163,6 +168,8 @@ class Backtrack:
         key = made.roots
         if key not in self._seen:
             self._seen.add(key)
+            if kept_bytes(made, self._own) > self.memory:
+                return
             applied = partial(_equations, rule, tuple(changes))
             yield Candidate(made, self.total(made), Rewritten(applied, current))
 

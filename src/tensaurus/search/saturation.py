@@ -219,7 +219,7 @@ class _Search:
                 self._look(best)
 
     def _choices(self, before: float = inf) -> Choices:
-        return Choices(self.graph, self.roots, self.patterns, before=before, packing=packing)
+        return Choices(self.graph, self.roots, self.patterns, before=before, own=self.own, packing=packing)
 
     def _ask_other(self) -> None:
         """Let the programs of the other search into the e-graph, with the rewrites that lead to them."""

@@ -144,7 +144,15 @@ class Backtracking:
 
     def search(self, program: Program, effort: Effort, watch: Watch) -> Outcome:
         steps = BACKTRACKS if effort.steps is None else effort.steps
-        search = Backtrack(self._rewriter, self._costs, effort.alpha, steps, effort.deadline, watch=watch)
+        search = Backtrack(
+            self._rewriter,
+            self._costs,
+            effort.alpha,
+            steps,
+            effort.deadline,
+            memory=effort.memory,
+            watch=watch,
+        )
         outcome = search.run(program)
         by = frozenset({BACKTRACKING})
         outcome.candidates = [candidate.also(by) for candidate in outcome.candidates]
