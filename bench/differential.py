@@ -2,14 +2,14 @@
 
 Random small models over every declared operator, and the left sides of all rules with surroundings; every
 rule applied wherever it matches; everything compared on onnxruntime with optimizations off and on, and with
-the float64 reference.  Each model is made of a seed and its number alone.  Writes
-bench/tables/differential.md.
+the float64 reference.  Of each a finder is asked what it knows, which is replayed.  Each model is made of
+a seed and its number alone.  Writes bench/tables/differential.md.
 
     right         equal everywhere
     unsupported   the runtime has no kernel for it
     runtime       the runtime differs from itself with optimizations, or alone from two references
     empty         what a rule made does not run where a size is 0, and the original does
-    wrong         a rule, an operator, import or export
+    wrong         a rule, an operator, import or export; or a finder, which may also take too long
 
     python bench/differential.py [--models 10000] [--seed 0]
     python bench/differential.py --seed 0 --only 17 [--keep FOLDER]
@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from differential_finders import proposed
 from differential_verdict import Finding, judge
 from differential_way import LEVELS, Case, Undefined, case, matchers, opcodes, run
 from servants import Fallen, Servant
@@ -118,6 +119,7 @@ class Lane:
         report.programs = len(contents) - 1
         report.lacking = len(found.variants) - report.programs
         report.findings = judge(found, self.results(contents, found.feeds))
+        report.findings += proposed(found.program, number // 2)
         return report
 
     def results(self, contents: Sequence[bytes], feeds: Any) -> list[Any]:

@@ -13,8 +13,14 @@ import pytest
 
 from tensaurus.algebra.expr import call
 from tensaurus.algebra.undecided import Recalled
-from tensaurus.ops import registry
+from tensaurus.egraph.egraph import EGraph
+from tensaurus.egraph.finder import Proposal
+from tensaurus.graph.node import source
+from tensaurus.graph.program import Program
+from tensaurus.ops import TensorType, registry
 from tensaurus.ops.elementwise import broadcast
+from tensaurus.rules import evidence
+from tensaurus.rules.equation import Equation
 from tensaurus.rules.rule import parse_rule
 
 pytestmark = pytest.mark.skipif(
@@ -107,3 +113,40 @@ def test_what_ends_the_runtime_is_told(tmp_path: Path) -> None:
         assert ended[0][0].startswith("crash")
     finally:
         lane.close()
+
+
+def test_long_windows_far_apart_are_drawn() -> None:
+    from sketches.operators import _window
+
+    drawn = [_window(np.random.default_rng(n), transposed=bool(n % 2)) for n in range(800)]
+    long = [w for w in drawn if w.kernel[-1] > 16]
+    assert 0.05 < len(long) / len(drawn) < 0.2
+    for least in (256, 64):
+        assert any(w.kernel[-1] > least for w in long)
+    given = [(w.attributes["strides"], w.attributes["dilations"]) for w in long]
+    assert any(s and s[-1] >= 64 for s, _ in given) and any(d and d[-1] > 1 for _, d in given)
+    assert all(s and s[-1] <= 128 for s, _ in given)
+
+
+def test_a_finder_that_is_wrong_or_silent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    import differential_finders
+    from differential_finders import proposed
+    from small_programs import node
+
+    x = source("x", TensorType("float32", (2, 3)))
+    program = Program((x,), (("y", node("Neg", x)),))
+
+    def knows(graph: EGraph, room: int) -> Iterator[Proposal]:
+        right = Equation("planted", "law", (node("Neg", x),), (node("Abs", x),), (x,), evidence.Tested("gf", ""))
+        yield Proposal(right, (graph.adopt(x),))
+
+    def hangs(graph: EGraph, room: int) -> Iterator[Proposal]:
+        while True:
+            pass
+
+    assert all(not proposed(program, turn) for turn in range(len(differential_finders.FINDERS)))
+    monkeypatch.setattr(differential_finders, "SECONDS", 0.2)
+    monkeypatch.setattr(differential_finders, "FINDERS", (lambda: knows, lambda: hangs))
+    (wrong,), (silent,) = proposed(program, 0), proposed(program, 1)
+    assert wrong.verdict == silent.verdict == "wrong"
+    assert "planted" in wrong.of and "hang" in silent.detail

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -17,6 +18,7 @@ from tensaurus.ops.schema import NotInOpset, formals, schema_of
 
 SIZES = (1, 2, 3, 4, 5, 6, 7)
 TRIES = 60
+LONG = 0.15  # of the windows
 
 
 @cache
@@ -232,44 +234,73 @@ def _with(kind: TensorType | None, *shape: int) -> TensorType | None:
 def _convolution(types: tuple[TensorType | None, ...], rng: Random, transposed: bool, w: int = 1) -> Shaped:
     """Groups, channels of each, and kernels, each drawn alone."""
     group, depth, count = (int(n) for n in rng.integers(1, 4, 3))
-    rank = int(rng.choice((1, 2, 2, 2, 3)))
-    kernel = [int(n) for n in rng.integers(1, 4, rank)]
-    spatial = [int(n) for n in rng.integers(1, 8, rank)]
+    window = _window(rng, transposed)
     batch = int(rng.integers(1, 4))
     found = list(types)
-    found[0] = _with(types[0], batch, group * depth, *spatial)
+    found[0] = _with(types[0], batch, group * depth, *window.spatial)
     found[w] = (
-        _with(types[w], group * depth, count, *kernel)
+        _with(types[w], group * depth, count, *window.kernel)
         if transposed
-        else _with(types[w], group * count, depth, *kernel)
+        else _with(types[w], group * count, depth, *window.kernel)
     )
     for place, kind in enumerate(types):
         if place not in (0, w) and kind is not None and kind.rank == 1 and kind.shape != (1,):
             found[place] = _with(kind, group * count)
     more: dict[str, Any] = {"group": group, "kernel_shape": None, "auto_pad": "NOTSET"}
-    for name, low, high in (("strides", 1, 3), ("dilations", 1, 3), ("pads", 0, 2)):
-        length = 2 * rank if name == "pads" else rank
-        more[name] = (
-            tuple(int(n) for n in rng.integers(low, high + 1, length)) if rng.random() < 0.6 else None
-        )
+    more.update(window.attributes)
     if transposed:
         more.update(output_padding=None, output_shape=None)
     return tuple(found), more
 
 
 def _pool(types: tuple[TensorType | None, ...], rng: Random) -> Shaped:
-    rank = int(rng.choice((1, 2, 2, 2, 3)))
-    more: dict[str, Any] = {"kernel_shape": tuple(int(n) for n in rng.integers(1, 4, rank))}
-    for name, low, high in (("strides", 1, 3), ("dilations", 1, 3), ("pads", 0, 2)):
-        length = 2 * rank if name == "pads" else rank
-        more[name] = (
-            tuple(int(n) for n in rng.integers(low, high + 1, length)) if rng.random() < 0.6 else None
-        )
+    window = _window(rng, False)
+    more: dict[str, Any] = {"kernel_shape": window.kernel, **window.attributes}
     more["auto_pad"] = (
         "NOTSET" if rng.random() < 0.8 else str(rng.choice(("SAME_UPPER", "SAME_LOWER", "VALID")))
     )
-    shape = (*(int(n) for n in rng.integers(1, 4, 2)), *(int(n) for n in rng.integers(1, 8, rank)))
+    shape = (*(int(n) for n in rng.integers(1, 4, 2)), *window.spatial)
     return (_with(types[0], *shape),), more
+
+
+@dataclass(frozen=True)
+class Window:
+    """Sizes along the spatial dimensions, with strides, dilations and pads, None where they are left out."""
+
+    spatial: tuple[int, ...]
+    kernel: tuple[int, ...]
+    attributes: dict[str, tuple[int, ...] | None]
+
+
+def _window(rng: Random, transposed: bool) -> Window:
+    """A window of three at most along each dimension or, now and then, a long one along the last."""
+    rank = int(rng.choice((1, 2, 2, 2, 3)))
+    sizes = {
+        "spatial": [int(n) for n in rng.integers(1, 8, rank)],
+        "kernel": [int(n) for n in rng.integers(1, 4, rank)],
+        "strides": [int(n) for n in rng.integers(1, 4, rank)],
+        "dilations": [int(n) for n in rng.integers(1, 4, rank)],
+    }
+    drawn = {"pads": tuple(int(n) for n in rng.integers(0, 3, 2 * rank)) if rng.random() < 0.6 else None}
+    long = rng.random() < LONG
+    if long:
+        for name, size in _long(rng, transposed).items():
+            sizes[name][-1] = size
+    for name in ("strides", "dilations"):
+        drawn[name] = tuple(sizes[name]) if long or rng.random() < 0.6 else None
+    return Window(tuple(sizes["spatial"]), tuple(sizes["kernel"]), drawn)
+
+
+def _long(rng: Random, transposed: bool) -> dict[str, int]:
+    """One dimension of a short-time Fourier transform, or of its inverse: a few windows, far apart."""
+    kernel = int(2 ** rng.uniform(3, 8.7))
+    choices = 1, 2, kernel // 4, kernel // 2, kernel - 1, kernel, 2 ** int(rng.integers(8))
+    stride = min(128, max(1, int(rng.choice(choices))))
+    dilation = 1 if rng.random() < 0.7 else int(rng.integers(2, 5))
+    windows = int(rng.integers(1, 6))
+    reach = dilation * (kernel - 1) + 1 + stride * (windows - 1)
+    spatial = windows if transposed else reach + int(rng.integers(stride))
+    return {"kernel": kernel, "strides": stride, "dilations": dilation, "spatial": spatial}
 
 
 SHAPES: dict[str, Callable[[tuple[TensorType | None, ...], Random], Shaped]] = {
