@@ -19,7 +19,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # A room imports only from rooms on lower floors, and from itself.
 FLOORS = (
     ("errors", "signals", "_version"),
-    ("collector", "files", "scratch", "syntax"),
+    ("collector", "deadline", "files", "scratch", "syntax"),
     ("child",),
     ("algebra",),
     ("ops",),

@@ -117,6 +117,36 @@ with keeping():
     assert run(code) == (0, "kept\n", INTERRUPTED + "\n")
 
 
+BOUNDED = """
+from time import monotonic
+from tensaurus.deadline import Bounded
+with keeping():
+    try:
+        with Interruptible():
+            with Bounded(monotonic() + {first}) as block:
+                {work}
+            print("ended", block.ended, flush=True)
+            time.sleep(30)
+    except KeyboardInterrupt:
+        print("kept")
+"""
+
+
+def test_an_interrupt_in_a_block_that_has_a_deadline_is_an_interrupt() -> None:
+    assert run(BOUNDED.format(first=20, work="interrupt()")) == (0, "kept\n", INTERRUPTED + "\n")
+
+
+def test_an_interrupt_comes_through_after_a_block_was_ended() -> None:
+    """Also where it comes while the block is left."""
+    late = "signal.setitimer(signal.ITIMER_VIRTUAL, 0.3)"
+    code = f"signal.signal(signal.SIGVTALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))\n{late}"
+    work = "while True: pass"
+    waiting = BOUNDED.format(first=0.1, work=work).replace("time.sleep(30)", "while True: pass")
+    assert run(code + waiting) == (0, "ended True\nkept\n", INTERRUPTED + "\n")
+    together = "interrupt(); signal.setitimer(signal.ITIMER_REAL, 1e-6); time.sleep(30)"
+    assert run(BOUNDED.format(first=20, work=together)) == (0, "kept\n", INTERRUPTED + "\n")
+
+
 def test_after_an_enclosed_part_the_rest_is_interruptible() -> None:
     code = """
 with keeping():

@@ -138,7 +138,11 @@ class _OnnxRuntime(Backend):
             session, running = _saved(build, options, folder)
             call = _Session(session).bind(feeds)
             runs, start = 0, perf_counter()
-            while runs < FEWEST + WARM or perf_counter() - start < seconds:
+            while (
+                runs <= WARM
+                or (spent := perf_counter() - start) < seconds
+                or (runs < FEWEST + WARM and spent < LONG)
+            ):
                 call()
                 runs += 1
             events = json.loads(Path(session.end_profiling()).read_text())
@@ -147,7 +151,8 @@ class _OnnxRuntime(Backend):
 
 
 KERNEL_TIME = "_kernel_time"  # ends the name of an event
-WARM, FEWEST = 2, 6  # runs that are not counted, and runs that are, at least
+WARM, FEWEST = 2, 6  # runs that are not counted, and runs that are, at least...
+LONG = 2.0  # ...within so many seconds, and one after that
 
 
 def _options(threads: int) -> Any:

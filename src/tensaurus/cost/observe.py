@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from math import inf
 from statistics import median
+from time import monotonic
 from types import TracebackType
 from typing import TypeAlias
 
@@ -34,6 +35,7 @@ ROUNDS = 6  # in turns with the first program
 RUNS = 40  # of a round, where that takes between
 SHORTEST, LONGEST = 0.02, 0.1  # seconds
 PROFILE = "kernels (2) of model"  # begins the rows of this way of telling kernels apart
+SHARE = 0.3  # of the time that is left, for these rounds
 PLACES = 6  # digits of a kernel's place
 
 _Kernels: TypeAlias = Sequence[tuple[frozenset[str], float]]  # tensors and seconds
@@ -112,8 +114,9 @@ class Observer:
         self.runs += 1
         worker = self._running()
         warm_up(worker, build, self._feeds, SHORTEST)
-        turn = min(LONGEST, max(SHORTEST, RUNS * median(worker.time(SHORTEST).samples)))
-        seconds = self._seconds(build, worker, turn)
+        run = median(worker.time(SHORTEST).samples)
+        turn = min(LONGEST, max(SHORTEST, RUNS * run))
+        seconds = self._seconds(build, worker, turn, run)
         told = charged(worker.profile(build, self._feeds, 3 * turn) or [])
         if not told:  # of what takes less than the runtime's clock can tell, too
             return ()
@@ -135,10 +138,12 @@ class Observer:
     def _started(self) -> Worker:
         return self._workers.enter_context(Worker(self._backend, threads=self._machine.threads))
 
-    def _seconds(self, build: Build, worker: Worker, turn: float) -> float:
-        """Of one run, as it would have taken when the first program was run; in turns of seconds."""
+    def _seconds(self, build: Build, worker: Worker, turn: float, run: float) -> float:
+        """Of one run, as it would have taken when the first program was run; in turns of seconds, in each of
+        which it runs once at least."""
         if self._first is None:
-            (timing,) = in_turns(["the program"], [worker], ROUNDS, turn, self._deadline)
+            rounds = self._rounds(max(turn, run))
+            (timing,) = in_turns(["the program"], [worker], rounds, turn, self._deadline)
             self._first = (build, timing.median)
             return timing.median
         first, base = self._first
@@ -146,8 +151,14 @@ class Observer:
             self._beside = self._started()
             warm_up(self._beside, first, self._feeds, turn)
         names = ["the first program", "the program"]
-        before, after = in_turns(names, [self._beside, worker], ROUNDS, turn, self._deadline)
+        rounds = self._rounds(max(turn, base) + max(turn, run))
+        before, after = in_turns(names, [self._beside, worker], rounds, turn, self._deadline)
         return base / ratio(before, after).median
+
+    def _rounds(self, seconds: float) -> int:
+        """How many rounds of so many seconds there is time for."""
+        left = SHARE * (self._deadline - monotonic())
+        return ROUNDS if left >= ROUNDS * seconds else max(1, int(left / seconds))
 
     def close(self) -> None:
         """End the workers; the next program starts others."""

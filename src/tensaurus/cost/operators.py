@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from math import inf
+from time import monotonic
 
 from tensaurus.algebra.size import Symbol
 from tensaurus.cost.alone import alone
@@ -13,6 +14,7 @@ from tensaurus.cost.machine import Machine
 from tensaurus.cost.measure import Stopwatch
 from tensaurus.cost.roofline import ONE_CORE, Roofline, estimate
 from tensaurus.cost.weights import copies, rounded
+from tensaurus.deadline import Bounded
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.build import Build
 from tensaurus.graph.lowering import Expand, exportable
@@ -23,6 +25,8 @@ from tensaurus.ops.eop import eop
 
 __all__ = ["OperatorCosts"]
 
+SHARE = 0.25  # of the time that is left, after which writing, compiling and measuring a piece are ended
+LEAST = 3.0  # seconds that they may take at least: a process may have to be started
 CALL = 1e-6  # seconds of a node that computes nothing: to measure it alone would be to measure a copy
 
 
@@ -71,6 +75,7 @@ class OperatorCosts:
         self.weights = rounded(weights)
         self.supports, self.roofline = supports, roofline
         self.measured = 0
+        self.deadline = inf  # of measuring (of `time.monotonic`)
         self._sizes = dict(sizes or {})
         self._bound: dict[Piece, Piece] = {}
         self._running = set() if original is None else set(self._operators(original))
@@ -175,19 +180,24 @@ class OperatorCosts:
     def _measure(self, piece: Piece, text: str) -> float:
         self.measuring()
         seconds: float | None = None
-        if all(map(self.supports, piece.inner)):
-            wanted = copies(piece, self.weights)
-            for number in dict.fromkeys((wanted, 1)):  # there may be no room for copies of its weights
-                try:
-                    program, feeds = alone(piece, self.opset, number)
-                    seconds = self.stopwatch.measure(self.builds(program), feeds)
-                except (TensaurusError, ValueError, MemoryError):
-                    continue
-                seconds = None if seconds is None else seconds / number
-                break
+        now = monotonic()
+        with Bounded(now + max(LEAST, SHARE * (self.deadline - now))) as measuring:
+            seconds = self._run(piece) if all(map(self.supports, piece.inner)) else None
         self.measured += 1
         value = inf if seconds is None else seconds
-        if value < inf or not self.stopwatch.ended:
+        if value < inf or not (measuring.ended or self.stopwatch.ended):
             self.database.put(Measurement(text, self.backend, self.device, "", value))
         self._texts[text] = value
         return value
+
+    def _run(self, piece: Piece) -> float | None:
+        """Seconds of a piece that runs."""
+        wanted = copies(piece, self.weights)
+        for number in dict.fromkeys((wanted, 1)):  # there may be no room for copies of its weights
+            try:
+                program, feeds = alone(piece, self.opset, number)
+                seconds = self.stopwatch.measure(self.builds(program), feeds)
+            except (TensaurusError, ValueError, MemoryError):
+                continue
+            return None if seconds is None else seconds / number
+        return None

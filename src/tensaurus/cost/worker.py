@@ -25,6 +25,7 @@ DISTURBED = 0.1  # a larger disturbance means that a timing is repeated
 REPEATS = 2  # so many times at most
 RUN_LIMIT = 60.0  # seconds that a run of a model whose behaviour nobody knows may take
 MORE_TIME = "--run-limit gives a run more time, smaller sizes by --shape make it shorter."
+SLOW = 1.0  # seconds of a run, or of a few, which are long enough to tell what one takes
 LOADING = 2.0e7  # bytes of a model that are compiled in a second, at least
 
 
@@ -90,7 +91,7 @@ class Worker(Child):
         """Median seconds of one run of a small model, and whether other processes disturbed it.
 
         It is compiled, warmed up, run for `seconds` and `runs` times at least (three runs are enough after
-        5 * `seconds`), again where it was disturbed, and dropped.
+        5 * `seconds`, one after SLOW), again where it was disturbed and is not slow, and dropped.
         """
         middle, disturbed = self.ask("measure", build, dict(feeds), seconds, runs, patience=seconds)
         return middle, disturbed
@@ -176,13 +177,15 @@ class Desk:
         try:
             self.compile(build)
             self.feed(feeds)
-            for _ in range(2):
+            start = time.perf_counter()
+            self._call()
+            if time.perf_counter() - start < SLOW:
                 self._call()
             attempts = []
             for _ in range(1 + REPEATS):
                 samples, waited = self._samples(seconds, runs)
                 attempts.append((waited, median(samples)))
-                if waited <= DISTURBED:
+                if waited <= DISTURBED or sum(samples) > SLOW:
                     break
             waited, middle = min(attempts)
             return middle, waited > DISTURBED
@@ -204,7 +207,8 @@ class Desk:
         return backend.kernels(build) if isinstance(backend, Fusing) else []
 
     def _samples(self, seconds: float, runs: int) -> tuple[tuple[float, ...], float]:
-        """Seconds of each run, for `seconds` and `runs` times; three are enough after 5 * `seconds`.
+        """Seconds of each run, for `seconds` and `runs` times; three are enough after 5 * `seconds`, one
+        after SLOW.
 
         With it the share of the time that our threads waited for a core: below 0.01 on a calm machine, even
         in 20 ms, and 0.5 to 1.6 beside one busy process on two cores.
@@ -216,8 +220,8 @@ class Desk:
         waited = waited_seconds()
         try:
             start = now = time.perf_counter()
-            while now - start < seconds or len(samples) < (
-                runs if now - start < 5 * seconds else min(3, runs)
+            while (spent := now - start) < seconds or len(samples) < (
+                runs if spent < 5 * seconds else min(3, runs) if spent < SLOW else 1
             ):
                 call()
                 before, now = now, time.perf_counter()

@@ -28,6 +28,7 @@ from tensaurus.driver.options import Options
 from tensaurus.driver.original import Original as Given
 from tensaurus.driver.time_limit import TimeLimit
 from tensaurus.driver.trial import Trial
+from tensaurus.egraph.finder import Finder, timed_finders
 from tensaurus.equivalence.answers import Answers
 from tensaurus.equivalence.baseline import PERTURBED
 from tensaurus.equivalence.chain import refutation
@@ -227,9 +228,11 @@ class Target:
         checked = refutation if os.environ.get("CHECK") == "1" else None
         without = self.options.without
         own = self.kernels.finders(self.costs, self.accuracy, without)
-        finders = (*self.options.finders, *own, *left([self._derive], without))
+        finders: Sequence[Finder] = (*self.options.finders, *own, *left([self._derive], without))
         if self.effort.deadline is not None:
+            finders = timed_finders(finders, self.effort.deadline)
             self.kernels.until(self.effort.deadline)
+            self.costs.deadline = self.effort.deadline
         kernels = self.kernels
         return Runtime(
             self.costs, self._fused, self._observed, checked, finders, kernels.more, kernels.expect

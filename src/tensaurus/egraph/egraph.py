@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
+from tensaurus.deadline import atomic
 from tensaurus.egraph.analysis import Analysis, analysed, typed
 from tensaurus.egraph.head import Head, operator_head
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
@@ -127,6 +128,7 @@ class EGraph:
         known = self.known.get(key)
         return self.insert(key, tuple(args), analyses) if known is None else known
 
+    @atomic
     def insert(self, key: tuple[Any, ...], born: tuple[int, ...], analyses: tuple[Analysis, Analysis]) -> int:
         """A new e-node, of a key that is not `known`: its head, and the classes of its arguments `born`."""
         number = len(self.parents)
@@ -157,6 +159,7 @@ class EGraph:
         self.changed.add(number)
         return number
 
+    @atomic
     def union(self, left: int, right: int, source: Source) -> bool:
         """Merge the classes of two terms; false where they are one already.  Then call `rebuild`."""
         a, b = self.find(left), self.find(right)
@@ -186,6 +189,7 @@ class EGraph:
         self.changed.discard(b)
         self.changed.add(a)
 
+    @atomic
     def rebuild(self) -> None:
         """Restore congruence: e-nodes that read equal classes are equal, and of equal ones one stays."""
         alive = self.alive

@@ -7,18 +7,23 @@ for.  It changes nothing: what both sides need is inserted here, and merged, for
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
+from time import monotonic
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from tensaurus.deadline import Bounded
 from tensaurus.egraph.analysis import typed
 from tensaurus.egraph.egraph import ABSENT, EGraph
 from tensaurus.graph.node import Node
 from tensaurus.graph.program import topological
 from tensaurus.rules.equation import Equation
 
-__all__ = ["Finder", "Proposal", "Unhurried", "enter", "find_all"]
+__all__ = ["Finder", "Proposal", "Unhurried", "ended_lines", "enter", "find_all", "timed_finders"]
 
 PASSES = 12  # of all finders, each taking in what the ones before have made
+SHARE = 0.4  # of the time that is left, after which a finder that still looks is ended
+PROPOSALS = 20_000  # of one look of a finder, after which it is ended, too
 
 
 class Proposal(NamedTuple):
@@ -44,6 +49,56 @@ class Unhurried(Protocol):
 
     def granted(self, seconds: float) -> bool:
         """So much more may be spent when it is called; false where nothing was left undone."""
+
+
+@dataclass
+class TimedFinder:
+    """A finder that is ended where it takes too long, and then never asked again; what it found is kept.
+
+    deadline  of the search (of `time.monotonic`): a look may take SHARE of what is left until then, beside
+              what was granted
+    ended     why the finder was ended, for people to read; "" where it was not
+    """
+
+    finder: Finder
+    deadline: float
+    ended: str = field(default="", init=False)
+    _granted: float = field(default=0.0, init=False)
+
+    def __call__(self, graph: EGraph, room: int) -> list[Proposal]:
+        """What the finder finds in time."""
+        began, found = monotonic(), list[Proposal]()
+        left, granted, self._granted = self.deadline - began, self._granted, 0.0
+        if left <= 0 or self.ended:
+            return found
+        with Bounded(began + min(left, SHARE * left + granted)) as looking:
+            for proposal in islice(self.finder(graph, room), PROPOSALS):
+                found.append(proposal)
+        if looking.ended or len(found) == PROPOSALS:
+            name = getattr(self.finder, "__name__", type(self.finder).__name__)
+            what = f"{monotonic() - began:.1f} s" if looking.ended else f"{PROPOSALS} proposals"
+            self.ended = f"the finder {name} was ended after {what}, and not asked again"
+        return found
+
+
+class _UnhurriedFinder(TimedFinder):
+    """Of a finder that is `Unhurried`."""
+
+    def granted(self, seconds: float) -> bool:
+        assert isinstance(self.finder, Unhurried)
+        self._granted = seconds
+        return not self.ended and self.finder.granted(seconds)
+
+
+def timed_finders(finders: Sequence[Finder], deadline: float) -> list[TimedFinder]:
+    """Finders that keep within the time of a search."""
+    kinds = (_UnhurriedFinder if isinstance(finder, Unhurried) else TimedFinder for finder in finders)
+    return [kind(finder, deadline) for kind, finder in zip(kinds, finders, strict=True)]
+
+
+def ended_lines(finders: Iterable[Finder]) -> list[str]:
+    """Of the finders that had to be ended a line each, for people to read."""
+    return [finder.ended for finder in finders if isinstance(finder, TimedFinder) and finder.ended]
 
 
 def find_all(graph: EGraph, finders: Sequence[Finder], most: int) -> int:

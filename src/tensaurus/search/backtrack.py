@@ -24,6 +24,7 @@ from tensaurus.rules.equation import Equation, matched
 from tensaurus.rules.match import Rewriter
 from tensaurus.rules.rule import Rule
 from tensaurus.search.candidate import Candidate, Outcome, Rewritten
+from tensaurus.search.patience import Patience
 from tensaurus.signals import Interruptible
 
 Cost: TypeAlias = Callable[[Node], float]  # seconds of one node
@@ -43,7 +44,7 @@ class Backtrack:
     cost        seconds of one node
     alpha       how much worse than the best a waiting program may be (TASO: 1.05)
     steps       programs to take from the queue at most
-    deadline    monotonic time at which to stop, None for none
+    deadline    monotonic time at which to stop, None for none: a step that outlives it is ended
     keep        how many programs to return: the best, and the bests before it
     memory      bytes of constants that a program may keep; never less than the original keeps
     patience    steps without a new best program that end it
@@ -78,8 +79,10 @@ class Backtrack:
         start = monotonic()
         outcome = Outcome([Candidate(program, inf)], programs=1)
         try:
-            with Interruptible():
+            with Interruptible(), Patience.until(self.deadline).part() as walk:
                 self._walk(program, outcome)
+            if walk.ended:
+                outcome.ended_by = "time"
         except KeyboardInterrupt:
             outcome.ended_by = "interrupt"
         outcome.seconds = monotonic() - start

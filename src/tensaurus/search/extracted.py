@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
 
-from tensaurus.egraph.choices import Place
+from tensaurus.cost.costs import Prices
+from tensaurus.egraph.choices import Choices, Place
+from tensaurus.extraction.problem import Choice
 from tensaurus.graph.node import Node
 from tensaurus.graph.program import Program
 
-__all__ = ["Extracted", "Programs"]
+__all__ = ["Cheapest", "Extracted", "Programs"]
 
 
 @dataclass
@@ -31,6 +33,16 @@ class Extracted:
     def seconds(self) -> float:
         """The best that is known."""
         return self.cost if self.measured is None else self.measured
+
+
+@dataclass(frozen=True)
+class Cheapest:
+    """A program that was extracted, with the choices that it is made of and their prices."""
+
+    entry: Extracted
+    choices: Choices
+    choice: Choice
+    prices: Prices
 
 
 @dataclass

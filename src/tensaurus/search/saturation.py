@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
-from typing import TypeAlias
 
 from tensaurus.cost.costs import Alone, Costs, Prices
 from tensaurus.cost.observe import Observation
@@ -26,30 +25,27 @@ from tensaurus.egraph.check import Refutation
 from tensaurus.egraph.choices import Choices, Place
 from tensaurus.egraph.commuting import commute
 from tensaurus.egraph.egraph import EGraph
-from tensaurus.egraph.finder import Finder, enter
+from tensaurus.egraph.finder import Finder, ended_lines, enter, timed_finders
 from tensaurus.egraph.fusion import fusions
 from tensaurus.egraph.nesting import nest
 from tensaurus.egraph.pattern import Pattern
 from tensaurus.egraph.proof import prove
 from tensaurus.egraph.saturate import Exploration, Limits, Ruleset, saturate
 from tensaurus.extraction.gains import gains
-from tensaurus.extraction.problem import Choice, Problem, cheapest, dag_cost
+from tensaurus.extraction.problem import Choice, cheapest, dag_cost
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
 from tensaurus.search.candidate import Candidate, Outcome, Rewritten, joined
-from tensaurus.search.extracted import Extracted, Programs
+from tensaurus.search.extracted import Cheapest, Extracted, Programs
+from tensaurus.search.patience import Extractor, Extractors, Patience
 from tensaurus.search.showing import ENTERING, Showing
 from tensaurus.signals import Interruptible
 
 __all__ = ["Saturation"]
 
-Extractor: TypeAlias = Callable[[Problem, float, Choice | None], Choice]  # within seconds, from one
-
 SATURATION = "saturation"
 STEPS = 400  # extractions at most
-SHARE = 0.25  # of the time that is left, for one extraction
 MEASURED = 0.8  # of the time that is left when the original was run, until which pieces are measured
-PATIENCE = 30.0  # seconds of one extraction where there is no deadline
 LOOKS, FIRST = 12, 4  # programs run as a whole, at most, and those before that read no more constants
 FAVOURED = (0.5, inf, 1), (0.7, inf, 1)  # of what kernels cost, constants, runs: right after the original
 GAIN = 5e-4  # a new best program is cheaper by at least this share: measurements are no finer
@@ -70,7 +66,7 @@ class Saturation:
     limits      of the exploration
     memory      bytes of constants that a program may keep; never less than the original keeps
     steps       extractions at most
-    deadline    monotonic time at which to stop, None for none
+    deadline    monotonic time at which to stop, None for none: what outlives it is ended (`patience`)
     keep        how many programs to return beside the original
     expect      is given what will be measured, before it is, and what each may save
     refutation  checks every union of the exploration where it is given
@@ -102,9 +98,8 @@ class Saturation:
             try:
                 with Interruptible():
                     search = _Search(self, program)
-                    search.explore()
-                    search.estimate()
-                    search.settle()
+                    for part in (search.explore, search.estimate, search.settle):
+                        search.timed(part)
             except KeyboardInterrupt:
                 outcome.ended_by = "interrupt"
             if search is not None:
@@ -115,16 +110,6 @@ class Saturation:
             outcome.ended_by = "interrupt"
         outcome.seconds = monotonic() - start
         return outcome
-
-
-@dataclass(frozen=True)
-class _Cheapest:
-    """A program that was extracted, with the choices that it is made of and their prices."""
-
-    entry: Extracted
-    choices: Choices
-    choice: Choice
-    prices: Prices
 
 
 class _Search:
@@ -148,13 +133,23 @@ class _Search:
         self.seeds: list[tuple[Place, ...]] = []  # their e-nodes
         self.notes: list[str] = []
         self.looked = 0.0  # seconds that it takes to run a program as a whole, at most
+        self.patience = Patience.until(limits.deadline)
+        self.extractors = Extractors(limits.extractors, self.patience)
+        self.finders = (*timed_finders((nest, commute), self.patience.deadline), *limits.finders)
         self.showing = Showing(self.graph, limits.finders)
+
+    def timed(self, part: Callable[[], None]) -> None:
+        """Do a part of the search, and end it where it outlives the search's time."""
+        with self.patience.part() as block:
+            part()
+        if block.ended:
+            self.ended_by = "time"
+            self.graph.rebuild()
 
     def explore(self) -> None:
         """Fill the e-graph."""
         self.graph.rebuild()
-        own = self.limits
-        finders = (nest, commute, *own.finders)
+        own, finders = self.limits, self.finders
         self.explored = saturate(
             self.graph, own.ruleset, own.limits, later=own.later, finders=finders, refutation=own.refutation
         )
@@ -167,7 +162,11 @@ class _Search:
             choices = self._choices(before)
             costs = [self.limits.alone.estimate(piece) for piece in choices.pieces]
             priced = choices.keyed(costs)
-            choice = self.limits.extractors[0](choices.problem(priced), self._patience(), None)
+            extract = next(iter(self.extractors), None)
+            problem = choices.problem(priced)
+            choice = None if extract is None else self.extractors.choice(extract, problem, None)
+            if choice is None:
+                break
             totals.insert(0, sum(priced[number] for number in choice.values()))
             if before == self.own:
                 most = max(self.limits.memory, choices.memory(choice))
@@ -237,7 +236,7 @@ class _Search:
             self.seeds.append(tuple((self.graph.adopt(node),) for node in candidate.program.nodes))
         self.graph.rebuild()
 
-    def _settled(self) -> _Cheapest | None:
+    def _settled(self) -> Cheapest | None:
         """The cheapest program, when its fusions are known and finders make no more of it."""
         while True:
             before = self.showing.unions
@@ -256,7 +255,7 @@ class _Search:
         known, self.patterns = len(self.patterns), fusions(self.pieces)
         return len(self.patterns) > known
 
-    def _look(self, best: _Cheapest) -> bool:
+    def _look(self, best: Cheapest) -> bool:
         """Run a program as a whole, if there is time for it; whether that told where its time goes."""
         if self._overdue(self.looked):
             return False
@@ -270,7 +269,7 @@ class _Search:
         self.programs.forget_expectations()
         return True
 
-    def _cheapest(self, choices: Choices, *, grows: bool = False) -> _Cheapest | None:
+    def _cheapest(self, choices: Choices, *, grows: bool = False) -> Cheapest | None:
         """The cheapest program by measured costs; None where the limits end the search before.
 
         Where the e-graph `grows` as finders look at kernels that were measured, it is the best until then.
@@ -280,15 +279,16 @@ class _Search:
         self.sure = prices.sure
         places = [*(entry.places for entry in self.programs), *self.seeds]
         starts: list[Choice] = [known for at in places if (known := choices.at(at))]
-        best: _Cheapest | None = None
-        for extract in self.limits.extractors:
+        best: Cheapest | None = None
+        for extract in self.extractors:
             settled = False
             while not settled:
                 if self._late():
                     return None
                 problem = choices.problem(prices.of_choices()).possible()
-                choice = extract(problem, self._patience(), cheapest(problem, starts))
-                if dag_cost(problem, choice) == inf:  # of some class the runtime refuses everything
+                choice = self.extractors.choice(extract, problem, cheapest(problem, starts))
+                # of some class the runtime refuses everything
+                if choice is None or dag_cost(problem, choice) == inf:
                     return best
                 starts.append(choice)
                 self.steps += 1
@@ -302,7 +302,7 @@ class _Search:
                 if fits and cost < inf and worth:
                     entry = Extracted(choices.program(self.program, choice), choices.places(choice), cost)
                     entry.sure = in_time
-                    best = _Cheapest(self.programs.keep(entry), choices, choice, prices)
+                    best = Cheapest(self.programs.keep(entry), choices, choice, prices)
                 self.limits.watch(self.steps, self.programs.best)
                 if not in_time or not (fits or cost == inf or allowance.raised(cost, read)):
                     return None
@@ -348,16 +348,12 @@ class _Search:
         self.ended_by = "time"
         return True
 
-    def _patience(self) -> float:
-        deadline = self.limits.deadline
-        return PATIENCE if deadline is None else max(0.5, SHARE * (deadline - monotonic()))
-
     def outcome(self) -> Outcome:
         """What the search has come to."""
+        made = self.candidates()
+        self.notes += ended_lines(self.finders) + list(self.extractors.ended.values())
         programs = len(self.programs) + len(self.others)
-        return Outcome(
-            self.candidates(), self.ended_by, self.steps, programs, 0.0, self.detail, self.notes
-        )
+        return Outcome(made, self.ended_by, self.steps, programs, 0.0, self.detail, self.notes)
 
     def candidates(self) -> list[Candidate]:
         """The cheapest programs, each with the rewrites that its proof is made of, and the original.
@@ -390,9 +386,12 @@ class _Search:
 
     def _step(self, program: Program, first: Candidate) -> Rewritten | None:
         """The rewrites that lead to a program; None, and a note, where they do not."""
-        proof = prove(self.graph, list(zip(self.roots, program.roots, strict=True)))
-        applied = tuple(dict.fromkeys(proof.equations))
-        if not proof.holds():
+        with self.patience.part():
+            proof = prove(self.graph, list(zip(self.roots, program.roots, strict=True)))
+            applied = tuple(dict.fromkeys(proof.equations))
+            if proof.holds():
+                return Rewritten(lambda: applied, first)
             self.notes.append(f"a program was dropped, as its {len(applied)} rewrites do not prove it")
             return None
-        return Rewritten(lambda: applied, first)
+        self.notes.append("a program was dropped, as its proof takes too long")
+        return None

@@ -1,0 +1,212 @@
+"""Blocks of work that end at a time, whatever they are at.
+
+    with Bounded(monotonic() + 2.0) as finding:
+        for proposal in finder(graph):
+            found.append(proposal)
+    if finding.ended: ...  # what was found until then is kept
+
+When the time is over, the exception `Overdue` is raised in the middle of the block, from outside, and its
+`with` catches it.  In the main thread a timer's signal raises it, which ends sleeping, waiting for other
+threads and processes, and what of C looks at signals (regular expressions, arithmetic of long integers), too.
+In another thread it is raised between two instructions of Python: nothing can end what is in C there.  It
+comes again until the block is left: what catches every exception and goes on is ended by the next one.
+
+A function that changes what others rely on, and would leave it half changed, is `atomic`: Overdue waits until
+the function is done.  It waits for imports and for the handlers of `signals`, too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from math import inf
+from time import monotonic
+from types import CodeType, FrameType, TracebackType
+from typing import Any, Self, TypeVar
+
+__all__ = ["Bounded", "Overdue", "atomic"]
+
+SOON = 0.01  # seconds until Overdue is tried again, where it had to wait
+AGAIN = 1.0  # seconds until it is raised once more, where the block goes on; what tidies up has so much time
+IMPORTS = "<frozen importlib"  # begins the names of the files of Python's own code for imports
+NEVER_ENDED = "tensaurus.signals", "tensaurus.deadline"  # modules in whose functions it is not raised
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_atomic: set[CodeType] = set()
+
+
+class Overdue(BaseException):
+    """The time of a `Bounded` block is over: its own `with` catches this, nobody else should."""
+
+
+def atomic(function: Function) -> Function:
+    """Let the function finish before Overdue is raised: for short ones, which change what others rely on."""
+    _atomic.add(function.__code__)
+    return function
+
+
+class Bounded:
+    """A block that ends at a deadline (of `time.monotonic`); infinite: it does not.
+
+    ended  whether it had to be ended
+    """
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline, self.ended = deadline, False
+        self._clock: _Alarm | _Watch | None = None
+        self._frame: FrameType | None = None
+
+    def __enter__(self) -> Self:
+        if self.deadline < inf:
+            self._frame = sys._getframe(1)
+            self._clock = _clock()
+            self._clock.add(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if self._clock is None:
+            return False
+        self._clock.remove(self)
+        self._frame = None
+        # an error that came instead: what was ended said so in its own words
+        return self.ended and kind is not None and issubclass(kind, (Overdue, Exception))
+
+    def can_end(self, frame: FrameType | None) -> bool:
+        """Whether Overdue may be raised in a frame, which this block has led to."""
+        while frame is not None and frame is not self._frame:
+            code = frame.f_code
+            if code in _atomic or code.co_filename.startswith(IMPORTS):
+                return False
+            if frame.f_globals.get("__name__") in NEVER_ENDED:
+                return False
+            frame = frame.f_back
+        return True
+
+
+class _Blocks:
+    """Open blocks of one thread, the outermost first."""
+
+    def __init__(self) -> None:
+        self.open: list[Bounded] = []
+
+    @property
+    def earliest(self) -> float:
+        """When the first of them is due."""
+        return min((block.deadline for block in self.open), default=inf)
+
+    @property
+    def due(self) -> Bounded | None:
+        """The outermost one whose time is over."""
+        now = monotonic()
+        return next((block for block in self.open if block.deadline <= now), None)
+
+
+class _Alarm(_Blocks):
+    """Raises Overdue in the main thread, by SIGALRM; a timer that others have set goes on afterwards."""
+
+    def add(self, block: Bounded) -> None:
+        if not self.open:
+            self._handler = signal.signal(signal.SIGALRM, self._ring)
+            self._timer = signal.getitimer(signal.ITIMER_REAL)
+            self._since = monotonic()
+            self._hook, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
+        self.open.append(block)
+        self._set()
+
+    def remove(self, block: Bounded) -> None:
+        self.open.remove(block)
+        self._set()
+        if not self.open:
+            sys.unraisablehook = self._hook
+            signal.signal(signal.SIGALRM, self._handler)
+            left, interval = self._timer
+            if left:
+                left = max(1e-6, left - (monotonic() - self._since))
+                signal.setitimer(signal.ITIMER_REAL, left, interval)
+
+    def _set(self) -> None:
+        """The timer, for the block that is due first."""
+        if (earliest := self.earliest) < inf:
+            signal.setitimer(signal.ITIMER_REAL, max(1e-6, earliest - monotonic()), AGAIN)
+        else:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _ring(self, number: int, frame: FrameType | None) -> None:
+        if (due := self.due) is None:
+            self._set()
+        elif due.can_end(frame):
+            due.ended = True
+            raise Overdue
+        else:
+            signal.setitimer(signal.ITIMER_REAL, SOON, AGAIN)
+
+    def _on_unraisable(self, lost: Any) -> None:
+        """Python goes on where a finalizer fails: what was raised in one comes again, outside of it."""
+        if isinstance(lost.exc_value, Overdue):
+            signal.setitimer(signal.ITIMER_REAL, SOON, AGAIN)
+        else:
+            self._hook(lost)
+
+
+class _Watch(_Blocks):
+    """Raises Overdue in a thread beside the main one, from one that lives as long as blocks are open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = threading.get_ident()
+        self._changed = threading.Condition()
+        self._waiting = False  # somebody is
+
+    def add(self, block: Bounded) -> None:
+        with self._changed:
+            self.open.append(block)
+            self._changed.notify()
+            if not self._waiting:
+                self._waiting = True
+                threading.Thread(target=self._wait, name="deadline", daemon=True).start()
+
+    def remove(self, block: Bounded) -> None:
+        with self._changed:
+            self.open.remove(block)
+            if not self.open:  # what is on its way would arrive outside of all of them
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), None)
+            self._changed.notify()
+
+    def _wait(self) -> None:
+        pause = 0.0
+        with self._changed:
+            while self.open:
+                if (wait := max(pause, self.earliest - monotonic())) > 0:
+                    self._changed.wait(min(wait, threading.TIMEOUT_MAX))
+                pause = 0.0
+                if (due := self.due) is not None:
+                    pause = AGAIN if self._raise(due) else SOON
+            self._waiting = False
+
+    def _raise(self, due: Bounded) -> bool:
+        frame = sys._current_frames().get(self._thread)
+        if not due.can_end(frame):
+            return False
+        due.ended = True
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Overdue))
+        return True
+
+
+_alarm = _Alarm()
+_watches = threading.local()
+
+
+def _clock() -> _Alarm | _Watch:
+    """What ends blocks of this thread."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGALRM) is not None:
+        return _alarm
+    if not hasattr(_watches, "own"):
+        _watches.own = _Watch()
+    own: _Watch = _watches.own
+    return own

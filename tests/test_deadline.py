@@ -1,0 +1,235 @@
+"""Blocks that end at a time: whatever they are at, once, and without harm to what others rely on."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from math import inf
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from tensaurus import deadline
+from tensaurus.deadline import Bounded, Overdue, atomic
+
+SOON = 0.05
+HANG = 5.0  # seconds: far more than a block goes on for, far less than what is planted would take
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def ignore_exceptions() -> None:
+    while True:
+        try:
+            time.sleep(0.001)
+            raise ValueError
+        except Exception:
+            pass
+
+
+def yield_forever() -> None:
+    sum(0 for _ in count())
+
+
+def catch_everything_once() -> None:
+    with suppress(BaseException):
+        spin()
+    spin()
+
+
+def wait_for_process() -> None:
+    subprocess.run([sys.executable, "-c", "import time; time.sleep(1000)"], check=True)
+
+
+def wait_for_thread() -> None:
+    threading.Event().wait()
+
+
+def match_catastrophically() -> None:
+    re.match(r"(a*)*b", "a" * 60)
+
+
+def raise_to_a_huge_power() -> None:
+    pow(3, 10**9)
+
+
+IN_PYTHON = [spin, ignore_exceptions, yield_forever, catch_everything_once]
+IN_C = [wait_for_process, wait_for_thread, match_catastrophically, raise_to_a_huge_power]
+
+
+def sleep() -> None:
+    time.sleep(1e6)
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadline, "AGAIN", 0.1)
+
+
+def in_thread(work: Callable[[], Any]) -> Any:
+    """What it returns in a thread beside the main one."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(work()), daemon=True)
+    thread.start()
+    thread.join(HANG)
+    assert found, "it has not come back"
+    return found[0]
+
+
+def bounded(work: Callable[[], object], seconds: float = SOON) -> Bounded:
+    began = monotonic()
+    with Bounded(began + seconds) as block:
+        work()
+    assert monotonic() - began < HANG
+    return block
+
+
+@pytest.mark.parametrize("work", [*IN_PYTHON, sleep, *IN_C], ids=lambda work: work.__name__)
+def test_a_block_ends_whatever_it_is_at(work: Callable[[], None]) -> None:
+    assert bounded(work).ended
+
+
+@pytest.mark.parametrize("work", IN_PYTHON, ids=lambda work: work.__name__)
+def test_in_a_thread_python_ends(work: Callable[[], None]) -> None:
+    assert in_thread(lambda: bounded(work)).ended
+
+
+def by_any(test: Callable[[], Any]) -> None:
+    test()
+    in_thread(lambda: test() or True)
+
+
+def test_what_is_done_in_time_is_left_alone() -> None:
+    def test() -> None:
+        assert not bounded(lambda: None).ended
+        time.sleep(2 * SOON)
+        with Bounded(inf) as block:
+            pass
+        assert not block.ended
+
+    by_any(test)
+
+
+def test_errors_of_a_block_are_its_own_unless_it_was_ended() -> None:
+    def test() -> None:
+        with pytest.raises(ValueError), Bounded(monotonic() + HANG):
+            raise ValueError
+        with Bounded(monotonic() + SOON) as block:
+            try:
+                spin()
+            except BaseException:
+                raise ImportError("as an extension module does") from None
+        assert block.ended
+
+    by_any(test)
+
+
+def test_of_nested_blocks_the_one_that_is_due_ends() -> None:
+    def test() -> None:
+        with Bounded(monotonic() + HANG) as outer:
+            with Bounded(monotonic() + SOON) as inner:
+                spin()
+            after = True
+        assert after and inner.ended and not outer.ended
+        with Bounded(monotonic() + SOON) as outer, Bounded(monotonic() + HANG) as inner:
+            spin()
+        assert outer.ended and not inner.ended
+
+    by_any(test)
+
+
+def test_a_deadline_that_is_over_ends_a_block_at_once() -> None:
+    def test() -> None:
+        with Bounded(monotonic() - 1) as block:
+            spin()
+        assert block.ended
+
+    by_any(test)
+
+
+def test_atomic_functions_finish_first() -> None:
+    done = []
+
+    @atomic
+    def half() -> None:
+        done.append("begun")
+        end = monotonic() + 4 * SOON
+        while monotonic() < end:
+            pass
+        done.append("finished")
+
+    def test() -> None:
+        done.clear()
+        with Bounded(monotonic() + SOON) as block:
+            half()
+            spin()
+        assert block.ended and done == ["begun", "finished"]
+
+    by_any(test)
+
+
+def test_an_import_is_not_left_half_done(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = "import time\nfor _ in range(20): time.sleep(0.01)\ndone = True\n"
+    (tmp_path / "slow_to_import.py").write_text(slow)
+    monkeypatch.syspath_prepend(tmp_path)
+    with Bounded(monotonic() + SOON) as block:
+        import slow_to_import  # type: ignore[import-not-found]
+
+        spin()
+    assert block.ended and slow_to_import.done
+
+
+def test_what_is_lost_in_a_finalizer_comes_again(capfd: pytest.CaptureFixture[str]) -> None:
+    class Final:
+        def __del__(self) -> None:
+            spin()
+
+    def lose() -> None:
+        Final()
+        spin()
+
+    assert bounded(lose).ended
+    assert capfd.readouterr().err == ""
+
+
+def test_a_timer_of_others_goes_on_afterwards() -> None:
+    heard = []
+    before = signal.signal(signal.SIGALRM, lambda *_: heard.append(1))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 3 * SOON)
+        assert bounded(spin).ended and not heard
+        time.sleep(4 * SOON)
+        assert heard
+        assert bounded(spin).ended  # and where there is none, none is set
+        assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_nothing_is_raised_outside_of_blocks() -> None:
+    """However close to its deadline a block is left."""
+
+    def test() -> None:
+        for number in range(200):
+            try:
+                with Bounded(monotonic() + 2e-4):
+                    end = monotonic() + 1e-6 * (150 + number)
+                    while monotonic() < end:
+                        pass
+                sum(range(1000))
+            except Overdue:
+                pytest.fail("raised outside of its block")
+
+    by_any(test)

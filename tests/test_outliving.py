@@ -1,0 +1,180 @@
+"""What never returns is ended, and the search goes on without: finders, extractors, rules, measurements."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+import pytest
+from small_programs import X, Y, Z, program
+from test_saturation import FACTORED, LAWS, SPREAD, Made, extract, operators, search
+
+from tensaurus.egraph import finder
+from tensaurus.egraph.egraph import EGraph
+from tensaurus.egraph.finder import Finder, Proposal, timed_finders
+from tensaurus.egraph.saturate import Limits, Runner
+from tensaurus.rules.equation import Equation
+from tensaurus.rules.evidence import Axiom
+from tensaurus.search.candidate import Outcome
+
+SECONDS = 0.6  # of a search
+HANG = 4 * SECONDS + 2  # the end of waiting, on a busy machine
+
+
+def never(*given: Any) -> Any:
+    while True:
+        pass
+
+
+def asleep(graph: EGraph, room: int) -> list[Proposal]:
+    time.sleep(1e6)
+    return []
+
+
+def going_on(graph: EGraph, room: int) -> list[Proposal]:
+    while True:
+        try:
+            time.sleep(0.001)
+            raise ValueError
+        except Exception:
+            pass
+
+
+def yielding(graph: EGraph, room: int) -> Iterator[Proposal]:
+    while True:
+        yield from ()
+
+
+FINDERS: list[Finder] = [never, asleep, going_on, yielding]
+
+
+def searched(seconds: float = SECONDS, **options: Any) -> Outcome:
+    """The search of a program that has a cheaper form."""
+    began = monotonic()
+    prices = options.pop("prices", None) or Made({"Mul": 10.0})
+    limits = Limits(multi=1, rounds=4, nodes=500, deadline=began + seconds)
+    outcome = search(program(SPREAD), prices, LAWS, deadline=began + seconds, limits=limits, **options)
+    assert monotonic() - began < HANG
+    return outcome
+
+
+@pytest.mark.parametrize("planted", FINDERS, ids=lambda planted: planted.__name__)
+def test_a_finder_that_never_returns_is_ended_and_named(planted: Finder) -> None:
+    finders = timed_finders([planted], monotonic() + SECONDS)
+    outcome = searched(finders=finders)
+    assert operators(outcome.best.program) == {"Add": 1, "Mul": 1}
+    (note,) = outcome.notes
+    assert note.startswith(f"the finder {planted.__name__} was ended after 0.")
+    assert list(finders[0](EGraph(), 100)) == []  # and is not asked again
+
+
+@dataclass
+class Talkative:
+    """Says something, and never stops."""
+
+    proposals: list[Proposal] = field(default_factory=list)
+
+    def __call__(self, graph: EGraph, room: int) -> Iterator[Proposal]:
+        yield from self.proposals
+        never()
+
+
+def test_what_a_finder_has_said_before_it_was_ended_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = EGraph()
+    graph.adopt(SPREAD)
+    graph.rebuild()
+    equation = Equation("factor", "", (SPREAD,), (FACTORED,), (X, Y, Z), Axiom())
+    proposal = Proposal(equation, tuple(map(graph.adopt, (X, Y, Z))))
+    finders = timed_finders([Talkative([proposal])], monotonic() + SECONDS)
+    assert finder.find_all(graph, finders, 100) == 1
+    assert graph.find(graph.adopt(SPREAD)) == graph.find(graph.adopt(FACTORED))
+    monkeypatch.setattr(finder, "PROPOSALS", 10)
+    finders = timed_finders([Talkative([proposal] * 11)], monotonic() + SECONDS)
+    assert len(list(finders[0](graph, 100))) == 10
+    assert "ended after 10 proposals" in finders[0].ended
+
+
+def test_there_is_no_time_for_finders_after_the_deadline() -> None:
+    (timed,) = timed_finders([never], monotonic() - 1)
+    assert list(timed(EGraph(), 100)) == [] and not timed.ended
+
+
+def test_an_unhurried_finder_has_what_it_was_granted() -> None:
+    @dataclass
+    class Unhurried:
+        seconds: float = 0.0
+        looked: bool = False
+
+        def granted(self, seconds: float) -> bool:
+            self.seconds = seconds
+            return True
+
+        def __call__(self, graph: EGraph, room: int) -> list[Proposal]:
+            end = monotonic() + self.seconds
+            while monotonic() < end:
+                pass
+            self.looked = True
+            return []
+
+    inner = Unhurried()
+    (timed,) = timed_finders([inner], monotonic() + 10 * SECONDS)
+    assert isinstance(timed, finder.Unhurried) and timed.granted(SECONDS)
+    assert list(timed(EGraph(), 100)) == [] and inner.looked and not timed.ended
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_an_extractor_that_never_returns_is_ended(first: bool) -> None:
+    """The others go on with the best that is known."""
+    outcome = searched(4 * SECONDS, extractors=[never, extract] if first else [extract, never])
+    assert operators(outcome.best.program) == {"Add": 1, "Mul": 1} and outcome.best.step
+    (note,) = outcome.notes
+    assert note.startswith("an extraction was ended after")
+
+
+def test_with_no_extractor_left_the_program_stays() -> None:
+    outcome = searched(extractors=[never])
+    assert outcome.best.program.roots == program(SPREAD).roots
+
+
+class Planted(Made):
+    """Prices one of which is never known."""
+
+    def measure(self, piece: Any) -> float:
+        return float(never()) if "Mul" in piece.text else super().measure(piece)
+
+
+def test_a_measurement_that_never_ends_does_not_keep_what_estimates_favour() -> None:
+    outcome = searched(prices=Planted({"Mul": 10.0}))
+    assert outcome.ended_by == "time"
+    assert any(operators(one.program) == {"Add": 1, "Mul": 1} for one in outcome.candidates)
+
+
+@pytest.mark.parametrize("part", ["observe", "fused", "other", "expect"])
+def test_what_the_search_asks_may_never_return(part: str) -> None:
+    outcome = searched(**{part: never})
+    assert outcome.ended_by == "time" and outcome.candidates
+
+
+def test_a_proof_that_never_ends_drops_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensaurus.search.saturation.prove", never)
+    outcome = searched()
+    assert outcome.best.program.roots == program(SPREAD).roots
+    assert "a program was dropped, as its proof takes too long" in outcome.notes
+
+
+def test_a_rule_that_never_ends_does_not_keep_the_search_from_extracting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rules of which there are earlier results are applied; what one match hangs in is ended."""
+    apply, applied = Runner.apply, list[object]()
+
+    def hanging(self: Runner, *match: Any) -> Any:
+        applied.append(match)
+        return never() if len(applied) > 10 else apply(self, *match)
+
+    monkeypatch.setattr(Runner, "apply", hanging)
+    outcome = searched()
+    assert len(applied) == 11 and outcome.ended_by == "time" and outcome.candidates
