@@ -14,14 +14,22 @@ MODELS_TO_BENCH ?= zoo cases batches pretrained
 BENCH_OPTIONS ?= --resume
 TABLE ?= docs/benchmarks.csv
 PAGE ?= docs/benchmarks.md
+
+# The nightly: seconds for each pretrained model, and what the fuzzers draw: models, mutants, expressions, from
+# a seed that is another every day.
+NIGHTLY := build/nightly
+NIGHTLY_LIMIT ?= 15
+DRAWN ?= 1000
+SEED ?= $(shell date +%j)
 SMALL := nasrnn squeezenet infogan
 
-.PHONY: help demo test lint bench bench-smoke bench-tools clean
+.PHONY: help demo test lint nightly bench bench-smoke bench-tools clean
 
 help:
 	@echo "make demo   optimize three real models, print the summaries, verify the results (about 5 minutes)"
 	@echo "make test   run every test"
 	@echo "make lint   ruff and mypy --strict"
+	@echo "make nightly  optimize every pretrained model and run the fuzzers; fails by the name of what hung (hours)"
 	@echo "make bench  measure every model beside every peer; hours, Ctrl-C and again goes on (docs/benchmarks.md)"
 	@echo "make bench-smoke  the same on three small models, in under 2 minutes"
 	@echo "make bench-tools  install what the bench compares with; \`make test\` then tests it, too"
@@ -50,6 +58,16 @@ test: .venv/.installed
 lint: .venv/.installed
 	$(BIN)/ruff check src tests bench
 	$(BIN)/mypy src
+
+# Everything runs, whatever fails before it.
+nightly: .venv/.installed
+	@mkdir -p $(NIGHTLY)
+	@status=0; \
+	$(BIN)/python bench/pretrained.py --time-limit $(NIGHTLY_LIMIT) --table $(NIGHTLY)/pretrained.csv || status=1; \
+	$(BIN)/python bench/differential.py --seed $(SEED) --models $(DRAWN) --table $(NIGHTLY)/differential.md || status=1; \
+	$(BIN)/python bench/fuzz.py --seed $(SEED) --mutants $(DRAWN) --table $(NIGHTLY)/fuzz.md || status=1; \
+	$(BIN)/python bench/kernels.py --seed $(SEED) --scopes $(DRAWN) --table $(NIGHTLY)/kernels.md || status=1; \
+	exit $$status
 
 .venv/.bench: .venv/.installed
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,openvino,kernels,bench]'

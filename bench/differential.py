@@ -267,7 +267,7 @@ def alone(seed: int, number: int, keep: Path | None) -> None:
             lane.close()
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -281,7 +281,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.only is not None:
         alone(options.seed, options.only, options.keep)
-        return
+        return 0
     start, reports = monotonic(), []
     try:
         for report in differential(options.seed, range(options.first, options.first + options.models)):
@@ -305,7 +305,8 @@ def main() -> None:
     )
     with replacing(options.table) as beside:
         beside.write_text(table(reports, options.seed))
+    return int(any(report.verdict == "wrong" for report in reports))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

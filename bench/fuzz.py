@@ -281,7 +281,7 @@ def alone(seed: int, number: int, keep: Path | None) -> None:
                 lane.close()
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -296,7 +296,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.only is not None:
         alone(options.seed, options.only, options.keep)
-        return
+        return 0
     start, reports = monotonic(), []
     try:
         for report in fuzz(
@@ -313,7 +313,8 @@ def main() -> None:
     print(f"{len(reports)} mutants in {monotonic() - start:.0f} s, {len(known)} without a gap")
     with replacing(options.table) as beside:
         beside.write_text(table(known, options.seed))
+    return int(any(report.verdict == "fault" for report in reports))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

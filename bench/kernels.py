@@ -133,6 +133,7 @@ def main() -> int:
         kinds.add_argument(f"--{kind}", action="store_const", const=kind, dest="kind", help=says)
     parser.set_defaults(kind="random")
     parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--table", dest="page", type=Path, default=TABLE)
     given = parser.parse_args()
     if given.only is not None:
         case = KINDS[given.kind](given.seed, given.only)
@@ -155,14 +156,14 @@ def main() -> int:
     options = options if given.kind == "random" else f"--{given.kind} {options}"
     command = f"python bench/kernels.py {options}"
     section = [f"## {title}", "", *table(found, command)]
-    with replacing(TABLE) as path:
-        path.write_text("\n".join(_merged(title, section)))
+    with replacing(given.page) as path:
+        path.write_text("\n".join(_merged(given.page, title, section)))
     return any(r.verdict not in VERDICTS[:4] for r in found)
 
 
-def _merged(title: str, section: Sequence[str]) -> list[str]:
+def _merged(table: Path, title: str, section: Sequence[str]) -> list[str]:
     """The table with this section in the place of its last one."""
-    text = TABLE.read_text() if TABLE.exists() else "# Generated kernels against the evaluator\n"
+    text = table.read_text() if table.exists() else "# Generated kernels against the evaluator\n"
     head, *parts = text.rstrip("\n").split("\n## ")
     kept = [f"## {part}" for part in parts if not part.startswith(f"{title}\n")]
     return [

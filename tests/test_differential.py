@@ -137,8 +137,9 @@ def test_a_finder_that_is_wrong_or_silent_is_found(monkeypatch: pytest.MonkeyPat
     program = Program((x,), (("y", node("Neg", x)),))
 
     def knows(graph: EGraph, room: int) -> Iterator[Proposal]:
-        right = Equation("planted", "law", (node("Neg", x),), (node("Abs", x),), (x,), evidence.Tested("gf", ""))
-        yield Proposal(right, (graph.adopt(x),))
+        left, right = ((node(name, x),) for name in ("Neg", "Abs"))
+        wrong = Equation("planted", "law", left, right, (x,), evidence.Tested("gf", ""))
+        yield Proposal(wrong, (graph.adopt(x),))
 
     def hangs(graph: EGraph, room: int) -> Iterator[Proposal]:
         while True:
