@@ -38,13 +38,15 @@ def peaks() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole models are run for a twentieth of the time: which is faster is not what tests are about."""
-    from tensaurus.cost import observe, whole
+    from tensaurus.cost import measure, observe, whole
     from tensaurus.cost.measure import compare
 
     def compared(*given: Any, **options: Any) -> Any:
         return compare(*given, **{**options, "rounds": 3, "seconds": 0.02})
 
     monkeypatch.setattr(whole, "compare", compared)
+    monkeypatch.setattr(measure, "BURST", 0.005)
+    monkeypatch.setattr(measure, "LONGEST", 0.5)
     monkeypatch.setattr(observe, "SHORTEST", 0.01)
     monkeypatch.setattr(observe, "LONGEST", 0.02)
 

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
 from itertools import product
@@ -19,6 +19,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from op_samples import info
+from pretended_times import pretend_times
 from rich.console import Console
 
 from tensaurus.algebra.expr import Body, Scope, Tensor, compute, total
@@ -33,7 +34,6 @@ from tensaurus.cost.machine import Machine
 from tensaurus.cost.observe import Observer
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.roofline import estimate
-from tensaurus.driver import contenders
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import Proposal, find_all
@@ -342,10 +342,7 @@ def test_the_optimizer_takes_a_finder(name: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(OperatorCosts, "_measure", seconds)
     monkeypatch.setattr(Observer, "__call__", lambda self, program: None)
 
-    def times(builds: Sequence[object], *rest: object, **turn: object) -> list[float]:
-        return [2.0, *[1.0] * (len(builds) - 1)]
-
-    monkeypatch.setattr(contenders, "model_times", times)
+    pretend_times(monkeypatch, 2.0, 1.0)
     model = export_model(model_of(case))
 
     def optimized(off: int) -> Result:

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from op_samples import Sample, declared_samples
+from pretended_times import pretend_times
 from small_programs import attention, graph_of, node, residual, small, whole_library
 from small_programs import model as small_model
 from test_intern import Everything, agree
@@ -37,7 +38,6 @@ from tensaurus.cost.observe import Observer
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.ration import Rationed
 from tensaurus.cost.roofline import ONE_CORE, estimate
-from tensaurus.driver import contenders
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.finder import find_all
 from tensaurus.egraph.proof import prove
@@ -737,9 +737,7 @@ def test_the_optimizer_takes_fusions(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
     monkeypatch.setattr(OperatorCosts, "_measure", seconds)
     monkeypatch.setattr(Observer, "__call__", lambda self, program: None)
-    monkeypatch.setattr(
-        contenders, "model_times", lambda builds, *rest, **turn: [2.0, *[1.0] * (len(builds) - 1)]
-    )
+    pretend_times(monkeypatch, 2.0, 1.0)
     database = tmp_path / "db.sqlite"
     made = optimize(small_model(residual), finders=[Fuse()], steps=20, search="saturation", database=database)
     assert made.summary.equivalence.passed and made.speedup == 2

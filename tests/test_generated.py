@@ -21,6 +21,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from pretended_times import pretend_times
 from small_kernels import instructions
 from small_programs import graph_of
 from typer.testing import CliRunner
@@ -37,7 +38,7 @@ from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.ration import Rationed
 from tensaurus.cost.roofline import ONE_CORE
 from tensaurus.derive import Derive
-from tensaurus.driver import contenders, generated
+from tensaurus.driver import generated
 from tensaurus.driver.accuracy import Accuracy
 from tensaurus.driver.finders import FINDERS, left
 from tensaurus.driver.generated import COUNT, Generated
@@ -111,12 +112,9 @@ def let_kernels_win(monkeypatch: pytest.MonkeyPatch) -> None:
             return 2.0
         return 0.5 if costs.builds(alone(piece, costs.opset)[0]).libraries else inf
 
-    def times(builds: Sequence[object], *rest: object, **more: object) -> list[float]:
-        return [2.0, *[1.0] * (len(builds) - 1)]
-
     monkeypatch.setattr(OperatorCosts, "_measure", seconds)
     monkeypatch.setattr(Observer, "__call__", lambda self, program: None)
-    monkeypatch.setattr(contenders, "model_times", times)
+    pretend_times(monkeypatch, 2.0, 1.0)
 
 
 kernels_win = pytest.fixture(let_kernels_win)

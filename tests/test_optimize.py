@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from pretended_times import pretend_times
 
 from tensaurus.cost.database import Database
 from tensaurus.cost.observe import PROFILE, Observer
@@ -40,16 +41,7 @@ def times(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     measures must not decide a test."""
     if "measured" not in request.keywords:
         monkeypatch.setattr(OperatorCosts, "_measure", lambda self, piece, text: estimate(piece))
-        pretend(monkeypatch, 0.5)
-
-
-def pretend(monkeypatch: pytest.MonkeyPatch, seconds: float, again: float | None = None) -> None:
-    """Every candidate takes so many seconds, and `again` when it is measured once more; the original one."""
-
-    def times(builds: list[object], *rest: object, purpose: str = "", **turn: object) -> list[float]:
-        return [1.0, *[again if purpose and again is not None else seconds] * (len(builds) - 1)]
-
-    monkeypatch.setattr(contenders, "model_times", times)
+        pretend_times(monkeypatch, 1.0, 0.5)
 
 
 class Notes(NoProgress):
@@ -169,7 +161,7 @@ def test_what_cannot_be_improved_is_returned_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_slower_program_is_not_returned(monkeypatch: pytest.MonkeyPatch, database: Path) -> None:
-    pretend(monkeypatch, 1.2)
+    pretend_times(monkeypatch, 1.0, 1.2)
     model = affine_model()
     assert run(model, database=database).model.graph == model.graph
 
@@ -179,11 +171,12 @@ def test_what_is_not_faster_when_measured_again_is_not_returned(
 ) -> None:
     model, said = affine_model(), Notes()
     for again, kept in ((1.0, False), (1.1, False), (0.8, True)):
-        pretend(monkeypatch, 0.5, again)
+        pretend_times(monkeypatch, 1.0, 0.5, again)
         result = run(model, database=database, progress=said)
         assert (result.model.graph != model.graph) is kept
         assert result.speedup == (1 / again if kept else 1.0)  # the second figure is the one that is told
-    assert sum("measured again" in text for text in said.notes) >= 2
+    assert sum("no difference seen" in text for text in said.notes) >= 1
+    assert sum("it is slower" in text for text in said.notes) >= 1
 
 
 def test_only_the_best_is_checked_where_there_is_no_time_for_another(
@@ -210,11 +203,11 @@ def test_only_the_best_is_checked_where_there_is_no_time_for_another(
 def test_of_slow_models_only_the_best_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     counts: list[int] = []
 
-    def times(builds: list[object], *rest: object, **turn: object) -> list[float]:
-        counts.append(len(builds))
-        return [1.0] * len(builds)
+    def times(entries: list[object], *rest: object, **turn: object) -> list[float]:
+        counts.append(len(entries))
+        return [1.0] * len(entries)
 
-    monkeypatch.setattr(contenders, "model_times", times)
+    monkeypatch.setattr(contenders, "contest_times", times)
     for load in (0.0, 1000.0):
         monkeypatch.setattr(TimeLimit, "measuring", lambda self, models, load=load: models * load)
         run(affine_model(), database=tmp_path / "db.sqlite", steps=None, time_limit=10.0)

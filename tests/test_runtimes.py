@@ -11,11 +11,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from pretended_times import alike
 
 from tensaurus import backends
 from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
-from tensaurus.cost.whole import AGAIN, contest_times
+from tensaurus.cost.measure import Pairs
+from tensaurus.cost.whole import contest_pairs, contest_times
 from tensaurus.driver import runtimes
 from tensaurus.driver.options import Options
 from tensaurus.driver.original import Original
@@ -65,14 +67,17 @@ class Bench:
         monkeypatch.setattr(backends, "targets", lambda: sorted({*before, *refusals}))
         monkeypatch.setattr(runtimes, "refusal", lambda entry, feeds, threads: refusals.get(entry.backend))
         monkeypatch.setattr(runtimes, "contest_times", self.times)
+        monkeypatch.setattr(runtimes, "contest_pairs", self.pairs)
         self.original = Original.read(model(), Options())
 
-    def times(
-        self, entries: list[tuple[str, Build]], *rest: object, purpose: str = "", **turn: object
-    ) -> list[float]:
+    def times(self, entries: list[tuple[str, Build]], *rest: object, **turn: object) -> list[float]:
         source = entries[0][1]
-        known = self.after | (self.again if purpose else {})
-        return [(self.before if build is source else known)[name] for name, build in entries]
+        return [(self.before if build is source else self.after)[name] for name, build in entries]
+
+    def pairs(
+        self, first: tuple[str, Build], second: tuple[str, Build], *rest: object, **more: object
+    ) -> Pairs:
+        return alike(self.before[first[0]], (self.after | self.again)[second[0]])
 
     def optimized(self, options: Options, start: float) -> Result:
         self.asked.append(options)
@@ -159,18 +164,21 @@ def test_comparisons_across_runtimes_are_kept_apart_from_others(
     builds = [Build(model(ops).SerializeToString()) for ops in (["Relu"], ["Relu", "Relu"])]
     feeds = {"x": np.zeros((4, 8), np.float32)}
     with Database(tmp_path / "db.sqlite") as database:
-        def ask(*entries: tuple[str, Build], purpose: str = "") -> list[float]:
-            return contest_times(
-                entries, feeds, MACHINE, database, purpose=purpose, seconds=0.01, deadline=monotonic()
-            )  # fmt: skip
+        def ask(*entries: tuple[str, Build]) -> list[float]:
+            return contest_times(entries, feeds, MACHINE, database, seconds=0.01, deadline=monotonic())
+
+        def pair(*entries: tuple[str, Build]) -> Pairs:
+            return contest_pairs(*entries, feeds, MACHINE, database, gain=0.02)
 
         other = next((name for name in backends.targets() if name != A), None)
         first = ask((A, builds[0]), (A, builds[1]))
-        again = ask((A, builds[0]), (A, builds[1]), purpose=AGAIN)
+        again = pair((A, builds[0]), (A, builds[1]))
+        assert len(again.seconds) == len(again.calm) >= 7
         across = ask((other, builds[0]), (A, builds[1])) if other else []
         monkeypatch.setattr("tensaurus.cost.whole.compare", None)  # all of it is known now
+        monkeypatch.setattr("tensaurus.cost.whole.compare_pairs", None)
         assert ask((A, builds[0]), (A, builds[1])) == first
-        assert ask((A, builds[0]), (A, builds[1]), purpose=AGAIN) == again
+        assert pair((A, builds[0]), (A, builds[1])) == again
         if other:
             assert ask((other, builds[0]), (A, builds[1])) == across
             with pytest.raises(TypeError):

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import platform
 import warnings
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
+from time import monotonic
 
 from tensaurus import backends
 
 __all__ = [
+    "Bystanders",
     "Machine",
     "allowed_cores",
     "busy_seconds",
@@ -110,6 +113,32 @@ def waited_seconds() -> float:
         with suppress(OSError, IndexError):  # the thread just ended
             nanoseconds += int(thread.read_text().split()[1])
     return nanoseconds / 1e9
+
+
+class Bystanders:
+    """Watches how much of the machine processes other than some of ours take, from now on."""
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        """The processes with these numbers, and this one, are ours."""
+        self._pids = (os.getpid(), *pids)
+        self._began, self._busy, self._own = monotonic(), busy_seconds(), self._own_seconds()
+
+    def share(self) -> float:
+        """Of the time of the allowed cores; 0 where nobody tells."""
+        busy, wall = busy_seconds(), monotonic() - self._began
+        if busy is None or self._busy is None or not wall:
+            return 0.0
+        others = busy - self._busy - (self._own_seconds() - self._own)
+        return max(0.0, others / (wall * len(allowed_cores())))
+
+    def _own_seconds(self) -> float:
+        """CPU seconds of our processes."""
+        ticks = 0
+        for pid in self._pids:
+            with suppress(OSError, ValueError, IndexError):  # it has just ended
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _processor() -> str:

@@ -12,16 +12,20 @@ from types import TracebackType
 import numpy as np
 
 from tensaurus.backends import Array
+from tensaurus.cost.machine import Bystanders
 from tensaurus.cost.worker import DISTURBED, REPEATS, Round, Worker, WorkerError
 from tensaurus.graph.build import Build
+from tensaurus.report.comparison import LOOKS, Comparison
 
 __all__ = [
     "FEWEST",
     "Contender",
-    "Ratio",
+    "Pairs",
     "Stopwatch",
     "Timing",
     "compare",
+    "compare_pairs",
+    "in_pairs",
     "in_turns",
     "ratio",
     "refusal",
@@ -29,6 +33,8 @@ __all__ = [
 ]
 
 FEWEST = 4  # rounds of a comparison, however little time there is
+BURST = 0.03  # seconds that one of a pair computes, once at least: far less than a host keeps its speed for
+LONGEST = 15.0  # seconds of a comparison by pairs, where nothing else limits it
 
 
 @dataclass(frozen=True)
@@ -71,27 +77,54 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Ratio:
-    """How many times as long as b does a take: quartiles over the rounds."""
+class Pairs:
+    """Seconds of one run of two contenders, measured within some milliseconds of each other, again and again.
 
-    low: float
-    median: float
-    high: float
+    calm   of each pair, whether no other process disturbed it
+    """
+
+    seconds: tuple[tuple[float, float], ...] = ()
+    calm: tuple[bool, ...] = ()
 
     @property
-    def spread(self) -> float:
-        """Interquartile range over median."""
-        return (self.high - self.low) / self.median
+    def disturbed(self) -> bool:
+        """Whether most of the pairs were."""
+        return 2 * sum(self.calm) < len(self.calm)
+
+    @property
+    def counted(self) -> tuple[tuple[float, float], ...]:
+        """The pairs that decide: the calm ones, and all where these are few.
+
+        Equal contenders are disturbed alike, so leaving pairs out favours neither of them.
+        """
+        if self.disturbed:
+            return self.seconds
+        return tuple(pair for pair, calm in zip(self.seconds, self.calm, strict=True) if calm)
+
+    @property
+    def comparison(self) -> Comparison:
+        """What the pairs say."""
+        return Comparison.of([first / second for first, second in self.counted], self.disturbed)
+
+    @property
+    def before(self) -> float:
+        """Seconds of one run of the first contender."""
+        return float(np.median([first for first, _ in self.counted]))
+
+    @property
+    def after(self) -> float:
+        """Seconds of one run of the second, beside those of the first: their ratio is that of the pairs."""
+        return self.before / self.comparison.median
 
 
-def ratio(a: Timing, b: Timing) -> Ratio:
+def ratio(a: Timing, b: Timing) -> Comparison:
     """Time of a over time of b, round by round, so that drift of the machine cancels out.
 
     Both come from one `compare`; raises ValueError where their rounds are not the same number.
     """
     pairs = zip(a.rounds, b.rounds, strict=True)
-    low, middle, high = np.quantile([np.median(x) / np.median(y) for x, y in pairs], (0.25, 0.5, 0.75))
-    return Ratio(float(low), float(middle), float(high))
+    ratios = [float(np.median(x) / np.median(y)) for x, y in pairs]
+    return Comparison.of(ratios, 2 * max(a.disturbed, b.disturbed) > len(ratios))
 
 
 def compare(
@@ -110,15 +143,47 @@ def compare(
     which names the contender, where one does not compile, run, or answer in time.
     """
     with ExitStack() as stack:
-        workers = []
-        for contender in contenders:
-            worker = stack.enter_context(Worker(contender.backend, threads=threads, timeout=timeout))
-            try:
-                warm_up(worker, contender.build, feeds, seconds)
-            except WorkerError as error:
-                raise WorkerError(f"{contender.name}: {error}") from error
-            workers.append(worker)
+        workers = _warm(contenders, feeds, threads, seconds, timeout, stack)
         return in_turns([contender.name for contender in contenders], workers, rounds, seconds, deadline)
+
+
+def compare_pairs(
+    first: Contender,
+    second: Contender,
+    feeds: Mapping[str, Array],
+    *,
+    threads: int,
+    gain: float,
+    timeout: float = 300.0,
+    deadline: float = inf,
+) -> Pairs:
+    """Time two contenders in new processes, until their pairs decide whether the second gains so much.
+
+    For the rest see `compare` and `in_pairs`.
+    """
+    with ExitStack() as stack:
+        workers = _warm((first, second), feeds, threads, BURST, timeout, stack)
+        return in_pairs([first.name, second.name], workers, gain, deadline)
+
+
+def _warm(
+    contenders: Sequence[Contender],
+    feeds: Mapping[str, Array],
+    threads: int,
+    seconds: float,
+    timeout: float,
+    stack: ExitStack,
+) -> list[Worker]:
+    """A worker for each contender, which has run it for about `seconds`; the stack ends them."""
+    workers = []
+    for contender in contenders:
+        worker = stack.enter_context(Worker(contender.backend, threads=threads, timeout=timeout))
+        try:
+            warm_up(worker, contender.build, feeds, seconds)
+        except WorkerError as error:
+            raise WorkerError(f"{contender.name}: {error}") from error
+        workers.append(worker)
+    return workers
 
 
 def refusal(contender: Contender, feeds: Mapping[str, Array], threads: int) -> str | None:
@@ -167,6 +232,39 @@ def in_turns(
         Timing(name, tuple(r.samples for r in rounds), sum(r.disturbance > DISTURBED for r in rounds))
         for name, rounds in zip(names, taken, strict=True)
     ]
+
+
+def in_pairs(
+    names: Sequence[str], workers: Sequence[Worker], gain: float, deadline: float = inf
+) -> Pairs:
+    """Time two workers that are warm, in turns of some milliseconds, every second pair the other way round.
+
+    The pairs are asked at each of the LOOKS whether the second gains the share that is wanted, and the
+    comparison ends when they know, or at the `deadline` (of `time.monotonic`), after one pair at least.
+    Raises WorkerError, which names the contender.
+    """
+    began, longest = monotonic(), 0.0
+    bystanders = Bystanders(worker.pid for worker in workers)
+    taken: list[tuple[float, float]] = []
+    calm: list[bool] = []
+    while len(taken) < LOOKS[-1]:
+        start = monotonic()
+        if taken and start + longest > deadline or len(taken) >= LOOKS[0] and start > began + LONGEST:
+            break
+        turns: dict[int, Round] = {}
+        for position in (0, 1) if len(taken) % 2 == 0 else (1, 0):
+            try:
+                turns[position] = workers[position].time(BURST)
+            except WorkerError as error:
+                raise WorkerError(f"{names[position]}: {error}") from error
+        longest = max(longest, monotonic() - start)
+        taken.append((turns[0].median, turns[1].median))
+        calm.append(max(turn.disturbance for turn in turns.values()) <= DISTURBED)
+        if len(taken) in LOOKS and Pairs(tuple(taken), tuple(calm)).comparison.settles(gain):
+            break
+    if bystanders.share() > DISTURBED:
+        calm = [False] * len(taken)
+    return Pairs(tuple(taken), tuple(calm))
 
 
 def _calmest(worker: Worker, seconds: float, left: int, deadline: float) -> tuple[Round, float]:

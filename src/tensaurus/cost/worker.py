@@ -16,13 +16,15 @@ from typing import Any
 from tensaurus import backends
 from tensaurus.backends import Array, Bindable, Fusing, Kernel, Profiling, Session
 from tensaurus.child import Child, ChildError
-from tensaurus.cost.machine import allowed_cores, busy_seconds, waited_seconds
+from tensaurus.cost.machine import Bystanders, waited_seconds
 from tensaurus.graph.build import Build
 
 __all__ = ["DISTURBED", "RUN_LIMIT", "Round", "Worker", "WorkerError", "tried"]
 
 DISTURBED = 0.1  # a larger disturbance means that a timing is repeated
 REPEATS = 2  # so many times at most
+COLD = 0.1  # seconds of a run from which on it does not matter what the caches held before
+ATTENTION = 0.2  # seconds within which a machine's clock ticks, of 0.01 s, tell what other processes took
 RUN_LIMIT = 60.0  # seconds that a run of a model whose behaviour nobody knows may take
 MORE_TIME = "--run-limit gives a run more time, smaller sizes by --shape make it shorter."
 SLOW = 1.0  # seconds of a run, or of a few, which are long enough to tell what one takes
@@ -41,6 +43,11 @@ class Round:
     disturbance: (
         float  # share of the cores that other processes took, or of the time that ours waited for one
     )
+
+    @property
+    def median(self) -> float:
+        """Seconds of one run."""
+        return median(self.samples)
 
 
 class Worker(Child):
@@ -81,7 +88,10 @@ class Worker(Child):
         return outputs
 
     def time(self, seconds: float) -> Round:
-        """Run for about `seconds`, once at least."""
+        """Run for about `seconds`, once at least; a short run first of all counts for nothing.
+
+        In turns of less than ATTENTION seconds only that our threads waited is a disturbance.
+        """
         samples, disturbance = self.ask("time", seconds, patience=seconds)
         return Round(samples, disturbance)
 
@@ -164,12 +174,11 @@ class Desk:
         return self._compiled().run(None, self._feeds)
 
     def time(self, seconds: float) -> tuple[tuple[float, ...], float]:
-        began, own, busy = time.perf_counter(), time.process_time(), busy_seconds()
-        samples, waited = self._samples(seconds, 1)
-        samples = samples[1:] if len(samples) > 4 else samples  # the first finds another's data in the caches
-        wall, own, after = time.perf_counter() - began, time.process_time() - own, busy_seconds()
-        others = 0.0 if busy is None or after is None else after - busy - own
-        return samples, max(waited, others / (wall * len(allowed_cores())))
+        bystanders = Bystanders(())
+        samples, waited = self._samples(0.0, 1)  # finds another's data in the caches
+        if samples[0] < COLD:
+            samples, waited = self._samples(seconds, 1)
+        return samples, max(waited, bystanders.share() if seconds >= ATTENTION else 0.0)
 
     def measure(
         self, build: Build, feeds: dict[str, Array], seconds: float, runs: int

@@ -1,4 +1,4 @@
-"""Candidates on their target: measured beside the original, the fastest once more, and checked."""
+"""Candidates on their target: measured beside the original, the fastest in pairs with it, and checked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import inf
 from time import monotonic
 
-from tensaurus.cost.whole import AGAIN, model_times
+from tensaurus.cost.measure import Pairs
+from tensaurus.cost.whole import SECONDS, contest_pairs, contest_times
 from tensaurus.driver.target import Target
 from tensaurus.equivalence.accuracy import LEVELS
 from tensaurus.equivalence.chain import check_rewrites
@@ -15,24 +16,28 @@ from tensaurus.equivalence.field_check import FieldCheck
 from tensaurus.equivalence.verdict import Verdict, verify
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.build import Build
+from tensaurus.report.comparison import Comparison
 from tensaurus.search.candidate import Candidate, Outcome
 
 __all__ = ["Contenders", "Winner", "contenders"]
 
 LONGER = "a longer --time-limit helps"
-MARGIN = 0.01  # a candidate must be faster by this share to be checked: less cannot be told from noise
+TRIES = 2  # of candidates in pairs with the original: each may by chance be taken for faster
+MARGIN = 0.02  # a result gains this share at least: less may be where its memory lies in this process
 
 
 @dataclass(frozen=True)
 class Winner:
     """The build to return, seconds of one run of the original and of it, and why it is right.
 
-    Nothing is applied where it is the original.  `checking` is how many seconds all checks took.
+    Nothing is applied, and there is no `comparison`, where it is the original.  `checking` is how many
+    seconds all checks took.
     """
 
     build: Build
     before: float
     after: float
+    comparison: Comparison | None = None
     verdict: Verdict = Verdict(True, 0.0, 0.0, detail="unchanged")
     applied: tuple[Candidate, ...] = ()
     replay: FieldCheck | None = None
@@ -69,20 +74,22 @@ class Contenders:
         return best or {otherwise: self.base}
 
     def winner(self) -> Winner:
-        """The fastest that is faster in a second measurement, too, and equal; else the original."""
+        """The fastest whose gain pairs with the original support, and which is equal; else the original."""
         progress = self.target.progress
         faster = [row for row in self.rows if row[2] < (1 - MARGIN) * self.base]
-        limit, checking = self.target.limit, 0.0
+        limit, checking, refused = self.target.limit, 0.0, 0
         for place, (candidate, build, _) in enumerate(sorted(faster, key=lambda row: row[2])):
             if place and limit is not None and not limit.another:
                 progress.note(f"there was no time to check {len(faster) - place} more: {LONGER}")
                 break
-            progress.phase("measuring it once more")
-            until = inf if limit is None else limit.again
-            before, after = _times(self.target, [build], until, AGAIN)
-            if after >= before:
-                words = f"{before * 1e3:.3g} and {after * 1e3:.3g} ms"
-                progress.note(f"a program was not faster when it was measured again ({words}): thrown away")
+            progress.phase("comparing it with the original")
+            pairs = _pairs(self.target, build, inf if limit is None else limit.again)
+            comparison = pairs.comparison
+            if not comparison.shows(MARGIN):
+                progress.note(f"{comparison.refusal(MARGIN)}: a program was thrown away")
+                refused += 1
+                if refused == TRIES:
+                    break
                 continue
             progress.phase("checking that it is equal")
             applied, began = (*self.bodies, candidate), monotonic()
@@ -93,7 +100,11 @@ class Contenders:
             for fault in verdict.faults:
                 progress.note(fault)
             if replay.passed and verdict.passed:
-                return Winner(build, before, after, verdict, applied, replay, checking)
+                if comparison.disturbed:
+                    progress.note(f"{comparison.median:.2f}x is void, {comparison.doubt}: measure it again")
+                return Winner(
+                    build, pairs.before, pairs.after, comparison, verdict, applied, replay, checking
+                )
             reason = replay.detail if verdict.passed else verdict.detail
             progress.note(f"a faster program was thrown away: {reason}")
         return Winner(self.target.source, self.base, self.base, checking=checking)
@@ -145,16 +156,26 @@ def contenders(target: Target, outcome: Outcome, bodies: Sequence[Candidate]) ->
     return Contenders(target, bodies, base, [(c, b, t) for (c, b), t in zip(pairs, times, strict=True)])
 
 
-def _times(target: Target, builds: Sequence[Build], until: float, purpose: str = "") -> list[float]:
+def _times(target: Target, builds: Sequence[Build], until: float) -> list[float]:
     """Seconds of one run of the original, and of each of these; `until` is of `time.monotonic`."""
-    turn = {} if target.limit is None else {"seconds": target.limit.turn}
-    return model_times(
-        [target.source, *builds],
+    return contest_times(
+        [(target.backend, build) for build in (target.source, *builds)],
         target.feeds,
-        target.backend,
         target.machine,
         target.records,
-        purpose=purpose,
+        seconds=SECONDS if target.limit is None else target.limit.turn,
         deadline=until,
-        **turn,
+    )
+
+
+def _pairs(target: Target, build: Build, until: float) -> Pairs:
+    """The original and a build side by side."""
+    return contest_pairs(
+        (target.backend, target.source),
+        (target.backend, build),
+        target.feeds,
+        target.machine,
+        target.records,
+        gain=MARGIN,
+        deadline=until,
     )

@@ -13,6 +13,7 @@ import onnx
 
 from tensaurus import backends
 from tensaurus.cost.machine import Machine
+from tensaurus.cost.measure import Pairs
 from tensaurus.driver.applied import applied_kernels
 from tensaurus.driver.contenders import Contenders, Winner
 from tensaurus.driver.original import Original
@@ -63,6 +64,7 @@ class Result:
             original_ms=winner.before * 1e3,
             optimized_ms=winner.after * 1e3,
             speedup=winner.before / winner.after,
+            comparison=winner.comparison,
             equivalence=winner.verdict.equality.rounded(),
             rewrites=_rewrites(winner.applied),
             replay=winner.replayed,
@@ -84,16 +86,26 @@ class Result:
         )
         return cls(_labelled(model, summary), summary, winner.build.libraries)
 
-    def compared(self, before: float, after: float, times: Mapping[str, float]) -> Result:
-        """The result with figures of a comparison of runtimes: seconds of the original on the fastest of
-        them, of the result, and of all that were compared."""
-        summary = replace(
-            self.summary,
-            original_ms=before * 1e3,
-            optimized_ms=after * 1e3,
-            speedup=before / after,
-            runtimes_ms={name: seconds * 1e3 for name, seconds in times.items()},
+    def compared(self, pairs: Pairs, times: Mapping[str, float]) -> Result:
+        """The result with figures of a comparison of runtimes: its pairs with the original on the fastest of
+        them, and seconds of all that were compared."""
+        return self._with(
+            original_ms=pairs.before * 1e3,
+            optimized_ms=pairs.after * 1e3,
+            speedup=pairs.comparison.median,
+            comparison=pairs.comparison,
+            runtimes_ms=_milliseconds(times),
         )
+
+    def among(self, seconds: float, times: Mapping[str, float]) -> Result:
+        """The model as it was, with its seconds on the fastest of the runtimes, and those of all that were
+        compared."""
+        return self._with(
+            original_ms=seconds * 1e3, optimized_ms=seconds * 1e3, runtimes_ms=_milliseconds(times)
+        )
+
+    def _with(self, **changes: Any) -> Result:
+        summary = replace(self.summary, **changes)
         return replace(self, model=_labelled(self.model, summary), summary=summary)
 
     @property
@@ -146,6 +158,10 @@ def _unmeasured(original: Original, backend: str, machine: Machine) -> Summary:
         unlock=tuple(unlock(original.program)),
         versions=dict(machine.versions),
     )
+
+
+def _milliseconds(times: Mapping[str, float]) -> dict[str, float]:
+    return {name: seconds * 1e3 for name, seconds in times.items()}
 
 
 def _rewrites(candidates: Sequence[Candidate]) -> tuple[AppliedRule, ...]:

@@ -13,8 +13,9 @@ from tensaurus import backends, signals
 from tensaurus.backends import Array, BackendError
 from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
-from tensaurus.cost.measure import Contender, refusal
-from tensaurus.cost.whole import AGAIN, SECONDS, contest_times
+from tensaurus.cost.measure import Contender, Pairs, refusal
+from tensaurus.cost.whole import SECONDS, contest_pairs, contest_times
+from tensaurus.driver.contenders import MARGIN
 from tensaurus.driver.generated import absent
 from tensaurus.driver.options import Options
 from tensaurus.driver.original import Original
@@ -66,12 +67,13 @@ def on_fastest_runtime(
             times |= {f"tensaurus on {name}": rate * times[fastest] for name, rate in rates.items()}
             progress.note(", ".join(f"{name} {seconds * 1e3:.3g} ms" for name, seconds in times.items()))
             best = min(rates, key=lambda name: rates[name])
-            before, after = contest.times([(fastest, contest.source), (best, builds[best])], AGAIN)
-            if rates[best] < 1 and after < before:
-                return results[best].compared(before, after, times)
+            pairs = contest.pairs((fastest, contest.source), (best, builds[best]))
+            if pairs.comparison.shows(MARGIN):
+                return results[best].compared(pairs, times)
+            progress.note(pairs.comparison.refusal(MARGIN))
         reason = f"no result is faster than {fastest} with the model as it is"
         unchanged = Result.unchanged(original, fastest, contest.machine, reason)
-        return unchanged.compared(times[fastest], times[fastest], times)
+        return unchanged.among(times[fastest], times)
 
 
 def _build(result: Result, folder: Path) -> Build:
@@ -124,16 +126,27 @@ class _Contest:
             self.progress.note(f"it does not run on {words}")
         return [name for name, reason in reasons.items() if reason is None]
 
-    def times(self, entries: Sequence[tuple[str, Build]], purpose: str = "") -> list[float]:
+    def times(self, entries: Sequence[tuple[str, Build]]) -> list[float]:
         """Seconds of one run of each on its runtime, in turns."""
-        options, end, turn = self.options, inf, SECONDS
+        options, turn = self.options, SECONDS
         if options.steps is None:
-            end = self.start + options.time_limit
             turn = min(SECONDS, max(0.02, COMPARED * options.time_limit / TURNS))
         with Database(options.database) as records:
             return contest_times(
-                entries, self.feeds, self.machine, records, purpose=purpose, seconds=turn, deadline=end
+                entries, self.feeds, self.machine, records, seconds=turn, deadline=self._end
             )
+
+    def pairs(self, first: tuple[str, Build], second: tuple[str, Build]) -> Pairs:
+        """Two of them, each on its runtime, side by side."""
+        with Database(self.options.database) as records:
+            return contest_pairs(
+                first, second, self.feeds, self.machine, records, gain=MARGIN, deadline=self._end
+            )
+
+    @property
+    def _end(self) -> float:
+        """Of all, where time limits the run."""
+        return inf if self.options.steps is not None else self.start + self.options.time_limit
 
     def results(self, names: Sequence[str], optimized: Optimized) -> dict[str, Result]:
         """Of each runtime; an interrupt in one of them ends the search for all."""

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from tensaurus.report.records import Comparison, Record, compared
+from tensaurus.report.comparison import Comparison
+from tensaurus.report.records import Record, compared
 
 __all__ = ["bench_table", "remark"]
 
@@ -50,6 +51,5 @@ def remark(record: Record, comparison: Comparison | None = None) -> str:
     if record.runs and record.exact and record.error > LARGE:
         words.append(f"outputs differ by {record.error:.1e}")
     if comparison is not None and comparison.void:
-        cause = "other processes disturbed it" if comparison.disturbed else "the rounds disagree"
-        words.append(f"comparison void: {cause}")
+        words.append(f"comparison void: {comparison.doubt}")
     return "; ".join(words)

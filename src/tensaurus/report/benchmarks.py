@@ -7,7 +7,8 @@ from dataclasses import fields, replace
 from math import exp, log
 
 from tensaurus.report.bench import LARGE, remark
-from tensaurus.report.records import Comparison, Record, Setting, compared
+from tensaurus.report.comparison import Comparison
+from tensaurus.report.records import Record, Setting, compared
 
 __all__ = ["best", "by_model", "gain", "page"]
 

@@ -7,14 +7,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from math import isnan, nan
 from pathlib import Path
-from statistics import median, quantiles
 
 from tensaurus.errors import TensaurusError
 from tensaurus.files import replacing
+from tensaurus.report.comparison import Comparison
 
-__all__ = ["Comparison", "Record", "Setting", "append_records", "compared", "read_records"]
-
-WIDE = 0.15  # a comparison is void where half of its rounds' ratios lie further apart than this share
+__all__ = ["Record", "Setting", "append_records", "compared", "read_records"]
 
 
 @dataclass(frozen=True)
@@ -78,32 +76,10 @@ class Record(Setting):
         return self.traffic_mb / self.median_ms / self.peak_cache_gbs
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """How many times as long as the second contender does the first take: quartiles over the rounds."""
-
-    low: float
-    median: float
-    high: float
-    disturbed: bool
-
-    @property
-    def void(self) -> bool:
-        """Whether the spread, or other processes, make it worthless."""
-        return self.disturbed or self.high - self.low > WIDE * self.median
-
-    @property
-    def tie(self) -> bool:
-        """Whether no difference can be told."""
-        return self.low <= 1 <= self.high
-
-
 def compared(first: Record, second: Record) -> Comparison:
     """Round by round, so that drift of the machine cancels out; both must come from one contest."""
     ratios = [a / b for a, b in zip(first.rounds_ms, second.rounds_ms, strict=True)]
-    low, _, high = quantiles(ratios, method="inclusive") if len(ratios) > 1 else ratios * 3
-    disturbed = 2 * max(first.disturbed, second.disturbed) > len(ratios)
-    return Comparison(low, median(ratios), high, disturbed)
+    return Comparison.of(ratios, 2 * max(first.disturbed, second.disturbed) > len(ratios))
 
 
 def append_records(path: Path, records: Iterable[Record]) -> None:

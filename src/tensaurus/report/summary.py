@@ -12,6 +12,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tensaurus.report.comparison import Comparison
+
 METADATA_KEY = "tensaurus"
 """The key of an optimized model's metadata_props that holds its Summary as JSON."""
 
@@ -81,6 +83,9 @@ class Summary:
 
     Those are of searching, of measuring the best programs (the fastest twice), and of checking.
 
+    comparison is what pairs of runs of the original and of the result say, the last word on the speedup; None
+    where the model is unchanged, and in files of older versions.
+
     predicted_ms is what the search expected of the result before it was run, original_predicted_ms what it
     expected of the original, from operators measured alone; found_ms is of each search's fastest program,
     before it was checked; constants_mb what the result keeps of constants.  Where several runtimes were
@@ -115,6 +120,7 @@ class Summary:
     found_ms: dict[str, float] = field(default_factory=dict)
     constants_mb: float = math.nan
     runtimes_ms: dict[str, float] = field(default_factory=dict)
+    comparison: Comparison | None = None
     kernels: tuple[AppliedKernel, ...] = ()
     compiler: str = ""
     no_kernels: str = ""
@@ -140,6 +146,8 @@ class Summary:
         try:
             record = _known(cls, json.loads(text))
             record["equivalence"] = Equality(**_known(Equality, record["equivalence"]))
+            if (compared := record.get("comparison")) is not None:
+                record["comparison"] = Comparison(**_known(Comparison, compared))
             rows = record.get("rewrites", ())
             record["rewrites"] = tuple(AppliedRule(**_known(AppliedRule, row)) for row in rows)
             kernels = record.get("kernels", ())
@@ -159,6 +167,8 @@ class Summary:
         threads = f"{self.threads} thread" + ("s" if self.threads != 1 else "")
         lines.add_row("backend", Text(f"{_versioned(self.backend, self.versions)}, {threads}"))
         lines.add_row("time", self._gain())
+        if self.comparison is not None:
+            lines.add_row("compared", self._compared(self.comparison))
         lines.add_row("equality", self.equivalence.render())
         if self.runtimes_ms:
             listed = ", ".join(f"{name} {ms:.3f} ms" for name, ms in self.runtimes_ms.items())
@@ -200,6 +210,11 @@ class Summary:
         style = "bold green" if self.speedup > 1.005 else "bold"
         text = f"{self.original_ms:.3f} ms → {self.optimized_ms:.3f} ms, "
         return Text.assemble(text, (f"{self.speedup:.2f}x", style))
+
+    @staticmethod
+    def _compared(comparison: Comparison) -> Text:
+        doubt = f"  void: {comparison.doubt}" if comparison.disturbed else ""
+        return Text.assemble(str(comparison), (doubt, "bold yellow"))
 
     def _kernels(self) -> str:
         if not self.compiler:
@@ -254,7 +269,7 @@ def _plain(value: Any) -> Any:
         return {key: _plain(value[key]) for key in sorted(value)}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
-    if isinstance(value, Equality | AppliedRule | AppliedKernel):
+    if isinstance(value, Comparison | Equality | AppliedRule | AppliedKernel):
         return {name: _plain(getattr(value, name)) for name in _names(type(value))}
     return value
 
