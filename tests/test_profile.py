@@ -56,6 +56,22 @@ def network(tmp_path: Path) -> Path:
     return path
 
 
+def test_subnormal_weights_are_told(network: Path) -> None:
+    model = onnx.load(network)
+    (w,) = [tensor for tensor in model.graph.initializer if tensor.name == "w"]
+    array = numpy_helper.to_array(w).copy()
+    array[:6] *= np.float32(1e-40)
+    w.CopyFrom(numpy_helper.from_array(array, "w"))
+    onnx.save(model, network)
+    profile = profiled(network, Options(threads=1))
+    assert sorted(kernel.subnormal for kernel in profile.kernels)[-2:] == [0, 0.25]
+    console = Console(file=StringIO(), width=200)
+    console.print(profile.render())
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "0.25 of the weights are subnormal numbers" in text
+    assert "`tensaurus optimize` makes them 0" in text
+
+
 @pytest.mark.parametrize("backend", RUNTIMES)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_operations_and_bytes_are_those_of_the_sizes(

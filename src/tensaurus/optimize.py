@@ -15,6 +15,7 @@ import onnx
 from tensaurus import signals
 from tensaurus.cost.machine import Machine
 from tensaurus.driver.contenders import contenders
+from tensaurus.driver.finders import SUBNORMALS
 from tensaurus.driver.options import AUTO, DEFAULTS, Options
 from tensaurus.driver.original import Original
 from tensaurus.driver.result import Result
@@ -71,7 +72,9 @@ def _optimized(
         progress.phase("searching")
         begun = monotonic()
         strategy = STRATEGIES[options.search](rules, target.runtime)
-        outcome, bodies = ModelSearch(strategy, target.runtime, target.effort, progress).run(original.program)
+        flush = SUBNORMALS not in options.without
+        search = ModelSearch(strategy, target.runtime, target.effort, progress, flush)
+        outcome, bodies = search.run(original.program)
         target.rest()
         searched = monotonic()
         ranked = contenders(target, outcome, bodies)

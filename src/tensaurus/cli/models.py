@@ -85,7 +85,8 @@ def optimize(
         str,
         typer.Option(
             metavar="NAME,...",
-            help="What shall propose nothing, to see what it gains: bilinear, blocked, derive, fuse.",
+            help="What shall propose nothing, to see what it gains: "
+            "bilinear, blocked, derive, fuse, subnormals.",
         ),
     ] = "",
     cpu: Cpu = "native",

@@ -13,6 +13,7 @@ from tensaurus.graph.frame import Frame
 from tensaurus.graph.node import CONSTANT, Node, constant, source
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
+from tensaurus.graph.subnormal import limits, subnormal_share
 from tensaurus.ops import TensorType
 from tensaurus.rules.match import FLOATS
 
@@ -24,7 +25,8 @@ REPEATED = 1 << 20  # numbers, which repeat in larger tensors: an operator takes
 def alone(
     piece: Piece, opset: int, copies: int = 1
 ) -> tuple[Program, dict[str, np.ndarray[Any, Any]]]:
-    """A program of the piece alone, and inputs for it: weights are constants in it, as in the whole program.
+    """A program of the piece alone, and inputs for it: weights are constants in it, as in the whole program,
+    random ones with as many subnormal numbers (`Piece.text` says how many).
 
     Copies have weights of their own and share their inputs; without weights they have inputs of their own, as
     a runtime would compute them once.
@@ -45,7 +47,7 @@ def alone(
             if leaf.op is CONSTANT and prod(shape) == 1:
                 new[leaf] = leaf
             elif leaf.static:
-                new[leaf] = constant(_random(kind.dtype, shape, rng))
+                new[leaf] = constant(_weights(leaf, shape, rng))
             elif name in inputs:
                 new[leaf] = inputs[name]
             else:
@@ -68,6 +70,17 @@ def _value(name: str, kind: TensorType) -> onnx.ValueInfoProto:
     code = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind.dtype))
     sizes = [n if isinstance(n, int) else None for n in kind.shape]
     return onnx.helper.make_tensor_value_info(name, code, sizes)
+
+
+def _weights(leaf: Node, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    made = _random(leaf.tensor.dtype, shape, rng)
+    rarity = subnormal_share(leaf.attribute("data")) if leaf.op is CONSTANT else -1
+    if rarity < 0:
+        return made
+    tiny = np.asarray(limits(leaf.tensor.dtype).smallest_normal, made.dtype)
+    size = min(made.size, REPEATED)
+    chosen = np.resize(rng.random(size) < 2.0**-rarity, shape)
+    return np.where(chosen, np.resize(tiny * rng.uniform(0.1, 0.9, size).astype(made.dtype), shape), made)
 
 
 def _random(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray[Any, Any]:

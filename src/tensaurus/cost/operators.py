@@ -21,6 +21,7 @@ from tensaurus.graph.lowering import Expand, exportable
 from tensaurus.graph.node import OPAQUE, Node
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
+from tensaurus.graph.text import workload
 from tensaurus.ops.eop import eop
 
 __all__ = ["OperatorCosts"]
@@ -166,13 +167,13 @@ class OperatorCosts:
 
     def _runs(self, piece: Piece) -> bool:
         """Whether it is made of operators on types that the original has too."""
-        return all(free(node) or Piece.of(node).text in self._running for node in piece.inner)
+        return all(free(node) or workload(node, plain=True) in self._running for node in piece.inner)
 
     def _operators(self, program: Program) -> Iterator[str]:
         """The text of every operator, of those of bodies too."""
         for node in program.nodes:
             if not free(node):
-                yield self._at(Piece.of(node)).text
+                yield workload(self._at(Piece.of(node)).root, plain=True)
             elif node.op is OPAQUE:
                 for _, body in node.attribute("form").bodies:
                     yield from self._operators(body)

@@ -10,20 +10,22 @@ from tensaurus.egraph.finder import Finder
 from tensaurus.errors import TensaurusError
 from tensaurus.fuse import Blocked, Fuse
 
-__all__ = ["FINDERS", "left", "require_finders"]
+__all__ = ["FINDERS", "SUBNORMALS", "left", "require_finders"]
 
 FINDERS: dict[str, type] = {kind.__name__.lower(): kind for kind in (Bilinear, Blocked, Derive, Fuse)}
+
+SUBNORMALS = "subnormals"  # that become 0, before all finders
 
 
 def require_finders(names: Collection[str]) -> None:
     """Raises TensaurusError for a name that none of them has."""
     for name in names:
-        if name not in FINDERS:
-            known = ", ".join(FINDERS)
+        if name not in (*FINDERS, SUBNORMALS):
+            known = ", ".join((*FINDERS, SUBNORMALS))
             raise TensaurusError(f"nothing proposes equalities by the name {name!r}", remedy=f"Take {known}.")
 
 
 def left(finders: Iterable[Finder], without: Collection[str]) -> tuple[Finder, ...]:
     """Those that are not left out."""
-    kinds = tuple(FINDERS[name] for name in without)
+    kinds = tuple(FINDERS[name] for name in without if name in FINDERS)
     return tuple(finder for finder in finders if not isinstance(finder, kinds))

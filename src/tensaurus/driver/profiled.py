@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from statistics import median
 
@@ -25,7 +26,9 @@ from tensaurus.equivalence.sample import sample_feeds
 from tensaurus.errors import TensaurusError, naming
 from tensaurus.graph.build import Build
 from tensaurus.graph.inlining import inlined
+from tensaurus.graph.node import CONSTANT, Node
 from tensaurus.graph.onnx_import import import_model
+from tensaurus.graph.subnormal import is_float, subnormals_of
 from tensaurus.ops.kernel_form import KERNELS
 from tensaurus.report.explain import summary_of
 from tensaurus.report.profile import CONVERSION, KERNEL, UNTRACED, Profile, ProfiledKernel
@@ -99,7 +102,16 @@ class _Counting:
         least = self.roofline.seconds(work, moved) if inner else 0.0
         computes = " + ".join(self.words.get(name, "?") for name in names)
         computes = computes or (CONVERSION if kernel.conversion else UNTRACED)
-        return ProfiledKernel(kernel.operator, computes, tuple(names), seconds, work, moved, least)
+        small = _subnormal(read)
+        return ProfiledKernel(kernel.operator, computes, tuple(names), seconds, work, moved, least, small)
+
+
+def _subnormal(read: Iterable[Node]) -> float:
+    """The share of subnormal numbers among the elements of the constants of floats that are read."""
+    weights = [node.attribute("data") for node in read if node.op is CONSTANT and is_float(node.types[0])]
+    elements = sum(prod(data.shape) for data in weights)
+    count = sum(int(subnormals_of(data.array, data.dtype).sum()) for data in weights)
+    return count / elements if elements else 0.0
 
 
 def _kernels(model: ModelProto) -> dict[str, str]:

@@ -13,7 +13,7 @@ from tensaurus.algebra.size import Arithmetic, evaluate
 from tensaurus.algebra.walk import bodies
 from tensaurus.graph.node import Node, again, apply, source
 from tensaurus.graph.program import Program
-from tensaurus.graph.text import show, workload
+from tensaurus.graph.text import show, values_of, workload
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.eop import eop
 
@@ -53,7 +53,7 @@ class Piece:
         if self.inner == (self.root,):
             return workload(self.root)
         names = {
-            leaf: source(f"{'w' if leaf.static else 'x'}{place}", leaf.types[0])
+            leaf: source(f"{values_of(leaf)}{'w' if leaf.static else 'x'}{place}", leaf.types[0])
             for place, leaf in enumerate(self.leaves)
         }
         return show(Program(tuple(names.values()), (("y", self.over(names)),)))

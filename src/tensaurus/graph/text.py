@@ -48,6 +48,7 @@ from tensaurus.graph.node import (
 )
 from tensaurus.graph.opaque import Form
 from tensaurus.graph.program import Program, topological
+from tensaurus.graph.subnormal import subnormal_share
 from tensaurus.ops import TensorType, registry
 from tensaurus.syntax import expression, statements
 
@@ -104,13 +105,14 @@ def table(program: Program) -> dict[str, Data | Form]:
     return entries
 
 
-def workload(node: Node) -> str:
+def workload(node: Node, plain: bool = False) -> str:
     """The full text of one operator, attributes and types of arguments: the key of its measured times.
 
     Conv(float32[1, 3, 8, 8], const float32[6, 3, 3, 3], dilations=(1, 1), ...) -> float32[1, 6, 6, 6]
 
-    Whether an argument is constant decides how a runtime prepares it, its value does not; an argument that
-    occurs twice is `same k`, the place where it occurred first.
+    Whether an argument is constant decides how a runtime prepares it, its value does not, but for subnormal
+    numbers, which take longer (`const subnormal 2^-3`); an argument that occurs twice is `same k`, the place
+    where it occurred first.  `plain`: whatever their values.
     """
     args: list[str] = []
     for place, arg in enumerate(node.args):
@@ -120,8 +122,14 @@ def workload(node: Node) -> str:
             args.append(f"same {node.args.index(arg)}")
         else:
             kinds = ", ".join(map(show_type, arg.types))
-            args.append(f"const {kinds}" if arg.static else kinds)
+            args.append(f"const {'' if plain else values_of(arg)}{kinds}" if arg.static else kinds)
     return _applied(node, args)
+
+
+def values_of(leaf: Node) -> str:
+    """How the values of a constant make computing with them slower; "" where they do not."""
+    rarity = subnormal_share(leaf.attribute("data")) if leaf.op is CONSTANT else -1
+    return "" if rarity < 0 else f"subnormal 2^-{rarity} "
 
 
 def form_digest(form: Form) -> str:

@@ -26,6 +26,7 @@ class ProfiledKernel:
     operations  scalar ones, counted from the expressions; 0 where nothing is known
     moved       bytes that it reads and writes, each tensor once
     least       seconds that these would take at the machine's peaks
+    subnormal   the share of its weights that are subnormal numbers, which processors may be slow with
     """
 
     operator: str
@@ -35,6 +36,7 @@ class ProfiledKernel:
     operations: int
     moved: int
     least: float
+    subnormal: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,11 @@ class Profile:
         table.add_column("tensors" if each else "computes", overflow="fold")
         rows = [[kernel] for kernel in self.kernels] if each else _alike(self.kernels)
         for row in rows:
-            words = _named(row[0]) if each else row[0].computes
+            words = (_named(row[0]) if each else row[0].computes) + _slowed(row)
             table.add_row(*_figures(row, told), Text(words))  # names may look like markup
         note = Text("\nof peak: what operations, or bytes where these take longer, take at the peaks", "dim")
+        if any(kernel.subnormal for kernel in self.kernels):
+            note.append("\nsubnormal numbers slow Intel processors down; `tensaurus optimize` makes them 0")
         return Group(text, table, note)
 
 
@@ -94,6 +98,17 @@ def _figures(group: list[ProfiledKernel], whole: float) -> Iterator[str]:
 
 def _rate(amount: int, seconds: float) -> str:
     return f"{amount / seconds / 1e9:.3g}" if amount else "-"
+
+
+def _slowed(group: list[ProfiledKernel]) -> str:
+    """Which of them read subnormal weights, and how many of their weights that are; "" where none does."""
+    shares = [kernel.subnormal for kernel in group if kernel.subnormal]
+    if not shares:
+        return ""
+    least, most = f"{min(shares):.2g}", f"{max(shares):.2g}"
+    many = f"{most}" if least == most else f"{least} to {most}"
+    of = "" if len(group) == 1 else f"{len(shares)} of them: "
+    return f"; {of}{many} of the weights are subnormal numbers"
 
 
 def _named(kernel: ProfiledKernel) -> str:

@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol, TypeAlias
 from tensaurus.graph.node import Node
 
 __all__ = [
-    *("Allowed", "Axiom", "Derived", "Disproved", "Evidence", "Lemma", "Proved", "Tested"),
+    *("Allowed", "Axiom", "Bounded", "Derived", "Disproved", "Evidence", "Lemma", "Proved", "Tested"),
     "parse_evidence",
 ]
 
@@ -82,6 +82,32 @@ class Tested:
         return _said(self.kind, self.field, self.coverage, trials if self.trials else "")
 
 
+@dataclass(frozen=True)
+class Bounded:
+    """The two sides differ, by less than floats can tell.
+
+    by        what bounds the difference
+    reach     how large values at run time may be for that
+    distance  how far an output is moved at most; 0: each sum that is moved rounds that away
+    within    whether the sides are outputs of a body, which nothing may move
+    """
+
+    kind: ClassVar[str] = "bounded"
+    by: str
+    reach: float
+    distance: float
+    within: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """Whether it holds in every field: in none."""
+        return False
+
+    def __str__(self) -> str:
+        moved = f"outputs move by {self.distance:.1g} at most" if self.distance else "all is rounded away"
+        return _said(self.kind, self.by, f"{moved} while no value exceeds {self.reach:.1g}")
+
+
 class Lemma(Protocol):
     """One equality of several that another follows from: an `equation.Equation`."""
 
@@ -147,7 +173,7 @@ class Disproved(_Unshown):
     kind = "refuted"
 
 
-Evidence: TypeAlias = Axiom | Proved | Tested | Derived | Allowed | Disproved
+Evidence: TypeAlias = Axiom | Proved | Tested | Bounded | Derived | Allowed | Disproved
 
 _TRIALS = re.compile(
     r"(?:(?P<coverage>.*), )?(?P<trials>\d+) trials, (?:error < 2\^-(?P<bits>\d+)|no error bound)$"

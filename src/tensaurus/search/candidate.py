@@ -10,7 +10,7 @@ from tensaurus.graph.node import Node
 from tensaurus.graph.program import Program
 from tensaurus.rules.equation import Equation
 
-__all__ = ["Candidate", "Outcome", "Rewritten", "joined"]
+__all__ = ["Candidate", "Outcome", "Rewritten", "continued", "joined"]
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,14 @@ class Outcome:
     def original(self) -> Candidate:
         """The program as it was, where every chain begins."""
         return self.best.chain[0]
+
+
+def continued(candidate: Candidate, first: Candidate) -> Candidate:
+    """The same candidate, whose chain begins with that of `first`, the program where it began so far."""
+    if candidate.step is None:
+        return replace(candidate, step=first.step, by=candidate.by | first.by)
+    before = continued(candidate.step.before, first)
+    return replace(candidate, step=Rewritten(candidate.step.equations, before))
 
 
 def joined(made: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:

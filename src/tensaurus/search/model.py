@@ -11,6 +11,7 @@ from tensaurus.graph.program import Program
 from tensaurus.report.progress import Progress
 from tensaurus.search.bodies import search_bodies
 from tensaurus.search.candidate import Candidate, Outcome
+from tensaurus.search.flushing import begin, flush_bodies, go_on_from
 from tensaurus.search.strategies import Effort, Runtime, Strategy
 
 __all__ = ["ModelSearch"]
@@ -18,18 +19,24 @@ __all__ = ["ModelSearch"]
 
 @dataclass
 class ModelSearch:
-    """One strategy for the bodies and the model, with one effort; an interrupt ends all of them."""
+    """One strategy for the bodies and the model, with one effort; an interrupt ends all of them.
+
+    flush  whether subnormal constants that no result depends on become 0, before everything else
+    """
 
     strategy: Strategy
     runtime: Runtime
     effort: Effort
     progress: Progress
+    flush: bool = True
     interrupted: bool = False
 
     def run(self, program: Program) -> tuple[Outcome, list[Candidate]]:
         """The outcome for the model with its best bodies, and these bodies with their chains."""
+        program, flushed = flush_bodies(program) if self.flush else (program, [])
         better, bodies = search_bodies(program, self.search)
-        return self.search(better), bodies
+        first = begin(better) if self.flush else Candidate(better, inf)
+        return go_on_from(first, self.search(first.program)), [*flushed, *bodies]
 
     def search(self, program: Program) -> Outcome:
         """The outcome for one of them."""

@@ -1,0 +1,169 @@
+"""How far what an expression computes moves, when some elements of its tensors are moved a little.
+
+    x*w + b   w moved by 2^-127, |x| <= 2^24, |b| >= 1: by nothing, as the sum rounds it away
+
+An abstract interpretation: each element has bounds of its value, and of the distance that it is moved.  A
+distance below a fraction of half an ulp of another term of the same sum, which is there for every input,
+counts as none: floats cannot tell.  What may make a large difference of a tiny one (a comparison, a quotient
+by what may be zero, an index) refuses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select, Source, Table, Tensor
+from tensaurus.algebra.functions import cast_target
+from tensaurus.algebra.influence_rules import (
+    SMOOTH,
+    Array,
+    Influence,
+    Part,
+    Sensitive,
+    added,
+    aligned,
+    clean,
+    collapsed,
+    either,
+    negated,
+    power,
+    product,
+    reduced,
+    root,
+    together,
+)
+from tensaurus.algebra.size import Axis, Poly, Size, interval, nonnegative, polynomial, same
+from tensaurus.algebra.walk import looked, sizes
+
+__all__ = ["Influence", "Sensitive", "influence"]
+
+
+def influence(scope: Scope, sources: Mapping[Source, Influence], unit: float) -> Influence:
+    """Of what the scope computes of its tensors; `unit`: what a float rounds away beside 1.
+
+    Raises Sensitive.
+    """
+    with np.errstate(all="ignore"):
+        return _Spreading(sources, unit).scope(scope)
+
+
+class _Spreading:
+    """Through one scope and those that it reads."""
+
+    def __init__(self, sources: Mapping[Source, Influence], unit: float):
+        self.sources, self.unit = sources, unit
+        self.inner: dict[int, Influence] = {}
+
+    def scope(self, scope: Scope) -> Influence:
+        if id(scope) not in self.inner:
+            part = self.body(scope.body)
+            self.inner[id(scope)] = Influence(*(aligned(a, part.axes, scope.axes) for a in part.arrays()))
+        return self.inner[id(scope)]
+
+    def source(self, source: Source) -> Influence:
+        if isinstance(source, Scope):
+            return self.scope(source)
+        if isinstance(source, Table):
+            return Influence.known(np.array([_float(v) for v in source.values]).reshape(source.shape))
+        assert isinstance(source, Tensor)
+        return self.sources.get(source) or Influence.within(-inf, inf, source.rank)
+
+    def body(self, body: Body) -> Part:
+        for size in sizes(body):
+            if any(self.body(atom.read).moves for atom in looked(size)):
+                raise Sensitive("a place is computed from it")
+        match body:
+            case Const(value):
+                return _constant(value)
+            case Read():
+                return self.read(body)
+            case Select(_, then, other):
+                return either(self.body(then), self.body(other))
+            case Reduce(monoid, axes, inner):
+                return reduced(monoid, self.body(inner), axes)
+            case Call("div", (Reduce("sum", axes, inner), Const(count))) if same(_count(axes), count):
+                return reduced("mean", self.body(inner), axes)
+            case Call(fn, args):
+                parts = together([self.body(arg) for arg in args])
+                return self.called(fn, parts, len(args) == 2 and args[0] == args[1])
+        raise TypeError(type(body))
+
+    def read(self, read: Read) -> Part:
+        axes: list[Axis] = []
+        arrays: list[Array] = list(np.broadcast_arrays(*self.source(read.source).arrays()))
+        for place in reversed(range(len(read.indices))):
+            length = arrays[0].shape[place]
+            at = _axis(read.indices[place], length) if length > 1 else None
+            if at is not None and at not in axes:
+                arrays = [a[(slice(None),) * place + (slice(at.extent),)] for a in arrays]
+                axes.insert(0, at)
+                continue
+            arrays = collapsed(arrays, place)
+        if read.outside is not None:
+            outside = _constant(read.outside.value)
+            arrays[:2] = np.minimum(arrays[0], outside.low), np.maximum(arrays[1], outside.high)
+        low, high, change, scale = arrays
+        return Part(low, high, change, scale, axes=tuple(axes))
+
+    def called(self, fn: str, parts: Sequence[Part], square: bool) -> Part:
+        """A function of parts over the same axes."""
+        if fn in ("add", "sub"):
+            return added(parts[0], parts[1] if fn == "add" else negated(parts[1]), self.unit)
+        if fn == "mul":
+            return product(*parts, square=square)
+        if fn == "pow" and (exponent := power(parts[1])) is not None:
+            if exponent == 0.5:
+                return root(parts[0])
+            return reduce(lambda a, b: product(a, b, square=a is parts[0]), [parts[0]] * int(exponent))
+        if fn == "exp" and parts[0].moves:  # a factor of exp(change)
+            if parts[0].change.max() > self.unit:
+                raise Sensitive("an exponential of it")
+            return clean(fn, parts)
+        if fn in SMOOTH:
+            return SMOOTH[fn](*parts)
+        target = cast_target(fn)
+        if target is not None and target.startswith(("float", "bfloat")):
+            return parts[0]
+        if any(part.moves for part in parts):
+            raise Sensitive(f"{'a conversion' if target else fn} of it")
+        return clean(fn, parts)
+
+
+def _constant(value: Any) -> Part:
+    low, high = interval(value) if isinstance(value, Poly) else (value, value)
+    least = 1.0 if isinstance(value, Poly) and nonnegative(value - 1) else -inf
+    most = inf
+    if low is not None and not isinstance(low, Poly):
+        least = _float(low)
+    if high is not None and not isinstance(high, Poly):
+        most = _float(high)
+    low, high, change, scale = Influence.within(least, most).arrays()
+    return Part(low, high, change, scale)
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return inf if value > 0 else -inf
+
+
+def _count(axes: Sequence[Axis]) -> Size:
+    return reduce(lambda a, b: a * b, (polynomial(a.extent) for a in axes), 1)
+
+
+def _axis(index: Size, length: int) -> Axis | None:
+    """The axis that an index is, of a dimension of this length."""
+    found = polynomial(index)
+    if not isinstance(found, Poly) or len(found.terms) != 1:
+        return None
+    ((factors, coefficient),) = found.terms
+    if coefficient != 1 or len(factors) != 1 or not isinstance(factors[0], Axis):
+        return None
+    extent = factors[0].extent
+    return factors[0] if isinstance(extent, int) and 0 < extent <= length else None

@@ -1,0 +1,210 @@
+"""Where a program reads constants that are moved a little, and how far that moves what it computes.
+
+Through what depends on constants alone it is computed; elsewhere `algebra/influence` bounds it, where no
+value that is computed at run time is larger than a stated reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tensaurus.algebra.bounds import bounds
+from tensaurus.algebra.expr import Source
+from tensaurus.algebra.field import Reals
+from tensaurus.algebra.influence import Influence, Sensitive, influence
+from tensaurus.graph.fold import evaluated
+from tensaurus.graph.node import CONSTANT, ITEM, Node
+from tensaurus.graph.program import Program
+from tensaurus.graph.subnormal import FLOATS, is_float, limits
+from tensaurus.ops import Op, Untypable
+
+__all__ = ["MOST_MOVED", "ROOM", "Refused", "Spread"]
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+ROOM = 1 << 24  # elements of a constant that is looked at one by one
+MARGIN = 2.0**-8  # of half an ulp: what is smaller is rounded away
+MOST_MOVED = 2.0**-80  # that an output may be moved, where nothing rounds it away
+BESIDE = 2.0**-60  # of what an output is where all inputs are as large as they may be
+
+
+@dataclass
+class Refused(Exception):
+    """What the moved constants of `origins` may make a large difference to."""
+
+    reason: str
+    origins: frozenset[Node]
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@dataclass(frozen=True)
+class _Reached:
+    """A node that is moved, by these constants."""
+
+    influence: Influence
+    origins: frozenset[Node]
+
+
+class Spread:
+    """How far constants that are moved move a program; callable with {constant: what it becomes}.
+
+    reach   how large values at run time may be
+    within  whether the outputs are read by another program, of which nothing is known
+    """
+
+    def __init__(self, program: Program, reach: float, within: bool = False):
+        self.program, self.reach, self.within = program, reach, within
+        self._values: dict[Node, Array] = {}
+
+    def __call__(self, moved: Mapping[Node, Node]) -> float:
+        """The distance by which an output is moved at most, 0 where all of it is rounded away.
+
+        Raises Refused where a value may be moved much, or nobody can tell.
+        """
+        reached: dict[Node, _Reached] = {}
+        pairs: dict[Node, tuple[Array, Array]] = {}  # values of static nodes, before and after
+        for node, other in moved.items():
+            value, after = (n.attribute("data").array.astype(np.float64) for n in (node, other))
+            pairs[node] = value, after
+            reached[node] = _Reached(Influence.known(value, after), frozenset([node]))
+        for node in self.program.nodes:
+            read = self._read_by(node)
+            origins = frozenset(o for arg in read if arg in reached for o in reached[arg].origins)
+            if not origins or node in moved or len(node.types) > 1 and isinstance(node.op, Op):
+                continue
+            try:
+                found = self._static(node, pairs) if node.static else self._computed(node, reached)
+            except Sensitive as error:
+                raise Refused(f"{_operator(node)}: {error}", origins) from error
+            if found.moves:
+                reached[node] = _Reached(found, origins)
+        return self._outputs(reached)
+
+    def _outputs(self, reached: Mapping[Node, _Reached]) -> float:
+        furthest = 0.0
+        for name, node in self.program.outputs:
+            if (found := reached.get(node)) is None:
+                continue
+            change, scale = found.influence.change, found.influence.scale
+            distance = float(change.max())
+            if self.within:
+                raise Refused(f"{name} leaves its body, moved by up to {distance:.2g}", found.origins)
+            if not distance <= MOST_MOVED:
+                raise Refused(f"the output {name} would be moved by up to {distance:.2g}", found.origins)
+            if not (change <= BESIDE * scale).all():
+                raise Refused(f"an element of the output {name} may consist of them alone", found.origins)
+            furthest = max(furthest, distance)
+        return furthest
+
+    def _read_by(self, node: Node) -> list[Node]:
+        owner = node.args[0] if node.op is ITEM else node
+        return [] if owner is None else [arg for arg in owner.args if arg is not None]
+
+    def _static(self, node: Node, pairs: dict[Node, tuple[Array, Array]]) -> Influence:
+        """By computing it ahead of time, before and after."""
+        read = self._read_by(node)
+        before, after = (
+            _evaluated(node, {arg: pairs[arg][side] if arg in pairs else self._value(arg) for arg in read})
+            for side in (0, 1)
+        )
+        if before.dtype.kind != "f":
+            if not np.array_equal(before, after):
+                raise Sensitive("it jumps")
+            return Influence.within(-inf, inf, before.ndim)
+        pairs[node] = before, after
+        if not np.array_equal(np.isfinite(before), np.isfinite(after)):
+            raise Sensitive("it becomes infinite")
+        with np.errstate(invalid="ignore"):
+            found = Influence.known(before, after)
+        change = np.where(np.isnan(found.change), 0.0, found.change)
+        return Influence(found.low, found.high, change, found.scale)
+
+    def _computed(self, node: Node, reached: Mapping[Node, _Reached]) -> Influence:
+        """By bounds of what its operator computes."""
+        owner, place = (node.args[0], node.attribute("index")) if node.op is ITEM else (node, 0)
+        assert owner is not None
+        if not isinstance(owner.op, Op):
+            raise Sensitive("nothing is known of what it computes")
+        kinds = owner.kinds()
+        scope = owner.op.scopes(kinds, owner.attrs)[place]
+        sources: dict[Source, Influence] = {}
+        for tensor, arg in zip(owner.op.tensors(kinds), owner.args, strict=False):
+            if tensor is not None and arg is not None:
+                sources[tensor] = reached[arg].influence if arg in reached else self._still(arg)
+        types = [kind.dtype for kind in (*owner.kinds(), node.tensor) if kind is not None and is_float(kind)]
+        unit = min(float(limits(dtype).eps) for dtype in types or ["float64"]) / 4 * MARGIN
+        found = influence(scope, sources, unit)
+        low, high = (np.clip(bound, -self.reach, self.reach) for bound in (found.low, found.high))
+        return Influence(low, high, found.change, found.scale)
+
+    def _still(self, node: Node) -> Influence:
+        """Of a node that nothing moves."""
+        kind = node.tensor
+        if node.static:
+            try:
+                return _at_hand(self._value(node))
+            except (Sensitive, TypeError, ValueError):  # text, or what nobody computes ahead of time
+                return Influence.within(-inf, inf, kind.rank)
+        low, high = self._bounds.get(node, (-inf, inf))
+        if is_float(kind):
+            low, high = max(low, -self.reach), min(high, self.reach)
+        return Influence.within(low, high, kind.rank)
+
+    def _value(self, node: Node) -> Array:
+        """Of a node that nothing moves, and that constants alone decide."""
+        if node not in self._values:
+            if node.op is CONSTANT:
+                array = node.attribute("data").array
+                self._values[node] = array.astype(np.float64) if node.tensor.dtype in FLOATS else array
+            else:
+                self._values[node] = _evaluated(node, {arg: self._value(arg) for arg in self._read_by(node)})
+        return self._values[node]
+
+    @cached_property
+    def _bounds(self) -> Mapping[Node, tuple[float, float]]:
+        """Of the elements of every declared node, as far as intervals tell."""
+        found: dict[Node, tuple[float, float]] = {}
+        for node in self.program.nodes:
+            if node.static or not is_float(node.types[0]) or not isinstance(node.op, Op):
+                continue
+            try:
+                kinds = node.kinds()
+                given: dict[Source, tuple[float, float]] = {
+                    tensor: found.get(arg, (-inf, inf))
+                    for tensor, arg in zip(node.op.tensors(kinds), node.args, strict=False)
+                    if tensor is not None and arg is not None
+                }
+                found[node] = bounds(node.op.scopes(kinds, node.attrs)[0], given)
+            except (Untypable, ArithmeticError):
+                continue
+        return found
+
+
+def _at_hand(value: Array) -> Influence:
+    """Of known numbers; of very many only the bounds."""
+    if value.size <= ROOM:
+        return Influence.known(value)
+    found = Influence.within(float(value.min()), float(value.max()), value.ndim)
+    return replace(found, scale=np.zeros_like(found.scale))
+
+
+def _evaluated(node: Node, values: Mapping[Node, Array]) -> Array:
+    try:
+        return np.asarray(evaluated(node, values, Reals(strict=True)))
+    except (Untypable, NotImplementedError, ArithmeticError, LookupError) as error:
+        raise Sensitive("it cannot be computed ahead of time") from error
+
+
+def _operator(node: Node) -> str:
+    owner = node.args[0] if node.op is ITEM else node
+    assert owner is not None
+    form = dict(owner.attrs).get("form")
+    return str(form.operator) if form is not None else str(owner.op)

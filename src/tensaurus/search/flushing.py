@@ -1,0 +1,44 @@
+"""What a search begins with: the program without the subnormal constants that no result depends on.
+
+It costs nothing, and is there however short the time is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from math import inf
+
+from tensaurus.graph.program import Program
+from tensaurus.rules.subnormals import flush_subnormals
+from tensaurus.search.bodies import search_bodies
+from tensaurus.search.candidate import Candidate, Outcome, Rewritten, continued
+
+__all__ = ["begin", "flush_bodies", "go_on_from"]
+
+
+def begin(program: Program, within: bool = False) -> Candidate:
+    """The program with its constants flushed, by one step, or as it is."""
+    flushed, first = flush_subnormals(program, within), Candidate(program, inf)
+    if (equation := flushed.equation) is None:
+        return first
+    return Candidate(flushed.program, inf, Rewritten(lambda: (equation,), first))
+
+
+def flush_bodies(program: Program) -> tuple[Program, list[Candidate]]:
+    """The program whose bodies are flushed, and these bodies with their steps."""
+    return search_bodies(program, lambda body: Outcome([begin(body, within=True)]))
+
+
+def go_on_from(first: Candidate, outcome: Outcome) -> Outcome:
+    """The outcome of a search of the program of `first`, whose chains begin where that one's does."""
+    if first.step is None:
+        return outcome
+    cost = outcome.original.cost
+    before = replace(first.step.before, cost=cost)
+    step = Rewritten(first.step.equations, before)
+    on = partial(continued, first=replace(first, step=step))
+    made = [on(candidate) for candidate in outcome.candidates]
+    if not made[0].sure:  # what estimates favour comes behind what is known to do less
+        made.sort(key=lambda candidate: len(candidate.chain) != len(step.before.chain) + 1)
+    return replace(outcome, candidates=made)

@@ -1,0 +1,478 @@
+"""Constants whose subnormal elements become 0, and those that keep them."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import inf
+from time import monotonic
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime as ort
+import pytest
+from onnx import numpy_helper
+
+from tensaurus.cost.alone import alone
+from tensaurus.cost.operators import OperatorCosts
+from tensaurus.equivalence.chain import check_rewrites
+from tensaurus.graph.data import Data
+from tensaurus.graph.node import CONSTANT, INPUT, OPAQUE
+from tensaurus.graph.onnx_export import export
+from tensaurus.graph.onnx_import import import_model
+from tensaurus.graph.piece import Piece
+from tensaurus.graph.program import Program
+from tensaurus.graph.subnormal import subnormal_share
+from tensaurus.graph.text import workload
+from tensaurus.report.progress import NoProgress
+from tensaurus.rules.evidence import Bounded
+from tensaurus.rules.subnormals import SUBNORMALS, Flushed, flush_subnormals, refute_flush
+from tensaurus.search.candidate import Candidate, Outcome, Rewritten
+from tensaurus.search.flushing import begin, flush_bodies, go_on_from
+from tensaurus.search.model import ModelSearch
+from tensaurus.search.strategies import Effort
+
+TINY = np.float32(1e-40)
+
+
+def model(text: str, constants: Mapping[str, Any], opset: int = 18) -> onnx.ModelProto:
+    """A model of ONNX's text, with these initializers."""
+    made = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> {text}')
+    made.graph.initializer.extend(numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items())
+    return made
+
+
+def flushed(text: str, **constants: Any) -> Flushed:
+    """Of a graph with `x` among its inputs; what is flushed is checked as a result's is."""
+    found = flush_subnormals(import_model(model(f"g ({text}", constants)))
+    if found.equation is not None:
+        assert refute_flush(found.equation) is None
+    return found
+
+
+def weights(*shape: int, seed: int = 0, share: float = 0.3) -> np.ndarray[Any, Any]:
+    """Random ones, a share of them subnormal."""
+    rng = np.random.default_rng(seed)
+    array = rng.standard_normal(shape).astype(np.float32)
+    array[rng.random(shape) < share] *= TINY
+    return array
+
+
+def subnormal_count(program: Program) -> int:
+    arrays = [node.attribute("data").array for node in program.nodes if node.op is CONSTANT]
+    floats = [array for array in arrays if array.dtype == np.float32]
+    return sum(int(((a != 0) & (np.abs(a) < np.finfo(np.float32).tiny)).sum()) for a in floats)
+
+
+BIAS = np.array([0.5, -0.25, 1e-8, 3], np.float32)
+
+# What a sum rounds away, wherever the constant stands.
+GONE: dict[str, tuple[str, dict[str, Any]]] = {
+    "weight of a convolution": (
+        "float[1,3,H,W] x) => (float[1,4,P,Q] y) { c = Conv(x, w, b) y = Relu(c) }",
+        {"w": weights(4, 3, 3, 3), "b": BIAS},
+    ),
+    "weight, then bias": (
+        "float[1,3,9,9] x) => (float[1,4,7,7] y) { c = Conv(x, w) y = Add(c, b) }",
+        {"w": weights(4, 3, 3, 3), "b": BIAS.reshape(1, 4, 1, 1)},
+    ),
+    "a channel that is dead, rounded away behind the next layer": (
+        "float[2,5] x) => (float[2,4] y) { h = MatMul(x, v) r = Relu(h) y = Gemm(r, w, b) }",
+        {"v": weights(5, 6) * np.array([1, 1, 1e-39, 1, 0, 1], np.float32), "w": weights(6, 4), "b": BIAS},
+    ),
+    "bias": (
+        "float[2,5] x) => (float[2,4] y) { h = Gemm(x, v, d) e = Erf(h) g = Mul(h, e) y = Gemm(g, w, b) }",
+        {"v": weights(5, 3), "d": np.array([1, TINY, 2], np.float32), "w": weights(3, 4), "b": BIAS},
+    ),
+    "scale": (
+        "float[2,4] x) => (float[2,4] y) { h = Mul(x, s) y = Add(h, b) }",
+        {"s": np.array([1, TINY, -TINY, 2], np.float32), "b": BIAS},
+    ),
+    "divided": (
+        "float[2,4] x) => (float[2,4] y) { h = Div(x, d) m = Mul(h, s) y = Add(m, b) }",
+        {"d": np.array([2, 3, -1, 5], np.float32), "s": np.array([1, TINY, 1, 1], np.float32), "b": BIAS},
+    ),
+    "table of a gather": (
+        "int64[7] x) => (float[7,4] y) { g = Gather(t, x) y = Add(g, b) }",
+        {"t": weights(9, 4), "b": BIAS},
+    ),
+    "all of a weight": (
+        "float[2,5] x) => (float[2,4] y) { y = Gemm(x, w, b) }",
+        {"w": np.full((5, 4), TINY), "b": BIAS},
+    ),
+    "behind a softmax": (
+        "float[2,5] x) => (float[2,4] y) { h = MatMul(x, w) y = Softmax(h) }",
+        {"w": weights(5, 4)},
+    ),
+    "before a layer norm": (
+        "float[2,5] x) => (float[2,4] y) { h = MatMul(x, w) y = LayerNormalization(h, s, b) }",
+        {"w": weights(5, 4), "s": np.ones(4, np.float32), "b": BIAS},
+    ),
+    "a comparison of what was rounded": (
+        "float[2,5] x) => (bool[2,4] y) { h = Gemm(x, w, b) y = Greater(h, z) }",
+        {"w": weights(5, 4), "b": BIAS, "z": np.float32(0)},
+    ),
+    "a weight that is transposed first": (
+        "float[2,5] x) => (float[2,4] y) { t = Transpose(w) h = MatMul(x, t) y = Add(h, b) }",
+        {"w": weights(4, 5), "b": BIAS},
+    ),
+    "no bias, but others in each sum": (
+        "float[2,64] x) => (float[2,4] y) { y = MatMul(x, w) }",
+        {"w": weights(64, 4)},
+    ),
+    "a mean over sizes that are open": (
+        "float[1,3,H,W] x) => (float[1,4,1,1] y) { c = Conv(x, w) m = GlobalAveragePool(c) y = Add(m, b) }",
+        {"w": weights(4, 3, 3, 3), "b": BIAS.reshape(1, 4, 1, 1)},
+    ),
+    "bfloat16": (
+        "bfloat16[2,5] x) => (bfloat16[2,4] y) { h = MatMul(x, w) y = Add(h, b) }",
+        {"w": weights(5, 4).astype(ml_dtypes.bfloat16), "b": BIAS.astype(ml_dtypes.bfloat16)},
+    ),
+    "double": (
+        "double[2,5] x) => (double[2,4] y) { h = MatMul(x, w) y = Add(h, b) }",
+        {"w": np.where(weights(5, 4) > 0.5, 5e-320, weights(5, 4).astype(float)), "b": BIAS.astype(float)},
+    ),
+}
+
+ONE = np.array([1, TINY, 2, 3], np.float32)
+LARGE = np.float32(1e38)
+
+# What a result depends on.
+KEPT: dict[str, tuple[str, dict[str, Any], str]] = {
+    "divisor": ("float[2,4] x) => (float[2,4] y) { y = Div(x, c) }", {"c": ONE}, "quotient"),
+    "inverse": (
+        "float[2,4] x) => (float[2,4] y) { r = Reciprocal(c) y = Mul(x, r) }",
+        {"c": ONE},
+        "infinite",
+    ),
+    "large scales": (
+        "float[2,4] x) => (float[2,4] y) { a = Mul(x, c) b = Mul(a, k) y = Mul(b, k) }",
+        {"c": ONE, "k": LARGE},
+        "would be moved by",
+    ),
+    "many scales": (
+        "float[2,4] x) => (float[2,4] y) { a0 = Mul(x, c) "
+        + " ".join(f"a{i + 1} = Mul(a{i}, k)" for i in range(20))
+        + " y = Mul(a20, k) }",
+        {"c": ONE, "k": np.float32(1000)},
+        "would be moved by",
+    ),
+    "a large scale behind a sum": (
+        "float[2,4] x) => (float[2] y) { a = MatMul(x, c) b = Mul(a, k) y = Mul(b, k) }",
+        {"c": ONE, "k": LARGE},
+        "would be moved by",
+    ),
+    "logarithm": ("float[2,4] x) => (float[2,4] y) { l = Log(c) y = Mul(x, l) }", {"c": ONE}, "infinite"),
+    "logarithm of a product": (
+        "float[2,4] x) => (float[2,4] y) { a = Abs(x) m = Mul(a, c) y = Log(m) }",
+        {"c": ONE},
+        "logarithm",
+    ),
+    "equal to 0": (
+        "float[2,4] x) => (bool[2,4] y) { m = Mul(x, c) y = Equal(m, z) }",
+        {"c": ONE, "z": np.float32(0)},
+        "eq of it",
+    ),
+    "constant equal to 0": (
+        "float[2,4] x) => (float[2,4] y) { e = Equal(c, z) y = Where(e, x, c) }",
+        {"c": ONE, "z": np.float32(0)},
+        "jumps",
+    ),
+    "sign": ("float[2,4] x) => (float[2,4] y) { m = Mul(x, c) y = Sign(m) }", {"c": ONE}, "sign of it"),
+    "constant's sign": ("float[2,4] x) => (float[2,4] y) { s = Sign(c) y = Mul(x, s) }", {"c": ONE}, "moved"),
+    "floor": ("float[2,4] x) => (float[2,4] y) { m = Mul(x, c) y = Floor(m) }", {"c": ONE}, "floor of it"),
+    "integers": (
+        "float[2,4] x) => (int64[2,4] y) { m = Mul(x, c) k = Mul(m, l) y = Cast<to=7>(k) }",
+        {"c": ONE, "l": LARGE},
+        "conversion",
+    ),
+    "a condition": (
+        "float[2,4] x) => (float[2,4] y) { m = Mul(x, c) b = Cast<to=9>(m) y = Where(b, x, c) }",
+        {"c": ONE},
+        "conversion",
+    ),
+    "exponent": (
+        "float[2,4] x) => (float[2,4] y) { m = Mul(x, c) y = Pow(m, p) }",
+        {"c": ONE, "p": np.float32(-1)},
+        "pow of it",
+    ),
+    "the result itself": ("float[2,4] x) => (float[2,4] y) { y = Mul(x, c) }", {"c": ONE}, "them alone"),
+    "rows that are the result": (
+        "int64[5] x) => (float[5,4] y) { y = Gather(t, x) }",
+        {"t": weights(9, 4)},
+        "them alone",
+    ),
+    "a dead channel": (
+        "float[2,5] x) => (float[2,4] y) { y = MatMul(x, w) }",
+        {"w": weights(5, 4) * np.array([1, 1e-39, 1, 1], np.float32)},
+        "them alone",
+    ),
+    "a place": (
+        "float[2,4] x) => (int64[2,1] y) { m = Mul(x, c) y = ArgMax<axis=1>(m) }",
+        {"c": ONE},
+        "eq of it",
+    ),
+    "an order": (
+        "float[2,4] x) => (float[2,2] y, int64[2,2] i) { m = Mul(x, c) y, i = TopK(m, k) }",
+        {"c": ONE, "k": np.array([2], np.int64)},
+        "nothing is known",
+    ),
+    "the largest": (
+        "float[2,4] x) => (float[2,4] y) { m = Mul(x, c) y = Hardmax(m) }",
+        {"c": ONE},
+        "eq of it",
+    ),
+    "a bias that is as small": (
+        "float[2,4] x) => (float[2,4] y) { m = Mul(x, c) y = Add(m, b) }",
+        {"c": ONE, "b": np.full(4, 1e-37, np.float32)},
+        "them alone",
+    ),
+    "float16": (
+        "float16[2,5] x) => (float16[2,4] y) { h = MatMul(x, w) y = Add(h, b) }",
+        {"w": np.full((5, 4), 1e-6, np.float16), "b": BIAS.astype(np.float16)},
+        "moved by",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_what_is_rounded_away_becomes_zero(name: str) -> None:
+    text, constants = GONE[name]
+    found = flushed(text, **constants)
+    assert not found.kept
+    assert found.equation is not None
+    assert subnormal_count(found.program) == 0
+    assert isinstance(found.equation.evidence, Bounded)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_a_result_depends_on_is_kept(name: str) -> None:
+    text, constants, reason = KEPT[name]
+    found = flushed(text, **constants)
+    assert found.equation is None
+    (kept,) = set(found.kept.values())
+    assert reason in kept, kept
+
+
+def test_signs_of_zero_stay() -> None:
+    found = flushed(*[GONE["scale"][0]], **GONE["scale"][1])
+    (scale,) = [n for n in found.program.nodes if n.op is CONSTANT and n.attribute("data").array[3] == 2]
+    array = scale.attribute("data").array
+    assert array.tolist() == [1, 0, 0, 2]
+    assert np.signbit(array).tolist() == [False, False, True, False]
+
+
+def test_each_constant_is_judged_by_itself() -> None:
+    text = "float[2,4] x) => (float[2,4] y, float[2,4] z) { y = Gemm(x, w, b) z = Div(x, c) }"
+    found = flushed(text, w=weights(4, 4), b=BIAS, c=ONE)
+    (reason,) = found.kept.values()
+    assert "quotient" in reason
+    assert subnormal_count(found.program) == 1
+    assert found.equation is not None and found.equation.law.endswith("subnormal elements of w")
+
+
+def test_one_constant_that_two_read() -> None:
+    text = "float[2,4] x) => (float[2,4] y) { h = Mul(x, c) g = Add(h, b) y = Div(g, c) }"
+    found = flushed(text, b=BIAS, c=ONE)
+    assert found.equation is None
+
+
+def test_others_nodes_and_values_stay() -> None:
+    text = "float[2,4] x) => (float[2,4] y, float[2,4] z) { h = Mul(x, c) y = Add(h, b) z = Relu(x) }"
+    before = import_model(model(f"g ({text}", {"c": ONE, "b": BIAS}))
+    found = flush_subnormals(before)
+    assert found.equation is not None
+    assert len(found.equation.left) == 1  # z is not touched
+    assert found.program.roots[1] is before.roots[1]
+    assert found.program.outputs[0][0] == "y"
+
+
+def test_a_program_without_them_is_the_same_one() -> None:
+    before = import_model(model("g (float[2,4] x) => (float[2,4] y) { y = Add(x, b) }", {"b": BIAS}))
+    assert flush_subnormals(before) == Flushed(before, None, {})
+
+
+def test_an_empty_constant_has_none() -> None:
+    text = "g (float[2,0] x) => (float[2,4] y) { y = MatMul(x, w) }"
+    before = import_model(model(text, {"w": np.zeros((0, 4), np.float32)}))
+    assert flush_subnormals(before).program is before
+
+
+def test_a_body_returns_nothing_that_was_moved() -> None:
+    text = "g (float[2,4] x) => (float[2,4] y) { y = Mul(x, c) }"
+    dense = "g (float[2,4] x) => (float[2,4] y) { y = MatMul(x, w) }"
+    for graph, constants in ((text, {"c": ONE}), (dense, {"w": weights(4, 4)})):
+        (reason,) = flush_subnormals(import_model(model(graph, constants)), within=True).kept.values()
+        assert "leaves its body" in reason
+    biased = "g (float[2,4] x) => (float[2,4] y) { m = MatMul(x, w) y = Add(m, b) }"
+    proto = model(biased, {"w": weights(4, 4), "b": BIAS})
+    assert flush_subnormals(import_model(proto), within=True).equation
+
+
+def test_a_wrong_flush_is_refuted() -> None:
+    """What is said to be flushed is checked from the two sides alone."""
+    text = "float[2,4] x) => (float[2,4] y) { y = Gemm(x, w, b) }"
+    constants = {"w": weights(4, 4), "b": BIAS}
+    before = import_model(model(f"g ({text}", constants))
+    good = flush_subnormals(before).equation
+    assert good is not None
+
+    def after(**changed: Any) -> Program:
+        return import_model(model(f"g ({text}", {**constants, **changed}))
+
+    more = np.where(np.abs(constants["w"]) < 0.1, np.float32(0), constants["w"])
+    assert "more than" in str(refute_flush(replace(good, right=after(w=more).roots)))
+    assert "more than" in str(refute_flush(replace(good, right=after(b=2 * BIAS).roots)))
+    assert "more than" in str(refute_flush(replace(good, right=after(w=-constants["w"]).roots)))
+    divided = import_model(model("g (float[2,4] x) => (float[2,4] y) { y = Div(x, c) }", {"c": ONE}))
+    zeros = import_model(
+        model("g (float[2,4] x) => (float[2,4] y) { y = Div(x, c) }", {"c": np.where(ONE < 1e-38, 0, ONE)})
+    )
+    wrong = replace(good, left=divided.roots, right=zeros.roots, leaves=divided.inputs)
+    assert "quotient" in str(refute_flush(wrong))
+
+
+def run(proto: onnx.ModelProto, x: Sequence[Any]) -> list[Any]:
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    return list(session.run(None, {"x": x}))
+
+
+FLOATING = [name for name, (text, _) in GONE.items() if text.startswith("float[2")]
+
+
+@pytest.mark.parametrize("name", FLOATING)
+def test_outputs_are_bit_identical(name: str) -> None:
+    """On a runtime, for inputs of every size, zeros among them."""
+    text, constants = GONE[name]
+    proto = model(f"g ({text}", constants)
+    made = export(flush_subnormals(import_model(proto)).program)[0]
+    (kind,) = [i.type.tensor_type.shape for i in proto.graph.input]
+    shape = [d.dim_value for d in kind.dim]
+    rng = np.random.default_rng(1)
+    for size in (1e-30, 1e-6, 1, 1e6):
+        x = (rng.standard_normal(shape) * size * (rng.random(shape) < 0.5)).astype(np.float32)
+        for before, after in zip(run(proto, x), run(made, x), strict=True):
+            np.testing.assert_array_equal(before, after)
+
+
+def test_a_search_begins_with_it() -> None:
+    """The candidate alone is among those of a search that has no time, and its chain is checked."""
+    text, constants = GONE["weight of a convolution"]
+    program = import_model(model(f"g ({text}", constants))
+
+    class Nothing:
+        def search(self, program: Program, effort: Effort, watch: Any) -> Outcome:
+            return Outcome([Candidate(program, 1.0)])
+
+    runtime = SimpleNamespace(costs=SimpleNamespace(measuring=None))
+    outcome, bodies = ModelSearch(Nothing(), runtime, Effort(), NoProgress()).run(program)  # type: ignore[arg-type]
+    assert not bodies
+    (candidate,) = outcome.candidates
+    assert outcome.original.program is program
+    assert [made.name for made in candidate.applied] == [SUBNORMALS]
+    check = check_rewrites([candidate])
+    assert check.passed
+    assert "1 no equality, but within a rounding" in check.detail
+    assert check.trials == 0  # nothing was compared over a field
+    kept, _ = ModelSearch(Nothing(), runtime, Effort(), NoProgress(), flush=False).run(program)  # type: ignore[arg-type]
+    assert kept.best.program is program
+
+
+def test_bodies_are_flushed() -> None:
+    text = """g (bool k, float[2,4] x) => (float[2,4] y) {
+        y = If (k) <then_branch = t () => (float[2,4] p) { m = MatMul(x, w) p = Add(m, b) },
+                    else_branch = e () => (float[2,4] q) { q = Div(x, c) }>
+    }"""
+    proto = model(text, {})
+    for attribute in proto.graph.node[0].attribute:
+        arrays = {"t": {"w": weights(4, 4), "b": BIAS}, "e": {"c": ONE}}[attribute.g.name]
+        attribute.g.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
+    program, chains = flush_bodies(import_model(proto))
+    assert [made.name for chain in chains for made in chain.applied] == [SUBNORMALS]
+    assert check_rewrites(chains).passed
+    (body,) = [node for node in program.nodes if node.op is OPAQUE]
+    counts = {name: subnormal_count(inner) for name, inner in body.attribute("form").bodies}
+    assert counts == {"then_branch": 0, "else_branch": 1}
+
+
+def test_what_estimates_favour_comes_behind_it() -> None:
+    text, constants = GONE["weight of a convolution"]
+    program = import_model(model(f"g ({text}", constants))
+    first = begin(program)
+    alone = Candidate(first.program, inf)
+    guessed = Candidate(program, 1.0, Rewritten(lambda: (), alone), sure=False)
+    outcome = go_on_from(first, Outcome([guessed, alone]))
+    assert [len(candidate.chain) for candidate in outcome.candidates] == [2, 3]
+    known = go_on_from(first, Outcome([replace(guessed, sure=True), alone]))
+    assert [len(candidate.chain) for candidate in known.candidates] == [3, 2]
+
+
+def test_bounds_of_much_stay_small() -> None:
+    """A table of places that meets a large matrix is told by its columns alone."""
+    text = "float[1,600,300] x) => (float[1,600,4] y) { h = Add(x, t) k = MatMul(h, v) y = MatMul(k, w) }"
+    table, narrow = weights(1, 600, 300), weights(300, 200, share=0)
+    began = tracemalloc.start() or monotonic()
+    found = flushed(text, t=table, v=narrow, w=weights(200, 4, share=0))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 2e9 and monotonic() - began < 20
+    assert found.kept or found.equation
+
+
+def piece(w: np.ndarray[Any, Any]) -> Piece:
+    program = import_model(model("g (float[2,5] x) => (float[2,4] y) { y = MatMul(x, w) }", {"w": w}))
+    return Piece.of(program.roots[0])
+
+
+def test_times_are_of_weights_like_the_models_own() -> None:
+    """Operators are measured with as many subnormal numbers, and have keys of their own for it."""
+    usual, rare, many = weights(5, 4, share=0), weights(5, 4, share=0), weights(5, 4, share=0)
+    rare[0, 0], many[:, 2:] = TINY, TINY
+    keys = {name: piece(w).text for name, w in (("usual", usual), ("rare", rare), ("many", many))}
+    assert keys["usual"] == "MatMul(float32[2, 5], const float32[5, 4]) -> float32[2, 4]"
+    assert keys["rare"] == "MatMul(float32[2, 5], const subnormal 2^-4 float32[5, 4]) -> float32[2, 4]"
+    assert keys["many"] == "MatMul(float32[2, 5], const subnormal 2^-1 float32[5, 4]) -> float32[2, 4]"
+    assert piece(2 * many).text == keys["many"]  # others of the same share are measured together
+    assert workload(piece(many).root, plain=True) == keys["usual"]
+
+
+def test_times_of_several_operators_tell_them_apart() -> None:
+    text = "g (float[2,300] x) => (float[2,40] y) { h = MatMul(x, w) y = Relu(h) }"
+
+    def fused(w: np.ndarray[Any, Any]) -> Piece:
+        program = import_model(model(text, {"w": w}))
+        return Piece(program.roots[0], tuple(n for n in program.nodes if n.op in (CONSTANT, INPUT)))
+
+    plain, tiny = fused(weights(300, 40, share=0)), fused(weights(300, 40, share=0.25))
+    assert "subnormal" not in plain.text and "subnormal 2^-2 w" in tiny.text
+    made, _ = alone(tiny, 17, copies=2)
+    assert 0.2 < subnormal_count(made) / (2 * 300 * 40) < 0.3
+    assert subnormal_count(alone(plain, 17)[0]) == 0
+
+
+def test_what_runs_in_the_original_runs_without_subnormals() -> None:
+    """An operator that a runtime refuses alone is estimated, not given up, once its weights are flushed."""
+    text, constants = GONE["weight of a convolution"]
+    program = import_model(model(f"g ({text}", constants))
+    costs = object.__new__(OperatorCosts)
+    costs._sizes, costs._bound = {}, {}
+    costs._running = set(costs._operators(program))
+    flushed_too = begin(program).program
+    assert flushed_too is not program
+    assert all(costs._runs(costs._at(Piece.of(node))) for node in flushed_too.active)
+
+
+SHARES = [(0, -1), (1, -1), (8, 13), (30_000, 1), (50_000, 1), (60_000, 0), (100_000, 0)]
+
+
+@pytest.mark.parametrize(("count", "rarity"), SHARES)
+def test_shares(count: int, rarity: int) -> None:
+    array = np.ones(100_000, np.float32)
+    array[:count] = TINY
+    assert subnormal_share(Data(array)) == rarity
+    assert subnormal_share(Data(array.astype(np.int64))) == -1
