@@ -11,6 +11,7 @@ by what may be zero, an index) refuses it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from math import inf
 from typing import Any
@@ -62,7 +63,8 @@ class _Spreading:
     def scope(self, scope: Scope) -> Influence:
         if id(scope) not in self.inner:
             part = self.body(scope.body)
-            self.inner[id(scope)] = Influence(*(aligned(a, part.axes, scope.axes) for a in part.arrays()))
+            low, high, change, scale, least = (aligned(a, part.axes, scope.axes) for a in part.arrays())
+            self.inner[id(scope)] = Influence(low, high, change, scale, least)
         return self.inner[id(scope)]
 
     def source(self, source: Source) -> Influence:
@@ -107,8 +109,8 @@ class _Spreading:
         if read.outside is not None:
             outside = _constant(read.outside.value)
             arrays[:2] = np.minimum(arrays[0], outside.low), np.maximum(arrays[1], outside.high)
-        low, high, change, scale = arrays
-        return Part(low, high, change, scale, axes=tuple(axes))
+            arrays[4] = np.minimum(arrays[4], outside.floor)
+        return Part.of(arrays, tuple(axes))
 
     def called(self, fn: str, parts: Sequence[Part], square: bool) -> Part:
         """A function of parts over the same axes."""
@@ -129,6 +131,8 @@ class _Spreading:
         target = cast_target(fn)
         if target is not None and target.startswith(("float", "bfloat")):
             return parts[0]
+        if fn in ("eq", "lt", "le") and not added(parts[0], negated(parts[1]), self.unit).moves:
+            parts = [replace(part, change=np.zeros_like(part.change)) for part in parts]
         if any(part.moves for part in parts):
             raise Sensitive(f"{'a conversion' if target else fn} of it")
         return clean(fn, parts)
@@ -142,8 +146,7 @@ def _constant(value: Any) -> Part:
         least = _float(low)
     if high is not None and not isinstance(high, Poly):
         most = _float(high)
-    low, high, change, scale = Influence.within(least, most).arrays()
-    return Part(low, high, change, scale)
+    return Part.of(Influence.within(least, most).arrays())
 
 
 def _float(value: Any) -> float:

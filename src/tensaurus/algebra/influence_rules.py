@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import inf, prod
@@ -37,12 +37,14 @@ class Influence:
     low, high  bounds of an element
     change     how far it is moved at most
     scale      how large it is, were its inputs as large as they may be: what its change is small beside
+    least      how far from zero it is at least; None where the bounds say all that is known
     """
 
     low: Array
     high: Array
     change: Array
     scale: Array
+    least: Array | None = None
 
     @classmethod
     def within(cls, low: float, high: float, rank: int = 0) -> Influence:
@@ -71,10 +73,12 @@ class Influence:
     @property
     def floor(self) -> Array:
         """How far an element is from zero at least."""
-        return np.maximum(0.0, np.maximum(self.low, -self.high))
+        bound = np.maximum(0.0, np.maximum(self.low, -self.high))
+        return bound if self.least is None else np.maximum(bound, self.least)
 
-    def arrays(self) -> tuple[Array, Array, Array, Array]:
-        return self.low, self.high, self.change, self.scale
+    def arrays(self) -> tuple[Array, ...]:
+        """All of them, in the order in which they are given."""
+        return self.low, self.high, self.change, self.scale, self.floor
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +86,12 @@ class Part(Influence):
     """The influence of a body: dimensions of its arrays are the axes of these."""
 
     axes: tuple[Axis, ...] = ()
+
+    @classmethod
+    def of(cls, arrays: Iterable[Array], axes: tuple[Axis, ...] = ()) -> Part:
+        """Of arrays in the order of `Influence.arrays`."""
+        low, high, change, scale, least = arrays
+        return cls(low, high, change, scale, least, axes)
 
 
 def added(a: Part, b: Part, unit: float) -> Part:
@@ -109,11 +119,11 @@ def aligned(array: Array, axes: Sequence[Axis], wanted: Sequence[Axis]) -> Array
 
 
 def collapsed(arrays: Sequence[Array], place: int) -> list[Array]:
-    """Of low, high, change and scale: what holds for all elements along a dimension."""
-    low, high, change, scale = arrays
-    least = (np.asarray(a.min(axis=place, initial=inf)) for a in (low, scale))
-    most = (np.asarray(a.max(axis=place, initial=i)) for a, i in ((high, -inf), (change, 0.0)))
-    return [next(least), next(most), next(most), next(least)]
+    """Of low, high, change, scale and least: what holds for all elements along a dimension."""
+    low, high, change, scale, least = arrays
+    low, scale, least = (np.asarray(a.min(axis=place, initial=inf)) for a in (low, scale, least))
+    high, change = (np.asarray(a.max(axis=place, initial=i)) for a, i in ((high, -inf), (change, 0.0)))
+    return [low, high, change, scale, least]
 
 
 def _narrowed(parts: Sequence[Part]) -> Sequence[Part]:
@@ -136,19 +146,15 @@ def _without(part: Part, axis: Axis) -> Part:
     if axis not in part.axes:
         return part
     place = part.axes.index(axis)
-    low, high, change, scale = collapsed(np.broadcast_arrays(*part.arrays()), place)
-    return Part(low, high, change, scale, axes=part.axes[:place] + part.axes[place + 1 :])
+    arrays = collapsed(np.broadcast_arrays(*part.arrays()), place)
+    return Part.of(arrays, part.axes[:place] + part.axes[place + 1 :])
 
 
 def together(parts: Sequence[Part]) -> list[Part]:
     """The same parts over the same axes."""
     parts = _narrowed(parts)
     axes = tuple(dict.fromkeys(a for part in parts for a in part.axes))
-    made = []
-    for part in parts:
-        low, high, change, scale = (aligned(x, part.axes, axes) for x in part.arrays())
-        made.append(Part(low, high, change, scale, axes=axes))
-    return made
+    return [Part.of((aligned(x, part.axes, axes) for x in part.arrays()), axes) for part in parts]
 
 
 def _number(value: Array, otherwise: float) -> Array:
@@ -157,14 +163,15 @@ def _number(value: Array, otherwise: float) -> Array:
 
 
 def negated(a: Part) -> Part:
-    return Part(-a.high, -a.low, a.change, a.scale, axes=a.axes)
+    return Part(-a.high, -a.low, a.change, a.scale, a.floor, a.axes)
 
 
 def either(a: Part, b: Part) -> Part:
     """One of them, elsewhere the other."""
     a, b = together([a, b])
     low, high = np.minimum(a.low, b.low), np.maximum(a.high, b.high)
-    return Part(low, high, np.maximum(a.change, b.change), _smaller(a, b), axes=a.axes)
+    floor = np.minimum(a.floor, b.floor)
+    return Part(low, high, np.maximum(a.change, b.change), _smaller(a, b), floor, a.axes)
 
 
 def _smaller(a: Part, b: Part) -> Array:
@@ -179,7 +186,7 @@ def product(a: Part, b: Part, *, square: bool = False) -> Part:
     if square:
         low = np.maximum(low, 0.0)
     change = a.change * b.change + _number(a.change * b.size, 0.0) + _number(b.change * a.size, 0.0)
-    return Part(low, high, change, _number(a.scale * b.scale, 0.0), axes=a.axes)
+    return Part(low, high, change, _number(a.scale * b.scale, 0.0), _number(a.floor * b.floor, 0.0), a.axes)
 
 
 def power(other: Part) -> float | None:
@@ -194,7 +201,7 @@ def reduced(monoid: str, part: Part, axes: Sequence[Axis]) -> Part:
     """The sum, mean, greatest, least or product over the axes; those that the part lacks repeat its value."""
     present = tuple(part.axes.index(a) for a in axes if a in part.axes)
     left = tuple(a for a in part.axes if a not in axes)
-    low, high, change, scale = np.broadcast_arrays(*part.arrays())
+    low, high, change, scale, _ = np.broadcast_arrays(*part.arrays())
     if monoid == "mean":
         low, high, change, scale = (x.mean(axis=present) for x in (low, high, change, scale))
         return Part(low, high, change, scale, axes=left)

@@ -9,6 +9,7 @@ from time import monotonic
 
 from tensaurus.cost.measure import Pairs
 from tensaurus.cost.whole import SECONDS, contest_pairs, contest_times
+from tensaurus.driver.finders import SUBNORMALS
 from tensaurus.driver.target import Target
 from tensaurus.equivalence.accuracy import LEVELS
 from tensaurus.equivalence.chain import check_rewrites
@@ -18,6 +19,7 @@ from tensaurus.errors import TensaurusError
 from tensaurus.graph.build import Build
 from tensaurus.report.comparison import Comparison
 from tensaurus.search.candidate import Candidate, Outcome
+from tensaurus.search.flushing import settle
 
 __all__ = ["Contenders", "Winner", "contenders"]
 
@@ -144,6 +146,8 @@ def contenders(target: Target, outcome: Outcome, bodies: Sequence[Candidate]) ->
             target.progress.note(f"there was no time to measure {len(kept) - place} more programs: {LONGER}")
             break
         try:
+            if SUBNORMALS not in target.options.without:
+                candidate = settle(candidate)
             build = target.builds(candidate.program)
             if build.stored > target.memory:
                 sizes = f"{build.stored / 1e6:.3g} MB of constants, more than {target.memory / 1e6:.3g}"

@@ -143,7 +143,7 @@ class Spread:
         unit = min(float(limits(dtype).eps) for dtype in types or ["float64"]) / 4 * MARGIN
         found = influence(scope, sources, unit)
         low, high = (np.clip(bound, -self.reach, self.reach) for bound in (found.low, found.high))
-        return Influence(low, high, found.change, found.scale)
+        return replace(found, low=low, high=high)
 
     def _still(self, node: Node) -> Influence:
         """Of a node that nothing moves."""
@@ -193,7 +193,8 @@ def _at_hand(value: Array) -> Influence:
     if value.size <= ROOM:
         return Influence.known(value)
     found = Influence.within(float(value.min()), float(value.max()), value.ndim)
-    return replace(found, scale=np.zeros_like(found.scale))
+    least = np.full_like(found.low, np.abs(value).min())
+    return replace(found, scale=np.zeros_like(found.scale), least=least)
 
 
 def _evaluated(node: Node, values: Mapping[Node, Array]) -> Array:

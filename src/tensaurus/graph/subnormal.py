@@ -14,12 +14,13 @@ import numpy as np
 from tensaurus.graph.data import Array, Data, numpy_dtype
 from tensaurus.ops import TensorType
 
-__all__ = ["FLOATS", "RAREST", "is_float", "limits", "subnormal_share", "subnormals_of"]
+__all__ = ["FLOATS", "RAREST", "is_float", "limits", "smallest", "subnormal_share", "subnormals_of"]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 RAREST = 14  # fewer of them than one in 2^14 are none: they take no time that could be told
 
 _shares: dict[bytes, int] = {}  # by the digest of a constant
+_smallest: dict[bytes, float] = {}  # likewise
 
 
 def is_float(kind: Any) -> bool:
@@ -36,6 +37,15 @@ def limits(dtype: str) -> Any:
 def subnormals_of(array: Array, dtype: str) -> Array:
     """Which elements are subnormal numbers of their type."""
     return np.asarray((array != 0) & (np.abs(array) < array.dtype.type(limits(dtype).smallest_normal)))
+
+
+def smallest(data: Data) -> float:
+    """The magnitude of the smallest element but for zeros, in units of the smallest normal number."""
+    if data.digest not in _smallest:
+        sizes = np.abs(data.array)
+        least = float(np.min(sizes, where=sizes > 0, initial=limits(data.dtype).max))
+        _smallest[data.digest] = least / float(limits(data.dtype).smallest_normal)
+    return _smallest[data.digest]
 
 
 def subnormal_share(data: Data) -> int:

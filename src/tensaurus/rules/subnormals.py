@@ -14,17 +14,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tensaurus.graph.fold import fold
 from tensaurus.graph.influence import ROOM, Refused, Spread
 from tensaurus.graph.node import CONSTANT, Node, constant
 from tensaurus.graph.program import Program
-from tensaurus.graph.subnormal import is_float, subnormals_of
+from tensaurus.graph.subnormal import is_float, smallest, subnormals_of
 from tensaurus.rules.equation import Equation
 from tensaurus.rules.evidence import Bounded
 
-__all__ = ["SUBNORMALS", "Flushed", "flush_subnormals", "refute_flush"]
+__all__ = ["SUBNORMALS", "Flushed", "flush_folded", "flush_subnormals", "refute_flush"]
 
 SUBNORMALS = "subnormal-constants"
 REACHES = (2.0**64, 2.0**40, 2.0**24)  # how large values at run time may be: the first one that does counts
+NEARLY = 2.0**30  # times the smallest normal number: products with common numbers may be subnormal
 NAMED = 3  # constants that the law names
 
 
@@ -43,6 +45,24 @@ class Flushed:
 
 def flush_subnormals(program: Program, within: bool = False) -> Flushed:
     """The program without the subnormal elements that no result depends on; `within` a body."""
+    return _flushed(program, program, within)
+
+
+def flush_folded(program: Program) -> Flushed:
+    """The same of a program whose expressions over constants are computed, where that may make such elements:
+    weights that are scaled, or transformed for a fast algorithm."""
+    if not any(map(_may_shrink, program.static)):
+        return Flushed(program, None, {})
+    return _flushed(program, fold(program), False)
+
+
+def _may_shrink(node: Node) -> bool:
+    """Whether it is computed of constants with elements that are nearly subnormal."""
+    read = [arg for arg in node.args if arg is not None and arg.op is CONSTANT and is_float(arg.types[0])]
+    return any(smallest(arg.attribute("data")) < NEARLY for arg in read)
+
+
+def _flushed(before: Program, program: Program, within: bool) -> Flushed:
     found = {node: zeroed for node in program.nodes if (zeroed := _zeroed(node)) is not None}
     kept = dict[Node, str]()
     bounded = _bounded(program, found, within)
@@ -54,9 +74,9 @@ def flush_subnormals(program: Program, within: bool = False) -> Flushed:
             pass
         bounded = _bounded(program, found, within)
     if not found or bounded is None:
-        return Flushed(program, None, kept)
+        return Flushed(before, None, kept)
     made = program.replaced(found)
-    return Flushed(made, _equation(program, made, found, bounded), kept)
+    return Flushed(made, _equation(before, made, found, bounded), kept)
 
 
 def _bounded(program: Program, moved: Mapping[Node, Node], within: bool) -> Bounded | None:
@@ -79,13 +99,16 @@ def refute_flush(equation: Equation) -> str | None:
         Program(equation.leaves, tuple((f"y{place}", root) for place, root in enumerate(roots)))
         for roots in (equation.left, equation.right)
     ]
-    found = {node: zeroed for node in sides[0].nodes if (zeroed := _zeroed(node)) is not None}
     new = {node for node in sides[1].nodes if node.op is CONSTANT}
-    moved = {node: zeroed for node, zeroed in found.items() if node not in new}
-    if sides[0].replaced(moved).roots != sides[1].roots:
+    for before in (sides[0], fold(sides[0])):
+        found = {node: zeroed for node in before.nodes if (zeroed := _zeroed(node)) is not None}
+        moved = {node: zeroed for node, zeroed in found.items() if node not in new}
+        if before.replaced(moved).roots == sides[1].roots:
+            break
+    else:
         return "more than subnormal elements of constants has changed"
     try:
-        furthest = Spread(sides[0], equation.evidence.reach, equation.evidence.within)(moved)
+        furthest = Spread(before, equation.evidence.reach, equation.evidence.within)(moved)
     except Refused as error:
         return str(error)
     if furthest > equation.evidence.distance:

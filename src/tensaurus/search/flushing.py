@@ -10,11 +10,11 @@ from functools import partial
 from math import inf
 
 from tensaurus.graph.program import Program
-from tensaurus.rules.subnormals import flush_subnormals
+from tensaurus.rules.subnormals import flush_folded, flush_subnormals
 from tensaurus.search.bodies import search_bodies
 from tensaurus.search.candidate import Candidate, Outcome, Rewritten, continued
 
-__all__ = ["begin", "flush_bodies", "go_on_from"]
+__all__ = ["begin", "flush_bodies", "go_on_from", "settle"]
 
 
 def begin(program: Program, within: bool = False) -> Candidate:
@@ -28,6 +28,14 @@ def begin(program: Program, within: bool = False) -> Candidate:
 def flush_bodies(program: Program) -> tuple[Program, list[Candidate]]:
     """The program whose bodies are flushed, and these bodies with their steps."""
     return search_bodies(program, lambda body: Outcome([begin(body, within=True)]))
+
+
+def settle(candidate: Candidate) -> Candidate:
+    """The candidate, or one by one step more: what it computes ahead of time is flushed, too."""
+    flushed = flush_folded(candidate.program)
+    if (equation := flushed.equation) is None:
+        return candidate
+    return replace(candidate, program=flushed.program, step=Rewritten(lambda: (equation,), candidate))
 
 
 def go_on_from(first: Candidate, outcome: Outcome) -> Outcome:
