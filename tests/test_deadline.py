@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tensaurus import deadline
-from tensaurus.deadline import Bounded, Overdue, atomic
+from tensaurus.deadline import Bounded, Overdue, atomic, cancelling
 
 SOON = 0.05
 HANG = 5.0  # seconds: far more than a block goes on for, far less than what is planted would take
@@ -233,3 +233,22 @@ def test_nothing_is_raised_outside_of_blocks() -> None:
                 pytest.fail("raised outside of its block")
 
     by_any(test)
+
+
+def test_a_solver_that_looks_at_no_signals_is_cancelled() -> None:
+    import z3
+
+    x, y, z = z3.Ints("x y z")
+    solver = z3.Solver()
+    solver.add(x**3 + y**3 == z**3, x > 1, y > 1, z > 1)
+
+    def ask() -> None:
+        with cancelling(z3.main_ctx().interrupt):
+            solver.check()
+
+    assert bounded(ask, 0.2).ended
+    with cancelling(lambda: pytest.fail("there is no deadline")):
+        pass
+    with Bounded(monotonic() + SOON), cancelling(lambda: pytest.fail("it was left in time")):
+        pass
+    time.sleep(2 * SOON)

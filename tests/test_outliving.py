@@ -5,17 +5,29 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib import import_module
+from math import isclose
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import onnx
 import pytest
 from small_programs import X, Y, Z, program
 from test_saturation import FACTORED, LAWS, SPREAD, Made, extract, operators, search
 
+from tensaurus.cost.measure import Pairs
+from tensaurus.cost.operators import OperatorCosts
+from tensaurus.cost.roofline import estimate
+from tensaurus.driver import contenders
 from tensaurus.egraph import finder
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import Finder, Proposal, timed_finders
 from tensaurus.egraph.saturate import Limits, Runner
+from tensaurus.graph.builds import Builds
+from tensaurus.graph.program import Program
+from tensaurus.optimize import Result, optimize
+from tensaurus.report.progress import NoProgress
 from tensaurus.rules.equation import Equation
 from tensaurus.rules.evidence import Axiom
 from tensaurus.search.candidate import Outcome
@@ -159,7 +171,7 @@ def test_what_the_search_asks_may_never_return(part: str) -> None:
 
 
 def test_a_proof_that_never_ends_drops_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensaurus.search.saturation.prove", never)
+    monkeypatch.setattr("tensaurus.search.ranking.prove", never)
     outcome = searched()
     assert outcome.best.program.roots == program(SPREAD).roots
     assert "a program was dropped, as its proof takes too long" in outcome.notes
@@ -178,3 +190,121 @@ def test_a_rule_that_never_ends_does_not_keep_the_search_from_extracting(
     monkeypatch.setattr(Runner, "apply", hanging)
     outcome = searched()
     assert len(applied) == 11 and outcome.ended_by == "time" and outcome.candidates
+
+
+@dataclass
+class Slow(Made):
+    """Prices each of which takes some time to know."""
+
+    each: float = 0.25
+
+    def measure(self, piece: Any) -> float:
+        time.sleep(self.each)
+        return super().measure(piece)
+
+
+@dataclass
+class Extension:
+    """More time, once."""
+
+    seconds: float = 10.0
+    asked: int = 0
+
+    def __call__(self, program: Program) -> float | None:
+        self.asked += 1
+        return monotonic() + self.seconds if self.asked == 1 else None
+
+
+def test_a_search_that_has_found_nothing_goes_on_in_the_time_of_the_check() -> None:
+    """What was kept for the check of a result is not needed where there is none."""
+    short = searched(0.2, prices=Slow({"Mul": 10.0}))
+    assert short.best.cost < 1  # an estimate
+    assert any("there was time to measure" in note for note in short.notes)
+    extension = Extension()
+    outcome = searched(0.2, prices=Slow({"Mul": 10.0}), extended=extension)
+    assert extension.asked == 1 and isclose(outcome.best.cost, 11.0)
+    assert operators(outcome.best.program) == {"Add": 1, "Mul": 1} and not outcome.notes
+    extension = Extension()
+    assert isclose(searched(extended=extension).best.cost, 11.0)
+    assert not extension.asked  # a result, which will be checked
+
+
+def test_without_more_time_the_search_ends_once() -> None:
+    extension = Extension(seconds=0.1)
+    outcome = searched(0.2, prices=Slow({"Mul": 10.0}, each=0.5), extended=extension)
+    assert extension.asked == 2 and outcome.ended_by == "time"
+
+
+class Notes(NoProgress):
+    """Keeps what is noted."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+LIMIT = 3.0  # seconds of a whole run
+
+
+def optimized(model: Any, folder: Path, **changes: Any) -> tuple[Result, list[str]]:
+    progress, began = Notes(), monotonic()
+    changes = {"time_limit": LIMIT, "database": folder / "times.db", "threads": 1, **changes}
+    result = optimize(model, progress=progress, **changes)
+    assert monotonic() - began < 10 * LIMIT  # processes start slowly on a busy machine
+    return result, progress.notes
+
+
+@pytest.fixture
+def scaled(tmp_path: Path) -> Path:
+    """A model with less to do than it does: x * 2 * 3."""
+    text = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        scaled (float[64, 64] x) => (float[64, 64] y)
+        <float two = {2}, float three = {3}> { twice = Mul (x, two) y = Mul (twice, three) }
+    """
+    onnx.save_model(onnx.parser.parse_model(text), path := tmp_path / "scaled.onnx")
+    return path
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operators cost what is estimated, and every candidate is twice as fast."""
+    monkeypatch.setattr(OperatorCosts, "_measure", lambda self, piece, text: estimate(piece))
+    monkeypatch.setattr(
+        contenders, "contest_times", lambda entries, *_, **__: [1.0, *[0.5] * (len(entries) - 1)]
+    )
+    monkeypatch.setattr(contenders, "contest_pairs", lambda *_, **__: Pairs(((1.0, 0.5),) * 8, (True,) * 8))
+
+
+def test_optimize_names_the_finder_that_it_ended(
+    scaled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch)
+    result, notes = optimized(scaled, tmp_path, finders=[never])
+    assert result.rewrites and result.summary.equivalence.passed
+    assert any(note.startswith("the finder never was ended after") for note in notes)
+
+
+def test_optimize_drops_what_is_not_written_in_time(
+    scaled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch)
+    write = Builds.__call__
+    hang = lambda self, made: never() if self._weights else write(self, made)  # noqa: E731
+    monkeypatch.setattr(Builds, "__call__", hang)
+    result, notes = optimized(scaled, tmp_path)
+    assert not result.rewrites
+    assert any("a program was dropped, writing it takes too long" in note for note in notes)
+
+
+@pytest.mark.parametrize("where", ["sample_feeds", "Target.hopeless"])
+def test_optimize_returns_the_model_where_it_cannot_be_run_in_time(
+    where: str, scaled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = property(lambda self: "it takes too long") if where == "Target.hopeless" else never
+    monkeypatch.setattr(f"tensaurus.driver.target.{where}", planted)
+    monkeypatch.setattr(import_module("tensaurus.optimize"), "READY", LIMIT)
+    result, notes = optimized(scaled, tmp_path)
+    assert not result.rewrites and result.model.graph == onnx.load(scaled).graph
+    assert "the model stays as it is, a longer --time-limit helps" in notes[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import monotonic
 
 import numpy as np
 import onnx
@@ -15,8 +16,10 @@ from tensaurus.egraph.equality import equal
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.node import apply, constant, source
 from tensaurus.ops import TensorType, registry
+from tensaurus.rules import own
 from tensaurus.rules.own import own_rules
-from tensaurus.rules.rule import library
+from tensaurus.rules.rule import Rule, library
+from tensaurus.rules.verify import verify
 
 UNKNOWN = "exps: Mul(Exp(x), Exp(y)) => Exp(Add(x, y))"
 
@@ -99,3 +102,19 @@ def test_the_command_line_refuses_them_in_one_line(tmp_path: Path) -> None:
     output = tmp_path / "out.onnx"
     found = CliRunner().invoke(app, ["optimize", str(model), "-o", str(output), "--rules", str(file)])
     assert found.exit_code != 0 and not output.exists()
+
+
+def test_a_rule_whose_verification_never_ends_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def verified(rule: Rule) -> object:
+        while rule.name == "endless":
+            pass
+        return verify(rule)
+
+    monkeypatch.setattr(own, "verify", verified)
+    file = written(tmp_path, "known: Neg(Neg(Neg(x))) => Neg(x)", "endless: Neg(Neg(Abs(x))) => Abs(x)")
+    notes: list[str] = []
+    made = own_rules([file], library(), note=notes.append, deadline=monotonic() + 3)
+    assert [rule.name for rule in made] == ["known"]
+    assert notes == ["rule endless is left out: verifying it takes longer than the time limit allows"]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensaurus.cost import measure
-from tensaurus.cost.measure import FEWEST, in_turns
+from tensaurus.cost.measure import ENOUGH, FEWEST, fewest_rounds, in_turns
 from tensaurus.cost.worker import REPEATS, Round
 from tensaurus.driver import time_limit
 from tensaurus.driver.time_limit import EVALUATIONS, MEASURED, SEARCHED, TimeLimit
@@ -59,8 +59,20 @@ def rounds_of(runners: Sequence[Runner], rounds: int, seconds: float) -> int:
 def test_rounds_end_with_the_time_and_there_are_a_few_however_short_it_is(clock: Clock) -> None:
     assert rounds_of([Runner(clock, 1.0), Runner(clock, 1.0)], 8, 100.0) == 8
     assert rounds_of([Runner(clock, 1.0), Runner(clock, 1.0)], 8, 12.0) == 6
-    assert rounds_of([Runner(clock, 1.0), Runner(clock, 1.0)], 8, 0.0) == FEWEST
-    assert rounds_of([Runner(clock, 1.0)], 2, 0.0) == 2  # no more than were asked for
+    assert rounds_of([Runner(clock, 0.1), Runner(clock, 0.1)], 8, 0.0) == FEWEST
+    assert rounds_of([Runner(clock, 0.1)], 2, 0.0) == 2  # no more than were asked for
+
+
+def test_of_what_takes_seconds_there_are_fewer_rounds(clock: Clock) -> None:
+    """Four rounds of a model of 4 s, twice over and beside a result, took a minute more than the limit."""
+    turns = {0.0: 4, 0.1: 4, 0.5: 4, 0.6: 4, 1.0: 2, 2.0: 1, 4.0: 1, 100.0: 1}
+    assert {turn: fewest_rounds(turn) for turn in turns} == turns
+    for takes in (0.5, 1.0, 4.0):
+        rounds = rounds_of([Runner(clock, takes), Runner(clock, takes)], 8, 0.0)
+        assert rounds == fewest_rounds(takes) and rounds * takes >= ENOUGH
+    assert rounds_of([Runner(clock, 4.0), Runner(clock, 4.0)], 8, 1000.0) == 8
+    limit = TimeLimit(40.0, clock(), load=0.5, run=4.0)
+    assert limit.measuring(2) < 20
 
 
 @pytest.mark.parametrize("seconds", [0.0, 3.0, 16.0, 20.0, 31.0, 100.0])
@@ -68,7 +80,7 @@ def test_disturbed_turns_are_repeated_only_where_all_rounds_have_time(clock: Clo
     runners, began = [Runner(clock, 1.0, 0.9), Runner(clock, 1.0, 0.9)], clock()
     rounds = rounds_of(runners, 8, seconds)
     turns = sum(runner.turns for runner in runners)
-    assert clock() - began <= max(seconds, 2.0 * FEWEST)
+    assert clock() - began <= max(seconds, 2.0 * fewest_rounds(1.0))
     if seconds >= 16:
         assert rounds == 8 and turns == min(int(seconds), 16 * (1 + REPEATS))
 
@@ -105,3 +117,15 @@ def test_people_are_told_where_the_search_has_less_than_it_needs(clock: Clock) -
     slow = TimeLimit(100.0, clock(), load=0.5, run=0.2, reference=3.0, lanes=2)
     assert slow.deadline == pytest.approx(slow.start + SEARCHED * 100)
     assert f"{slow.check + MEASURED * 100:.0f} s" in slow.short and "100 s" in slow.short
+
+
+def test_where_no_result_can_be_compared_people_are_told_at_once(clock: Clock) -> None:
+    assert "one run takes 10.0 s: within 40 s" in TimeLimit(40.0, clock(), run=10.0).hopeless
+    assert not TimeLimit(150.0, clock(), run=10.0).hopeless
+    assert not TimeLimit(0.0, clock(), run=0.9).hopeless  # a few runs are no matter, however short the limit
+
+
+def test_a_search_that_finds_nothing_has_the_time_of_the_check(clock: Clock) -> None:
+    limit = TimeLimit(40.0, clock(), load=0.5, run=0.1, reference=4.0, lanes=1)
+    assert limit.check > 100 and limit.deadline == pytest.approx(limit.start + SEARCHED * 40)
+    assert limit.latest == limit.end - MEASURED * 40

@@ -11,6 +11,8 @@ threads and processes, and what of C looks at signals (regular expressions, arit
 In another thread it is raised between two instructions of Python: nothing can end what is in C there.  It
 comes again until the block is left: what catches every exception and goes on is ended by the next one.
 
+What of C looks at no signals, but can be told to stop, is `cancelling`: it is told so from another thread.
+
 A function that changes what others rely on, and would leave it half changed, is `atomic`: Overdue waits until
 the function is done.  It waits for imports and for the handlers of `signals`, too.
 """
@@ -21,13 +23,14 @@ import ctypes
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import inf
 from time import monotonic
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
-__all__ = ["Bounded", "Overdue", "atomic"]
+__all__ = ["Bounded", "Overdue", "atomic", "cancelling"]
 
 SOON = 0.01  # seconds until Overdue is tried again, where it had to wait
 AGAIN = 1.0  # seconds until it is raised once more, where the block goes on; what tidies up has so much time
@@ -210,3 +213,19 @@ def _clock() -> _Alarm | _Watch:
         _watches.own = _Watch()
     own: _Watch = _watches.own
     return own
+
+
+@contextmanager
+def cancelling(cancel: Callable[[], object]) -> Iterator[None]:
+    """Call `cancel`, in another thread, when the time of a block around this is over before it is left."""
+    earliest = _clock().earliest
+    if earliest == inf:
+        yield
+        return
+    timer = threading.Timer(max(0.0, earliest - monotonic()), cancel)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

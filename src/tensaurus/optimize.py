@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -14,6 +15,7 @@ import onnx
 
 from tensaurus import signals
 from tensaurus.cost.machine import Machine
+from tensaurus.deadline import Bounded
 from tensaurus.driver.contenders import contenders
 from tensaurus.driver.finders import SUBNORMALS
 from tensaurus.driver.options import AUTO, DEFAULTS, Options
@@ -29,6 +31,9 @@ from tensaurus.search.model import ModelSearch
 from tensaurus.search.strategies import STRATEGIES
 
 __all__ = ["Options", "Result", "optimize"]
+
+READY = 60.0  # seconds until a model has run once, at least, however short the time limit is
+VERIFYING = 0.5  # of the time limit, for rules of the user's own
 
 
 def optimize(
@@ -51,7 +56,9 @@ def optimize(
     rules = library(long=options.long, ops={str(node.op) for node in original.program.nodes})
     if options.rules:
         progress.phase("verifying the rules")
-        rules += own_rules(map(Path, options.rules), library(), options.allow_unproved, progress.note)
+        until = start + VERIFYING * options.time_limit if options.steps is None else inf
+        own = map(Path, options.rules)
+        rules += own_rules(own, library(), options.allow_unproved, progress.note, until)
     with naming(original.name):
         if original.unfit:
             progress.note(f"{original.unfit}: the model stays as it is")
@@ -67,7 +74,14 @@ def _optimized(
 ) -> Result:
     """On one backend, in a run whose time began at `start`."""
     with ExitStack() as stack:
-        target = stack.enter_context(Target(original, options, rules, progress, start))
+        ready = inf if options.steps is not None else start + max(READY, options.time_limit)
+        with Bounded(ready) as preparing:
+            target = stack.enter_context(Target(original, options, rules, progress, start))
+        late = f"nothing can be measured within {options.time_limit:g} s"
+        reason = late if preparing.ended else target.hopeless
+        if reason:
+            progress.note(f"{reason}: the model stays as it is, a longer --time-limit helps")
+            return Result.unchanged(original, options.backend, Machine.here(options.threads), reason)
         stack.enter_context(signals.keeping())
         progress.phase("searching")
         begun = monotonic()

@@ -18,6 +18,7 @@ from tensaurus.algebra.integers import wrapped
 from tensaurus.algebra.poly import Atom, Poly, polynomial
 from tensaurus.algebra.prime import Prime
 from tensaurus.algebra.symbol import Symbol
+from tensaurus.deadline import cancelling
 
 
 class Exact(Field):
@@ -253,7 +254,8 @@ class Terms(Exact):
         solver = self.z3.Solver()
         solver.set("timeout", 10_000)
         solver.add(self.z3.Or(*pairs))
-        found = solver.check()
+        with cancelling(self.z3.main_ctx().interrupt):
+            found = solver.check()
         return True if found == self.z3.unsat else solver.model() if found == self.z3.sat else None
 
     def equal(self, a: Array, b: Array) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 from time import monotonic
 from types import TracebackType
 
@@ -25,6 +25,7 @@ __all__ = [
     "Timing",
     "compare",
     "compare_pairs",
+    "fewest_rounds",
     "in_pairs",
     "in_turns",
     "ratio",
@@ -32,7 +33,8 @@ __all__ = [
     "warm_up",
 ]
 
-FEWEST = 4  # rounds of a comparison, however little time there is
+FEWEST = 4  # rounds of a comparison, however little time there is...
+ENOUGH = 2.0  # ...but for those that take long: seconds of one contender's turns, after which fewer will do
 BURST = 0.03  # seconds that one of a pair computes, once at least: far less than a host keeps its speed for
 LONGEST = 15.0  # seconds of a comparison by pairs, where nothing else limits it
 
@@ -211,13 +213,13 @@ def in_turns(
     """Time workers that are warm, one after the other, every second round the other way round.
 
     What is disturbed is repeated where all rounds still end before the `deadline` (of `time.monotonic`);
-    without any repetition, rounds beyond the FEWEST are left out to meet it.
+    without any repetition, rounds beyond the fewest are left out to meet it.
     Raises WorkerError, which names the contender.
     """
     taken: list[list[Round]] = [[] for _ in workers]
     longest, left = 0.0, rounds * len(workers)  # seconds of a turn, turns
     for number in range(rounds):
-        if number >= FEWEST and monotonic() + longest * len(workers) > deadline:
+        if number >= fewest_rounds(longest) and monotonic() + longest * len(workers) > deadline:
             break
         order = range(len(workers)) if number % 2 == 0 else reversed(range(len(workers)))
         for position in order:
@@ -232,6 +234,11 @@ def in_turns(
         Timing(name, tuple(r.samples for r in rounds), sum(r.disturbance > DISTURBED for r in rounds))
         for name, rounds in zip(names, taken, strict=True)
     ]
+
+
+def fewest_rounds(turn: float) -> int:
+    """How many rounds of turns of so many seconds a comparison has, however little time there is."""
+    return FEWEST if FEWEST * turn <= ENOUGH else ceil(ENOUGH / turn)
 
 
 def in_pairs(

@@ -68,7 +68,7 @@ class Observer:
         """After the `deadline` (of `time.monotonic`) fewer rounds are run, and none is repeated."""
         self._feeds, self._backend, self._machine = feeds, backend, machine
         self._database, self._builds = database, builds
-        self._deadline = deadline
+        self.deadline = deadline
         self._workers = ExitStack()
         self._worker: Worker | None = None
         self._beside: Worker | None = None  # holds the first program
@@ -143,7 +143,7 @@ class Observer:
         which it runs once at least."""
         if self._first is None:
             rounds = self._rounds(max(turn, run))
-            (timing,) = in_turns(["the program"], [worker], rounds, turn, self._deadline)
+            (timing,) = in_turns(["the program"], [worker], rounds, turn, self.deadline)
             self._first = (build, timing.median)
             return timing.median
         first, base = self._first
@@ -152,12 +152,12 @@ class Observer:
             warm_up(self._beside, first, self._feeds, turn)
         names = ["the first program", "the program"]
         rounds = self._rounds(max(turn, base) + max(turn, run))
-        before, after = in_turns(names, [self._beside, worker], rounds, turn, self._deadline)
+        before, after = in_turns(names, [self._beside, worker], rounds, turn, self.deadline)
         return base / ratio(before, after).median
 
     def _rounds(self, seconds: float) -> int:
         """How many rounds of so many seconds there is time for."""
-        left = SHARE * (self._deadline - monotonic())
+        left = SHARE * (self.deadline - monotonic())
         return ROUNDS if left >= ROUNDS * seconds else max(1, int(left / seconds))
 
     def close(self) -> None:

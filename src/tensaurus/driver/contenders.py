@@ -9,6 +9,7 @@ from time import monotonic
 
 from tensaurus.cost.measure import Pairs
 from tensaurus.cost.whole import SECONDS, contest_pairs, contest_times
+from tensaurus.deadline import Bounded
 from tensaurus.driver.finders import SUBNORMALS
 from tensaurus.driver.target import Target
 from tensaurus.equivalence.accuracy import LEVELS
@@ -25,6 +26,7 @@ __all__ = ["Contenders", "Winner", "contenders"]
 
 LONGER = "a longer --time-limit helps"
 TRIES = 2  # of candidates in pairs with the original: each may by chance be taken for faster
+WRITING = 1.0  # seconds that writing a candidate may take at least
 MARGIN = 0.02  # a result gains this share at least: less may be where its memory lies in this process
 
 
@@ -85,8 +87,13 @@ class Contenders:
                 progress.note(f"there was no time to check {len(faster) - place} more: {LONGER}")
                 break
             progress.phase("comparing it with the original")
-            pairs = _pairs(self.target, build, inf if limit is None else limit.again)
-            comparison = pairs.comparison
+            until = inf if limit is None else limit.again
+            with Bounded(until if limit is None else until + limit.patience(2)) as comparing:
+                pairs = _pairs(self.target, build, until)
+                comparison = pairs.comparison
+            if comparing.ended:
+                progress.note(f"comparing a program did not end in time: {LONGER}")
+                break
             if not comparison.shows(MARGIN):
                 progress.note(f"{comparison.refusal(MARGIN)}: a program was thrown away")
                 refused += 1
@@ -145,19 +152,37 @@ def contenders(target: Target, outcome: Outcome, bodies: Sequence[Candidate]) ->
         if pairs and limit is not None and monotonic() + limit.measuring(len(pairs) + 2) > until:
             target.progress.note(f"there was no time to measure {len(kept) - place} more programs: {LONGER}")
             break
+        if (written := _written(target, candidate, until)) is not None:
+            pairs.append(written)
+    latest = inf if limit is None else max(until, monotonic()) + limit.patience(len(pairs) + 1)
+    with Bounded(latest) as measuring:
+        base, *times = _times(target, [build for _, build in pairs], until)
+        rows = [(candidate, build, taken) for (candidate, build), taken in zip(pairs, times, strict=True)]
+    if measuring.ended and limit is not None:
+        target.progress.note(f"measuring did not end in time, so the model stays as it is: {LONGER}")
+        base, rows = limit.run, []
+    return Contenders(target, bodies, base, rows)
+
+
+def _written(target: Target, candidate: Candidate, until: float) -> tuple[Candidate, Build] | None:
+    """A candidate, flushed, and its model; None, and a note, where there is none, or not in half of the time
+    left."""
+    now, why = monotonic(), ""
+    with Bounded(now + max(WRITING, (until - now) / 2)) as writing:
         try:
             if SUBNORMALS not in target.options.without:
                 candidate = settle(candidate)
             build = target.builds(candidate.program)
-            if build.stored > target.memory:
-                sizes = f"{build.stored / 1e6:.3g} MB of constants, more than {target.memory / 1e6:.3g}"
-                target.progress.note(f"a program was dropped, it stores {sizes}: --max-memory allows more")
-                continue
-            pairs.append((candidate, build))
         except TensaurusError as error:
-            target.progress.note(f"a program was dropped, it cannot be written: {error}")
-    base, *times = _times(target, [build for _, build in pairs], until)
-    return Contenders(target, bodies, base, [(c, b, t) for (c, b), t in zip(pairs, times, strict=True)])
+            why = f"it cannot be written: {error}"
+    if writing.ended:
+        why = f"writing it takes too long: {LONGER}"
+    elif not why and build.stored > target.memory:
+        sizes = f"{build.stored / 1e6:.3g} MB of constants, more than {target.memory / 1e6:.3g}"
+        why = f"it stores {sizes}: --max-memory allows more"
+    if why:
+        target.progress.note(f"a program was dropped, {why}")
+    return None if why else (candidate, build)
 
 
 def _times(target: Target, builds: Sequence[Build], until: float) -> list[float]:

@@ -122,8 +122,7 @@ class Generated:
 
     def until(self, deadline: float) -> None:
         """Tuning ends when there is time left before this, the search's deadline, to choose among kernels."""
-        if self.deadline == inf:
-            self.deadline = (1 - TUNED) * monotonic() + TUNED * deadline
+        self.deadline = (1 - TUNED) * monotonic() + TUNED * deadline
 
     def expect(self, pieces: Mapping[Piece, float]) -> None:
         """These will be measured next, in this order, and may save so much."""

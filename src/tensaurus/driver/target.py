@@ -20,6 +20,7 @@ from tensaurus.cost.measure import Stopwatch
 from tensaurus.cost.observe import Observation, Observer
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.roofline import Roofline
+from tensaurus.deadline import Bounded
 from tensaurus.derive import Derive, Memory
 from tensaurus.driver.accuracy import Accuracy
 from tensaurus.driver.finders import left
@@ -50,10 +51,12 @@ from tensaurus.search.strategies import Effort, Runtime
 __all__ = ["Target"]
 
 PIECES = 1 << 26  # bytes of models of pieces that are kept
+EXTRA = 0.05  # of the time limit, for which a search that has found nothing goes on at least
+TRIAL = 0.4  # of the search's time that is left, for a trial of fast algorithms
 TRYING = 40  # times a run of the original, that trying an equal program takes, about, beside loading
 DERIVED = 0.1  # of the search's time, for derivations
 SMALL = 1 << 14  # bytes of axes, sizes and scales that a result may store beside
-LEARNING = 0.05  # of the time limit: where the first run of the reference takes longer, it counts
+LEARNING, RUNNING = 0.2, 0.1  # of the time limit, which the first two runs of the reference may take
 
 
 class Target:
@@ -148,17 +151,18 @@ class Target:
         """Seconds of one run of the float64 reference, whose answer is kept for the check, and how many run
         side by side.
 
-        The first run after loading learns how to compute the model: the second one counts, if there is time.
+        The first run after loading learns how to compute the model: the second one counts.  Of what is ended
+        for want of time nobody knows more than that it takes as long as it did.
         """
-        shapes = self.options.shapes or {}
-        longest = LEARNING * self.options.time_limit
+        shapes, seconds = self.options.shapes or {}, 0.0
         try:
             with Reference(self.machine.threads, self.options.run_limit) as reference:
-                reference.facts(self.source, shapes)
-                for reference.answers in (None, self.answers):
+                for reference.answers, part in ((None, LEARNING), (self.answers, RUNNING)):
                     start = monotonic()
-                    reference.run(self.source, self.feeds, shapes)
-                    if (seconds := monotonic() - start) > longest:
+                    with Bounded(start + part * self.options.time_limit) as running:
+                        reference.run(self.source, self.feeds, shapes)
+                    seconds = monotonic() - start
+                    if running.ended:
                         break
         except TensaurusError:  # then the check will go without
             return 0.0, 1
@@ -177,6 +181,11 @@ class Target:
             memory=self.memory,
         )
 
+    @property
+    def hopeless(self) -> str:
+        """Why nothing can be gained in the time that there is; "" where that is not known."""
+        return "" if self.limit is None else self.limit.hopeless
+
     @cached_property
     def memory(self) -> float:
         """Return the bytes of constants that a result may store: never less than the original's file does."""
@@ -192,7 +201,7 @@ class Target:
     def _error(self, program: Program) -> float | None:
         """The largest error of an equal program, infinite where there is no time to tell; None where the
         model's opset has no standard operators for it."""
-        time, options = self.limit, self.options
+        time, options, left = self.limit, self.options, inf
         try:
             build = self.standard(program)
         except TensaurusError:
@@ -215,14 +224,16 @@ class Target:
             if each > left:
                 return inf
             feeds += more if each + len(more) * (each + time.reference) <= left else []
-        return trial.error(build, feeds)
+        with Bounded(monotonic() + TRIAL * left):
+            return trial.error(build, feeds)
+        return inf
 
     @property
     def _times_weights(self) -> int:
         """Transformed weights of a convolution are two to eight times as large."""
         return 6 if self.kernels.compiler else 2
 
-    @property
+    @cached_property
     def runtime(self) -> Runtime:
         """What a search can ask."""
         checked = refutation if os.environ.get("CHECK") == "1" else None
@@ -231,12 +242,23 @@ class Target:
         finders: Sequence[Finder] = (*self.options.finders, *own, *left([self._derive], without))
         if self.effort.deadline is not None:
             finders = timed_finders(finders, self.effort.deadline)
-            self.kernels.until(self.effort.deadline)
-            self.costs.deadline = self.effort.deadline
-        kernels = self.kernels
-        return Runtime(
-            self.costs, self._fused, self._observed, checked, finders, kernels.more, kernels.expect
-        )
+            self._end_search_at(self.effort.deadline)
+        more, expect = self.kernels.more, self.kernels.expect
+        asked = self._fused, self._observed, checked, finders, more, expect, self._extended
+        return Runtime(self.costs, *asked)
+
+    def _end_search_at(self, deadline: float) -> None:
+        self.kernels.until(deadline)
+        self.costs.deadline = self._observer.deadline = deadline
+
+    def _extended(self, program: Program) -> float | None:
+        """Until when a search goes on that has found nothing: what was kept for a check is not needed."""
+        if self.limit is None or not self._whole(program):
+            return None
+        if (latest := self.limit.latest) - monotonic() < EXTRA * self.limit.seconds:
+            return None
+        self._end_search_at(latest)
+        return latest
 
     @property
     def _derive(self) -> Derive:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from time import monotonic
 
-from tensaurus.cost.measure import FEWEST
+from tensaurus.cost.measure import BURST, fewest_rounds
+from tensaurus.report.comparison import FEW, LOOKS
 
 __all__ = ["TimeLimit"]
 
@@ -15,6 +16,10 @@ EVALUATIONS = 26  # of the float64 reference in a check of one result, about
 REPLAYED = 8  # runs of the reference that take as long as the replay of the rewrites, in most networks less
 LOADS, RUNS = 4, 55  # of processes that get a model ready, and of runs, in that check, about
 FIRST = 0.6  # of the time for measuring, the first time's: more models, and more processes
+RUNS_AT_LEAST = 2 * (2 + 1 + FEW)  # of the original and one result: a round, and a few pairs, both warmed up
+SLACK = 0.05  # of the time limit, by which a comparison may take longer than was foreseen
+LATE = 5.0  # seconds by which processes may be late on a busy machine
+LONG_RUN = 1.0  # seconds; of shorter ones a few more are no matter
 SEARCHED = 0.3  # of the time limit at least is for the search, however long the check takes
 
 
@@ -56,12 +61,22 @@ class TimeLimit:
 
     def measuring(self, models: int) -> float:
         """Seconds that it takes to compare so many models, at least."""
-        return models * (self.load + (1 + FEWEST) * max(self.turn, self.run))
+        turn = max(self.turn, self.run)
+        return models * (self.load + (1 + fewest_rounds(turn)) * turn)
+
+    @property
+    def comparing(self) -> float:
+        """Seconds that it takes to compare the fastest of them with the original, by as few pairs as tell."""
+        return 2 * (self.load + (1 + LOOKS[0]) * max(BURST, self.run))
+
+    def patience(self, models: int) -> float:
+        """Seconds after which comparing so many models is ended, where it goes on after its time."""
+        return LATE + 2 * self.measuring(models)
 
     @property
     def _after(self) -> float:
         """Seconds that measuring twice and checking take, about."""
-        return self.check + max(MEASURED * self.seconds, 2 * self.measuring(2))
+        return self.check + self._measured
 
     @property
     def deadline(self) -> float:
@@ -70,9 +85,26 @@ class TimeLimit:
         return max(self.end - kept, monotonic() + SEARCHED * self.seconds)
 
     @property
+    def latest(self) -> float:
+        """Of a search that has found nothing, which need not be checked."""
+        return self.end - self._measured
+
+    @property
+    def _measured(self) -> float:
+        """Seconds that measuring twice takes, about."""
+        return max(MEASURED * self.seconds, self.measuring(2) + self.comparing)
+
+    @property
+    def hopeless(self) -> str:
+        """Why no result can be measured within the limit, for people to read; "" where one can."""
+        if self.run < LONG_RUN or RUNS_AT_LEAST * self.run <= self.seconds:
+            return ""
+        return f"one run takes {self.run:.1f} s: within {self.seconds:g} s no result can be compared with it"
+
+    @property
     def short(self) -> str:
         """What people are told where the limit leaves the search less than it needs; "" where it does not."""
-        if self._after <= (1 - SEARCHED) * self.seconds:
+        if self.hopeless or self._after <= (1 - SEARCHED) * self.seconds:
             return ""
         return (
             f"measuring and checking a result of this size take about {self._after:.0f} s, so that of"
@@ -87,7 +119,8 @@ class TimeLimit:
     @property
     def again(self) -> float:
         """Until when the fastest of them is measured once more."""
-        return monotonic() + max(self._left, (1 - FIRST) * MEASURED * self.seconds)
+        least = max(self.comparing + SLACK * self.seconds, (1 - FIRST) * MEASURED * self.seconds)
+        return monotonic() + max(self._left, least)
 
     @property
     def _left(self) -> float:
@@ -96,4 +129,4 @@ class TimeLimit:
     @property
     def another(self) -> bool:
         """Whether one more candidate can be measured again and checked."""
-        return self._left >= self.measuring(2)
+        return self._left >= self.comparing

@@ -19,10 +19,19 @@ from tensaurus.graph.node import Node
 from tensaurus.graph.program import topological
 from tensaurus.rules.equation import Equation
 
-__all__ = ["Finder", "Proposal", "Unhurried", "ended_lines", "enter", "find_all", "timed_finders"]
+__all__ = [
+    "Finder",
+    "Proposal",
+    "TimedFinder",
+    "Unhurried",
+    "ended_lines",
+    "enter",
+    "find_all",
+    "timed_finders",
+]
 
 PASSES = 12  # of all finders, each taking in what the ones before have made
-SHARE = 0.4  # of the time that is left, after which a finder that still looks is ended
+SHARE = 0.5  # of the time that is left, after which a finder that still looks is ended
 PROPOSALS = 20_000  # of one look of a finder, after which it is ended, too
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
+from tensaurus.deadline import Bounded
 from tensaurus.errors import TensaurusError
 from tensaurus.rules.evidence import Allowed, Evidence
 from tensaurus.rules.rule import Rule, read_rules
@@ -31,8 +33,10 @@ def own_rules(
     library: Sequence[Rule],
     allow_unproved: bool = False,
     note: Callable[[str], None] = lambda text: None,
+    deadline: float = inf,
 ) -> list[Rule]:
-    """The rules of the files, with fresh evidence.
+    """The rules of the files, with fresh evidence; one whose verification outlives the deadline (of
+    `time.monotonic`) is left out, with a note.
 
     Raises TensaurusError for one that is refuted, for one of which neither is known (unless they are
     allowed: then there is a note), and for one that has the name of another.
@@ -44,8 +48,12 @@ def own_rules(
             if rule.name in names:
                 raise TensaurusError(f"there is a rule {rule.name} already", file=file)
             names.add(rule.name)
-            if "off" not in rule.tags:
+            if "off" in rule.tags:
+                continue
+            with Bounded(deadline) as verifying:
                 own.append(replace(rule, evidence=_evidence(rule, file, allow_unproved, note)))
+            if verifying.ended:
+                note(f"rule {rule.name} is left out: verifying it takes longer than the time limit allows")
     return own
 
 

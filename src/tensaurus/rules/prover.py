@@ -23,6 +23,7 @@ from tensaurus.algebra.size import Atom, Size, polynomial
 from tensaurus.algebra.text import show
 from tensaurus.algebra.undecided import Question, Recalled, watched
 from tensaurus.algebra.walk import replace_axes
+from tensaurus.deadline import cancelling
 from tensaurus.graph.expression import expressions
 from tensaurus.graph.node import CONSTANT, INPUT, Node
 from tensaurus.rules.domain import REAL
@@ -146,7 +147,8 @@ def _asked(terms: SolverTerms, first: Body, second: Body, assumed: Mapping[Quest
         solver.set("timeout", TIMEOUT)
         solver.add(*terms.facts)
         solver.add(left != right)
-        answer = solver.check()
+        with cancelling(z3.main_ctx().interrupt):
+            answer = solver.check()
     except (NotImplementedError, TypeError, z3.Z3Exception) as error:
         return Open(f"canonical forms differ, and Z3 has no {error}")
     if answer == z3.unsat:

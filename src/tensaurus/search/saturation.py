@@ -14,7 +14,7 @@ as equations, so that one extraction chooses among everything.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic
 
@@ -25,29 +25,29 @@ from tensaurus.egraph.check import Refutation
 from tensaurus.egraph.choices import Choices, Place
 from tensaurus.egraph.commuting import commute
 from tensaurus.egraph.egraph import EGraph
-from tensaurus.egraph.finder import Finder, ended_lines, enter, timed_finders
+from tensaurus.egraph.finder import Finder, TimedFinder, ended_lines, enter, timed_finders
 from tensaurus.egraph.fusion import fusions
 from tensaurus.egraph.nesting import nest
 from tensaurus.egraph.pattern import Pattern
-from tensaurus.egraph.proof import prove
 from tensaurus.egraph.saturate import Exploration, Limits, Ruleset, saturate
 from tensaurus.extraction.gains import gains
 from tensaurus.extraction.problem import Choice, cheapest, dag_cost
 from tensaurus.graph.piece import Piece
 from tensaurus.graph.program import Program
-from tensaurus.search.candidate import Candidate, Outcome, Rewritten, joined
+from tensaurus.search.candidate import Candidate, Outcome
 from tensaurus.search.extracted import Cheapest, Extracted, Programs
 from tensaurus.search.patience import Extractor, Extractors, Patience
+from tensaurus.search.ranking import Ranking
 from tensaurus.search.showing import ENTERING, Showing
 from tensaurus.signals import Interruptible
 
 __all__ = ["Saturation"]
 
-SATURATION = "saturation"
 STEPS = 400  # extractions at most
 MEASURED = 0.8  # of the time that is left when the original was run, until which pieces are measured
 LOOKS, FIRST = 12, 4  # programs run as a whole, at most, and those before that read no more constants
 FAVOURED = (0.5, inf, 1), (0.7, inf, 1)  # of what kernels cost, constants, runs: right after the original
+WORTH = 0.01  # of the original's time, that a program must save for its check to be likely
 GAIN = 5e-4  # a new best program is cheaper by at least this share: measurements are no finer
 
 
@@ -69,6 +69,8 @@ class Saturation:
     deadline    monotonic time at which to stop, None for none: what outlives it is ended (`patience`)
     keep        how many programs to return beside the original
     expect      is given what will be measured, before it is, and what each may save
+    extended    a later deadline, where the search has found nothing and what was kept for the check of a
+                result is left; None: there is none
     refutation  checks every union of the exploration where it is given
     """
 
@@ -88,6 +90,7 @@ class Saturation:
     expect: Callable[[Mapping[Piece, float]], None] = lambda pieces: None
     refutation: Refutation | None = None
     later: Ruleset | None = None
+    extended: Callable[[Program], float | None] = lambda program: None
 
     def run(self, program: Program) -> Outcome:
         """The best programs, the best first; an interrupt ends the search and keeps them."""
@@ -100,6 +103,9 @@ class Saturation:
                     search = _Search(self, program)
                     for part in (search.explore, search.estimate, search.settle):
                         search.timed(part)
+                    while search.goes_on():
+                        for part in (search.explore, search.settle):
+                            search.timed(part)
             except KeyboardInterrupt:
                 outcome.ended_by = "interrupt"
             if search is not None:
@@ -124,7 +130,8 @@ class _Search:
         self.programs = Programs()
         self.ended_by = "exhausted"
         self.steps = 0
-        self.explored = Exploration()
+        self.explored = Exploration("time")
+        self.explores = True  # whether there is more to explore
         self.sure: list[bool] = []  # of the pieces of the last extraction, whether they were measured
         self.patterns: list[Pattern] = []
         self.pieces: list[Piece] = []  # that the patterns are of
@@ -132,6 +139,8 @@ class _Search:
         self.others: list[Candidate] = []  # of the other search
         self.seeds: list[tuple[Place, ...]] = []  # their e-nodes
         self.notes: list[str] = []
+        self.unmeasured = ""  # what there was no time for, for people to read
+        self.asked = False  # whether the other search was
         self.looked = 0.0  # seconds that it takes to run a program as a whole, at most
         self.patience = Patience.until(limits.deadline)
         self.extractors = Extractors(limits.extractors, self.patience)
@@ -146,13 +155,39 @@ class _Search:
             self.ended_by = "time"
             self.graph.rebuild()
 
+    def goes_on(self) -> bool:
+        """Whether there is more time, from now on: nothing that was found will be checked."""
+        original = self.programs.original
+        if original is not None and self.programs.best < (1 - WORTH) * original.seconds:
+            return False
+        if self.ended_by != "time" and not self.costs.over:
+            return False
+        deadline = self.limits.extended(self.program)
+        if deadline is None:
+            return False
+        exploring = replace(self.limits.limits, deadline=deadline)
+        self.limits = replace(self.limits, deadline=deadline, limits=exploring)
+        self.patience.deadline = deadline
+        for finder in self.finders:
+            if isinstance(finder, TimedFinder):
+                finder.deadline = deadline
+        return True
+
     def explore(self) -> None:
-        """Fill the e-graph."""
-        self.graph.rebuild()
-        own, finders = self.limits, self.finders
-        self.explored = saturate(
-            self.graph, own.ruleset, own.limits, later=own.later, finders=finders, refutation=own.refutation
-        )
+        """Fill the e-graph; go on with it where the time ended that."""
+        if self.explores:
+            self.explores = False  # unless this comes back
+            self.graph.rebuild()
+            own = self.limits
+            self.explored = saturate(
+                self.graph,
+                own.ruleset,
+                own.limits,
+                later=own.later,
+                finders=self.finders,
+                refutation=own.refutation,
+            )
+            self.explores = self.explored.ended_by == "time"
         self.ended_by = self.explored.ended_by
 
     def estimate(self) -> None:
@@ -181,11 +216,12 @@ class _Search:
 
     def settle(self) -> None:
         """Extract, measure and run until the cheapest program is one that was run."""
+        self.unmeasured = ""
         self._learn_fusions(self.program)
         if (best := self._cheapest(self._choices(self.own))) is None:
             if self.ended_by == "time":
                 known = f"{sum(self.sure)} of the model's {len(self.sure)} kinds of operators"
-                self.notes.append(
+                self.unmeasured = (
                     f"there was time to measure {known}: only what estimates favour is tried."
                     " A longer --time-limit helps, and so does another run: measurements are kept"
                 )
@@ -222,7 +258,8 @@ class _Search:
 
     def _ask_other(self) -> None:
         """Let the programs of the other search into the e-graph, with the rewrites that lead to them."""
-        outcome = self.limits.other(self.program)
+        outcome = None if self.asked else self.limits.other(self.program)
+        self.asked = True
         if outcome is None:
             return
         self.notes += outcome.notes
@@ -350,48 +387,10 @@ class _Search:
 
     def outcome(self) -> Outcome:
         """What the search has come to."""
-        made = self.candidates()
+        ranking = Ranking(self.graph, self.program, self.roots, self.patience, self.notes)
+        best = self.programs.ranked(self.program.roots), self.limits.keep, self.estimated
+        made = ranking.candidates(self.programs.original, *best, self.others)
+        self.notes += [self.unmeasured] if self.unmeasured else []
         self.notes += ended_lines(self.finders) + list(self.extractors.ended.values())
         programs = len(self.programs) + len(self.others)
         return Outcome(made, self.ended_by, self.steps, programs, 0.0, self.detail, self.notes)
-
-    def candidates(self) -> list[Candidate]:
-        """The cheapest programs, each with the rewrites that its proof is made of, and the original.
-
-        Behind them the cheapest by estimates, which comes first where nothing was measured, and the other
-        search's best.
-        """
-        own = frozenset({SATURATION})
-        original = self.programs.original or Extracted(self.program, (), inf)
-        first = Candidate(self.program, original.cost, measured=original.measured)
-        made = [first]
-        for one in self.programs.ranked(self.program.roots):
-            if len(made) <= self.limits.keep and (step := self._step(one.program, first)):
-                made.append(Candidate(one.program, one.cost, step, one.measured, own, one.sure))
-        made.sort(key=lambda candidate: (not candidate.sure, candidate.seconds))
-        estimated = self._estimated(first, made)
-        return joined([*made, *estimated] if first.cost < inf else [*estimated, *made], self.others)
-
-    def _estimated(self, first: Candidate, made: Sequence[Candidate]) -> list[Candidate]:
-        """The program that is cheapest by estimates, unless it is among these."""
-        if self.estimated is None:
-            return []
-        program, (cost, before) = self.estimated
-        if any(program.roots == candidate.program.roots for candidate in made):
-            return []
-        if (step := self._step(program, first)) is None:
-            return []
-        cost = cost if first.seconds == inf or not before else cost / before * first.seconds
-        return [Candidate(program, cost, step, by=frozenset({SATURATION}), sure=False)]
-
-    def _step(self, program: Program, first: Candidate) -> Rewritten | None:
-        """The rewrites that lead to a program; None, and a note, where they do not."""
-        with self.patience.part():
-            proof = prove(self.graph, list(zip(self.roots, program.roots, strict=True)))
-            applied = tuple(dict.fromkeys(proof.equations))
-            if proof.holds():
-                return Rewritten(lambda: applied, first)
-            self.notes.append(f"a program was dropped, as its {len(applied)} rewrites do not prove it")
-            return None
-        self.notes.append("a program was dropped, as its proof takes too long")
-        return None

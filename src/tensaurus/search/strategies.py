@@ -23,7 +23,8 @@ from tensaurus.rules.match import Rewriter
 from tensaurus.rules.rule import Rule
 from tensaurus.search.backtrack import Backtrack
 from tensaurus.search.candidate import Outcome
-from tensaurus.search.saturation import SATURATION, Saturation
+from tensaurus.search.ranking import SATURATION
+from tensaurus.search.saturation import Saturation
 
 __all__ = ["STRATEGIES", "Effort", "Runtime", "Strategy", "tiers"]
 
@@ -67,6 +68,7 @@ class Runtime:
     finders  propose equalities beside the rules
     kernels  whether one more eOperator may be measured
     expect   is given the pieces that will be measured, before they are, and what each may save
+    extended  a later deadline of a program's search, see `Saturation`
     """
 
     costs: OperatorCosts
@@ -76,6 +78,7 @@ class Runtime:
     finders: Sequence[Finder] = ()
     kernels: Callable[[], bool] = lambda: True
     expect: Callable[[Mapping[Piece, float]], None] = lambda pieces: None
+    extended: Callable[[Program], float | None] = lambda program: None
 
 
 class Strategy(Protocol):
@@ -121,6 +124,7 @@ class Saturating:
             expect=self._runtime.expect,
             refutation=self._runtime.refutation,
             later=self._later,
+            extended=self._runtime.extended,
         )
         if effort.steps is not None:
             search.steps = effort.steps
