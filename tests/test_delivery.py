@@ -52,10 +52,11 @@ from tensaurus.errors import TensaurusError
 from tensaurus.graph.build import Build
 from tensaurus.graph.builds import Builds
 from tensaurus.graph.libraries import METADATA_KEY, libraries_of, place_beside, require_place
+from tensaurus.graph.node import Node, apply, constant
 from tensaurus.graph.onnx_export import export_model
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.text import show
-from tensaurus.ops import TensorType
+from tensaurus.ops import TensorType, registry
 from tensaurus.ops.kernel_form import KERNELS
 from tensaurus.optimize import Result
 from tensaurus.report.records import Setting
@@ -772,3 +773,66 @@ for name in ("tensaurus", "halide", "onnx"):
     )
     assert done.returncode == 0, done.stderr
     assert_computes(AFFINE, np.load(saved.parent / "found.npy"), feeds)
+
+
+# Subnormal numbers
+
+
+@pytest.mark.parametrize("case", [AFFINE, NESTED, DOUBLED], ids=str)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_kernel_flushes_for_itself_alone(case: Case, threads: int, tmp_path: Path) -> None:
+    """What no result can tell; whoever computes before and after it on its threads keeps them."""
+    kernel = case.kernel()
+    inputs = [value_info(f"v{k}", kind) for k, kind in enumerate(case.types)]
+    tiny = np.float32(1e-40)
+    feeds = {name: np.full_like(value, tiny) for name, value in case.feeds().items()}
+    if case is NESTED:
+        feeds = {"v0": feeds["v0"] - 1}  # (x + 1) * (x + 1): what it adds to is 0, and nothing is subnormal
+    for flushing in (False, True):
+        path = link([replace(kernel, flushing=flushing)], tmp_path / f"{flushing}.so")
+        model = onnx.load_from_string(model_calling(kernel, inputs))
+        model.graph.node.append(onnx.helper.make_node("Mul", ["v0", "two"], ["t"]))
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(2), "two"))
+        model.graph.output.append(onnx.helper.make_tensor_value_info("t", 1, None))
+        session = session_of(Build(model.SerializeToString(), (path,)), threads)
+        for _ in range(3):
+            found, beside = session.run(None, feeds)
+            np.testing.assert_array_equal(beside, feeds["v0"] * np.float32(2))
+            assert (tiny * np.float32(1)) != 0  # on this thread
+            if case is NESTED:
+                assert not found.any()
+            else:
+                assert found.all() == (not flushing) and found.any() == (not flushing)
+
+
+def test_the_processor_is_told_what_it_was_told_when_a_kernel_fails(tmp_path: Path) -> None:
+    path = link([replace(GREEDY.kernel(), flushing=True)], tmp_path / "a.so")
+    for threads in (1, 2):
+        session = session_of(Build(written(GREEDY), (path,)), threads)
+        with pytest.raises(Exception, match="no memory for scratch"):
+            session.run(None, GREEDY.feeds(0))
+        assert (np.float32(1e-40) * np.float32(1)) != 0
+
+
+def test_which_kernels_flush(tmp_path: Path) -> None:
+    """Those of which no result can tell: not one whose result is compared with 0, or divided by."""
+    doubled = DOUBLED.node()
+
+    def flushing(root: Node, *cases: Case) -> set[str]:
+        builds = Builds(tmp_path, kernels=known(*cases))
+        return set(builds._flushing(program_of(root), builds(program_of(root)).proto()))
+
+    one, zero = constant(np.float32(1)), constant(np.float32(0))
+    assert flushing(doubled, DOUBLED) == {"eop_doubled"}
+    assert flushing(apply(registry["Add"], [doubled, one]), DOUBLED) == {"eop_doubled"}
+    assert flushing(apply(registry["Greater"], [doubled, one]), DOUBLED) == {"eop_doubled"}
+    assert not flushing(apply(registry["Greater"], [doubled, zero]), DOUBLED)
+    assert not flushing(apply(registry["Div"], [one, doubled]), DOUBLED)
+    assert not flushing(apply(registry["Log"], [doubled]), DOUBLED)
+    large = constant(np.float32(1e38))
+    scaled = apply(registry["Mul"], [apply(registry["Mul"], [doubled, large]), large])
+    assert not flushing(scaled, DOUBLED)
+    both = apply(registry["Div"], [AFFINE.node(), doubled])
+    assert flushing(both, AFFINE, DOUBLED) == set()  # the quotient by what may be zero tells of both
+    twice = apply(registry["Add"], [apply(registry["Div"], [one, doubled]), DOUBLED.node([one])])
+    assert not flushing(twice, DOUBLED)  # one kernel at two places

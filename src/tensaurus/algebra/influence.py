@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
-from math import inf
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Selec
 from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.influence_rules import (
     SMOOTH,
+    UNKNOWN,
     Array,
     Influence,
     Part,
@@ -44,20 +45,22 @@ from tensaurus.algebra.walk import looked, sizes
 __all__ = ["Influence", "Sensitive", "influence"]
 
 
-def influence(scope: Scope, sources: Mapping[Source, Influence], unit: float) -> Influence:
+def influence(
+    scope: Scope, sources: Mapping[Source, Influence], unit: float, flushed: float = 0.0
+) -> Influence:
     """Of what the scope computes of its tensors; `unit`: what a float rounds away beside 1.
 
-    Raises Sensitive.
+    Each operation may make 0 of what is below `flushed`.  Raises Sensitive.
     """
     with np.errstate(all="ignore"):
-        return _Spreading(sources, unit).scope(scope)
+        return _Spreading(sources, unit, flushed).scope(scope)
 
 
 class _Spreading:
     """Through one scope and those that it reads."""
 
-    def __init__(self, sources: Mapping[Source, Influence], unit: float):
-        self.sources, self.unit = sources, unit
+    def __init__(self, sources: Mapping[Source, Influence], unit: float, flushed: float):
+        self.sources, self.unit, self.flushed = sources, unit, flushed
         self.inner: dict[int, Influence] = {}
 
     def scope(self, scope: Scope) -> Influence:
@@ -87,13 +90,21 @@ class _Spreading:
             case Select(_, then, other):
                 return either(self.body(then), self.body(other))
             case Reduce(monoid, axes, inner):
-                return reduced(monoid, self.body(inner), axes)
+                times = 1.0 if monoid in ("max", "min") else _terms(axes)
+                return self.rounded(reduced(monoid, self.body(inner), axes), times)
             case Call("div", (Reduce("sum", axes, inner), Const(count))) if same(_count(axes), count):
-                return reduced("mean", self.body(inner), axes)
+                return self.rounded(reduced("mean", self.body(inner), axes), 2.0)
             case Call(fn, args):
                 parts = together([self.body(arg) for arg in args])
-                return self.called(fn, parts, len(args) == 2 and args[0] == args[1])
+                return self.rounded(self.called(fn, parts, len(args) == 2 and args[0] == args[1]))
         raise TypeError(type(body))
+
+    def rounded(self, part: Part, times: float = 1.0) -> Part:
+        """The result of so many operations, each of which may have flushed it to 0."""
+        if not self.flushed:
+            return part
+        lost = np.where(part.floor - part.change >= self.flushed, 0.0, times * self.flushed)
+        return replace(part, change=part.change + lost)
 
     def read(self, read: Read) -> Part:
         axes: list[Axis] = []
@@ -158,6 +169,10 @@ def _float(value: Any) -> float:
 
 def _count(axes: Sequence[Axis]) -> Size:
     return reduce(lambda a, b: a * b, (polynomial(a.extent) for a in axes), 1)
+
+
+def _terms(axes: Sequence[Axis]) -> float:
+    return prod(float(a.extent) if isinstance(a.extent, int) else UNKNOWN for a in axes)
 
 
 def _axis(index: Size, length: int) -> Axis | None:

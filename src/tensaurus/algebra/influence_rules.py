@@ -14,8 +14,8 @@ from tensaurus.algebra.functions import FUNCTIONS
 from tensaurus.algebra.symbol import Axis
 
 __all__ = [
-    *("SMOOTH", "Influence", "Part", "Sensitive", "added", "aligned", "clean", "collapsed", "either"),
-    *("negated", "power", "product", "reduced", "root", "together"),
+    *("SMOOTH", "UNKNOWN", "Influence", "Part", "Sensitive", "added", "aligned", "clean", "collapsed"),
+    *("either", "negated", "power", "product", "reduced", "root", "together"),
 ]
 
 Array: TypeAlias = np.ndarray[Any, Any]

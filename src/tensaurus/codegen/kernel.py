@@ -20,6 +20,8 @@ class Kernel:
 
     An input that is packed has, in `packing`, the scope over x0 that packs it, and must be constant; `scope`
     is what the kernel computes of the packed inputs, and None where it is the eOperator's own.
+
+    One that is `flushing` takes subnormal numbers for 0, and makes 0 of them, where a processor does so.
     """
 
     name: str  # "eop_" + 16 hex digits of a hash of scope, types, schedule and target
@@ -29,3 +31,4 @@ class Kernel:
     cpu: str  # what it needs of a processor, as `processor.needed` reads it
     scope: Scope | None = None
     packing: tuple[Scope | None, ...] = ()
+    flushing: bool = False

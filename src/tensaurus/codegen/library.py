@@ -128,8 +128,8 @@ def _tables(kernels: Sequence[Kernel]) -> Iterator[str]:
         yield "};"
     yield "static const Kernel KERNELS[] = {"
     for kernel in kernels:
-        name = kernel.name
-        yield f'    {{"{name}", {len(kernel.inputs)}, tensors_of_{name}, run_{name}}},'
+        name, flushing = kernel.name, int(kernel.flushing)
+        yield f'    {{"{name}", {len(kernel.inputs)}, tensors_of_{name}, run_{name}, {flushing}}},'
     yield "};"
     most = max((len(kernel.inputs) + 1 for kernel in kernels), default=1)
     yield f"enum {{ KERNEL_COUNT = {len(kernels)}, MOST_TENSORS = {most} }};"

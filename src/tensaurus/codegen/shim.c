@@ -142,6 +142,7 @@ typedef struct Kernel {
     int inputs;
     const Tensor *tensors; /* of the inputs, then of the output */
     int (*run)(void *strand, Buffer *buffers);
+    int flushing;
 } Kernel;
 
 typedef struct Feature {
@@ -158,6 +159,8 @@ enum { WORDS = 480, MOST_RANK = 64 };
 typedef struct Call {
     const Api *api;
     const Context *context;
+    int flushing;
+    unsigned before; /* what the processor was told before it */
     atomic_int failed; /* set by the first failure, whose words are kept */
     char words[WORDS];
 } Call;
@@ -198,6 +201,40 @@ static int has_failed(Call *call)
 {
     return atomic_load_explicit(&call->failed, memory_order_relaxed);
 }
+
+/* ---------------------------------------------------------------------------------------- subnormal numbers */
+
+/* A thread is the runtime's: what a kernel asks of the processor for its own arithmetic ends with its task, and is
+   not there while the runtime shares out a loop. */
+#ifdef __x86_64__
+enum { FLUSH_TO_ZERO = 0x8000, DENORMALS_ARE_ZERO = 0x0040 };
+
+static unsigned begin_flushing(const Call *call)
+{
+    unsigned before = __builtin_ia32_stmxcsr();
+    if (call->flushing)
+        __builtin_ia32_ldmxcsr(before | FLUSH_TO_ZERO | DENORMALS_ARE_ZERO);
+    return before;
+}
+
+static void end_flushing(const Call *call, unsigned before)
+{
+    if (call->flushing)
+        __builtin_ia32_ldmxcsr(before);
+}
+#else
+static unsigned begin_flushing(const Call *call)
+{
+    (void)call;
+    return 0;
+}
+
+static void end_flushing(const Call *call, unsigned before)
+{
+    (void)call;
+    (void)before;
+}
+#endif
 
 /* ------------------------------------------------------------------------------------------ scratch memory */
 
@@ -361,7 +398,9 @@ static void run_task(void *data, size_t number)
     Strand own;
     own.call = loop->call;
     own.held = NULL;
+    unsigned before = begin_flushing(loop->call);
     run_strand(&own, loop, loop->first + (int)number);
+    end_flushing(loop->call, before);
 }
 
 int halide_do_par_for(void *user, Task task, int first, int count, uint8_t *closure)
@@ -375,7 +414,10 @@ int halide_do_par_for(void *user, Task task, int first, int count, uint8_t *clos
     }
     Call *call = own->call;
     Loop loop = {task, call, closure, first};
+    unsigned within = begin_flushing(call); /* as it is already */
+    end_flushing(call, call->before);
     Status *status = call->api->KernelContext_ParallelFor(call->context, run_task, (size_t)count, 0, &loop);
+    end_flushing(call, within);
     if (status) {
         call->api->ReleaseStatus(status);
         fail(call, "the runtime refused a parallel loop");
@@ -565,11 +607,13 @@ static Status *compute(void *kernel, Context *context)
     if (output->empty)
         return NULL;
     buffers[own->kernel->inputs] = buffer_of(output, data);
-    Call call = {.api = api, .context = context};
+    Call call = {.api = api, .context = context, .flushing = own->kernel->flushing};
     Strand strand;
     strand.call = &call;
     strand.held = NULL;
+    call.before = begin_flushing(&call);
     run_whole(&strand, own->kernel, buffers);
+    end_flushing(&call, call.before);
     return has_failed(&call) ? refused(api, FAIL, "%s: %s", own->kernel->name, call.words) : NULL;
 }
 

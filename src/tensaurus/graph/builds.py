@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -11,12 +13,14 @@ from onnx import ModelProto
 from tensaurus.codegen.kernel import Kernel
 from tensaurus.codegen.library import linked
 from tensaurus.graph.build import Build
+from tensaurus.graph.flushing import flushing_nodes
 from tensaurus.graph.frame import graphs_in
 from tensaurus.graph.lowering import Expand, Kernels, no_kernels
 from tensaurus.graph.node import Node
 from tensaurus.graph.onnx_export import export
 from tensaurus.graph.program import Program
 from tensaurus.graph.weights import Weights
+from tensaurus.ops.eop import eop
 from tensaurus.ops.kernel_form import KERNELS
 
 __all__ = ["Builds"]
@@ -59,6 +63,7 @@ class Builds:
         found = self._known.get(program.roots)
         if found is None:
             used: dict[str, Kernel] = {}
+            written: list[Program] = []
 
             def kernel_of(node: Node) -> Kernel | None:
                 kernel = self._kernels(node)
@@ -71,10 +76,12 @@ class Builds:
                 kernels=kernel_of,
                 weights=self._weights,
                 most=self._stored,
+                watch=written.append,
             )
             libraries: tuple[Path, ...] = ()
             if used:
-                libraries = (linked(used.values()),)
+                flushing = self._flushing(written[0], model) if self._folded else frozenset()
+                libraries = (linked([replace(k, flushing=k.name in flushing) for k in used.values()]),)
             elif self._libraries and _has_kernels(model):
                 libraries = self._libraries
             found = Build.of(model, self._folder, libraries, tensors, self._weights is not None)
@@ -83,6 +90,15 @@ class Builds:
             while self._bytes > self._most and len(self._known) > 1:
                 self._bytes -= self._known.pop(next(iter(self._known))).size
         return found
+
+
+    def _flushing(self, program: Program, model: ModelProto) -> frozenset[str]:
+        """The names of the kernels that may flush subnormal numbers wherever they stand."""
+        called = Counter(n.op_type for g in graphs_in(model.graph) for n in g.node if n.domain == KERNELS)
+        expressions = (node for node in program.active if node.op is eop)
+        nodes = {node: kernel.name for node in expressions if (kernel := self._kernels(node))}
+        may = Counter(nodes[node] for node in flushing_nodes(program, nodes))
+        return frozenset(name for name, count in called.items() if may[name] == count)
 
 
 def _has_kernels(model: ModelProto) -> bool:

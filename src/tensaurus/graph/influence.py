@@ -6,7 +6,7 @@ value that is computed at run time is larger than a stated reach.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -58,14 +58,17 @@ class Spread:
 
     reach   how large values at run time may be
     within  whether the outputs are read by another program, of which nothing is known
+    coarse  whether of a constant only its bounds count, which takes less time
     """
 
-    def __init__(self, program: Program, reach: float, within: bool = False):
-        self.program, self.reach, self.within = program, reach, within
+    def __init__(self, program: Program, reach: float, within: bool = False, coarse: bool = False):
+        self.program, self.reach, self.within, self.coarse = program, reach, within, coarse
         self._values: dict[Node, Array] = {}
 
-    def __call__(self, moved: Mapping[Node, Node]) -> float:
+    def __call__(self, moved: Mapping[Node, Node], flushing: Collection[Node] = ()) -> float:
         """The distance by which an output is moved at most, 0 where all of it is rounded away.
+
+        Some nodes may be `flushing`: they take subnormal numbers for 0, and make 0 of them.
 
         Raises Refused where a value may be moved much, or nobody can tell.
         """
@@ -78,10 +81,16 @@ class Spread:
         for node in self.program.nodes:
             read = self._read_by(node)
             origins = frozenset(o for arg in read if arg in reached for o in reached[arg].origins)
+            if node in flushing:
+                origins |= {node}
             if not origins or node in moved or len(node.types) > 1 and isinstance(node.op, Op):
                 continue
             try:
-                found = self._static(node, pairs) if node.static else self._computed(node, reached)
+                found = (
+                    self._static(node, pairs)
+                    if node.static
+                    else self._computed(node, reached, node in flushing)
+                )
             except Sensitive as error:
                 raise Refused(f"{_operator(node)}: {error}", origins) from error
             if found.moves:
@@ -127,7 +136,7 @@ class Spread:
         change = np.where(np.isnan(found.change), 0.0, found.change)
         return Influence(found.low, found.high, change, found.scale)
 
-    def _computed(self, node: Node, reached: Mapping[Node, _Reached]) -> Influence:
+    def _computed(self, node: Node, reached: Mapping[Node, _Reached], flushing: bool) -> Influence:
         """By bounds of what its operator computes."""
         owner, place = (node.args[0], node.attribute("index")) if node.op is ITEM else (node, 0)
         assert owner is not None
@@ -135,13 +144,17 @@ class Spread:
             raise Sensitive("nothing is known of what it computes")
         kinds = owner.kinds()
         scope = owner.op.scopes(kinds, owner.attrs)[place]
+        types = [kind.dtype for kind in (*owner.kinds(), node.tensor) if kind is not None and is_float(kind)]
+        unit = min(float(limits(dtype).eps) for dtype in types or ["float64"]) / 4 * MARGIN
+        flushed = max((float(limits(t).smallest_normal) for t in types), default=0.0) if flushing else 0.0
         sources: dict[Source, Influence] = {}
         for tensor, arg in zip(owner.op.tensors(kinds), owner.args, strict=False):
             if tensor is not None and arg is not None:
-                sources[tensor] = reached[arg].influence if arg in reached else self._still(arg)
-        types = [kind.dtype for kind in (*owner.kinds(), node.tensor) if kind is not None and is_float(kind)]
-        unit = min(float(limits(dtype).eps) for dtype in types or ["float64"]) / 4 * MARGIN
-        found = influence(scope, sources, unit)
+                read = reached[arg].influence if arg in reached else self._still(arg)
+                if flushing and is_float(arg.types[0]):
+                    read = replace(read, change=read.change + np.where(read.floor < flushed, flushed, 0.0))
+                sources[tensor] = read
+        found = influence(scope, sources, unit, flushed)
         low, high = (np.clip(bound, -self.reach, self.reach) for bound in (found.low, found.high))
         return replace(found, low=low, high=high)
 
@@ -150,7 +163,7 @@ class Spread:
         kind = node.tensor
         if node.static:
             try:
-                return _at_hand(self._value(node))
+                return _at_hand(self._value(node), self.coarse)
             except (Sensitive, TypeError, ValueError):  # text, or what nobody computes ahead of time
                 return Influence.within(-inf, inf, kind.rank)
         low, high = self._bounds.get(node, (-inf, inf))
@@ -188,9 +201,9 @@ class Spread:
         return found
 
 
-def _at_hand(value: Array) -> Influence:
+def _at_hand(value: Array, coarse: bool) -> Influence:
     """Of known numbers; of very many only the bounds."""
-    if value.size <= ROOM:
+    if value.size <= (1 if coarse else ROOM):
         return Influence.known(value)
     found = Influence.within(float(value.min()), float(value.max()), value.ndim)
     least = np.full_like(found.low, np.abs(value).min())

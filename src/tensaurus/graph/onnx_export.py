@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
 
@@ -54,12 +54,13 @@ def export(
     kernels: Kernels = no_kernels,
     weights: Weights | None = None,
     most: float = inf,
+    watch: Callable[[Program], None] = lambda program: None,
 ) -> tuple[ModelProto, Tensors]:
     """The ONNX model of a whole program, and what its tensors are; `weights` takes its large initializers.
 
     Constants are folded into at most `most` bytes, where they are not more unfolded.
 
-    It runs where the kernels that it was given are known.
+    It runs where the kernels that it was given are known.  `watch` is given the program as it is written.
 
     Raises TensaurusError for a node that its opset cannot say.
     """
@@ -68,6 +69,7 @@ def export(
     room = Room(most - stored_bytes(program))
     writer = Writer(frame.opset, names, room, folded=folded, expand=expand, kernels=kernels, weights=weights)
     work = writer.prepared(program)
+    watch(work)
     inputs = [i.attribute("name") for i in work.inputs]
     writer.used.update(inputs, (name for name, _ in work.outputs))
     writer.write(work, inputs)
