@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from importlib import import_module
 from math import isclose
 from pathlib import Path
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 import onnx
@@ -30,7 +32,9 @@ from tensaurus.optimize import Result, optimize
 from tensaurus.report.progress import NoProgress
 from tensaurus.rules.equation import Equation
 from tensaurus.rules.evidence import Axiom
-from tensaurus.search.candidate import Outcome
+from tensaurus.search import model
+from tensaurus.search.candidate import Candidate, Outcome
+from tensaurus.search.strategies import Effort, Runtime
 
 SECONDS = 0.6  # of a search
 HANG = 4 * SECONDS + 2  # the end of waiting, on a busy machine
@@ -81,6 +85,20 @@ def test_a_finder_that_never_returns_is_ended_and_named(planted: Finder) -> None
     (note,) = outcome.notes
     assert note.startswith(f"the finder {planted.__name__} was ended after 0.")
     assert list(finders[0](EGraph(), 100)) == []  # and is not asked again
+
+
+def test_in_a_thread_beside_the_main_one_a_finder_is_ended_too() -> None:
+    found: list[Outcome] = []
+
+    def look() -> None:
+        found.append(searched(finders=timed_finders([never], monotonic() + SECONDS)))
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    thread.join(HANG)
+    (outcome,) = found
+    assert operators(outcome.best.program) == {"Add": 1, "Mul": 1}
+    assert outcome.notes[0].startswith("the finder never was ended after")
 
 
 @dataclass
@@ -235,6 +253,25 @@ def test_without_more_time_the_search_ends_once() -> None:
     assert extension.asked == 2 and outcome.ended_by == "time"
 
 
+@pytest.mark.parametrize("part", ["begin", "flush_bodies"])
+def test_constants_whose_influence_nobody_finds_in_time_stay(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, part, never)
+    monkeypatch.setattr(model, "LEAST", 0.1)
+
+    class Idle:
+        def search(self, whole: Program, *effort: object) -> Outcome:
+            return Outcome([Candidate(whole, 1.0)])
+
+    began, whole = monotonic(), program(SPREAD)
+    runtime = Runtime(SimpleNamespace())  # type: ignore[arg-type]
+    effort = Effort(deadline=began + SECONDS)
+    outcome, bodies = model.ModelSearch(Idle(), runtime, effort, NoProgress()).run(whole)
+    assert outcome.best.program.roots == whole.roots and not bodies
+    assert monotonic() - began < HANG
+
+
 class Notes(NoProgress):
     """Keeps what is noted."""
 
@@ -248,10 +285,10 @@ class Notes(NoProgress):
 LIMIT = 3.0  # seconds of a whole run
 
 
-def optimized(model: Any, folder: Path, **changes: Any) -> tuple[Result, list[str]]:
+def optimized(given: Any, folder: Path, **changes: Any) -> tuple[Result, list[str]]:
     progress, began = Notes(), monotonic()
     changes = {"time_limit": LIMIT, "database": folder / "times.db", "threads": 1, **changes}
-    result = optimize(model, progress=progress, **changes)
+    result = optimize(given, progress=progress, **changes)
     assert monotonic() - began < 10 * LIMIT  # processes start slowly on a busy machine
     return result, progress.notes
 

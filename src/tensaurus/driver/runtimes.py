@@ -15,6 +15,7 @@ from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.measure import Contender, Pairs, refusal
 from tensaurus.cost.whole import SECONDS, contest_pairs, contest_times
+from tensaurus.deadline import Bounded
 from tensaurus.driver.contenders import MARGIN
 from tensaurus.driver.generated import absent
 from tensaurus.driver.options import Options
@@ -31,6 +32,7 @@ __all__ = ["on_fastest_runtime"]
 
 HOPELESS = 4.0  # times the fastest runtime's time for the original: no result is expected to make up for it
 GENERATED = 3.0  # times as long the search goes on for a runtime that loads kernels, which take time to tune
+READY = 30.0  # seconds in which a runtime must have run the model, at least, however short the time limit is
 COMPARED = 0.1  # of the time limit, kept for comparing the runtimes
 TURNS = 60  # of contenders in these comparisons, about
 
@@ -118,7 +120,10 @@ class _Contest:
         """Names of the runtimes that run the model."""
         reasons = dict[str, str | None]()
         for name in backends.targets():
-            reasons[name] = refusal(Contender(name, name, self.source), self.feeds, self.machine.threads)
+            contender = Contender(name, name, self.source)
+            with Bounded(max(self._end, monotonic() + READY)):
+                reasons[name] = refusal(contender, self.feeds, self.machine.threads)
+            reasons.setdefault(name, f"no answer within {READY:g} s")
         refused = [f"{name}: {reason}" for name, reason in reasons.items() if reason is not None]
         if len(refused) == len(reasons):
             raise BackendError(f"no backend runs the model: {'; '.join(refused) or 'none is installed'}")

@@ -7,6 +7,7 @@ from math import inf
 from time import monotonic
 
 from tensaurus import signals
+from tensaurus.deadline import Bounded
 from tensaurus.graph.program import Program
 from tensaurus.report.progress import Progress
 from tensaurus.search.bodies import search_bodies
@@ -15,6 +16,9 @@ from tensaurus.search.flushing import begin, flush_bodies, go_on_from
 from tensaurus.search.strategies import Effort, Runtime, Strategy
 
 __all__ = ["ModelSearch"]
+
+FLUSHING = 0.25  # of the time that is left, for finding constants without influence
+LEAST = 1.0  # seconds for that at least
 
 
 @dataclass
@@ -33,10 +37,21 @@ class ModelSearch:
 
     def run(self, program: Program) -> tuple[Outcome, list[Candidate]]:
         """The outcome for the model with its best bodies, and these bodies with their chains."""
-        program, flushed = flush_bodies(program) if self.flush else (program, [])
+        flushed: list[Candidate] = []
+        if self.flush:
+            with self._flushing():
+                program, flushed = flush_bodies(program)
         better, bodies = search_bodies(program, self.search)
-        first = begin(better) if self.flush else Candidate(better, inf)
+        first = Candidate(better, inf)
+        if self.flush:
+            with self._flushing():
+                first = begin(better)
         return go_on_from(first, self.search(first.program)), [*flushed, *bodies]
+
+    def _flushing(self) -> Bounded:
+        """A block that ends after a part of the time left; what is not flushed then stays as it is."""
+        now, deadline = monotonic(), self.effort.deadline
+        return Bounded(inf if deadline is None else now + max(LEAST, FLUSHING * (deadline - now)))
 
     def search(self, program: Program) -> Outcome:
         """The outcome for one of them."""
