@@ -80,9 +80,7 @@ def compared(
 def test_equal_contenders_are_seldom_told_apart(noise: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rate of false gains is below what `Comparison` promises, on a host whose speed jumps by 40 %."""
     runs = 200
-    kept = sum(
-        compared(monkeypatch, seed, 1.0, noise)[0].comparison.shows(GAIN) for seed in range(runs)
-    )
+    kept = sum(compared(monkeypatch, seed, 1.0, noise)[0].comparison.shows(GAIN) for seed in range(runs))
     assert kept <= MISTAKE * runs
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import onnx
 
+from tensaurus.driver.open_sizes import fixed_sizes
 from tensaurus.driver.options import Options
 from tensaurus.equivalence.interface import required_inputs
 from tensaurus.graph.census import constant_bytes
@@ -28,6 +29,7 @@ class Original:
     model: onnx.ModelProto
     program: Program
     libraries: tuple[Path, ...] = ()  # of kernels
+    fixed: str = ""  # inputs whose sizes the program fixes and the model leaves open: "x=1,3,640,640"
 
     @classmethod
     def read(cls, model: str | Path | onnx.ModelProto, options: Options) -> Original:
@@ -36,7 +38,13 @@ class Original:
             name, proto, libraries = "the model", model, tuple[Path, ...]()
         else:
             name, proto, libraries = str(model), load_model(model), libraries_of(model)
-        return cls(name, proto, import_model(inlined(proto, name), options.shapes, name), libraries)
+        program = import_model(inlined(proto, name), options.shapes, name)
+        return cls(name, proto, program, libraries, fixed_sizes(proto, program))
+
+    @cached_property
+    def general(self) -> Program:
+        """The program with the sizes that the model leaves open."""
+        return import_model(inlined(self.model, self.name), None, self.name)
 
     @cached_property
     def weights(self) -> int:

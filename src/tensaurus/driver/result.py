@@ -65,6 +65,7 @@ class Result:
             optimized_ms=winner.after * 1e3,
             speedup=winner.before / winner.after,
             comparison=winner.comparison,
+            runs_only=winner.only,
             equivalence=winner.verdict.equality.rounded(),
             rewrites=_rewrites(winner.applied),
             replay=winner.replayed,

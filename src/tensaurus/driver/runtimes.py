@@ -16,7 +16,7 @@ from tensaurus.cost.machine import Machine
 from tensaurus.cost.measure import Contender, Pairs, refusal
 from tensaurus.cost.whole import SECONDS, contest_pairs, contest_times
 from tensaurus.deadline import Bounded
-from tensaurus.driver.contenders import MARGIN
+from tensaurus.driver.contenders import needed_gain
 from tensaurus.driver.generated import absent
 from tensaurus.driver.options import Options
 from tensaurus.driver.original import Original
@@ -69,10 +69,11 @@ def on_fastest_runtime(
             times |= {f"tensaurus on {name}": rate * times[fastest] for name, rate in rates.items()}
             progress.note(", ".join(f"{name} {seconds * 1e3:.3g} ms" for name, seconds in times.items()))
             best = min(rates, key=lambda name: rates[name])
-            pairs = contest.pairs((fastest, contest.source), (best, builds[best]))
-            if pairs.comparison.shows(MARGIN):
+            gain = needed_gain(results[best].summary.runs_only)
+            pairs = contest.pairs((fastest, contest.source), (best, builds[best]), gain)
+            if pairs.comparison.shows(gain):
                 return results[best].compared(pairs, times)
-            progress.note(pairs.comparison.refusal(MARGIN))
+            progress.note(pairs.comparison.refusal(gain))
         reason = f"no result is faster than {fastest} with the model as it is"
         unchanged = Result.unchanged(original, fastest, contest.machine, reason)
         return unchanged.among(times[fastest], times)
@@ -141,11 +142,11 @@ class _Contest:
                 entries, self.feeds, self.machine, records, seconds=turn, deadline=self._end
             )
 
-    def pairs(self, first: tuple[str, Build], second: tuple[str, Build]) -> Pairs:
+    def pairs(self, first: tuple[str, Build], second: tuple[str, Build], gain: float) -> Pairs:
         """Two of them, each on its runtime, side by side."""
         with Database(self.options.database) as records:
             return contest_pairs(
-                first, second, self.feeds, self.machine, records, gain=MARGIN, deadline=self._end
+                first, second, self.feeds, self.machine, records, gain=gain, deadline=self._end
             )
 
     @property

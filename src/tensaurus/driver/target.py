@@ -73,13 +73,14 @@ class Target:
     kernels   of eOperators
     costs     of operators
     answers   of the float64 reference, kept for all candidates
+    rules     that the search applies
     limit     of time; None where steps limit the search
     """
 
     def __init__(
         self, original: Given, options: Options, rules: Sequence[Rule], progress: Progress, start: float
     ):
-        self.options, self.original, self.progress = options, original, progress
+        self.options, self.original, self.progress, self.rules = options, original, progress, rules
         self.machine = Machine.here(options.threads)
         self.limit = TimeLimit(options.time_limit, start) if options.steps is None else None
         with ExitStack() as stack:

@@ -92,6 +92,9 @@ class Summary:
     compared, the original's time is that of the fastest, runtimes_ms has all: the original's by the
     runtime's name, and the result's for it.
 
+    runs_only are sizes of inputs, as x=1,3,640,640, that the original leaves open and the result does not;
+    empty where the result runs at all sizes that the original runs at.
+
     compiler is what made the kernels, and what they may use of the processor; no_kernels is why there could
     be none, dropped why some eOperators had none; tuned how many were tuned in this run.
     """
@@ -121,6 +124,7 @@ class Summary:
     constants_mb: float = math.nan
     runtimes_ms: dict[str, float] = field(default_factory=dict)
     comparison: Comparison | None = None
+    runs_only: str = ""
     kernels: tuple[AppliedKernel, ...] = ()
     compiler: str = ""
     no_kernels: str = ""
@@ -167,6 +171,8 @@ class Summary:
         threads = f"{self.threads} thread" + ("s" if self.threads != 1 else "")
         lines.add_row("backend", Text(f"{_versioned(self.backend, self.versions)}, {threads}"))
         lines.add_row("time", self._gain())
+        if self.runs_only:
+            lines.add_row("sizes", Text(f"runs only at {self.runs_only}", style="bold yellow"))
         if self.comparison is not None:
             lines.add_row("compared", self._compared(self.comparison))
         lines.add_row("equality", self.equivalence.render())
