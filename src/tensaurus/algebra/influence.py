@@ -10,7 +10,7 @@ by what may be zero, an index) refuses it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from math import inf, prod
@@ -46,21 +46,33 @@ __all__ = ["Influence", "Sensitive", "influence"]
 
 
 def influence(
-    scope: Scope, sources: Mapping[Source, Influence], unit: float, flushed: float = 0.0
+    scope: Scope,
+    sources: Mapping[Source, Influence],
+    unit: float,
+    flushed: float = 0.0,
+    factors: Collection[Source] = (),
 ) -> Influence:
     """Of what the scope computes of its tensors; `unit`: what a float rounds away beside 1.
 
-    Each operation may make 0 of what is below `flushed`.  Raises Sensitive.
+    Each operation may make 0 of what is below `flushed`.  What is read of `factors` may become 0, and meet
+    what is infinite: it must be one of several terms of a sum.  Raises Sensitive.
     """
     with np.errstate(all="ignore"):
-        return _Spreading(sources, unit, flushed).scope(scope)
+        return _Spreading(sources, unit, flushed, factors).scope(scope)
 
 
 class _Spreading:
     """Through one scope and those that it reads."""
 
-    def __init__(self, sources: Mapping[Source, Influence], unit: float, flushed: float):
-        self.sources, self.unit, self.flushed = sources, unit, flushed
+    def __init__(
+        self,
+        sources: Mapping[Source, Influence],
+        unit: float,
+        flushed: float,
+        factors: Collection[Source],
+    ):
+        self.sources, self.unit, self.flushed, self.factors = sources, unit, flushed, factors
+        self.terms = 1.0  # of the sums around what is looked at
         self.inner: dict[int, Influence] = {}
 
     def scope(self, scope: Scope) -> Influence:
@@ -91,13 +103,23 @@ class _Spreading:
                 return either(self.body(then), self.body(other))
             case Reduce(monoid, axes, inner):
                 times = 1.0 if monoid in ("max", "min") else _terms(axes)
-                return self.rounded(reduced(monoid, self.body(inner), axes), times)
+                return self.rounded(reduced(monoid, self.term(inner, times), axes), times)
             case Call("div", (Reduce("sum", axes, inner), Const(count))) if same(_count(axes), count):
-                return self.rounded(reduced("mean", self.body(inner), axes), 2.0)
+                return self.rounded(reduced("mean", self.term(inner, _terms(axes)), axes), 2.0)
             case Call(fn, args):
+                alone = fn == "mul" and self.terms == 1
+                if alone and any(isinstance(arg, Read) and arg.source in self.factors for arg in args):
+                    raise Sensitive("a product with what may be infinite")
                 parts = together([self.body(arg) for arg in args])
                 return self.rounded(self.called(fn, parts, len(args) == 2 and args[0] == args[1]))
         raise TypeError(type(body))
+
+    def term(self, body: Body, count: float) -> Part:
+        """One of so many terms."""
+        self.terms *= count
+        found = self.body(body)
+        self.terms /= count
+        return found
 
     def rounded(self, part: Part, times: float = 1.0) -> Part:
         """The result of so many operations, each of which may have flushed it to 0."""

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf
+from math import inf, isfinite
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from tensaurus.algebra.bounds import bounds
-from tensaurus.algebra.expr import Source
+from tensaurus.algebra.expr import Body, Call, Const, Reduce, Source
 from tensaurus.algebra.field import Reals
 from tensaurus.algebra.influence import Influence, Sensitive, influence
+from tensaurus.algebra.walk import bodies
 from tensaurus.graph.fold import evaluated
 from tensaurus.graph.node import CONSTANT, ITEM, Node
 from tensaurus.graph.program import Program
@@ -32,6 +33,8 @@ ROOM = 1 << 24  # elements of a constant that is looked at one by one
 MARGIN = 2.0**-8  # of half an ulp: what is smaller is rounded away
 MOST_MOVED = 2.0**-80  # that an output may be moved, where nothing rounds it away
 BESIDE = 2.0**-60  # of what an output is where all inputs are as large as they may be
+FEW = 1 << 12  # elements of a constant whose bounds are looked for
+POLES = frozenset({"exp", "log", "pow", "sinh", "cosh", "tan"})  # infinite of finite numbers
 
 
 @dataclass
@@ -154,7 +157,10 @@ class Spread:
                 if flushing and is_float(arg.types[0]):
                     read = replace(read, change=read.change + np.where(read.floor < flushed, flushed, 0.0))
                 sources[tensor] = read
-        found = influence(scope, sources, unit, flushed)
+        pairs = list(zip(owner.op.tensors(kinds), owner.args, strict=False))
+        moved = [tensor for tensor, arg in pairs if tensor and arg in reached and arg and arg.static]
+        infinite = any(arg in self._infinite for _, arg in pairs)
+        found = influence(scope, sources, unit, flushed, moved if infinite else ())
         low, high = (np.clip(bound, -self.reach, self.reach) for bound in (found.low, found.high))
         return replace(found, low=low, high=high)
 
@@ -182,11 +188,37 @@ class Spread:
         return self._values[node]
 
     @cached_property
+    def _infinite(self) -> frozenset[Node]:
+        """The nodes whose elements may be infinite, where others' are numbers: no sums of inputs that are
+        infinite, which are hardly ever anything but NaN."""
+        found: set[Node] = set()
+        for node in self.program.nodes:
+            kind = node.types[0]
+            if node.static or not is_float(kind) or all(map(isfinite, self._bounds.get(node, (inf,)))):
+                continue
+            read = self._read_by(node)
+            if not isinstance(node.op, Op):
+                owner = node.args[0] if node.op is ITEM else None
+                if owner is None or not isinstance(owner.op, Op) or any(arg in found for arg in read):
+                    found.add(node)
+                continue
+            scope = node.op.scopes(node.kinds(), node.attrs)[0]
+            inside = list(bodies(scope))
+            sums = any(isinstance(body, Reduce) and body.monoid == "sum" for body in inside)
+            if any(map(_has_pole, inside)) or not sums and any(arg in found for arg in read):
+                found.add(node)
+        return frozenset(found)
+
+    @cached_property
     def _bounds(self) -> Mapping[Node, tuple[float, float]]:
         """Of the elements of every declared node, as far as intervals tell."""
         found: dict[Node, tuple[float, float]] = {}
         for node in self.program.nodes:
-            if node.static or not is_float(node.types[0]) or not isinstance(node.op, Op):
+            if not is_float(node.types[0]):
+                continue
+            if node.op is CONSTANT and 0 < (values := node.attribute("data").array).size <= FEW:
+                found[node] = float(values.min()), float(values.max())
+            if node.static or not isinstance(node.op, Op):
                 continue
             try:
                 kinds = node.kinds()
@@ -199,6 +231,13 @@ class Spread:
             except (Untypable, ArithmeticError):
                 continue
         return found
+
+
+def _has_pole(body: Body) -> bool:
+    """Whether it may be infinite of finite numbers."""
+    if not isinstance(body, Call):
+        return False
+    return body.fn in POLES or body.fn == "div" and not isinstance(body.args[1], Const)
 
 
 def _at_hand(value: Array, coarse: bool) -> Influence:
