@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from small_programs import model as small_model
 from test_intern import Everything, agree
 
 from tensaurus.algebra.analysis import flops
-from tensaurus.algebra.expr import Tensor
+from tensaurus.algebra.expr import Scope, Tensor
 from tensaurus.algebra.field import Field, Prime, Rationals, Reals
 from tensaurus.algebra.intern import interned
 from tensaurus.algebra.printer import show as show_scope
@@ -41,13 +42,13 @@ from tensaurus.cost.roofline import ONE_CORE, estimate
 from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.finder import find_all
 from tensaurus.egraph.proof import prove
-from tensaurus.equivalence.chain import check_rewrites, refutation
+from tensaurus.equivalence.chain import _cut, check_rewrites, refutation
 from tensaurus.extraction.improve import quick
 from tensaurus.extraction.problem import Choice, Problem
 from tensaurus.fuse import Fuse
 from tensaurus.fuse.access import access
 from tensaurus.fuse.composition import _shown, composition
-from tensaurus.fuse.region import LEAVES, NODES, regions
+from tensaurus.fuse.region import DEPTH, LEAVES, NODES, regions
 from tensaurus.fuse.stage import merged
 from tensaurus.graph.expression import expressions
 from tensaurus.graph.node import CONSTANT, INPUT, Node, apply, constant, item, source
@@ -743,3 +744,59 @@ def test_the_optimizer_takes_fusions(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert made.summary.equivalence.passed and made.speedup == 2
     assert any(name.startswith("fused-") for name in made.evidence)
     assert all(text.startswith("proved(algebra") for name, text in made.evidence.items() if "fused-" in name)
+
+
+def test_what_reads_the_one_before_twice_takes_no_longer() -> None:
+    """Ways to the first one double with each: forty of them would take days to be hashed."""
+    x = source("x", TensorType("float32", (4, 64)))
+    y = x
+    for _ in range(45):
+        y = node("Mul", y, y)
+    start = monotonic()
+    (fusion, *_) = Fuse().of(Program((x,), (("y", y),)))
+    assert len(list(scopes(fusion.kernel.attribute("scope")))) > 20
+    assert monotonic() - start < 20
+
+
+def test_a_scope_has_another_hash_in_another_process() -> None:
+    """As its names do: it travels without."""
+    text, x = "L[i:4](add(x[i], L[j:4](exp(x[j]))[i]))", Tensor("x", (4,))
+    scope = parse(text, {"x": x})
+    assert hash(scope) == hash(Scope(scope.axes, scope.body)) and "_hash" in vars(scope)
+    copied = pickle.loads(pickle.dumps(scope))
+    assert copied == scope and "_hash" not in vars(copied)
+
+
+def test_fused_kernels_are_fused_until_they_are_long() -> None:
+    """Forty times forty operators are too deep for whatever reads expressions."""
+    x = source("x", TensorType("float32", (4, 64)))
+    y = x
+    for _ in range(30):
+        inner = y
+        for _ in range(10):
+            inner = node("Sigmoid", node("Abs", inner))
+        made = composition(Piece(inner, (y,)))
+        assert made is not None
+        y = apply(registry["eop"], [y], dict(made.right[0].attrs))
+    kernels = [fusion.kernel for fusion in Fuse().of(Program((x,), (("y", y),)))]
+    found = [access(kernel) for kernel in kernels]
+    assert found and all(each is not None and each.steps <= DEPTH for each in found)
+
+
+@pytest.mark.parametrize("window", [5, 100, 1000])
+def test_long_windows_are_replayed_on_little_more_than_they_are(window: int) -> None:
+    x = source("x", TensorType("float32", (1, 16, 64_000)))
+    made = composition(Piece(node("Relu", node("MaxPool", x, kernel_shape=(window,))), (x,)))
+    assert made is not None
+    for side in _cut(made):
+        (given,) = side.inputs
+        assert given.tensor.shape[2] < max(10, 4 * window)  # type: ignore[operator]
+
+
+def test_what_is_large_alone_inside_is_replayed_on_smaller_ones() -> None:
+    x = source("x", TensorType("float32", (1, 8, 20, 20)))
+    made = composition(Piece(node("Relu", node("Resize", x, scales=(1, 1, 100, 100))), (x,)))
+    assert made is not None
+    for side in _cut(made):
+        (given,) = side.inputs
+        assert given.tensor.shape == (1, 8, 9, 9)

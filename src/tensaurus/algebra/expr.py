@@ -205,7 +205,11 @@ class Reduce(Body):
 
 @dataclass(frozen=True)
 class Scope(Indexed):
-    """A tensor given by an expression: its axes' extents are its shape."""
+    """A tensor given by an expression: its axes' extents are its shape.
+
+    A scope that several read stands in the expression as often as there are ways to it, which double with
+    each that reads the one before twice: so that its hash is computed once.
+    """
 
     axes: tuple[Axis, ...]
     body: Body
@@ -213,6 +217,16 @@ class Scope(Indexed):
     @property
     def shape(self) -> tuple[Size, ...]:
         return tuple(axis.extent for axis in self.axes)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.axes, self.body))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Scope, (self.axes, self.body)  # in another process it has another hash
 
 
 @dataclass(frozen=True, repr=False)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count, takewhile
 from math import inf, prod
 from typing import Any, TypeAlias
 
@@ -42,7 +43,9 @@ SPARED = 2  # times the memory that this takes, which there must be
 USEFUL = 1e-3  # an error bound above this says too little
 TOLERANCE = 1e-9  # of float64 results, relative to the largest element: four digits above its rounding
 LARGE = 1 << 15  # elements of one bound tensor above which a rewrite is replayed on a smaller one
+HUGE = 1 << 20  # elements of one that is made of them, above which it is, too
 SMALL = 9  # size to which the dimensions of a large tensor are cut, where the rule still types
+WIDER = 4  # times that size, and again, where it does not
 UNKNOWN = 4  # of every dimension that is not known
 
 
@@ -279,13 +282,19 @@ def _cut(equation: Equation, values: bool = False) -> Sides:
     Large constants are any of their types, unless `values` says that they keep theirs.
     """
     leaves = [leaf for leaf in equation.leaves if leaf.op is not CONSTANT]  # whose values a law may ask for
-    large = [leaf for leaf in leaves if _elements(leaf.tensor) > LARGE]
+    made = (kind for node in topological([*equation.left, *equation.right]) for kind in node.types)
+    most = max((_elements(kind) for kind in made if isinstance(kind, TensorType)), default=0)
+    large = [leaf for leaf in leaves if _elements(leaf.tensor) > LARGE or most > HUGE]
     weights = [leaf for leaf in equation.leaves if leaf.op is CONSTANT and _elements(leaf.tensor) > SMALL]
     known = [] if values or not any(_elements(leaf.tensor) > LARGE for leaf in weights) else weights
     if (large or known) and (pieces := _pieces(equation, _narrower([*leaves, *known]))) is not None:
         return pieces
-    for kept in (None, *large) if large else ():  # weights in another form have the sizes that they have
-        kinds = {leaf: leaf.tensor if leaf is kept else _smaller(leaf.tensor) for leaf in leaves}
+    widest = max((n for leaf in large for n in leaf.tensor.shape[2:] if isinstance(n, int)), default=0)
+    sizes = takewhile(lambda size: size < widest, (SMALL * WIDER**power for power in count()))
+    # long windows need more; weights in another form have the sizes that they have
+    ways = [*((size, None) for size in sizes), *((SMALL, leaf) for leaf in large)]
+    for size, kept in ways:
+        kinds = {leaf: leaf.tensor if leaf is kept else _smaller(leaf.tensor, size) for leaf in leaves}
         if (pieces := _pieces(equation, kinds)) is not None:
             return pieces
     pieces = _pieces(equation, {leaf: leaf.tensor for leaf in leaves})
@@ -314,10 +323,10 @@ def _elements(kind: TensorType) -> int:
     return prod(number_of(n, UNKNOWN) for n in kind.shape)
 
 
-def _smaller(kind: TensorType) -> TensorType:
-    """Spatial dimensions (from the third on) cut: weights fix the others."""
+def _smaller(kind: TensorType, size: int = SMALL) -> TensorType:
+    """Spatial dimensions (from the third on) cut to this size: weights fix the others."""
     head, rest = kind.shape[:2], kind.shape[2:]
-    return TensorType(kind.dtype, (*head, *(min(n, SMALL) if isinstance(n, int) else n for n in rest)))
+    return TensorType(kind.dtype, (*head, *(min(n, size) if isinstance(n, int) else n for n in rest)))
 
 
 def _narrower(leaves: Sequence[Node]) -> dict[Node, TensorType]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tensaurus.algebra.analysis import flops
-from tensaurus.algebra.expr import Body, Call, Read, Reduce, Scope, Tensor
+from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Tensor
 from tensaurus.algebra.size import Axis, atoms, polynomial, product
 from tensaurus.algebra.walk import bodies, children, operands, reads, scopes
 from tensaurus.cost.demand import elements_of, number_of
@@ -30,6 +30,7 @@ class Access:
                goes over windows, or there is none
     pointwise  arguments of which each element of the output reads the one at its own place
     once       arguments of which each element of the output reads one at most
+    steps      functions, choices and reductions that the expression is written with
     """
 
     work: int
@@ -38,6 +39,7 @@ class Access:
     rows: frozenset[int]
     pointwise: frozenset[int]
     once: frozenset[int]
+    steps: int
 
     @property
     def maps(self) -> bool:
@@ -74,7 +76,8 @@ def access(node: Node) -> Access | None:
 @lru_cache(10_000)
 def _access(op: Op, kinds: tuple[TensorType | None, ...], attrs: Attributes, place: int) -> Access:
     scope = op.scopes(kinds, attrs)[place]
-    reductions = [body for body in bodies(scope) if isinstance(body, Reduce)]
+    computing = [body for body in bodies(scope) if not isinstance(body, Const | Read)]
+    reductions = [body for body in computing if isinstance(body, Reduce)]
     whole = bool(reductions) and all(map(_over_rows, reductions))
     lengths = (number_of(product(axis.extent for axis in body.axes)) for body in reductions)
     rows = frozenset(lengths if whole else ())
@@ -94,7 +97,7 @@ def _access(op: Op, kinds: tuple[TensorType | None, ...], attrs: Attributes, pla
     pointwise = frozenset(places[x] for x in found if x not in moved)
     products = any(body.monoid == "sum" and _product(body.body) for body in reductions)
     work = number_of(flops(scope))
-    return Access(work, products, bool(reductions), rows, pointwise, pointwise | once)
+    return Access(work, products, bool(reductions), rows, pointwise, pointwise | once, len(computing))
 
 
 def _at_own_place(read: Read, own: tuple[object, ...], scope: Scope) -> bool:

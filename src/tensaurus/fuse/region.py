@@ -30,6 +30,7 @@ from tensaurus.rules.match import scalar_value
 __all__ = ["is_literal", "regions"]
 
 NODES = 40  # operators of one region
+DEPTH = 120  # functions of them: an eOperator has those of all that were fused to it, and one is as deep
 LEAVES = 24  # arguments of one kernel
 FEW, LITTLE = 1 << 12, 1 << 19  # elements, and operations, of what takes no longer than calling a kernel does
 
@@ -188,13 +189,17 @@ class _Flow:
 
         for node in start:
             look_below(node)
+        steps = sum(self.access[node].steps for node in region)
         while waiting and len(region) < NODES:
             _, node = heappop(waiting)
+            if steps + self.access[node].steps > DEPTH:
+                continue
             own = self._inside(node, region) and self.readers[node].isdisjoint(repeated)
             if len(leaves.union(self._inputs(node))) > LEAVES:
                 continue
             if (own or repeating and self._cheap(node)) and allowed(node):
                 region.add(node)
+                steps += self.access[node].steps
                 leaves.remove(node)
                 if not own:
                     repeated.add(node)

@@ -12,7 +12,7 @@ from tensaurus.algebra.size import Size
 from tensaurus.codegen.kernel import Kernel
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.node import CONSTANT, Node, again, apply, item, source
-from tensaurus.graph.program import Program
+from tensaurus.graph.program import Program, topological
 from tensaurus.graph.standard import standard
 from tensaurus.ops import Op
 from tensaurus.ops.eop import eop
@@ -147,10 +147,6 @@ def _within(
 ) -> Node:
     """The expression rebuilt down to the nodes at which it stops."""
     new = {node: node for node in stop if node is not None}
-
-    def visit(node: Node) -> Node:
-        if node not in new:
-            new[node] = build(node, tuple(None if a is None else visit(a) for a in node.args))
-        return new[node]
-
-    return visit(root)
+    for node in topological([root], new):
+        new[node] = build(node, tuple(a and new[a] for a in node.args))
+    return new[root]
