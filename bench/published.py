@@ -38,7 +38,8 @@ from tensaurus.graph.node import Node, apply, constant, item, source
 from tensaurus.ops import TensorType
 from tensaurus.ops.declare import attribute_value
 from tensaurus.rules.rule import library
-from tensaurus.rules.term import Apply, Item, Literal, Term, Variable, evaluate_expression, parse_terms
+from tensaurus.rules.side import evaluate_expression
+from tensaurus.rules.term import Apply, Item, Literal, Term, Variable, parse_terms
 from tensaurus.rules.verify import run
 from tensaurus.search.strategies import tiers
 

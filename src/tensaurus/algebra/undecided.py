@@ -32,14 +32,20 @@ class Watch:
     """The answers that are assumed, and the questions that were asked without one, each once, in order.
 
     answers  what every question got, None where nothing is assumed
+    minded   whether somebody did otherwise because questions were open: what is assumed to be no then gives
+             another result than what is open, which counts as no for everybody else
     """
 
     assumed: Mapping[Question, bool]
     asked: dict[Question, None] = field(default_factory=dict)
     answers: dict[Question, bool | None] = field(default_factory=dict)
+    minded: bool = False
 
-    def hear(self, answers: Mapping[Question, bool | None], asked: Iterable[Question]) -> None:
+    def hear(
+        self, answers: Mapping[Question, bool | None], asked: Iterable[Question], minded: bool = False
+    ) -> None:
         """Questions with their answers, and those that are open; asked again, one is the latest."""
+        self.minded |= minded
         self.answers.update(answers)
         for question in asked:
             self.asked.pop(question, None)
@@ -78,7 +84,10 @@ def answer(kind: str, subject: Any) -> bool:
 def open_questions() -> bool:
     """Whether something was asked that has no assumed answer."""
     watch = _watch.get()
-    return watch is not None and bool(watch.asked)
+    if watch is None or not watch.asked:
+        return False
+    watch.minded = True
+    return True
 
 
 def settled_so_far() -> None:
@@ -90,11 +99,12 @@ def settled_so_far() -> None:
 
 @dataclass(frozen=True)
 class _Record(Generic[T]):
-    """A result, the answers it depends on, and the questions that it left open."""
+    """A result, the answers it depends on, the questions that it left open, and whether it minded these."""
 
     value: T
     answers: Mapping[Question, bool | None]
     asked: tuple[Question, ...]
+    minded: bool
 
 
 class Recalled(Generic[T]):
@@ -125,14 +135,14 @@ class Recalled(Generic[T]):
             own = Watch(known)
             token = _watch.set(own)
             try:
-                record = _Record(compute(), own.answers, tuple(own.asked))
+                record = _Record(compute(), own.answers, tuple(own.asked), own.minded)
             finally:
                 _watch.reset(token)
-                watch.hear(own.answers, own.asked)
+                watch.hear(own.answers, own.asked, own.minded)
             _fit(self._records, self.most)
             self._records.setdefault(key, []).append(record)
             return record.value
-        watch.hear(record.answers, record.asked)
+        watch.hear(record.answers, record.asked, record.minded)
         return record.value
 
 

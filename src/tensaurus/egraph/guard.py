@@ -11,7 +11,7 @@ from functools import cache
 from tensaurus.egraph.analysis import Analysis, coded, typed
 from tensaurus.rules.match import FLOATS
 from tensaurus.rules.rule import Rule
-from tensaurus.rules.term import FUNCTIONS, Fact, Undefined, evaluate_expression
+from tensaurus.rules.side import FUNCTIONS, Fact, Undefined, holds
 from tensaurus.syntax import expression
 
 __all__ = ["ASKS_CONTENT", "Guard", "ClassFact", "calls", "guards"]
@@ -64,7 +64,7 @@ class Guard(dict[int, bool]):
             return False
         try:
             names = {self.name: ClassFact(of)}
-            return all(evaluate_expression(condition, names) for condition in self.conditions)
+            return all(holds(condition, names) for condition in self.conditions)
         except Undefined:
             return False
 

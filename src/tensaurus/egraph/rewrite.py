@@ -26,7 +26,8 @@ from tensaurus.rules.match import FLOATS, orders
 from tensaurus.rules.occurrences import attributes
 from tensaurus.rules.occurrences import variables as tensors
 from tensaurus.rules.rule import Rule
-from tensaurus.rules.term import Apply, Item, Literal, Term, Undefined, Variable, evaluate_expression
+from tensaurus.rules.side import Undefined, holds
+from tensaurus.rules.term import Apply, Item, Literal, Term, Variable
 
 __all__ = ["Plan", "Rewrite", "rewrites"]
 
@@ -156,7 +157,7 @@ class Rewrite:
         for root in self.side:
             if not _attributes(root, matched, known, names, values):
                 return None
-        if not all(evaluate_expression(condition, {**names, **values}) for condition in self.rule.where):
+        if not all(holds(condition, {**names, **values}) for condition in self.rule.where):
             return None
         dtype = next((kind.dtype for kind in kinds if kind is not None), "float32")
         writer = _Writer(

@@ -19,7 +19,8 @@ from tensaurus.ops.examples import examples_of
 from tensaurus.rules.match import Binding, build
 from tensaurus.rules.occurrences import outputs_named, variables
 from tensaurus.rules.rule import Rule
-from tensaurus.rules.term import Apply, Undefined, Variable
+from tensaurus.rules.side import Undefined
+from tensaurus.rules.term import Apply, Variable
 
 POOL: tuple[tuple[int, ...], ...] = (
     *((), (1,), (2,), (3,), (2, 3), (3, 2), (3, 3), (1, 3), (2, 2, 3), (2, 3, 2), (1, 2, 3), (1, 3, 4, 4)),

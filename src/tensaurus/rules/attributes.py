@@ -9,7 +9,8 @@ from typing import Any
 from tensaurus.algebra.expr import Scope
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.ops.declare import Attributes
-from tensaurus.rules.term import Apply, evaluate_expression
+from tensaurus.rules.side import evaluate_expression
+from tensaurus.rules.term import Apply
 
 __all__ = ["attributes_given", "attributes_match", "output_of"]
 

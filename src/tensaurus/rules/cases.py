@@ -40,7 +40,8 @@ from tensaurus.rules.match import build
 from tensaurus.rules.occurrences import inner_first, named, outputs_named, variables
 from tensaurus.rules.prover import Means
 from tensaurus.rules.rule import Rule
-from tensaurus.rules.term import FUNCTIONS, Apply, Undefined, Variable, evaluate_expression
+from tensaurus.rules.side import FUNCTIONS, Undefined, evaluate_expression, holds
+from tensaurus.rules.term import Apply, Variable
 
 ASSUMED = 24  # answers of one case, beyond which none is assumed that no replacement makes true
 DEEP = 40  # replacements one after the other, twice as many as any proof of a rule has: what goes on from
@@ -129,7 +130,13 @@ class Cases:
 
         def run(now: State) -> Any:
             binding = now.binding()
-            self._admitted(binding)
+            unsaid = False
+            try:
+                self._admitted(binding)
+            except Undefined as error:
+                # it may be asked of what the operator refuses: a number that divides and is none
+                if not (unsaid := _unsaid(error)):
+                    raise
             dtype = self._dtype(now)
             _firm(term, binding)
             made = build(term, binding, dtype, every=True)
@@ -138,6 +145,8 @@ class Cases:
                 if needed <= binding.nodes.keys() | binding.values.keys():
                     _firm(other, binding)
                     build(other, binding, dtype, every=True)
+            if unsaid:
+                self._admitted(binding)
             return len(made.types)
 
         def then(now: State, outputs: int, _: Any) -> Iterator[Case | Gap]:
@@ -238,6 +247,10 @@ class Cases:
             else:
                 yield from self._settled(rest.answered(question, True), run, then, deep + 1)
             rest = rest.answered(question, False)
+        if watch.minded and rest is not state:
+            # all of them answered by no is a state of its own: an attribute then has a value
+            yield from self._settled(rest, run, then, deep + 1)
+            return
         if not isinstance(reason, (Untypable, Undefined, NotApplicable)) or _unsaid(reason):
             yield Gap(f"{type(reason).__name__}: {reason} at {state}")
             return
@@ -278,7 +291,7 @@ class Cases:
         names = binding.names()
         for condition, needed in self.conditions:
             settled_so_far()
-            if needed <= names.keys() and not evaluate_expression(condition, names):
+            if needed <= names.keys() and not holds(condition, names):
                 raise NotApplicable(ast.unparse(condition))
 
     def _case(self, state: State, sides: Any, asked: Sequence[Question]) -> Iterator[Case | Gap]:
@@ -309,8 +322,6 @@ def _firm(term: Apply, binding: CaseBinding) -> None:
     """Raise Refused where an attribute's value depends on an answer that is not assumed yet."""
     names = binding.names()
     for name, tree in term.attrs:
-        if not any(isinstance(n, (ast.IfExp, ast.Compare)) for n in ast.walk(tree)):
-            continue
         settled_so_far()
         evaluate_expression(tree, names)
         if open_questions():

@@ -24,7 +24,8 @@ from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.rules.attributes import attributes_given, attributes_match, output_of
 from tensaurus.rules.rule import Rule
-from tensaurus.rules.term import Apply, Fact, Item, Literal, Term, Undefined, Variable, evaluate_expression
+from tensaurus.rules.side import Fact, Undefined, holds
+from tensaurus.rules.term import Apply, Item, Literal, Term, Variable
 
 FLOATS = frozenset({"float32", "float64"})
 
@@ -216,7 +217,7 @@ class Matcher:
         """The right-hand sides under a binding, None where a condition or a type refuses."""
         try:
             names = binding.names()
-            if not all(evaluate_expression(condition, names) for condition in self.rule.where):
+            if not all(holds(condition, names) for condition in self.rule.where):
                 return None
             dtype = next((n.tensor.dtype for n in binding.nodes.values()), "float32")
             made = tuple(build(root, binding, dtype) for root in self.rule.rhs)

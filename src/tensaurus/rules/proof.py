@@ -16,7 +16,8 @@ attributes      numbers are any numbers where the operator computes with a symbo
                 of names and steps those that the operator's examples have, and then it is said ("as in
                 examples")
 element types   float32; float64 (of rules tagged `any`: int64 and bool) at the least ranks alone, since an
-                expression depends on them through conversions only
+                expression depends on them through conversions only; where the rule asks for one, every type
+                of its variables, at all ranks
 conditions      assumed: sizes by what their symbols stand for, signs of numbers as assumptions of Z3
 
 1 / 0 is 0, as in every field; a product x * (1/x) is 1 only where x is known not to be 0.
@@ -32,12 +33,13 @@ from itertools import chain, product
 from math import inf
 
 from tensaurus.algebra.typing import Untypable
+from tensaurus.ops.declare import NUMBERS
 from tensaurus.rules.case import Case, Gap, State
 from tensaurus.rules.cases import Cases, Different, Late, Steps, Stopped
 from tensaurus.rules.domain import RANK, domain, sampled, tuples
 from tensaurus.rules.evidence import Proved
 from tensaurus.rules.movement import swaps
-from tensaurus.rules.occurrences import inner_first
+from tensaurus.rules.occurrences import attributes, inner_first
 from tensaurus.rules.pointwise import scalar_rule
 from tensaurus.rules.prover import MOVED, STRENGTH, Means, Open, Settled, equal
 from tensaurus.rules.row_major import in_row_major_order
@@ -73,12 +75,11 @@ def prove(rule: Rule, steps: float = inf, means: Means = Means.TYPES) -> Proved 
         return Proved("algebra", "all sizes, all ranks")
     left = Steps(steps, means)
     try:
-        if (scalar := scalar_rule(rule)) is not None:
-            return _of_elements(scalar, left)
-        if ordered is not None and (scalar := scalar_rule(ordered)) is not None:
-            with suppress(Different):  # it may be true only of what conditions that are left out say
-                if isinstance(proved := _of_elements(scalar, left), Proved):
-                    return proved
+        for each in (rule, ordered):
+            if each is not None and (scalar := scalar_rule(each)) is not None:
+                with suppress(Different):  # it may be true only of what conditions that are left out say
+                    if isinstance(proved := _of_elements(scalar, left), Proved):
+                        return proved
         return _by_ranks(rule, left)
     except Stopped as stopped:
         return Unproved(rule, str(stopped), isinstance(stopped, Different))
@@ -142,15 +143,18 @@ def _by_ranks(rule: Rule, steps: Steps) -> Proved | Unproved:
         return Unproved(rule, NOWHERE)
     ranks = [rank for rank, found in enumerate(used) if found]
     moves = all(by == MOVED for found in used for by in found)
-    asked = any(isinstance(n, ast.Name) and n.id == "dtype" for c in rule.where for n in ast.walk(c))
+    asked = _asks_type(rule)
+    if asked and len(names) > MIXED:
+        raise Stopped(f"it asks for an element type, and there are more variables than {MIXED}")
     for other in uniform[uniform.index(kinds) + 1 :] if kinds in uniform else ():
         # what only moves elements does not ask what they are, unless the rule does
-        most = 1 if moves and not asked else SMALL
+        most = ranks[-1] if asked else 1 if moves else SMALL
         for rank in range(ranks[0], max(ranks[0], most) + 1):
             used.append(_proved(Cases(rule, rank, dtypes=other)))
-    if kinds in uniform and len(names) > 1:
+    if len(names) > 1 and (asked or kinds in uniform):
         for other in mixed:
-            used.append(_proved(Cases(rule, ranks[0], dtypes=other)))
+            for rank in range(ranks[0], (ranks[-1] if asked else ranks[0]) + 1):
+                used.append(_proved(Cases(rule, rank, dtypes=other)))
     said = f"all sizes, ranks {ranks[0]}-{ranks[-1]}"
     if whole < ranks[-1]:
         said += f", sizes of one in broadcasting to rank {whole}"
@@ -178,7 +182,15 @@ def _ranks(rule: Rule, dtypes: Mapping[str, str], steps: Steps) -> tuple[list[li
 
 
 def _types(rule: Rule) -> tuple[str, ...]:
-    return TYPES if "any" in rule.tags else FLOATS
+    if "any" not in rule.tags:
+        return FLOATS
+    return (*TYPES, *sorted(NUMBERS - {*TYPES})) if _asks_type(rule) else TYPES
+
+
+def _asks_type(rule: Rule) -> bool:
+    """Whether a condition or an attribute depends on an element type."""
+    trees = [*rule.where, *(tree for root in (*rule.lhs, *rule.rhs) for tree in attributes(root))]
+    return any(isinstance(n, ast.Name) and n.id == "dtype" for tree in trees for n in ast.walk(tree))
 
 
 def _named(rule: Rule, kinds: Sequence[str]) -> dict[str, str]:
