@@ -7,7 +7,7 @@ variables, not on which classes they are: who asks for a plan may keep it, or th
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, partial
@@ -18,15 +18,16 @@ from tensaurus.egraph.analysis import Analysis, typed
 from tensaurus.egraph.egraph import ABSENT, EGraph
 from tensaurus.egraph.guard import ASKS_CONTENT, ClassFact, calls
 from tensaurus.egraph.head import Head, operator_head, output_head
-from tensaurus.graph.node import Node, Type
+from tensaurus.graph.node import Node, Type, source
 from tensaurus.graph.primitives import literal
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.rules.attributes import attributes_given, attributes_match, output_of
-from tensaurus.rules.match import FLOATS, orders
+from tensaurus.rules.limits import Limits, shown
+from tensaurus.rules.match import FLOATS, Binding, build, orders
 from tensaurus.rules.occurrences import attributes
 from tensaurus.rules.occurrences import variables as tensors
 from tensaurus.rules.rule import Rule
-from tensaurus.rules.side import Undefined, holds
+from tensaurus.rules.side import Fact, Undefined, holds
 from tensaurus.rules.term import Apply, Item, Literal, Term, Variable
 
 __all__ = ["Plan", "Rewrite", "rewrites"]
@@ -83,7 +84,7 @@ class Rewrite:
     """One rule with its arguments in one order: the terms of its roots, and plans for their matches."""
 
     def __init__(self, rule: Rule, side: tuple[Term, ...]):
-        self.rule, self.side = rule, side
+        self.rule, self.side, self.limits = rule, side, Limits(rule)
         self.dtypes = None if "any" in rule.tags else FLOATS
         written = [tree for root in (*rule.lhs, *rule.rhs) for tree in attributes(root)]
         self.asks_content = any(calls(tree) & ASKS_CONTENT for tree in (*rule.where, *written))
@@ -166,8 +167,20 @@ class Rewrite:
         written = [writer.write(root) for root in self.rule.rhs]
         if any(types != analysis.types for (_, types), analysis in zip(written, roots, strict=True)):
             return None
+        if not self.limits.within(names, values) and not self._shown(names, values, dtype):
+            return None
         steps = tuple(writer.steps)
         return Plan(steps, tuple(ref for ref, _ in written), values, dtype, _insert(steps, len(variables)))
+
+    def _shown(self, facts: Mapping[str, Fact], values: Mapping[str, Any], dtype: str) -> bool:
+        """Whether both sides are equal at these types, which the rule's evidence does not cover."""
+        nodes = {name: source(name, TensorType(fact.dtype, fact.shape)) for name, fact in facts.items()}
+        binding = Binding(nodes, dict(values))
+        left, right = (
+            [node for root in side if (node := build(root, binding, dtype)) is not None]
+            for side in (self.side, self.rule.rhs)
+        )
+        return shown(self.rule, left, right, nodes, facts) is not None
 
 
 def _insert(steps: Sequence[Step], variables: int) -> Insert:

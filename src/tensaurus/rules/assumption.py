@@ -33,6 +33,7 @@ from tensaurus.algebra.size import (
 )
 from tensaurus.algebra.undecided import Question
 
+SIZES = ("zero", "nonnegative")  # kinds of questions about sizes
 LEAST = -(2**62)  # the lower bound of a symbol that has none: numbers are stored in 64 bits
 
 Values = Mapping[Atom, Size]

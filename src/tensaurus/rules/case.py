@@ -13,12 +13,11 @@ from tensaurus.algebra.size import Atom, Poly, Size, Symbol, atoms, nonnegative,
 from tensaurus.algebra.undecided import Question, answer
 from tensaurus.graph.node import Node, source
 from tensaurus.ops import TensorType
-from tensaurus.rules.assumption import LEAST, Values, naming, ways
+from tensaurus.rules.assumption import LEAST, SIZES, Values, naming, ways
 from tensaurus.rules.domain import put_in, symbols_of
 from tensaurus.rules.match import Binding
 from tensaurus.rules.side import Fact, Undefined
 
-SIZES = ("zero", "nonnegative")  # kinds of questions about sizes
 UNDER = 0.2  # how often what has no least number is drawn two lower
 
 

@@ -33,8 +33,8 @@ from tensaurus.algebra.size import Symbol, same, terms_of
 from tensaurus.algebra.undecided import Question, open_questions, settled_so_far, watched
 from tensaurus.graph.node import Node
 from tensaurus.ops import TensorType, Untypable
-from tensaurus.rules.assumption import easier, naming, symbol
-from tensaurus.rules.case import SIZES, Case, CaseBinding, Gap, State
+from tensaurus.rules.assumption import SIZES, easier, naming, symbol
+from tensaurus.rules.case import Case, CaseBinding, Gap, State
 from tensaurus.rules.domain import KNOWN, choices, paired
 from tensaurus.rules.match import build
 from tensaurus.rules.occurrences import inner_first, named, outputs_named, variables

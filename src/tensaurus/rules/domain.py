@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
+from math import isfinite
 from typing import Any
 
 from tensaurus.algebra.expr import Body, Read, Tensor
@@ -251,18 +252,35 @@ def _counts(known: Domain, rank: int, most: int) -> Sequence[int]:
     return [count] if count >= 0 else []
 
 
-def _listed(known: Domain, rank: int) -> Iterator[Any]:
+def _tuples(known: Domain) -> list[tuple[int, ...]]:
+    """Its values that are tuples of integers, where it has hardly any others."""
     tuples = [v for v in known.values if _whole(v) and v]
-    if tuples and len(tuples) >= len([v for v in known.values if v is not None]) - 1:
+    return tuples if len(tuples) >= len([v for v in known.values if v is not None]) - 1 else []
+
+
+def _are_orders(tuples: Sequence[tuple[int, ...]]) -> bool:
+    orders = all(sorted(v) == list(range(len(v))) for v in tuples)
+    return orders and any(v != tuple(sorted(v)) for v in tuples)
+
+
+def _are_ascending(tuples: Sequence[tuple[int, ...]]) -> bool:
+    return all(list(v) == sorted(set(v)) for v in tuples)
+
+
+def _entries(tuples: Sequence[tuple[int, ...]]) -> list[int]:
+    return sorted({n for v in tuples for n in v if abs(n) < FAR} | {-1, 1, 2})
+
+
+def _listed(known: Domain, rank: int) -> Iterator[Any]:
+    tuples = _tuples(known)
+    if tuples:
         for count in _counts(known, rank, rank):
-            orders = all(sorted(v) == list(range(len(v))) for v in tuples)
-            if orders and any(v != tuple(sorted(v)) for v in tuples):
+            if _are_orders(tuples):
                 yield from itertools.permutations(range(count))
-            elif all(list(v) == sorted(set(v)) for v in tuples):
+            elif _are_ascending(tuples):
                 yield from itertools.combinations(range(rank + count), count)
             else:
-                numbers = sorted({n for v in tuples for n in v if abs(n) < FAR} | {-1, 1, 2})
-                yield from itertools.product(numbers, repeat=count)
+                yield from itertools.product(_entries(tuples), repeat=count)
         if None in known.values:
             yield None
         return
@@ -274,6 +292,32 @@ def _listed(known: Domain, rank: int) -> Iterator[Any]:
         yield from (0, 1)
         return
     yield from known.values
+
+
+def tried(op: Op, name: str, rank: int, value: Any) -> bool:
+    """Whether `choices` have a value, or stand for it; one that has no number is none that a proof is of."""
+    known = domain(op, name)
+    if value is None:
+        return None in known.values
+    match known.kind:
+        case "real":
+            return isinstance(value, (int, Fraction, float)) and isfinite(value)
+        case "number":
+            return isinstance(value, (int, Fraction, float)) and isfinite(value) and value == int(value)
+        case "size":
+            return True
+        case "sizes":
+            return known.length is not None or len(value) <= RANK
+    tuples = _tuples(known)
+    if not tuples:
+        return value in _listed(known, rank)
+    if not _whole(value) or len(value) not in _counts(known, rank, rank):
+        return False
+    if _are_orders(tuples):
+        return sorted(value) == list(range(len(value)))
+    if _are_ascending(tuples):
+        return list(value) == sorted(set(value)) and all(0 <= n < rank + len(value) for n in value)
+    return set(value) <= set(_entries(tuples))
 
 
 def put_in(value: Any, values: Any) -> Any:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 
 from tensaurus.graph.node import Node, again
 from tensaurus.rules.evidence import Derived, Evidence, Tested
+from tensaurus.rules.limits import Limits, shown
 from tensaurus.rules.match import Binding, Matcher
 from tensaurus.rules.rule import Rule
 
@@ -71,7 +72,16 @@ def _over(evidence: Evidence, leaves: Mapping[Node, Node]) -> Evidence:
 def instance(rule: Rule, binding: Binding, left: Sequence[Node], right: Sequence[Node]) -> Equation:
     """A rule at one place."""
     leaves = tuple(dict.fromkeys(binding.nodes.values()))
-    return Equation(rule.name, rule.law, tuple(left), tuple(right), leaves, rule.evidence or UNPROVED)
+    sides = tuple(left), tuple(right)
+    return Equation(rule.name, rule.law, *sides, leaves, partial(_ground, rule, binding, *sides))
+
+
+def _ground(rule: Rule, binding: Binding, left: Sequence[Node], right: Sequence[Node]) -> Evidence:
+    """The rule's evidence where it covers the place, else what shows that both sides are equal there."""
+    facts = binding.facts()
+    if Limits(rule).within(facts, binding.values):
+        return rule.evidence or UNPROVED
+    return shown(rule, left, right, binding.nodes, facts) or UNPROVED
 
 
 def matched(rule: Rule, left: Sequence[Node], right: Sequence[Node]) -> Equation:

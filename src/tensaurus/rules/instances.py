@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from math import prod
 from typing import Any
@@ -117,7 +117,7 @@ class Maker:
     def __init__(self, rule: Rule, seed: int):
         self.rule = rule
         self.rng = np.random.default_rng(seed)
-        self.matcher = Matcher(rule)
+        self.matcher = Matcher(replace(rule, evidence=None))  # what was shown before is no limit
         self.filled = _asked(rule, "filled", negated=True)
         self.fixed = _asked(rule, "value", "positive", negated=True) | self.filled
         self.static = _asked(rule, "const") | self.fixed

@@ -23,6 +23,7 @@ from tensaurus.graph.primitives import literal
 from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.rules.attributes import attributes_given, attributes_match, output_of
+from tensaurus.rules.limits import Limits, shown
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.side import Fact, Undefined, holds
 from tensaurus.rules.term import Apply, Item, Literal, Term, Variable
@@ -193,7 +194,7 @@ class Matcher:
     """One rule, ready to match: its left side in every order of commutative arguments."""
 
     def __init__(self, rule: Rule):
-        self.rule = rule
+        self.rule, self.limits = rule, Limits(rule)
         self.dtypes = None if "any" in rule.tags else FLOATS
         self.sides = [tuple(choice) for choice in product(*(orders(root) for root in rule.lhs))]
         self.heads = tuple(_head(root) for root in rule.lhs)
@@ -214,9 +215,10 @@ class Matcher:
                 yield binding
 
     def apply(self, roots: Sequence[Node], binding: Binding) -> tuple[Node, ...] | None:
-        """The right-hand sides under a binding, None where a condition or a type refuses."""
+        """The right-hand sides under a binding, None where a condition, a type or the evidence refuses."""
         try:
-            names = binding.names()
+            facts = binding.facts()
+            names = {**facts, **binding.values}
             if not all(holds(condition, names) for condition in self.rule.where):
                 return None
             dtype = next((n.tensor.dtype for n in binding.nodes.values()), "float32")
@@ -227,6 +229,10 @@ class Matcher:
             if new is None or new.types != old.types:
                 return None
         if all(a is b for a, b in zip(roots, made, strict=True)):
+            return None
+        if not self.limits.within(facts, binding.values) and not shown(
+            self.rule, roots, made, binding.nodes, facts  # type: ignore[arg-type]
+        ):
             return None
         return made  # type: ignore[return-value]
 

@@ -9,7 +9,7 @@ their ranges, under all that is assumed of the sizes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
@@ -103,6 +103,22 @@ def equal(
         pair = _pairs.get(
             (*nodes, positive), lambda: _Pair(*expressions(nodes, partial(_leaf, nonzero=positive)))
         )
+    return _judged(pair, positive, assumed, means)
+
+
+def equal_over(
+    left: Node, right: Node, leaves: Callable[[Node], Source | None], means: Means
+) -> Settled | Open:
+    """Whether both nodes are the same function of these leaves, at their own types.
+
+    Raises ValueError, Untypable where one has no expression over them.
+    """
+    return _judged(_Pair(*expressions((left, right), leaves)), frozenset(), {}, means)
+
+
+def _judged(
+    pair: _Pair, positive: frozenset[str], assumed: Mapping[Question, bool], means: Means
+) -> Settled | Open:
     computes = _computes(pair.first, pair.second)
     if pair.alike:
         return Settled("algebra" if computes else MOVED)

@@ -15,8 +15,7 @@ from tensaurus.algebra.expr import Const, Scope, Source, Tensor
 from tensaurus.algebra.size import Atom, Axis, Largest, Size, atoms, polynomial, substitute
 from tensaurus.algebra.undecided import Question
 from tensaurus.algebra.walk import Rewriting, bodies, sizes
-from tensaurus.rules.assumption import ways
-from tensaurus.rules.case import SIZES
+from tensaurus.rules.assumption import SIZES, ways
 from tensaurus.rules.solver import PlacedTerms
 
 __all__ = ["solved"]

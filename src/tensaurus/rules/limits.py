@@ -1,0 +1,207 @@
+"""How far the evidence of a rule goes, and what shows an equality that lies beyond.
+
+A proof is of some ranks, of the values that attributes have in examples, of tuples of up to so many numbers;
+a test of what its instances had.  A match within that is an instance of what was shown.  Any other is none,
+unless both sides are equal at its own types: by their canonical forms, or by what the rule itself took.
+
+Sizes have no limit in a proof, but that they are 1 at least.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from itertools import chain, combinations
+from math import inf
+from typing import Any, NamedTuple
+
+from tensaurus.algebra.expr import Const, Scope, Source, Tensor, call, compute
+from tensaurus.algebra.size import same
+from tensaurus.graph.node import CONSTANT, Node
+from tensaurus.ops import Op, TensorType, Untypable
+from tensaurus.rules.domain import KNOWN, tried
+from tensaurus.rules.evidence import Evidence, Proved, Tested
+from tensaurus.rules.occurrences import inner_first
+from tensaurus.rules.prover import Means, Open, equal_over
+from tensaurus.rules.rule import Rule
+from tensaurus.rules.side import Fact, Undefined
+from tensaurus.rules.term import Variable
+
+__all__ = ["Limits", "shown"]
+
+HERE = "at these types"
+NEVER = "never varied: "
+
+
+class Given(NamedTuple):
+    """An attribute that a match gives a value: to a name, or under its own in a rest."""
+
+    op: Op
+    attribute: str
+    name: str
+    key: str | None
+    first: str | None  # the variable that is the operator's first argument
+
+    @property
+    def said(self) -> str:
+        """As coverage says it."""
+        return self.name if self.key is None else f"{self.name}.{self.key}"
+
+    def value(self, values: Mapping[str, Any]) -> Any:
+        """What a match gives it."""
+        return values[self.name] if self.key is None else values[self.name][self.key]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one rule, as its evidence says them."""
+
+    rule: Rule
+
+    @cached_property
+    def said(self) -> str:
+        """What was covered: nothing is said where everything was."""
+        match self.rule.evidence:
+            case Proved(_, covers):
+                return covers
+            case Tested(_, coverage):
+                return coverage
+        return ""
+
+    @cached_property
+    def rank(self) -> float:
+        """The largest that a variable may have."""
+        return _number(r"ranks \d+-(\d+)", self.said)
+
+    @cached_property
+    def ones(self) -> float:
+        """The largest rank in which a size of 1 may meet another."""
+        return _number(r"sizes of one in broadcasting to rank (\d+)", self.said)
+
+    @cached_property
+    def types(self) -> frozenset[str]:
+        """The element types that there were; none where any may be."""
+        found = re.search(r"element types ([a-z0-9 ]+)", self.said)
+        return frozenset(found[1].split()) if found else frozenset()
+
+    @cached_property
+    def constant(self) -> Mapping[str, str]:
+        """Attributes that had one value in all instances, as text."""
+        _, _, told = self.said.partition(NEVER)
+        pairs = (each.partition("=") for each in re.split(r",? (?=[\w.]+=)", told.strip(", ")) if "=" in each)
+        return {name: value for name, _, value in pairs}
+
+    @cached_property
+    def given(self) -> Sequence[Given]:
+        """The attributes that the left side leaves open, as far as a proof may have left out some values."""
+        found: list[Given] = []
+        for term in (a for root in self.rule.lhs for a in inner_first(root)):
+            first = term.args[0].name if term.args and isinstance(term.args[0], Variable) else None
+            fixed = {name for name, _ in term.attrs}
+            for name, tree in term.attrs:
+                if isinstance(tree, ast.Name):
+                    found.append(Given(term.op, name, tree.id, None, first))
+            for name in term.op.attributes if term.rest is not None else ():
+                if name not in fixed:
+                    found.append(Given(term.op, name, str(term.rest), name, first))
+        return found
+
+    @cached_property
+    def _asked(self) -> Sequence[Given]:
+        """Those of which a proof says so, or all where it went from rank to rank."""
+        if not isinstance(self.rule.evidence, Proved):
+            return ()
+        if self.rank < inf:
+            return self.given
+        told = re.findall(r", ([\w ]+?) (?:as in|of up to|whole)", self.said)
+        names = {name for each in told for name in each.split(" and ")}
+        return [each for each in self.given if each.attribute in names]
+
+    @cached_property
+    def none(self) -> bool:
+        """Whether the evidence covers every match."""
+        bounded = self.rank < inf or self.ones < inf
+        return not bounded and not self.types and not self.constant and not self._asked
+
+    def within(self, facts: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+        """Whether the evidence covers a match: `facts` of its variables, `values` of its attributes."""
+        if self.none:
+            return True
+        shapes = {name: facts[name].shape for name in self.rule.variables if name in facts}
+        highest = max(map(len, shapes.values()), default=0)
+        if highest > self.rank or highest > self.ones and _broadcasts(list(shapes.values())):
+            return False
+        if isinstance(self.rule.evidence, Proved) and 0 in chain.from_iterable(shapes.values()):
+            return False
+        if self.types and any(facts[name].dtype not in self.types for name in shapes):
+            return False
+        for each in self.given if self.constant else ():
+            if str(each.value(values)) != self.constant.get(each.said, str(each.value(values))):
+                return False
+        ranks = {name: len(shape) for name, shape in shapes.items()}
+        return all(
+            tried(each.op, each.attribute, ranks.get(each.first or "", highest), each.value(values))
+            for each in self._asked
+        )
+
+
+def _number(pattern: str, said: str) -> float:
+    found = re.search(pattern, said)
+    return float(found[1]) if found else inf
+
+
+def _broadcasts(shapes: Sequence[tuple[Any, ...]]) -> bool:
+    """Whether a size of 1 meets another, counted from the last."""
+    return any(
+        same(n, 1) != same(m, 1)
+        for first, second in combinations(shapes, 2)
+        for n, m in zip(first[::-1], second[::-1], strict=False)
+    )
+
+
+def shown(
+    rule: Rule,
+    left: Sequence[Node],
+    right: Sequence[Node],
+    nodes: Mapping[str, Node],
+    facts: Mapping[str, Fact],
+) -> Evidence | None:
+    """Why the sides of a match are equal at its own types; None where nothing shows it."""
+    leaves: dict[Node, Source] = {node: _source(name, node, facts[name]) for name, node in nodes.items()}
+
+    def leaf(node: Node) -> Source | None:
+        return leaves.get(node) or (_constant(node) if node.op is CONSTANT else None)
+
+    ordered = rule.evidence is not None and rule.evidence.by == "z3"
+    used = set[str]()
+    for old, new in zip(left, right, strict=True):
+        try:
+            verdict = equal_over(old, new, leaf, Means.SOLVER if ordered else Means.FORMS)
+        except (Untypable, RecursionError, *KNOWN):
+            return None
+        if isinstance(verdict, Open):
+            return None
+        used.add(verdict.by)
+    return Proved("z3", f"all reals, {HERE}") if "z3" in used else Proved("algebra", HERE)
+
+
+def _source(name: str, node: Node, fact: Fact) -> Source:
+    """What a variable is in both expressions: a constant of one number is that number."""
+    kind = node.tensor
+    try:
+        return _filled(kind, fact.filled)
+    except Undefined:
+        return Tensor(name, kind.shape, kind.dtype, fact.static and fact.positive)
+
+
+def _constant(node: Node) -> Source:
+    """A number that the rule writes."""
+    return _filled(node.tensor, Fraction(node.attribute("data").array.item()))
+
+
+def _filled(kind: TensorType, number: Fraction) -> Scope:
+    return compute(kind.shape, lambda *_: call(f"to_{kind.dtype}", Const(number)))

@@ -1,0 +1,178 @@
+"""A rule is applied as far as its evidence goes, and beyond it where both sides are equal at the place."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tensaurus.egraph.equality import equal
+from tensaurus.graph.node import Node, apply, item, source
+from tensaurus.ops import TensorType, registry
+from tensaurus.rules.equation import matched
+from tensaurus.rules.evidence import Proved, parse_evidence
+from tensaurus.rules.limits import Limits
+from tensaurus.rules.match import Matcher
+from tensaurus.rules.proof import prove
+from tensaurus.rules.rule import Rule, library, parse_rule
+
+
+def tensor(*shape: int, dtype: str = "float32") -> Node:
+    return source("x", TensorType(dtype, shape))
+
+
+def call(op: str, *args: Node, **attrs: Any) -> Node:
+    return apply(registry[op], list(args), attrs)
+
+
+def relu_of_part(*parts: int) -> Node:
+    split = apply(registry["Split"], [tensor(sum(parts), 2)], {"axis": 0, "split": parts}, 0)
+    return call("Relu", item(split, 0))
+
+
+def slices(*axes: int) -> Node:
+    ones, twos = (1,) * len(axes), (2,) * len(axes)
+    return call("Neg", call("Slice", tensor(*[3] * 4), starts=ones, ends=twos, axes=axes, steps=ones))
+
+
+def deep(size: int) -> Node:
+    return call("DepthToSpace", call("Neg", tensor(1, 2 * size * size, 2, 2)), blocksize=size, mode="CRD")
+
+
+def padded(value: Any, mode: str = "constant") -> Node:
+    return call("Neg", call("Pad", tensor(3), pads=(1, 1), mode=mode, value=value))
+
+
+# laws that are right wherever a proof looks, and wrong elsewhere (at {other}); a place within, one beyond
+BEYOND: dict[str, tuple[str, str, Node, Node]] = {
+    "a rank": (
+        "Neg(Softmax(x, axis=0)) => Sub(0, Softmax(x, axis=0 if rank(x) <= 5 else {other}))",
+        "1",
+        call("Neg", call("Softmax", tensor(2, 3), axis=0)),
+        call("Neg", call("Softmax", tensor(2, 3, 1, 2, 1, 2), axis=0)),
+    ),
+    "a rank of what is computed of elements": (
+        "Relu(x) => LeakyRelu(x, alpha=0 if rank(x) <= 5 else {other})",
+        "1",
+        call("Relu", tensor(2, 3, 1, 1, 1)),
+        call("Relu", tensor(2, 3, 1, 1, 1, 1)),
+    ),
+    "a tuple": (
+        "Relu(Split(x, axis=0, split=s)[0]) "
+        "=> LeakyRelu(Split(x, axis=0, split=s)[0], alpha=0 if len(s) <= 5 else {other})",
+        "1",
+        relu_of_part(1, 2, 3),
+        relu_of_part(1, 2, 3, 1, 1, 1),
+    ),
+    "a number as in examples": (
+        "DepthToSpace(Neg(x), blocksize=b, mode=m) "
+        "=> Neg(DepthToSpace(x, blocksize=b, mode=m if b <= 5 else {other}))",
+        "'DCR'",
+        deep(3),
+        deep(6),
+    ),
+    "a number that is whole": (
+        "Neg(Pad(x, pads=p, mode='constant', value=v)) "
+        "=> Pad(Neg(x), pads=p, mode='constant', value=-v if v * 2 % 2 == 0 else {other})",
+        "v",
+        padded(2),
+        padded(0.5),
+    ),
+    "no size": (
+        "Relu(x) => LeakyRelu(x, alpha=0 if all(n >= 1 for n in shape(x)) else {other})",
+        "1",
+        call("Relu", tensor(2, 3)),
+        call("Relu", tensor(2, 0)),
+    ),
+}
+RIGHT = {
+    "a rank": "0",
+    "a rank of what is computed of elements": "0",
+    "a tuple": "0",
+    "a number as in examples": "m",
+    "a number that is whole": "-v",
+    "no size": "0",
+}
+
+
+def proved(law: str) -> Rule:
+    (rule,) = parse_rule(f"planted: {law}")
+    found = prove(rule)
+    assert isinstance(found, Proved), found
+    return replace(rule, evidence=found)
+
+
+@pytest.mark.parametrize("kind", BEYOND)
+def test_what_a_proof_does_not_reach_is_no_match(kind: str) -> None:
+    law, wrong, within, beyond = BEYOND[kind]
+    rule = proved(law.format(other=wrong))
+    made = Matcher(rule).rewrite(within)
+    assert made is not None and equal(within, made, [rule]) is not None
+    assert matched(rule, [within], [made]).evidence == rule.evidence
+    free = Matcher(replace(rule, evidence=None)).rewrite(beyond)
+    assert free is not None
+    assert Matcher(rule).rewrite(beyond) is None
+    assert equal(beyond, free, [rule]) is None
+
+
+@pytest.mark.parametrize("kind", [kind for kind in BEYOND if kind != "no size"])
+def test_what_is_right_beyond_it_is_shown_at_its_types(kind: str) -> None:
+    law, _, _, beyond = BEYOND[kind]
+    rule = proved(law.format(other=RIGHT[kind]))
+    made = Matcher(rule).rewrite(beyond)
+    assert made is not None and equal(beyond, made, [rule]) is not None
+    assert str(matched(rule, [beyond], [made]).evidence) == "proved(algebra, at these types)"
+
+
+@pytest.mark.parametrize(
+    ("evidence", "node", "covered"),
+    [
+        ("tested(gf, 40 instances of ranks 0-2, 2 trials, error < 2^-90)", tensor(1, 2), True),
+        ("tested(gf, 40 instances of ranks 0-2, 2 trials, error < 2^-90)", tensor(1, 2, 3), False),
+        ("tested(gf, 9 instances, element types float32 int8, 2 trials, no error bound)", tensor(1), True),
+        ("tested(gf, 9 instances, element types float64 int8, 2 trials, no error bound)", tensor(1), False),
+        ("tested(gf, 9 instances, never varied: a=(0, 1) b.c=x, 2 trials, no error bound)", tensor(1), True),
+        ("proved(z3, all sizes, ranks 1-3, sizes of one in broadcasting to rank 2)", tensor(1, 2, 3), True),
+        ("axiom(the order is kept)", tensor(1, 2, 3), True),
+        ("unproved(allowed)", tensor(1, 2, 3), True),
+    ],
+)
+def test_evidence_says_its_limits(evidence: str, node: Node, covered: bool) -> None:
+    (rule,) = parse_rule(f"r [any]: Relu(x) => Max(x, 0) | {evidence}")
+    assert rule.evidence == parse_evidence(evidence)
+    binding = next(Matcher(replace(rule, evidence=None)).bindings([call("Relu", node)]))
+    assert Limits(rule).within(binding.facts(), binding.values) is covered
+
+
+def test_what_never_varied_is_as_it_was() -> None:
+    (rule,) = parse_rule(
+        "r: Softmax(x, axis=k, **a) => Softmax(x, axis=k, **a) "
+        "| tested(gf, 9 instances, never varied: a.flatten=0 k=1, 2 trials, error < 2^-90)"
+    )
+    assert Limits(rule).constant == {"a.flatten": "0", "k": "1"}
+    for axis in (0, 1):
+        (binding,) = Matcher(rule).bindings([call("Softmax", tensor(2, 3), axis=axis)])
+        assert Limits(rule).within(binding.facts(), binding.values) is (axis == 1)
+
+
+def test_a_size_of_one_that_meets_another_is_a_limit() -> None:
+    (rule,) = parse_rule(
+        "r: Add(x, y) => Add(y, x) "
+        "| proved(algebra, all sizes, ranks 0-5, sizes of one in broadcasting to rank 1)"
+    )
+    facts = Matcher(rule)
+    for first, second, covered in (((1, 3), (1, 3), True), ((1, 3), (2, 3), False), ((1,), (3,), True)):
+        nodes = [source(name, TensorType("float32", shape)) for name, shape in (("x", first), ("y", second))]
+        binding = next(iter(facts.bindings([call("Add", *nodes)])))
+        assert Limits(rule).within(binding.facts(), binding.values) is covered
+
+
+def test_every_limit_of_the_library_is_read() -> None:
+    said = [(rule, Limits(rule)) for rule in library() if "off" not in rule.tags]
+    assert all((limits.rank < 9) == bool(re.search(r"ranks \d", limits.said)) for _, limits in said)
+    assert all((limits.ones < 9) == ("sizes of one" in limits.said) for _, limits in said)
+    for rule, limits in said:
+        if isinstance(rule.evidence, Proved) and limits.rank == float("inf") and "as in" in limits.said:
+            assert limits._asked, rule.name
