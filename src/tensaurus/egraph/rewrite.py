@@ -180,7 +180,7 @@ class Rewrite:
             [node for root in side if (node := build(root, binding, dtype)) is not None]
             for side in (self.side, self.rule.rhs)
         )
-        return shown(self.rule, left, right, nodes, facts) is not None
+        return shown(left, right, nodes, facts) is not None
 
 
 def _insert(steps: Sequence[Step], variables: int) -> Insert:

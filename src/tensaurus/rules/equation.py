@@ -81,7 +81,7 @@ def _ground(rule: Rule, binding: Binding, left: Sequence[Node], right: Sequence[
     facts = binding.facts()
     if Limits(rule).within(facts, binding.values):
         return rule.evidence or UNPROVED
-    return shown(rule, left, right, binding.nodes, facts) or UNPROVED
+    return shown(left, right, binding.nodes, facts) or UNPROVED
 
 
 def matched(rule: Rule, left: Sequence[Node], right: Sequence[Node]) -> Equation:

@@ -231,7 +231,7 @@ class Matcher:
         if all(a is b for a, b in zip(roots, made, strict=True)):
             return None
         if not self.limits.within(facts, binding.values) and not shown(
-            self.rule, roots, made, binding.nodes, facts  # type: ignore[arg-type]
+            roots, made, binding.nodes, facts  # type: ignore[arg-type]
         ):
             return None
         return made  # type: ignore[return-value]

@@ -34,6 +34,7 @@ from tensaurus.rules.solver import PlacedTerms, SolverTerms
 MOVED = "moved"
 STRENGTH = (MOVED, "algebra", "z3")
 WORK = 5_000_000  # of Z3 for one question, in its own units, a second or two: on every machine it ends alike
+LITTLE = 200_000  # the same where a search waits for it
 TIMEOUT = 60_000  # milliseconds, in which it stops even where it does not count what it does
 
 
@@ -106,28 +107,31 @@ def equal(
     return _judged(pair, positive, assumed, means)
 
 
-def equal_over(
-    left: Node, right: Node, leaves: Callable[[Node], Source | None], means: Means
-) -> Settled | Open:
-    """Whether both nodes are the same function of these leaves, at their own types.
+def equal_over(left: Node, right: Node, leaves: Callable[[Node], Source | None]) -> Settled | Open:
+    """Whether both nodes are the same function of these leaves, at their own types: by little work, as a
+    search waits for it.
 
     Raises ValueError, Untypable where one has no expression over them.
     """
-    return _judged(_Pair(*expressions((left, right), leaves)), frozenset(), {}, means)
+    return _judged(_Pair(*expressions((left, right), leaves)), frozenset(), {}, Means.SOLVER, LITTLE)
 
 
 def _judged(
-    pair: _Pair, positive: frozenset[str], assumed: Mapping[Question, bool], means: Means
+    pair: _Pair,
+    positive: frozenset[str],
+    assumed: Mapping[Question, bool],
+    means: Means,
+    work: int = WORK,
 ) -> Settled | Open:
     computes = _computes(pair.first, pair.second)
     if pair.alike:
         return Settled("algebra" if computes else MOVED)
     if means == Means.FORMS:
         return Open("canonical forms differ")
-    verdict = _by_numbers(pair, positive, assumed)
+    verdict = _by_numbers(pair, positive, assumed, work)
     if isinstance(verdict, Settled):
         return verdict
-    verdict = _by_places(pair, positive, assumed)
+    verdict = _by_places(pair, positive, assumed, work)
     if isinstance(verdict, Open) and means == Means.TYPES:
         decided = solved((pair.first, pair.second), assumed)
         if decided is not None and alike(*decided):
@@ -135,22 +139,28 @@ def _judged(
     return verdict if computes or isinstance(verdict, Open) else Settled(MOVED)
 
 
-def _by_numbers(pair: _Pair, positive: frozenset[str], assumed: Mapping[Question, bool]) -> Settled | Open:
+def _by_numbers(
+    pair: _Pair, positive: frozenset[str], assumed: Mapping[Question, bool], work: int
+) -> Settled | Open:
     """Whether what is computed is equal, the places being so."""
     a, b = pair.taken_out
     if a.shape != b.shape:
         return Open("shapes have different forms")
-    return _asked(SolverTerms(a, positive), a.body, b.body, assumed)
+    return _asked(SolverTerms(a, positive), a.body, b.body, assumed, work)
 
 
-def _by_places(pair: _Pair, positive: frozenset[str], assumed: Mapping[Question, bool]) -> Settled | Open:
+def _by_places(
+    pair: _Pair, positive: frozenset[str], assumed: Mapping[Question, bool], work: int
+) -> Settled | Open:
     """Whether they are equal where sizes and places are so by what is assumed."""
     a, b = pair.taken_out
     places: dict[Atom, Size] = {own: polynomial(other) for own, other in zip(b.axes, a.axes, strict=True)}
-    return _asked(PlacedTerms(a, positive), a.body, replace_axes(b.body, places), assumed)
+    return _asked(PlacedTerms(a, positive), a.body, replace_axes(b.body, places), assumed, work)
 
 
-def _asked(terms: SolverTerms, first: Body, second: Body, assumed: Mapping[Question, bool]) -> Settled | Open:
+def _asked(
+    terms: SolverTerms, first: Body, second: Body, assumed: Mapping[Question, bool], work: int
+) -> Settled | Open:
     import z3
 
     try:
@@ -159,7 +169,7 @@ def _asked(terms: SolverTerms, first: Body, second: Body, assumed: Mapping[Quest
             terms.assume(question, yes)
         terms.admit()
         solver = z3.Solver()
-        solver.set("rlimit", WORK)
+        solver.set("rlimit", work)
         solver.set("timeout", TIMEOUT)
         solver.add(*terms.facts)
         solver.add(left != right)
