@@ -29,7 +29,7 @@ class Labelled:
 
 def length(a: Axis) -> int:
     if not isinstance(a.extent, int):
-        raise ValueError(f"the size {a.extent} is not known")
+        raise ValueError(f"the size {a.extent} is not known: fixing sizes of inputs (--shape) may tell it")
     return a.extent
 
 

@@ -19,11 +19,10 @@ from tensaurus.algebra.pairs import LADDER, Laws, Pairs
 from tensaurus.backends import BackendError
 from tensaurus.backends.reference.evaluation import evaluate_all
 from tensaurus.equivalence.indices import indices_of
+from tensaurus.equivalence.replay_sizes import Sizes, shape_at, size_choices
 from tensaurus.graph.degree import total_degree
 from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType
-
-SIZE = 4  # of every dimension that is not known
 
 
 @dataclass(frozen=True)
@@ -93,18 +92,25 @@ def _check(
     bound = 1.0
     for trial in range(trials):
         field = Pairs(seed * 1_000_003 + trial, laws)
-        rng = np.random.default_rng([seed, trial])
-        feeds = {}
-        for node in a.inputs:
-            name = node.attribute("name")
-            kind = node.types[0]
-            if not isinstance(kind, TensorType) or kind.dtype == "string":
-                return _unchecked(degree, f"input {name} is no tensor of numbers")
-            feeds[name] = _drawn(kind, field, rng, ranges.get(name, (0, 1)))
-        try:
-            left, right = evaluate_all([a, b], feeds, field)
-        except BackendError as error:
-            return _unchecked(degree, str(error))
+        found: list[dict[str, Any]] = []
+        reason = ""
+        for sizes in size_choices([a, b]):
+            rng = np.random.default_rng([seed, trial])
+            feeds = {}
+            for node in a.inputs:
+                name = node.attribute("name")
+                kind = node.types[0]
+                if not isinstance(kind, TensorType) or kind.dtype == "string":
+                    return _unchecked(degree, f"input {name} is no tensor of numbers")
+                feeds[name] = _drawn(kind, sizes, field, rng, ranges.get(name, (0, 1)))
+            try:
+                found = evaluate_all([a, b], feeds, field, sizes=sizes)
+                break
+            except BackendError as error:
+                reason = reason or str(error)
+        if not found:
+            return _unchecked(degree, reason)
+        left, right = found
         for name, value in left.items():
             if name not in right:
                 return FieldCheck(False, trial + 1, degree, 1.0, f"there is no output {name}")
@@ -120,8 +126,10 @@ def _unchecked(degree: float, reason: str) -> FieldCheck:
     return FieldCheck(True, 0, degree, 1.0, f"not compared over a finite field: {reason}")
 
 
-def _drawn(kind: TensorType, field: Pairs, rng: np.random.Generator, limits: tuple[int, int]) -> Array:
-    shape: Sequence[int] = [n if isinstance(n, int) else SIZE for n in kind.shape]
+def _drawn(
+    kind: TensorType, sizes: Sizes, field: Pairs, rng: np.random.Generator, limits: tuple[int, int]
+) -> Array:
+    shape = shape_at(kind, sizes)
     if kind.dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
     if kind.dtype.startswith(("int", "uint")):

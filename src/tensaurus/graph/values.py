@@ -58,7 +58,7 @@ class Sizes(Exact):
 
     def quotient(self, a: Any, b: Any) -> Any:
         if isinstance(a, int) and isinstance(b, int):
-            return int(a / b) if b else 0
+            return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1) if b else 0
         if not nonnegative(a):
             raise Untypable("division of a size that may be negative")
         return floordiv(a, b)
@@ -86,7 +86,7 @@ class Sizes(Exact):
                 return False
         raise Untypable(f"{fn} of {a} and {b} is not known")
 
-    def _from_int(self, data: Array) -> Array:
+    def from_int(self, data: Array) -> Array:
         return self._each(int, data)
 
     def _to_int(self, data: Array, target: str) -> Array:

@@ -10,6 +10,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -31,6 +32,8 @@ from tensaurus.ops import Op, TensorType
 # Nodes in the bodies of a loop and of those in it that are evaluated one by one: over the reals it is in a
 # process with a limit of its own, where the last answer is looked for.
 TURNED, TURNED_OVER_REALS = 50_000, 1_000_000
+
+ANY = 4  # places along a dimension that an unknown function's result has, where only it knows how many
 
 # Elements of an array; ints as int64 and bools; text and complex numbers as they are; lists are sequences,
 # None an optional without a value.
@@ -76,11 +79,16 @@ def evaluate_all(
     cache: MutableMapping[Node, Value] | None = None,
     taken: set[tuple[Node, bool]] | None = None,
     rounded: bool = False,
+    sizes: Mapping[Symbol, int] = MappingProxyType({}),
 ) -> list[dict[str, Value]]:
-    """`evaluate` for several programs at once: what they share is computed once and freed early."""
+    """`evaluate` for several programs at once: what they share is computed once and freed early.
+
+    `sizes` are those that no input has as a dimension: of an input of shape [min(N, 5)], what N is.
+    """
     held: dict[Node, Value] = {}
     run = _Run(field, next((p.frame for p in programs if p.frame is not None), None), programs)
     run.taken, run.rounded = set() if taken is None else taken, rounded
+    run.sizes.update(sizes)
     for program in programs:
         for node in program.inputs:
             name = node.attribute("name")
@@ -99,7 +107,8 @@ class _Run:
     def __init__(self, field: Field, frame: Any, programs: Sequence[Program] = (), outer: _Run | None = None):
         self.field = field
         self.frame = frame
-        self.sizes: dict[Any, int] = {}
+        # a body reads the sizes around it; its own are other symbols, new in every round of a loop
+        self.sizes: dict[Any, int] = {} if outer is None else dict(outer.sizes)
         self.outer = outer
         self.turned: list[int] = [0] if outer is None else outer.turned  # nodes in the bodies of loops
         self.most = TURNED_OVER_REALS if field.name == "reals" else TURNED
@@ -293,13 +302,9 @@ class _Run:
 
             def size_of(symbol: Any) -> int:
                 assert isinstance(symbol, Symbol)
-                return self.sizes[symbol]
+                return self.sizes.setdefault(symbol, ANY)
 
-            try:
-                shape = [int(value_of(n, size_of)) for n in kind.shape]
-            except KeyError:
-                made.append(token)
-                continue
+            shape = [int(value_of(n, size_of)) for n in kind.shape]
             if kind.dtype.startswith(("float", "bfloat")):
                 made.append(self.field.random(shape, rng))
             else:
