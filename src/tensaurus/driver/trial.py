@@ -14,11 +14,11 @@ from tensaurus.cost.worker import tried
 from tensaurus.equivalence.answers import Answers
 from tensaurus.equivalence.baseline import PERTURBED, run
 from tensaurus.equivalence.constants import constants_of
-from tensaurus.equivalence.inputs import Values, feeds, is_integer
+from tensaurus.equivalence.inputs import Feed, Values, feeds, is_integer
 from tensaurus.equivalence.interface import required_inputs
 from tensaurus.equivalence.judge import Original
 from tensaurus.equivalence.model import Model
-from tensaurus.equivalence.perturbation import perturbed_feed
+from tensaurus.equivalence.near_ties import pin
 from tensaurus.equivalence.reference import Reference
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.build import Build
@@ -52,27 +52,55 @@ class Trial:
         return [feed.arrays for feed in feeds(self.proto, sizes, ("magnitudes", "edges"), seed, values)]
 
     def error(self, candidate: Build, inputs: Sequence[Mapping[str, Array]]) -> float:
-        """The largest error on these inputs beside what is allowed; infinite where something does not run."""
+        """The largest error on these inputs beside what is allowed; infinite where something does not run.
+
+        Where scores are put in order, it is the error with these scores pinned: near ties change places.
+        """
         try:
-            original = Model.read(self.source, self.shapes, self.folder)
-            rows: list[list[Original]] = []
-            with (
-                Reference(self.threads, self.limit, self.answers) as reference,
-                tried(self.source, self.backend, threads=self.threads, limit=self.limit) as worker,
-            ):
-                for arrays in inputs:
-                    exact = reference.run(self.source, arrays, self.shapes)
-                    rows.append(list(map(Original, exact, run(worker, arrays))))
-                for seed in () if original.large else range(PERTURBED):
-                    with temporary() as folder:
-                        worker.compile(original.perturbed(seed, (), folder))
-                    for arrays, outputs in zip(inputs, rows, strict=True):
-                        copies = run(worker, perturbed_feed(arrays, seed))
-                        for output, copy in zip(outputs, copies, strict=True):
-                            output.add(copy)
-                worker.compile(candidate)
-                made = [run(worker, arrays) for arrays in inputs]
+            pair = pin(self.source.proto(), candidate.proto())
+            if pair is None:
+                feeds = [Feed("timed", arrays) for arrays in inputs]
+                return self._error(self.source, candidate, feeds, self.shapes, self.answers)
+            libraries = self.source.libraries, candidate.libraries
+            original = Build.of(pair.original, self.folder, libraries[0])
+            changed = Build.of(pair.candidate, self.folder, libraries[1])
+            scores = Build.of(pair.scores, self.folder, libraries[0])
+            with tried(scores, self.backend, threads=self.threads, limit=self.limit) as worker:
+                pins = [pair.pins(run(worker, arrays)) for arrays in inputs]
+            feeds = [
+                Feed("timed", {**arrays, **own}, frozenset(own))
+                for arrays, own in zip(inputs, pins, strict=True)
+            ]
+            return self._error(original, changed, feeds)
         except (TensaurusError, MemoryError):
             return inf
+
+    def _error(
+        self,
+        source: Build,
+        candidate: Build,
+        feeds: Sequence[Feed],
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        answers: Answers | None = None,
+    ) -> float:
+        original = Model.read(source, shapes or {}, self.folder)
+        rows: list[list[Original]] = []
+        with (
+            Reference(self.threads, self.limit, answers) as reference,
+            tried(source, self.backend, threads=self.threads, limit=self.limit) as worker,
+        ):
+            for feed in feeds:
+                sizes = {name: array.shape for name, array in feed.arrays.items()} if feed.pinned else shapes
+                exact = reference.run(source, feed.arrays, sizes or {})
+                rows.append(list(map(Original, exact, run(worker, feed.arrays))))
+            for seed in () if original.large else range(PERTURBED):
+                with temporary() as folder:
+                    worker.compile(original.perturbed(seed, (), folder))
+                for feed, outputs in zip(feeds, rows, strict=True):
+                    copies = run(worker, feed.beside(seed))
+                    for output, copy in zip(outputs, copies, strict=True):
+                        output.add(copy)
+            worker.compile(candidate)
+            made = [run(worker, feed.arrays) for feed in feeds]
         pairs = (pair for row in zip(rows, made, strict=True) for pair in zip(*row, strict=True))
         return max((output.judge(result).worst for output, result in pairs), default=0.0)

@@ -17,7 +17,6 @@ from tensaurus.equivalence.inputs import GIVEN, Feed, Values, feeds, is_integer,
 from tensaurus.equivalence.interface import required_inputs
 from tensaurus.equivalence.judge import Original, identical
 from tensaurus.equivalence.model import Model
-from tensaurus.equivalence.perturbation import perturbed_feed
 from tensaurus.equivalence.reach import reach
 from tensaurus.equivalence.reference import Reference
 from tensaurus.equivalence.shapes import Shape, assignments, variations
@@ -48,10 +47,6 @@ class Row:
     truth: list[Any] | None
     perturbed: bool = False  # whether perturbed copies have run on it
 
-    def beside(self, seed: int) -> dict[str, Any]:
-        """Inputs for a perturbed copy; those near a threshold stay where they are."""
-        return dict(self.feed.arrays) if self.feed.edge else perturbed_feed(self.feed.arrays, seed)
-
 
 class Baseline:
     """What a candidate is judged by.  Raises TensaurusError where the original does not run."""
@@ -71,8 +66,12 @@ class Baseline:
         stage: Stage = silent,
         given: Mapping[str, Any] | None = None,
         answers: Answers | None = None,
+        rows: Sequence[tuple[Feed, Mapping[str, Sequence[int]]]] = (),
     ):
-        """A run may take `limit` seconds; inputs that are `given` are tried beside those of the kinds."""
+        """A run may take `limit` seconds; inputs that are `given` are tried beside those of the kinds.
+
+        Where there are `rows` of inputs, and their shapes, they are all that is tried.
+        """
         self.limit = limit
         self.original, self.candidate, self.seed, self.given = original, candidate, seed, shapes
         self.backend, self.threads, self.stage = backend, threads, stage
@@ -91,15 +90,19 @@ class Baseline:
         except WorkerError as error:
             raise TensaurusError(f"the original does not run: {error}") from error
         try:
-            self._run_given(given or {})
-            self._run_original(kinds)
-            self._reach_branches()
+            for feed, sizes in rows:
+                self._add(feed, sizes)
+            if not rows:
+                self._run_given(given or {})
+                self._run_original(kinds)
+                self._reach_branches()
             self._settle()
         except BaseException:
             self._worker.close()
             raise
-        self._note_constants()
-        self._note_unmet("edges" in kinds)
+        if not rows:
+            self._note_constants()
+            self._note_unmet("edges" in kinds)
 
     def __enter__(self) -> Self:
         return self
@@ -282,7 +285,7 @@ class Baseline:
                 with temporary() as folder:  # a runtime has what it needs when it is ready
                     self._worker.compile(self.original.perturbed(seed, self.kept, folder))
                 for row in wanted:
-                    results = run(self._worker, row.beside(seed))
+                    results = run(self._worker, row.feed.beside(seed))
                     for original, result in zip(row.results, results, strict=True):
                         original.add(result)
             except WorkerError as error:

@@ -10,7 +10,7 @@ is transitive, and the bounds of the error add up along the chain.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, takewhile
 from math import inf, prod
@@ -28,8 +28,9 @@ from tensaurus.cost.demand import number_of, operations
 from tensaurus.egraph.proof import follows
 from tensaurus.equivalence.baseline import Stage, silent
 from tensaurus.equivalence.field_check import FieldCheck, check_field
+from tensaurus.equivalence.independent_leaves import independent
 from tensaurus.equivalence.replay_sizes import Sizes, shape_at, size_choices
-from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node, source
+from tensaurus.graph.node import CONSTANT, INPUT, Node, source
 from tensaurus.graph.program import Program, topological
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.rules.equation import Equation
@@ -45,7 +46,6 @@ USEFUL = 1e-3  # an error bound above this says too little
 TOLERANCE = 1e-9  # of float64 results, relative to the largest element: four digits above its rounding
 LARGE = 1 << 15  # elements of one bound tensor above which a rewrite is replayed on a smaller one
 HUGE = 1 << 20  # elements of one that is made of them, above which it is, too
-STEPS = 4  # between a leaf and those that it is computed from, as many as a rule's side has
 SMALL = 9  # size to which the dimensions of a large tensor are cut, where the rule still types
 WIDER = 4  # times that size, and again, where it does not
 UNKNOWN = 4  # of every dimension that is not known, where work and memory are estimated
@@ -216,33 +216,9 @@ def _check_alone(equation: Equation, seed: int, tally: Tally) -> FieldCheck:
             check if check.passed else _check_pieces(_cut(equation, values=True), _exact(equation), seed)
         )
     check = tally.known[key]
-    if not check.passed and (fewer := _independent(equation)) is not None:
+    if not check.passed and (fewer := independent(equation)) is not None:
         return _check_alone(fewer, seed, tally)
     return check
-
-
-def _independent(equation: Equation) -> Equation | None:
-    """Return the equation over fewer leaves, where some of them are computed from others; else None.
-
-    Sub(x, y) = Add(x, Neg(y)) at x = Neg(y) reads Add(x, x), as equal nodes are one: it holds for every y,
-    but not for every x and y.
-    """
-    leaves = set(equation.leaves)
-    computed = {leaf for leaf in leaves if _is_computed(leaf, leaves - {leaf})}
-    left = tuple(leaf for leaf in equation.leaves if leaf not in computed)
-    return replace(equation, leaves=left) if computed and left else None
-
-
-def _is_computed(leaf: Node, others: Set[Node]) -> bool:
-    """Return whether a leaf is computed from the others in few steps."""
-    at = {leaf}
-    for _ in range(STEPS):
-        at = {arg for node in at for arg in node.args if arg is not None and arg not in others}
-        if not at:
-            return bool(leaf.args)
-        if not all(node.declared or node.op in (ITEM, CONSTANT) for node in at):
-            return False
-    return False
 
 
 def _check_steps(equation: Equation, derived: Derived, seed: int, tally: Tally) -> FieldCheck:

@@ -17,6 +17,7 @@ from tensaurus.cost.machine import memory_bytes
 from tensaurus.equivalence.constants import HUGE, NEAR, Constants, beside
 from tensaurus.equivalence.indices import Indices
 from tensaurus.equivalence.interface import required_inputs
+from tensaurus.equivalence.perturbation import perturbed_feed
 from tensaurus.equivalence.shapes import Shape
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.data import size_in_bytes
@@ -40,10 +41,11 @@ WORDS = ("", "a", "zwei", "trois mots ici", "42")
 
 @dataclass(frozen=True)
 class Feed:
-    """One set of inputs; `kind` names it."""
+    """One set of inputs; `kind` names it.  Those that are `pinned` no rounding moves (`near_ties`)."""
 
     kind: str
     arrays: Mapping[str, Array]
+    pinned: frozenset[str] = frozenset()
 
     @property
     def plausible(self) -> bool:
@@ -53,6 +55,11 @@ class Feed:
     def unreal(self) -> bool:
         """Whether not all of it is numbers."""
         return self.kind.split()[0] in UNREAL
+
+    def beside(self, seed: int) -> dict[str, Array]:
+        """Inputs for a perturbed copy; those near a threshold stay where they are."""
+        moving = {} if self.edge else {n: a for n, a in self.arrays.items() if n not in self.pinned}
+        return {**self.arrays, **perturbed_feed(moving, seed)}
 
     @property
     def edge(self) -> bool:

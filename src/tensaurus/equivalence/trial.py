@@ -175,7 +175,7 @@ class Trial:
     def _move(self, row: Row, originals: Sequence[Original], seed: int) -> None:
         """One more perturbed copy of the original in float64."""
         try:
-            results = self.base.reference.run(self.base.perturbed(seed), row.beside(seed), row.shapes)
+            results = self.base.reference.run(self.base.perturbed(seed), row.feed.beside(seed), row.shapes)
         except TensaurusError as error:
             self.base.note(f"not compared with a perturbed copy in float64: {error}")
             return

@@ -18,6 +18,7 @@ from tensaurus.equivalence.given import Inputs, given_inputs
 from tensaurus.equivalence.inputs import KINDS
 from tensaurus.equivalence.interface import same_interface
 from tensaurus.equivalence.model import Model
+from tensaurus.equivalence.pinned import beside_near_ties
 from tensaurus.equivalence.trial import Trial
 from tensaurus.errors import naming
 from tensaurus.graph.build import Build
@@ -114,7 +115,7 @@ def verify(
             )
         with started as base:
             try:
-                sights = Trial(base, margin).judge()
+                sights = beside_near_ties(base, Trial(base, margin).judge(), margin)
             except WorkerError as error:
                 tried = tuple(row.feed.kind for row in base.rows)
                 detail = f"{candidate.name} does not run: {error}"

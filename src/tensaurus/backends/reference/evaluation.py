@@ -18,7 +18,7 @@ import numpy as np
 from tensaurus.algebra.field import Field
 from tensaurus.algebra.integers import wrapped
 from tensaurus.algebra.interpret import interpret
-from tensaurus.algebra.size import Symbol, terms_of
+from tensaurus.algebra.size import Symbol, atoms, terms_of
 from tensaurus.algebra.size import evaluate as value_of
 from tensaurus.algebra.walk import tensors
 from tensaurus.backends import Array, BackendError
@@ -299,13 +299,18 @@ class _Run:
             if not isinstance(kind, TensorType) or kind.dtype == "string":
                 made.append(token)
                 continue
+            floats = kind.dtype.startswith(("float", "bfloat"))
+            open_sizes = {a for n in kind.shape for a in atoms(n) if isinstance(a, Symbol)} - {*self.sizes}
+            if open_sizes and not floats:  # few integers of its type could tell it from another
+                made.append(token)
+                continue
 
             def size_of(symbol: Any) -> int:
                 assert isinstance(symbol, Symbol)
                 return self.sizes.setdefault(symbol, ANY)
 
             shape = [int(value_of(n, size_of)) for n in kind.shape]
-            if kind.dtype.startswith(("float", "bfloat")):
+            if floats:
                 made.append(self.field.random(shape, rng))
             else:
                 drawn = rng.integers(0, 2, shape)
