@@ -7,15 +7,16 @@ import pytest
 from small_programs import X, Y, node, program, residual, small
 
 from tensaurus.algebra.expr import Read, Scope, Tensor
-from tensaurus.algebra.field import Rationals
+from tensaurus.algebra.field import Rationals, Reals
 from tensaurus.algebra.intern import interned
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.simplify import alike, canonical
 from tensaurus.algebra.walk import reads, scopes, tensors
+from tensaurus.backends.reference import evaluate
 from tensaurus.graph.expression import expression, expressions
-from tensaurus.graph.node import CONSTANT, INPUT, Node, apply, constant, item
+from tensaurus.graph.node import CONSTANT, INPUT, Node, apply, constant, item, source
 from tensaurus.graph.program import Program, topological
-from tensaurus.ops import Op, registry
+from tensaurus.ops import Op, TensorType, registry
 
 
 def named(node: Node) -> Tensor | None:
@@ -82,3 +83,15 @@ def test_what_has_no_expression_is_refused() -> None:
     with pytest.raises(ValueError, match="2 outputs"):
         expression(program(node("Relu", X), node("Exp", X)))
     assert canonical(expression(Program((X,), (("x", X),)))).shape == (4, 4)
+
+
+@pytest.mark.parametrize("count", [1, 2, 16, 17, 33, 600])
+def test_a_concatenation_of_many_is_no_deeper_than_what_reads_it(count: int) -> None:
+    """Choices one after the other were as deep as it has inputs: three hundred could not be evaluated."""
+    rng = np.random.default_rng(0)
+    lengths = [int(n) for n in rng.integers(0, 4, count - 1)] + [2]
+    xs = [source(f"x{k}", TensorType("float32", (2, n))) for k, n in enumerate(lengths)]
+    made = apply(registry["Concat"], xs, {"axis": 1})
+    feeds = {f"x{k}": rng.standard_normal((2, n)) for k, n in enumerate(lengths)}
+    found = evaluate(Program(tuple(xs), (("y", made),)), feeds, Reals())["y"]
+    assert np.array_equal(found, np.concatenate(list(feeds.values()), axis=1))

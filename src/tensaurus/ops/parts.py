@@ -15,6 +15,7 @@ from tensaurus.ops.declare import op
 LAST = 2**63 - 1  # "to the end" in a slice
 FIRST = -(2**63)
 FAR = 2**31 - 1  # exporters write "to the end" with any number from here on
+FEW = 16  # parts that are told apart one after the other
 
 
 def _first_axis(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,10 +51,15 @@ def concat(*xs: Tensor, axis: int) -> Scope:
     def element(*place: Size) -> Body:
         along = place[axis]
         parts: list[Body] = [x[replaced(place, axis, along - s)] for x, s in zip(xs, starts, strict=False)]
-        result = parts[-1]
-        for part, stop in reversed(list(zip(parts, starts[1:-1], strict=False))):
-            result = where(stop - 1 - along, part, result)
-        return result
+
+        def chosen(first: int, stop: int) -> Body:
+            """The one of these parts that is there: of many, a choice between halves, as deep as few are."""
+            if stop - first == 1:
+                return parts[first]
+            middle = first + 1 if stop - first <= FEW else (first + stop) // 2
+            return where(starts[middle] - 1 - along, chosen(first, middle), chosen(middle, stop))
+
+        return chosen(0, len(parts))
 
     return compute(replaced(xs[0].shape, axis, starts[-1]), element)
 
