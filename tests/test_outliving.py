@@ -132,6 +132,24 @@ def test_there_is_no_time_for_finders_after_the_deadline() -> None:
     assert list(timed(EGraph(), 100)) == [] and not timed.ended
 
 
+def test_a_finder_that_is_ended_by_the_end_of_the_search_is_not_to_blame() -> None:
+    began, asked = monotonic(), list[float]()
+
+    def slow(graph: EGraph, room: int) -> list[Proposal]:
+        asked.append(monotonic() - began)
+        time.sleep(0.2 if len(asked) > 1 else 0)
+        return []
+
+    (timed,) = timed_finders([slow], began + SECONDS)
+    timed(EGraph(), 100)
+    timed.deadline = monotonic() + 0.02
+    timed(EGraph(), 100)
+    assert len(asked) == 2 and not timed.ended
+    timed.deadline = monotonic() + 2 * SECONDS  # the search goes on
+    timed(EGraph(), 100)
+    assert len(asked) == 3 and not timed.ended
+
+
 def test_an_unhurried_finder_has_what_it_was_granted() -> None:
     @dataclass
     class Unhurried:

@@ -32,6 +32,7 @@ __all__ = [
 
 PASSES = 12  # of all finders, each taking in what the ones before have made
 SHARE = 0.5  # of the time that is left, after which a finder that still looks is ended
+LITTLE = 0.1  # of the search's time
 PROPOSALS = 20_000  # of one look of a finder, after which it is ended, too
 
 
@@ -65,7 +66,7 @@ class TimedFinder:
     """A finder that is ended where it takes too long, and then never asked again; what it found is kept.
 
     deadline  of the search (of `time.monotonic`): a look may take SHARE of what is left until then, beside
-              what was granted
+              what was granted; one that had less than LITTLE of the search's time says nothing of the finder
     ended     why the finder was ended, for people to read; "" where it was not
     """
 
@@ -73,6 +74,10 @@ class TimedFinder:
     deadline: float
     ended: str = field(default="", init=False)
     _granted: float = field(default=0.0, init=False)
+    _little: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._little = LITTLE * (self.deadline - monotonic())
 
     def __call__(self, graph: EGraph, room: int) -> list[Proposal]:
         """What the finder finds in time."""
@@ -83,9 +88,10 @@ class TimedFinder:
         with Bounded(began + min(left, SHARE * left + granted)) as looking:
             for proposal in islice(self.finder(graph, room), PROPOSALS):
                 found.append(proposal)
-        if looking.ended or len(found) == PROPOSALS:
+        spent = monotonic() - began
+        if looking.ended and spent > self._little or len(found) == PROPOSALS:
             name = getattr(self.finder, "__name__", type(self.finder).__name__)
-            what = f"{monotonic() - began:.1f} s" if looking.ended else f"{PROPOSALS} proposals"
+            what = f"{spent:.1f} s" if looking.ended else f"{PROPOSALS} proposals"
             self.ended = f"the finder {name} was ended after {what}, and not asked again"
         return found
 
