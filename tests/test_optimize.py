@@ -194,7 +194,7 @@ def test_only_the_best_is_checked_where_there_is_no_time_for_another(
     for another in (True, False):
         monkeypatch.setattr(TimeLimit, "another", another)
         said, checks[:] = Notes(), []
-        result = run(model, database=tmp_path / "db.sqlite", progress=said, steps=None, time_limit=30.0)
+        result = run(model, database=tmp_path / "db.sqlite", progress=said, steps=None, time_limit=60.0)
         assert result.model.graph == model.graph and result.rewrites == ()
         assert len(checks) == (checks[0] if another else 1) and checks[0] > 1
         assert any("no time to check" in text for text in said.notes) is not another
@@ -210,7 +210,7 @@ def test_of_slow_models_only_the_best_is_measured(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(contenders, "contest_times", times)
     for load in (0.0, 1000.0):
         monkeypatch.setattr(TimeLimit, "measuring", lambda self, models, load=load: models * load)
-        run(affine_model(), database=tmp_path / "db.sqlite", steps=None, time_limit=10.0)
+        run(affine_model(), database=tmp_path / "db.sqlite", steps=None, time_limit=30.0)
     assert counts[0] > 2 and counts[1] == 2  # the original and the best
 
 

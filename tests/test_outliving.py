@@ -244,11 +244,11 @@ class Extension:
     """More time, once."""
 
     seconds: float = 10.0
-    asked: int = 0
+    asked: list[bool] = field(default_factory=list)
 
-    def __call__(self, program: Program) -> float | None:
-        self.asked += 1
-        return monotonic() + self.seconds if self.asked == 1 else None
+    def __call__(self, program: Program, found: bool) -> float | None:
+        self.asked.append(found)
+        return monotonic() + self.seconds if len(self.asked) == 1 else None
 
 
 def test_a_search_that_has_found_nothing_goes_on_in_the_time_of_the_check() -> None:
@@ -258,17 +258,29 @@ def test_a_search_that_has_found_nothing_goes_on_in_the_time_of_the_check() -> N
     assert any("there was time to measure" in note for note in short.notes)
     extension = Extension()
     outcome = searched(0.2, prices=Slow({"Mul": 10.0}), extended=extension)
-    assert extension.asked == 1 and isclose(outcome.best.cost, 11.0)
+    assert extension.asked == [False] and isclose(outcome.best.cost, 11.0)
     assert operators(outcome.best.program) == {"Add": 1, "Mul": 1} and not outcome.notes
     extension = Extension()
     assert isclose(searched(extended=extension).best.cost, 11.0)
-    assert not extension.asked  # a result, which will be checked
+    assert not extension.asked  # it has ended before its time
 
 
 def test_without_more_time_the_search_ends_once() -> None:
     extension = Extension(seconds=0.1)
     outcome = searched(0.2, prices=Slow({"Mul": 10.0}, each=0.5), extended=extension)
-    assert extension.asked == 2 and outcome.ended_by == "time"
+    assert extension.asked == [False, False] and outcome.ended_by == "time"
+
+
+def test_the_search_says_whether_it_has_found_something_when_it_asks_for_more_time() -> None:
+    extension, prices = Extension(seconds=0.1), Made({"Mul": 10.0})
+
+    def hanging(graph: EGraph, room: int) -> list[Proposal]:
+        """Hangs when it is shown the better program, whose operators were measured."""
+        better = any(operators(shown)["Mul"] == 1 for shown in graph.programs)
+        return never() if prices.seen and better else []  # type: ignore[no-any-return]
+
+    outcome = searched(prices=prices, finders=[hanging], extended=extension)
+    assert extension.asked == [True, True] and isclose(outcome.best.cost, 11.0)
 
 
 @pytest.mark.parametrize("part", ["begin", "flush_bodies"])

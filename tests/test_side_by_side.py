@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -89,8 +90,10 @@ def test_a_process_that_is_gone_is_replaced() -> None:
 
 def test_answers_that_are_kept_are_not_computed_again() -> None:
     answers = Answers(BUILD)
+    assert answers.quickest == inf
     with Reference(2, 60.0, answers) as run:
         check(run, FEEDS[:2])
+        assert 0 < answers.quickest < 60
         run.ahead(BUILD, [(feed, {}) for feed in FEEDS])
         assert len(run._ahead) == len(FEEDS) - 2
         check(run, FEEDS)

@@ -129,3 +129,14 @@ def test_a_search_that_finds_nothing_has_the_time_of_the_check(clock: Clock) -> 
     limit = TimeLimit(40.0, clock(), load=0.5, run=0.1, reference=4.0, lanes=1)
     assert limit.check > 100 and limit.deadline == pytest.approx(limit.start + SEARCHED * 40)
     assert limit.latest == limit.end - MEASURED * 40
+
+
+def test_the_deadline_of_the_search_follows_what_is_known_of_the_check(clock: Clock) -> None:
+    limit = TimeLimit(40.0, clock(), load=0.5, run=0.1, reference=4.0, lanes=1)
+    first = limit.deadline
+    clock.now += 10.0
+    assert limit.deadline == first  # the search has had its least part: nothing else is new
+    limit.reference = 0.1
+    assert first + 5 < limit.deadline < limit.latest
+    limit.reference = 0.01
+    assert limit.deadline == limit.end - limit.check - MEASURED * 40

@@ -51,7 +51,7 @@ from tensaurus.search.strategies import Effort, Runtime
 __all__ = ["Target"]
 
 PIECES = 1 << 26  # bytes of models of pieces that are kept
-EXTRA = 0.05  # of the time limit, for which a search that has found nothing goes on at least
+EXTRA = 0.05  # of the time limit, for which a search that has had its time goes on at least
 TRIAL = 0.4  # of the search's time that is left, for a trial of fast algorithms
 TRYING = 40  # times a run of the original, that trying an equal program takes, about, beside loading
 DERIVED = 0.1  # of the search's time, for derivations
@@ -252,11 +252,14 @@ class Target:
         self.kernels.until(deadline)
         self.costs.deadline = self._observer.deadline = deadline
 
-    def _extended(self, program: Program) -> float | None:
-        """Until when a search goes on that has found nothing: what was kept for a check is not needed."""
+    def _extended(self, program: Program, found: bool) -> float | None:
+        """Until when a search goes on that has had its time: where it has found nothing, what was kept for a
+        check is not needed; else that may have turned out to be quicker."""
         if self.limit is None or not self._whole(program):
             return None
-        if (latest := self.limit.latest) - monotonic() < EXTRA * self.limit.seconds:
+        self.limit.reference = min(self.limit.reference, self.answers.quickest)
+        latest = self.limit.deadline if found else self.limit.latest
+        if latest - monotonic() < EXTRA * self.limit.seconds:
             return None
         self._end_search_at(latest)
         return latest

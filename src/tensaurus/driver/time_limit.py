@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 
 from tensaurus.cost.measure import BURST, fewest_rounds
@@ -40,6 +40,7 @@ class TimeLimit:
     reference: float = 0.0
     lanes: int = 1
     checked: float | None = None
+    _soonest: float | None = field(default=None, init=False)  # when the search has had its least part
 
     @property
     def end(self) -> float:
@@ -80,9 +81,14 @@ class TimeLimit:
 
     @property
     def deadline(self) -> float:
-        """Of the search: what comes after it is kept for measuring twice and checking."""
+        """Of the search: what comes after it is kept for measuring twice and checking, as far as is known.
+
+        It is asked first when the search begins, and again when more is known.
+        """
+        if self._soonest is None:
+            self._soonest = monotonic() + SEARCHED * self.seconds
         kept = min(self._after, (1 - SEARCHED) * self.seconds)
-        return max(self.end - kept, monotonic() + SEARCHED * self.seconds)
+        return max(self.end - kept, self._soonest)
 
     @property
     def latest(self) -> float:

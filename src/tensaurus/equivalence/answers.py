@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
+from math import inf
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -16,12 +18,16 @@ MOST = 1 << 28  # bytes that are kept
 
 
 class Answers:
-    """Of a model, by its inputs; what there is no room for is computed again."""
+    """Of a model, by its inputs; what there is no room for is computed again.
+
+    quickest  seconds after which an answer was there, of those that were not known, the least so far
+    """
 
     def __init__(self, build: Build) -> None:
         self.build = build
         self._known: dict[tuple[Any, ...], list[Any]] = {}
         self._bytes = 0
+        self.quickest = inf
 
     def has(self, arrays: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -> bool:
         """Whether the outputs on these inputs are known."""
@@ -38,7 +44,9 @@ class Answers:
         key = _key(arrays, shapes, rounded)
         known = self._known.get(key)
         if known is None:
+            began = monotonic()
             known = compute()
+            self.quickest = min(self.quickest, monotonic() - began)
             plain = [value for value in known if isinstance(value, np.ndarray)]
             for value in plain:
                 value.setflags(write=False)

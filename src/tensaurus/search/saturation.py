@@ -69,8 +69,8 @@ class Saturation:
     deadline    monotonic time at which to stop, None for none: what outlives it is ended (`patience`)
     keep        how many programs to return beside the original
     expect      is given what will be measured, before it is, and what each may save
-    extended    a later deadline, where the search has found nothing and what was kept for the check of a
-                result is left; None: there is none
+    extended    a later deadline, given whether something was found: what was kept for the check of a result
+                may be left; None: there is none
     refutation  checks every union of the exploration where it is given
     """
 
@@ -90,7 +90,7 @@ class Saturation:
     expect: Callable[[Mapping[Piece, float]], None] = lambda pieces: None
     refutation: Refutation | None = None
     later: Ruleset | None = None
-    extended: Callable[[Program], float | None] = lambda program: None
+    extended: Callable[[Program, bool], float | None] = lambda program, found: None
 
     def run(self, program: Program) -> Outcome:
         """The best programs, the best first; an interrupt ends the search and keeps them."""
@@ -156,13 +156,12 @@ class _Search:
             self.graph.rebuild()
 
     def goes_on(self) -> bool:
-        """Whether there is more time, from now on: nothing that was found will be checked."""
-        original = self.programs.original
-        if original is not None and self.programs.best < (1 - WORTH) * original.seconds:
-            return False
+        """Whether there is more time, from now on."""
         if self.ended_by != "time" and not self.costs.over:
             return False
-        deadline = self.limits.extended(self.program)
+        original = self.programs.original
+        found = original is not None and self.programs.best < (1 - WORTH) * original.seconds
+        deadline = self.limits.extended(self.program, found)
         if deadline is None:
             return False
         exploring = replace(self.limits.limits, deadline=deadline)

@@ -78,7 +78,7 @@ class Runtime:
     finders: Sequence[Finder] = ()
     kernels: Callable[[], bool] = lambda: True
     expect: Callable[[Mapping[Piece, float]], None] = lambda pieces: None
-    extended: Callable[[Program], float | None] = lambda program: None
+    extended: Callable[[Program, bool], float | None] = lambda program, found: None
 
 
 class Strategy(Protocol):
