@@ -8,7 +8,7 @@ Of real numbers: integers of so many bits wrap beyond theirs, which no bound of 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import exp, inf, isnan
+from math import exp, inf, isnan, sqrt
 from typing import TypeAlias
 
 from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select, Source
@@ -44,6 +44,8 @@ def _of(body: Body, given: Mapping[Source, Bounds]) -> Bounds:
             if monoid in ("max", "min"):
                 return low, high
             return (0.0 if low >= 0 else -inf, inf)
+        case Call("mul", (a, b)) if a == b:
+            return _squared(_of(a, given))
         case Call(fn, args):
             return _called(fn, [_of(arg, given) for arg in args])
     return ANY
@@ -80,6 +82,23 @@ def _times(x: Bounds, y: Bounds) -> Bounds:
     return min(ends), max(ends)
 
 
+def _squared(x: Bounds) -> Bounds:
+    low, high = _times(x, x)
+    return max(low, 0.0), high
+
+
+def _power(x: Bounds, y: Bounds) -> Bounds:
+    return _squared(x) if y == (2.0, 2.0) else _root(x) if y == (0.5, 0.5) else ANY
+
+
+def _root(x: Bounds) -> Bounds:
+    return sqrt(max(x[0], 0.0)), sqrt(max(x[1], 0.0))
+
+
+def _magnitude(x: Bounds) -> Bounds:
+    return max(0.0, x[0], -x[1]), max(-x[0], x[1])
+
+
 RULES: Mapping[str, Callable[..., Bounds]] = {
     "neg": lambda x: (-x[1], -x[0]),
     "add": lambda x, y: (x[0] + y[0], x[1] + y[1]),
@@ -89,4 +108,7 @@ RULES: Mapping[str, Callable[..., Bounds]] = {
     "max": lambda x, y: (max(x[0], y[0]), max(x[1], y[1])),
     "min": lambda x, y: (min(x[0], y[0]), min(x[1], y[1])),
     "exp": _exp,
+    "pow": _power,
+    "sqrt": _root,
+    "abs": _magnitude,
 }

@@ -271,6 +271,8 @@ def _quotient(a: Part, b: Part) -> Part:
 
 def root(a: Part) -> Part:
     """|sqrt(x + d) - sqrt(x)| is at most sqrt(d), and d / sqrt(x)."""
+    if ((a.change > 0) & (a.low < 0)).any():
+        raise Sensitive("a root of what may be negative")
     low, high = np.sqrt(np.maximum(a.low, 0.0)), np.sqrt(np.maximum(a.high, 0.0))
     change = np.where(a.change == 0, 0.0, np.minimum(np.sqrt(a.change), a.change / low))
     return Part(low, high, change, np.sqrt(a.scale), axes=a.axes)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tensaurus.algebra.bounds import bounds
-from tensaurus.algebra.expr import Body, Call, Const, Reduce, Source
+from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Source
 from tensaurus.algebra.field import Reals
 from tensaurus.algebra.influence import Influence, Sensitive, influence
 from tensaurus.algebra.walk import bodies
@@ -33,6 +33,8 @@ ROOM = 1 << 24  # elements of a constant that is looked at one by one
 MARGIN = 2.0**-8  # of half an ulp: what is smaller is rounded away
 MOST_MOVED = 2.0**-80  # that an output may be moved, where nothing rounds it away
 BESIDE = 2.0**-60  # of what an output is where all inputs are as large as they may be
+VAST = 2.0**30  # factors from which on products are hardly within any reach
+SQUARE = 2  # the largest exponent of a power that is not vast
 FEW = 1 << 12  # elements of a constant whose bounds are looked for
 POLES = frozenset({"exp", "log", "pow", "sinh", "cosh", "tan"})  # infinite of finite numbers
 
@@ -160,6 +162,8 @@ class Spread:
         pairs = list(zip(owner.op.tensors(kinds), owner.args, strict=False))
         moved = [tensor for tensor, arg in pairs if tensor and arg in reached and arg and arg.static]
         infinite = any(arg in self._infinite for _, arg in pairs)
+        if any(arg in self._vast for _, arg in pairs) and _multiplies(scope):
+            raise Sensitive("it meets what may be vast")
         found = influence(scope, sources, unit, flushed, moved if infinite else ())
         low, high = (np.clip(bound, -self.reach, self.reach) for bound in (found.low, found.high))
         return replace(found, low=low, high=high)
@@ -210,6 +214,36 @@ class Spread:
         return frozenset(found)
 
     @cached_property
+    def _vast(self) -> frozenset[Node]:
+        """The nodes whose elements may be beyond every reach for common inputs: exponentials, inverses, what
+        is scaled by huge numbers; not what is normalized, or bounded."""
+        found: set[Node] = set()
+        for node in self.program.nodes:
+            if node.static or not is_float(node.types[0]) or not isinstance(node.op, Op):
+                continue
+            if all(abs(bound) <= VAST for bound in self._bounds.get(node, (inf,))):
+                continue
+            kinds = node.kinds()
+            pairs = zip(node.op.tensors(kinds), node.args, strict=False)
+            static: dict[Source, Node] = {t: arg for t, arg in pairs if t and arg and arg.static}
+            inside = list(bodies(node.op.scopes(kinds, node.attrs)[0]))
+            called = {body.fn for body in inside if isinstance(body, Call)}
+            if "div" in called and any(isinstance(body, Reduce) for body in inside):
+                continue  # a softmax, a normalization
+            sizes = {tensor: self._sizes(arg) for tensor, arg in static.items()}
+            if any(arg in found for arg in node.args) or any(_is_vast(body, sizes) for body in inside):
+                found.add(node)
+        return frozenset(found)
+
+    def _sizes(self, node: Node) -> tuple[float, float, float]:
+        """The least and the largest magnitude in what constants alone decide, and its least element."""
+        if not is_float(node.types[0]):
+            return 1.0, 1.0, 1.0
+        found = self._still(node)
+        ends = found.floor.min(initial=inf), found.size.max(initial=0.0), found.low.min(initial=inf)
+        return float(ends[0]), float(ends[1]), float(ends[2])
+
+    @cached_property
     def _bounds(self) -> Mapping[Node, tuple[float, float]]:
         """Of the elements of every declared node, as far as intervals tell."""
         found: dict[Node, tuple[float, float]] = {}
@@ -238,6 +272,25 @@ def _has_pole(body: Body) -> bool:
     if not isinstance(body, Call):
         return False
     return body.fn in POLES or body.fn == "div" and not isinstance(body.args[1], Const)
+
+
+def _is_vast(body: Body, sizes: Mapping[Source, tuple[float, float, float]]) -> bool:
+    """Whether it makes vast numbers of common ones, `sizes` being those of constants."""
+    if not isinstance(body, Call):
+        return False
+    read = [sizes.get(arg.source) if isinstance(arg, Read) else None for arg in body.args]
+    if body.fn in ("mul", "add", "sub", "where"):
+        return any(known is not None and known[1] >= VAST for known in read)
+    if body.fn == "div":
+        inverse = isinstance(body.args[0], Const) or read[0] is not None
+        return inverse if read[1] is None else read[1][0] <= 1 / VAST
+    if body.fn == "pow":
+        return read[1] is None or not 0 < read[1][2] == read[1][1] <= SQUARE
+    return body.fn in POLES
+
+
+def _multiplies(scope: Scope) -> bool:
+    return any(isinstance(b, Call) and b.fn in ("mul", "div", "pow") for b in bodies(scope))
 
 
 def _at_hand(value: Array, coarse: bool) -> Influence:
