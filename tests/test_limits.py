@@ -11,6 +11,8 @@ import pytest
 from tensaurus.egraph.equality import equal
 from tensaurus.graph.node import Node, apply, item, source
 from tensaurus.ops import TensorType, registry
+from tensaurus.rules.annotate import weakest
+from tensaurus.rules.coverage import Coverage
 from tensaurus.rules.equation import matched
 from tensaurus.rules.evidence import Proved, parse_evidence
 from tensaurus.rules.limits import Limits
@@ -83,7 +85,8 @@ BEYOND: dict[str, tuple[str, str, Node, Node]] = {
     ),
     "no size": (
         "Relu(Pad(x, pads=p, mode='constant', value=v)) "
-        "=> LeakyRelu(Pad(x, pads=p, mode='constant', value=v), alpha=0 if all(n >= 1 for n in shape(x)) else {other})",
+        "=> LeakyRelu(Pad(x, pads=p, mode='constant', value=v), alpha=0 if all(n >= 1 for n in shape(x)) "
+        "else {other})",
         "1",
         call("Relu", call("Pad", tensor(3), pads=(1, 1), value=-2)),
         call("Relu", call("Pad", tensor(0), pads=(1, 1), value=-2)),
@@ -133,6 +136,7 @@ def test_what_is_right_beyond_it_is_shown_at_its_types(kind: str) -> None:
     [
         ("tested(gf, 40 instances of ranks 0-2, 2 trials, error < 2^-90)", tensor(1, 2), True),
         ("tested(gf, 40 instances of ranks 0-2, 2 trials, error < 2^-90)", tensor(1, 2, 3), False),
+        ("tested(gf, 40 instances of ranks 2-3, 2 trials, error < 2^-90)", tensor(3), False),
         ("tested(gf, 9 instances, element types float32 int8, 2 trials, no error bound)", tensor(1), True),
         ("tested(gf, 9 instances, element types float64 int8, 2 trials, no error bound)", tensor(1), False),
         ("tested(gf, 9 instances, never varied: a=(0, 1) b.c=x, 2 trials, no error bound)", tensor(1), True),
@@ -178,3 +182,26 @@ def test_every_limit_of_the_library_is_read() -> None:
     for rule, limits in said:
         if isinstance(rule.evidence, Proved) and limits.rank == float("inf") and "as in" in limits.said:
             assert limits._asked, rule.name
+
+
+def test_the_line_of_several_rules_goes_as_far_as_each() -> None:
+    said = [
+        "proved(algebra, all sizes, ranks 0-5)",
+        "proved(algebra, all sizes, ranks 0-3)",
+        "proved(algebra, all sizes, all ranks)",
+        "proved(algebra, all sizes, ranks 0-3, sizes of one in broadcasting to rank 2)",
+    ]
+    assert str(weakest([parse_evidence(text) for text in said])) == said[3]
+
+
+def test_coverage_names_what_limits_a_rule() -> None:
+    (rule,) = parse_rule("r [any]: Concat(Transpose(x, perm=(1, 0)), y, axis=1) => x where rank(y) == 2")
+    coverage = Coverage()
+    for size, dtype in ((2, "float32"), (3, "int8")):
+        shapes = {"x": (size, 2), "y": (2, size)}
+        nodes = {name: source(name, TensorType(dtype, shape)) for name, shape in shapes.items()}
+        coverage.add(nodes, {"k": 1, "a.mode": (size,), "a.axes": (0, 1)})
+    said = f"tested(gf, {coverage}, 2 trials, no error bound)"
+    limits = Limits(replace(rule, evidence=parse_evidence(said)))
+    assert (limits.least, limits.rank, limits.types) == (2, 2, {"float32", "int8"})
+    assert limits.constant == {"k": "1", "a.axes": "(0, 1)"}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from tensaurus.rules.evidence import Disproved, Evidence
+from tensaurus.rules.limits import highest_one, highest_rank
 from tensaurus.rules.rule import Rule, read_rules
 from tensaurus.rules.verify import Refuted, Undecided, verify
 
@@ -38,9 +39,14 @@ def annotated(
             else:
                 refuted.append(result)
         if evidences:
-            block[-1] = f"{block[-1].rstrip()} | {min(evidences, key=_strength)}"
+            block[-1] = f"{block[-1].rstrip()} | {weakest(evidences)}"
         lines.extend(block)
     return "\n".join(lines) + "\n", refuted
+
+
+def weakest(evidences: Sequence[Evidence]) -> Evidence:
+    """Of the rules of one line: of those shown in one way that of the lowest ranks."""
+    return min(evidences, key=lambda each: (_strength(each), highest_rank(str(each)), highest_one(str(each))))
 
 
 def _strength(evidence: Evidence) -> int:

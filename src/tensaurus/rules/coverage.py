@@ -29,9 +29,13 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Coverage:
-    """`add` each instance; see `tied` and `unvaried`."""
+    """`add` each instance; see `tied` and `unvaried`.
+
+    ranks  of the variable of most dimensions, in each
+    """
 
     count: int = 0
+    ranks: set[int] = field(default_factory=set)
     # of two places: in how many instances both were there; 0 where they ever differed
     _together: dict[tuple[Dimension, Dimension], int] = field(default_factory=dict)
     _values: dict[str, Any] = field(default_factory=dict)
@@ -42,6 +46,7 @@ class Coverage:
     def add(self, nodes: Mapping[str, Node], values: Mapping[str, Any]) -> None:
         """One more: its leaves by name, and its attributes (as `flat` names them)."""
         self.count += 1
+        self.ranks.add(max((node.tensor.rank for node in nodes.values()), default=0))
         self._types.update(node.tensor.dtype for node in nodes.values())
         sizes = {
             (name, place): size
@@ -76,12 +81,14 @@ class Coverage:
         return sorted({*self.constant} | (numeric - self._negative))
 
     def __str__(self) -> str:
-        """Short enough for the end of a rule's line."""
+        """Short enough for the end of a rule's line, and what limits its use (`limits`)."""
         said = [f"{self.count} instances"]
+        if self.ranks:
+            said[0] += f" of ranks {min(self.ranks)}-{max(self.ranks)}"
         if len(self._types) > 1:
-            said.append(f"{len(self._types)} element types")
+            said.append("element types " + " ".join(sorted(self._types)))
         if self.constant:
-            said.append("never varied: " + " ".join(self.constant))
+            said.append("never varied: " + " ".join(f"{name}={self._values[name]}" for name in self.constant))
         return ", ".join(said)
 
 

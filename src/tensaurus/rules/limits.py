@@ -31,7 +31,7 @@ from tensaurus.rules.rule import Rule
 from tensaurus.rules.side import Fact, Undefined
 from tensaurus.rules.term import Variable
 
-__all__ = ["Limits", "shown"]
+__all__ = ["Limits", "highest_one", "highest_rank", "shown"]
 
 HERE = "at these types"
 NEVER = "never varied: "
@@ -75,12 +75,18 @@ class Limits:
     @cached_property
     def rank(self) -> float:
         """The largest that a variable may have."""
-        return _number(r"ranks \d+-(\d+)", self.said)
+        return highest_rank(self.said)
+
+    @cached_property
+    def least(self) -> float:
+        """The least that the largest may be: where a proof begins, no lower one has a match."""
+        found = re.search(r"ranks (\d+)-", self.said)
+        return float(found[1]) if found and isinstance(self.rule.evidence, Tested) else 0
 
     @cached_property
     def ones(self) -> float:
         """The largest rank in which a size of 1 may meet another."""
-        return _number(r"sizes of one in broadcasting to rank (\d+)", self.said)
+        return highest_one(self.said)
 
     @cached_property
     def types(self) -> frozenset[str]:
@@ -92,8 +98,7 @@ class Limits:
     def constant(self) -> Mapping[str, str]:
         """Attributes that had one value in all instances, as text."""
         _, _, told = self.said.partition(NEVER)
-        pairs = (each.partition("=") for each in re.split(r",? (?=[\w.]+=)", told.strip(", ")) if "=" in each)
-        return {name: value for name, _, value in pairs}
+        return dict(re.findall(r"([\w.]+)=(\([^()]*\)|[^\s,()]+)", told))
 
     @cached_property
     def given(self) -> Sequence[Given]:
@@ -133,7 +138,9 @@ class Limits:
             return True
         shapes = {name: facts[name].shape for name in self.rule.variables if name in facts}
         highest = max(map(len, shapes.values()), default=0)
-        if highest > self.rank or highest > self.ones and _broadcasts(list(shapes.values())):
+        if not self.least <= highest <= self.rank:
+            return False
+        if highest > self.ones and _broadcasts(list(shapes.values())):
             return False
         if isinstance(self.rule.evidence, Proved) and 0 in chain.from_iterable(shapes.values()):
             return False
@@ -147,6 +154,16 @@ class Limits:
             tried(each.op, each.attribute, ranks.get(each.first or "", highest), each.value(values))
             for each in self._asked
         )
+
+
+def highest_rank(said: str) -> float:
+    """Of what evidence says it covers."""
+    return _number(r"ranks \d+-(\d+)", said)
+
+
+def highest_one(said: str) -> float:
+    """The largest rank in which a size of 1 meets another, of what evidence says."""
+    return _number(r"sizes of one in broadcasting to rank (\d+)", said)
 
 
 def _number(pattern: str, said: str) -> float:
