@@ -181,6 +181,14 @@ def test_people_read_the_spread_and_whether_the_figure_is_void() -> None:
     assert "void: other processes disturbed it" in printed(Comparison.of(ratios, disturbed=True))
 
 
+def test_people_read_at_which_sizes_a_result_runs() -> None:
+    summary = Summary("m", "onnxruntime", 1, 2.0, 1.0, 2.0, Equality(0, 0, True), runs_only="x=1,3,640,640")
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(Summary.from_json(summary.to_json()).render())
+    assert "runs only at x=1,3,640,640" in capture.get()
+
+
 @pytest.mark.parametrize(
     ("ratios", "words"),
     [([1.0, 1.01] * 9, "no difference"), ([0.9] * 9, "slower"), ([1.01] * 9, "1.02x"), ([3.0], "seen")],
