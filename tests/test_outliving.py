@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib import import_module
-from math import isclose
+from math import inf, isclose
 from pathlib import Path
 from time import monotonic
 from types import SimpleNamespace
@@ -22,6 +22,7 @@ from tensaurus.cost.measure import Pairs
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.roofline import estimate
 from tensaurus.driver import contenders
+from tensaurus.driver.target import Target
 from tensaurus.egraph import finder
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import Finder, Proposal, timed_finders
@@ -300,6 +301,13 @@ def test_constants_whose_influence_nobody_finds_in_time_stay(
     outcome, bodies = model.ModelSearch(Idle(), runtime, effort, NoProgress()).run(whole)
     assert outcome.best.program.roots == whole.roots and not bodies
     assert monotonic() - began < HANG
+
+
+def test_a_trial_of_fast_algorithms_that_never_ends_tells_nothing() -> None:
+    target = SimpleNamespace(_trials_end=monotonic() + 0.1, _tried=never)
+    assert Target._error(target, program(SPREAD)) == inf  # type: ignore[arg-type]
+    assert Target._error(target, program(SPREAD)) == inf  # type: ignore[arg-type]
+    assert monotonic() < target._trials_end + HANG
 
 
 class Notes(NoProgress):

@@ -52,7 +52,7 @@ __all__ = ["Target"]
 
 PIECES = 1 << 26  # bytes of models of pieces that are kept
 EXTRA = 0.05  # of the time limit, for which a search that has had its time goes on at least
-TRIAL = 0.4  # of the search's time that is left, for a trial of fast algorithms
+TRIALS = 0.3  # of the search's time, for all trials of fast algorithms
 TRYING = 40  # times a run of the original, that trying an equal program takes, about, beside loading
 DERIVED = 0.1  # of the search's time, for derivations
 SMALL = 1 << 14  # bytes of axes, sizes and scales that a result may store beside
@@ -202,7 +202,12 @@ class Target:
     def _error(self, program: Program) -> float | None:
         """The largest error of an equal program, infinite where there is no time to tell; None where the
         model's opset has no standard operators for it."""
-        time, options, left = self.limit, self.options, inf
+        with Bounded(self._trials_end):
+            return self._tried(program)
+        return inf
+
+    def _tried(self, program: Program) -> float | None:
+        time, options = self.limit, self.options
         try:
             build = self.standard(program)
         except TensaurusError:
@@ -225,9 +230,13 @@ class Target:
             if each > left:
                 return inf
             feeds += more if each + len(more) * (each + time.reference) <= left else []
-        with Bounded(monotonic() + TRIAL * left):
-            return trial.error(build, feeds)
-        return inf
+        return trial.error(build, feeds)
+
+    @cached_property
+    def _trials_end(self) -> float:
+        """Until when fast algorithms are tried, from the first trial on."""
+        now = monotonic()
+        return inf if self.limit is None else now + TRIALS * max(0.0, self.limit.deadline - now)
 
     @property
     def _times_weights(self) -> int:
