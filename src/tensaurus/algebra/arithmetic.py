@@ -9,6 +9,7 @@ import numpy as np
 
 from tensaurus.algebra.functions import FUNCTIONS, cast_target
 from tensaurus.algebra.integers import RING, converted, native, run, wrapped
+from tensaurus.algebra.rounding import is_float, rounded, rounds
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -66,7 +67,7 @@ class Field:
     def call(self, fn: str, args: Sequence[Array], dtype: str = "int64") -> Array:
         """A function on any mixture of element, int and bool arrays; ints are carried, see `integers`.
 
-        `dtype` is that of the integers among the arguments.
+        `dtype` is that of the integers among the arguments; of a conversion, the type of what is converted.
         """
         if (to := cast_target(fn)) is not None:
             return self._cast(to, args[0], dtype)
@@ -94,14 +95,21 @@ class Field:
         raise NotImplementedError
 
     def _cast(self, target: str, data: Array, dtype: str) -> Array:
-        if target.startswith(("float", "bfloat")):
-            return data if self.elements(data) else self._lifted(data, dtype)
+        if is_float(target):
+            if not self.elements(data):
+                known = self._lifted(data, dtype)
+                return self.lift(rounded(native(data, dtype), target)) if rounds(dtype, target) else known
+            return self._rounded(data, target) if rounds(dtype, target) else data
         if target == "bool":
             return np.asarray(~(data == 0)).astype(bool)
         return self._to_int(data, target) if self.elements(data) else wrapped(data, target)
 
     def _to_int(self, data: Array, target: str) -> Array:
         """Elements rounded towards zero, where the field has an order; a function of them elsewhere."""
+        raise NotImplementedError
+
+    def _rounded(self, data: Array, target: str) -> Array:
+        """Elements rounded to a narrower type; where nothing can be rounded, a function of them, 0 of 0."""
         raise NotImplementedError
 
 
@@ -142,3 +150,6 @@ class Reals(Field):
 
     def _to_int(self, data: Array, target: str) -> Array:
         return converted(data, target, self.strict)
+
+    def _rounded(self, data: Array, target: str) -> Array:
+        return rounded(data, target)

@@ -25,8 +25,9 @@ from tensaurus.algebra.expr import (
 )
 from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.pairs import Laws
+from tensaurus.algebra.rounding import is_float
 from tensaurus.algebra.size import Axis, atoms
-from tensaurus.algebra.typing import literal_dtype
+from tensaurus.algebra.typing import is_rounding, literal_dtype
 from tensaurus.algebra.walk import looked, reads, sizes, tensors
 
 __all__ = ["NONE", "ONE", "Degree", "Degrees", "multilinear"]
@@ -99,7 +100,7 @@ class _Form:
     def called(self, fn: str, args: Sequence[Body], degrees: Sequence[Degree]) -> Degree:
         first = degrees[0]
         second = degrees[1] if len(degrees) > 1 else NONE
-        if fn == "neg" or (cast_target(fn) or "").startswith(("float", "bfloat")):
+        if fn == "neg" or _keeps(fn, args):
             return first
         if all(degree == NONE for degree in degrees):
             return NONE  # a function of constants
@@ -189,8 +190,7 @@ class _Homogeneous:
 
     def call(self, fn: str, args: tuple[Body, ...]) -> int | None:
         found = [self.body(a) for a in args]
-        target = cast_target(fn)
-        if fn in ("neg",) or (target is not None and target.startswith(("float", "bfloat"))):
+        if fn == "neg" or _keeps(fn, args):
             return found[0]
         if fn in ("add", "sub"):
             return self.joined(*found)
@@ -212,6 +212,11 @@ class _Homogeneous:
     def indexed(self, body: Body) -> bool:
         """True where an index or a guard is read from the tensor."""
         return any(self.body(a.read) != 0 for s in sizes(body) for a in looked(s))
+
+
+def _keeps(fn: str, args: Sequence[Body]) -> bool:
+    """Whether it is a conversion to floating-point numbers that keeps every number."""
+    return is_float(cast_target(fn) or "") and not is_rounding(Call(fn, tuple(args)))
 
 
 def _truncates(args: tuple[Body, ...]) -> bool:

@@ -88,6 +88,12 @@ class Exact(Field):
     def _to_int(self, data: Array, target: str) -> Array:
         return wrapped(np.asarray(np.frompyfunc(lambda x: int(x), 1, 1)(data)).astype(np.int64), target)
 
+    def _rounded(self, data: Array, target: str) -> Array:
+        def one(x: Any) -> Any:
+            return x if isinstance(x, float) or self.same(x, 0) else self.unknown(f"to_{target}", x)
+
+        return self._each(one, data)
+
 
 class Rationals(Exact):
     """Exact fractions, with the true max and min; unknown functions are seeded random functions."""

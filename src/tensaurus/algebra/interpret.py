@@ -33,6 +33,7 @@ from tensaurus.algebra.expr import (
     Tensor,
     axis,
 )
+from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.integers import carried, extreme, is_integer, native, wrapped
 from tensaurus.algebra.labelled import Arrays, Labelled, length, union
 from tensaurus.algebra.phases import edged, opened, phases, placed
@@ -129,7 +130,8 @@ class Evaluation:
                 if whole and not literal_dtype(body).startswith(("int", "uint")):
                     # a quotient of integer literals (of axes, say) is a rational, not a truncated integer
                     found = [Labelled(self.field.from_int(a.data), a.axes) for a in found]
-                return self.arrays.call(fn, found, _integers(args, found))
+                dtype = _integers(args, found) if cast_target(fn) is None else literal_dtype(args[0])
+                return self.arrays.call(fn, found, dtype)
             case Select():
                 return self.select(body)
             case Reduce(monoid, axes, inner):

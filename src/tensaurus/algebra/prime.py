@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import reduce
-from math import isfinite
+from math import inf, isfinite, nan
 from typing import Any
 from zlib import crc32
 
@@ -183,3 +183,7 @@ class Prime(Field):
     def _to_int(self, data: Array, target: str) -> Array:
         # of each type another function: what does not fit is another number in each
         return wrapped(self.unknown(f"to_{target}", [data]).astype(np.int64), target)
+
+    def _rounded(self, data: Array, target: str) -> Array:
+        kept = np.isin(data, [self.constant(value) for value in (0, inf, -inf, nan)])
+        return np.where(kept, data, self.unknown(f"to_{target}", [data]))

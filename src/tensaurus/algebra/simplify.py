@@ -35,8 +35,9 @@ from tensaurus.algebra.functions import RING, cast_target
 from tensaurus.algebra.guards import range_guards
 from tensaurus.algebra.lattice import UNORDERED, Order, assuming, undecided
 from tensaurus.algebra.limit import TooLarge, limited
-from tensaurus.algebra.normal import Core, Leaf, Sum, is_bool
+from tensaurus.algebra.normal import Apply, Core, Leaf, Sum, is_bool
 from tensaurus.algebra.record import Record
+from tensaurus.algebra.rounding import is_float, keeps_numbers
 from tensaurus.algebra.size import Atom, Axis, Poly, Size, polynomial, substitute
 from tensaurus.algebra.sums import (
     applied,
@@ -257,11 +258,35 @@ def _call(fn: str, args: tuple[Body, ...], names: Mapping[Atom, Any], body: Body
     if fn == "pow" and inner[1].constant in (1, 2, 3, 4):
         return times(*[inner[0]] * int(inner[1].constant))
     target = cast_target(fn)
-    if target is not None and literal_dtype(args[0]) == target:
-        return inner[0]
-    if target is not None and target.startswith("float") and _exact(inner[0], literal_dtype(args[0])):
-        return inner[0]
-    return applied(fn, inner)
+    return applied(fn, inner) if target is None else _converted(inner[0], literal_dtype(args[0]), target)
+
+
+def _converted(inner: Sum, source: str, target: str) -> Sum:
+    """The conversion of a number, of which another that kept every number is none.
+
+        float16 -> float32 -> float16       is no conversion
+        int8 -> float64 -> float32          int8 -> float32
+    """
+    factor = inner.factor
+    while isinstance(factor, Apply) and is_float(cast_target(factor.fn) or ""):
+        (before,) = factor.args
+        own = _dtype(before)
+        if own is None or not keeps_numbers(own, source):
+            break
+        inner, source, factor = before, own, before.factor
+    if source == target or target.startswith("float") and _exact(inner, source):
+        return inner
+    return applied(f"to_{target}", [inner])
+
+
+def _dtype(inner: Sum) -> str | None:
+    """The element type of what is read or converted, None of anything else."""
+    match inner.factor:
+        case Leaf(source=source, outside=None) if not isinstance(source, Table):
+            return dtype_of(source)
+        case Apply(fn=fn):
+            return cast_target(fn)
+    return None
 
 
 def _exact(inner: Sum, dtype: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Select, Source, Table, Tensor
 from tensaurus.algebra.functions import FUNCTIONS, cast_target
 from tensaurus.algebra.identity import ByIdentity
+from tensaurus.algebra.rounding import rounds
 from tensaurus.algebra.size import Poly
 from tensaurus.algebra.walk import innermost_first
 
@@ -66,6 +67,12 @@ def literal_dtype(body: Body) -> str:
                 return "real" if merged == "int" else _refuse(fn, merged)
             return "real" if fn == "div" and merged == "int" else merged
     raise TypeError(type(body))
+
+
+def is_rounding(body: Body) -> bool:
+    """Whether it is a conversion to floating-point numbers that may make another number of one."""
+    target = cast_target(body.fn) if isinstance(body, Call) else None
+    return target is not None and isinstance(body, Call) and rounds(literal_dtype(body.args[0]), target)
 
 
 def _literals(table: Table) -> str:

@@ -15,7 +15,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from tensaurus.deadline import Bounded
 from tensaurus.egraph.analysis import typed
 from tensaurus.egraph.egraph import ABSENT, EGraph
-from tensaurus.graph.node import Node
+from tensaurus.graph.cancellation import cancels, is_large
+from tensaurus.graph.node import CONSTANT, Node, again
 from tensaurus.graph.program import topological
 from tensaurus.rules.equation import Equation
 
@@ -184,7 +185,7 @@ def _inserted(graph: EGraph, equation: Equation, terms: tuple[int, ...], room: i
         else:
             numbers[node] = number
     sides = equation.left, equation.right
-    if new > room:
+    if new > room or _loses(graph, equation, terms):
         return None
     if not new and all(graph.find(numbers[a]) == graph.find(numbers[b]) for a, b in zip(*sides, strict=True)):
         return None
@@ -197,6 +198,28 @@ def _inserted(graph: EGraph, equation: Equation, terms: tuple[int, ...], room: i
         needs.update(((a, b), None) for a, b in zip(graph.born[numbers[node]], args, strict=True) if a != b)
     left, right = (tuple(numbers[node] for node in side) for side in sides)
     return _Instance(equation, terms, left, right, tuple(needs))
+
+
+def _loses(graph: EGraph, equation: Equation, terms: tuple[int, ...]) -> bool:
+    """Whether constants are combined, or left out, whose rounding is a meaning (`graph/cancellation`)."""
+    leaves = zip(equation.leaves, terms, strict=True)
+    static = {leaf: number for leaf, number in leaves if graph.analyses[graph.find(number)].static}
+    if not static:
+        return False
+    made = {leaf: graph.term(graph.constant_of(number)) for leaf, number in static.items()}
+    before, after = (topological(side) for side in (equation.left, equation.right))
+    if any(is_large(made[leaf]) for leaf in static.keys() - set(after)):
+        return True
+    for node in after:
+        if node.op is CONSTANT:
+            made[node] = node
+        parts = [None if arg is None else made.get(arg) for arg in node.args]
+        if node in made or not node.args or any(a and not b for a, b in zip(node.args, parts, strict=True)):
+            continue
+        made[node] = again(node, tuple(parts))
+        if node not in before and cancels(made[node]):
+            return True
+    return False
 
 
 def _args(node: Node, numbers: dict[Node, int]) -> tuple[int, ...] | None:

@@ -18,6 +18,7 @@ from tensaurus.egraph.analysis import Analysis, typed
 from tensaurus.egraph.egraph import ABSENT, EGraph
 from tensaurus.egraph.guard import ASKS_CONTENT, ClassFact, calls
 from tensaurus.egraph.head import Head, operator_head, output_head
+from tensaurus.graph.cancellation import cancels, is_large
 from tensaurus.graph.node import Node, Type, source
 from tensaurus.graph.primitives import literal
 from tensaurus.ops import TensorType, Untypable
@@ -51,13 +52,19 @@ Insert: TypeAlias = Callable[[EGraph, Sequence[int], Sequence[int]], tuple[int, 
 
 @dataclass(frozen=True)
 class Plan:
-    """The right-hand sides for matches of some types; `roots` are variables or ~steps."""
+    """The right-hand sides for matches of some types; `roots` are variables or ~steps.
+
+    `combined` are the steps that compute of constants alone, `dropped` the variables that are constants and
+    of which the right-hand side computes nothing: see `loses`.
+    """
 
     steps: tuple[Step, ...]
     roots: tuple[int, ...]
     values: dict[str, Any] = field(compare=False)
     dtype: str
     insert: Insert = field(compare=False)
+    combined: tuple[int, ...] = ()
+    dropped: tuple[int, ...] = ()
 
     def missing(self, graph: EGraph, terms: Sequence[int]) -> int:
         """How many e-nodes the plan would insert, at most."""
@@ -69,6 +76,24 @@ class Plan:
             args = [ABSENT if a is None else terms[a] if a >= 0 else made[~a] for a in step.args]
             made.append(None if None in args else graph.peek(step.head, args))  # type: ignore[arg-type]
         return made.count(None)
+
+    def loses(self, graph: EGraph, terms: Sequence[int]) -> bool:
+        """Whether constants are combined whose rounding is a meaning (`graph/cancellation`).
+
+        Such e-nodes are not even inserted: another rule would find them, and that they are equal.
+        """
+        if any(is_large(graph.term(graph.constant_of(terms[place]))) for place in self.dropped):
+            return True
+        made: dict[int, Node] = {}
+        for number in self.combined:
+            head, args, _, node = self.steps[number]
+            if node is None:
+                parts = [None if a is None else made[a] if a < 0 else graph.term(terms[a]) for a in args]
+                node = head.build(parts)
+            if cancels(node):
+                return True
+            made[~number] = node
+        return False
 
     def needs(self, graph: EGraph, terms: Sequence[int], made: Sequence[int]) -> list[tuple[int, int]]:
         """Pairs of terms by whose equality e-nodes of other arguments were found in place of new ones."""
@@ -89,6 +114,10 @@ class Rewrite:
         written = [tree for root in (*rule.lhs, *rule.rhs) for tree in attributes(root)]
         self.asks_content = any(calls(tree) & ASKS_CONTENT for tree in (*rule.where, *written))
         self.once = "once" in rule.tags
+        gone = {name for root in rule.lhs for name in tensors(root)}
+        gone -= {name for root in rule.rhs for name in tensors(root)}
+        gone -= {n.id for tree in written for n in ast.walk(tree) if isinstance(n, ast.Name)}
+        self.dropped = gone if self.dtypes is not None else set()  # what is moved alone may be left out
         self.foreign = [self._foreign(root) for root in side]
 
     def _foreign(self, root: Term) -> bool:
@@ -170,7 +199,11 @@ class Rewrite:
         if not self.limits.within(names, values) and not self._shown(names, values, dtype):
             return None
         steps = tuple(writer.steps)
-        return Plan(steps, tuple(ref for ref, _ in written), values, dtype, _insert(steps, len(variables)))
+        static = {place for place, analysis in enumerate(analyses) if analysis.static}
+        dropped = tuple(place for place in sorted(static) if variables[place] in self.dropped)
+        insert = _insert(steps, len(variables))
+        combined = _combined(steps, static)
+        return Plan(steps, tuple(ref for ref, _ in written), values, dtype, insert, combined, dropped)
 
     def _shown(self, facts: Mapping[str, Fact], values: Mapping[str, Any], dtype: str) -> bool:
         """Whether both sides are equal at these types, which the rule's evidence does not cover."""
@@ -181,6 +214,16 @@ class Rewrite:
             for side in (self.side, self.rule.rhs)
         )
         return shown(left, right, nodes, facts) is not None
+
+
+def _combined(steps: Sequence[Step], static: set[int]) -> tuple[int, ...]:
+    """The steps that compute of constants alone, where these variables are such."""
+    known = set(static)
+    for number, step in enumerate(steps):
+        if step.node is not None or all(arg is None or arg in known for arg in step.args):
+            known.add(~number)
+    found = tuple(number for number in range(len(steps)) if ~number in known)
+    return found if any(steps[number].node is None for number in found) else ()
 
 
 def _insert(steps: Sequence[Step], variables: int) -> Insert:

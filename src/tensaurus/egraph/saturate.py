@@ -325,6 +325,8 @@ class Runner:
         room = self.room - len(graph.known)
         if len(plan.steps) > room and plan.missing(graph, terms) > room:
             raise _Full("nodes")
+        if (plan.combined or plan.dropped) and plan.loses(graph, terms):
+            return ()
         made = plan.insert(graph, terms, classes)
         pairs = []
         for match, place in zip(matches, plan.roots, strict=True):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self, TypeAlias
-
-import numpy as np
 
 from tensaurus.cost.worker import RUN_LIMIT, Worker, WorkerError, tried
 from tensaurus.equivalence.answers import Answers
@@ -17,8 +15,9 @@ from tensaurus.equivalence.inputs import GIVEN, Feed, Values, feeds, is_integer,
 from tensaurus.equivalence.interface import required_inputs
 from tensaurus.equivalence.judge import Original, identical
 from tensaurus.equivalence.model import Model
-from tensaurus.equivalence.reach import reach
 from tensaurus.equivalence.reference import Reference
+from tensaurus.equivalence.row import FINE, Row
+from tensaurus.equivalence.settle import settle
 from tensaurus.equivalence.shapes import Shape, assignments, variations
 from tensaurus.equivalence.witness import Witness
 from tensaurus.errors import TensaurusError
@@ -26,26 +25,12 @@ from tensaurus.graph.build import Build
 from tensaurus.scratch import temporary
 
 PERTURBED = 4  # on the runtime
-FINE = frozenset({"random", "blocks"})  # inputs on which float64 has a measure of its own
-
 
 Stage: TypeAlias = Callable[[str, int, int], None]  # what begins, and which of how many
 
 
 def silent(name: str, done: int, total: int) -> None:
     """Says nothing of it."""
-
-
-@dataclass
-class Row:
-    """One feed: the original's outputs on the runtime (none where it is no numbers), and in float64 (None
-    where there is no reference, which reads the model with these `shapes`)."""
-
-    feed: Feed
-    shapes: Mapping[str, Sequence[int]]
-    results: list[Original]
-    truth: list[Any] | None
-    perturbed: bool = False  # whether perturbed copies have run on it
 
 
 class Baseline:
@@ -96,7 +81,7 @@ class Baseline:
                 self._run_given(given or {})
                 self._run_original(kinds)
                 self._reach_branches()
-            self._settle()
+            settle(self)
         except BaseException:
             self._worker.close()
             raise
@@ -277,6 +262,7 @@ class Baseline:
             return
         for row in wanted:
             row.perturbed = True
+        self.run_neighbours(wanted)
         for number in range(PERTURBED):
             self.stage("model one rounding away", number + 1, PERTURBED)
             seed = self.seed * 1_000_003 + number
@@ -293,52 +279,26 @@ class Baseline:
                 if not self._worker.alive:
                     return
 
-    def _settle(self) -> None:
-        """Where the runtime and the reference are further apart than rounding explains, ask the witness."""
-        wrong: dict[str, tuple[float, str]] = {}
-        doubtful: dict[str, tuple[float, str]] = {}
-        scales = [
-            max((row.results[n].largest for row in self.rows if row.feed.plausible), default=0.0)
-            for n in range(len(self.names))
-        ]
-        reaches = [reach(self.original.proto.graph, name) for name in self.names]
-        for row in self.rows:
-            for original, scale, most in zip(row.results, scales, reaches, strict=False):
-                original.scale, original.reach = scale, most
-        self.run_perturbed(row for row in self.rows if self._far(row))
-        for row in self.rows:
-            if not (far := self._far(row)) or not (far := self._far(self._shaken(row))):
+    def run_neighbours(self, rows: Iterable[Row]) -> None:
+        """Allow what the reference has where conversions to narrower floats meet the other side of a tie."""
+        for row in rows:
+            if row.neighbours is not None or row.truth is None:
                 continue
-            outputs = self.witnessed("original", self.original, row)
-            for place in far:
-                if (name := self.names[place]) in self.random:
-                    continue
-                witness = None if outputs is None else outputs[place]
-                for worst, size in zip((wrong, doubtful), row.results[place].settle(witness), strict=True):
-                    worst[name] = max(worst.get(name, (0.0, "")), (size, row.feed.kind))
-        plainly = f"{self.witness.name} without graph optimizations"
-        for name, (size, kind) in wrong.items():
-            if size:
-                what = f"{self.backend} computes output {name} of the original wrong, by {size:.2g} of its"
-                how = f"{plainly} agrees with the float64 reference"
-                self.faults.append(f"{what} largest element on {kind} inputs: {how}")
-        for name, (size, kind) in doubtful.items():
-            if size:
-                what = f"output {name} of the original is {size:.2g} of its largest element off the float64"
-                more = "one of them is wrong, so the result must agree with both"
-                how = f"{plainly} does not agree with it either: {more}"
-                self.faults.append(f"{what} reference on {kind} inputs, and {how}")
+            row.neighbours = []
+            with suppress(TensaurusError):  # it has run in float64
+                build, arrays = self.original.build, row.feed.arrays
+                row.neighbours = self.reference.neighbours(build, arrays, row.shapes)
+            for outputs in row.neighbours:
+                for original, output in zip(row.results, outputs, strict=False):
+                    original.lean(output)
 
-    def _far(self, row: Row) -> list[int]:
-        """The outputs that no rounding explains."""
-        return [n for n, o in enumerate(row.results) if _array(o.own) and o.implausible.any()]
-
-    def _shaken(self, row: Row) -> Row:
-        with suppress(TensaurusError):  # it has run in float64
-            outputs = self.reference.run(self.original.build, row.feed.arrays, row.shapes, rounded=True)
-            for original, output in zip(row.results, outputs, strict=True):
-                original.shake(output)
-        return row
+    @cached_property
+    def digits(self) -> int:
+        """Of the narrowest type in which the original computes."""
+        try:
+            return self.reference.facts(self.original.build, self.given).digits
+        except TensaurusError:  # then there is no reference either
+            return 53
 
     def witnessed(self, whose: str, model: Model, row: Row) -> list[Any] | None:
         """What the runtime computes of the model as it is written; None where it does not run."""
@@ -377,10 +337,6 @@ class Baseline:
         shapes = {name: array.shape for name, array in self.rows[0].feed.arrays.items()}
         if edges and (left := unmet(self.original.proto, shapes, self.values)):
             self.note(f"{left} constants of the models have no inputs near them")
-
-
-def _array(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.kind not in "OSU"
 
 
 def run(worker: Worker, arrays: Mapping[str, Any]) -> list[Any]:

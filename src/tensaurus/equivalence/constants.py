@@ -9,8 +9,10 @@ from itertools import chain
 import numpy as np
 from onnx import AttributeProto, ModelProto, TensorProto, numpy_helper
 
+from tensaurus.algebra.rounding import FORMATS
 from tensaurus.backends import Array
 from tensaurus.graph.frame import graphs_in
+from tensaurus.ops.element_type import dtype_name
 
 SMALL = 64  # elements of a tensor that is no threshold, or one for each channel
 NEAR = 5  # numbers beside one
@@ -81,8 +83,24 @@ def _arrays(model: ModelProto) -> Iterator[Array]:
                     yield np.asarray(attribute.floats, np.float32)
                 case AttributeProto.INT if attribute.name == "value_int":
                     yield np.asarray([attribute.i], np.int64)
+                case AttributeProto.INT if attribute.name == "to":
+                    yield from _ties(attribute.i)
                 case AttributeProto.INTS if attribute.name == "value_ints" and len(attribute.ints) <= SMALL:
                     yield np.asarray(attribute.ints, np.int64)
+
+
+def _ties(elem_type: int) -> Iterator[Array]:
+    """Where a conversion to a narrow type of floats turns: halfway between its numbers, and at its ends.
+
+    Not at bfloat16's, where the sums of float32 end as well.
+    """
+    name = dtype_name(elem_type)
+    if name not in ("float16", "bfloat16"):
+        return
+    digits, largest, least = FORMATS[name]
+    half, most = 2.0**-digits, 2.0**largest
+    ends = [most * (2 - 2 * half), most * (2 - half), 2.0 ** (least - digits)] if name == "float16" else []
+    yield np.array([1 + half, 1 + 3 * half, *ends])
 
 
 def _small(tensor: TensorProto) -> Iterator[Array]:

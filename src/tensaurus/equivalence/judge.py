@@ -126,6 +126,16 @@ class Original:
         elif self.seen:
             self.seen.append(rounded)
 
+    def lean(self, neighbour: Any) -> None:
+        """What the reference has where its conversions to narrower types meet the other side of a tie."""
+        if _shape(neighbour) != _shape(self.own):
+            return
+        if self.error is not None:
+            self.error = _larger(self.error, _distance(neighbour, self.reference))
+            self.strange |= np.isfinite(neighbour) != np.isfinite(self.reference)
+        elif self.seen:
+            self.seen.append(neighbour)
+
     # --------------------------------------------------------------------------- is the original's own right?
 
     @property

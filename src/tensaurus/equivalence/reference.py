@@ -14,6 +14,9 @@ from time import monotonic
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from tensaurus.algebra.analysis import functions
+from tensaurus.algebra.functions import cast_target
+from tensaurus.algebra.rounding import FORMATS, is_float
 from tensaurus.backends.reference import Session
 from tensaurus.child import Child, ChildError, available_memory
 from tensaurus.equivalence.answers import Answers, hash_of
@@ -21,6 +24,7 @@ from tensaurus.equivalence.indices import Indices, indices_of
 from tensaurus.graph.build import Build
 from tensaurus.graph.node import OPAQUE, Node
 from tensaurus.graph.program import Program
+from tensaurus.ops import Op, TensorType
 
 __all__ = ["Facts", "NoReference", "Reference"]
 
@@ -42,10 +46,12 @@ class _Evaluator(Child):
 
 @dataclass(frozen=True)
 class Facts:
-    """What a model's operators say of its inputs, and the branches that it has, with those around them."""
+    """What a model's operators say of its inputs, the branches that it has, with those around them, and the
+    binary digits of the narrowest type that it computes in."""
 
     indices: Indices
     branches: dict[str, str]
+    digits: int
 
 
 Branches: TypeAlias = dict[tuple[Node, bool], tuple[str, str]]
@@ -75,7 +81,15 @@ class Desk:
     def facts(self) -> Facts:
         """Of the model."""
         assert self._session is not None
-        return Facts(indices_of(self._session.program), dict(self._branches.values()))
+        program = self._session.program
+        return Facts(indices_of(program), dict(self._branches.values()), digits_of(program))
+
+    def neighbours(self, arrays: Mapping[str, Any]) -> list[list[Any]]:
+        """All outputs twice, see `neighbours`."""
+        from tensaurus.equivalence.neighbours import neighbours
+
+        assert self._session is not None
+        return neighbours(self._session, arrays)
 
     def taken(self, arrays: Mapping[str, Any]) -> list[str]:
         """The branches that these inputs reach."""
@@ -110,6 +124,19 @@ def branches_of(program: Program) -> Branches:
                 found.setdefault((node, holds), (text, around))
                 programs.append((bodies[f"{word}_branch"], text))
     return found
+
+
+def digits_of(program: Program) -> int:
+    """The binary digits of the narrowest type of floats that an operator computes; moves compute nothing."""
+    found = [53]
+    for node in program.nodes:
+        dtypes = [kind.dtype for kind in node.types if isinstance(kind, TensorType)]
+        if not isinstance(node.op, Op) or not any(map(is_float, dtypes)):
+            continue
+        scopes = node.op.scopes(node.kinds(), node.attrs)
+        if any(cast_target(fn) is None for scope in scopes for fn in functions(scope)):
+            found += [FORMATS[dtype][0] for dtype in dtypes if is_float(dtype)]
+    return min(found)
 
 
 class _Lane:
@@ -258,6 +285,13 @@ class Reference:
         """What is known of a model without running it.  Raises NoReference."""
         known: Facts = self._holding(build, shapes).ask("facts")
         return known
+
+    def neighbours(
+        self, build: Build, arrays: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]
+    ) -> list[list[Any]]:
+        """All outputs twice, see `neighbours`; nothing where nothing is in doubt.  Raises NoReference."""
+        outputs: list[list[Any]] = self._holding(build, shapes).ask("neighbours", dict(arrays))
+        return outputs
 
     def taken(
         self, build: Build, arrays: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]

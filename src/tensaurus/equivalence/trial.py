@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from tensaurus.cost.worker import WorkerError
-from tensaurus.equivalence.baseline import FINE, PERTURBED, Baseline, Row, run
+from tensaurus.equivalence.baseline import PERTURBED, Baseline, run
 from tensaurus.equivalence.judge import Finding, Original, Sight, unit_of
+from tensaurus.equivalence.row import FINE, Row
 from tensaurus.errors import TensaurusError
 
 PERTURBED_EXACT = 2  # in float64
@@ -139,6 +140,7 @@ class Trial:
             else:
                 open_rows.append((row, [], outputs))
         self.base.run_perturbed(row for row, _, _ in open_rows if row.feed.kind not in FINE)
+        self.base.run_neighbours(row for row, _, _ in open_rows)
         open_rows = [(row, self._expected(row), outputs) for row, _, outputs in open_rows]
         for count in range(1 + (0 if self.base.original.large else PERTURBED_EXACT)):
             left = []
@@ -170,6 +172,9 @@ class Trial:
             for expected, own in zip(originals, row.results, strict=False):
                 if expected.error is not None and own.spread is not None:
                     expected.error = np.maximum(expected.error, own.spread)
+        for outputs in row.neighbours or ():
+            for expected, output in zip(originals, outputs, strict=True):
+                expected.lean(output)
         return originals
 
     def _move(self, row: Row, originals: Sequence[Original], seed: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tensaurus.algebra.degree import NONE, ONE, Degree, Degrees
 from tensaurus.algebra.pairs import Laws
+from tensaurus.graph.conversion import arguments
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node
 from tensaurus.graph.program import topological
 from tensaurus.ops import Op, TensorType
@@ -41,10 +42,11 @@ def _node(node: Node, held: Mapping[Node, Sequence[Degree]], degrees: Degrees) -
         return [held[node.args[0]][node.attribute("index")]]
     if not isinstance(node.op, Op):
         return [ONE] * len(node.types)
-    kinds = node.kinds()
+    args = arguments(node)
+    kinds = tuple(None if arg is None else arg.tensor for arg in args)
     leaves = {
         leaf: held[arg][0]
-        for leaf, arg in zip(node.op.tensors(kinds), node.args, strict=False)
+        for leaf, arg in zip(node.op.tensors(kinds), args, strict=False)
         if leaf is not None and arg is not None
     }
     return [degrees.of(s, leaves) for s in node.op.scopes(kinds, node.attrs)[: len(node.types)]]

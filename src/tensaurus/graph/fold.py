@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import inf, prod
-from typing import Any
 
 import numpy as np
 
 from tensaurus.algebra.analysis import functions
 from tensaurus.algebra.field import Array, Reals
 from tensaurus.algebra.functions import cast_target
-from tensaurus.algebra.interpret import interpret
-from tensaurus.algebra.walk import tensors
+from tensaurus.algebra.typing import is_rounding
+from tensaurus.algebra.walk import bodies
+from tensaurus.graph.cancellation import cancels
 from tensaurus.graph.census import stored_bytes
 from tensaurus.graph.data import Data, numpy_dtype
-from tensaurus.graph.node import CONSTANT, ITEM, OPAQUE, Node, again, constant
+from tensaurus.graph.evaluation import evaluated
+from tensaurus.graph.node import CONSTANT, OPAQUE, Node, again, constant
 from tensaurus.graph.program import Program, topological
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.leaf_form import ONNX_DOMAINS
+
+__all__ = ["evaluated", "fold"]
 
 FEW = 16
 GROWTH = 1 << 20  # bytes that a folded constant may have beyond those it is computed from
@@ -39,7 +42,8 @@ def fold(program: Program, became: dict[Node, Node] | None = None, most: float =
 
     What no specification gives a value (300 as a uint8, 1 / 0 in integers) is left to the runtime.
 
-    Where a function jumps (Floor, a cast to integers) each step is rounded as the model itself would.
+    Where a function jumps (Floor, a cast to integers or to narrower floats), and where constants cancel (see
+    `cancellation`), each step is rounded as the model itself would.
     What would grow by more than a mebibyte and sixteenfold (Expand of a scalar) stays an expression, and so
     does what few numbers an opaque node reads: runtimes are stricter about a constant than about a value.
     """
@@ -123,7 +127,7 @@ def _folded(node: Node) -> Node | None:
         return None
     if any(_bytes(n) > SCRATCH * (before + GROWTH) for n in needed if len(n.types) == 1):
         return None
-    stepwise = _jumps(needed)
+    stepwise = _jumps(needed) or any(map(cancels, needed))
     values: dict[Node, Array] = {}
     field = Reals(strict=True)
     try:
@@ -163,29 +167,10 @@ def _jumps(nodes: list[Node]) -> bool:
             for scope in node.op.scopes(kinds, node.attrs):
                 if any(fn in JUMPS or "int" in (cast_target(fn) or "") for fn in functions(scope)):
                     return True
+                if any(map(is_rounding, bodies(scope))):
+                    return True
     return False
 
 
 def _is_float(kind: TensorType) -> bool:
     return kind.dtype.startswith(("float", "bfloat"))
-
-
-def evaluated(node: Node, values: Mapping[Node, Array], field: Any) -> Array:
-    """One declared node (or one output of it) in a field, given its arguments' elements."""
-    owner, index = node, 0
-    if node.op is ITEM:
-        assert node.args[0] is not None
-        owner, index = node.args[0], node.attribute("index")
-        if owner in values:
-            return values[owner]
-    op = owner.op
-    assert isinstance(op, Op)
-    kinds = owner.kinds()
-    scope = op.scopes(kinds, owner.attrs)[index]
-    needed = set(tensors(scope))
-    leaves = {
-        leaf: values[arg]
-        for leaf, arg in zip(op.tensors(kinds), owner.args, strict=False)
-        if leaf is not None and arg is not None and leaf in needed
-    }
-    return interpret(scope, leaves, field)

@@ -15,6 +15,7 @@ from tensaurus.backends._ports import ports_of
 from tensaurus.graph.build import Build
 
 if TYPE_CHECKING:
+    from tensaurus.algebra.field import Reals
     from tensaurus.backends.reference.evaluation import Token, evaluate, evaluate_all
     from tensaurus.graph.node import Node, Type
     from tensaurus.graph.program import Program
@@ -54,6 +55,7 @@ class Session:
         feeds: Mapping[str, Array],
         taken: set[tuple[Node, bool]] | None = None,
         rounded: bool = False,
+        field: Reals | None = None,
     ) -> list[Any]:
         """Outputs as float64, or as ints and bools of the model's own types; for the rest see `evaluate`."""
         from onnx import numpy_helper
@@ -69,7 +71,7 @@ class Session:
         if strange := [name for name in feeds if name not in inputs]:
             raise BackendError(f"reference: no input {strange[0]!r}; the model has {', '.join(inputs)}")
         given = {t.name: numpy_helper.to_array(t) for t in self.program.frame.defaults} | dict(feeds)
-        field = Reals()
+        field = Reals() if field is None else field
         for name, value in given.items():
             _require_type(name, inputs[name], value)
         values = {name: lifted(v, field) for name, v in given.items()}

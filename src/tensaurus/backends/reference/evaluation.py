@@ -23,6 +23,7 @@ from tensaurus.algebra.size import evaluate as value_of
 from tensaurus.algebra.walk import tensors
 from tensaurus.backends import Array, BackendError
 from tensaurus.backends.reference.alone import run_alone
+from tensaurus.graph.conversion import arguments
 from tensaurus.graph.data import numpy_dtype
 from tensaurus.graph.node import CONSTANT, ITEM, Node, Type
 from tensaurus.graph.opaque import Form
@@ -168,11 +169,12 @@ class _Run:
         owner, index = _owner(node), node.attribute("index") if _owner(node) is not node else 0
         op = owner.op
         assert isinstance(op, Op)
-        kinds = owner.kinds()
+        args = arguments(owner)
+        kinds = tuple(None if arg is None else arg.tensor for arg in args)
         scope = op.scopes(kinds, owner.attrs)[index]
         needed = set(tensors(scope))
         leaves: dict[Any, Array] = {}
-        for leaf, arg in zip(op.tensors(kinds), owner.args, strict=False):
+        for leaf, arg in zip(op.tensors(kinds), args, strict=False):
             if leaf is not None and arg is not None and leaf in needed:
                 value = held[arg]
                 if not isinstance(value, np.ndarray):
@@ -342,7 +344,7 @@ def _owner(node: Node) -> Node:
 def _needs(node: Node) -> list[Node]:
     """The nodes whose values are needed: an output of a declared operator is computed by itself."""
     owner = _owner(node)
-    return [a for a in (owner if owner.declared else node).args if a is not None]
+    return [a for a in (arguments(owner) if owner.declared else node.args) if a is not None]
 
 
 def _order(roots: Sequence[Node], held: Mapping[Node, Value]) -> Iterator[Node]:

@@ -1,0 +1,150 @@
+"""Constants that cancel are what a model means: nothing combines them, and folding rounds as it does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import pytest
+
+from tensaurus.egraph.egraph import EGraph
+from tensaurus.egraph.finder import Proposal, find_all
+from tensaurus.egraph.saturate import Limits, Ruleset, saturate
+from tensaurus.graph.cancellation import cancels, is_large
+from tensaurus.graph.fold import fold
+from tensaurus.graph.node import CONSTANT, Node, apply, constant, source
+from tensaurus.graph.onnx_import import import_model
+from tensaurus.graph.program import Program
+from tensaurus.ops import TensorType, registry
+from tensaurus.rules.equation import Equation
+from tensaurus.rules.evidence import Axiom
+from tensaurus.rules.rule import library
+
+
+def number(value: float) -> Node:
+    return constant(np.float32(value))
+
+
+def made(name: str, *args: Node) -> Node:
+    return apply(registry[name], args, {})
+
+
+X = source("x", TensorType("float32", (4,)))
+
+
+LAWS = ("add-df58ce", "mul-c32f81", "add-sub-e83b4a", "sub-constant", "div-constants", "softmax-of-shifted")
+
+
+def become(root: Node, other: Node) -> bool:
+    """Whether the library's laws about constants make one of the other."""
+    graph = EGraph()
+    first = graph.adopt(root)
+    parts = [graph.adopt(arg) for arg in other.args if arg is not None]
+    saturate(graph, Ruleset(rule for rule in library() if rule.name in LAWS), Limits(nodes=200, rounds=5))
+    second = graph.peek(graph.head_of(other), parts)
+    return second is not None and graph.find(first) == graph.find(second)
+
+
+def nearby(first: str, a: float, second: str, b: float) -> Node:
+    return made(second, made(first, X, number(a)), number(b))
+
+
+def together(name: str, inner: str, a: float, b: float) -> Node:
+    return made(name, X, made(inner, number(a), number(b)))
+
+
+def around(value: float) -> Node:
+    return made("Add", number(value), made("Sub", X, number(value)))
+
+
+@pytest.mark.parametrize(
+    "root, other",
+    [
+        (nearby("Add", 12582912, "Add", -12582912), together("Add", "Add", 12582912, -12582912)),
+        (around(12582912), X),
+        (nearby("Mul", 1e30, "Mul", 1e-30), together("Mul", "Mul", 1e30, 1e-30)),
+        (nearby("Mul", 1e30, "Div", 1e30), together("Mul", "Div", 1e30, 1e30)),
+        (made("Softmax", made("Add", X, number(1e10))), made("Softmax", X)),
+    ],
+)
+def test_large_constants_do_not_cancel(root: Node, other: Node) -> None:
+    assert not become(root, other)
+
+
+@pytest.mark.parametrize(
+    "root, other",
+    [
+        (nearby("Add", 3, "Add", -3), together("Add", "Add", 3, -3)),
+        (around(3), X),
+        (nearby("Mul", 4, "Mul", 0.25), together("Mul", "Mul", 4, 0.25)),
+        (nearby("Mul", 8, "Div", 8), together("Mul", "Div", 8, 8)),
+        (made("Softmax", made("Add", X, number(10))), made("Softmax", X)),
+    ],
+)
+def test_small_ones_do(root: Node, other: Node) -> None:
+    assert become(root, other)
+
+
+@pytest.mark.parametrize(
+    "name, values, refused",
+    [
+        ("Add", (12582912, -12582912), True), ("Add", (12582912, 12582912), False), ("Add", (5, -5), False),
+        ("Sub", (1e6, 999999), True), ("Sub", (1e6, 9e5), False), ("Mul", (1e30, 1e-30), True),
+        ("Mul", (1e10, 1e-10), False), ("Mul", (0, 1e10), False), ("Div", (1, 1e-30), True),
+        ("Div", (1, 8), False), ("Add", (float("inf"), 1), False),
+    ],
+)  # fmt: skip
+def test_which_are_combined(name: str, values: Sequence[float], refused: bool) -> None:
+    assert cancels(made(name, *map(number, values))) == refused
+
+
+def test_one_element_of_many_is_chance() -> None:
+    rng = np.random.default_rng(0)
+    bias = rng.standard_normal(100).astype(np.float32) * 1e5
+    other = rng.standard_normal(100).astype(np.float32) * 1e5
+    other[3] = -bias[3]
+    assert not cancels(made("Add", constant(bias), constant(other)))
+    assert cancels(made("Add", constant(bias), constant(-bias)))
+
+
+def test_inputs_and_large_tensors_are_not_computed() -> None:
+    assert not cancels(made("Add", X, number(1e10))) and not is_large(X)
+    wide = constant(np.full(1 << 17, 1e10, np.float32))
+    assert not cancels(made("Sub", wide, wide)) and not is_large(wide)
+    assert is_large(number(1e10)) and not is_large(number(100))
+
+
+def test_what_a_finder_says_is_held_to_it() -> None:
+    def finder(graph: EGraph, room: int) -> list[Proposal]:
+        leaf = source("c", TensorType("float32", ()))
+        left = made("Sub", made("Add", X, leaf), leaf)
+        return [
+            Proposal(
+                Equation("back", "x + c - c => x", (left,), (X,), (X, leaf), Axiom("real numbers")),
+                (graph.adopt(X), graph.adopt(number(value))),
+            )
+        ]
+
+    for value, merged in ((3.0, 1), (12582912.0, 0)):
+        graph = EGraph()
+        graph.adopt(nearby("Add", value, "Sub", value))
+        assert find_all(graph, [finder], 100) == merged
+
+
+def test_folding_rounds_every_step_where_they_cancel() -> None:
+    def folded(text: str) -> float:
+        body = f"net (float[4] x) => (float[4] y) {{ {text} y = Mul(x, r) }}"
+        program: Program = import_model(
+            onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]>\n{body}')
+        )
+        (found,) = [n.attribute("data").array for n in fold(program).nodes if n.op is CONSTANT]
+        return float(found)
+
+    k = "{} = Constant<value = float {{{}}}>() "
+    large = k.format("c", 12582912.0) + k.format("v", 2.3)
+    assert folded(large + "a = Add(v, c) r = Sub(a, c)") == 2.0
+    tiny = k.format("c", 1e-30) + k.format("v", 2.3)
+    assert folded(tiny + "a = Mul(v, c) b = Mul(a, c) e = Div(b, c) r = Div(e, c)") == 0.0
+    small = k.format("c", 0.1) + k.format("v", 0.7)
+    assert folded(small + "a = Add(v, c) r = Sub(a, c)") == float(np.float32(0.7))
