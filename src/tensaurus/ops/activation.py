@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from tensaurus.algebra.expr import Body, Const, Scope, Tensor, call, compute, lift
+from tensaurus.algebra.rounding import is_float, largest
 from tensaurus.algebra.size import same
 from tensaurus.algebra.typing import Untypable
 from tensaurus.ops.axes import one_axis
@@ -140,19 +141,22 @@ def gelu(x: Tensor, *, approximate: str = "none") -> Scope:
 
 
 @op("Clip", since=6, moved={"min": 11, "max": 11}, examples=[
-    "f32[2,3] f32[]={-0.5} f32[]={0.5}", "f32[2,3] - f32[]={0.5}", "f32[2,3] f32[]={0}", "f32[4]",
+    "f32[2,3] f32[]={-0.5} f32[]={0.5}", "f32[2,3] - f32[]={0.5}", "f32[2,3] f32[]={0}",
+    "f32[4]={1,nan,inf,-inf}", "f32[4]={1,nan,inf,-inf} f32[]={0}", "f32[4]={1,nan,inf,-inf} - f32[]={0}",
     "i32[4] i32[]={-2} i32[]={3}", "f64[4] f64[]={-0.5} f64[]={0.5}",
 ])  # fmt: skip
 def clip(x: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Scope:
-    """min(max(x, min), max); an absent bound bounds nothing."""
+    """min(max(x, min), max); an absent bound of floats is their least or largest, which infinities become."""
     for bound in (min, max):
         if bound is not None and not (bound.rank == 0 or bound.rank == 1 and same(bound.shape[0], 1)):
             raise Untypable(f"a bound of shape {bound.shape}")
 
     def at(v: Body) -> Body:
-        for fn, bound in (("max", min), ("min", max)):
+        for fn, bound, sign in (("max", min, -1), ("min", max, 1)):
             if bound is not None:
                 v = call(fn, v, aligned(bound, (0,)))
+            elif is_float(x.dtype):
+                v = call(fn, v, sign * largest(x.dtype))
         return v
 
     return broadcast(at, x)

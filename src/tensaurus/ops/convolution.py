@@ -120,6 +120,8 @@ def _transpose_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[st
             gap = stride * (n - 1) + padding + reach(k, dilation) - size
             if not isinstance(gap, int):
                 raise Untypable(f"an output of {size} needs the value of {n}")
+            if gap < 0 and attrs["auto_pad"].startswith("SAME"):
+                raise Untypable("windows far apart, of the same size, of which runtimes have their own ideas")
             total_pad, half = max(gap, 0), max(gap, 0) // 2
             first = half if attrs["auto_pad"] == "SAME_UPPER" else total_pad - half
             begins.append(first)

@@ -30,9 +30,11 @@ def _window(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any
         raise Untypable("dilated windows padded to the same size, of which runtimes have their own ideas")
     geometry = kernel, found["strides"], found.get("dilations", (1,) * len(sizes)), found["pads"]
     if "ceil_mode" in attrs:
-        up = attrs["ceil_mode"] and attrs["auto_pad"] in ("NOTSET", "")
+        up = attrs["ceil_mode"] and not attrs["auto_pad"].startswith("SAME")
         rounded = [output_sizes(sizes, *geometry, ceil) for ceil in (True, False)] if up else [(), ()]
         found["ceil_mode"] = int(not all(map(same, *rounded)))
+        if found["ceil_mode"] and attrs["auto_pad"] == "VALID":
+            raise Untypable("windows without padding, rounded up, of which runtimes have their own ideas")
     if "count_include_pad" in attrs:
         padded = not all(same(p, 0) for p in found["pads"])
         found["count_include_pad"] = int(bool(attrs["count_include_pad"]) and padded)
@@ -117,7 +119,7 @@ _POOLS = (
 )
 _CEIL = (
     "f32[1,2,6,7] kernel_shape=(3,2) strides=(2,2) auto_pad=SAME_UPPER ceil_mode=1",
-    "f32[1,2,6,7] kernel_shape=(3,2) strides=(2,3) auto_pad=VALID ceil_mode=1",
+    "f32[1,2,7,8] kernel_shape=(3,2) strides=(2,3) auto_pad=VALID ceil_mode=1",
     "f32[1,2,6,7] kernel_shape=(3,3) strides=(2,2) ceil_mode=1",
     "f32[1,2,7,6] kernel_shape=(3,3) strides=(2,2) pads=(1,1,1,1) ceil_mode=1",
 )

@@ -21,6 +21,8 @@ from tensaurus.ops.axes import distinct_axes
 from tensaurus.ops.declare import op
 
 HALF = Fraction(1, 2)
+# by rank, along which axes there is linear interpolation
+_INTERPOLATED = {2: [{0, 1}], 3: [{0, 1, 2}], 4: [{2, 3}, {1, 2}], 5: [{2, 3, 4}]}
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,8 @@ def resized(x: Tensor, ratios: Sequence[Fraction], mode: str, coordinates: str, 
         raise Untypable(f"the interpolation {mode}")
     if not x.dtype.startswith(("float", "bfloat")):
         raise Untypable(f"linear interpolation of {x.dtype}")
+    if not any(set(moved) <= axes for axes in _INTERPOLATED.get(x.rank, ())):
+        raise Untypable(f"linear interpolation along {moved} of rank {x.rank}, which runtimes refuse")
 
     def blend(place: Sequence[Size], left: Sequence[int]) -> Body:
         """The weighted sum of the neighbours along the dimensions in `left`, weights not yet divided."""

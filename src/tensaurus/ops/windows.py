@@ -59,7 +59,11 @@ def window_attributes(
 def same_pads(size: Size, kernel: Size, stride: int, dilation: int, *, upper: bool) -> tuple[int, int]:
     """The pads with which ceil(size / stride) windows fit; the odd one at the end (`upper`) or the begin."""
     count = -((-size) // stride)
-    total = largest((count - 1) * stride + reach(kernel, dilation) - size, 0)
+    room = (count - 1) * stride + reach(kernel, dilation) - size
+    # no less than reach - stride
+    if not nonnegative(reach(kernel, dilation) - stride + 1) and not nonnegative(room + 1):
+        raise Untypable("windows far apart, padded to the same size, of which runtimes have their own ideas")
+    total = largest(room, 0)
     if not isinstance(total, int):
         raise Untypable(f"padding to the same size needs the value of {size}")
     half = total // 2
