@@ -19,6 +19,7 @@ from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType, registry
 from tensaurus.rules.equation import Equation
 from tensaurus.rules.evidence import Axiom
+from tensaurus.rules.match import Rewriter
 from tensaurus.rules.rule import library
 
 
@@ -148,3 +149,11 @@ def test_folding_rounds_every_step_where_they_cancel() -> None:
     assert folded(tiny + "a = Mul(v, c) b = Mul(a, c) e = Div(b, c) r = Div(e, c)") == 0.0
     small = k.format("c", 0.1) + k.format("v", 0.7)
     assert folded(small + "a = Add(v, c) r = Sub(a, c)") == float(np.float32(0.7))
+
+
+def test_a_rewriter_is_held_to_it() -> None:
+    rewriter = Rewriter(rule for rule in library() if rule.name in (*LAWS, "shift-of-scaled"))
+    shifted = made("Add", made("Mul", X, number(1e-30)), number(4.0))
+    for root in (around(12582912), shifted):
+        assert [rule.name for rule, _ in rewriter.local(root) if rule.name != "sub-constant"] == []
+    assert X in [node for _, node in rewriter.local(around(3))]

@@ -39,6 +39,16 @@ def test_forty_models() -> None:
     assert "| all | 40 |" in table(reports, 3)
 
 
+def test_models_that_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import differential
+
+    monkeypatch.setattr(differential, "ROUNDING", 1.0)
+    reports = list(differential.differential(5, range(12)))
+    assert {r.origin for r in reports} == {"precision"}
+    assert [(r.number, f.of, f.detail) for r in reports for f in r.findings if f.verdict == "wrong"] == []
+    assert sum(r.programs for r in reports) >= 12
+
+
 def test_a_model_is_made_of_its_seed_and_number_alone(tmp_path: Path) -> None:
     from differential import Lane
 

@@ -42,6 +42,7 @@ WRONG = {
     ("reference", "LRN"): "stops at the channel numbered like the batch is long",
     ("reference", "LogSoftmax"): "versions below 13 do not flatten; the logarithm of what underflows",
     ("reference", "LpNormalization"): "p=1 sums without the absolute value",
+    ("reference", "Clip"): "keeps infinities where a bound is absent: by the text it is the least or largest",
     ("reference", "LpPool"): "ceil_mode reads other windows",
     ("reference", "QuantizeLinear"): "infinities wrap around",
     ("reference", "Softmax"): "versions below 13 do not flatten",

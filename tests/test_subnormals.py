@@ -182,6 +182,11 @@ KEPT: dict[str, tuple[str, dict[str, Any], str]] = {
         {"c": ONE},
         "infinite",
     ),
+    "narrower": (
+        "float[2,4] x) => (float[2,4] y) { a = Mul(x, c) h = Cast<to = 10>(a) y = Cast<to = 1>(h) }",
+        {"c": ONE},
+        "a conversion to a narrower type",
+    ),
     "large scales": (
         "float[2,4] x) => (float[2,4] y) { t = Tanh(x) a = Mul(t, c) b = Mul(a, k) y = Mul(b, k) }",
         {"c": ONE, "k": LARGE},

@@ -40,6 +40,7 @@ from tensaurus.algebra.influence_rules import (
     together,
 )
 from tensaurus.algebra.size import Axis, Poly, Size, interval, nonnegative, polynomial, same
+from tensaurus.algebra.typing import is_rounding
 from tensaurus.algebra.walk import looked, sizes
 
 __all__ = ["Influence", "Sensitive", "influence"]
@@ -111,6 +112,8 @@ class _Spreading:
                 if alone and any(isinstance(arg, Read) and arg.source in self.factors for arg in args):
                     raise Sensitive("a product with what may be infinite")
                 parts = together([self.body(arg) for arg in args])
+                if is_rounding(body) and parts[0].moves:  # across a tie, perhaps
+                    raise Sensitive("a conversion to a narrower type of it")
                 return self.rounded(self.called(fn, parts, len(args) == 2 and args[0] == args[1]))
         raise TypeError(type(body))
 

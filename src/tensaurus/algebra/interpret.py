@@ -47,7 +47,7 @@ from tensaurus.algebra.size import (
     evaluate,
     interval,
 )
-from tensaurus.algebra.typing import dtype_of, literal_dtype
+from tensaurus.algebra.typing import dtype_of, literal_dtype, numbers_of, unconverted
 from tensaurus.algebra.views import addressed
 from tensaurus.algebra.walk import looked, operands, replace_axes, sizes
 
@@ -125,13 +125,15 @@ class Evaluation:
             case Read():
                 return self.read(body)
             case Call(fn, args):
+                if cast_target(fn) is not None:
+                    known = numbers_of(args[0])
+                    return self.arrays.call(fn, [self.body(unconverted(args[0]))], known)
                 found = [self.body(a) for a in args]
                 whole = fn == "div" and not any(self.field.elements(a.data) for a in found)
                 if whole and not literal_dtype(body).startswith(("int", "uint")):
                     # a quotient of integer literals (of axes, say) is a rational, not a truncated integer
                     found = [Labelled(self.field.from_int(a.data), a.axes) for a in found]
-                dtype = _integers(args, found) if cast_target(fn) is None else literal_dtype(args[0])
-                return self.arrays.call(fn, found, dtype)
+                return self.arrays.call(fn, found, _integers(args, found))
             case Select():
                 return self.select(body)
             case Reduce(monoid, axes, inner):
@@ -141,7 +143,7 @@ class Evaluation:
     def const(self, value: Any) -> Labelled:
         if isinstance(value, Poly):
             return self.index(value)
-        if isinstance(value, (bool, int)):
+        if isinstance(value, (bool, int)) and abs(value) < 2**63:
             return Labelled(np.asarray(value), ())
         return Labelled(self.field.constant(value), ())
 

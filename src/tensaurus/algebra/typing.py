@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Select, Source, Table, Tensor
+from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select, Source, Table, Tensor
 from tensaurus.algebra.functions import FUNCTIONS, cast_target
 from tensaurus.algebra.identity import ByIdentity
-from tensaurus.algebra.rounding import rounds
+from tensaurus.algebra.rounding import is_float, keeps_numbers, rounds
 from tensaurus.algebra.size import Poly
 from tensaurus.algebra.walk import innermost_first
 
@@ -71,8 +71,28 @@ def literal_dtype(body: Body) -> str:
 
 def is_rounding(body: Body) -> bool:
     """Whether it is a conversion to floating-point numbers that may make another number of one."""
-    target = cast_target(body.fn) if isinstance(body, Call) else None
-    return target is not None and isinstance(body, Call) and rounds(literal_dtype(body.args[0]), target)
+    if not isinstance(body, Call) or (target := cast_target(body.fn)) is None:
+        return False
+    return rounds(numbers_of(body.args[0]), target)
+
+
+def numbers_of(body: Body) -> str:
+    """The narrowest type known to have all its numbers: float16, where float16 was converted to float32."""
+    match unconverted(body):
+        case Read(Scope() as source, _, None):
+            return numbers_of(source.body)
+        case found:
+            return literal_dtype(found)
+
+
+def unconverted(body: Body) -> Body:
+    """What is left of it without the conversions to floating-point numbers that keep every number."""
+    while isinstance(body, Call) and is_float(target := cast_target(body.fn) or ""):
+        (inner,) = body.args
+        if not keeps_numbers(literal_dtype(inner), target):
+            break
+        body = inner
+    return body
 
 
 def _literals(table: Table) -> str:

@@ -13,6 +13,7 @@ decides.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from math import prod
 from weakref import WeakKeyDictionary
 
@@ -26,7 +27,7 @@ from tensaurus.graph.node import CONSTANT, Node
 from tensaurus.graph.program import topological
 from tensaurus.ops import Op, TensorType, Untypable
 
-__all__ = ["cancels", "is_large"]
+__all__ = ["cancels", "is_large", "loses"]
 
 LOST = 2.0**12  # times what is left
 RANGE = 2.0**64
@@ -54,6 +55,15 @@ def is_large(node: Node) -> bool:
     if not node.static or len(node.types) != 1 or not _is_small_float(node):
         return False
     return (_largest(node) or 0.0) > LOST
+
+
+def loses(before: Sequence[Node], after: Sequence[Node], leaves: Collection[Node], moved: bool) -> bool:
+    """Whether a rewrite of these leaves combines such constants, or drops one that is not only `moved`."""
+    made = topological(after, leaves)
+    if any(map(cancels, set(made) - set(topological(before, leaves)))):
+        return True
+    read = {*after, *(arg for node in made for arg in node.args)}
+    return not moved and any(is_large(leaf) for leaf in leaves if leaf not in read)
 
 
 def _combined(node: Node) -> str | None:

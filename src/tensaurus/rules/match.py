@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from tensaurus.algebra.simplify import symmetric
+from tensaurus.graph.cancellation import loses
 from tensaurus.graph.node import CONSTANT, ITEM, Node, apply, item
 from tensaurus.graph.primitives import literal
 from tensaurus.graph.program import Program
@@ -233,6 +234,8 @@ class Matcher:
         if not self.limits.within(facts, binding.values) and not shown(
             roots, made, binding.nodes, facts  # type: ignore[arg-type]
         ):
+            return None
+        if loses(roots, made, binding.nodes.values(), self.dtypes is None):  # type: ignore[arg-type]
             return None
         return made  # type: ignore[return-value]
 
