@@ -22,6 +22,7 @@ from onnx import numpy_helper
 
 from tensaurus.cost.alone import alone
 from tensaurus.cost.operators import OperatorCosts
+from tensaurus.driver.result import _rewrites
 from tensaurus.equivalence.chain import check_rewrites
 from tensaurus.graph.data import Data
 from tensaurus.graph.fold import fold
@@ -655,3 +656,11 @@ def test_random_chains_compute_the_same_without(seed: int) -> None:
             (one,), (two,) = run(proto, x), run(after, x)
             told = onnx.printer.to_text(proto)
             np.testing.assert_allclose(two, one, rtol=1e-5, atol=2.0**-80, err_msg=told)
+
+
+def test_a_summary_says_within_what_it_holds() -> None:
+    text, constants = GONE["weight of a convolution"]
+    (applied,) = _rewrites([begin(import_model(model(f"g ({text}", constants)))])
+    assert (applied.rule, applied.count) == (SUBNORMALS, 1)
+    assert applied.evidence == "bounded(intervals, all is rounded away while no value exceeds 2e+19)"
+    assert applied.law == "0 in the place of 31 subnormal elements of w"
