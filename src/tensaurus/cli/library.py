@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,12 +41,14 @@ def rules_verify(
 
     Exit status 1 if one is refuted (with where its sides differ), or if of one neither is known.
     """
+    from tensaurus.report.summary import ground_of, tally
     from tensaurus.rules.annotate import annotated
     from tensaurus.rules.verify import Refuted, Undecided
     from tensaurus.rules.verify import verify as check
 
     found = _read(file)
     wrong = open_ = 0
+    grounds: Counter[str] = Counter()
     for rule in found:
         if "off" in rule.tags:
             continue
@@ -58,6 +61,8 @@ def rules_verify(
             typer.echo(f"{rule.name}: UNKNOWN, {evidence.reason}")
         else:
             typer.echo(f"{rule.name}: {evidence}")
+            grounds[ground_of(str(evidence))] += 1
+    typer.echo(f"{sum(grounds.values())} rules: {tally(grounds) or 'none'}")
     if wrong or open_:
         raise NotEqualError(f"{wrong} of {len(found)} rules refuted, {open_} unknown")
     if write and file is not None:

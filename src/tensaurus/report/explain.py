@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from math import isnan
 from pathlib import Path
@@ -25,7 +24,8 @@ def explain(path: str | Path) -> RenderableType:
     summary = summary_of(model, path)
     text = Text.assemble((str(path), "bold"), " is ", (summary.model, "bold"), f": {_changes(summary)}.\n")
     if summary.rewrites:
-        text.append(f"Each step keeps the function: {_grounds(summary)}.\n")
+        compared = summary.equivalence.render().plain
+        text.append(f"Its rewrites rest on this: {summary.grounds}; and the whole was compared: {compared}.\n")
     operators = Counter(node.op_type for node in model.graph.node)
     text.append(f"The graph now has {operators.total()} nodes: {tally(operators)}.\n")
     if summary.kernels:
@@ -97,12 +97,3 @@ def _changes(summary: Summary) -> str:
         f"{steps} rewrite{'s' * (steps != 1)} by {many} rule{'s' * (many != 1)} "
         f"made it {summary.speedup:.2f} times as fast on {summary.backend}"
     )
-
-
-def _grounds(summary: Summary) -> str:
-    """How many steps rest on each kind of evidence: 'proved 12, axiom 3'."""
-    kinds: Counter[str] = Counter()
-    for rewrite in summary.rewrites:
-        kind = re.match(r"\w+", rewrite.evidence)
-        kinds[kind[0].lower() if kind else "unstated"] += rewrite.count
-    return f"{tally(kinds)}; and the whole was compared: {summary.equivalence.render().plain}"
