@@ -327,7 +327,7 @@ def optimized(given: Any, folder: Path, **changes: Any) -> tuple[Result, list[st
     progress, began = Notes(), monotonic()
     changes = {"time_limit": LIMIT, "database": folder / "times.db", "threads": 1, **changes}
     result = optimize(given, progress=progress, **changes)
-    assert monotonic() - began < 10 * LIMIT  # processes start slowly on a busy machine
+    assert monotonic() - began < 20 * LIMIT  # processes start slowly on a busy machine
     return result, progress.notes
 
 
@@ -356,7 +356,7 @@ def test_optimize_names_the_finder_that_it_ended(
     scaled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend(monkeypatch)
-    result, notes = optimized(scaled, tmp_path, finders=[never])
+    result, notes = optimized(scaled, tmp_path, finders=[never], time_limit=4 * LIMIT)
     assert result.rewrites and result.summary.equivalence.passed
     assert any(note.startswith("the finder never was ended after") for note in notes)
 
