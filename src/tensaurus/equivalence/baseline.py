@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from itertools import islice
+from time import monotonic
 from typing import Any, Self, TypeAlias
 
 from tensaurus.cost.worker import RUN_LIMIT, Worker, WorkerError, tried
 from tensaurus.equivalence.answers import Answers
-from tensaurus.equivalence.constants import constants_of, shared
+from tensaurus.equivalence.constants import constants_of, differing_rows, shared
 from tensaurus.equivalence.indices import Indices
 from tensaurus.equivalence.inputs import GIVEN, Feed, Values, feeds, is_integer, offsets, unmet
 from tensaurus.equivalence.interface import required_inputs
@@ -18,13 +20,14 @@ from tensaurus.equivalence.model import Model
 from tensaurus.equivalence.reference import Reference
 from tensaurus.equivalence.row import FINE, Row
 from tensaurus.equivalence.settle import settle
-from tensaurus.equivalence.shapes import Shape, assignments, variations
+from tensaurus.equivalence.shapes import Shape, around_constants, assignments, variations
 from tensaurus.equivalence.witness import Witness
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.build import Build
 from tensaurus.scratch import temporary
 
 PERTURBED = 4  # on the runtime
+AROUND, SECONDS = 36, 10.0  # sizes around constants, and the time that the original may take on all of them
 
 Stage: TypeAlias = Callable[[str, int, int], None]  # what begins, and which of how many
 
@@ -69,7 +72,8 @@ class Baseline:
         self._beside: dict[int, Build] = {}
         self.reference = Reference(threads, limit, answers)
         self.witness = Witness(backend, threads, limit)
-        self.values = Values(ranges, self._indices(), constants_of([original.proto, candidate.proto]))
+        both = original.proto, candidate.proto
+        self.values = Values(ranges, self._indices(), constants_of(both), differing_rows(*both))
         try:
             self._worker = self.tried(original)
         except WorkerError as error:
@@ -174,7 +178,25 @@ class Baseline:
             except WorkerError:
                 refused.append(words)
                 self._revive()
+        if count := self._run_around_constants(kinds, before[0]):
+            ran.append(f"{count} around constants of the models")
         return ran, refused
+
+    def _run_around_constants(self, kinds: Sequence[str], first: Mapping[str, Shape]) -> int:
+        """Add inputs whose sizes are near constants; how many the original runs on."""
+        count, until = 0, monotonic() + SECONDS
+        plans = around_constants(self.original.proto, self.given, first, self.values.constants.whole)
+        for shapes in islice(plans, AROUND):
+            if monotonic() > until:
+                self.note("not all sizes around the models' constants were tried, for want of time")
+                break
+            (item, *_) = feeds(self.original.proto, shapes, kinds, self.seed, self.values)
+            try:
+                self._add(item, shapes, " ".join(f"{n}={','.join(map(str, s))}" for n, s in shapes.items()))
+                count += 1
+            except WorkerError:
+                self._revive()
+        return count
 
     def _revive(self) -> None:
         """The original's session again, where a run has ended it."""

@@ -13,10 +13,14 @@ from tensaurus.algebra.rounding import FORMATS
 from tensaurus.backends import Array
 from tensaurus.graph.frame import graphs_in
 from tensaurus.ops.element_type import dtype_name
+from tensaurus.ops.ordering import ROUNDING
 
 SMALL = 64  # elements of a tensor that is no threshold, or one for each channel
 NEAR = 5  # numbers beside one
 HUGE = 1e6
+ROWS = 32  # of tables that differ
+STEPS, FEW = 7, 8  # halves of a scale on either side of 0, and scales of one rounding
+UNCOMPARED = frozenset({TensorProto.STRING, TensorProto.COMPLEX64, TensorProto.COMPLEX128})
 MOST = 4096  # constants that inputs are made of
 
 
@@ -33,6 +37,11 @@ class Constants:
     integers: tuple[int, ...] = ()
     left: int = 0
 
+    @property
+    def whole(self) -> list[int]:
+        """Return all that are integers, of whatever type."""
+        return [*self.integers, *(int(n) for n in self.numbers if n == int(n))]
+
 
 def constants_of(models: Sequence[ModelProto]) -> Constants:
     """The finite numbers in small tensors and in attributes of all of them."""
@@ -40,12 +49,48 @@ def constants_of(models: Sequence[ModelProto]) -> Constants:
     arrays.sort(key=lambda array: array.size > 1)
     whole = [int(v) for array in arrays if array.dtype.kind in "iu" for v in array]
     values: dict[float, None] = {}
-    for array in arrays:
+    for array in (*arrays, *(halves for model in models for halves in _half_steps(model))):
         wide = np.asarray(array, np.float64)
         fine = np.isfinite(wide) if array.dtype.kind not in "iu" else np.abs(wide) <= HUGE
         values.update((float(v), None) for v in wide[fine])
     numbers = list(values)
     return Constants(tuple(numbers[:MOST]), tuple(dict.fromkeys(whole))[:MOST], len(numbers[MOST:]))
+
+
+def differing_rows(one: ModelProto, other: ModelProto) -> tuple[int, ...]:
+    """Return the rows in which large tables of two models differ, the most different first."""
+    found: dict[int, float] = {}
+    tables = {tensor.name: tensor for tensor in other.graph.initializer}
+    for tensor in one.graph.initializer:
+        twin = tables.get(tensor.name)
+        alike = [t for t in tables.values() if t.dims == tensor.dims and t.data_type == tensor.data_type]
+        twin = twin if twin in alike else alike[0] if len(alike) == 1 else None
+        if twin is None or not tensor.dims or tensor.dims[0] <= SMALL or tensor.data_type in UNCOMPARED:
+            continue
+        a, b = (_wide(t).reshape(tensor.dims[0], -1) for t in (tensor, twin))
+        with np.errstate(all="ignore"):
+            gaps = np.nan_to_num(np.abs(a - b).max(axis=1, initial=0.0), nan=np.inf)
+        for row in np.argsort(-gaps, kind="stable")[:ROWS]:
+            if gaps[row]:
+                found[int(row)] = max(found.get(int(row), 0.0), float(gaps[row]))
+    return tuple(sorted(found, key=lambda row: -found[row])[:ROWS])
+
+
+def _wide(tensor: TensorProto) -> Array:
+    return numpy_helper.to_array(tensor).astype(np.float64)
+
+
+def _half_steps(model: ModelProto) -> Iterator[Array]:
+    """Yield where roundings turn: multiples of half a scale."""
+    small = {t.name: t for t in model.graph.initializer if np.prod(t.dims, dtype=object) <= SMALL}
+    for node in model.graph.node:
+        if (place := ROUNDING.get(node.op_type)) is None:
+            continue
+        scales = np.ones(1)
+        if place < len(node.input) and node.input[place] in small:
+            scales = np.ravel(numpy_helper.to_array(small[node.input[place]]).astype(np.float64))[:FEW]
+        halves = np.arange(-STEPS, STEPS + 1) / 2
+        yield np.ravel(scales[:, None] * halves)
 
 
 def shared(one: ModelProto, other: ModelProto) -> frozenset[float]:

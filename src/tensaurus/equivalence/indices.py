@@ -22,12 +22,14 @@ Limits = tuple[int, int]
 class Indices:
     """limits  of inputs whose elements name places in another tensor: the least and the largest place
     free    inputs whose values are computed with and never name a place or a size: any number will do
+    trips   inputs that say how many rounds a loop has
 
     An integer input in neither may name places or sizes that nobody can tell.
     """
 
     limits: Mapping[str, Limits] = field(default_factory=dict)
     free: frozenset[str] = frozenset()
+    trips: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ def indices_of(program: Program) -> Indices:
     }
     return Indices(
         {name: (low, high) for name, (low, high) in limits.items() if low <= high},
-        frozenset(names - run.unknown - set(run.limits)),
+        frozenset(names - run.unknown - set(run.limits) - run.trips),
+        frozenset((names & run.trips) - run.unknown - set(run.limits)),
     )
 
 
@@ -65,6 +68,7 @@ class _Uses:
     def __init__(self) -> None:
         self.limits: dict[str, list[Limits]] = {}
         self.unknown: set[str] = set()
+        self.trips: set[str] = set()
 
     def visit(self, program: Program, carried: dict[Node, dict[str, bool]]) -> dict[Node, dict[str, bool]]:
         for node in program.nodes:
@@ -110,8 +114,11 @@ class _Uses:
         form = node.attribute("form")
         own, captured = node.args[: form.inputs], node.args[form.inputs :]
         mixed = {name: False for arg in node.args if arg is not None for name in carried.get(arg, {})}
+        if form.operator == "Loop" and own[0] is not None:
+            self.trips.update(name for name, same in carried.get(own[0], {}).items() if same)
         if form.operator != "If":
-            self.unknown.update(name for a in own if a is not None for name in carried.get(a, {}))
+            read = own[1:] if form.operator == "Loop" else own
+            self.unknown.update(name for a in read if a is not None for name in carried.get(a, {}))
         for _, body in form.bodies:
             inner: dict[Node, dict[str, bool]] = {
                 place: dict(carried.get(value, {}))

@@ -34,6 +34,7 @@ OFFSETS = 24
 FEW = 3  # inputs that are no numbers one by one
 PARTS, MANY = 4, 24  # feeds of edges at most, and where all inputs together have few elements
 TINY = 64
+TRIPS = (0, 1, 2, 3, 5)  # rounds of a loop
 RANK = 64  # of an array of numpy's
 BLOCK = 8  # noise alone leaves many detectors silent: blocks of 8 x 8 have edges and surfaces
 WORDS = ("", "a", "zwei", "trois mots ici", "42")
@@ -74,15 +75,18 @@ class Values:
     ranges     of integer inputs, as the caller gave them, both ends included
     indices    what the model uses the other integer inputs for; what is not known there is 0 or 1
     constants  of the models that are compared
+    rows       in which large tables of the models differ: places worth looking up
     """
 
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     indices: Indices = Indices()
     constants: Constants = Constants()
+    rows: tuple[int, ...] = ()
 
     def narrow(self, names: Iterable[str]) -> list[str]:
         """Of these integer inputs those that are never anything but 0 and 1."""
-        return [n for n in names if n not in {*self.ranges, *self.indices.limits, *self.indices.free}]
+        known = {*self.ranges, *self.indices.limits, *self.indices.free, *self.indices.trips}
+        return [n for n in names if n not in known]
 
 
 def feeds(
@@ -180,8 +184,10 @@ def _integers(
         low, high = max(low, least), min(high, most)
         if kind in ("negative", "constant") and low < 0:  # counted from the end
             return np.asarray(_ends(kind, rng.integers(low, 0, shape), low, high))
-        near = [low, 0, high]
+        near = _places(low, high, values)
         low = max(low, 0)
+    elif name in values.indices.trips:
+        low, high, near = TRIPS[0], TRIPS[-1], list(TRIPS)
     elif name in values.indices.free:
         low, high = 0, 1
         near = _integers_beside(values.constants, least, most)
@@ -198,6 +204,11 @@ def _integers(
     if kind == "edges":
         return _edges(near, shape, part, rng).astype(_carrier(max(near)))
     return np.asarray(_ends(kind, rng.integers(low, high, shape, endpoint=True), low, high))
+
+
+def _places(low: int, high: int, values: Values) -> list[int]:
+    """The ends of what names places, and rows in which the models differ."""
+    return list(dict.fromkeys([low, 0, high, *(row for row in values.rows if low <= row <= high)]))
 
 
 def _carrier(most: int) -> type[np.generic]:
@@ -247,6 +258,10 @@ def _all_groups(
             continue
         if _float(value):
             yield _groups(_floats_beside(values.constants, dtype), size)
+        elif value.name in values.indices.limits:
+            yield _groups(_places(*values.indices.limits[value.name], values), size)
+        elif value.name in values.indices.trips:
+            yield _groups(TRIPS, size)
         elif value.name in values.indices.free:
             ends = limits(dtype_name(value.type.tensor_type.elem_type))
             yield _groups(_integers_beside(values.constants, *ends), size)

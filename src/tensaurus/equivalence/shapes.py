@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 
 import onnx
 from onnx import ModelProto, TypeProto
@@ -14,6 +15,8 @@ from tensaurus.graph.frame import sizes_of
 DIMENSIONS = 6  # that are made 1 alone
 # batch and other size where a model leaves them open, in the order of trying
 GUESSES = ((1, 32), (2, 64), (1, 48), (2, 48), (1, 16), (2, 8), (1, 4), (2, 3), (1, 1), (1, 224), (1, 512))
+FIRST, LAST = 4, 1024  # constants that sizes are tried around; smaller ones are tried anyway
+ELEMENTS, TIMES = 1 << 16, 8  # of all inputs then, or this many times those of the first
 Shape = tuple[int, ...]
 
 
@@ -89,6 +92,34 @@ def variations(
         }
         changed = [name for name in made if any(mark in loose for mark in labels[name])]
         yield made, " ".join(f"{name}={','.join(map(str, made[name]))}" for name in changed)
+
+
+def around_constants(
+    model: ModelProto,
+    shapes: Mapping[str, Sequence[int]],
+    first: Mapping[str, Shape],
+    numbers: Sequence[int],
+) -> Iterator[dict[str, Shape]]:
+    """Yield shapes where one open size is a constant, one more or one less; the others are those of `first`.
+
+    A model may compare its sizes with them: a Slice that ends at 300, a branch at a batch of 6.
+    """
+    entries = required_inputs(model)
+    labels = {value.name: _labels(value) for value in entries}
+    loose: dict[str, None] = {}
+    for value in entries:
+        sizes = list(shapes[value.name]) if value.name in shapes else _sizes(value.type)
+        loose.update((m, None) for m, n in zip(labels[value.name], sizes or [], strict=False) if n is None)
+    near = [n for n in dict.fromkeys(numbers) if FIRST <= n <= LAST]
+    most, seen = max(ELEMENTS, TIMES * sum(map(prod, first.values()))), [dict(first)]
+    for n, step, mark in ((n, step, mark) for step in (1, 0, -1) for n in near for mark in loose):
+        made = {
+            name: tuple(n + step if m == mark else own for m, own in zip(labels[name], sizes, strict=True))
+            for name, sizes in first.items()
+        }
+        if made not in seen and sum(map(prod, made.values())) <= most:
+            seen.append(made)
+            yield made
 
 
 def _sizes(kind: TypeProto) -> list[int | None] | None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+# operators that round, with the input that holds the steps; one beyond all inputs where these are of 1
+ROUNDING: Mapping[str, int] = {"Cast": 9, "Ceil": 9, "Floor": 9, "QuantizeLinear": 1, "Round": 9}
+
 # of each operator, the inputs that hold scores: numbers that are compared with each other
 ORDERING: Mapping[str, tuple[int, ...]] = {
     "ArgMax": (0,),
