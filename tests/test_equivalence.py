@@ -342,7 +342,7 @@ def test_random_outputs_are_not_compared() -> None:
     )
     verdict = verify(parsed(text), parsed(text), threads=1)
     assert verdict.passed
-    assert verdict.notes == ("output y is random: only its type and shape were compared",)
+    assert verdict.notes == ("output y is random: only its type, shape and distribution were compared",)
     wrong = parsed(text.replace("z = Neg", "z = Abs"))
     assert not verify(parsed(text), wrong, threads=1).passed
 

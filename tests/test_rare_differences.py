@@ -93,3 +93,19 @@ def test_loops_run_a_few_rounds() -> None:
     assert not compared(one, other).passed
     assert compared(other, other).passed
     assert not any("never anything but 0 and 1" in note for note in compared(one, one).notes)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        ("RandomUniform <low = 0.0, high = 1.0,", "RandomUniform <low = 0.0, high = 1.3,", False),
+        ("RandomUniform <low = 0.0, high = 1.0,", "RandomUniform <low = 0.0, high = 1.0,", True),
+        ("RandomNormal <mean = 0.0,", "RandomNormal <mean = 0.5,", False),
+        ("RandomNormal <scale = 1.0,", "RandomNormal <scale = 1.5,", False),
+        ("RandomNormal <scale = 1.0,", "RandomNormal <mean = 0.0,", True),
+    ],
+)
+def test_random_outputs_are_distributed_alike(one: str, other: str, equal: bool) -> None:
+    signature = "(float[200, 200] x) => (float[200, 200] y)"
+    a, b = (model(signature, f"r = {text} shape = [200, 200]> () y = Add (x, r)") for text in (one, other))
+    assert compared(a, b).passed == equal

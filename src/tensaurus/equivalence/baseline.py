@@ -67,7 +67,7 @@ class Baseline:
         self.notes: list[str] = []
         self.faults: list[str] = []  # of the runtime or of the reference
         self.rows: list[Row] = []
-        self.random: set[str] = set()
+        self.random: dict[str, tuple[Any, Any]] = {}  # by name, of two runs
         self.kept = shared(original.proto, candidate.proto)
         self._beside: dict[int, Build] = {}
         self.reference = Reference(threads, limit, answers)
@@ -337,8 +337,8 @@ class Baseline:
     def _note_random(self, once: Sequence[Any], again: Sequence[Any]) -> None:
         for name, one, other in zip(self.names, once, again, strict=True):
             if not identical(one, other):
-                self.random.add(name)
-                self.note(f"output {name} is random: only its type and shape were compared")
+                self.random[name] = one, other
+                self.note(f"output {name} is random: only its type, shape and distribution were compared")
 
     def _note_constants(self) -> None:
         rows = [row for row in self.rows if row.feed.kind in FINE]

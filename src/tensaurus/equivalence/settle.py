@@ -29,7 +29,7 @@ class Comparison(Protocol):
     original: Model
     names: list[str]
     rows: list[Row]
-    random: set[str]
+    random: dict[str, tuple[Any, Any]]
     faults: list[str]
     backend: str
     witness: Witness

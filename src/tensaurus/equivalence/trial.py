@@ -10,6 +10,7 @@ import numpy as np
 
 from tensaurus.cost.worker import WorkerError
 from tensaurus.equivalence.baseline import PERTURBED, Baseline, run
+from tensaurus.equivalence.distribution import difference
 from tensaurus.equivalence.judge import Finding, Original, Sight, unit_of
 from tensaurus.equivalence.row import FINE, Row
 from tensaurus.errors import TensaurusError
@@ -70,11 +71,15 @@ class Trial:
                 if not finding.passed and settled:
                     finding = self._second(row, place, original, result, finding)
             elif _kind(result) == _kind(original.own) or exact:
-                finding = Finding()
+                reason = "" if exact or row is not self.base.rows[0] else self._distributed(name, result)
+                finding = Finding(not reason, reason=reason)
             else:
                 finding = Finding(False, reason=f"is {_kind(result)}, not {_kind(original.own)}")
             sights.append(Sight(name, row.feed, exact, finding))
         return sights
+
+    def _distributed(self, name: str, result: Any) -> str:
+        return difference(*self.base.random[name], result)
 
     def _beside_tails(self, row: Row, place: int, original: Original, result: Any, first: Finding) -> Finding:
         """The finding in float64 without a function's tails: 1e8 at one pixel and a rounded weight move what
