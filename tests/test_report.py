@@ -145,7 +145,8 @@ def test_explain(small_model: Path, tmp_path: Path) -> None:
     said = " ".join(text(explain(path), width=400).split())
     assert f"{path} is rec.onnx: 55 rewrites by 3 rules made it 1.30 times as fast on onnxruntime." in said
     assert (
-        "Its rewrites rest on this: axiom 40, proved 14, tested with a bound 1; and the whole was compared: equal"
+        "Its rewrites rest on this: axiom 40, proved 14, tested with a bound 1;"
+        " and the whole was compared: equal"
         in said
     )
     assert "The graph now has 2 nodes: MatMul 1, Relu 1." in said

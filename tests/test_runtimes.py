@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from time import monotonic
 
@@ -183,6 +184,27 @@ def test_comparisons_across_runtimes_are_kept_apart_from_others(
             assert ask((other, builds[0]), (A, builds[1])) == across
             with pytest.raises(TypeError):
                 ask((A, builds[1]), (other, builds[0]))
+
+
+def test_pairs_that_decide_nothing_are_measured_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A deadline had cut the pairs short, and 'no difference seen' was read from the database ever after."""
+    builds = [Build(model(ops).SerializeToString()) for ops in (["Relu"], ["Relu", "Relu"])]
+    undecided, disturbed = Pairs(((1.0, 0.8),) * 4, (True,) * 4), Pairs(((1.0, 0.8),) * 7, (False,) * 7)
+    decided = Pairs(((1.0, 0.8),) * 7, (True,) * 7)
+    found = [undecided, disturbed, decided]
+    monkeypatch.setattr("tensaurus.cost.whole.compare_pairs", lambda *rest, **more: found.pop(0))
+    with Database(tmp_path / "db.sqlite") as database:
+
+        def pair(deadline: float) -> Pairs:
+            entries = ((A, build) for build in builds)
+            return contest_pairs(*entries, {}, MACHINE, database, gain=0.02, deadline=deadline)
+
+        assert [pair(monotonic() + 9) for _ in range(4)] == [undecided, disturbed, decided, decided]
+    with Database(tmp_path / "steps.sqlite") as database:  # without a deadline two runs are to be alike
+        found[:] = [undecided]
+        assert [pair(inf) for _ in range(2)] == [undecided] * 2
 
 
 def test_auto_as_a_whole(tmp_path: Path) -> None:

@@ -103,6 +103,11 @@ class Pairs:
             return self.seconds
         return tuple(pair for pair, calm in zip(self.seconds, self.calm, strict=True) if calm)
 
+    def decide(self, gain: float, deadline: float = inf) -> bool:
+        """Whether they are worth keeping: calm, and sure whether the second gains so much.  Where no deadline
+        cut them short, no more of them are to be had, so that they are kept as they are."""
+        return deadline == inf or not self.disturbed and self.comparison.settles(gain)
+
     @property
     def comparison(self) -> Comparison:
         """What the pairs say."""

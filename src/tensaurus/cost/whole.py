@@ -82,14 +82,18 @@ def contest_pairs(
     """Two models side by side, each on the backend named with it, until it is known whether the second gains
     so much (0.02 for 1.02x).
 
-    Pairs that are in the database are not measured again: what they decided, they decide again.  The
-    `deadline` is as for `measure.in_pairs`.  Raises WorkerError where one of them does not run.
+    Pairs that are in the database and decide this are not measured again.  What a deadline (as for
+    `measure.in_pairs`) or other processes kept from deciding is not stored: the next run may know better.
+    Raises WorkerError where one of them does not run.
     """
     key = _key(first, second, feeds, machine, PAIRS)
-    if rows := database.of(*key, machine.key):
-        return _read_pairs(rows)
+    rows = database.of(*key, machine.key)
+    if rows and (stored := _read_pairs(rows)).decide(gain, deadline):
+        return stored
     contenders = Contender("the model", *first), Contender("the result", *second)
     pairs = compare_pairs(*contenders, feeds, threads=machine.threads, gain=gain, deadline=deadline)
+    if rows or not pairs.decide(gain, deadline):  # rows of two comparisons would mix
+        return pairs
     labels = (CALM if calm else DISTURBED for calm in pairs.calm)
     database.put_many(
         Measurement(*key, machine.key, f"{number:04} {label} {side}", seconds)

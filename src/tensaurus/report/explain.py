@@ -25,7 +25,8 @@ def explain(path: str | Path) -> RenderableType:
     text = Text.assemble((str(path), "bold"), " is ", (summary.model, "bold"), f": {_changes(summary)}.\n")
     if summary.rewrites:
         compared = summary.equivalence.render().plain
-        text.append(f"Its rewrites rest on this: {summary.grounds}; and the whole was compared: {compared}.\n")
+        grounds = f"Its rewrites rest on this: {summary.grounds}"
+        text.append(f"{grounds}; and the whole was compared: {compared}.\n")
     operators = Counter(node.op_type for node in model.graph.node)
     text.append(f"The graph now has {operators.total()} nodes: {tally(operators)}.\n")
     if summary.kernels:
