@@ -184,7 +184,7 @@ KEPT: dict[str, tuple[str, dict[str, Any], str]] = {
         "infinite",
     ),
     "narrower": (
-        "float[2,4] x) => (float[2,4] y) { a = Mul(x, c) h = Cast<to = 10>(a) y = Cast<to = 1>(h) }",
+        "float[2,4] x) => (float[2,4] y) { t = Tanh(x) a = Mul(t, c) h = Cast<to=10>(a) y = Cast<to=1>(h) }",
         {"c": ONE},
         "a conversion to a narrower type",
     ),
