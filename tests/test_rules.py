@@ -22,7 +22,7 @@ from tensaurus.rules.match import Matcher, Rewriter, commutes
 from tensaurus.rules.occurrences import outer_first
 from tensaurus.rules.rule import Rule, library, parse_rule
 from tensaurus.rules.term import RuleError
-from tensaurus.rules.verify import Refuted, Undecided, leaf_values, run, verify, within
+from tensaurus.rules.verify import Refuted, Undecided, leaf_values, refuted, run, verify, within
 
 LIBRARY = library(ops=())  # of what is said of many operators, test_movement
 SOUND = [rule for rule in LIBRARY if "off" not in rule.tags]
@@ -42,12 +42,15 @@ def weights(*shape: int) -> Node:
 
 @pytest.mark.parametrize("rule", SOUND, ids=str)
 def test_rule_is_right_and_says_why(rule: Rule) -> None:
+    assert rule.evidence is not None, "run annotate on the file"
+    if rule.evidence.kind == "proved":  # the nightly proves it again; here something is tried against it
+        assert refuted(rule, wanted=8, seed=11) is None
+        return
     found = verify(rule, wanted=8, seed=11, steps=0)
     if isinstance(found, Undecided) and found.reason.startswith(("Z3 finds neither", "Z3 has no term")):
         found = verify(rule, wanted=8, seed=11)  # element by element Z3 finds what it does not of all at once
     assert isinstance(found, Evidence), found.reason
-    assert rule.evidence is not None, "run annotate on the file"
-    assert rule.evidence.kind == "proved" or found.by == rule.evidence.by
+    assert found.by == rule.evidence.by
 
 
 @pytest.mark.parametrize("rule", SOUND, ids=str)

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tensaurus.algebra.draws import drawn_integers
 from tensaurus.algebra.integers import limits
 from tensaurus.graph.data import numpy_dtype
 from tensaurus.ops import TensorType
@@ -14,6 +15,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Random: TypeAlias = np.random.Generator
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
+NEAR = (3, 6, 71, 99, 127, 255, 1000)  # integers that laws and models compare with
 STRANGE = (np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, np.nan)
 
 
@@ -69,9 +71,6 @@ def _integers(dtype: str, shape: tuple[int, ...], rng: Random, sign: str, bounds
     listed = [min(max(int(b), low), high) for b in bounds if np.isfinite(b)]
     if sign == "=" and listed and rng.random() < 0.7:
         return rng.choice(listed, shape)
-    small = rng.integers(max(low, -9), 10, shape)
     if rng.random() < 0.6:
-        return small
-    ends = np.array([low, low + 1, high, high - 1, high // 2, high // 2 + 1, 1, 0], object)
-    spots = rng.random(shape) < 0.5
-    return np.where(spots, rng.choice(ends, shape), small.astype(object))
+        return rng.integers(max(low, -9), 10, shape)
+    return drawn_integers(dtype, shape, rng, [*listed, *NEAR])

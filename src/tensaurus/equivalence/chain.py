@@ -16,20 +16,14 @@ from itertools import count, takewhile
 from math import inf, prod
 from typing import Any, TypeAlias
 
-import numpy as np
-
-from tensaurus.algebra.field import Reals
-from tensaurus.algebra.integers import is_integer
 from tensaurus.algebra.pairs import LADDER
-from tensaurus.backends import BackendError
-from tensaurus.backends.reference import evaluate_all
 from tensaurus.child import available_memory
 from tensaurus.cost.demand import number_of, operations
 from tensaurus.egraph.proof import follows
 from tensaurus.equivalence.baseline import Stage, silent
 from tensaurus.equivalence.field_check import FieldCheck, check_field
 from tensaurus.equivalence.independent_leaves import independent
-from tensaurus.equivalence.replay_sizes import Sizes, shape_at, size_choices
+from tensaurus.equivalence.real_check import check_reals
 from tensaurus.graph.node import CONSTANT, INPUT, Node, source
 from tensaurus.graph.program import Program, topological
 from tensaurus.ops import TensorType, Untypable
@@ -43,7 +37,6 @@ ROOM = 1 << 25  # elements of one tensor that is computed on any machine; of mor
 HELD = 8 * 8  # bytes for each of them: some eight arrays of its size are alive at once
 SPARED = 2  # times the memory that this takes, which there must be
 USEFUL = 1e-3  # an error bound above this says too little
-TOLERANCE = 1e-9  # of float64 results, relative to the largest element: four digits above its rounding
 LARGE = 1 << 15  # elements of one bound tensor above which a rewrite is replayed on a smaller one
 HUGE = 1 << 20  # elements of one that is made of them, above which it is, too
 SMALL = 9  # size to which the dimensions of a large tensor are cut, where the rule still types
@@ -64,6 +57,7 @@ class Tally:
     bounded: int = 0
     degree: float = 0.0
     bound: float = 0.0
+    sampled: bool = False  # whether some were of integers, too
     known: dict[Any, FieldCheck] = field(default_factory=dict)  # of rewrites that are the same over leaves
     cuts: dict[Equation, Sides] = field(default_factory=dict)
 
@@ -76,6 +70,7 @@ class Tally:
 
     def add(self, check: FieldCheck) -> None:
         self.degree, self.bound = max(self.degree, check.degree), self.bound + check.error_bound
+        self.sampled |= check.sampled
 
     @property
     def found(self) -> FieldCheck:
@@ -87,7 +82,8 @@ class Tally:
         ]
         detail = ", ".join(f"{count} {words}" for count, words in parts if count)
         compared = self.whole + self.alone
-        return FieldCheck(True, compared, self.degree, min(1.0, self.bound), f"rewrites: {detail or 'none'}")
+        said = f"rewrites: {detail or 'none'}"
+        return FieldCheck(True, compared, self.degree, min(1.0, self.bound), said, self.sampled)
 
 
 def check_rewrites(candidates: Sequence[Candidate], seed: int = 0, stage: Stage = silent) -> FieldCheck:
@@ -232,7 +228,8 @@ def _check_steps(equation: Equation, derived: Derived, seed: int, tally: Tally) 
         return failed
     bound = min(1.0, sum(check.error_bound for check in checks))
     trials = min((check.trials for check in checks), default=0)
-    return FieldCheck(True, trials, max((check.degree for check in checks), default=0), bound)
+    sampled = any(check.sampled for check in checks)
+    return FieldCheck(True, trials, max((check.degree for check in checks), default=0), bound, "", sampled)
 
 
 def _check_pieces(pieces: Sides, exact: bool, seed: int) -> FieldCheck:
@@ -244,7 +241,7 @@ def _check_pieces(pieces: Sides, exact: bool, seed: int) -> FieldCheck:
         if not check.passed or check.error_bound < 1:
             return check
     # a bound of 1 says nothing: such a law is tried where its functions are what they are
-    return _check_reals(*pieces, seed)
+    return check_reals(*pieces, seed)
 
 
 def refutation(equation: Equation) -> str | None:
@@ -344,38 +341,3 @@ def _narrower(leaves: Sequence[Node]) -> dict[Node, TensorType]:
         head = (found.get(n, n) if isinstance(n, int) else n for n in kind.shape[:2])
         kinds[leaf] = TensorType(kind.dtype, (*head, *kind.shape[2:]))
     return kinds
-
-
-def _real_inputs(program: Program, sizes: Sizes, seed: int) -> dict[str, np.ndarray[Any, Any]]:
-    rng = np.random.default_rng(seed)
-    feeds: dict[str, np.ndarray[Any, Any]] = {}
-    for node in program.inputs:
-        kind, name = node.tensor, node.attribute("name")
-        shape = shape_at(kind, sizes)
-        if kind.dtype == "bool":
-            feeds[name] = np.asarray(rng.integers(0, 2, shape), bool)
-        elif is_integer(kind.dtype):
-            feeds[name] = np.asarray(rng.integers(0, 10, shape))
-        else:
-            feeds[name] = np.asarray(rng.standard_normal(shape) * 4)
-    return feeds
-
-
-def _check_reals(a: Program, b: Program, seed: int) -> FieldCheck:
-    found: list[dict[str, Any]] = []
-    reason = ""
-    for sizes in size_choices([a, b]):
-        try:
-            found = evaluate_all([a, b], _real_inputs(a, sizes, seed), Reals(), sizes=sizes)
-            break
-        except BackendError as error:
-            reason = reason or str(error)
-    if not found:
-        return FieldCheck(False, 0, 0, 1.0, reason)
-    left, right = found
-    for name, value in left.items():
-        allowed = TOLERANCE * (1 + np.max(np.abs(value), initial=0.0, where=np.isfinite(value)))
-        same = np.isclose(right[name], value, rtol=0, atol=allowed, equal_nan=True)
-        if not same.all():
-            return FieldCheck(False, 1, 0, 1.0, f"{int((~same).sum())} elements differ in float64")
-    return FieldCheck(True, 1, 0, 1.0)

@@ -5,7 +5,7 @@ Read from the operators' expressions: an index of a read that is itself looked u
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensaurus.algebra.expr import Body, Call, Read, Scope, Select, Source, Tensor
@@ -23,6 +23,7 @@ class Indices:
     """limits  of inputs whose elements name places in another tensor: the least and the largest place
     free    inputs whose values are computed with and never name a place or a size: any number will do
     trips   inputs that say how many rounds a loop has
+    meets   of those the numbers at which something computed from them turns
 
     An integer input in neither may name places or sizes that nobody can tell.
     """
@@ -30,6 +31,7 @@ class Indices:
     limits: Mapping[str, Limits] = field(default_factory=dict)
     free: frozenset[str] = frozenset()
     trips: frozenset[str] = frozenset()
+    meets: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

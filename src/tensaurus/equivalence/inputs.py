@@ -178,7 +178,7 @@ def _integers(
     name, least, most = value.name, *limits(dtype_name(value.type.tensor_type.elem_type))
     if name in values.ranges:
         low, high = values.ranges[name]
-        near = [n for n in _integers_beside(values.constants, low, high) if low <= n <= high]
+        near = _integers_beside(values, name, low, high)
     elif name in values.indices.limits:
         low, high = values.indices.limits[name]
         low, high = max(low, least), min(high, most)
@@ -190,7 +190,7 @@ def _integers(
         low, high, near = TRIPS[0], TRIPS[-1], list(TRIPS)
     elif name in values.indices.free:
         low, high = 0, 1
-        near = _integers_beside(values.constants, least, most)
+        near = _integers_beside(values, name, least, most)
         if kind == "large":
             return np.full(shape, most, _carrier(most))
         if kind == "magnitudes":
@@ -215,9 +215,11 @@ def _carrier(most: int) -> type[np.generic]:
     return np.uint64 if most >= 2**63 else np.int64
 
 
-def _integers_beside(constants: Constants, low: int, high: int) -> list[int]:
-    """The ends of the range, and what is at most one away from a constant in it."""
+def _integers_beside(values: Values, name: str, low: int, high: int) -> list[int]:
+    """The ends of the range, and what is at most one away from a constant in it, or from what meets one."""
+    constants = values.constants
     whole = [*constants.integers, *(round(number) for number in constants.numbers)]
+    whole += [int(number) for number in values.indices.meets.get(name, ())]
     near = dict.fromkeys([low, low + 1, -1, 0, 1, high - 1, high])
     near.update(dict.fromkeys(n + step for n in whole for step in (-1, 0, 1)))
     return [n for n in near if low <= n <= high]
@@ -264,7 +266,7 @@ def _all_groups(
             yield _groups(TRIPS, size)
         elif value.name in values.indices.free:
             ends = limits(dtype_name(value.type.tensor_type.elem_type))
-            yield _groups(_integers_beside(values.constants, *ends), size)
+            yield _groups(_integers_beside(values, value.name, *ends), size)
 
 
 def _parts(model: ModelProto, shapes: Mapping[str, Shape], values: Values) -> int:

@@ -8,7 +8,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from time import monotonic
 from types import MappingProxyType
@@ -21,6 +21,7 @@ from tensaurus.backends.reference import Session
 from tensaurus.child import Child, ChildError, available_memory
 from tensaurus.equivalence.answers import Answers, hash_of
 from tensaurus.equivalence.indices import Indices, indices_of
+from tensaurus.equivalence.meeting import met
 from tensaurus.graph.build import Build
 from tensaurus.graph.node import OPAQUE, Node
 from tensaurus.graph.program import Program
@@ -82,7 +83,10 @@ class Desk:
         """Of the model."""
         assert self._session is not None
         program = self._session.program
-        return Facts(indices_of(program), dict(self._branches.values()), digits_of(program))
+        indices = indices_of(program)
+        met_by = met([program], sorted(indices.free)) if indices.free else {}
+        branches = dict(self._branches.values())
+        return Facts(replace(indices, meets=met_by), branches, digits_of(program))
 
     def neighbours(self, arrays: Mapping[str, Any]) -> list[list[Any]]:
         """All outputs twice, see `neighbours`."""

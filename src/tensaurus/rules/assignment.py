@@ -16,11 +16,13 @@ import numpy as np
 from tensaurus.graph.node import source
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.examples import examples_of
+from tensaurus.rules.change import INTEGERS
 from tensaurus.rules.match import Binding, build
 from tensaurus.rules.occurrences import outputs_named, variables
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.side import Undefined
 from tensaurus.rules.term import Apply, Variable
+from tensaurus.rules.thresholds import types_in
 
 POOL: tuple[tuple[int, ...], ...] = (
     *((), (1,), (2,), (3,), (2, 3), (3, 2), (3, 3), (1, 3), (2, 2, 3), (2, 3, 2), (1, 2, 3), (1, 3, 4, 4)),
@@ -83,7 +85,12 @@ class Assignment:
                     shape = _shape(wished if wished and draw < 0.8 else self.known, self.rng)
                 self.types[name] = TensorType(dtype, shape)
                 self.known.append(self.types[name])
-        if self.rng.random() < 0.1 and not integers:
+        if "any" in self.rule.tags and self.rng.random() < 0.25:
+            # of an element type that the rule asks for, or of any
+            pool = [*types_in(self.rule), str(self.rng.choice(INTEGERS))]
+            dtype = pool[int(self.rng.integers(len(pool)))]
+            self.types = {name: TensorType(dtype, kind.shape) for name, kind in self.types.items()}
+        elif self.rng.random() < 0.1 and not integers:
             # in double precision, everything or some of it
             share = self.rng.choice([0.5, 1.0])
             self.types = {

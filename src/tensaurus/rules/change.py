@@ -14,6 +14,7 @@ from tensaurus.ops.examples import examples_of
 from tensaurus.rules.coverage import Dimension, flat
 from tensaurus.rules.term import Apply
 
+MOST = 400  # the largest size
 INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 
 
@@ -21,7 +22,8 @@ INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32
 class Change:
     """Types of the variables and values of the attributes, changed in place.
 
-    `tied` are the attributes that the rule's conditions hold equal to an attribute.
+    `tied` are the attributes that the rule's conditions hold equal to an attribute, `numbers` the whole ones
+    that the law names.
     """
 
     types: dict[str, TensorType]
@@ -29,6 +31,7 @@ class Change:
     applications: Sequence[Apply]
     rng: np.random.Generator
     tied: Mapping[str, frozenset[str]]
+    numbers: Sequence[int] = ()
 
     def anything(self, any_type: bool) -> None:
         """One change of any kind."""
@@ -37,7 +40,7 @@ class Change:
         if names and draw < 0.45:
             self.attribute(names[int(self.rng.integers(len(names)))])
         elif draw < 0.85:
-            self._sizes()
+            self.resize()
         elif draw < 0.95 or not any_type:
             self._rank()
         else:
@@ -46,21 +49,25 @@ class Change:
 
     def untie(self, pair: tuple[Dimension, Dimension]) -> None:
         """Another size at one of two places, and at some others that have the same."""
-        self._sizes(pair[int(self.rng.integers(2))], pair)
+        self.resize(pair[int(self.rng.integers(2))], pair)
 
-    def _sizes(self, start: Dimension | None = None, apart: Sequence[Dimension] = ()) -> None:
+    def resize(
+        self, start: Dimension | None = None, apart: Sequence[Dimension] = (), new: int | None = None
+    ) -> None:
         """Another size at a place and at some, all or no others that have the same, in attributes, too."""
         places = [(name, k) for name, kind in self.types.items() for k in range(-kind.rank, 0)]
         if not places:
             return
         if start is None or start not in places:
+            places = [place for place in places if place not in apart] or places
             start = places[int(self.rng.integers(len(places)))]
         old = self.types[start[0]].shape[start[1]]
         share = float(self.rng.choice([0.0, 0.3, 0.7, 1.0]))
         alike = [p for p in places if self.types[p[0]].shape[p[1]] == old and p not in apart]
         moved = {start, *(p for p in alike if self.rng.random() < share)}
         options = [1, 2, 3, 4, 5, 7, *([2 * old, old + 1, max(old - 1, 0)] if isinstance(old, int) else [])]
-        new = int(self.rng.choice(options))
+        options += [n for n in self._beside() if 0 < n <= MOST]
+        new = int(self.rng.choice(options)) if new is None else new
         for name, kind in self.types.items():
             shape = tuple(
                 new if (name, k) in moved else n for k, n in enumerate(kind.shape, -kind.rank)
@@ -68,6 +75,10 @@ class Change:
             self.types[name] = TensorType(kind.dtype, shape)
         if self.rng.random() < share:
             self.values = {name: _replaced(value, old, new) for name, value in self.values.items()}
+
+    def _beside(self) -> list[int]:
+        """The law's numbers, and those beside them."""
+        return [n + step for n in self.numbers for step in (-1, 0, 1)]
 
     def _rank(self) -> None:
         """Some tensors, or all, with a dimension more or less."""
@@ -95,6 +106,31 @@ class Change:
             given = self.values[rest]
             self.values[rest] = {**given, key: self._other(key, given[key])}
 
+    def put(self, name: str, value: Any) -> bool:
+        """Give an attribute (as `flat` names it) and those held equal to it a value; whether there is one.
+
+        A tuple gets as many numbers as the attribute has.
+        """
+        if name.endswith("]"):  # one element
+            name, _, place = name[:-1].partition("[")
+            whole, at = self.values.get(name), int(place)
+            if not isinstance(whole, tuple) or at >= len(whole):
+                return False
+            return self.put(name, (*whole[:at], value, *whole[at + 1 :]))
+        rest, _, key = name.partition(".")
+        given = self.values.get(rest)
+        if rest not in self.values or key and (not isinstance(given, dict) or key not in given):
+            return False
+        old = given[key] if key and given is not None else given
+        if isinstance(value, tuple) and isinstance(old, tuple) and value:
+            value = tuple(value[place % len(value)] for place in range(len(old)))
+        if key:
+            self.values[rest] = {**(given or {}), key: value}
+        else:
+            for other in (rest, *self.tied.get(rest, frozenset())):
+                self.values[other] = value
+        return True
+
     def _other(self, name: str, value: Any) -> Any:
         rng = self.rng
         if isinstance(value, tuple) and value:
@@ -109,10 +145,10 @@ class Change:
             return type(value)(1 - value)
         if isinstance(value, int):
             sizes = [n for kind in self.types.values() for n in kind.shape if isinstance(n, int)]
-            return int(rng.choice([-2, -1, 0, 1, 2, 3, 4, value + 1, value - 1, *sizes]))
+            return int(rng.choice([-2, -1, 0, 1, 2, 3, 4, value + 1, value - 1, *sizes, *self._beside()]))
         if isinstance(value, (float, Fraction)):
-            number = float(rng.choice([-3.0, -1.0, -0.5, 0.0, 0.25, 0.5, 1.0, 2.0, 1e3, -float(value)]))
-            return type(value)(number)
+            plain = (-3.0, -1.0, -0.5, 0.0, 0.25, 0.5, 1.0, 2.0, 1e3, -float(value))
+            return type(value)(float(rng.choice([*plain, *self._beside()])))
         other = [
             dict(attrs)[name]
             for term in self.applications

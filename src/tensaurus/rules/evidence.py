@@ -59,6 +59,7 @@ class Tested:
     coverage  the instances: how many, what was varied
     trials    of each instance
     bits      wrong with a probability below 2^-bits; 0 where there is no bound
+    sampled   whether there were integers or truths, too, of which those drawn are a sample
     """
 
     kind: ClassVar[str] = "tested"
@@ -66,6 +67,7 @@ class Tested:
     coverage: str
     trials: int = 0
     bits: int = 0
+    sampled: bool = False
 
     @property
     def by(self) -> str:
@@ -78,7 +80,8 @@ class Tested:
         return self.field == "gf"
 
     def __str__(self) -> str:
-        trials = f"{self.trials} trials, {f'error < 2^-{self.bits}' if self.bits else 'no error bound'}"
+        bound = f"error < 2^-{self.bits}{SAMPLED if self.sampled else ''}" if self.bits else "no error bound"
+        trials = f"{self.trials} trials, {bound}"
         return _said(self.kind, self.field, self.coverage, trials if self.trials else "")
 
 
@@ -176,8 +179,10 @@ class Disproved(_Unshown):
 Evidence: TypeAlias = Axiom | Proved | Tested | Bounded | Derived | Allowed | Disproved
 
 _TRIALS = re.compile(
-    r"(?:(?P<coverage>.*), )?(?P<trials>\d+) trials, (?:error < 2\^-(?P<bits>\d+)|no error bound)$"
+    r"(?:(?P<coverage>.*), )?(?P<trials>\d+) trials, "
+    r"(?:error < 2\^-(?P<bits>\d+)(?P<sampled> .*)?|no error bound)$"
 )
+SAMPLED = " for the integers drawn"
 
 
 def parse_evidence(text: str) -> Axiom | Proved | Tested | Allowed | Disproved:
@@ -196,7 +201,8 @@ def parse_evidence(text: str) -> Axiom | Proved | Tested | Allowed | Disproved:
         trials = _TRIALS.match(detail)
         if trials is None:
             return Tested(by, detail)
-        return Tested(by, trials["coverage"] or "", int(trials["trials"]), int(trials["bits"] or 0))
+        coverage, bits = trials["coverage"] or "", int(trials["bits"] or 0)
+        return Tested(by, coverage, int(trials["trials"]), bits, trials["sampled"] == SAMPLED)
     raise ValueError(f"no evidence: {text}")
 
 

@@ -15,15 +15,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import islice
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from tensaurus.algebra.draws import drawn_integers
 from tensaurus.algebra.expr import Body
-from tensaurus.algebra.integers import limits
 from tensaurus.graph.node import CONSTANT, Node, constant, source
+from tensaurus.graph.program import topological
 from tensaurus.ops import TensorType
 from tensaurus.ops.examples import examples_of
 from tensaurus.rules.assignment import UNBUILT, Assignment
@@ -31,11 +33,13 @@ from tensaurus.rules.case import Case, State
 from tensaurus.rules.cases import Cases, Steps, Stopped
 from tensaurus.rules.change import Change
 from tensaurus.rules.coverage import Coverage, flat
+from tensaurus.rules.covering import Covering
 from tensaurus.rules.domain import RANK, domain
 from tensaurus.rules.match import Binding, Matcher, build
 from tensaurus.rules.occurrences import attributes, outer_first
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.term import Apply
+from tensaurus.rules.thresholds import numbers_in, picked
 
 LARGEST = 400  # elements of one tensor of an instance
 ATTEMPTS = 6000  # proposals until there is an instance
@@ -48,6 +52,8 @@ EACH = 8  # of these cases give all that are wanted
 FRUITLESS = 200  # draws of few elements, after which there are no more where none types
 MANY = 300  # draws of sizes for a case
 STEPS = 3000  # to find them
+INSIDE = 4  # times the largest tensor: elements of what is computed on the way
+AROUND = (-1, -1 / 8, 0, 1 / 8, 1)  # a number of the law
 CHANGES = 12  # tries of a change for each instance that is wanted
 
 
@@ -122,9 +128,11 @@ class Maker:
         self.fixed = _asked(rule, "value", "positive", negated=True) | self.filled
         self.static = _asked(rule, "const") | self.fixed
         self.applications = [call for root in rule.lhs for call in outer_first(root)]
-        self.seen: set[Any] = set()
+        self.seen: dict[Any, Instance] = {}
         self.made: list[Instance] = []
-        self.coverage = Coverage()
+        self.coverage, self.covering = Coverage(), Covering(picked(rule))
+        self.numbers = sorted(numbers_in(rule))
+        self.whole = [int(n) for n in self.numbers if n.denominator == 1]
         self.tied = _held_equal(rule)
         # the examples of each operator that no instance was made of; each is given some tries
         ops = dict.fromkeys(term.op for term in self.applications)
@@ -177,12 +185,15 @@ class Maker:
         except (Stopped, RecursionError):  # sizes that are nested too deeply
             return
 
-    def at(self, state: State, draws: int = DRAWS, written: bool = False) -> Iterator[Instance]:
-        """Those that are drawn at the types and values of a case of a proof."""
+    def at(self, state: State, draws: int = DRAWS, again: bool = False) -> Iterator[Instance]:
+        """Those that are drawn at the types and values of a case of a proof.
+
+        Others, or those that there are `again`: then with all sizes as they are written.
+        """
         for _ in range(draws):
             drawn = state.drawn(self.rng)
             if drawn is not None and not any(isinstance(v, Body) for v in flat(drawn.values).values()):
-                instance = self._instance(drawn.types, drawn.values, written)
+                instance = self.instance(drawn.types, drawn.values, written=again, again=again)
                 if instance is not None:
                     yield instance
 
@@ -195,7 +206,7 @@ class Maker:
             assignment = Assignment(self.rule, self.rng)
             if assignment.draw_small(self.applications):
                 typed = True
-                instance = self._instance(assignment.types, assignment.values, written=True)
+                instance = self.instance(assignment.types, assignment.values, written=True)
                 if instance is not None:
                     yield instance
 
@@ -204,7 +215,7 @@ class Maker:
         assignment = Assignment(self.rule, self.rng)
         first = self.waiting.pop(0) if self.waiting else None
         assignment.draw(self.applications, dict([first]) if first else {})
-        instance = self._instance(assignment.types, assignment.values)
+        instance = self.instance(assignment.types, assignment.values)
         if instance is not None:
             self.waiting = [other for other in self.waiting if other != first]
         return instance
@@ -216,8 +227,7 @@ class Maker:
         """
         rng = self.rng
         old = self.made[int(rng.integers(len(self.made)))]
-        types = {name: node.tensor for name, node in old.nodes.items()}
-        change = Change(types, dict(old.values), self.applications, rng, self.tied)
+        change = self.change_of(old)
         tied, unvaried = self.coverage.tied, self.coverage.unvaried
         draw = rng.random()
         if names:
@@ -230,21 +240,33 @@ class Maker:
             change.anything("any" in self.rule.tags)
         while rng.random() < 0.4:
             change.anything("any" in self.rule.tags)
-        return self._instance(change.types, change.values)
+        return self.instance(change.types, change.values)
 
-    def _instance(
-        self, types: Mapping[str, TensorType], values: Mapping[str, Any], written: bool = False
+    def change_of(self, old: Instance) -> Change:
+        """What may be changed of an instance."""
+        types = {name: node.tensor for name, node in old.nodes.items()}
+        return Change(types, dict(old.values), self.applications, self.rng, self.tied, self.whole)
+
+    def instance(
+        self,
+        types: Mapping[str, TensorType],
+        values: Mapping[str, Any],
+        written: bool = False,
+        largest: int = LARGEST,
+        again: bool = False,
     ) -> Instance | None:
         """With sizes among attributes as they are `written`, or all in the form that operators give them.
 
         A program whose sizes are symbols keeps sizes as they are written; axes are counted from the begin.
+        No leaf and no result has more than `largest` elements.  None where there is none, and where there is
+        one already, unless it may be had `again`.
         """
-        if not all(_usable(kind, self.rule) for kind in types.values()):
+        if not all(_usable(kind, self.rule, largest) for kind in types.values()):
             return None
         binding = Binding({}, dict(values))
         for name, kind in types.items():
             if name in self.static:
-                data = _data(kind, self.rng, name in self.fixed)
+                data = _data(kind, self.rng, self.numbers, name in self.fixed)
                 if name in self.filled and data.size and self.rng.random() < 0.9:
                     data = np.full_like(data, data.flat[0])
                 binding.nodes[name] = constant(data)
@@ -254,21 +276,24 @@ class Maker:
         if made is None:
             return None
         left, right, bound = made
-        if any(elements(root.tensor) > LARGEST for root in left):
+        if any(elements(root.tensor) > largest for root in left):
+            return None
+        if largest > LARGEST and _most_elements((*left, *right)) > INSIDE * largest:
             return None
         kinds = tuple(bound.nodes[name].types[0] for name in sorted(bound.nodes))
         data = tuple(n.attribute("data") for k, n in sorted(bound.nodes.items()) if k in self.fixed)
         key = (kinds, data, repr(sorted(flat(bound.values).items())))
         if key in self.seen:
-            return None
-        self.seen.add(key)
+            return self.seen[key] if again else None
         # commutative arguments may have changed places
         pinned = frozenset(
             bound.nodes[n] for n in self.fixed & {*bound.nodes} if bound.nodes[n].op is CONSTANT
         )
         instance = Instance(left, right, bound.nodes, bound.values, pinned)
+        self.seen[key] = instance
         self.made.append(instance)
         self.coverage.add(instance.nodes, flat(instance.values))
+        self.covering.add(instance.nodes, flat(instance.values))
         return instance
 
     def _built(
@@ -300,14 +325,19 @@ def _in_form(term: Apply, binding: Binding, dtype: str) -> bool:
     return all(own[name] == value or domain(term.op, name).kind == "sizes" for name, value in given.items())
 
 
-def _usable(kind: TensorType, rule: Rule) -> bool:
+def _usable(kind: TensorType, rule: Rule, largest: int) -> bool:
     plain = "any" in rule.tags or kind.dtype in ("float32", "float64")
-    return kind.static and plain and elements(kind) <= LARGEST
+    return kind.static and plain and elements(kind) <= largest
 
 
 def elements(kind: TensorType) -> int:
     """How many elements a tensor of known sizes has."""
     return prod(n for n in kind.shape if isinstance(n, int))
+
+
+def _most_elements(roots: tuple[Node, ...]) -> int:
+    kinds = (kind for node in topological(roots) for kind in node.types)
+    return max((elements(kind) for kind in kinds if isinstance(kind, TensorType)), default=0)
 
 
 def _numbers(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
@@ -320,24 +350,16 @@ def _numbers(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
     return rng.integers(0, 3, shape) / 2
 
 
-def _data(kind: TensorType, rng: np.random.Generator, pinned: bool) -> Any:
-    """Dyadic numbers: exact in every field."""
+def _data(kind: TensorType, rng: np.random.Generator, own: Sequence[Fraction], pinned: bool) -> Any:
+    """Dyadic numbers: exact in every field; where the law asks for them, around its `own`, too."""
     shape = tuple(n for n in kind.shape if isinstance(n, int))
     if not kind.dtype.startswith("float"):
-        return drawn_integers(kind.dtype, shape, rng)
+        return drawn_integers(kind.dtype, shape, rng, [int(n) for n in own if n.denominator == 1])
+    if pinned and own and rng.random() < 0.3:
+        around = [float(n) + step for n in own for step in AROUND]
+        return np.asarray(rng.choice(around, shape)).astype(kind.dtype)
     if pinned:
         return np.asarray(_numbers(rng, shape)).astype(kind.dtype)
     # odd 64ths: no literal of a rule is one, so no leaf is the same node as a literal
     return np.asarray((2 * rng.integers(-400, 400, shape) + 1) / 64).astype(kind.dtype)
 
-
-def drawn_integers(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
-    """Small ones, and where the draw says so those next to the ends of the type."""
-    if dtype == "bool":
-        return rng.integers(0, 2, shape).astype(bool)
-    low, high = limits(dtype)
-    small = rng.integers(max(low, -40), min(high, 40) + 1, shape).astype(dtype)
-    if rng.random() < 0.5:
-        return small
-    ends = np.array([low, low + 1, high - 1, high, high // 2, high // 2 + 1], dtype)
-    return np.where(rng.random(shape) < 0.5, rng.choice(ends, shape), small).astype(dtype)

@@ -18,7 +18,7 @@ from tensaurus.algebra.walk import Rewriting, bodies, sizes
 from tensaurus.rules.assumption import SIZES, ways
 from tensaurus.rules.solver import PlacedTerms
 
-__all__ = ["solved"]
+__all__ = ["contradictory", "solved"]
 
 WORK = 500_000  # of Z3 for one question, in its own units
 
@@ -31,6 +31,14 @@ def solved(pair: tuple[Scope, Scope], assumed: Mapping[Question, bool]) -> tuple
         return _solved(pair, assumed)
     except (ZeroDivisionError, ValueError):  # a divisor is none, so what is assumed is never so
         return None
+
+
+def contradictory(assumed: Mapping[Question, bool]) -> bool:
+    """Whether no sizes are as it is assumed, as far as Z3 shows."""
+    try:
+        return _Orders(assumed).contradictory
+    except (ZeroDivisionError, ValueError):  # a divisor is none, so what is assumed is never so
+        return True
 
 
 def _solved(pair: tuple[Scope, Scope], assumed: Mapping[Question, bool]) -> tuple[Scope, Scope] | None:

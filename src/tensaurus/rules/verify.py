@@ -12,9 +12,8 @@ unknown, and no rule of a library.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import partial
 from itertools import islice
 from math import log2
@@ -26,29 +25,33 @@ from tensaurus.algebra.field import Array, Field, Rationals, Reals, Terms
 from tensaurus.algebra.integers import Overflow, is_integer, limits
 from tensaurus.algebra.pairs import LADDER, Laws, Pairs
 from tensaurus.graph.degree import total_degree
-from tensaurus.graph.fold import evaluated
-from tensaurus.graph.node import CONSTANT, ITEM, Node
-from tensaurus.graph.program import topological
+from tensaurus.graph.node import CONSTANT, Node
+from tensaurus.rules.case import State
+from tensaurus.rules.combination import combined, large
 from tensaurus.rules.counterexample import Counterexample, differ
+from tensaurus.rules.elements import Draws, Special, leaf_values, run
 from tensaurus.rules.evidence import Axiom, Evidence, Proved, Tested
-from tensaurus.rules.instances import Instance, Maker, drawn_integers, elements
+from tensaurus.rules.instances import MANY, Instance, Maker, elements
 from tensaurus.rules.proof import differing, prove
 from tensaurus.rules.prover import Means
 from tensaurus.rules.rule import Rule
-from tensaurus.rules.term import Apply, Item, Literal, Term
+from tensaurus.rules.solved import contradictory
+from tensaurus.rules.thresholds import compared
 
 T = TypeVar("T")
 
 INSTANCES = 40
 STEPS = 30_000  # of a proof, about as many seconds as thousands
-DIFFERING = 12  # cases in which forms differ that are tried with numbers
+DIFFERING = 24  # cases in which forms differ that are tried with numbers
 MORE = 5  # times as many instances in all, at which what is not proved is not refuted
 FEWEST = 3
 FEW = 100  # draws of what has few elements for each instance that is wanted, at which it is tried, too
 TRIALS = 2
 TAME = 8.0  # where a function as exp is still far from the largest float
 SCALES = 1.0, -1.0, 0.25  # of inputs, so that some are in the domain of every function
-OFFSETS = tuple(Fraction(n, 8) for n in (-8, -1, 0, 1, 8))  # around a number that a rule writes
+COMBINED = 20  # draws of combinations of attributes for each instance that is wanted
+LARGE = 8  # instances with one size of hundreds
+SIZE = 4  # larger numbers that a law compares sizes with are tried as sizes before a proof
 PLACES = (3, 2, 1)  # ends of a tensor that indices may name
 SMALL = 6  # instances that Z3 is asked about, the smallest
 
@@ -84,39 +87,76 @@ def verify(
     what they do not prove is undecided.
     """
     maker = Maker(rule, seed)
-    instances = list(maker.instances(wanted))
-    special = _Special(rule, seed)
-    if wrong := _wrong(instances, [Reals()] * TRIALS, special):
+    instances, special, wrong = _first(maker, wanted, seed)
+    if wrong:
         return Refuted(rule, wrong)
-    if isinstance(rule.evidence, Axiom) and len(instances) >= FEWEST:
-        return rule.evidence
-    proved = prove(rule, steps, means) if steps else None
+    axiom = isinstance(rule.evidence, Axiom) and len(instances) >= FEWEST
+    proved = prove(rule, steps, means) if steps and not axiom else None
     if isinstance(proved, Proved):
         return proved
-    if means == Means.FORMS:
+    if means == Means.FORMS and not axiom:
         return Undecided(rule, "the algebra does not prove it")
     # where the forms of both sides differ they may well be wrong, even if no other instance is like it
+    unreached: State | None = None
     if proved is not None and proved.differs:
         for state in islice(differing(rule, steps, means), DIFFERING):
-            if wrong := _wrong(list(maker.at(state, written=True)), [Reals()] * TRIALS, special):
+            inside = list(maker.at(state, again=True)) or list(islice(maker.at(state, MANY, again=True), 1))
+            if wrong := _wrong(inside, [Reals()] * TRIALS, special):
                 return Refuted(rule, wrong)
-    coverage = str(maker.coverage)
-    if len(instances) < FEWEST:
-        return Undecided(rule, f"{len(instances) or 'no'} instance{'s' * (len(instances) > 1)} of it types")
+            if unreached is None and not inside and not contradictory(state.assumed):
+                unreached = state
+    more = [*combined(maker, COMBINED * wanted), *large(maker, LARGE, COMBINED * LARGE)]
+    if wrong := _wrong(more, [Reals()], special):
+        return Refuted(rule, wrong)
+    if (count := len(maker.made)) < FEWEST:
+        return Undecided(rule, f"{count or 'no'} instance{'s' * (count > 1)} of it types")
+    coverage = f"{maker.coverage}{'' if (said := str(maker.covering)) == '' else f', {said}'}"
     # where most instances compute next to nothing, as windows of one element do, few of them tell
-    if wrong := _wrong(list(maker.instances(MORE * wanted)), [Reals()], special):
+    if wrong := _wrong(list(maker.instances(len(maker.made) + (MORE - 1) * wanted)), [Reals()], special):
         return Refuted(rule, wrong)
     if wrong := _wrong(list(maker.small(FEW * wanted)), [Reals()], special):
         return Refuted(rule, wrong)
+    if axiom:
+        assert isinstance(rule.evidence, Axiom)
+        return rule.evidence
+    if unreached is not None:
+        return Undecided(rule, f"its sides have different forms, and no instance is like {unreached}")
     for laws, _ in LADDER:
         fields = [Pairs(seed + t, laws) for t in range(TRIALS)]
-        if _wrong(instances, fields, _Draws(seed)) is None:
-            degree = max(map(partial(_degree, laws=laws), instances))
-            bits = int(-sum(log2(field.error(degree)) for field in fields))
-            return Tested("gf", coverage, TRIALS, bits)
+        if _wrong(instances, fields, special.uniform()) is None:
+            return _tested(instances, laws, fields, coverage)
     if wrong := _wrong(instances, [Rationals(seed + t) for t in range(2 * TRIALS)], special):
         return _confirmed(rule, wrong)
     return _by_z3(rule, coverage, sorted(instances, key=_elements)[:SMALL])
+
+
+def refuted(rule: Rule, wanted: int = INSTANCES, seed: int = 0) -> Refuted | None:
+    """Where a rule is wrong, of what is tried before a proof: for one that is proved already."""
+    _, _, wrong = _first(Maker(rule, seed), wanted, seed)
+    return Refuted(rule, wrong) if wrong else None
+
+
+def _first(maker: Maker, wanted: int, seed: int) -> tuple[list[Instance], Special, Counterexample | None]:
+    """So many instances, what is drawn for them, and the first that is wrong over the reals; large ones, too,
+    where the law compares sizes with numbers."""
+    instances = list(maker.instances(wanted))
+    special = Special(maker.rule, seed, instances)
+    wrong = _wrong(instances, [Reals()] * TRIALS, special)
+    if wrong is None and compared(maker.rule) and max(maker.whole, default=0) > SIZE:
+        wrong = _wrong(list(large(maker, LARGE, COMBINED * LARGE)), [Reals()], special)
+    return instances, special, wrong
+
+
+def _tested(instances: Sequence[Instance], laws: Laws, fields: Sequence[Pairs], coverage: str) -> Tested:
+    """With a bound on the error of what was drawn from the field; of integers alone nothing was."""
+    drawn = [(i, {leaf.tensor.dtype[:5] for leaf in i.leaves if leaf not in i.pinned}) for i in instances]
+    inside = [instance for instance, kinds in drawn if "float" in kinds]
+    if not inside:
+        return Tested("gf", coverage, TRIALS)
+    degree = max(map(partial(_degree, laws=laws), inside))
+    bits = int(-sum(log2(field.error(degree)) for field in fields))
+    sampled = any(kinds - {"float"} for _, kinds in drawn)
+    return Tested("gf", coverage, TRIALS, bits, sampled)
 
 
 def _by_z3(rule: Rule, coverage: str, smallest: Sequence[Instance]) -> Evidence | Refuted | Undecided:
@@ -168,7 +208,7 @@ def _elements(instance: Instance) -> int:
     return sum(elements(leaf.tensor) for leaf in instance.leaves)
 
 
-def _wrong(instances: Sequence[Instance], fields: Sequence[Field], draws: _Draws) -> Counterexample | None:
+def _wrong(instances: Sequence[Instance], fields: Sequence[Field], draws: Draws) -> Counterexample | None:
     """The first instance on which the sides differ."""
     for place, instance in enumerate(instances):
         for trial, field in enumerate(fields):
@@ -194,11 +234,13 @@ def _tried(instance: Instance, values: dict[Node, Array], field: Field) -> Count
 
 
 def _unspecified(shown: Counterexample) -> bool:
-    """Whether a number on either side is none of its type, of which every machine makes something else."""
+    """Whether a number on the left side is none of its type, of which every machine makes something else.
+
+    Where it is one on the right side alone, that is no law.
+    """
     values = {shown.instance.nodes[name]: value for name, value in shown.inputs.items()}
     try:
-        for roots in (shown.instance.left, shown.instance.right):
-            run(roots, values, Reals(strict=True))
+        run(shown.instance.left, values, Reals(strict=True))
     except Overflow:
         return True
     return False
@@ -255,75 +297,6 @@ def _differing(instance: Instance, values: dict[Node, Array], field: Field) -> C
             inputs = {name: values[node] for name, node in instance.nodes.items() if node in values}
             return Counterexample(instance, inputs, a, b, root, field.name)
     return None
-
-
-class _Draws:
-    """Elements drawn uniformly."""
-
-    def __init__(self, seed: int):
-        self.seed = seed
-
-    def floats(self, field: Field, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-        return field.random(shape, rng)
-
-
-class _Special(_Draws):
-    """Numbers at which laws break: zeros, both signs, fractions, large ones, and around the rule's own."""
-
-    def __init__(self, rule: Rule, seed: int):
-        super().__init__(seed)
-        plain = [Fraction(n, 4) for n in (-40, -12, -7, -4, -2, -1, 0, 0, 0, 1, 2, 3, 4, 7, 12, 40)]
-        own = {number for root in (*rule.lhs, *rule.rhs) for number in _literals(root)}
-        around = sorted({number + step for number in own for step in OFFSETS})
-        # no larger ones: products of three are still exact in float64
-        self.numbers = np.array([float(n) for n in (*plain, -(2**14), 2**14, *around)])
-
-    def floats(self, field: Field, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-        if rng.random() < 0.3:
-            return field.random(shape, rng)
-        return field.lift(self.numbers[rng.integers(0, len(self.numbers), shape)])
-
-
-def _literals(term: Term | None) -> Iterator[Fraction]:
-    match term:
-        case Literal(value):
-            yield value
-        case Apply(_, args, _, _):
-            for arg in args:
-                yield from _literals(arg)
-        case Item(inner, _):
-            yield from _literals(inner)
-
-
-def leaf_values(
-    instance: Instance, field: Field, rng: np.random.Generator, draws: _Draws | None = None
-) -> dict[Node, Array]:
-    """Elements for every leaf of an instance, but for the pinned ones their own."""
-    draws = draws or _Draws(0)
-    values: dict[Node, Array] = {}
-    for leaf in instance.leaves:
-        kind = leaf.tensor
-        shape = tuple(n for n in kind.shape if isinstance(n, int))
-        if leaf in instance.pinned:
-            values[leaf] = field.lift(leaf.attribute("data").array)
-        elif kind.dtype.startswith("float"):
-            values[leaf] = draws.floats(field, shape, rng)
-        else:
-            values[leaf] = field.lift(drawn_integers(kind.dtype, shape, rng))
-    return values
-
-
-def run(roots: Sequence[Node], leaves: dict[Node, Array], field: Field) -> list[Array]:
-    """The roots' elements in a field, given those of the leaves."""
-    values = dict(leaves)
-    for node in topological(roots):
-        if node in values:
-            continue
-        if node.op is CONSTANT:
-            values[node] = field.lift(node.attribute("data").array)
-        elif node.op is ITEM or len(node.types) == 1:
-            values[node] = evaluated(node, values, field)
-    return [values[root] for root in roots]
 
 
 def _degree(instance: Instance, laws: Laws) -> float:

@@ -1,0 +1,83 @@
+"""Numbers that the inputs of programs meet: what is computed from them is compared with a constant there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+
+from tensaurus.algebra.field import Array, Field
+from tensaurus.algebra.integers import is_integer, limits
+from tensaurus.algebra.turning import Watched, turning_points
+from tensaurus.backends import BackendError
+from tensaurus.backends.reference import evaluate_all
+from tensaurus.cost.demand import operations
+from tensaurus.equivalence.replay_sizes import Sizes, shape_at, size_choices
+from tensaurus.graph.node import Node
+from tensaurus.graph.program import Program
+from tensaurus.ops import TensorType
+
+__all__ = ["met", "unspecified"]
+
+UNKNOWN = 4  # of every dimension that is not known, where work is estimated
+MOST = 1e8  # scalar operations of both programs, beyond which nobody watches what their inputs meet
+LONG = 2**62  # the largest integer that an input is filled with
+
+
+def met(programs: Sequence[Program], names: Sequence[str], seed: int = 0) -> dict[str, list[float]]:
+    """Of each of these inputs the numbers at which something that a program computes from it turns.
+
+    Inputs are filled with one number after the other, beside others that are small.  None are found where the
+    programs are not evaluated, and of inputs that name places none beyond these.
+    """
+    if sum(operations(node, UNKNOWN) for program in programs for node in program.active) > MOST:
+        return {}
+    rng = np.random.default_rng(seed)
+    inputs = {node.attribute("name"): node for program in programs for node in program.inputs}
+    if not all(isinstance(node.types[0], TensorType) for node in inputs.values()):
+        return {}
+    sizes = next(iter(size_choices(programs)))
+    base = {name: _plain(node, sizes, rng) for name, node in inputs.items()}
+    filled = [name for name in names if prod(base[name].shape)]
+    found = {name: _points(programs, sizes, base, name, inputs[name]) for name in filled}
+    return {name: points for name, points in found.items() if points}
+
+
+def unspecified(program: Program, feeds: Mapping[str, Array], strict: Field, sizes: Sizes) -> bool:
+    """Whether nothing says what the program computes: a number that is none of its type, say."""
+    try:
+        evaluate_all([program], feeds, strict, sizes=sizes)
+    except BackendError:
+        return True
+    return False
+
+
+def _plain(node: Node, sizes: Sizes, rng: np.random.Generator) -> Array:
+    kind = node.tensor
+    shape = shape_at(kind, sizes)
+    if kind.dtype.startswith(("float", "bfloat")):
+        return np.asarray(rng.standard_normal(shape))
+    drawn = rng.integers(0, 2, shape)
+    return np.asarray(drawn, bool if kind.dtype == "bool" else np.int64)
+
+
+def _points(
+    programs: Sequence[Program], sizes: Sizes, base: Mapping[str, Array], name: str, node: Node
+) -> list[float]:
+    dtype = node.tensor.dtype
+    whole = is_integer(dtype)
+
+    def gaps_at(number: float) -> Array | None:
+        watched = Watched()
+        filled = np.full(base[name].shape, int(number) if whole else number, base[name].dtype)
+        try:
+            evaluate_all(programs, {**base, name: filled}, watched, sizes=sizes)
+        except BackendError:  # a place that there is not
+            return None
+        return watched.gaps
+
+    if not whole:
+        return turning_points(gaps_at)
+    low, high = limits(dtype)
+    return turning_points(gaps_at, max(low, -LONG), min(high, LONG), whole=True)

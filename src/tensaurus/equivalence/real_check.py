@@ -1,0 +1,80 @@
+"""Two programs in float64, for laws that hold in no other field or have no bound there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tensaurus.algebra.draws import drawn_integers, integers_near
+from tensaurus.algebra.field import Reals
+from tensaurus.algebra.integers import carried, is_integer
+from tensaurus.backends import BackendError
+from tensaurus.backends.reference import evaluate_all
+from tensaurus.equivalence.field_check import FieldCheck
+from tensaurus.equivalence.meeting import met, unspecified
+from tensaurus.equivalence.replay_sizes import Sizes, shape_at, size_choices
+from tensaurus.graph.program import Program
+from tensaurus.ops import TensorType
+
+__all__ = ["check_reals"]
+
+TOLERANCE = 1e-9  # of float64 results, relative to the largest element: four digits above its rounding
+DRAWS = 8  # of what is compared in float64
+
+
+def _real_inputs(
+    program: Program, sizes: Sizes, rng: np.random.Generator, near: Mapping[str, Sequence[float]], wide: bool
+) -> dict[str, np.ndarray[Any, Any]]:
+    return {
+        (name := node.attribute("name")): _real(node.tensor, sizes, rng, near.get(name, []), wide)
+        for node in program.inputs
+    }
+
+
+def check_reals(a: Program, b: Program, seed: int) -> FieldCheck:
+    """In float64, at numbers around those that the inputs meet, and at others, which may be no places."""
+    names = [node.attribute("name") for node in a.inputs if node.tensor.dtype != "bool"]
+    near = met([a, b], names, seed)
+    for place in range(DRAWS):
+        found: list[dict[str, Any]] = []
+        reason = ""
+        for sizes in size_choices([a, b]):
+            feeds = _real_inputs(a, sizes, np.random.default_rng([seed, place]), near, wide=bool(place))
+            try:
+                found = evaluate_all([a, b], feeds, Reals(), sizes=sizes)
+                break
+            except BackendError as error:
+                reason = reason or str(error)
+        if not found and not place:
+            return FieldCheck(False, 0, 0, 1.0, reason)
+        if not found:  # integers that are no places
+            continue
+        left, right = found
+        for name, value in left.items():
+            allowed = TOLERANCE * (1 + np.max(np.abs(value), initial=0.0, where=np.isfinite(value)))
+            same = np.isclose(right[name], value, rtol=0, atol=allowed, equal_nan=True)
+            if not same.all() and not (place and unspecified(a, feeds, Reals(strict=True), sizes)):
+                return FieldCheck(False, 1, 0, 1.0, f"{int((~same).sum())} elements differ in float64")
+    return FieldCheck(True, 1, 0, 1.0)
+
+
+def _real(
+    kind: TensorType, sizes: Sizes, rng: np.random.Generator, near: Sequence[float], wide: bool
+) -> np.ndarray[Any, Any]:
+    """Elements of one input: `wide` integers are any of their type, others small."""
+    shape = shape_at(kind, sizes)
+    if kind.dtype == "bool":
+        return np.asarray(rng.integers(0, 2, shape), bool)
+    if is_integer(kind.dtype):
+        if wide:
+            draw = integers_near if near and rng.random() < 0.5 else drawn_integers
+            return carried(draw(kind.dtype, shape, rng, [int(n) for n in near]))
+        return np.asarray(rng.integers(0, 10, shape))
+    plain = np.asarray(rng.standard_normal(shape) * 4)
+    if not near or not wide:
+        return plain
+    # beside them: on which side of a number itself a result lies is rounding
+    beside = np.asarray([n + step * max(1, abs(n)) for n in near for step in (-1 / 64, 1 / 64)])
+    return np.where(rng.random(shape) < 0.5, rng.choice(beside, shape), plain)
