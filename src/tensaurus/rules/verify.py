@@ -110,6 +110,7 @@ def verify(
         return Refuted(rule, wrong)
     if (count := len(maker.made)) < FEWEST:
         return Undecided(rule, f"{count or 'no'} instance{'s' * (count > 1)} of it types")
+    instances = list(maker.made)
     coverage = f"{maker.coverage}{'' if (said := str(maker.covering)) == '' else f', {said}'}"
     # where most instances compute next to nothing, as windows of one element do, few of them tell
     if wrong := _wrong(list(maker.instances(len(maker.made) + (MORE - 1) * wanted)), [Reals()], special):
