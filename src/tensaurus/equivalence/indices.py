@@ -23,7 +23,7 @@ class Indices:
     """limits  of inputs whose elements name places in another tensor: the least and the largest place
     free    inputs whose values are computed with and never name a place or a size: any number will do
     trips   inputs that say how many rounds a loop has
-    meets   of those the numbers at which something computed from them turns
+    meets   of the free ones, the numbers at which something computed from them turns
 
     An integer input in neither may name places or sizes that nobody can tell.
     """
