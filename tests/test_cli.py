@@ -285,6 +285,9 @@ def test_rules_are_verified_and_annotated(tmp_path: Path) -> None:
     assert file.read_text() == "bad: Relu(x) => x\n"
     file.write_text("bad: Relu(x) =>\n")
     assert_refused(run("rules", "verify", file), "own.rules")
+    file.write_text("add-zero [any]: Add(x, 0) => x | proved(algebra, all sizes)")
+    result = run("rules", "verify", file)
+    assert result.exit_code == 1 and "though its file says proved" in result.output
     assert_refused(run("rules", "verify", tmp_path / "none.rules"), "none.rules", "cannot be read")
 
 

@@ -39,7 +39,8 @@ def rules_verify(
 ) -> None:
     """Test or prove every rule, and print its evidence.
 
-    Exit status 1 if one is refuted (with where its sides differ), or if of one neither is known.
+    Exit status 1 if one is refuted (with where its sides differ), if of one neither is known, or if one is not
+    proved though its file says so.
     """
     from tensaurus.report.summary import ground_of, tally
     from tensaurus.rules.annotate import annotated
@@ -47,7 +48,7 @@ def rules_verify(
     from tensaurus.rules.verify import verify as check
 
     found = _read(file)
-    wrong = open_ = 0
+    wrong = open_ = overclaimed = 0
     grounds: Counter[str] = Counter()
     for rule in found:
         if "off" in rule.tags:
@@ -60,11 +61,15 @@ def rules_verify(
             open_ += 1
             typer.echo(f"{rule.name}: UNKNOWN, {evidence.reason}")
         else:
-            typer.echo(f"{rule.name}: {evidence}")
+            claimed = not write and rule.evidence is not None and rule.evidence.kind == "proved"
+            lost = claimed and evidence.kind != "proved"
+            overclaimed += lost
+            typer.echo(f"{rule.name}: {evidence}{', though its file says proved' * lost}")
             grounds[ground_of(str(evidence))] += 1
     typer.echo(f"{sum(grounds.values())} rules: {tally(grounds) or 'none'}")
-    if wrong or open_:
-        raise NotEqualError(f"{wrong} of {len(found)} rules refuted, {open_} unknown")
+    if wrong or open_ or overclaimed:
+        counts = f"{wrong} of {len(found)} rules refuted, {open_} unknown"
+        raise NotEqualError(f"{counts}, {overclaimed} not proved as their file says")
     if write and file is not None:
         text, _ = annotated(file.read_text("utf-8"))
         with replacing(file) as beside:
