@@ -39,8 +39,8 @@ def rules_verify(
 ) -> None:
     """Test or prove every rule, and print its evidence.
 
-    Exit status 1 if one is refuted (with where its sides differ), if of one neither is known, or if one is not
-    proved though its file says so.
+    Exit status 1 if one is refuted (with where its sides differ), if of one neither is known, or if one is
+    not proved though its file says so.
     """
     from tensaurus.report.summary import ground_of, tally
     from tensaurus.rules.annotate import annotated
