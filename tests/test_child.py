@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -16,6 +17,7 @@ from onnx import TensorProto, helper
 
 from tensaurus import optimize
 from tensaurus.child import Child, ChildError, available_memory
+from tensaurus.deadline import Bounded
 from tensaurus.equivalence import verify
 from tensaurus.errors import TensaurusError
 from tensaurus.graph import shape_inference
@@ -86,6 +88,42 @@ def test_its_death_has_a_reason() -> None:
         with pytest.raises(ChildError, match="the child: the worker was killed by SIGSEGV: last words"):
             one.ask("die")
         assert not one.alive
+
+
+def test_an_answer_that_was_not_taken_is_never_that_of_another_question() -> None:
+    with child() as one:
+        one.begin("echo", 1)
+        assert not one.alive
+        with pytest.raises(ChildError, match="the worker is closed"):
+            one.ask("echo", 2)
+
+
+def test_an_interrupt_between_a_question_and_its_answer_closes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(self: Child, patience: float) -> None:
+        raise KeyboardInterrupt
+
+    with child() as one:
+        monkeypatch.setattr(Child, "finish", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            one.ask("echo", 1)
+        with pytest.raises(ProcessLookupError):
+            os.kill(one.pid, 0)
+
+
+def test_a_deadline_ends_the_wait_for_an_answer_in_a_thread() -> None:
+    def wait() -> None:
+        with child() as one:
+            one.ask("echo", 0)
+            began = time.monotonic()
+            with Bounded(began + 0.1) as block:
+                one.ask("sleep", 60.0)
+            found.append((block.ended, one.alive, time.monotonic() - began < 30))
+
+    found: list[object] = []
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    thread.join(40)
+    assert found == [(True, False, True)]
 
 
 # ------------------------------------------------------------------------------------- what needs one

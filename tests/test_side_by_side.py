@@ -12,7 +12,7 @@ import pytest
 
 from tensaurus.equivalence import reference
 from tensaurus.equivalence.answers import Answers
-from tensaurus.equivalence.reference import NoReference, Reference
+from tensaurus.equivalence.reference import NoReference, Reference, _Evaluator
 from tensaurus.equivalence.verdict import verify
 from tensaurus.graph.build import Build
 
@@ -86,6 +86,28 @@ def test_a_process_that_is_gone_is_replaced() -> None:
                 lost += 1
         assert lost <= 2
         check(run, FEEDS)
+
+
+def test_an_interrupt_after_a_question_shifts_no_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = _Evaluator.begin
+
+    def interrupted(self: _Evaluator, verb: str, *arguments: object) -> None:
+        begin(self, verb, *arguments)
+        if verb == "run":
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+    for foreseen in (FEEDS, []):
+        with Reference(2, 60.0) as run:
+            check(run, FEEDS[:1])
+            run.ahead(BUILD, [(feed, {}) for feed in foreseen])
+            monkeypatch.setattr(reference, "LONG", 0.0)
+            monkeypatch.setattr(_Evaluator, "begin", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                check(run, FEEDS[:1])
+            check(run, FEEDS[1:])
+        with Reference(2, 60.0) as run:
+            check(run, FEEDS[2:4])
 
 
 def test_answers_that_are_kept_are_not_computed_again() -> None:

@@ -12,6 +12,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from importlib import import_module
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from threading import Lock
+from time import monotonic
 from types import TracebackType
 from typing import IO, Any, ClassVar, Self
 
@@ -33,6 +35,7 @@ from tensaurus.signals import adopt, disown
 __all__ = ["Child", "ChildError", "available_memory", "tied"]
 
 RESERVE = 0.05  # of the memory that is available, a child leaves to others
+SLICE = 0.1  # seconds of one wait for an answer in a thread beside the main one
 
 
 class ChildError(TensaurusError):
@@ -72,6 +75,7 @@ class Child:
         )
         here, there = Pipe()
         self._connection = here
+        self._asked = False  # an answer is on its way, or may be
         self._errors = spool()
         order = _Order(here, self._errors)
         try:
@@ -84,8 +88,8 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether it can still be asked."""
-        return self.close.alive and self._process.poll() is None
+        """Whether it can be asked: not where an answer was never taken, which the next question would get."""
+        return self.close.alive and not self._asked and self._process.poll() is None
 
     @property
     def pid(self) -> int:
@@ -97,16 +101,23 @@ class Child:
         Raises what `error` says where the method raised, the process died or did not answer in time; after
         the latter two, and after an interrupt, it is closed.
         """
-        self.begin(verb, *arguments)
-        return self.finish(patience)
+        try:
+            self.begin(verb, *arguments)
+            return self.finish(patience)
+        finally:
+            if self._asked:  # what was raised came between the two
+                self.close()
 
     def begin(self, verb: str, *arguments: object) -> None:
         """Ask, and do not wait: `finish` has the answer, and must come before anything else is asked.
 
-        Raises as `ask` does.
+        Raises as `ask` does; closes it where the answer before was not taken.
         """
+        if self._asked:
+            self.close()
         if not self.close.alive:
             raise self.error(f"{self.name}: the worker is closed")
+        self._asked = True
         try:
             if self.resting:
                 self._process.send_signal(signal.SIGCONT)
@@ -122,11 +133,12 @@ class Child:
         if not self.close.alive:
             raise self.error(f"{self.name}: the worker is closed")
         try:
-            if not self._connection.poll(self.timeout + patience):
+            if not self._answered(self.timeout + patience):
                 self.close()
                 late = f"{self.name}: no answer within {self.timeout + patience:g} s"
                 raise self.error(late, remedy=self.remedy)
             fine, value = self._connection.recv()
+            self._asked = False
             if self.resting:
                 self._process.send_signal(signal.SIGSTOP)
         except (EOFError, OSError):
@@ -137,6 +149,20 @@ class Child:
         if not fine:
             raise self.error(str(value))
         return value
+
+    def _answered(self, seconds: float) -> bool:
+        """Return whether there is an answer within so many seconds.
+
+        In a thread beside the main one nothing ends a wait in C: it is cut into slices, so that a deadline
+        (`deadline.Bounded`) ends it between two of them.
+        """
+        if threading.current_thread() is threading.main_thread():
+            return self._connection.poll(seconds)
+        end = monotonic() + seconds
+        while not self._connection.poll(max(0.0, min(SLICE, end - monotonic()))):
+            if monotonic() >= end:
+                return False
+        return True
 
     def _last_words(self) -> str:
         """Why it died; closes it."""

@@ -144,24 +144,23 @@ def digits_of(program: Program) -> int:
 
 
 class _Lane:
-    """One of the processes: the model that it holds, and whether an answer of it is on its way."""
+    """One of the processes: the model that it holds."""
 
     def __init__(self, number: int, limit: float) -> None:
         self._number, self._limit = number, limit
         self._loaded: object = None
-        self.busy = False
 
     def holding(self, build: Build, shapes: Mapping[str, Sequence[int]]) -> _Evaluator:
         """The process with this model.  Raises NoReference."""
         child = _evaluator(os.getpid(), self._number)
-        if self.busy:  # what it was asked is not wanted any more
+        if not child.alive:  # or it was asked what is not wanted any more
             child.close()
-        if not child.alive:
-            _evaluators.pop((os.getpid(), self._number))
-            child, self._loaded, self.busy = _evaluator(os.getpid(), self._number), None, False
+            _evaluators.pop((os.getpid(), self._number), None)
+            child, self._loaded = _evaluator(os.getpid(), self._number), None
         child.timeout = self._limit
         key = (build, tuple(shapes.items()))
         if self._loaded != key:
+            self._loaded = None  # until it is known to hold this one
             child.ask("load", build, dict(shapes))
             self._loaded = key
         return child
@@ -169,22 +168,20 @@ class _Lane:
     def begin(self, build: Build, shapes: Mapping[str, Sequence[int]], arrays: Mapping[str, Any]) -> None:
         """Ask for a run.  Raises NoReference."""
         self.holding(build, shapes).begin("run", dict(arrays), False)
-        self.busy = True
 
     def finish(self) -> list[Any]:
         """All outputs of the run that was asked for.  Raises NoReference."""
-        self.busy = False
         outputs: list[Any] = _evaluator(os.getpid(), self._number).finish()
         return outputs
 
     def drop(self) -> None:
         """Forget the model."""
         child = _evaluators.get((os.getpid(), self._number))
-        if child is not None and self.busy:
-            child.close()
-        elif child is not None and child.alive:
+        self._loaded = None
+        if child is not None and child.alive:
             child.ask("drop")
-        self._loaded, self.busy = None, False
+        elif child is not None:
+            child.close()
 
 
 class Reference:
@@ -269,13 +266,17 @@ class Reference:
     def _fill(self) -> None:
         """Begin what comes next wherever nothing is being computed; in one process where runs are short."""
         for lane in self._lanes[: self._wide if self._long else 1]:
-            while self._ahead and not lane.busy:
+            while self._ahead and not self._has_begun(lane):
                 task = self._ahead.popleft()
                 try:
                     lane.begin(task.build, task.shapes, task.arrays)
                     self._begun.append((lane, task))
                 except NoReference as error:
                     self._done[task.key] = error
+
+    def _has_begun(self, lane: _Lane) -> bool:
+        """Return whether a run that was foreseen is being computed there."""
+        return any(lane is other for other, _ in self._begun)
 
     def _forget(self) -> None:
         """Nothing that was foreseen is wanted any more."""
@@ -305,7 +306,7 @@ class Reference:
         return branches
 
     def _holding(self, build: Build, shapes: Mapping[str, Sequence[int]]) -> _Evaluator:
-        if self._lanes[0].busy:
+        if self._has_begun(self._lanes[0]):
             self._forget()
         return self._lanes[0].holding(build, shapes)
 
