@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import count
 from math import inf
 from time import monotonic
@@ -252,3 +252,41 @@ def test_a_solver_that_looks_at_no_signals_is_cancelled() -> None:
     with Bounded(monotonic() + SOON), cancelling(lambda: pytest.fail("it was left in time")):
         pass
     time.sleep(2 * SOON)
+
+
+def test_a_block_that_was_never_left_is_dropped() -> None:
+    """Its function has ended: what comes to nobody would be raised anywhere."""
+
+    def never_left() -> None:
+        Bounded(monotonic() + SOON).__enter__()
+
+    def test() -> None:
+        with Bounded(monotonic() + HANG) as outer:
+            never_left()
+            time.sleep(2 * SOON)
+        with Bounded(monotonic() + HANG) as outer:
+            with Bounded(monotonic() + HANG):
+                Bounded(monotonic() + SOON).__enter__()
+            time.sleep(2 * SOON)
+        assert not outer.ended and not deadline._clock().open
+        with ExitStack() as stack:  # it is left by its stack, not by the function that enters it
+            block = stack.enter_context(Bounded(monotonic() + SOON))
+            spin()
+        assert block.ended
+
+    by_any(test)
+    never_left()
+    time.sleep(2 * SOON)
+    assert not deadline._alarm.open and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+
+
+def test_a_deadline_that_comes_while_its_block_is_left_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    remove, late = deadline._Watch.remove, [Overdue, Overdue]
+
+    def interrupted(self: Any, block: Bounded) -> None:
+        remove(self, block)
+        if late:
+            raise late.pop()
+
+    monkeypatch.setattr(deadline._Watch, "remove", interrupted)
+    assert not in_thread(lambda: bounded(lambda: None)).ended and not late

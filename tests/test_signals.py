@@ -147,6 +147,34 @@ def test_an_interrupt_comes_through_after_a_block_was_ended() -> None:
     assert run(BOUNDED.format(first=20, work=together)) == (0, "kept\n", INTERRUPTED + "\n")
 
 
+@pytest.mark.parametrize(
+    ("place", "order"), [("add", "work(), interrupt()"), ("remove", "interrupt(), work()")]
+)
+def test_an_interrupt_waits_until_a_block_is_entered_or_left(place: str, order: str) -> None:
+    """Else the block would stay open, and end what comes after it."""
+    code = f"""
+from time import monotonic
+from tensaurus import deadline
+change = deadline._Alarm.{place}
+def interrupted(self, block):
+    deadline._Alarm.{place} = change
+    wrapped(lambda: change(self, block))
+names = {{"interrupt": interrupt, "__name__": "tensaurus.deadline"}}
+wrapped = eval("lambda work: ({order})", names)
+deadline._Alarm.{place} = interrupted
+with keeping():
+    try:
+        with Interruptible():
+            with deadline.Bounded(monotonic() + 0.2):
+                pass
+            time.sleep(30)
+    except KeyboardInterrupt:
+        print("kept", deadline._alarm.open)
+    time.sleep(0.4)
+"""
+    assert run(code) == (0, "kept []\n", INTERRUPTED + "\n")
+
+
 def test_after_an_enclosed_part_the_rest_is_interruptible() -> None:
     code = """
 with keeping():

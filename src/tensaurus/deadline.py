@@ -15,15 +15,19 @@ What of C looks at no signals, but can be told to stop, is `cancelling`: it is t
 
 A function that changes what others rely on, and would leave it half changed, is `atomic`: Overdue waits until
 the function is done.  It waits for imports and for the handlers of `signals`, too.
+
+A block that another exception kept from being left (Ctrl-C, where Python's own handler raises it at the
+beginning of `__exit__`) is dropped when its function has ended.
 """
 
 from __future__ import annotations
 
 import ctypes
+import inspect
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from math import inf
 from time import monotonic
@@ -36,6 +40,7 @@ SOON = 0.01  # seconds until Overdue is tried again, where it had to wait
 AGAIN = 1.0  # seconds until it is raised once more, where the block goes on; what tidies up has so much time
 IMPORTS = "<frozen importlib"  # begins the names of the files of Python's own code for imports
 NEVER_ENDED = "tensaurus.signals", "tensaurus.deadline"  # modules in whose functions it is not raised
+SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # flags of their code
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -65,9 +70,15 @@ class Bounded:
 
     def __enter__(self) -> Self:
         if self.deadline < inf:
-            self._frame = sys._getframe(1)
+            caller = sys._getframe(1)
+            if caller.f_globals.get("__name__") != "contextlib":  # whose stacks end after their own functions
+                self._frame = caller
             self._clock = _clock()
-            self._clock.add(self)
+            try:
+                self._clock.add(self)
+            except BaseException:  # there is no `__exit__` then
+                self._clock.remove(self)
+                raise
         return self
 
     def __exit__(
@@ -75,7 +86,13 @@ class Bounded:
     ) -> bool:
         if self._clock is None:
             return False
-        self._clock.remove(self)
+        removed = False
+        while not removed:
+            try:
+                self._clock.remove(self)
+                removed = True
+            except Overdue:  # in a thread, where it was on its way already
+                pass
         self._frame = None
         # an error that came instead: what was ended said so in its own words
         return self.ended and kind is not None and issubclass(kind, (Overdue, Exception))
@@ -91,12 +108,38 @@ class Bounded:
             frame = frame.f_back
         return True
 
+    def is_left(self, stack: Collection[FrameType]) -> bool:
+        """Return whether the function of the block has ended, by the frames of its thread: a generator may
+        only be suspended."""
+        frame = self._frame
+        return frame is not None and not frame.f_code.co_flags & SUSPENDED and frame not in stack
+
+
+def _stack(frame: FrameType | None) -> set[FrameType]:
+    """Return a frame and those that led to it."""
+    found = set[FrameType]()
+    while frame is not None:
+        found.add(frame)
+        frame = frame.f_back
+    return found
+
 
 class _Blocks:
     """Open blocks of one thread, the outermost first."""
 
     def __init__(self) -> None:
         self.open: list[Bounded] = []
+
+    def close(self, block: Bounded) -> None:
+        """Close a block, where it is open, and those in it that were not left in order."""
+        if block in self.open:
+            del self.open[self.open.index(block) :]
+
+    def drop_left(self, frame: FrameType | None) -> None:
+        """Close the blocks whose functions have ended, where the thread is in this frame."""
+        if self.open:
+            stack = _stack(frame)
+            self.open[:] = [block for block in self.open if not block.is_left(stack)]
 
     @property
     def earliest(self) -> float:
@@ -113,21 +156,36 @@ class _Blocks:
 class _Alarm(_Blocks):
     """Raises Overdue in the main thread, by SIGALRM; a timer that others have set goes on afterwards."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._installed = False  # its handler and hook are, and those before them are known
+
     def add(self, block: Bounded) -> None:
-        if not self.open:
-            self._handler = signal.signal(signal.SIGALRM, self._ring)
+        self.drop_left(sys._getframe())
+        if not self._installed:
             self._timer = signal.getitimer(signal.ITIMER_REAL)
             self._since = monotonic()
-            self._hook, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
+            self._hook, self._handler = sys.unraisablehook, signal.getsignal(signal.SIGALRM)
+            self._installed = True
+            sys.unraisablehook = self._on_unraisable
+        if signal.getsignal(signal.SIGALRM) != self._ring:  # without one the timer would end the process
+            signal.signal(signal.SIGALRM, self._ring)
         self.open.append(block)
         self._set()
 
     def remove(self, block: Bounded) -> None:
-        self.open.remove(block)
+        self.close(block)
+        self._rest()
+
+    def _rest(self) -> None:
+        """Set the timer; where no block is open any more, all is as it was before the first."""
+        if not self._installed:
+            return
         self._set()
         if not self.open:
             sys.unraisablehook = self._hook
             signal.signal(signal.SIGALRM, self._handler)
+            self._installed = False
             left, interval = self._timer
             if left:
                 left = max(1e-6, left - (monotonic() - self._since))
@@ -141,8 +199,9 @@ class _Alarm(_Blocks):
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _ring(self, number: int, frame: FrameType | None) -> None:
+        self.drop_left(frame)
         if (due := self.due) is None:
-            self._set()
+            self._rest()
         elif due.can_end(frame):
             due.ended = True
             raise Overdue
@@ -163,11 +222,13 @@ class _Watch(_Blocks):
     def __init__(self) -> None:
         super().__init__()
         self._thread = threading.get_ident()
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # in a `with` of its own: Overdue cannot come after it was taken
+        self._changed = threading.Condition(self._lock)
         self._waiting = False  # somebody is
 
     def add(self, block: Bounded) -> None:
-        with self._changed:
+        with self._lock:
+            self.drop_left(sys._getframe())
             self.open.append(block)
             self._changed.notify()
             if not self._waiting:
@@ -175,15 +236,15 @@ class _Watch(_Blocks):
                 threading.Thread(target=self._wait, name="deadline", daemon=True).start()
 
     def remove(self, block: Bounded) -> None:
-        with self._changed:
-            self.open.remove(block)
+        with self._lock:
+            self.close(block)
             if not self.open:  # what is on its way would arrive outside of all of them
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), None)
             self._changed.notify()
 
     def _wait(self) -> None:
         pause = 0.0
-        with self._changed:
+        with self._lock:
             while self.open:
                 if (wait := max(pause, self.earliest - monotonic())) > 0:
                     self._changed.wait(min(wait, threading.TIMEOUT_MAX))
@@ -194,7 +255,8 @@ class _Watch(_Blocks):
 
     def _raise(self, due: Bounded) -> bool:
         frame = sys._current_frames().get(self._thread)
-        if not due.can_end(frame):
+        self.drop_left(frame)
+        if due not in self.open or not due.can_end(frame):
             return False
         due.ended = True
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Overdue))

@@ -3,7 +3,8 @@
 `install` makes each of them end the process at once, in order: from the signal's handler, as an exception may
 be lost in a finalizer, or break an extension module that is being imported.  An interrupt of work that is
 worth keeping (`keeping`) is an exception in the parts that know what to do with it (`interruptible`), and
-waits outside of them; a second one gives up.  After `commit` an interrupt does nothing.
+waits outside of them, and while a block of `deadline` is entered or left; a second one gives up.  After
+`commit` an interrupt does nothing.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ __all__ = [
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 INTERRUPTED = "interrupted: the best so far is measured and checked; Ctrl-C again gives up"
 MOMENT = 0.01  # seconds after which an interrupt that was lost comes again
+DEADLINE = "tensaurus.deadline"  # the module in whose functions it waits
 
 
 class _State:
@@ -51,7 +53,8 @@ class _State:
         self.open = False  # ...the interrupt may be raised
         self.raised = False  # ...it was
         self.gave_up = False  # an interrupt that was not kept was raised
-        self.again = False  # an interrupt comes that was lost
+        self.again = False  # an interrupt comes that was lost...
+        self.lost = False  # ...and was not raised since
         self.committed = False
         self.children: set[int] = set()
         self.tidying: dict[Callable[[], object], None] = {}
@@ -202,6 +205,8 @@ class Interruptible:
     ) -> None:
         if _main():
             _state.inside, _state.open = self._enclosed, self._enclosed and not _state.asked
+            if (_state.raised or isinstance(error, KeyboardInterrupt)) and not _state.gave_up:
+                _state.lost = False  # what would come again is raised here
             if _state.raised and not isinstance(error, KeyboardInterrupt):
                 raise KeyboardInterrupt from error
 
@@ -215,21 +220,42 @@ def _on_interrupt(number: int, frame: FrameType | None) -> None:
         return
     if _state.again:
         _state.again = False
-        if _state.inside or _state.gave_up:
+        if _state.lost and (_state.inside or _state.gave_up):
             _state.open = False
-            raise KeyboardInterrupt
+            _raise(frame)
         return
     if not _state.armed or _state.asked:
         if _state.installed:
             _end(number)
         _state.gave_up = True
-        raise KeyboardInterrupt
+        _raise(frame)
+        return
     _state.asked = True
     if _state.installed:
         _say(INTERRUPTED)
     if _state.open:
         _state.open, _state.raised = False, True
-        raise KeyboardInterrupt
+        _raise(frame)
+
+
+def _raise(frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt; in a moment, where a block with a deadline is being entered or left, as that
+    block would stay open."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") == DEADLINE:
+            _come_again()
+            return
+        frame = frame.f_back
+    _state.lost = False
+    raise KeyboardInterrupt
+
+
+def _come_again() -> None:
+    """Let the interrupt arrive once more, in a moment."""
+    _state.lost = True
+    again = threading.Timer(MOMENT, _redeliver)
+    again.daemon = True
+    again.start()
 
 
 def announced() -> bool:
@@ -241,14 +267,14 @@ def _on_unraisable(lost: Any) -> None:
     """Python goes on where a finalizer fails: an interrupt in one comes again, outside of it."""
     if isinstance(lost.exc_value, KeyboardInterrupt):
         if _state.raised or _state.gave_up:
-            again = threading.Timer(MOMENT, _redeliver)
-            again.daemon = True
-            again.start()
+            _come_again()
     elif not (_state.committed and isinstance(lost.exc_value, OSError) and "race" in str(lost.exc_value)):
         sys.__unraisablehook__(lost)  # but for a signal that came while it began to be ignored
 
 
 def _redeliver() -> None:
+    if not _state.lost:  # it was raised at the end of its part
+        return
     _state.again = True
     ident = threading.main_thread().ident
     assert ident is not None
