@@ -16,7 +16,7 @@ from tensaurus.cost.observe import Observer
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.roofline import estimate
 from tensaurus.driver.contenders import CLOSED, MARGIN
-from tensaurus.driver.open_sizes import NotGeneral, fixed_sizes, opened, other_sizes
+from tensaurus.driver.open_sizes import NotGeneral, _align, fixed_sizes, opened, other_sizes
 from tensaurus.equivalence.sample import symbol_sizes
 from tensaurus.graph.node import Node
 from tensaurus.graph.onnx_import import import_model
@@ -280,3 +280,18 @@ def test_flushed_constants_are_flushed_at_all_sizes(tmp_path: Path) -> None:
     result = run(model, tmp_path, shapes={"x": (1, 3, 8, 8)})
     assert "subnormal-constants" in result.evidence and not result.summary.runs_only
     assert result.model.graph.input == model.graph.input
+
+
+def test_a_thousand_nodes_in_a_row_are_opened() -> None:
+    names = ["x", *(f"v{k}" for k in range(1500)), "y"]
+    nodes = [
+        helper.make_node("Relu" if a == "x" else "Sigmoid", [a], [b])
+        for a, b in zip(names, names[1:], strict=False)
+    ]
+    model = model_of(nodes, {"x": ["N", 4]}, {"y": ["N", 4]})
+    fixed, general = import_model(model, {"x": (6, 4)}), import_model(model)
+    first = next(node for node in fixed.nodes if str(node.op) == "Relu")
+    candidate, rule = rewritten("plain: Relu(x) => Max(x, 0)", fixed, first)
+    assert opened(candidate, general, [rule]).roots[0].types == general.roots[0].types
+    known = dict(zip(fixed.inputs, general.inputs, strict=True))
+    assert _align(fixed.roots[0], general.roots[0], known) and known[fixed.roots[0]] is general.roots[0]

@@ -22,7 +22,7 @@ from tensaurus.errors import TensaurusError
 from tensaurus.graph.frame import sizes_of
 from tensaurus.graph.graph_importer import symbol_of
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node, again
-from tensaurus.graph.program import Program
+from tensaurus.graph.program import Program, topological
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.rules.equation import Equation, instance
 from tensaurus.rules.evidence import Bounded
@@ -115,9 +115,9 @@ class _Opening:
 
     def node(self, node: Node) -> Node:
         """The node with its sizes open.  Raises Untypable where something in it is fixed."""
-        if node not in self.known:
-            args = tuple(arg and self.node(arg) for arg in node.args)
-            self.known[node] = node if node.op in (CONSTANT, INPUT) else self._again(node, args)
+        for part in () if node in self.known else topological([node], self.known):
+            args = tuple(arg and self.known[arg] for arg in part.args)
+            self.known[part] = part if part.op in (CONSTANT, INPUT) else self._again(part, args)
         return self.known[node]
 
     def _again(self, node: Node, args: tuple[Node | None, ...]) -> Node:
@@ -189,15 +189,19 @@ def _kind(node: Node) -> object:
 
 def _align(fixed: Node | None, open_: Node | None, known: dict[Node, Node]) -> bool:
     """Enter what the nodes of one side of an equation are with sizes open; False where the two differ."""
-    if fixed is None or open_ is None:
-        return fixed is open_
-    if fixed in known:
-        return True
-    if fixed.op is not open_.op or len(fixed.args) != len(open_.args):
-        return False
-    if not all(_align(a, b, known) for a, b in zip(fixed.args, open_.args, strict=True)):
-        return False
-    known[fixed] = open_
+    waiting = [(fixed, open_, False)]
+    while waiting:
+        one, other, has_args = waiting.pop()  # the last boolean: whether the arguments are entered
+        if one is None or other is None:
+            if one is not other:
+                return False
+        elif has_args:
+            known[one] = other
+        elif one not in known:
+            if one.op is not other.op or len(one.args) != len(other.args):
+                return False
+            waiting.append((one, other, True))
+            waiting += [(a, b, False) for a, b in zip(one.args[::-1], other.args[::-1], strict=True)]
     return True
 
 
