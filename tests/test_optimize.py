@@ -16,6 +16,7 @@ from tensaurus.cost.database import Database
 from tensaurus.cost.observe import PROFILE, Observer
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.roofline import estimate
+from tensaurus.cost.worker import WorkerError
 from tensaurus.driver import contenders
 from tensaurus.driver.time_limit import TimeLimit
 from tensaurus.equivalence.field_check import FieldCheck
@@ -177,6 +178,18 @@ def test_what_is_not_faster_when_measured_again_is_not_returned(
         assert result.speedup == (1 / again if kept else 1.0)  # the second figure is the one that is told
     assert sum("no difference seen" in text for text in said.notes) >= 1
     assert sum("it is slower" in text for text in said.notes) >= 1
+
+
+def test_a_program_that_fails_in_the_comparison_is_thrown_away(
+    monkeypatch: pytest.MonkeyPatch, database: Path
+) -> None:
+    def crash(*_: object, **__: object) -> None:
+        raise WorkerError("the result: there is not enough memory")
+
+    monkeypatch.setattr(contenders, "contest_pairs", crash)
+    model, said = affine_model(), Notes()
+    assert run(model, database=database, progress=said).model.graph == model.graph
+    assert "a program was thrown away: the result: there is not enough memory" in said.notes
 
 
 def test_only_the_best_is_checked_where_there_is_no_time_for_another(

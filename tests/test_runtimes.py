@@ -19,6 +19,7 @@ from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.measure import Pairs
 from tensaurus.cost.whole import contest_pairs, contest_times
+from tensaurus.cost.worker import WorkerError
 from tensaurus.driver import runtimes
 from tensaurus.driver.options import Options
 from tensaurus.driver.original import Original
@@ -122,6 +123,20 @@ def test_what_is_not_faster_than_the_original_anywhere_is_not_returned(
     assert result.summary.backend == B and not result.rewrites and result.speedup == 1
     assert [node.op_type for node in result.model.graph.node] == ["Relu"]
     assert result.summary.original_ms == 2000
+
+
+def test_a_result_that_fails_in_the_comparison_is_thrown_away(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bench = Bench(monkeypatch, {A: 3.0, B: 2.0}, {A: 1.0})
+
+    def crash(*_: object, **__: object) -> Pairs:
+        raise WorkerError("the result: the worker was killed by SIGSEGV")
+
+    monkeypatch.setattr(runtimes, "contest_pairs", crash)
+    result = bench.run(tmp_path)
+    assert result.summary.backend == B and not result.rewrites
+    assert bench.said.notes[-1] == "a program was thrown away: the result: the worker was killed by SIGSEGV"
 
 
 def test_a_runtime_that_refuses_the_model_is_left_out(

@@ -10,6 +10,7 @@ from time import monotonic
 
 from tensaurus.cost.measure import Pairs
 from tensaurus.cost.whole import SECONDS, contest_pairs, contest_times
+from tensaurus.cost.worker import WorkerError
 from tensaurus.deadline import Bounded
 from tensaurus.driver.finders import SUBNORMALS
 from tensaurus.driver.open_sizes import NotGeneral, opened, other_sizes
@@ -120,12 +121,19 @@ class Contenders:
                 break
             progress.phase("comparing it with the original")
             until = inf if limit is None else limit.again
+            why = ""
             with Bounded(until if limit is None else until + limit.patience(2)) as comparing:
-                pairs = _pairs(self.target, row, until)
-                comparison = pairs.comparison
+                try:
+                    pairs = _pairs(self.target, row, until)
+                    comparison = pairs.comparison
+                except WorkerError as error:
+                    why = str(error)
             if comparing.ended:
                 progress.note(f"comparing a program did not end in time: {LONGER}")
                 break
+            if why:
+                progress.note(f"a program was thrown away: {why}")
+                continue
             if not comparison.shows(row.gain):
                 sizes = f", as it runs only at {row.only}" if row.only else ""
                 progress.note(f"{comparison.refusal(row.gain)}{sizes}: a program was thrown away")

@@ -15,6 +15,7 @@ from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
 from tensaurus.cost.measure import Contender, Pairs, refusal
 from tensaurus.cost.whole import SECONDS, contest_pairs, contest_times
+from tensaurus.cost.worker import WorkerError
 from tensaurus.deadline import Bounded
 from tensaurus.driver.contenders import needed_gain
 from tensaurus.driver.generated import absent
@@ -70,10 +71,13 @@ def on_fastest_runtime(
             progress.note(", ".join(f"{name} {seconds * 1e3:.3g} ms" for name, seconds in times.items()))
             best = min(rates, key=lambda name: rates[name])
             gain = needed_gain(results[best].summary.runs_only)
-            pairs = contest.pairs((fastest, contest.source), (best, builds[best]), gain)
-            if pairs.comparison.shows(gain):
-                return results[best].compared(pairs, times)
-            progress.note(pairs.comparison.refusal(gain))
+            try:
+                pairs = contest.pairs((fastest, contest.source), (best, builds[best]), gain)
+                if pairs.comparison.shows(gain):
+                    return results[best].compared(pairs, times)
+                progress.note(pairs.comparison.refusal(gain))
+            except WorkerError as error:
+                progress.note(f"a program was thrown away: {error}")
         reason = f"no result is faster than {fastest} with the model as it is"
         unchanged = Result.unchanged(original, fastest, contest.machine, reason)
         return unchanged.among(times[fastest], times)
