@@ -157,3 +157,12 @@ def test_a_rewriter_is_held_to_it() -> None:
     for root in (around(12582912), shifted):
         assert [rule.name for rule, _ in rewriter.local(root) if rule.name != "sub-constant"] == []
     assert X in [node for _, node in rewriter.local(around(3))]
+
+
+def test_an_index_that_is_out_of_range_is_left_to_the_runtime() -> None:
+    """Folding it, or asking how large it is, says nothing."""
+    rows = constant(np.ones((3, 8), np.float32))
+    beyond = apply(registry["Gather"], (rows, constant(np.int64(7))), {})
+    assert not cancels(made("Add", beyond, beyond)) and not is_large(beyond)
+    program = Program((), (("y", made("Add", beyond, beyond)),))
+    assert fold(program).roots == program.roots

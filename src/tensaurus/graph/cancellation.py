@@ -106,7 +106,7 @@ def _computed(node: Node) -> float | None:
                 values[part] = field.lift(part.attribute("data").array)
             else:
                 values[part] = evaluated(part, values, field)
-        except (Untypable, NotImplementedError, ArithmeticError):
+        except (Untypable, NotImplementedError, ArithmeticError, LookupError):
             return None
     found = np.abs(values[node].astype(np.float64))
     return float(np.max(found, where=np.isfinite(found), initial=0.0))

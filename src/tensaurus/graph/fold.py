@@ -40,7 +40,8 @@ def fold(program: Program, became: dict[Node, Node] | None = None, most: float =
 
     `became` is filled with what each node became, where any changed.
 
-    What no specification gives a value (300 as a uint8, 1 / 0 in integers) is left to the runtime.
+    What no specification gives a value (300 as a uint8, 1 / 0 in integers, element 7 of 3) is left to the
+    runtime.
 
     Where a function jumps (Floor, a cast to integers or to narrower floats), and where constants cancel (see
     `cancellation`), each step is rounded as the model itself would.
@@ -141,7 +142,7 @@ def _folded(node: Node) -> Node | None:
             if stepwise:
                 values[part] = field.lift(_rounded(values[part], part.tensor))
         return constant(Data(_rounded(values[node], kind)))
-    except (Untypable, NotImplementedError, ArithmeticError):
+    except (Untypable, NotImplementedError, ArithmeticError, LookupError):
         return None
 
 
