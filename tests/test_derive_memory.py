@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tensaurus.cost.database import Database, Measurement
+from tensaurus.deadline import Overdue
 from tensaurus.derive import Derive, Memory
 from tensaurus.derive.memory import TEXT, rules
 from tensaurus.derive.search import Derived, Search, initial
@@ -119,3 +120,22 @@ def test_what_time_cut_is_not_kept(tmp_path: Path) -> None:
         memory = Memory(records)
         _proposed(Derive(lambda n: 1e-2, states=10_000, budget=0.05, memory=memory), node)
         assert memory.at(roots) is None
+
+
+def test_a_table_whose_reading_was_ended_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, beginning = _transposed(8, 6), Database.beginning
+    roots, _ = initial((node,), tuple(arg for arg in node.args if arg))
+    with Database(tmp_path / "db.sqlite") as records:
+        Memory(records).keep(roots, [])
+        memory = Memory(records)
+
+        def late(self: Database, *arguments: str) -> list[Measurement]:
+            raise Overdue
+
+        monkeypatch.setattr(Database, "beginning", late)
+        with pytest.raises(Overdue):
+            memory.at(roots)
+        monkeypatch.setattr(Database, "beginning", beginning)
+        assert memory.at(roots) == []

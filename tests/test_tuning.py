@@ -34,6 +34,7 @@ from tensaurus.codegen.sketch import (
 from tensaurus.codegen.stage import extent, staged
 from tensaurus.cost.database import Database
 from tensaurus.cost.machine import Machine
+from tensaurus.deadline import Overdue
 from tensaurus.ops import TensorType
 from tensaurus.tuning import tune
 from tensaurus.tuning.access import conditional
@@ -41,7 +42,7 @@ from tensaurus.tuning.blocks import blocks as register_blocks
 from tensaurus.tuning.core import L2, Core, Shape, exchanged, share
 from tensaurus.tuning.pools import alike, in_order, in_turns, unique
 from tensaurus.tuning.runner import Runner
-from tensaurus.tuning.tune import Tuner
+from tensaurus.tuning.tune import LOOPS, Tuner
 
 small = st.integers(0, 9)
 pairs = st.lists(st.tuples(small, st.integers(1, 99)), max_size=3).map(tuple)
@@ -269,6 +270,22 @@ def test_a_process_that_dies_is_replaced(tuner: Tuner) -> None:
     assert runner.times(["flat(u=1*16, p=0); flat(u=1*16, p=0)"], 0.01) == [inf]  # of another expression
     assert runner.wrong(good) == ""
     assert "sketches for" in runner.wrong("flat(u=1*16, p=0); flat(u=1*16, p=0)")
+
+
+def test_a_table_whose_reading_was_ended_is_read_again(
+    tuner: Tuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form = tuner._reduced(scope_of(PRODUCT, WIDE, WEIGHTS), (WIDE, WEIGHTS), ())
+    assert form is not None
+    tuner._keep(f"{LOOPS}{form.text}", {"a schedule": 1.0, "": 3.0})
+
+    def late(*_: str) -> None:
+        raise Overdue
+
+    with monkeypatch.context() as patched, pytest.raises(Overdue):
+        patched.setattr(tuner.database, "beginning", late)
+        tuner._tuning(form)
+    assert tuner._tuning(form).seconds == 3.0
 
 
 def test_expressions_of_other_sizes_are_alike(tuner: Tuner) -> None:

@@ -69,14 +69,15 @@ class Memory:
 
     def _known(self) -> dict[str, dict[str, _Kept]]:
         if self._trails is None:
-            self._trails = {}
+            found: dict[str, dict[str, _Kept]] = {}
             database, own = self.database, rules(self.kernels)
             for row in [] if database is None else database.beginning(TEXT, own, ""):
                 text = row.workload.removeprefix(TEXT)
                 times, trails = json.loads(row.schedule)
-                alike = self._trails.setdefault(sizeless(text), {})
+                alike = found.setdefault(sizeless(text), {})
                 if text not in alike or alike[text].times < times:
                     alike[text] = _Kept(times, list(map(tuple, trails)))
+            self._trails = found  # last, as a deadline may end the reading
         return self._trails
 
 

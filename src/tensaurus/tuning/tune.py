@@ -292,14 +292,15 @@ class Tuner:
     def _tuning(self, form: Reduced) -> Tuning:
         """What is known of expressions that reduce alike."""
         if self._tunings is None:
-            self._tunings = {}
+            found: dict[str, Tuning] = {}
             rows = self.database.beginning(LOOPS, self.backend, self.machine.key)
             for row in sorted(rows, key=lambda row: (row.seconds, row.schedule)):
-                tuning = self._tunings.setdefault(row.workload.removeprefix(LOOPS), Tuning())
+                tuning = found.setdefault(row.workload.removeprefix(LOOPS), Tuning())
                 if not row.schedule:
                     tuning.seconds = row.seconds
                 elif len(tuning.fastest) < KEPT:
                     tuning.fastest = (*tuning.fastest, row.schedule)
+            self._tunings = found  # last, as a deadline may end the reading
         return self._tunings.setdefault(form.text, Tuning())
 
     def _similar(self, form: Reduced) -> list[Schedule]:
