@@ -42,6 +42,14 @@ HALVED = cast(HALF, SINGLE)
 ONE = number("one", 1.0)
 MAGIC = number("c", 12582912.0)  # 1.5 * 2**23: next to it are whole numbers alone
 ROUNDED = MAGIC + "a = Add(x, c) y = Sub(a, c)"
+APART = MAGIC + number("d", 12582784.0) + "a = Add(x, c) "
+SHIFTED = number("e", 128.0)
+STEP = number("s", 0.02) + "t = Div(x, s) "
+CLIPPED = number("l", 0.0) + number("u", 255.0) + "k = Clip(b, l, u) "
+QUANTIZED = (
+    MAGIC + number("d", 12582784.0) + "a = Add(t, c) b = Sub(a, d) " + CLIPPED,
+    SHIFTED + "b = Add(t, e) " + CLIPPED,
+)
 PRODUCTS = "h = MatMul(x, first) m = MatMul(h, second) "
 PRODUCTS_FIRST = "h = MatMul(first, second) m = MatMul(x, h) "
 TWO_SUM = "s = Add(x, c) p = Sub(s, x) q = Sub(s, p) u = Sub(x, q) v = Sub(c, p) y = Add(u, v)"
@@ -83,6 +91,14 @@ DIFFERENT = [
     Pair("a large constant and back", ROUNDED, COPY),
     Pair("a large negative constant", number("c", -12582912.0) + "a = Add(x, c) y = Sub(a, c)", COPY),
     Pair("two large constants", MAGIC + number("d", -12582912.0) + "a = Add(x, c) y = Add(a, d)", COPY),
+    Pair("two large constants, and the rest", MAGIC + number("d", 12579840.0) + number("e", 3072.0)
+         + "a = Add(x, c) b = Sub(a, d) y = Sub(b, e)", COPY),
+    Pair("two large constants, 128 apart", APART + "y = Sub(a, d)", SHIFTED + "y = Add(x, e)"),
+    Pair("a row of large constants", MAGIC + "a = Add(x, c) d = Constant<value = float[16] {"
+         + ", ".join(["12582784.0"] * 16) + "}>() y = Sub(a, d)", SHIFTED + "y = Add(x, e)"),
+    Pair("to eighths, and an offset", number("c", 1572864.0) + number("d", 1572800.125)
+         + "a = Add(x, c) y = Sub(a, d)", number("e", 63.875) + "y = Add(x, e)"),
+    Pair("a quantizer", *(STEP + body + cast(UINT8, SINGLE, of="k") for body in QUANTIZED)),
     Pair("to halves", number("c", 8388608.0) + "a = Add(x, c) y = Sub(a, c)", COPY),
     Pair("to eighths", number("c", 1572864.0) + "a = Add(x, c) y = Sub(a, c)", COPY),
     Pair("nothing left", number("c", 1e10) + "a = Add(x, c) y = Sub(a, c)", COPY),

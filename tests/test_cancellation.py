@@ -91,13 +91,60 @@ def test_small_ones_do(root: Node, other: Node) -> None:
     "name, values, refused",
     [
         ("Add", (12582912, -12582912), True), ("Add", (12582912, 12582912), False), ("Add", (5, -5), False),
-        ("Sub", (1e6, 999999), True), ("Sub", (1e6, 9e5), False), ("Mul", (1e30, 1e-30), True),
-        ("Mul", (1e10, 1e-10), False), ("Mul", (0, 1e10), False), ("Div", (1, 1e-30), True),
+        ("Sub", (1e6, 999999), True), ("Sub", (1e6, 9e5), True), ("Mul", (1e30, 1e-30), True),
+        ("Mul", (1e10, 1e-10), True), ("Mul", (0, 1e10), False), ("Div", (1, 1e-30), True),
         ("Div", (1, 8), False), ("Add", (float("inf"), 1), False),
+        # each of these forgets a part of what the first constant rounds
+        ("Sub", (12582912, 12579840), True), ("Sub", (12582912, 12579000), True),
+        ("Sub", (12582912, 6291456), True), ("Mul", (12582912, 1 / 4096), True),
+        ("Div", (12582912, 4096), True), ("Sum", (12582912, -12579840, 1), True),
+        # and these nothing
+        ("Add", (12582912, 3072), False), ("Sub", (12582912, 3), False), ("Mul", (12582912, 0.5), False),
+        ("Div", (1, 65535), False), ("Mul", (123.675, 1 / 58.395), False), ("Sub", (0.485, 255), False),
+        ("Sub", (4000, 3999), False), ("Add", (-3.4e38, 3), False), ("Add", (-1e9, -1e4), False),
+        ("Sum", (3, -3, 1), False),
     ],
 )  # fmt: skip
 def test_which_are_combined(name: str, values: Sequence[float], refused: bool) -> None:
     assert cancels(made(name, *map(number, values))) == refused
+
+
+def test_narrow_types_have_large_constants_earlier() -> None:
+    for value, refused in ((1536, True), (123.675, False)):
+        half = constant(np.float16(value))
+        assert cancels(made("Sub", half, half)) == refused == is_large(half)
+        assert cancels(made("Mul", half, constant(np.float16(1 / 58)))) == refused
+
+
+def test_a_large_constant_is_no_term_of_a_sum_of_products() -> None:
+    weight = constant(np.float32([[1e6, 1.0], [2 - 1e6, 1.0]]))
+    shift = constant(np.full((1, 2), 12582912, np.float32))
+    assert cancels(made("MatMul", shift, weight)) and cancels(made("Gemm", shift, weight, number(1.0)))
+    small = constant(np.float32([[0.3, -0.3], [2.0, 1.0]]))
+    assert not cancels(made("MatMul", small, small)) and not cancels(made("Gemm", small, small, number(1e3)))
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [("Sub", 12579840), ("Sub", 3072)],
+        [("Mul", 1 / 4096), ("Sub", 3072)],
+        [("Div", 4096), ("Add", -3072)],
+    ],
+)
+def test_large_constants_do_not_cancel_step_by_step(steps: Sequence[tuple[str, float]]) -> None:
+    """Each step looks harmless: 12582912 - 12579840, then 3072 - 3072."""
+    root = made("Add", X, number(12582912))
+    for name, value in steps:
+        root = made(name, root, number(value))
+    graph = EGraph()
+    first = graph.adopt(root)
+    names = (*LAWS, "div-constant", "add-df58ce-back", "add-mul-f42ed1-back")
+    saturate(graph, Ruleset(rule for rule in library() if rule.name in names), Limits(nodes=200, rounds=5))
+    equal = (graph.term(n) for n in range(len(graph.born)) if graph.find(n) == graph.find(first))
+    added = [arg for node in equal if node.op is registry["Add"] for arg in node.args if arg and arg.static]
+    values = [fold(Program((X,), (("y", arg),))).outputs[0][1].attribute("data").array for arg in added]
+    assert values and 0.0 not in values
 
 
 def test_one_element_of_many_is_chance() -> None:
@@ -113,6 +160,7 @@ def test_inputs_and_large_tensors_are_not_computed() -> None:
     assert not cancels(made("Add", X, number(1e10))) and not is_large(X)
     wide = constant(np.full(1 << 17, 1e10, np.float32))
     assert not cancels(made("Sub", wide, wide)) and not is_large(wide)
+    assert cancels(made("Sub", wide, number(1e10))) and not cancels(made("Sub", wide, number(3)))
     assert is_large(number(1e10)) and not is_large(number(100))
 
 
@@ -145,8 +193,13 @@ def test_folding_rounds_every_step_where_they_cancel() -> None:
     k = "{} = Constant<value = float {{{}}}>() "
     large = k.format("c", 12582912.0) + k.format("v", 2.3)
     assert folded(large + "a = Add(v, c) r = Sub(a, c)") == 2.0
+    apart = large + k.format("d", 12579840.0) + "a = Add(v, c) "
+    assert folded(apart + "r = Sub(a, d)") == 3074.0
     tiny = k.format("c", 1e-30) + k.format("v", 2.3)
     assert folded(tiny + "a = Mul(v, c) b = Mul(a, c) e = Div(b, c) r = Div(e, c)") == 0.0
+    scaled = k.format("c", 12345.678) + k.format("s", 1e-4) + k.format("o", 1.23456)
+    exact = float(np.float32(12345.678)) * float(np.float32(1e-4)) - float(np.float32(1.23456))
+    assert folded(scaled + "a = Mul(c, s) r = Sub(a, o)") == float(np.float32(exact))
     small = k.format("c", 0.1) + k.format("v", 0.7)
     assert folded(small + "a = Add(v, c) r = Sub(a, c)") == float(np.float32(0.7))
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import compose, numpy_helper
-from precision_pairs import DIFFERENT, EQUAL, TAILS, WHOLE, WIDE, Pair
+from precision_pairs import DIFFERENT, EQUAL, QUANTIZED, STEP, TAILS, UINT8, WHOLE, WIDE, Pair, cast
 
 from tensaurus.equivalence import verify
 from tensaurus.equivalence.baseline import Baseline
@@ -16,6 +16,7 @@ from tensaurus.equivalence.inputs import KINDS
 from tensaurus.equivalence.judge import Original
 from tensaurus.equivalence.meaning import astray, take_own
 from tensaurus.equivalence.model import Model
+from tensaurus.equivalence.perturbation import perturbed_model
 from tensaurus.equivalence.trial import Trial
 from tensaurus.scratch import temporary
 
@@ -71,7 +72,29 @@ def test_what_few_inputs_tell_is_noted(pair: Pair) -> None:
     assert not found.passed or any("tails" in note for note in found.notes)
 
 
+def test_integers_of_what_is_rounded_are_those_of_the_original() -> None:
+    heading = '<ir_version: 9, opset_import: ["" : 18]>\nnet (float[16, 16] x) => (uint8[16, 16] y)'
+    rounded, plain = (
+        onnx.parser.parse_model(f"{heading} {{ {STEP} {body} {cast(UINT8, of='k')} }}") for body in QUANTIZED
+    )
+    own = verify(rounded, rounded, threads=1, kinds=("random", "edges"))
+    assert own.passed and any("is its meaning" in note for note in own.notes)
+    assert not verify(rounded, plain, threads=1, kinds=("random", "edges")).passed
+    assert not verify(plain, rounded, threads=1, kinds=("random", "edges")).passed
+    assert verify(plain, plain, threads=1, kinds=("random", "edges")).passed
+
+
 # ------------------------------------------------------------------------------------- rounding as a meaning
+
+
+def test_one_large_number_is_no_weight() -> None:
+    nodes = [onnx.helper.make_node("Add", ["x", "a"], ["y"])]
+    for values in ([12582784.0], [12582784.0] * 4, [12582784.0, 5.1e6], [0.3]):
+        given = numpy_helper.from_array(np.float32(values), "a")
+        graph = onnx.helper.make_graph(nodes, "net", [], [], [given])
+        copies = [perturbed_model(onnx.helper.make_model(graph), seed) for seed in range(8)]
+        moved = {numpy_helper.to_array(copy.graph.initializer[0]).tobytes() for copy in copies}
+        assert (len(moved) > 1) == (len(set(values)) > 1 or values[0] < 1)
 
 
 def judged(reference: list[float], own: list[float], rounded: list[float], moved: list[float]) -> Original:
@@ -94,6 +117,16 @@ def test_what_another_order_of_adding_changes_is_not() -> None:
     original = judged([1e-9, 2e-9, 1.0], [0.25, 0.5, 1.0], [-0.125, 0.0, 1.0], [0.5, 0.0, 1.0])
     assert original.reference.tolist() == [1e-9, 2e-9, 1.0]
     assert original.judge(np.float32([0.0, 0.0, 1.0])).passed
+
+
+@pytest.mark.parametrize("moved, reference", [(2, 2), (1, 1)])
+def test_integers_are_the_original_s_unless_copies_differ(moved: int, reference: int) -> None:
+    exact, mine = np.array([1, 5], np.uint8), np.array([2, 5], np.uint8)
+    original = Original(exact, mine)
+    original.add(np.array([moved, 5], np.uint8))
+    far = take_own(original, mine, mine, 24, True)
+    assert original.reference.tolist() == [reference, 5] and (far > 0) == (moved == 2)
+    assert original.judge(exact).passed == (moved == 1) and original.judge(mine).passed
 
 
 def test_no_digit_is_right_though_copies_differ() -> None:

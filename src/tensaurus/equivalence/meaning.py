@@ -11,6 +11,9 @@ both to it, and that is what users of the model see.  It is what a candidate is 
 - or no digit of it is right, beside the output's largest element: then there is nothing else to compare with.
   It may be infinite, too, on plausible inputs.
 
+Integers that are made of what is rounded (a quantizer's) are compared with the original's own where copies
+one rounding away, the runtime on the model as it is written and the rounded reference all have them.
+
 Sums of many terms that cancel (a variance as the mean of squares less the square of the mean) are neither:
 every order of adding makes something else of them.
 """
@@ -38,13 +41,22 @@ def astray(original: Original, result: Any, digits: int, plausible: bool) -> Arr
     `digits` are those of the narrowest type that the original computes in, binary ones.  Infinities count on
     plausible inputs alone.
     """
-    known = FORMATS.get(original.own.dtype.name) if original.error is not None else None
+    if original.error is None:
+        return _differing_integers(original, result)
+    known = FORMATS.get(original.own.dtype.name)
     if known is None or np.shape(result) != original.error.shape:
         return np.zeros((), bool)
     own_digits, _, least = known
     floor = FAR * 2.0 ** -min(digits, own_digits) * max(original.largest, original.scale) + 2.0**least
     far = np.isfinite(original.reference) & (_distance(result, original.reference) > floor)
     return np.asarray(far if plausible else far & np.isfinite(result))
+
+
+def _differing_integers(original: Original, result: Any) -> Array:
+    """Where a result of integers is not what the reference has; nowhere where it is no array of integers."""
+    if not original.seen or np.shape(result) != np.shape(original.reference):
+        return np.zeros((), bool)
+    return np.asarray(result != original.reference)
 
 
 def take_own(original: Original, witness: Any, rounded: Any, digits: int, plausible: bool) -> float:
@@ -56,6 +68,8 @@ def take_own(original: Original, witness: Any, rounded: Any, digits: int, plausi
     places = astray(original, witness, digits, plausible)
     if not places.any() or np.shape(rounded) != places.shape:
         return 0.0
+    if original.error is None:
+        return _take_own_integers(original, witness, rounded, places)
     distance = _distance(witness, original.reference)
     size = np.abs(np.where(np.isfinite(original.reference), original.reference, 0.0))
     scale = max(original.largest, original.scale)
@@ -70,6 +84,17 @@ def take_own(original: Original, witness: Any, rounded: Any, digits: int, plausi
     original.reference = np.where(places, np.asarray(witness, np.float64), original.reference)
     original.error = np.where(places, own, original.error)
     return far / max(scale, far) if far else 1.0
+
+
+def _take_own_integers(original: Original, witness: Any, rounded: Any, places: Array) -> float:
+    """Compare with the original's own integers at those of the places where all computations have them."""
+    for sample in (witness, rounded, *original.seen[1:]):
+        places = places & np.asarray(sample == original.own)
+    distance = _distance(original.own, original.reference)
+    original.reference = np.where(places, original.own, original.reference)
+    original.seen[0] = original.reference
+    largest = np.max(np.abs(original.own.astype(np.float64)), initial=1.0)
+    return float(np.max(distance, where=places, initial=0.0) / largest)
 
 
 def _distance(a: Any, b: Any) -> Array:

@@ -3,33 +3,45 @@
     (x + 12582912) - 12582912   ->   x + (12582912 - 12582912)      the one rounds x to an integer
     (x * 1e30) * 1e-30          ->   x * (1e30 * 1e-30)             the one is infinite from 3.4e8 on
 
-Over the reals both are equal.  A sum of constants is not made where the largest of them exceeds 2^12 times
-what is left of them, or 2^12 if less than 1 is left: added one after the other they cost a result of that
-size, and an operand of size 1, half of the digits that a float32 has.  A product or quotient is not made
-where one of them is beyond 2^64 or below 2^-64, half of the range: what is between them overflows where the
-result does not.  Single elements may be anything, as folded biases are by chance: the largest of a tensor
-decides.
+Over the reals both are equal.  A constant is large beyond 2^12: there a unit in its last place exceeds half
+of the digits that an operand of size 1 has in float32 (in float16 beyond 2^9, in bfloat16 beyond 2^6, where a
+unit is one half).  What a large constant rounds must stay rounded, however many steps a rewrite takes:
+
+    a sum        must not have a finer unit in the last place than its largest term, if that is large;
+                 12582912 - 12579840 = 3072 would forget that the one rounds to integers
+    a product    must not make a small number of a large one: 12582912 * (1 / 4096) would forget it, too
+    sums of products (MatMul, Gemm, Conv), and sums that are too large to be computed here, must not have a
+                 large term at all
+
+So a large constant stays large, and its unit as coarse, until it meets the operand.  A product or quotient is
+not made either where one of its terms is beyond 2^64 or below 2^-64, half of the range: what is between them
+overflows where the result does not.  Single elements may be anything, as folded biases are by chance: the
+largest of a tensor decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from math import prod
+from math import frexp, prod
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from tensaurus.algebra.analysis import functions
 from tensaurus.algebra.expr import Call, Read
 from tensaurus.algebra.field import Array, Reals
-from tensaurus.algebra.rounding import is_float
+from tensaurus.algebra.rounding import FORMATS, is_float
 from tensaurus.graph.evaluation import evaluated
 from tensaurus.graph.node import CONSTANT, Node
 from tensaurus.graph.program import topological
 from tensaurus.ops import Op, TensorType, Untypable
 
-__all__ = ["cancels", "is_large", "loses"]
+__all__ = ["cancels", "has_own_rounding", "is_large", "loses"]
 
-LOST = 2.0**12  # times what is left
+LARGE = 12  # large constants are beyond 2 to this
+SPARE = 2  # and beyond all but so many digits of a narrow type
+LINEAR = frozenset({"add", "sub", "mul", "div", "neg", "sum"})
+SUMS = frozenset({"add", "sub", "sum"})
 RANGE = 2.0**64
 ELEMENTS = 1 << 16  # of tensors that are weights, and are not computed to know it
 
@@ -39,22 +51,39 @@ _known: WeakKeyDictionary[Node, float | None] = WeakKeyDictionary()  # see `_lar
 def cancels(node: Node) -> bool:
     """Whether a node combines constants that are not to be combined."""
     fn = _combined(node)
-    if fn is None:
+    if fn is None or has_own_rounding(node):
+        return fn is not None
+    terms = node.args[:1] if fn == "div" else node.args  # a divisor is no term of what it divides
+    if not any(is_large(arg) for arg in terms if arg is not None):
         return False
-    sizes = [size for arg in node.args if arg is not None and (size := _largest(arg)) is not None]
-    if len(sizes) < len(node.args):
+    left = _largest(node)
+    if fn in ("mul", "div"):
+        return bool(left) and not is_large(node)
+    return fn == "sum" or left is None
+
+
+def has_own_rounding(node: Node) -> bool:
+    """Whether what float32 loses on the way to such a sum, product or quotient is a meaning: folding rounds.
+
+    It does for a - 12579840, where a is 2.3 + 12582912; a * (1 / 4096) is as exact as any product.
+    """
+    fn = _combined(node)
+    sizes = [_largest(arg) for arg in node.args if arg is not None]
+    known = [size for size in sizes if size is not None]
+    left = _largest(node) if fn in ("add", "sub") else None
+    if fn in (None, "sum") or len(known) < len(sizes):
         return False
     if fn in ("mul", "div"):
-        return any(size and not 1 / RANGE <= size <= RANGE for size in sizes)
-    left = _largest(node)
-    return left is not None and max(sizes) > LOST * max(1.0, left)
+        return any(size and not 1 / RANGE <= size <= RANGE for size in known)
+    coarsest = max(known)
+    return left is not None and coarsest > _limit(node) and frexp(left)[1] < frexp(coarsest)[1]
 
 
 def is_large(node: Node) -> bool:
     """Whether a constant must not cancel: half of the digits of an operand of size 1 are lost beside it."""
-    if not node.static or len(node.types) != 1 or not _is_small_float(node):
+    if not node.static or len(node.types) != 1 or not _is_float(node):
         return False
-    return (_largest(node) or 0.0) > LOST
+    return (_largest(node) or 0.0) > _limit(node)
 
 
 def loses(before: Sequence[Node], after: Sequence[Node], leaves: Collection[Node], moved: bool) -> bool:
@@ -67,18 +96,25 @@ def loses(before: Sequence[Node], after: Sequence[Node], leaves: Collection[Node
 
 
 def _combined(node: Node) -> str | None:
-    """The operation of numbers that a node of constants is, if it is but one."""
-    if not node.static or not isinstance(node.op, Op) or len(node.types) != 1 or not _is_small_float(node):
+    """The operation of two numbers that a node of constants is; "sum" where it adds up more, or products."""
+    if not node.static or not isinstance(node.op, Op) or len(node.types) != 1 or not _is_float(node):
         return None
-    match node.op.scopes(node.kinds(), node.attrs)[0].body:
-        case Call(fn, args) if fn in ("add", "sub", "mul", "div"):
-            return fn if sum(isinstance(arg, Read) for arg in args) == len(node.args) else None
-    return None
+    scope = node.op.scopes(node.kinds(), node.attrs)[0]
+    match scope.body:
+        case Call(fn, args) if fn in LINEAR and len(args) == 2 and all(isinstance(a, Read) for a in args):
+            return fn
+    called = set(functions(scope))
+    return "sum" if called <= LINEAR and called & SUMS else None
 
 
-def _is_small_float(node: Node) -> bool:
+def _limit(node: Node) -> float:
+    """The magnitude beyond which a constant of the node's type is large."""
+    return 2.0 ** min(LARGE, FORMATS[node.tensor.dtype][0] - SPARE)
+
+
+def _is_float(node: Node) -> bool:
     kind = node.types[0]
-    return isinstance(kind, TensorType) and is_float(kind.dtype) and _is_small(kind)
+    return isinstance(kind, TensorType) and is_float(kind.dtype)
 
 
 def _is_small(kind: TensorType) -> bool:

@@ -12,7 +12,7 @@ from tensaurus.algebra.field import Array, Reals
 from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.typing import is_rounding
 from tensaurus.algebra.walk import bodies
-from tensaurus.graph.cancellation import cancels
+from tensaurus.graph.cancellation import has_own_rounding
 from tensaurus.graph.census import stored_bytes
 from tensaurus.graph.data import Data, numpy_dtype
 from tensaurus.graph.evaluation import evaluated
@@ -128,7 +128,7 @@ def _folded(node: Node) -> Node | None:
         return None
     if any(_bytes(n) > SCRATCH * (before + GROWTH) for n in needed if len(n.types) == 1):
         return None
-    stepwise = _jumps(needed) or any(map(cancels, needed))
+    stepwise = _jumps(needed) or any(map(has_own_rounding, needed))
     values: dict[Node, Array] = {}
     field = Reals(strict=True)
     try:
