@@ -173,6 +173,11 @@ GONE: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+GONE["a root of what is positive"] = (
+    "float[2,5] x) => (float[2,4] y) { m = MatMul(x, w) r = Relu(m) s = Sqrt(r) y = Add(s, b) }",
+    {"w": weights(5, 4), "b": BIAS},
+)
+
 LARGE = np.float32(1e38)
 
 # What a result depends on.
@@ -310,6 +315,32 @@ KEPT: dict[str, tuple[str, dict[str, Any], str]] = {
         "float[2,5] x) => (float[2,4] y) { m = MatMul(x, w) s = Sqrt(m) y = Add(s, b) }",
         {"w": weights(5, 4), "b": BIAS},
         "root of what may be negative",
+    ),
+    "what meets infinity ahead of time": (
+        "float[2,4] x) => (float[2,4] y) { a = Mul(i, c) y = Add(x, a) }",
+        {"c": ONE, "i": np.full(4, inf, np.float32)},
+        "no number",
+    ),
+    "a quotient beside an infinite one": (
+        "int64[4] k, float[4] x) => (float[4] y) { a = Gather(c, k) q = Div(a, d) y = Add(q, x) }",
+        {"c": np.array([1, TINY, inf, 3], np.float32), "d": np.full(4, 1e-30, np.float32)},
+        "would be moved by",
+    ),
+    "a factor, scaled, of what may be infinite": (
+        "float[4] x, float[4] z) => (float[4] y) { s = Sigmoid(x) a = Mul(c, s) b = Div(x, z) m = Mul(a, b) "
+        "y = Add(m, x) }",
+        {"c": ONE},
+        "infinite",
+    ),
+    "a root of what becomes negative": (
+        "float[4] x) => (float[4] y) { m = Max(x, c) k = Mul(j, j) d = Sub(m, k) s = Sqrt(d) y = Add(s, b) }",
+        {"c": np.full(4, 2e-40, np.float32), "j": np.full(4, 1e-20, np.float32), "b": BIAS},
+        "root of what may be negative",
+    ),
+    "what alone is inside at a corner": (
+        "float[1,1,5,5] x) => (float[1,1,5,5] y) { y = Conv<pads=[1,1,1,1]>(x, w) }",
+        {"w": np.array([[[[1, 1, 1], [1, TINY, TINY], [1, TINY, TINY]]]], np.float32)},
+        "them alone",
     ),
     "a factor of an exponential": (
         "float[2,5] x) => (float[2,4] y) { h = MatMul(x, w) e = Exp(h) m = Mul(e, c) y = Add(m, b) }",

@@ -128,8 +128,7 @@ class _Spreading:
         """The result of so many operations, each of which may have flushed it to 0."""
         if not self.flushed:
             return part
-        lost = np.where(part.floor - part.change >= self.flushed, 0.0, times * self.flushed)
-        return replace(part, change=part.change + lost)
+        return part.or_zero(part.floor - part.change, self.flushed, times)
 
     def read(self, read: Read) -> Part:
         axes: list[Axis] = []
@@ -145,6 +144,8 @@ class _Spreading:
         if read.outside is not None:
             outside = _constant(read.outside.value)
             arrays[:2] = np.minimum(arrays[0], outside.low), np.maximum(arrays[1], outside.high)
+            # a sum may consist of what is moved alone, where all else lies outside
+            arrays[3] = np.where(arrays[2] == 0, np.minimum(arrays[3], outside.scale), arrays[3])
             arrays[4] = np.minimum(arrays[4], outside.floor)
         return Part.of(arrays, tuple(axes))
 
@@ -159,7 +160,7 @@ class _Spreading:
                 return root(parts[0])
             return reduce(lambda a, b: product(a, b, square=a is parts[0]), [parts[0]] * int(exponent))
         if fn == "exp" and parts[0].moves:  # a factor of exp(change)
-            if parts[0].change.max() > self.unit:
+            if not parts[0].change.max() <= self.unit:
                 raise Sensitive("an exponential of it")
             return clean(fn, parts)
         if fn in SMOOTH:

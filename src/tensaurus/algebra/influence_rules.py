@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from math import inf, prod
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 
@@ -34,8 +34,8 @@ class Sensitive(Exception):
 class Influence:
     """What is known of the elements of a tensor; arrays of its rank, of length 1 where all are alike.
 
-    low, high  bounds of an element
-    change     how far it is moved at most
+    low, high  bounds of an element, before and after it is moved
+    change     how far it is moved at most; NaN where nobody knows
     scale      how large it is, were its inputs as large as they may be: what its change is small beside
     least      how far from zero it is at least; None where the bounds say all that is known
     """
@@ -57,13 +57,22 @@ class Influence:
     def known(cls, value: Array, moved: Array | None = None) -> Influence:
         """Known numbers, and where these are moved to."""
         value = np.asarray(value, np.float64)
-        change = np.zeros([1] * value.ndim) if moved is None else np.abs(moved - value)
-        return cls(value, value, change, np.abs(value))
+        if moved is None:
+            return cls(value, value, np.zeros([1] * value.ndim), np.abs(value))
+        same = (moved == value) | (np.isnan(moved) & np.isnan(value))
+        with np.errstate(invalid="ignore"):
+            change = np.where(same, 0.0, np.abs(moved - value))
+        return cls(np.minimum(value, moved), np.maximum(value, moved), change, np.abs(value))
 
     @property
     def moves(self) -> bool:
         """Whether any element is moved."""
         return bool(self.change.any())
+
+    @property
+    def may_vanish(self) -> bool:
+        """Whether any element that is moved may be 0 then."""
+        return bool(((self.change != 0) & ~(self.low > 0) & ~(self.high < 0)).any())
 
     @property
     def size(self) -> Array:
@@ -75,6 +84,17 @@ class Influence:
         """How far an element is from zero at least."""
         bound = np.maximum(0.0, np.maximum(self.low, -self.high))
         return bound if self.least is None else np.maximum(bound, self.least)
+
+    def or_zero(self, floor: Array, flushed: float, times: float = 1.0) -> Self:
+        """The same where numbers below `flushed` become 0, so many times: none with a floor above it."""
+        lost = ~(floor >= flushed)
+        return replace(
+            self,
+            low=np.where(lost, np.minimum(self.low, 0.0), self.low),
+            high=np.where(lost, np.maximum(self.high, 0.0), self.high),
+            change=self.change + np.where(lost, times * flushed, 0.0),
+            least=np.where(lost, 0.0, self.floor),
+        )
 
     def arrays(self) -> tuple[Array, ...]:
         """All of them, in the order in which they are given."""
@@ -162,6 +182,11 @@ def _number(value: Array, otherwise: float) -> Array:
     return np.where(np.isnan(value), otherwise, value)
 
 
+def _moved(change: Array, size: Array) -> Array:
+    """A change times what is as large: none where nothing changes, and infinity times 0 is unknown."""
+    return np.where(change == 0, 0.0, change * size)
+
+
 def negated(a: Part) -> Part:
     return Part(-a.high, -a.low, a.change, a.scale, a.floor, a.axes)
 
@@ -176,8 +201,8 @@ def either(a: Part, b: Part) -> Part:
 
 def _smaller(a: Part, b: Part) -> Array:
     """The scale of that one of them that moves."""
-    left = np.where((a.change == 0) & (b.change > 0), inf, a.scale)
-    return np.minimum(left, np.where((b.change == 0) & (a.change > 0), inf, b.scale))
+    left = np.where((a.change == 0) & (b.change != 0), inf, a.scale)
+    return np.minimum(left, np.where((b.change == 0) & (a.change != 0), inf, b.scale))
 
 
 def product(a: Part, b: Part, *, square: bool = False) -> Part:
@@ -185,7 +210,7 @@ def product(a: Part, b: Part, *, square: bool = False) -> Part:
     low, high = reduce(np.minimum, corners), reduce(np.maximum, corners)
     if square:
         low = np.maximum(low, 0.0)
-    change = a.change * b.change + _number(a.change * b.size, 0.0) + _number(b.change * a.size, 0.0)
+    change = _moved(a.change, b.change) + _moved(a.change, b.size) + _moved(b.change, a.size)
     return Part(low, high, change, _number(a.scale * b.scale, 0.0), _number(a.floor * b.floor, 0.0), a.axes)
 
 
@@ -208,7 +233,7 @@ def reduced(monoid: str, part: Part, axes: Sequence[Axis]) -> Part:
     if monoid in ("max", "min"):
         best = np.max if monoid == "max" else np.min
         low, high = (np.asarray(best(x, axis=present)) for x in (low, high))
-        moved = np.where(np.any(change > 0, axis=present, keepdims=True) & (change == 0), inf, scale)
+        moved = np.where(np.any(change != 0, axis=present, keepdims=True) & (change == 0), inf, scale)
         return Part(low, high, change.max(axis=present), moved.min(axis=present), axes=left)
     if monoid == "prod":
         if part.moves:
@@ -265,13 +290,13 @@ def _quotient(a: Part, b: Part) -> Part:
     low, high = reduce(np.minimum, corners), reduce(np.maximum, corners)
     least = np.where(positive | ((b.high < 0) & (floor > 0)), low, -inf)
     most = np.where(positive | ((b.high < 0) & (floor > 0)), high, inf)
-    change = _number((a.change + _number(a.size * inverse, 0.0) * b.change) * inverse, 0.0)
+    change = _moved(a.change, inverse) + _moved(b.change, a.size * inverse * inverse)
     return Part(least, most, change, _number(a.scale / np.maximum(b.scale, b.size), 0.0), axes=a.axes)
 
 
 def root(a: Part) -> Part:
     """|sqrt(x + d) - sqrt(x)| is at most sqrt(d), and d / sqrt(x)."""
-    if ((a.change > 0) & (a.low < 0)).any():
+    if ((a.change != 0) & ~(a.low >= 0)).any():
         raise Sensitive("a root of what may be negative")
     low, high = np.sqrt(np.maximum(a.low, 0.0)), np.sqrt(np.maximum(a.high, 0.0))
     change = np.where(a.change == 0, 0.0, np.minimum(np.sqrt(a.change), a.change / low))

@@ -134,12 +134,10 @@ class Spread:
                 raise Sensitive("it jumps")
             return Influence.within(-inf, inf, before.ndim)
         pairs[node] = before, after
-        if not np.array_equal(np.isfinite(before), np.isfinite(after)):
-            raise Sensitive("it becomes infinite")
-        with np.errstate(invalid="ignore"):
-            found = Influence.known(before, after)
-        change = np.where(np.isnan(found.change), 0.0, found.change)
-        return Influence(found.low, found.high, change, found.scale)
+        endless = ~(np.isfinite(before) & np.isfinite(after))
+        if not np.array_equal(before[endless], after[endless], equal_nan=True):
+            raise Sensitive("it becomes infinite, or no number")
+        return Influence.known(before, after)
 
     def _computed(self, node: Node, reached: Mapping[Node, _Reached], flushing: bool) -> Influence:
         """By bounds of what its operator computes."""
@@ -157,10 +155,11 @@ class Spread:
             if tensor is not None and arg is not None:
                 read = reached[arg].influence if arg in reached else self._still(arg)
                 if flushing and is_float(arg.types[0]):
-                    read = replace(read, change=read.change + np.where(read.floor < flushed, flushed, 0.0))
+                    read = read.or_zero(read.floor, flushed)
                 sources[tensor] = read
         pairs = list(zip(owner.op.tensors(kinds), owner.args, strict=False))
-        moved = [tensor for tensor, arg in pairs if tensor and arg in reached and arg and arg.static]
+        zeros = {arg for _, arg in pairs if arg and arg in reached and reached[arg].influence.may_vanish}
+        moved = [tensor for tensor, arg in pairs if tensor and arg in zeros]
         infinite = any(arg in self._infinite for _, arg in pairs)
         if any(arg in self._vast for _, arg in pairs) and _multiplies(scope):
             raise Sensitive("it meets what may be vast")
