@@ -9,14 +9,18 @@ import numpy as np
 import onnx
 import pytest
 
+from tensaurus.algebra.expr import Tensor, call, compute
 from tensaurus.algebra.field import Prime, Rationals, Reals, Symbols
 from tensaurus.algebra.pairs import Laws, Pairs
 from tensaurus.algebra.rounding import keeps_numbers, rounded
 from tensaurus.equivalence import check_field, verify
+from tensaurus.graph.conversion import arguments
 from tensaurus.graph.degree import total_degree
 from tensaurus.graph.fold import fold
-from tensaurus.graph.node import CONSTANT
+from tensaurus.graph.node import CONSTANT, apply, source
 from tensaurus.graph.onnx_import import import_model
+from tensaurus.ops import TensorType, registry
+from tensaurus.ops.eop import eop
 from tensaurus.rules.evidence import Proved
 from tensaurus.rules.rule import parse_rule
 from tensaurus.rules.verify import Refuted, Undecided
@@ -151,3 +155,18 @@ def test_what_is_beyond_the_range_is_infinite() -> None:
 def test_reals_round() -> None:
     found = Reals().call("to_float16", [np.array([0.1, 65520.0])], "float32")
     assert found.tolist() == [float(np.float16(0.1)), np.inf]
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_a_conversion_of_one_element_of_several_is_one_of_that_element(place: int) -> None:
+    x = source("x", TensorType("float16", (4,)))
+    of = Tensor("x0", (4,), "float16")
+    wide = apply(eop, [x], {"scope": compute((1,), lambda k: call("to_float32", of[(place,)]))})
+    back = apply(registry["Cast"], [wide], {"to": "float16"})
+    assert arguments(back) == (wide,)
+
+
+def test_a_conversion_of_the_only_element_keeps_it() -> None:
+    x = source("x", TensorType("float16", (1,)))
+    wide = apply(registry["Cast"], [x], {"to": "float32"})
+    assert arguments(apply(registry["Cast"], [wide], {"to": "float16"})) == (x,)

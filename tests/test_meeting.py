@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from tensaurus.algebra.draws import integers_near
+from tensaurus.equivalence import field_check
 from tensaurus.equivalence.field_check import check_field
+from tensaurus.equivalence.indices import Indices
 from tensaurus.equivalence.meeting import met
+from tensaurus.equivalence.real_check import check_reals
 from tensaurus.graph.node import Node, apply, constant, source
 from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType, registry
@@ -52,3 +57,66 @@ def test_a_bound_beside_integers_is_one_for_those_drawn() -> None:
     assert found.passed and found.sampled == (found.error_bound <= 1)
     plain = check_field(program(op("Neg", op("Neg", F)), F), program(F, F))
     assert plain.passed and plain.error_bound < 1e-9 and not plain.sampled
+
+
+def beside(y: Node, z: Node) -> Program:
+    return Program((X, W, F), (("y", y), ("z", z)))
+
+
+W = source("w", TensorType("int64", (4, 5)))
+
+
+def test_what_nothing_specifies_hides_no_other_output() -> None:
+    nowhere = op("Div", W, op("Sub", X, X))
+    twice, thrice = (op("Mul", F, constant(np.float32(n))) for n in (2, 3))
+    found = check_field(beside(nowhere, twice), beside(nowhere, thrice))
+    assert not found.passed and "output z" in found.detail
+
+
+def test_what_nothing_specifies_anywhere_is_not_checked() -> None:
+    nowhere = op("Div", W, op("Sub", X, X))
+    found = check_field(beside(nowhere, F), beside(op("Add", nowhere, number(1)), F))
+    assert found.passed and not found.trials and found.error_bound == 1 and "output y" in found.detail
+
+
+def test_one_quotient_by_zero_hides_no_other_element() -> None:
+    asked = op("Div", W, X)
+    # another result for large quotients alone, which no small integers have
+    other = op("Where", op("Less", asked, number(-1000)), number(7), asked)
+    assert not check_field(beside(asked, F), beside(other, F)).passed
+    guarded = op("Where", op("Equal", X, number(0)), op("Sub", X, X), asked)
+    found = check_field(beside(asked, F), beside(guarded, F))
+    assert found.passed and found.trials and found.error_bound < 1
+
+
+def test_what_is_specified_behind_a_condition_is_compared() -> None:
+    safe = op("Where", op("Equal", X, X), W, op("Div", W, op("Sub", X, X)))
+    assert check_field(beside(safe, F), beside(W, F)).error_bound < 1
+    assert not check_field(beside(safe, F), beside(op("Neg", W), F)).passed
+
+
+@pytest.mark.parametrize("factor", [1 - 1e-6, 0.0])
+def test_small_results_differ_in_float64_too(factor: float) -> None:
+    small = op("Mul", F, constant(np.float32(1e-12)))
+    other = op("Mul", small, constant(np.asarray(factor, np.float32)))
+    assert check_reals(program(small, F), program(small, F), 0).passed
+    assert not check_reals(program(small, F), program(other, F), 0).passed
+
+
+def test_results_of_other_shapes_differ_in_float64() -> None:
+    zeros = op("Sub", F, F)
+    assert not check_reals(program(zeros, F), program(op("ReduceMax", zeros, axes=(0,)), F), 0).passed
+
+
+def test_numbers_that_are_none_of_the_type_are_drawn_around_nowhere() -> None:
+    drawn = integers_near("int8", (3,), np.random.default_rng(0), [1000])
+    assert drawn.shape == (3,) and drawn.dtype == np.int8
+
+
+def test_places_that_are_none_in_both_are_those_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    place, table = source("i", TensorType("int64", (2,))), source("t", TensorType("float32", (3,)))
+    a = Program((table, place), (("y", op("Gather", table, place, axis=0)),))
+    b = Program((table, place), (("y", op("Neg", op("Gather", table, place, axis=0))),))
+    limits = {a: Indices({"i": (0, 2)}), b: Indices({"i": (5, 7)})}
+    monkeypatch.setattr(field_check, "indices_of", limits.get)
+    assert check_field(a, a).passed and not check_field(a, b).passed

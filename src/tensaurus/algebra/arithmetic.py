@@ -33,7 +33,8 @@ class Field:
 
     name: str
     kind: str  # the dtype kind of arrays of elements
-    strict = False
+    strict = False  # whether what no specification gives a value raises Overflow
+    shift = 0  # else which of its bits are turned, see `integers.converted`
 
     def elements(self, data: Array) -> bool:
         return bool(data.dtype.kind == self.kind)
@@ -80,7 +81,7 @@ class Field:
         if fn in RING:
             with np.errstate(all="ignore"):
                 return np.asarray(FUNCTIONS[fn].run(*args))
-        return run(fn, FUNCTIONS[fn].run, args, dtype, self.strict)
+        return run(fn, FUNCTIONS[fn].run, args, dtype, self.strict, self.shift)
 
     def _lifted(self, data: Array, dtype: str) -> Array:
         return self.from_int(native(data, dtype) if data.dtype.kind == "i" else data)
@@ -149,7 +150,7 @@ class Reals(Field):
         return data.astype(np.float64)
 
     def _to_int(self, data: Array, target: str) -> Array:
-        return converted(data, target, self.strict)
+        return converted(data, target, self.strict, self.shift)
 
     def _rounded(self, data: Array, target: str) -> Array:
         return rounded(data, target)

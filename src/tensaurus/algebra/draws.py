@@ -47,10 +47,13 @@ def drawn_integers(
 
 
 def integers_near(dtype: str, shape: Sequence[int], rng: np.random.Generator, near: Collection[int]) -> Array:
-    """Integers of a type around those given alone, as many different ones as there is room for."""
+    """Integers of a type around those given alone, as many different ones as there is room for; any of the
+    type where none given is one of them."""
     low, high = limits(dtype)
     every = {n + step for n in near for step in range(-BESIDE, BESIDE + 1)}
     around = sorted(n for n in every if low <= n <= high)
+    if not around:
+        return drawn_integers(dtype, shape, rng)
     places = np.arange(int(np.prod(shape, dtype=np.int64)))
     return rng.permutation(np.array(around, dtype))[places % len(around)].reshape(tuple(shape))
 

@@ -68,27 +68,35 @@ def carried(data: Array) -> Array:
     return data.astype(np.int64, copy=False)
 
 
-def run(name: str, function: Callable[..., Any], args: Sequence[Array], dtype: str, strict: bool) -> Array:
-    """A function of integers of one type; bools stay bools.  For `strict` see `converted`."""
+def run(
+    name: str, function: Callable[..., Any], args: Sequence[Array], dtype: str, strict: bool, shift: int = 0
+) -> Array:
+    """A function of integers of one type; bools stay bools.  For `strict` and `shift` see `converted`."""
     if not is_integer(dtype):
         return np.asarray(function(*args))
     numbers = [native(a, dtype) for a in args]
-    if strict and name in DIVIDE:
+    lacking = np.asarray(False)  # where there is no quotient
+    if name in DIVIDE and (strict or shift):
         a, b = numbers
-        if (b == 0).any() or ((a == limits(dtype)[0]) & (a < 0) & (b == -1)).any():
+        lacking = np.asarray((b == 0) | ((a == limits(dtype)[0]) & (a < 0) & (b == -1)))
+        if strict and lacking.any():
             raise Overflow(f"a quotient that is no {dtype}")
     with np.errstate(all="ignore"):
         found = np.asarray(function(*numbers))
     if found.dtype.kind == "f":
-        return converted(found, dtype, strict)
-    return found if found.dtype.kind == "b" else wrapped(carried(found), dtype)
+        return converted(found, dtype, strict, shift)
+    if found.dtype.kind == "b":
+        return found
+    found = carried(found)
+    return wrapped(np.where(lacking, found ^ shift, found) if lacking.any() else found, dtype)
 
 
-def converted(data: Array, dtype: str, strict: bool) -> Array:
+def converted(data: Array, dtype: str, strict: bool, shift: int = 0) -> Array:
     """Floats rounded towards zero.
 
     What is no number of the type (too large, NaN, an infinity) becomes what numpy makes of it on this
-    machine; where this is strict, it raises Overflow.
+    machine, with the bits of `shift` turned: what differs with another shift depends on what nothing
+    specifies.  Where this is strict, it raises Overflow.
     """
     low, high = limits(dtype)
     with np.errstate(all="ignore"):
@@ -101,4 +109,5 @@ def converted(data: Array, dtype: str, strict: bool) -> Array:
             worst = whole[~fits].flat[0]
             raise Overflow(f"{worst} is no {dtype}")
         kind = np.dtype(dtype if limits(dtype)[1] >= 127 else "int8")
-        return wrapped(carried(data.astype(np.float32).astype(kind)), dtype)
+        made = carried(data.astype(np.float32).astype(kind))
+        return wrapped(np.where(fits, made, made ^ shift), dtype)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +26,7 @@ __all__ = ["met", "unspecified"]
 UNKNOWN = 4  # of every dimension that is not known, where work is estimated
 MOST = 1e8  # scalar operations of both programs, beyond which nobody watches what their inputs meet
 LONG = 2**62  # the largest integer that an input is filled with
+SHIFTS = 0, 0x5555_5555_5555_5555, -0x5555_5555_5555_5555  # three numbers, of both signs in every type
 
 
 def met(programs: Sequence[Program], names: Sequence[str], seed: int = 0) -> dict[str, list[float]]:
@@ -44,13 +48,28 @@ def met(programs: Sequence[Program], names: Sequence[str], seed: int = 0) -> dic
     return {name: points for name, points in found.items() if points}
 
 
-def unspecified(program: Program, feeds: Mapping[str, Array], strict: Field, sizes: Sizes) -> bool:
-    """Whether nothing says what the program computes: a number that is none of its type, say."""
-    try:
-        evaluate_all([program], feeds, strict, sizes=sizes)
-    except BackendError:
-        return True
-    return False
+def unspecified(program: Program, name: str, feeds: Mapping[str, Array], field: Field, sizes: Sizes) -> Array:
+    """Which elements of an output depend on what nothing specifies (a quotient by the integer 0): those
+    that differ where other numbers stand in for it.  A single True, of no dimensions, is all of them."""
+    alone = replace(program, outputs=tuple(pair for pair in program.outputs if pair[0] == name))
+    field = copy(field)
+    found = np.asarray(False)
+    first: Any = None
+    for shift in SHIFTS:
+        field.shift = shift
+        try:
+            value = evaluate_all([alone], feeds, field, sizes=sizes)[0][name]
+        except BackendError:  # a place that there is not, computed from it
+            return np.asarray(True)
+        if first is None:
+            first = value
+        elif not isinstance(value, np.ndarray) or not isinstance(first, np.ndarray):
+            found = found | (value != first)
+        elif value.shape != first.shape:
+            return np.asarray(True)
+        else:
+            found = found | (value != first) & ~((value != value) & (first != first))
+    return np.asarray(found)
 
 
 def _plain(node: Node, sizes: Sizes, rng: np.random.Generator) -> Array:

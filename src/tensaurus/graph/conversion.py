@@ -12,7 +12,7 @@ from __future__ import annotations
 from tensaurus.algebra.expr import Call, Read
 from tensaurus.algebra.functions import cast_target
 from tensaurus.algebra.rounding import is_float
-from tensaurus.algebra.size import polynomial
+from tensaurus.algebra.size import polynomial, same
 from tensaurus.algebra.typing import is_rounding
 from tensaurus.graph.node import Node
 from tensaurus.ops import Op, TensorType
@@ -44,13 +44,14 @@ def _convert(node: Node) -> Call | None:
     own, before = node.types[0], node.args[0].types[0]
     if not isinstance(own, TensorType) or not isinstance(before, TensorType):
         return None
-    if own.dtype == before.dtype or own.rank != before.rank:
+    alike = own.rank == before.rank and all(map(same, own.shape, before.shape))
+    if own.dtype == before.dtype or not alike:
         return None
     kinds = node.kinds()
     scope = node.op.scopes(kinds, node.attrs)[0]
     match scope.body:
         case Call(fn, (Read(source, indices, None),)) if cast_target(fn) is not None:
             places = zip(indices, scope.axes, strict=True)  # an axis of one element is read at 0
-            whole = all(a.extent == 1 or index == polynomial(a) for index, a in places)
+            whole = all(index == polynomial(a) or a.extent == 1 and same(index, 0) for index, a in places)
             return scope.body if whole and source == node.op.tensors(kinds)[0] else None
     return None
