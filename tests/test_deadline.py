@@ -15,6 +15,7 @@ from math import inf
 from time import monotonic
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tensaurus import deadline
@@ -290,3 +291,17 @@ def test_a_deadline_that_comes_while_its_block_is_left_is_its_own(monkeypatch: p
 
     monkeypatch.setattr(deadline._Watch, "remove", interrupted)
     assert not in_thread(lambda: bounded(lambda: None)).ended and not late
+
+
+def test_in_a_thread_an_operator_of_arrays_may_end_a_block() -> None:
+    """After it Python does not look for exceptions until `__exit__` has begun."""
+    matrix = np.ones((300, 300))
+
+    def test() -> bool:
+        for _ in range(20):
+            with Bounded(monotonic() + 2e-4):
+                matrix @ matrix
+        return True
+
+    assert in_thread(test)
+    assert in_thread(lambda: bounded(lambda: [None for _ in count() if (matrix @ matrix).size], 0.01)).ended

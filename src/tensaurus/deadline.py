@@ -29,6 +29,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dis import opname
 from math import inf
 from time import monotonic
 from types import CodeType, FrameType, TracebackType
@@ -38,6 +39,7 @@ __all__ = ["Bounded", "Overdue", "atomic", "cancelling"]
 
 SOON = 0.01  # seconds until Overdue is tried again, where it had to wait
 AGAIN = 1.0  # seconds until it is raised once more, where the block goes on; what tidies up has so much time
+GRACE = 1.0  # seconds for which Overdue waits in a thread for an instruction after which it comes at once
 IMPORTS = "<frozen importlib"  # begins the names of the files of Python's own code for imports
 NEVER_ENDED = "tensaurus.signals", "tensaurus.deadline"  # modules in whose functions it is not raised
 SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # flags of their code
@@ -122,6 +124,18 @@ def _stack(frame: FrameType | None) -> set[FrameType]:
         found.add(frame)
         frame = frame.f_back
     return found
+
+
+def _looks(frame: FrameType | None) -> bool:
+    """Return whether Python looks for exceptions of other threads after the instruction that a frame is at.
+
+    It does after calls and jumps back, and where a function begins.  After an operator of arrays, say, it
+    does not: an exception may come as late as at the beginning of `Bounded.__exit__`, and nobody catches it.
+    """
+    if frame is None:
+        return True
+    name = opname[frame.f_code.co_code[frame.f_lasti]]
+    return name.startswith("CALL") or "JUMP_BACKWARD" in name or name == "RESUME"
 
 
 class _Blocks:
@@ -257,6 +271,8 @@ class _Watch(_Blocks):
         frame = sys._current_frames().get(self._thread)
         self.drop_left(frame)
         if due not in self.open or not due.can_end(frame):
+            return False
+        if not _looks(frame) and monotonic() < due.deadline + GRACE:
             return False
         due.ended = True
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Overdue))
