@@ -23,7 +23,7 @@ from tensaurus.algebra.size import polynomial
 from tensaurus.algebra.text import show
 from tensaurus.algebra.typing import Untypable, dtype_of
 from tensaurus.algebra.walk import reads
-from tensaurus.rules.prover import Settled, _asked
+from tensaurus.rules.prover import WORK, Settled, _asked
 from tensaurus.rules.solver import PlacedTerms
 
 HALF = Fraction(1, 2)
@@ -139,5 +139,5 @@ def test_the_solver_knows_the_numbers(values: list[int], proved: bool) -> None:
     x = Tensor("x", (2,))
     left = compute((2,), lambda i: table(values)[i] * x[i])
     body = x[polynomial(left.axes[0])] * (1 + polynomial(left.axes[0]))
-    verdict = _asked(PlacedTerms(left, frozenset()), left.body, body, {})
+    verdict = _asked(PlacedTerms(left, frozenset()), left.body, body, {}, WORK)
     assert isinstance(verdict, Settled) == proved

@@ -119,9 +119,9 @@ class _Spreading:
 
     def term(self, body: Body, count: float) -> Part:
         """One of so many terms."""
-        self.terms *= count
+        outer, self.terms = self.terms, self.terms * count
         found = self.body(body)
-        self.terms /= count
+        self.terms = outer
         return found
 
     def rounded(self, part: Part, times: float = 1.0) -> Part:

@@ -295,13 +295,24 @@ def _cut(equation: Equation, values: bool = False) -> Sides:
     sizes = takewhile(lambda size: size < widest, (SMALL * WIDER**power for power in count()))
     # long windows need more; weights in another form have the sizes that they have
     ways = [*((size, None) for size in sizes), *((SMALL, leaf) for leaf in large)]
+    found = list[Sides]()
     for size, kept in ways:
         kinds = {leaf: leaf.tensor if leaf is kept else _smaller(leaf.tensor, size) for leaf in leaves}
         if (pieces := _pieces(equation, kinds)) is not None:
-            return pieces
-    pieces = _pieces(equation, {leaf: leaf.tensor for leaf in leaves})
-    assert pieces is not None
-    return pieces
+            found.append(pieces)
+            if _most_elements(pieces) <= LARGE:
+                break
+    if not found:
+        whole = _pieces(equation, {leaf: leaf.tensor for leaf in leaves})
+        assert whole is not None
+        return whole
+    return min(found, key=_most_elements)
+
+
+def _most_elements(sides: Sides) -> int:
+    """Return how many elements the largest tensor of both sides has."""
+    kinds = (kind for side in sides for node in side.nodes for kind in node.types)
+    return max((_elements(kind) for kind in kinds if isinstance(kind, TensorType)), default=0)
 
 
 def _pieces(equation: Equation, kinds: Mapping[Node, TensorType]) -> Sides | None:

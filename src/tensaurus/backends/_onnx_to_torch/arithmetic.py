@@ -97,12 +97,16 @@ def _pow(node: Rendered, x: Any, y: Any) -> Any:
 @renders("Clip")
 def _clip(node: Rendered, x: Any, low: Any = None, high: Any = None) -> Any:
     old = (node.attribute("min"), node.attribute("max"))  # attributes before version 11
+    dtype = node.dtypes[0]
+    kind = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    ends: list[Any] = [kind.min, kind.max]  # which an absent bound is, so that infinities become numbers
     try:
         parts = [known if known is None else known.item() for known in (node.known(1), node.known(2))]
         bounds = [part if given is None else given for part, given in zip(parts, old, strict=True)]
     except Refused:
-        bounds = [low, high]
-    return x if all(bound is None for bound in bounds) else torch.clamp(x, bounds[0], bounds[1])
+        bounds, ends = [low, high], [node.constant(torch.tensor(end, dtype=dtype)) for end in ends]
+    bounds = [end if bound is None else bound for bound, end in zip(bounds, ends, strict=True)]
+    return torch.clamp(x, bounds[0], bounds[1])
 
 
 @renders("Cast")
