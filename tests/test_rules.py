@@ -57,7 +57,7 @@ def test_rule_is_right_and_says_why(rule: Rule) -> None:
 def test_rule_is_found_inside_a_program(rule: Rule) -> None:
     """The left side, used by other nodes, is replaced by the right side, and the program stays equal."""
     rewriter = Rewriter([rule], explore=True)
-    for instance in instances(rule, 8, seed=5):  # the evidence may not cover the first: a rank, an empty tensor
+    for instance in instances(rule, 8, seed=5):  # the evidence may not cover the first
         roots = [op("Neg", root) if root.types[0].dtype != "bool" else root for root in instance.left]
         program = Program((), tuple((str(k), root) for k, root in enumerate(roots)))
         if len(rule.lhs) == 1:
