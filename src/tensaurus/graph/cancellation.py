@@ -129,6 +129,8 @@ def _largest(node: Node) -> float | None:
 
 
 def _computed(node: Node) -> float | None:
+    if len(node.types) != 1:  # as a Split, whose parts are read one by one
+        return None
     values: dict[Node, Array] = {}
     field = Reals()
     for part in topological([node]):
