@@ -18,7 +18,7 @@ from tensaurus.cost.roofline import estimate
 from tensaurus.driver.contenders import CLOSED, MARGIN
 from tensaurus.driver.open_sizes import NotGeneral, _align, fixed_sizes, opened, other_sizes
 from tensaurus.equivalence.sample import symbol_sizes
-from tensaurus.graph.node import Node
+from tensaurus.graph.node import CONSTANT, OPAQUE, Node
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.program import Program
 from tensaurus.optimize import Result, optimize
@@ -28,6 +28,7 @@ from tensaurus.rules.equation import instance
 from tensaurus.rules.match import Matcher
 from tensaurus.rules.rule import Rule, parse_rule
 from tensaurus.search.candidate import Candidate, Rewritten
+from tensaurus.search.flushing import begin
 
 
 class Notes(NoProgress):
@@ -280,6 +281,28 @@ def test_flushed_constants_are_flushed_at_all_sizes(tmp_path: Path) -> None:
     result = run(model, tmp_path, shapes={"x": (1, 3, 8, 8)})
     assert "subnormal-constants" in result.evidence and not result.summary.runs_only
     assert result.model.graph.input == model.graph.input
+
+
+def test_constants_are_flushed_beside_what_is_typed_at_known_sizes_alone() -> None:
+    """Halved and doubled again, rows are as many as before only where they are even: the sum is opaque."""
+    make = helper.make_node
+    w = weights(3, 3, 3, 3)
+    w[0] = 1e-40
+    nodes = [
+        make("Conv", ["x", "w", "b"], ["a"], pads=[1] * 4, strides=[2, 2]),
+        make("Resize", ["a", "", "scales"], ["c"], mode="nearest"),
+        make("Add", ["x", "c"], ["y"]),
+    ]
+    scales, b = np.float32([1, 1, 2, 2]), np.ones(3, np.float32)
+    model = model_of(nodes, {"x": ["N", 3, "H", "W"]}, {"y": ["N", 3, "H", "W"]}, w=w, b=b, scales=scales)
+    fixed, general = import_model(model, {"x": (1, 3, 8, 8)}), import_model(model)
+    assert general.roots[0].op is OPAQUE and fixed.roots[0].op is not OPAQUE
+    candidate = begin(fixed)
+    assert [equation.name for equation in candidate.applied] == ["subnormal-constants"]
+    made = opened(candidate, general, [])
+    constants = [node.attribute("data").array for node in made.nodes if node.op is CONSTANT]
+    assert made.inputs == general.inputs and made.roots != general.roots
+    assert not any(((array != 0) & (abs(array) < 1e-37)).any() for array in constants)
 
 
 def test_a_thousand_nodes_in_a_row_are_opened() -> None:

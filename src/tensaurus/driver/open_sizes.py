@@ -29,7 +29,7 @@ from tensaurus.rules.evidence import Bounded
 from tensaurus.rules.match import Matcher
 from tensaurus.rules.nesting import nested_equation
 from tensaurus.rules.rule import Rule
-from tensaurus.rules.subnormals import refute_flush
+from tensaurus.rules.subnormals import flushed_constants, refute_flush
 from tensaurus.search.candidate import Candidate
 
 __all__ = ["NotGeneral", "fixed_sizes", "opened", "other_sizes"]
@@ -79,13 +79,13 @@ class _Opening:
         named = {name: node for node, name in general.names.items()}
         made.known.update(zip(fixed.inputs, general.inputs, strict=True))
         for node, name in fixed.names.items():
-            if (other := named.get(name)) is not None and other.op is node.op:
+            if (other := named.get(name)) is not None and other.op in (node.op, OPAQUE):
                 made.known.setdefault(node, other)
                 owner, its = (n.args[0] if n.op is ITEM else None for n in (node, other))
                 if owner is not None and its is not None:
                     made.known.setdefault(owner, its)
         for node in fixed.nodes:
-            if (other := made.known.get(node)) is not None:
+            if (other := made.known.get(node)) is not None and other.op is node.op:
                 made.twins.setdefault(_kind(node), []).append(other)
         return made
 
@@ -167,7 +167,28 @@ class _Opening:
         return None
 
     def _bounded(self, equation: Equation, left: tuple[Node, ...]) -> Equation | None:
-        """Zeros for subnormal constants, where the bound of what they move holds for all sizes."""
+        """Zeros for subnormal constants, where the bound of what they move holds for all sizes.
+
+        Constants are the same nodes whatever the sizes are, so they are replaced in the model itself: what is
+        typed at fixed sizes may be passed through where sizes are open.
+        """
+        before, after = (
+            Program(equation.leaves, tuple((str(k), root) for k, root in enumerate(roots)))
+            for roots in (equation.left, equation.right)
+        )
+        zeroed = flushed_constants(before, after)
+
+        def rebuilt(program: Program) -> dict[Node, Node]:
+            became = dict[Node, Node]()
+            program.rebuilt(lambda node, args: zeroed.get(node) or again(node, args), became)
+            return became
+
+        there = rebuilt(before)
+        if tuple(there[root] for root in equation.left) == equation.right:
+            here = rebuilt(self.general)
+            for node, new in there.items():
+                if (known := self.known.get(node)) in here:
+                    self.known[new] = here[known]
         right = tuple(map(self.node, equation.right))
         made = replace(equation, left=left, right=right, leaves=self.general.inputs)
         return made if refute_flush(made) is None else None

@@ -22,7 +22,9 @@ from tensaurus.graph.subnormal import is_float, smallest, subnormals_of
 from tensaurus.rules.equation import Equation
 from tensaurus.rules.evidence import Bounded
 
-__all__ = ["SUBNORMALS", "Flushed", "flush_folded", "flush_subnormals", "refute_flush"]
+__all__ = [
+    *("SUBNORMALS", "Flushed", "flush_folded", "flush_subnormals", "flushed_constants", "refute_flush")
+]
 
 SUBNORMALS = "subnormal-constants"
 REACHES = (2.0**64, 2.0**40, 2.0**24)  # how large values at run time may be: the first one that does counts
@@ -89,6 +91,14 @@ def _bounded(program: Program, moved: Mapping[Node, Node], within: bool) -> Boun
     return None
 
 
+def flushed_constants(before: Program, after: Program) -> dict[Node, Node]:
+    """Return the constants of a program that have subnormal elements and are not in the other one, each with
+    the constant that has zeros there."""
+    new = {node for node in after.nodes if node.op is CONSTANT}
+    found = {node: zeroed for node in before.nodes if (zeroed := _zeroed(node)) is not None}
+    return {node: zeroed for node, zeroed in found.items() if node not in new}
+
+
 def refute_flush(equation: Equation) -> str | None:
     """Why the equation does not hold within what its evidence says; None where it does.
 
@@ -99,10 +109,8 @@ def refute_flush(equation: Equation) -> str | None:
         Program(equation.leaves, tuple((f"y{place}", root) for place, root in enumerate(roots)))
         for roots in (equation.left, equation.right)
     ]
-    new = {node for node in sides[1].nodes if node.op is CONSTANT}
     for before in (sides[0], fold(sides[0])):
-        found = {node: zeroed for node in before.nodes if (zeroed := _zeroed(node)) is not None}
-        moved = {node: zeroed for node, zeroed in found.items() if node not in new}
+        moved = flushed_constants(before, sides[1])
         if before.replaced(moved).roots == sides[1].roots:
             break
     else:
