@@ -53,7 +53,7 @@ def influence(
     flushed: float = 0.0,
     factors: Collection[Source] = (),
 ) -> Influence:
-    """Of what the scope computes of its tensors; `unit`: what a float rounds away beside 1.
+    """Return bounds of what the scope computes; a float rounds away what is below `unit` beside 1.
 
     Each operation may make 0 of what is below `flushed`.  What is read of `factors` may become 0, and meet
     what is infinite: it must be one of several terms of a sum.  Raises Sensitive.

@@ -53,7 +53,10 @@ def best(outputs: int, taps: int, step: int = 1) -> Algorithm:
 
 
 def is_short(outputs: int, taps: int, step: int = 1) -> bool:
-    """Whether `best` makes it: by how many products its phases take, before any is made."""
+    """Return whether F(outputs, taps) in this step has at most MOST products a phase, WHOLE in all.
+
+    Only sizes are asked, as making a long algorithm takes minutes: F(3, 256) in steps of 128 is not short.
+    """
     return outputs + ceil(taps / step) - 1 <= MOST and min(step, taps) * (outputs - 1) + taps <= WHOLE
 
 

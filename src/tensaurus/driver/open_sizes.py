@@ -209,7 +209,10 @@ def _kind(node: Node) -> object:
 
 
 def _align(fixed: Node | None, open_: Node | None, known: dict[Node, Node]) -> bool:
-    """Enter what the nodes of one side of an equation are with sizes open; False where the two differ."""
+    """Record in `known`, for each node of the fixed-size tree, the node at its place in the open-size tree.
+
+    Returns False where the two trees have different operators.
+    """
     waiting = [(fixed, open_, False)]
     while waiting:
         one, other, has_args = waiting.pop()  # the last boolean: whether the arguments are entered
