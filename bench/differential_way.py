@@ -67,11 +67,15 @@ class Answer:
     finite: bool
 
     def allowed(self, name: str, rounding: float) -> Array:
-        """How far an output may be off: what roundings of everything on the way do to it, times eight."""
+        """Return how far an output may be off: what roundings of everything on the way do to it, times eight.
+
+        Each draw of roundings is tried with both signs, since a Relu or a Max hides one of them.
+        """
         own = np.asarray(self.outputs[name])
         spread = np.zeros(own.shape)
-        for trial in range(4):
-            noisy = moved(self.program, self.feeds, np.random.default_rng(trial), rounding)[name]
+        for trial in range(8):
+            signed = rounding if trial % 2 else -rounding
+            noisy = moved(self.program, self.feeds, np.random.default_rng(trial // 2), signed)[name]
             with np.errstate(all="ignore"):
                 off = np.abs(noisy.astype(float) - own.astype(float))
             spread = np.maximum(spread, np.where(np.isfinite(off) | (noisy == own), off, np.inf))

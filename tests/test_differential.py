@@ -49,6 +49,22 @@ def test_models_that_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert sum(r.programs for r in reports) >= 12
 
 
+def test_an_allowed_error_is_no_smaller_behind_a_relu() -> None:
+    from differential_way import Answer, moved
+    from small_programs import node
+
+    from tensaurus.graph.node import constant
+
+    x = source("x", TensorType("float32", (4096,)))
+    large = constant(np.array(8388608.0, np.float32))
+    lost = node("Sub", x, node("Sub", node("Add", x, large), large))
+    program = Program((x,), (("y", node("Relu", lost)),))
+    feeds = {"x": np.linspace(-1, 1, 4096, dtype=np.float32)}
+    exact = moved(program, feeds, np.random.default_rng(), 0.0)
+    allowed = Answer(exact, program, feeds, 0.0, 1.0, True).allowed("y", 2.0**-23)
+    assert (allowed > 0.5).all()
+
+
 def test_a_model_is_made_of_its_seed_and_number_alone(tmp_path: Path) -> None:
     from differential import Lane
 
