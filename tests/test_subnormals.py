@@ -301,6 +301,22 @@ KEPT: dict[str, tuple[str, dict[str, Any], str]] = {
         {"c": ONE, "b": BIAS},
         "infinite",
     ),
+    "a factor of a sum of one term": (
+        "float[2,4] x) => (float[2,4] y) { u = Unsqueeze(x, k) s = ReduceSum<keepdims=0>(u, k) m = Mul(s, c) "
+        "y = Add(m, b) }",
+        {"c": ONE, "b": BIAS, "k": np.array([1], np.int64)},
+        "infinite",
+    ),
+    "a factor of a sum of magnitudes": (
+        "float[2,4] x) => (float[2,4] y) { s = ReduceL1(x, k) m = Mul(s, c) y = Add(m, b) }",
+        {"c": ONE, "b": BIAS, "k": np.array([1], np.int64)},
+        "infinite",
+    ),
+    "a factor of what is infinite in places": (
+        "float[2,4] x) => (float[2,4] y) { t = Tanh(x) w = Max(t, i) m = Mul(w, c) y = Add(m, b) }",
+        {"c": ONE, "b": BIAS, "i": np.array([0, inf, 0, 0], np.float32)},
+        "infinite",
+    ),
     "a matrix that meets an exponential": (
         "float[2,5] x) => (float[2,4] y) { e = Exp(x) m = MatMul(e, w) y = Add(m, b) }",
         {"w": weights(5, 4), "b": BIAS},

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select, Source
 from tensaurus.algebra.functions import cast_target
 
-__all__ = ["Bounds", "bounds"]
+__all__ = ["Bounds", "bounds", "bounds_of"]
 
 Bounds: TypeAlias = tuple[float, float]
 ANY: Bounds = (-inf, inf)
@@ -23,10 +23,11 @@ UNIT = frozenset({"tanh", "erf", "sin", "cos"})  # whose values lie from -1 to 1
 
 def bounds(scope: Scope, given: Mapping[Source, Bounds] | None = None) -> Bounds:
     """The least and the greatest value that an element may have; `given` are those of tensors."""
-    return _of(scope.body, given or {})
+    return bounds_of(scope.body, given or {})
 
 
-def _of(body: Body, given: Mapping[Source, Bounds]) -> Bounds:
+def bounds_of(body: Body, given: Mapping[Source, Bounds]) -> Bounds:
+    """The same of a body."""
     match body:
         case Const(value):
             try:
@@ -36,18 +37,18 @@ def _of(body: Body, given: Mapping[Source, Bounds]) -> Bounds:
             return number, number
         case Read(source, _, outside):
             inner = bounds(source, given) if isinstance(source, Scope) else given.get(source, ANY)
-            return inner if outside is None else _hull(inner, _of(outside, given))
+            return inner if outside is None else _hull(inner, bounds_of(outside, given))
         case Select(_, then, other):
-            return _hull(_of(then, given), _of(other, given))
+            return _hull(bounds_of(then, given), bounds_of(other, given))
         case Reduce(monoid, _, inner_body):
-            low, high = _of(inner_body, given)
+            low, high = bounds_of(inner_body, given)
             if monoid in ("max", "min"):
                 return low, high
             return (0.0 if low >= 0 else -inf, inf)
         case Call("mul", (a, b)) if a == b:
-            return _squared(_of(a, given))
+            return _squared(bounds_of(a, given))
         case Call(fn, args):
-            return _called(fn, [_of(arg, given) for arg in args])
+            return _called(fn, [bounds_of(arg, given) for arg in args])
     return ANY
 
 

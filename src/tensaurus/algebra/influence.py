@@ -10,7 +10,7 @@ by what may be zero, an index) refuses it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import reduce
 from math import inf, prod
@@ -20,6 +20,7 @@ import numpy as np
 
 from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select, Source, Table, Tensor
 from tensaurus.algebra.functions import cast_target
+from tensaurus.algebra.infinity import Infinities
 from tensaurus.algebra.influence_rules import (
     SMOOTH,
     UNKNOWN,
@@ -41,7 +42,7 @@ from tensaurus.algebra.influence_rules import (
 )
 from tensaurus.algebra.size import Axis, Poly, Size, interval, nonnegative, polynomial, same
 from tensaurus.algebra.typing import is_rounding
-from tensaurus.algebra.walk import looked, sizes
+from tensaurus.algebra.walk import looked, reads, sizes
 
 __all__ = ["Influence", "Sensitive", "influence"]
 
@@ -51,15 +52,16 @@ def influence(
     sources: Mapping[Source, Influence],
     unit: float,
     flushed: float = 0.0,
-    factors: Collection[Source] = (),
+    moved: Set[Source] = frozenset(),
+    infinities: Infinities | None = None,
 ) -> Influence:
     """Return bounds of what the scope computes; a float rounds away what is below `unit` beside 1.
 
-    Each operation may make 0 of what is below `flushed`.  What is read of `factors` may become 0, and meet
+    Each operation may make 0 of what is below `flushed`.  What is computed of `moved` may become 0, and meet
     what is infinite: it must be one of several terms of a sum.  Raises Sensitive.
     """
     with np.errstate(all="ignore"):
-        return _Spreading(sources, unit, flushed, factors).scope(scope)
+        return _Spreading(sources, unit, flushed, moved, infinities).scope(scope)
 
 
 class _Spreading:
@@ -70,18 +72,21 @@ class _Spreading:
         sources: Mapping[Source, Influence],
         unit: float,
         flushed: float,
-        factors: Collection[Source],
+        moved: Set[Source],
+        infinities: Infinities | None,
     ):
-        self.sources, self.unit, self.flushed, self.factors = sources, unit, flushed, factors
+        self.sources, self.unit, self.flushed = sources, unit, flushed
+        self.moved, self.infinities = moved, infinities
         self.terms = 1.0  # of the sums around what is looked at
-        self.inner: dict[int, Influence] = {}
+        self.inner: dict[tuple[int, bool], Influence] = {}
 
     def scope(self, scope: Scope) -> Influence:
-        if id(scope) not in self.inner:
+        key = id(scope), self.terms == 1
+        if key not in self.inner:
             part = self.body(scope.body)
             low, high, change, scale, least = (aligned(a, part.axes, scope.axes) for a in part.arrays())
-            self.inner[id(scope)] = Influence(low, high, change, scale, least)
-        return self.inner[id(scope)]
+            self.inner[key] = Influence(low, high, change, scale, least)
+        return self.inner[key]
 
     def source(self, source: Source) -> Influence:
         if isinstance(source, Scope):
@@ -108,14 +113,28 @@ class _Spreading:
             case Call("div", (Reduce("sum", axes, inner), Const(count))) if same(_count(axes), count):
                 return self.rounded(reduced("mean", self.term(inner, _terms(axes)), axes), 2.0)
             case Call(fn, args):
-                alone = fn == "mul" and self.terms == 1
-                if alone and any(isinstance(arg, Read) and arg.source in self.factors for arg in args):
-                    raise Sensitive("a product with what may be infinite")
                 parts = together([self.body(arg) for arg in args])
+                if self.terms == 1:
+                    self.check_infinities(fn, args, parts)
                 if is_rounding(body) and parts[0].moves:  # across a tie, perhaps
                     raise Sensitive("a conversion to a narrower type of it")
                 return self.rounded(self.called(fn, parts, len(args) == 2 and args[0] == args[1]))
         raise TypeError(type(body))
+
+    def check_infinities(self, fn: str, args: Sequence[Body], parts: Sequence[Part]) -> None:
+        """Refuse 0 times infinity, and 0 by 0, where one 0 was another number before it was moved."""
+        if self.infinities is None or fn not in ("mul", "div"):
+            return
+        for part, arg, other in zip(parts, args, args[::-1], strict=True):
+            if not part.may_vanish or not self.reads_moved(arg):
+                continue
+            if fn == "mul" and self.infinities.arise_in(other):
+                raise Sensitive("a product with what may be infinite")
+            if fn == "div" and arg is args[0] and self.infinities.vanish_in(other):
+                raise Sensitive("a quotient of it by what may be zero")
+
+    def reads_moved(self, body: Body) -> bool:
+        return any(read.source in self.moved for read in reads(body, nested=True))
 
     def term(self, body: Body, count: float) -> Part:
         """One of so many terms."""

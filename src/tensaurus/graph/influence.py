@@ -6,7 +6,7 @@ value that is computed at run time is larger than a stated reach.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, isfinite
@@ -17,6 +17,7 @@ import numpy as np
 from tensaurus.algebra.bounds import bounds
 from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Source
 from tensaurus.algebra.field import Reals
+from tensaurus.algebra.infinity import POLES, Infinities
 from tensaurus.algebra.influence import Influence, Sensitive, influence
 from tensaurus.algebra.walk import bodies
 from tensaurus.graph.fold import evaluated
@@ -36,7 +37,6 @@ BESIDE = 2.0**-60  # of what an output is where all inputs are as large as they 
 VAST = 2.0**30  # factors from which on products are hardly within any reach
 SQUARE = 2  # the largest exponent of a power that is not vast
 FEW = 1 << 12  # elements of a constant whose bounds are looked for
-POLES = frozenset({"exp", "log", "pow", "sinh", "cosh", "tan"})  # infinite of finite numbers
 
 
 @dataclass
@@ -158,12 +158,10 @@ class Spread:
                     read = read.or_zero(read.floor, flushed)
                 sources[tensor] = read
         pairs = list(zip(owner.op.tensors(kinds), owner.args, strict=False))
-        zeros = {arg for _, arg in pairs if arg and arg in reached and reached[arg].influence.may_vanish}
-        moved = [tensor for tensor, arg in pairs if tensor and arg in zeros]
-        infinite = any(arg in self._infinite for _, arg in pairs)
+        moved = {tensor for tensor, arg in pairs if tensor and arg in reached}
         if any(arg in self._vast for _, arg in pairs) and _multiplies(scope):
             raise Sensitive("it meets what may be vast")
-        found = influence(scope, sources, unit, flushed, moved if infinite else ())
+        found = influence(scope, sources, unit, flushed, moved, self._infinities(owner, self._infinite))
         low, high = (np.clip(bound, -self.reach, self.reach) for bound in (found.low, found.high))
         return replace(found, low=low, high=high)
 
@@ -192,25 +190,40 @@ class Spread:
 
     @cached_property
     def _infinite(self) -> frozenset[Node]:
-        """The nodes whose elements may be infinite, where others' are numbers: no sums of inputs that are
-        infinite, which are hardly ever anything but NaN."""
+        """The nodes whose elements may be infinite, where others' are numbers."""
         found: set[Node] = set()
         for node in self.program.nodes:
-            kind = node.types[0]
-            if node.static or not is_float(kind) or all(map(isfinite, self._bounds.get(node, (inf,)))):
+            if node.static or not is_float(node.types[0]) or self._is_bounded(node):
                 continue
-            read = self._read_by(node)
-            if not isinstance(node.op, Op):
-                owner = node.args[0] if node.op is ITEM else None
-                if owner is None or not isinstance(owner.op, Op) or any(arg in found for arg in read):
-                    found.add(node)
+            owner, place = (node.args[0], node.attribute("index")) if node.op is ITEM else (node, 0)
+            if owner is None or not isinstance(owner.op, Op):
+                found.add(node)
                 continue
-            scope = node.op.scopes(node.kinds(), node.attrs)[0]
-            inside = list(bodies(scope))
-            sums = any(isinstance(body, Reduce) and body.monoid == "sum" for body in inside)
-            if any(map(_has_pole, inside)) or not sums and any(arg in found for arg in read):
+            scope = owner.op.scopes(owner.kinds(), owner.attrs)[place]
+            if self._infinities(owner, found).arise_in(scope.body):
                 found.add(node)
         return frozenset(found)
+
+    def _infinities(self, node: Node, found: Set[Node]) -> Infinities:
+        """Where a declared node computes what may be infinite, given the other nodes that do."""
+        assert isinstance(node.op, Op)
+        pairs = zip(node.op.tensors(node.kinds()), node.args, strict=False)
+        args: dict[Source, Node] = {tensor: arg for tensor, arg in pairs if tensor and arg}
+        given = {tensor: self._bounds.get(arg, (-inf, inf)) for tensor, arg in args.items()}
+        return Infinities(given, lambda tensor: args[tensor] in found or self._holds_infinity(args[tensor]))
+
+    def _is_bounded(self, node: Node) -> bool:
+        return all(map(isfinite, self._bounds.get(node, (inf,))))
+
+    def _holds_infinity(self, node: Node) -> bool:
+        """Whether constants alone decide that an element is infinite, or nobody can tell."""
+        if not node.static or not is_float(node.types[0]):
+            return False
+        try:
+            value = node.attribute("data").array if node.op is CONSTANT else self._value(node)
+            return bool(np.isinf(value).any())
+        except (Sensitive, TypeError, ValueError):
+            return True
 
     @cached_property
     def _vast(self) -> frozenset[Node]:
@@ -264,13 +277,6 @@ class Spread:
             except (Untypable, ArithmeticError):
                 continue
         return found
-
-
-def _has_pole(body: Body) -> bool:
-    """Whether it may be infinite of finite numbers."""
-    if not isinstance(body, Call):
-        return False
-    return body.fn in POLES or body.fn == "div" and not isinstance(body.args[1], Const)
 
 
 def _is_vast(body: Body, sizes: Mapping[Source, tuple[float, float, float]]) -> bool:
