@@ -21,7 +21,7 @@ from test_saturation import FACTORED, LAWS, SPREAD, Made, extract, operators, se
 from tensaurus.cost.measure import Pairs
 from tensaurus.cost.operators import OperatorCosts
 from tensaurus.cost.roofline import estimate
-from tensaurus.driver import contenders
+from tensaurus.driver import contenders, first_run
 from tensaurus.driver.target import Target
 from tensaurus.egraph import finder
 from tensaurus.egraph.egraph import EGraph
@@ -29,7 +29,7 @@ from tensaurus.egraph.finder import Finder, Proposal, timed_finders
 from tensaurus.egraph.saturate import Limits, Runner
 from tensaurus.graph.builds import Builds
 from tensaurus.graph.program import Program
-from tensaurus.optimize import Result, optimize
+from tensaurus.optimize import READY, Result, optimize
 from tensaurus.report.progress import NoProgress
 from tensaurus.rules.equation import Equation
 from tensaurus.rules.evidence import Axiom
@@ -373,12 +373,45 @@ def test_optimize_drops_what_is_not_written_in_time(
     assert any("a program was dropped, writing it takes too long" in note for note in notes)
 
 
-@pytest.mark.parametrize("where", ["sample_feeds", "Target.hopeless"])
-def test_optimize_returns_the_model_where_it_cannot_be_run_in_time(
+def spinning(folder: Path) -> Path:
+    """A model whose loop never ends."""
+    text = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        spinning (float[4] x) => (float[4] y)
+        <int64 trips = {9223372036854775807}, bool start = {1}> {
+            y = Loop (trips, start, x)
+                <body = step (int64 i, bool c, float[4] s) => (bool go, float[4] t) {
+                    t = Relu (s)
+                    go = Identity (c)
+                }>
+        }
+    """
+    onnx.save_model(onnx.parser.parse_model(text), path := folder / "spinning.onnx")
+    return path
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "auto"])
+def test_a_model_whose_run_never_ends_is_given_up_within_the_time_limit(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first run took a minute of a limit of ten seconds, and was then refused for --backend auto."""
+    monkeypatch.setattr(first_run, "STARTING", LIMIT)
+    began = monotonic()
+    result, notes = optimized(spinning(tmp_path), tmp_path, backend=backend)
+    assert monotonic() - began < 6 * LIMIT < READY
+    assert not result.rewrites
+    assert notes[-1].startswith(f"it has not run once in {LIMIT:g} s: within {LIMIT:g} s no result can be")
+    assert "the model stays as it is, a longer --time-limit helps" in notes[-1]
+
+
+@pytest.mark.parametrize("where", ["Target._reference", "TimeLimit.hopeless"])
+def test_optimize_returns_the_model_where_it_cannot_be_measured_in_time(
     where: str, scaled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planted = property(lambda self: "it takes too long") if where == "Target.hopeless" else never
-    monkeypatch.setattr(f"tensaurus.driver.target.{where}", planted)
+    slow = where == "TimeLimit.hopeless"
+    monkeypatch.setattr(
+        f"tensaurus.driver.target.{where}", property(lambda self: "one run takes too long") if slow else never
+    )
     monkeypatch.setattr(import_module("tensaurus.optimize"), "READY", LIMIT)
     result, notes = optimized(scaled, tmp_path)
     assert not result.rewrites and result.model.graph == onnx.load(scaled).graph

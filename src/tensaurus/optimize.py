@@ -18,6 +18,7 @@ from tensaurus.cost.machine import Machine
 from tensaurus.deadline import Bounded
 from tensaurus.driver.contenders import contenders
 from tensaurus.driver.finders import SUBNORMALS
+from tensaurus.driver.first_run import TooSlow
 from tensaurus.driver.options import AUTO, DEFAULTS, Options
 from tensaurus.driver.original import Original
 from tensaurus.driver.result import Result
@@ -32,7 +33,7 @@ from tensaurus.search.strategies import STRATEGIES
 
 __all__ = ["Options", "Result", "optimize"]
 
-READY = 60.0  # seconds until a model has run once, at least, however short the time limit is
+READY = 60.0  # seconds until candidates can be measured, at least, however short the time limit is
 VERIFYING = 0.5  # of the time limit, for rules of the user's own
 
 
@@ -64,9 +65,12 @@ def optimize(
             progress.note(f"{original.unfit}: the model stays as it is")
             return Result.unchanged(original, options.first, Machine.here(options.threads), original.unfit)
         optimized = partial(_optimized, original, rules, progress)
-        if options.backend == AUTO:
+        if options.backend != AUTO:
+            return optimized(options, start)
+        try:
             return on_fastest_runtime(original, options, progress, start, optimized)
-        return optimized(options, start)
+        except TooSlow as reason:
+            return _unchanged(original, progress, options, reason)
 
 
 def _optimized(
@@ -75,13 +79,13 @@ def _optimized(
     """On one backend, in a run whose time began at `start`."""
     with ExitStack() as stack:
         ready = inf if options.steps is not None else start + max(READY, options.time_limit)
-        with Bounded(ready) as preparing:
-            target = stack.enter_context(Target(original, options, rules, progress, start))
-        late = f"nothing can be measured within {options.time_limit:g} s"
-        reason = late if preparing.ended else target.hopeless
-        if reason:
-            progress.note(f"{reason}: the model stays as it is, a longer --time-limit helps")
-            return Result.unchanged(original, options.backend, Machine.here(options.threads), reason)
+        try:
+            with Bounded(ready) as preparing:
+                target = stack.enter_context(Target(original, options, rules, progress, start))
+            if preparing.ended:
+                raise TooSlow(f"nothing can be measured within {options.time_limit:g} s")
+        except TooSlow as reason:
+            return _unchanged(original, progress, options, reason)
         stack.enter_context(signals.keeping())
         progress.phase("searching")
         begun = monotonic()
@@ -95,3 +99,8 @@ def _optimized(
         winner = ranked.winner()
         seconds = searched - begun, monotonic() - searched - winner.checking, winner.checking
         return Result.of(target, outcome, ranked, winner, seconds)
+
+
+def _unchanged(original: Original, progress: Progress, options: Options, reason: TooSlow) -> Result:
+    progress.note(f"{reason}: the model stays as it is, a longer --time-limit helps")
+    return Result.unchanged(original, options.first, Machine.here(options.threads), str(reason))

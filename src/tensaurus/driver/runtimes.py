@@ -18,13 +18,11 @@ from tensaurus.cost.whole import SECONDS, contest_pairs, contest_times
 from tensaurus.cost.worker import WorkerError
 from tensaurus.deadline import Bounded
 from tensaurus.driver.contenders import needed_gain
+from tensaurus.driver.first_run import FirstRun
 from tensaurus.driver.generated import absent
 from tensaurus.driver.options import Options
 from tensaurus.driver.original import Original
 from tensaurus.driver.result import Result
-from tensaurus.equivalence.given import given_inputs
-from tensaurus.equivalence.inputs import require_ranges
-from tensaurus.equivalence.sample import sample_feeds
 from tensaurus.graph.build import Build
 from tensaurus.report.progress import Progress
 from tensaurus.scratch import temporary
@@ -103,22 +101,10 @@ class _Contest:
     def of(
         cls, original: Original, options: Options, progress: Progress, start: float, folder: Path
     ) -> _Contest:
-        """Raises TensaurusError where the model runs on no inputs."""
-        machine, shapes, ranges = Machine.here(options.threads), options.shapes or {}, options.ranges
-        require_ranges(original.model, ranges or {})
+        """Raises TensaurusError where the model runs on no inputs, and TooSlow where it takes too long."""
+        machine = Machine.here(options.threads)
         source = Build.of(original.model, folder, original.libraries)
-        given = given_inputs(options.inputs, original.model, shapes)
-        feeds, _, _ = sample_feeds(
-            original.model,
-            shapes,
-            options.seed,
-            source,
-            options.first,
-            machine.threads,
-            ranges,
-            options.run_limit,
-            given,
-        )
+        feeds = FirstRun.of(original, options, source, machine.threads).feeds
         return cls(source, feeds, options, progress, start, machine)
 
     def running(self) -> list[str]:
@@ -142,9 +128,7 @@ class _Contest:
         if options.steps is None:
             turn = min(SECONDS, max(0.02, COMPARED * options.time_limit / TURNS))
         with Database(options.database) as records:
-            return contest_times(
-                entries, self.feeds, self.machine, records, seconds=turn, deadline=self._end
-            )
+            return contest_times(entries, self.feeds, self.machine, records, seconds=turn, deadline=self._end)
 
     def pairs(self, first: tuple[str, Build], second: tuple[str, Build], gain: float) -> Pairs:
         """Two of them, each on its runtime, side by side."""

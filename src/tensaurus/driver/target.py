@@ -24,6 +24,7 @@ from tensaurus.deadline import Bounded
 from tensaurus.derive import Derive, Memory
 from tensaurus.driver.accuracy import Accuracy
 from tensaurus.driver.finders import left
+from tensaurus.driver.first_run import FirstRun, TooSlow
 from tensaurus.driver.generated import Generated
 from tensaurus.driver.options import Options
 from tensaurus.driver.original import Original as Given
@@ -33,10 +34,8 @@ from tensaurus.egraph.finder import Finder, timed_finders
 from tensaurus.equivalence.answers import Answers
 from tensaurus.equivalence.baseline import PERTURBED
 from tensaurus.equivalence.chain import refutation
-from tensaurus.equivalence.given import given_inputs
-from tensaurus.equivalence.inputs import require_ranges
 from tensaurus.equivalence.reference import Reference
-from tensaurus.equivalence.sample import sample_feeds, symbol_sizes
+from tensaurus.equivalence.sample import symbol_sizes
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.build import Build
 from tensaurus.graph.builds import Builds
@@ -60,7 +59,8 @@ LEARNING, RUNNING = 0.2, 0.1  # of the time limit, which the first two runs of t
 
 
 class Target:
-    """Where candidates are measured.  Use it in a `with`; raises TensaurusError where the model does not run.
+    """Where candidates are measured.  Use it in a `with`; raises TensaurusError where the model does not run,
+    and TooSlow where none of its results could be measured.
 
     backend   its name
     machine   with the number of threads
@@ -129,24 +129,21 @@ class Target:
 
     def _feed(self) -> None:
         """Find inputs that the model runs on, the backend, and how long the reference takes."""
-        options, model, limit = self.options, self.original.model, self.options.run_limit
-        require_ranges(model, options.ranges or {})
-        shapes, ranges = options.shapes or {}, options.ranges
-        self.given = given_inputs(options.inputs, model, shapes)
+        options, limit = self.options, self.limit
         self.progress.phase("trying it")
-        threads, began = self.machine.threads, monotonic()
-        self.feeds, words, run = sample_feeds(
-            model, shapes, options.seed, self.source, options.first, threads, ranges, limit, self.given
-        )
-        if self.limit is not None:
-            self.limit.run, self.limit.load = run, monotonic() - began - run
-        if words:
-            self.progress.note(f"no sizes were given for every input; timed with {words}")
+        first = FirstRun.of(self.original, options, self.source, self.machine.threads)
+        self.feeds, self.given = first.feeds, first.given
+        if limit is not None:
+            limit.run, limit.load = first.run, first.load
+            if limit.hopeless:
+                raise TooSlow(limit.hopeless)
+        if first.words:
+            self.progress.note(f"no sizes were given for every input; timed with {first.words}")
         self.backend = options.backend
-        if self.limit is not None:
-            self.limit.reference, self.limit.lanes = self._reference()
-            if self.limit.short:
-                self.progress.note(self.limit.short)
+        if limit is not None:
+            limit.reference, limit.lanes = self._reference()
+            if limit.short:
+                self.progress.note(limit.short)
 
     def _reference(self) -> tuple[float, int]:
         """Seconds of one run of the float64 reference, whose answer is kept for the check, and how many run
@@ -181,11 +178,6 @@ class Target:
             multi=options.multi,
             memory=self.memory,
         )
-
-    @property
-    def hopeless(self) -> str:
-        """Why nothing can be gained in the time that there is; "" where that is not known."""
-        return "" if self.limit is None else self.limit.hopeless
 
     @cached_property
     def memory(self) -> float:
