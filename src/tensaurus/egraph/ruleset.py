@@ -9,7 +9,7 @@ from typing import Any
 from tensaurus.egraph.analysis import Analysis
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.guard import guards
-from tensaurus.egraph.head import Head
+from tensaurus.egraph.head import Head, Kind
 from tensaurus.egraph.pattern import Pattern, Sift, compiled, shape, sift
 from tensaurus.egraph.rewrite import Plan, Rewrite, rewrites
 from tensaurus.rules.occurrences import variables
@@ -89,4 +89,7 @@ class Ruleset:
                 else:
                     self.several.append(entry)
         self.single = list(families.values())
+        self.by_root: dict[tuple[Kind, int], list[Family]] = {}  # of one root: by its kind and depth
+        for family in self.single:
+            self.by_root.setdefault((family.pattern.root, family.pattern.depth), []).append(family)
         self.patterns = list(known.values())

@@ -20,7 +20,6 @@ from tensaurus.collector import collector_resting
 from tensaurus.egraph.check import Refutation, check
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import Finder, find_all
-from tensaurus.egraph.head import Kind
 from tensaurus.egraph.join import Joined, Needs, joined
 from tensaurus.egraph.pattern import Match, Pattern
 from tensaurus.egraph.rewrite import Plan
@@ -222,17 +221,15 @@ class Runner:
             matches_of = {pattern: self._search(pattern) for pattern in wanted}
             joint = [(entry, [matches_of[p] for p in entry.patterns]) for entry in ruleset.several]
         reach = [changed]  # classes from which what changed is so many steps below
-        roots: dict[tuple[Kind, int], Candidates] = {}  # their e-nodes of a kind
+        present = {kind for kind, rows in table.rows.items() if rows}
         singles: list[tuple[Family, list[Match]]] = []
-        for family in ruleset.single:
-            pattern = family.pattern
-            while len(reach) < pattern.depth:
+        for (root, depth), families in ruleset.by_root.items():  # most kinds of root are in no one model
+            while len(reach) < depth:
                 reach.append(self._above(reach[-1]))
-            key = pattern.root, pattern.depth
-            if key not in roots:
-                roots[key] = table.having(graph, pattern.root, reach[pattern.depth - 1])
-            if matches := self._search(pattern, roots[key]):
-                singles.append((family, matches))
+            if root in present and (among := table.having(graph, root, reach[depth - 1])).nodes:
+                able = [family for family in families if present.issuperset(family.pattern.kinds)]
+                found = [(family, self._search(family.pattern, among)) for family in able]
+                singles += [(family, matches) for family, matches in found if matches]
         singles.sort(key=lambda single: len(single[1]))  # what matches most is what a limit cuts
         for family, matches in singles:
             self._sift(family, matches)

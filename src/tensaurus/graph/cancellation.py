@@ -45,7 +45,10 @@ SUMS = frozenset({"add", "sub", "sum"})
 RANGE = 2.0**64
 ELEMENTS = 1 << 16  # of tensors that are weights, and are not computed to know it
 
+KEPT = 1 << 10  # elements of the largest tensors whose values are kept for what is computed from them
+
 _known: WeakKeyDictionary[Node, float | None] = WeakKeyDictionary()  # see `_largest`
+_values: WeakKeyDictionary[Node, Array] = WeakKeyDictionary()  # of small constant expressions
 
 
 def cancels(node: Node) -> bool:
@@ -131,9 +134,10 @@ def _largest(node: Node) -> float | None:
 def _computed(node: Node) -> float | None:
     if len(node.types) != 1:  # as a Split, whose parts are read one by one
         return None
-    values: dict[Node, Array] = {}
+    given = [arg for arg in node.args if arg is not None]
+    values: dict[Node, Array] = {arg: _values[arg] for arg in given if arg in _values}
     field = Reals()
-    for part in topological([node]):
+    for part in topological([node], values):
         if len(part.types) != 1:
             continue
         kind = part.types[0]
@@ -146,5 +150,7 @@ def _computed(node: Node) -> float | None:
                 values[part] = evaluated(part, values, field)
         except (Untypable, NotImplementedError, ArithmeticError, LookupError):
             return None
+    if values[node].size <= KEPT:
+        _values[node] = values[node]
     found = np.abs(values[node].astype(np.float64))
     return float(np.max(found, where=np.isfinite(found), initial=0.0))
