@@ -17,26 +17,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from endless import ignore_exceptions, sleep, spin
 
 from tensaurus import deadline
 from tensaurus.deadline import Bounded, Overdue, atomic, cancelling
 
 SOON = 0.05
 HANG = 5.0  # seconds: far more than a block goes on for, far less than what is planted would take
-
-
-def spin() -> None:
-    while True:
-        pass
-
-
-def ignore_exceptions() -> None:
-    while True:
-        try:
-            time.sleep(0.001)
-            raise ValueError
-        except Exception:
-            pass
 
 
 def yield_forever() -> None:
@@ -67,10 +54,6 @@ def raise_to_a_huge_power() -> None:
 
 IN_PYTHON = [spin, ignore_exceptions, yield_forever, catch_everything_once]
 IN_C = [wait_for_process, wait_for_thread, match_catastrophically, raise_to_a_huge_power]
-
-
-def sleep() -> None:
-    time.sleep(1e6)
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ from typing import Any
 
 import onnx
 import pytest
+from endless import ignore_exceptions, sleep, spin
 from small_programs import X, Y, Z, program
 from test_saturation import FACTORED, LAWS, SPREAD, Made, extract, operators, search
 
@@ -41,31 +42,12 @@ SECONDS = 0.6  # of a search
 HANG = 4 * SECONDS + 2  # the end of waiting, on a busy machine
 
 
-def never(*given: Any) -> Any:
-    while True:
-        pass
-
-
-def asleep(graph: EGraph, room: int) -> list[Proposal]:
-    time.sleep(1e6)
-    return []
-
-
-def going_on(graph: EGraph, room: int) -> list[Proposal]:
-    while True:
-        try:
-            time.sleep(0.001)
-            raise ValueError
-        except Exception:
-            pass
-
-
 def yielding(graph: EGraph, room: int) -> Iterator[Proposal]:
     while True:
         yield from ()
 
 
-FINDERS: list[Finder] = [never, asleep, going_on, yielding]
+FINDERS: list[Finder] = [spin, sleep, ignore_exceptions, yielding]
 
 
 def searched(seconds: float = SECONDS, **options: Any) -> Outcome:
@@ -92,14 +74,14 @@ def test_in_a_thread_beside_the_main_one_a_finder_is_ended_too() -> None:
     found: list[Outcome] = []
 
     def look() -> None:
-        found.append(searched(finders=timed_finders([never], monotonic() + SECONDS)))
+        found.append(searched(finders=timed_finders([spin], monotonic() + SECONDS)))
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
     thread.join(HANG)
     (outcome,) = found
     assert operators(outcome.best.program) == {"Add": 1, "Mul": 1}
-    assert outcome.notes[0].startswith("the finder never was ended after")
+    assert outcome.notes[0].startswith("the finder spin was ended after")
 
 
 @dataclass
@@ -110,7 +92,7 @@ class Talkative:
 
     def __call__(self, graph: EGraph, room: int) -> Iterator[Proposal]:
         yield from self.proposals
-        never()
+        spin()
 
 
 def test_what_a_finder_has_said_before_it_was_ended_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +111,7 @@ def test_what_a_finder_has_said_before_it_was_ended_is_kept(monkeypatch: pytest.
 
 
 def test_there_is_no_time_for_finders_after_the_deadline() -> None:
-    (timed,) = timed_finders([never], monotonic() - 1)
+    (timed,) = timed_finders([spin], monotonic() - 1)
     assert list(timed(EGraph(), 100)) == [] and not timed.ended
 
 
@@ -177,14 +159,14 @@ def test_an_unhurried_finder_has_what_it_was_granted() -> None:
 @pytest.mark.parametrize("first", [True, False])
 def test_an_extractor_that_never_returns_is_ended(first: bool) -> None:
     """The others go on with the best that is known."""
-    outcome = searched(4 * SECONDS, extractors=[never, extract] if first else [extract, never])
+    outcome = searched(4 * SECONDS, extractors=[spin, extract] if first else [extract, spin])
     assert operators(outcome.best.program) == {"Add": 1, "Mul": 1} and outcome.best.step
     (note,) = outcome.notes
     assert note.startswith("an extraction was ended after")
 
 
 def test_with_no_extractor_left_the_program_stays() -> None:
-    outcome = searched(extractors=[never])
+    outcome = searched(extractors=[spin])
     assert outcome.best.program.roots == program(SPREAD).roots
 
 
@@ -192,7 +174,7 @@ class Planted(Made):
     """Prices one of which is never known."""
 
     def measure(self, piece: Any) -> float:
-        return float(never()) if "Mul" in piece.text else super().measure(piece)
+        return float(spin()) if "Mul" in piece.text else super().measure(piece)
 
 
 def test_a_measurement_that_never_ends_does_not_keep_what_estimates_favour() -> None:
@@ -203,12 +185,12 @@ def test_a_measurement_that_never_ends_does_not_keep_what_estimates_favour() -> 
 
 @pytest.mark.parametrize("part", ["observe", "fused", "other", "expect"])
 def test_what_the_search_asks_may_never_return(part: str) -> None:
-    outcome = searched(**{part: never})
+    outcome = searched(**{part: spin})
     assert outcome.ended_by == "time" and outcome.candidates
 
 
 def test_a_proof_that_never_ends_drops_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensaurus.search.ranking.prove", never)
+    monkeypatch.setattr("tensaurus.search.ranking.prove", spin)
     outcome = searched()
     assert outcome.best.program.roots == program(SPREAD).roots
     assert "a program was dropped, as its proof takes too long" in outcome.notes
@@ -222,7 +204,7 @@ def test_a_rule_that_never_ends_does_not_keep_the_search_from_extracting(
 
     def hanging(self: Runner, *match: Any) -> Any:
         applied.append(match)
-        return never() if len(applied) > 10 else apply(self, *match)
+        return spin() if len(applied) > 10 else apply(self, *match)
 
     monkeypatch.setattr(Runner, "apply", hanging)
     outcome = searched()
@@ -278,7 +260,7 @@ def test_the_search_says_whether_it_has_found_something_when_it_asks_for_more_ti
     def hanging(graph: EGraph, room: int) -> list[Proposal]:
         """Hangs when it is shown the better program, whose operators were measured."""
         better = any(operators(shown)["Mul"] == 1 for shown in graph.programs)
-        return never() if prices.seen and better else []  # type: ignore[no-any-return]
+        return spin() if prices.seen and better else []  # type: ignore[no-any-return]
 
     outcome = searched(prices=prices, finders=[hanging], extended=extension)
     assert extension.asked == [True, True] and isclose(outcome.best.cost, 11.0)
@@ -288,7 +270,7 @@ def test_the_search_says_whether_it_has_found_something_when_it_asks_for_more_ti
 def test_constants_whose_influence_nobody_finds_in_time_stay(
     part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model, part, never)
+    monkeypatch.setattr(model, part, spin)
     monkeypatch.setattr(model, "LEAST", 0.1)
 
     class Idle:
@@ -304,7 +286,7 @@ def test_constants_whose_influence_nobody_finds_in_time_stay(
 
 
 def test_a_trial_of_fast_algorithms_that_never_ends_tells_nothing() -> None:
-    target = SimpleNamespace(_trials_end=monotonic() + 0.1, _tried=never)
+    target = SimpleNamespace(_trials_end=monotonic() + 0.1, _tried=spin)
     assert Target._error(target, program(SPREAD)) == inf  # type: ignore[arg-type]
     assert Target._error(target, program(SPREAD)) == inf  # type: ignore[arg-type]
     assert monotonic() < target._trials_end + HANG
@@ -356,9 +338,9 @@ def test_optimize_names_the_finder_that_it_ended(
     scaled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend(monkeypatch)
-    result, notes = optimized(scaled, tmp_path, finders=[never], time_limit=4 * LIMIT)
+    result, notes = optimized(scaled, tmp_path, finders=[spin], time_limit=4 * LIMIT)
     assert result.rewrites and result.summary.equivalence.passed
-    assert any(note.startswith("the finder never was ended after") for note in notes)
+    assert any(note.startswith("the finder spin was ended after") for note in notes)
 
 
 def test_optimize_drops_what_is_not_written_in_time(
@@ -366,7 +348,7 @@ def test_optimize_drops_what_is_not_written_in_time(
 ) -> None:
     pretend(monkeypatch)
     write = Builds.__call__
-    hang = lambda self, made: never() if self._weights else write(self, made)  # noqa: E731
+    hang = lambda self, made: spin() if self._weights else write(self, made)  # noqa: E731
     monkeypatch.setattr(Builds, "__call__", hang)
     result, notes = optimized(scaled, tmp_path)
     assert not result.rewrites
@@ -410,7 +392,7 @@ def test_optimize_returns_the_model_where_it_cannot_be_measured_in_time(
 ) -> None:
     slow = where == "TimeLimit.hopeless"
     monkeypatch.setattr(
-        f"tensaurus.driver.target.{where}", property(lambda self: "one run takes too long") if slow else never
+        f"tensaurus.driver.target.{where}", property(lambda self: "one run takes too long") if slow else spin
     )
     monkeypatch.setattr(import_module("tensaurus.optimize"), "READY", LIMIT)
     result, notes = optimized(scaled, tmp_path)

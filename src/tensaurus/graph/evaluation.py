@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tensaurus.algebra.expr import Scope, Tensor
 from tensaurus.algebra.field import Array
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.walk import tensors
@@ -12,7 +13,19 @@ from tensaurus.graph.conversion import arguments
 from tensaurus.graph.node import ITEM, Node
 from tensaurus.ops import Op
 
-__all__ = ["evaluated"]
+__all__ = ["evaluated", "expression_of"]
+
+
+def expression_of(owner: Node, index: int = 0) -> tuple[Scope, dict[Tensor, Node]]:
+    """Return the expression of an output of a declared node, and the argument behind each tensor it reads."""
+    op = owner.op
+    assert isinstance(op, Op)
+    args = arguments(owner)
+    kinds = tuple(None if arg is None else arg.tensor for arg in args)
+    scope = op.scopes(kinds, owner.attrs)[index]
+    read = set(tensors(scope))
+    pairs = zip(op.tensors(kinds), args, strict=False)
+    return scope, {leaf: arg for leaf, arg in pairs if leaf in read and leaf is not None and arg is not None}
 
 
 def evaluated(node: Node, values: Mapping[Node, Array], field: Any) -> Array:
@@ -23,15 +36,5 @@ def evaluated(node: Node, values: Mapping[Node, Array], field: Any) -> Array:
         owner, index = node.args[0], node.attribute("index")
         if owner in values:
             return values[owner]
-    op = owner.op
-    assert isinstance(op, Op)
-    args = arguments(owner)
-    kinds = tuple(None if arg is None else arg.tensor for arg in args)
-    scope = op.scopes(kinds, owner.attrs)[index]
-    needed = set(tensors(scope))
-    leaves = {
-        leaf: values[arg]
-        for leaf, arg in zip(op.tensors(kinds), args, strict=False)
-        if leaf is not None and arg is not None and leaf in needed
-    }
-    return interpret(scope, leaves, field)
+    scope, read = expression_of(owner, index)
+    return interpret(scope, {leaf: values[arg] for leaf, arg in read.items()}, field)

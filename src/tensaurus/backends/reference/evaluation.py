@@ -20,15 +20,15 @@ from tensaurus.algebra.integers import wrapped
 from tensaurus.algebra.interpret import interpret
 from tensaurus.algebra.size import Symbol, atoms, terms_of
 from tensaurus.algebra.size import evaluate as value_of
-from tensaurus.algebra.walk import tensors
 from tensaurus.backends import Array, BackendError
 from tensaurus.backends.reference.alone import run_alone
 from tensaurus.graph.conversion import arguments
 from tensaurus.graph.data import numpy_dtype
+from tensaurus.graph.evaluation import expression_of
 from tensaurus.graph.node import CONSTANT, ITEM, Node, Type
 from tensaurus.graph.opaque import Form
 from tensaurus.graph.program import Program
-from tensaurus.ops import Op, TensorType
+from tensaurus.ops import TensorType
 
 # Nodes in the bodies of a loop and of those in it that are evaluated one by one: over the reals it is in a
 # process with a limit of its own, where the last answer is looked for.
@@ -167,19 +167,13 @@ class _Run:
     def declared(self, node: Node, held: Mapping[Node, Value]) -> Value:
         """One output of an operator, by its expression."""
         owner, index = _owner(node), node.attribute("index") if _owner(node) is not node else 0
-        op = owner.op
-        assert isinstance(op, Op)
-        args = arguments(owner)
-        kinds = tuple(None if arg is None else arg.tensor for arg in args)
-        scope = op.scopes(kinds, owner.attrs)[index]
-        needed = set(tensors(scope))
+        scope, read = expression_of(owner, index)
         leaves: dict[Any, Array] = {}
-        for leaf, arg in zip(op.tensors(kinds), args, strict=False):
-            if leaf is not None and arg is not None and leaf in needed:
-                value = held[arg]
-                if not isinstance(value, np.ndarray):
-                    raise ValueError("a value that the field cannot hold")
-                leaves[leaf] = value
+        for leaf, arg in read.items():
+            value = held[arg]
+            if not isinstance(value, np.ndarray):
+                raise ValueError("a value that the field cannot hold")
+            leaves[leaf] = value
         return self.conformed(interpret(scope, leaves, self.field, self.sizes), owner.types[index])
 
     def conformed(self, value: Array, kind: Type) -> Array:
