@@ -11,7 +11,7 @@ import pytest
 from tensaurus.egraph.equality import equal
 from tensaurus.graph.node import Node, apply, item, source
 from tensaurus.ops import TensorType, registry
-from tensaurus.rules.annotate import weakest
+from tensaurus.rules.annotate import common
 from tensaurus.rules.coverage import Coverage
 from tensaurus.rules.equation import matched
 from tensaurus.rules.evidence import Proved, parse_evidence
@@ -184,14 +184,41 @@ def test_every_limit_of_the_library_is_read() -> None:
             assert limits._asked, rule.name
 
 
-def test_the_line_of_several_rules_goes_as_far_as_each() -> None:
-    said = [
-        "proved(algebra, all sizes, ranks 0-5)",
-        "proved(algebra, all sizes, ranks 0-3)",
+SEVERAL = [
+    (
+        "proved(algebra, all sizes, ranks 0-5, sizes of one in broadcasting to rank 2)",
+        "proved(algebra, all sizes, ranks 1-4, axes of up to the rank)",
+        "proved(algebra, all sizes, ranks 0-4, sizes of one in broadcasting to rank 2, "
+        "axes of up to the rank)",
+    ),
+    (
         "proved(algebra, all sizes, all ranks)",
-        "proved(algebra, all sizes, ranks 0-3, sizes of one in broadcasting to rank 2)",
-    ]
-    assert str(weakest([parse_evidence(text) for text in said])) == said[3]
+        "proved(z3, all reals, all sizes, ranks 0-3)",
+        "proved(z3, all reals, all sizes, ranks 0-3)",
+    ),
+    (
+        "tested(gf, 42 instances of ranks 1-4, element types bool float32 int8, never varied: k=(0, 1), "
+        "2 trials, error < 2^-90)",
+        "tested(gf, 40 instances of ranks 2-3, element types float32 int8 uint8, never varied: a.b=1, "
+        "2 trials, error < 2^-95 for the integers drawn)",
+        "tested(gf, 40 instances of ranks 2-3, element types float32 int8, never varied: k=(0, 1) a.b=1, "
+        "2 trials, error < 2^-90 for the integers drawn)",
+    ),
+    (
+        "proved(algebra, all sizes, ranks 0-2, keepdims as in examples)",
+        "tested(gf, 40 instances of ranks 1-3, 2 trials, no error bound)",
+        "tested(gf, 40 instances of ranks 1-2, keepdims as in examples, 2 trials, no error bound)",
+    ),
+    ("proved(algebra, all sizes)", "axiom(what a root is)", "axiom(what a root is)"),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "both"), SEVERAL)
+def test_the_line_of_several_rules_goes_as_far_as_each(first: str, second: str, both: str) -> None:
+    said = [parse_evidence(text) for text in (first, second)]
+    found = {str(common(said)), str(common(said[::-1]))}
+    assert both in found and all(len(each) == len(both) for each in found)  # but for the order of limits
+    assert parse_evidence(both) == common([parse_evidence(both)] * 2)
 
 
 def test_coverage_names_what_limits_a_rule() -> None:

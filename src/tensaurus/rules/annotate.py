@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from tensaurus.rules.evidence import Disproved, Evidence
-from tensaurus.rules.limits import highest_one, highest_rank
+from tensaurus.rules.evidence import Disproved, Evidence, Proved, Tested
+from tensaurus.rules.limits import common_coverage, covered
 from tensaurus.rules.rule import Rule, read_rules
 from tensaurus.rules.verify import Refuted, Undecided, verify
 
@@ -19,7 +19,7 @@ def annotated(
 ) -> tuple[str, list[Refuted | Undecided]]:
     """The text of a rule file with fresh evidence at the end of every rule, and the rules that have none.
 
-    A line that stands for several rules (`<=>`, optional inputs) carries the weakest of their evidences.
+    A line that stands for several rules (`<=>`, optional inputs) carries what is shown of all of them.
     """
     refuted: list[Refuted | Undecided] = []
     lines: list[str] = []
@@ -39,14 +39,29 @@ def annotated(
             else:
                 refuted.append(result)
         if evidences:
-            block[-1] = f"{block[-1].rstrip()} | {weakest(evidences)}"
+            block[-1] = f"{block[-1].rstrip()} | {common(evidences)}"
         lines.extend(block)
     return "\n".join(lines) + "\n", refuted
 
 
-def weakest(evidences: Sequence[Evidence]) -> Evidence:
-    """Of the rules of one line: of those shown in one way that of the lowest ranks."""
-    return min(evidences, key=lambda each: (_strength(each), highest_rank(str(each)), highest_one(str(each))))
+def common(evidences: Sequence[Evidence]) -> Evidence:
+    """Return what is shown of every rule of a line: in the weakest way, within the limits of all."""
+    weakest = min(evidences, key=_strength)
+    shown = [each for each in evidences if isinstance(each, Proved | Tested)]
+    if not isinstance(weakest, Proved | Tested) or len({str(each) for each in shown}) == 1:
+        return weakest
+    if isinstance(weakest, Proved):
+        by = "z3" if any(each.by == "z3" for each in shown) else weakest.by
+        shown.sort(key=lambda each: each.by != by)
+        return Proved(by, common_coverage([covered(each) for each in shown]))
+    tested = [each for each in shown if isinstance(each, Tested)]
+    return Tested(
+        weakest.field,
+        common_coverage([covered(each) for each in sorted(shown, key=_strength)]),
+        min(each.trials for each in tested),
+        min(each.bits for each in tested),
+        any(each.sampled for each in tested),
+    )
 
 
 def _strength(evidence: Evidence) -> int:

@@ -31,10 +31,21 @@ from tensaurus.rules.rule import Rule
 from tensaurus.rules.side import Fact, Undefined
 from tensaurus.rules.term import Variable
 
-__all__ = ["Limits", "highest_one", "highest_rank", "shown"]
+__all__ = ["Limits", "common_coverage", "covered", "shown"]
 
 HERE = "at these types"
 NEVER = "never varied: "
+TYPES = "element types "
+RANKED = re.compile(r"ranks (\d+)-(\d+)")
+VALUES = re.compile(r"[\w.]+=(?:\([^()]*\)|[^\s,()]+)")
+PARTS = {  # of what evidence says, by what each is about
+    "ranks": r"\branks\b|\d instances",
+    "ones": r"^sizes of one in",
+    "types": f"^{TYPES}",
+    "never": f"^{NEVER}",
+    "triples": r"% of triples",
+    "reals": r"^all reals at",
+}
 
 
 class Given(NamedTuple):
@@ -65,17 +76,12 @@ class Limits:
     @cached_property
     def said(self) -> str:
         """What was covered: nothing is said where everything was."""
-        match self.rule.evidence:
-            case Proved(_, covers):
-                return covers
-            case Tested(_, coverage):
-                return coverage
-        return ""
+        return covered(self.rule.evidence)
 
     @cached_property
     def rank(self) -> float:
         """The largest that a variable may have."""
-        return highest_rank(self.said)
+        return _number(r"ranks \d+-(\d+)", self.said)
 
     @cached_property
     def least(self) -> float:
@@ -86,7 +92,7 @@ class Limits:
     @cached_property
     def ones(self) -> float:
         """The largest rank in which a size of 1 may meet another."""
-        return highest_one(self.said)
+        return _number(r"sizes of one in broadcasting to rank (\d+)", self.said)
 
     @cached_property
     def types(self) -> frozenset[str]:
@@ -118,9 +124,7 @@ class Limits:
     @cached_property
     def _asked(self) -> Sequence[Given]:
         """Those of which a proof says so, or all where it went from rank to rank."""
-        if not isinstance(self.rule.evidence, Proved):
-            return ()
-        if self.rank < inf:
+        if isinstance(self.rule.evidence, Proved) and self.rank < inf:
             return self.given
         told = re.findall(r", ([\w ]+?) (?:as in|of up to|whole)", self.said)
         names = {name for each in told for name in each.split(" and ")}
@@ -156,14 +160,50 @@ class Limits:
         )
 
 
-def highest_rank(said: str) -> float:
-    """Of what evidence says it covers."""
-    return _number(r"ranks \d+-(\d+)", said)
+def covered(evidence: Evidence | None) -> str:
+    """Return what the evidence says that it covers, and what limits it."""
+    match evidence:
+        case Proved(_, covers):
+            return covers
+        case Tested(_, coverage):
+            return coverage
+    return ""
 
 
-def highest_one(said: str) -> float:
-    """The largest rank in which a size of 1 meets another, of what evidence says."""
-    return _number(r"sizes of one in broadcasting to rank (\d+)", said)
+def common_coverage(said: Sequence[str]) -> str:
+    """Return what is covered wherever each of these is, in the words of the first.
+
+        ranks 0-5, sizes of one in broadcasting to rank 2    and    ranks 1-4, axes of up to the rank
+        ranks 0-4, sizes of one in broadcasting to rank 2, axes of up to the rank
+    """
+    parts: dict[str, list[str]] = {}  # by what they are about, that is by their words without numbers
+    for text in said:
+        for part in re.split(r", (?![^(]*\))", text):
+            found = next((kind for kind, pattern in PARTS.items() if re.search(pattern, part)), part)
+            parts.setdefault(found, []).append(part)
+    if any(RANKED.search(text) for text in said):
+        parts["ranks"] = [part for part in parts["ranks"] if RANKED.search(part)]
+    if " instances" in said[0]:  # what proofs of others say of all sizes
+        parts = {kind: each for kind, each in parts.items() if kind not in ("all sizes", "all reals")}
+    return ", ".join(filter(None, (_common(kind, each) for kind, each in parts.items())))
+
+
+def _common(kind: str, parts: Sequence[str]) -> str:
+    first = parts[0]
+    if kind == "ranks":
+        ends = [(int(low), int(high)) for part in parts for low, high in RANKED.findall(part)]
+        high = min((high for _, high in ends), default=0)
+        low = min(high, max(low for low, _ in ends) if " instances" in first else ends[0][0]) if ends else 0
+        counts = [int(found[1]) for part in parts if (found := re.match(r"(\d+) instances", part))]
+        counted = re.sub(r"^\d+(?= instances)", str(min(counts, default=0)), first)
+        return RANKED.sub(f"ranks {low}-{high}", counted)
+    if kind == "types":
+        named = [part.removeprefix(TYPES).split() for part in parts]
+        return TYPES + " ".join(t for t in named[0] if all(t in others for others in named))
+    if kind == "never":
+        told = [name for part in parts for name in VALUES.findall(part.removeprefix(NEVER))]
+        return NEVER + " ".join(dict.fromkeys(told))
+    return min(parts, key=lambda part: [int(number) for number in re.findall(r"\d+", part)])
 
 
 def _number(pattern: str, said: str) -> float:

@@ -53,6 +53,7 @@ LEAST_RANK = 2  # a proof of fewer ranks, where there are more, says too little
 TYPES = ("float32", "int64", "bool")  # of variables that may be of any
 FLOATS = ("float32", "float64")
 MIXED = 3  # variables whose element types are tried in all combinations, where one type for all does not do
+COMBINATIONS = 27  # of element types, at most, where the rule asks for one
 NOWHERE = "it applies at no symbolic type"
 
 
@@ -134,7 +135,9 @@ def _by(used: Sequence[str], said: str) -> tuple[str, str]:
 def _by_ranks(rule: Rule, steps: Steps) -> Proved | Unproved:
     names, types = rule.variables, _types(rule)
     uniform = [_named(rule, [kind] * len(names)) for kind in types]
-    mixed = (_named(rule, kinds) for kinds in product(types, repeat=len(names)) if len(names) <= MIXED)
+    asked = _asks_type(rule)
+    few = len(types) ** len(names) <= COMBINATIONS if asked else len(names) <= MIXED
+    mixed = (_named(rule, kinds) for kinds in product(types, repeat=len(names)) if few)
     for kinds in chain(uniform, mixed):
         used, whole = _ranks(rule, kinds, steps)
         if any(used):
@@ -143,9 +146,8 @@ def _by_ranks(rule: Rule, steps: Steps) -> Proved | Unproved:
         return Unproved(rule, NOWHERE)
     ranks = [rank for rank, found in enumerate(used) if found]
     moves = all(by == MOVED for found in used for by in found)
-    asked = _asks_type(rule)
-    if asked and len(names) > MIXED:
-        raise Stopped(f"it asks for an element type, and there are more variables than {MIXED}")
+    if asked and not few:
+        raise Stopped(f"it asks for an element type, and {len(names)} variables may have any of {len(types)}")
     for other in uniform[uniform.index(kinds) + 1 :] if kinds in uniform else ():
         # what only moves elements does not ask what they are, unless the rule does
         most = ranks[-1] if asked else 1 if moves else SMALL
