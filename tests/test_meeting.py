@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tensaurus.algebra.draws import integers_near
-from tensaurus.equivalence import field_check
+from tensaurus.equivalence import indices
 from tensaurus.equivalence.field_check import check_field
 from tensaurus.equivalence.indices import Indices
 from tensaurus.equivalence.meeting import met
@@ -103,6 +103,17 @@ def test_small_results_differ_in_float64_too(factor: float) -> None:
     assert not check_reals(program(small, F), program(other, F), 0).passed
 
 
+def test_places_in_a_short_tensor_are_places_in_float64_too() -> None:
+    short, place = source("t", TensorType("float32", (2,))), source("i", TensorType("int64", (3,)))
+    read = op("Gather", short, place, axis=0)
+    sides = [
+        Program((short, place), (("y", side),))
+        for side in (read, op("Neg", op("Neg", read)), op("Neg", read))
+    ]
+    assert check_reals(sides[0], sides[1], 0).passed
+    assert not check_reals(sides[0], sides[2], 0).passed
+
+
 def test_results_of_other_shapes_differ_in_float64() -> None:
     zeros = op("Sub", F, F)
     assert not check_reals(program(zeros, F), program(op("ReduceMax", zeros, axes=(0,)), F), 0).passed
@@ -118,5 +129,5 @@ def test_places_that_are_none_in_both_are_those_of_the_first(monkeypatch: pytest
     a = Program((table, place), (("y", op("Gather", table, place, axis=0)),))
     b = Program((table, place), (("y", op("Neg", op("Gather", table, place, axis=0))),))
     limits = {a: Indices({"i": (0, 2)}), b: Indices({"i": (5, 7)})}
-    monkeypatch.setattr(field_check, "indices_of", limits.get)
+    monkeypatch.setattr(indices, "indices_of", limits.get)
     assert check_field(a, a).passed and not check_field(a, b).passed

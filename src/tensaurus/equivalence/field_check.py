@@ -20,7 +20,7 @@ from tensaurus.algebra.integers import carried, is_integer, limits
 from tensaurus.algebra.pairs import LADDER, Laws, Pairs
 from tensaurus.backends import BackendError
 from tensaurus.backends.reference.evaluation import evaluate_all
-from tensaurus.equivalence.indices import indices_of
+from tensaurus.equivalence.indices import shared_places
 from tensaurus.equivalence.meeting import met, unspecified
 from tensaurus.equivalence.replay_sizes import Sizes, shape_at, size_choices
 from tensaurus.graph.degree import total_degree
@@ -78,7 +78,7 @@ def check_field(
     that are admitted, one step after the other.
     """
     check: FieldCheck | None = None
-    draws = _Integers(a, b, {**_places(a, b), **(ranges or {})}, seed)
+    draws = _Integers(a, b, {**shared_places(a, b), **(ranges or {})}, seed)
     for laws, words in ladder:
         least = 8 if laws.order else DRAWS if draws.wide else 1
         check = _check(a, b, laws, max(trials, least), seed, draws)
@@ -87,16 +87,6 @@ def check_field(
             return replace(check, detail=text)
     assert check is not None
     return check
-
-
-def _places(a: Program, b: Program) -> dict[str, tuple[int, int]]:
-    """The limits of the places that integer inputs name in both programs; where none is in both, in `a`."""
-    one, other = indices_of(a).limits, indices_of(b).limits
-    shared = {
-        name: (max(low, other[name][0]), min(high, other[name][1])) if name in other else (low, high)
-        for name, (low, high) in one.items()
-    }
-    return {name: (low, high) if low <= high else one[name] for name, (low, high) in shared.items()}
 
 
 class _Integers:

@@ -64,6 +64,16 @@ def indices_of(program: Program) -> Indices:
     )
 
 
+def shared_places(a: Program, b: Program) -> dict[str, Limits]:
+    """The limits of the places that integer inputs name in both programs; where none is in both, in `a`."""
+    one, other = indices_of(a).limits, indices_of(b).limits
+    shared = {
+        name: (max(low, other[name][0]), min(high, other[name][1])) if name in other else (low, high)
+        for name, (low, high) in one.items()
+    }
+    return {name: (low, high) if low <= high else one[name] for name, (low, high) in shared.items()}
+
+
 class _Uses:
     """For every node the inputs that its elements come from, and whether they come unchanged."""
 

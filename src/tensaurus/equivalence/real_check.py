@@ -13,6 +13,7 @@ from tensaurus.algebra.integers import carried, is_integer
 from tensaurus.backends import BackendError
 from tensaurus.backends.reference import evaluate_all
 from tensaurus.equivalence.field_check import FieldCheck
+from tensaurus.equivalence.indices import Limits, shared_places
 from tensaurus.equivalence.meeting import met, unspecified
 from tensaurus.equivalence.replay_sizes import Sizes, shape_at, size_choices
 from tensaurus.graph.program import Program
@@ -26,23 +27,36 @@ DRAWS = 8  # of what is compared in float64
 
 
 def _real_inputs(
-    program: Program, sizes: Sizes, rng: np.random.Generator, near: Mapping[str, Sequence[float]], wide: bool
+    program: Program,
+    sizes: Sizes,
+    rng: np.random.Generator,
+    near: Mapping[str, Sequence[float]],
+    places: Mapping[str, Limits],
+    wide: bool,
 ) -> dict[str, np.ndarray[Any, Any]]:
     return {
-        (name := node.attribute("name")): _real(node.tensor, sizes, rng, near.get(name, []), wide)
+        (name := node.attribute("name")): _real(
+            node.tensor, sizes, rng, near.get(name, []), places.get(name), wide
+        )
         for node in program.inputs
     }
 
 
 def check_reals(a: Program, b: Program, seed: int) -> FieldCheck:
-    """In float64, at numbers around those that the inputs meet, and at others, which may be no places."""
-    names = [node.attribute("name") for node in a.inputs if node.tensor.dtype != "bool"]
+    """Compare in float64, at numbers around those that the inputs meet, and at others; where an input names
+    places, at those that there are in both programs."""
+    places = shared_places(a, b)
+    names = [
+        name
+        for node in a.inputs
+        if node.tensor.dtype != "bool" and (name := node.attribute("name")) not in places
+    ]
     near = met([a, b], names, seed)
     for place in range(DRAWS):
         found: list[dict[str, Any]] = []
         reason = ""
         for sizes in size_choices([a, b]):
-            feeds = _real_inputs(a, sizes, np.random.default_rng([seed, place]), near, wide=bool(place))
+            feeds = _real_inputs(a, sizes, np.random.default_rng([seed, place]), near, places, bool(place))
             try:
                 found = evaluate_all([a, b], feeds, Reals(), sizes=sizes)
                 break
@@ -70,10 +84,17 @@ def check_reals(a: Program, b: Program, seed: int) -> FieldCheck:
 
 
 def _real(
-    kind: TensorType, sizes: Sizes, rng: np.random.Generator, near: Sequence[float], wide: bool
+    kind: TensorType,
+    sizes: Sizes,
+    rng: np.random.Generator,
+    near: Sequence[float],
+    places: Limits | None,
+    wide: bool,
 ) -> np.ndarray[Any, Any]:
-    """Elements of one input: `wide` integers are any of their type, others small."""
+    """Draw one input: the places that it names; else `wide` integers are any of their type, others small."""
     shape = shape_at(kind, sizes)
+    if places is not None:
+        return np.asarray(rng.integers(*places, shape, endpoint=True))
     if kind.dtype == "bool":
         return np.asarray(rng.integers(0, 2, shape), bool)
     if is_integer(kind.dtype):
