@@ -36,7 +36,7 @@ from differential_finders import proposed
 from differential_verdict import Finding, judge
 from differential_way import LEVELS, Case, Undefined, case, matchers, opcodes, run
 from servants import Fallen, Servant
-from sketches import Sketch, Undrawn, of_operators, of_precision, of_rule
+from sketches import Sketch, Undrawn, of_branches, of_integers, of_operators, of_precision, of_rule
 from sketches.operators import declared
 
 from tensaurus.files import replacing
@@ -45,7 +45,11 @@ TABLE = Path(__file__).parent / "tables" / "differential.md"
 OPSETS = (7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24)
 SECONDS, MEMORY = 5.0, 1 << 30  # of the runtime, on all files of one model
 ANSWERS = 2000  # of one process, before another takes its place
-ROUNDING = 0.05  # of the models
+SHARES = {  # of the models, by what they are about, and who draws them
+    "precision": (0.05, of_precision),
+    "integers": (0.05, of_integers),
+    "branches": (0.05, of_branches),
+}
 TRIES = 8  # sketches for one model, until one has a meaning, and kernels
 
 
@@ -56,6 +60,7 @@ class Report:
     number: int
     origin: str = ""
     dynamic: bool = False
+    large: bool = False
     operators: set[str] = field(default_factory=set)
     applied: Counter[str] = field(default_factory=Counter)
     programs: int = 0
@@ -80,12 +85,15 @@ class Lane:
         self.runtime = Servant(run, folder / "runtime.log", SECONDS, MEMORY)
 
     def sketch(self, number: int, rng: Any) -> Sketch:
-        """One of twenty is about what rounds; else half come from rules in turn, the others begin with every
+        """One of twenty for each of SHARES; else half come from rules in turn, the others begin with every
         operator in turn."""
         opset = int(rng.choice(OPSETS))
         turn = number // 2
-        if rng.random() < ROUNDING:
-            return of_precision(opset, rng)
+        draw = rng.random()
+        for share, drawer in SHARES.values():
+            if draw < share:
+                return drawer(opset, rng)
+            draw -= share
         if number % 2:
             rules = [m.rule for m in matchers()]
             rule = rules[turn % len(rules)]
@@ -117,7 +125,8 @@ class Lane:
 
     def compared(self, number: int, found: Case) -> Report:
         report = Report(
-            number, found.sketch.origin, found.sketch.dynamic, opcodes(found.program), found.applied
+            *(number, found.sketch.origin, found.sketch.dynamic, found.large),
+            *(opcodes(found.program), found.applied),
         )
         contents = [found.model, *(v.content for v in found.variants if v.content)]
         report.programs = len(contents) - 1
@@ -160,17 +169,24 @@ def differential(seed: int, numbers: Sequence[int]) -> Iterator[Report]:
 
 # ------------------------------------------------------------------------------------------ the table
 
+TITLES = {  # of what a model is made; else of a rule
+    "operators": "of operators",
+    "rules": "of rules",
+    "precision": "of what rounds",
+    "integers": "of integers around constants",
+    "branches": "of branches by size",
+}
+
 
 def table(reports: Sequence[Report], seed: int) -> str:
     """Verdicts by kind of model, how often each rule was applied, and what was not right."""
     made = [r for r in reports if r.drawn]
-    groups = {
-        "of operators, static": [r for r in made if r.origin == "operators" and not r.dynamic],
-        "of operators, dynamic": [r for r in made if r.origin == "operators" and r.dynamic],
-        "of rules, static": [r for r in made if r.origin != "operators" and not r.dynamic],
-        "of rules, dynamic": [r for r in made if r.origin != "operators" and r.dynamic],
-        "all": made,
-    }
+    groups: dict[str, list[Report]] = {}
+    for origin, title in TITLES.items():
+        own = [r for r in made if (r.origin if r.origin in TITLES else "rules") == origin]
+        groups[f"{title}, static"] = [r for r in own if not r.dynamic]
+        groups[f"{title}, dynamic"] = [r for r in own if r.dynamic]
+    groups |= {"all": made, "with a size beyond 400": [r for r in made if r.large]}
     verdicts = ("right", "unsupported", "runtime", "empty", "wrong")
     lines = [
         "# Rules and operators against the runtime",

@@ -15,6 +15,7 @@ import onnxruntime as ort
 from onnx import ModelProto
 from sketches import Sketch
 from sketches.elements import FLOATS, Array, Random, strange
+from sketches.sketch import elements_of, is_large
 
 from tensaurus.algebra.field import Reals
 from tensaurus.algebra.integers import wrapped
@@ -35,6 +36,7 @@ from tensaurus.rules.rule import Rule, library
 LEVELS = (ort.GraphOptimizationLevel.ORT_DISABLE_ALL, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
 ROUGH = {"LRN": 2.0**-13}  # kernels of the runtime that compute approximately, here its powers
 MOST = 8  # programs that rules make of one model
+ROOM = 100_000  # elements of a value at large sizes that a model is run at
 FEEDS = 3  # other sizes that a model with names of sizes is run at
 ROUNDING = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23, "float64": 2.0**-23}
 LARGEST = {"bfloat16": 1e37, "float16": 3e4, "float32": 1e37, "float64": 1e37}
@@ -106,6 +108,12 @@ class Case:
         low, high = max(SMALLEST[d] for d in dtypes), min(LARGEST[d] for d in dtypes)
         return (answer.finite or self.strange) and low <= answer.smallest and answer.largest <= high
 
+    @property
+    def large(self) -> bool:
+        """Whether it has a size beyond 400."""
+        constants = (node.tensor.shape for node in self.program.nodes if node.op is CONSTANT)
+        return any(map(_is_large, self.feeds)) or any(map(is_large, constants))
+
     def _dtypes(self) -> set[str]:
         kinds = [k for n in self.program.nodes for k in n.types if isinstance(k, TensorType)]
         return {k.dtype for k in kinds} | {"float32"}
@@ -138,7 +146,7 @@ def case(sketch: Sketch, rng: Random) -> Case:
     """The sketch with its variants and the reference's answers.  Raises Undefined."""
     if sketch.built is None:
         sketch.close()
-        if rng.random() < 0.35:
+        if rng.random() < sketch.named:
             sketch.name_sizes()
         model = sketch.model()
         program = import_model(model)
@@ -153,6 +161,7 @@ def case(sketch: Sketch, rng: Random) -> Case:
     if odd:
         nan = rng.random() < 0.5
         feeds = [{n: strange(sketch.types[n], rng, nan) for n in feeds[0]}]
+    feeds = [feeds[0], *(feed for feed in feeds[1:] if not _is_large(feed) or fits(model, feed))]
     answers: list[Answer | None] = []
     for place, feed in enumerate(feeds):
         if any(v.dtype.kind == "f" and np.isnan(v).any() for v in feed.values()):
@@ -182,6 +191,20 @@ def case(sketch: Sketch, rng: Random) -> Case:
         except TensaurusError as error:
             variant.lacks = str(error)
     return found
+
+
+def _is_large(feed: Mapping[str, Array]) -> bool:
+    return any(is_large(value.shape) for value in feed.values())
+
+
+def fits(model: ModelProto, feed: Mapping[str, Array]) -> bool:
+    """Whether every value of the model is known to be small enough at these sizes."""
+    try:
+        program = import_model(model, {name: value.shape for name, value in feed.items()})
+        kinds = [kind for node in program.nodes for kind in node.types if isinstance(kind, TensorType)]
+        return max(map(elements_of, kinds), default=0) <= ROOM
+    except (TensaurusError, TypeError):  # or a size that only a run tells
+        return False
 
 
 def rewritten(program: Program, wanted: str, rng: Random) -> Iterator[Variant]:

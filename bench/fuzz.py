@@ -1,8 +1,8 @@
 """Does any model make Tensaurus crash, hang, fill the memory, or return what is not equal?
 
-Mutants of ten small models go the whole way: read, checked, inlined, searched with estimated costs, written,
-replayed, and compared on onnxruntime.  Each is made of a seed and its number alone.  Writes
-bench/tables/fuzz.md: verdicts by kind of mutation, and the faults.
+Mutants of eleven small models go the whole way: read, checked, inlined, searched with estimated costs,
+written, replayed, and compared on onnxruntime.  Each is made of a seed and its number alone.  Writes
+bench/tables/fuzz.md: verdicts by kind of mutation, mutants of each model, and the faults.
 
     refused       one line that says why
     kept          no rewrite was found: the model comes out as it went in
@@ -243,7 +243,9 @@ def table(reports: Sequence[Report], seed: int) -> str:
         lines.append(f"| {name} | {' | '.join(map(str, cells))} |")
     phases = Counter(r.phase for r in reports if r.verdict == "refused")
     runtime = Counter(r.detail.partition(":")[0] for r in reports if r.verdict == "runtime")
-    lines += ["", "Refused at: " + _listed(phases) + ".", "", "The runtime: " + _listed(runtime) + ".", ""]
+    models = Counter(r.model for r in reports)
+    said = {"Refused at": phases, "The runtime": runtime, "Mutants of each model": models}
+    lines += ["", *(line for words, found in said.items() for line in (f"{words}: {_listed(found)}.", ""))]
     faults = [r for r in reports if r.verdict == "fault"]
     lines += ["## Faults", "", *(_fault(r) for r in sorted(faults, key=lambda r: r.number))]
     lines += [] if faults else ["None."]

@@ -1,4 +1,4 @@
-"""The ten small models that the fuzzer mutates: each has what no other has."""
+"""The eleven small models that the fuzzer mutates: each has what no other has."""
 
 from __future__ import annotations
 
@@ -276,6 +276,41 @@ def _integers() -> ModelProto:
     )  # fmt: skip
 
 
+def _thresholds() -> ModelProto:
+    """Casts there and back, a constant that rounds, sizes and integers beside numbers of a few digits."""
+    return _parsed(
+        """
+        <ir_version: 10, opset_import: ["": 21]>
+        thresholds (float[N,4] x, int32[N,4] k) => (float[N,4] y, int32[N,4] i, float[M,4] head)
+        {
+            half = Cast <to = 10> (x)
+            back = Cast <to = 1> (half)
+            near = Add (back, magic)
+            whole = Sub (near, magic)
+            rest = Sub (x, whole)
+            s = Shape (x)
+            n = Gather <axis = 0> (s, zero)
+            many = Greater (n, six)
+            r = Where (many, rest, back)
+            y = If (many) <then_branch = yes () => (float[N,4] t) { t = Relu (r) },
+                           else_branch = no () => (float[N,4] f) { f = Neg (r) }>
+            head = Slice (x, zeros, ends, zeros)
+            low = Less (k, least)
+            c = Clip (k, least, most)
+            moved = Add (c, step)
+            over = Mul (moved, wide)
+            part = Mod (over, step)
+            chosen = Where (low, k, part)
+            byte = Cast <to = 3> (chosen)
+            i = Cast <to = 6> (byte)
+        }
+        """,
+        magic=np.float32(12582912), zero=np.int64(0), six=np.int64(6), zeros=np.array([0]),
+        ends=np.array([300]), least=np.int32(71), most=np.int32(4099), step=np.int32(99),
+        wide=np.int32(65537),
+    )  # fmt: skip
+
+
 def _external() -> Seedling:
     model = _parsed(
         """
@@ -302,7 +337,8 @@ def _external() -> Seedling:
 def seedlings() -> dict[str, Seedling]:
     """The models by name."""
     makers = (
-        _convolution, _transformer, _recurrent, _quantized, _functions, _dynamic, _sequences, _old, _integers
+        _convolution, _transformer, _recurrent, _quantized, _functions, _dynamic, _sequences, _old, _integers,
+        _thresholds,
     )  # fmt: skip
     made = {maker.__name__.removeprefix("_"): Seedling(maker()) for maker in makers}
     return {**made, "external": _external()}

@@ -7,11 +7,14 @@ Each rule is mutated mechanically, one change at a time:
     swapped    two operands of the right side change places
     changed    a number in an attribute or a condition, or on the right side, is one more
     lost       an operator of one tensor on the right side is left out
+    branched   an attribute is changed so, or a condition dropped, where a size exceeds a threshold
 
 A mutant is refuted, or right after all (the mutation changes nothing, or generalizes the law: it is proved,
 or tested as any rule is), or there is nowhere where it applies (types refuse it: no instance, and no case up
-to rank 3), or it is unknown.  Writes tables/rule_mutations.csv as it goes, goes on from there with --resume,
-and makes tables/rule_mutations.md of it: fates by kind, and every mutant that was not refuted.
+to rank 3), or it is unknown.  A branched one that is proved or tested, though it is refuted where the
+threshold is exceeded, is missed: that should never be.  Writes tables/rule_mutations.csv as it goes, goes on
+from there with --resume, and makes tables/rule_mutations.md of it: fates by kind, and every mutant that was
+not refuted.
 
     python bench/rule_mutations.py [--resume] [--wanted 40] [--steps N] [--limit SECONDS] [--lanes 1]
                                    [--file FILE --rows FILE] [rule ...]
@@ -22,14 +25,16 @@ from __future__ import annotations
 import argparse
 import ast
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from math import inf
 from multiprocessing import get_context
 from pathlib import Path
+from random import Random
 from time import monotonic
+from typing import TypeAlias
 
 from rows import read, write
 
@@ -39,12 +44,21 @@ from tensaurus.rules.evidence import Evidence
 from tensaurus.rules.match import commutes
 from tensaurus.rules.proof import TYPES
 from tensaurus.rules.rule import Rule, library, read_rules
-from tensaurus.rules.term import Apply, Item, Literal, Term, Variable
+from tensaurus.rules.term import Apply, Item, Literal, Term, Variable, expression
 from tensaurus.rules.verify import STEPS, Refuted, verify
 
+Join: TypeAlias = Callable[[ast.expr, ast.expr], ast.expr]
+
 ROWS = Path(__file__).parent / "tables" / "rule_mutations.csv"
-KINDS = ("dropped", "freed", "swapped", "changed", "lost")
-FATES = ("refuted", "proved", "nowhere", "tested", "unknown")
+KINDS = ("dropped", "freed", "swapped", "changed", "lost", "branched")
+FATES = ("refuted", "proved", "nowhere", "tested", "unknown", "missed")
+QUESTIONS = (
+    "dim({0}, 0) > {1}",
+    "dim({0}, -1) > {1}",
+    "numel({0}) > {1}",
+    "rank({0}) > 0 and max(shape({0})) > {1}",
+)
+THRESHOLDS = (6, 20, 60, 200, 500, 1500)
 NONE = "none"  # there is no mutant of the rule
 RANK = 3  # up to which it is shown that there is nowhere where a mutant applies
 THOROUGH = 20  # times as many steps in which that is
@@ -52,11 +66,12 @@ THOROUGH = 20  # times as many steps in which that is
 
 @dataclass(frozen=True)
 class Mutant:
-    """A rule with one change, and what was changed."""
+    """A rule with one change, and what was changed; `beyond` is it where a planted question says yes."""
 
     kind: str
     what: str
     rule: Rule
+    beyond: Rule | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +94,7 @@ def mutants(rule: Rule) -> Iterator[Mutant]:
         for what, other in _one_more(condition):
             changed = (*rule.where[:place], other, *rule.where[place + 1 :])
             yield Mutant("changed", what, replace(rule, where=changed))
+    yield from branched(rule)
     for place, root in enumerate(rule.lhs):
         for what, other in _freed(root):
             yield Mutant("freed", what, replace(rule, lhs=_with(rule.lhs, place, other)))
@@ -86,6 +102,48 @@ def mutants(rule: Rule) -> Iterator[Mutant]:
         for kind, change in (("swapped", _swapped), ("changed", _changed), ("lost", _lost)):
             for what, other in change(root):
                 yield Mutant(kind, what, replace(rule, rhs=_with(rule.rhs, place, other)))
+
+
+def branched(rule: Rule) -> Iterator[Mutant]:
+    """The rule with one part wrong beyond a threshold: a condition, or a number of an attribute on the right
+    side.  Which question is planted is made of the rule's text alone."""
+    random = Random(rule.text)
+    names = [variable.name for variable in rule.variables.values() if not variable.optional]
+    if not names:
+        return
+
+    def mutant(said: ast.expr, where: Sequence[ast.expr], rhs: tuple[Term, ...] = rule.rhs) -> Rule:
+        return replace(rule, where=tuple(where), rhs=rhs, text=f"{rule.text} {ast.unparse(said)}")
+
+    def question() -> ast.expr:
+        return expression(random.choice(QUESTIONS).format(random.choice(names), random.choice(THRESHOLDS)))
+
+    for place, condition in enumerate(rule.where):
+        if guides(condition):
+            continue
+        asked, others = question(), [*rule.where[:place], *rule.where[place + 1 :]]
+        either = ast.BoolOp(ast.Or(), [condition, asked])
+        whole = mutant(either, [*others, either])
+        yield Mutant("branched", ast.unparse(either), whole, mutant(asked, [*others, asked]))
+    for place, root in enumerate(rule.rhs):
+        asked = question()
+        split = _attributes_changed(root, lambda own, other, asked=asked: ast.IfExp(asked, other, own))
+        plain = _attributes_changed(root, lambda own, other: other)
+        for (what, other), (_, there) in zip(split, plain, strict=True):
+            said = ast.BoolOp(ast.Or(), [asked, ast.Constant(what)])  # what makes the texts of mutants differ
+            whole = mutant(said, rule.where, _with(rule.rhs, place, other))
+            beyond = mutant(said, [*rule.where, asked], _with(rule.rhs, place, there))
+            yield Mutant("branched", f"{what} if {ast.unparse(asked)}", whole, beyond)
+
+
+def _attributes_changed(term: Term, join: Join) -> Iterator[tuple[str, Term]]:
+    """What `join` makes of an attribute and of that with a number one larger, for each attribute."""
+    if isinstance(term, Apply):
+        for place, (name, tree) in enumerate(term.attrs):
+            for what, other in _one_more(tree):
+                new = (*term.attrs[:place], (name, join(tree, other)), *term.attrs[place + 1 :])
+                yield f"{name}: {what}", Apply(term.op, term.args, new, term.rest)
+    yield from _inside(term, partial(_attributes_changed, join=join))
 
 
 def _with(roots: Sequence[Term], place: int, root: Term) -> tuple[Term, ...]:
@@ -149,15 +207,14 @@ def _swapped(term: Term) -> Iterator[tuple[str, Term]]:
 
 
 def _changed(term: Term) -> Iterator[tuple[str, Term]]:
-    match term:
-        case Literal(value):
-            yield f"{value} -> {value + 1}", Literal(value + 1)
-        case Apply(op, args, attrs, rest):
-            for place, (name, tree) in enumerate(attrs):
-                for what, other in _one_more(tree):
-                    new = (*attrs[:place], (name, other), *attrs[place + 1 :])
-                    yield f"{name}: {what}", Apply(op, args, new, rest)
-    yield from _inside(term, _changed)
+    yield from _attributes_changed(term, lambda own, other: other)
+    yield from _literals_changed(term)
+
+
+def _literals_changed(term: Term) -> Iterator[tuple[str, Term]]:
+    if isinstance(term, Literal):
+        yield f"{term.value} -> {term.value + 1}", Literal(term.value + 1)
+    yield from _inside(term, _literals_changed)
 
 
 def _lost(term: Term) -> Iterator[tuple[str, Term]]:
@@ -167,8 +224,17 @@ def _lost(term: Term) -> Iterator[tuple[str, Term]]:
     yield from _inside(term, _lost)
 
 
-def fate(mutant: Rule, wanted: int, steps: float) -> tuple[str, str]:
-    """One of FATES, and why."""
+def fate(mutant: Mutant, wanted: int, steps: float) -> tuple[str, str]:
+    """One of FATES, and why: missed where it holds, they say, and does not where a branch was planted."""
+    found, why = _fate(mutant.rule, wanted, steps)
+    if found in ("proved", "tested") and mutant.beyond is not None:
+        there = verify(replace(mutant.beyond, evidence=None), wanted, steps=0)
+        if isinstance(there, Refuted):
+            return "missed", f"{why}, but {there.reason}"
+    return found, why
+
+
+def _fate(mutant: Rule, wanted: int, steps: float) -> tuple[str, str]:
     found = verify(replace(mutant, evidence=None), wanted, steps=steps)
     if isinstance(found, Refuted):
         return "refuted", found.reason
@@ -192,15 +258,17 @@ def applies(mutant: Rule, steps: float) -> bool:
 
 @cache
 def _rules(file: Path | None) -> dict[str, Rule]:
-    every = library(ops=()) if file is None else read_rules(
-        file.read_text("utf-8").splitlines(), file.name, ops=()
+    every = (
+        library(ops=())
+        if file is None
+        else read_rules(file.read_text("utf-8").splitlines(), file.name, ops=())
     )
     return {rule.name: rule for rule in every if "off" not in rule.tags}
 
 
 def fates(name: str, file: Path | None, wanted: int, steps: float) -> list[Row]:
     """What becomes of every mutant of a rule."""
-    rows = [Row(name, m.kind, m.what, *fate(m.rule, wanted, steps)) for m in mutants(_rules(file)[name])]
+    rows = [Row(name, m.kind, m.what, *fate(m, wanted, steps)) for m in mutants(_rules(file)[name])]
     return rows or [Row(name, "", "", NONE, "")]
 
 

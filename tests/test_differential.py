@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from sketches import Undrawn
 
 from tensaurus.algebra.expr import call
 from tensaurus.algebra.undecided import Recalled
@@ -39,14 +40,18 @@ def test_forty_models() -> None:
     assert "| all | 40 |" in table(reports, 3)
 
 
-def test_models_that_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["precision", "integers", "branches"])
+def test_models_of_one_kind(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import differential
 
-    monkeypatch.setattr(differential, "ROUNDING", 1.0)
+    drawer = differential.SHARES[kind][1]
+    monkeypatch.setattr(differential, "SHARES", {kind: (1.0, drawer)})
     reports = list(differential.differential(5, range(12)))
-    assert {r.origin for r in reports} == {"precision"}
+    assert {r.origin for r in reports} == {kind}
     assert [(r.number, f.of, f.detail) for r in reports for f in r.findings if f.verdict == "wrong"] == []
     assert sum(r.programs for r in reports) >= 12
+    counted = differential.table(reports, 5).split(f"| {differential.TITLES[kind]}, ")[1:]
+    assert sum(int(cells.split(" | ")[1]) for cells in counted) == 12
 
 
 def test_an_allowed_error_is_no_smaller_behind_a_relu() -> None:
@@ -152,6 +157,67 @@ def test_long_windows_far_apart_are_drawn() -> None:
     given = [(w.attributes["strides"], w.attributes["dilations"]) for w in long]
     assert any(s and s[-1] >= 64 for s, _ in given) and any(d and d[-1] > 1 for _, d in given)
     assert all(s and s[-1] <= 128 for s, _ in given)
+
+
+def test_sizes_beyond_400_are_drawn(tmp_path: Path) -> None:
+    from differential import Lane
+
+    lane = Lane(tmp_path, 0)
+    found = [next(lane.drawn(number)) for number in range(90)]
+    large = [case for case in found if case.large]
+    assert 0.05 < len(large) / len(found) < 0.4
+    assert {case.sketch.dynamic for case in large} == {False, True}
+    assert any(case.sketch.origin == "operators" for case in large)
+    assert max(v.size for case in found for feed in case.feeds for v in feed.values()) <= 100_000
+
+
+@pytest.mark.parametrize("even", [False, True])
+def test_a_rule_that_is_wrong_from_401_on_is_found(planted: Any, even: bool) -> None:
+    from differential import differential
+
+    planted("bad: Relu(x) => LeakyRelu(x, alpha=0 if numel(x) <= 400 else 1)")
+    reports = list(differential(0, range(int(not even), 160, 2)))
+    wrong = [r for r in reports if any(f.verdict == "wrong" and f.of == ("bad",) for f in r.findings)]
+    assert bool(wrong) == (not even) and all(r.large for r in wrong)
+
+
+def test_integers_are_drawn_around_constants_and_everywhere() -> None:
+    from sketches import of_integers
+
+    around = between = far = 0
+    types = set[str]()
+    for number in range(200):
+        try:
+            sketch = of_integers(18, np.random.default_rng(number))
+        except Undrawn:
+            continue
+        (value, *_), held = sketch.inputs.values(), [c for c in sketch.constants.values() if c.dtype != bool]
+        types.add(str(value.dtype))
+        constants = {int(n) for c in held for n in c.reshape(-1)}
+        given = {int(n) for n in value.reshape(-1)}
+        around += any(abs(n - c) <= 2 for n in given for c in constants)
+        between += any(min(constants) + 2 < n < max(constants) - 2 for n in given if len(constants) > 1)
+        far += any(abs(n) > np.iinfo(value.dtype).max // 2 for n in given)
+    assert len(types) == 8 and min(around, between, far) > 40
+
+
+def test_models_branch_on_both_sides_of_thresholds_of_every_magnitude(tmp_path: Path) -> None:
+    from differential_way import case
+    from sketches import of_branches
+
+    digits, operators, sides = set[int](), set[str](), set[int]()
+    for number in range(60):
+        rng = np.random.default_rng(number)
+        sketch = of_branches(18, rng)
+        (threshold,) = sketch.near
+        digits.add(len(str(threshold)))
+        operators |= {node.op_type for node in sketch.nodes}
+        feeds = case(sketch, rng).feeds
+        sizes = {n for feed in feeds for n in next(iter(feed.values())).shape}
+        sides |= {n - threshold for n in sizes}
+    assert digits == {1, 2, 3, 4}
+    assert {"Shape", "If", "Where", "Slice", "Less", "Greater"} <= operators
+    assert {-1, 0, 1} <= sides
 
 
 def test_a_finder_that_is_wrong_or_silent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,8 @@ def test_two_dozen_mutants() -> None:
     reports = sorted(fuzz(7, range(24), lanes=1), key=lambda report: report.number)
     assert [report.number for report in reports] == list(range(24))
     assert [(r.number, r.recipe, r.phase, r.detail) for r in reports if r.verdict == "fault"] == []
-    assert "| all | 24 |" in table(reports, 7)
+    text = table(reports, 7)
+    assert "| all | 24 |" in text and "Mutants of each model: " in text
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory and time are read from /proc")

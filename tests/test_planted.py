@@ -51,6 +51,20 @@ def test_every_question_is_answered_by_yes_and_by_no() -> None:
     assert all(answers(question, lambda n, m: n <= LARGEST >= m) == {True, False} for question in SIZES)
 
 
+def test_branches_are_planted_into_every_part_of_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    import rule_mutations
+    from rule_mutations import branched, fate
+
+    (rule,) = parse_rule("leaky: Relu(x) => LeakyRelu(x, alpha=0) where rank(x) == 2")
+    condition, alpha = made = list(branched(rule))
+    assert [m.rule for m in branched(rule)] == [m.rule for m in made] and condition.rule != alpha.rule
+    assert "rank(x) == 2 or " in condition.what and alpha.what.startswith("alpha: 0 -> 1 if ")
+    assert fate(condition, 10, 2000)[0] in ("proved", "tested")  # it holds of every rank
+    assert fate(alpha, 10, 2000)[0] == "refuted"
+    monkeypatch.setattr(rule_mutations, "_fate", lambda *given: ("proved", "planted"))
+    assert fate(alpha, 10, 2000)[0] == "missed"
+
+
 if __name__ == "__main__":
     for place in PLACES:
         for law, wrong in planted(place, int(sys.argv[1]), 60):

@@ -9,7 +9,7 @@ from typing import Any
 
 from sketches.attributes import attributes
 from sketches.elements import FLOATS, Random
-from sketches.sketch import SIGNED, Sketch, Undrawn
+from sketches.sketch import SIGNED, Sketch, Undrawn, beyond
 from tensaurus.ops import Op, TensorType, registry
 from tensaurus.ops.declare import NUMBERS
 from tensaurus.ops.element_type import tensor_text
@@ -19,6 +19,7 @@ from tensaurus.ops.schema import NotInOpset, formals, schema_of
 SIZES = (1, 2, 3, 4, 5, 6, 7)
 TRIES = 60
 LONG = 0.15  # of the windows
+LARGE = 0.06  # of the nodes have one size beyond 400
 
 
 @cache
@@ -153,6 +154,8 @@ def _sizes(example: Example, started: str | None, rng: Random) -> dict[int, int]
     """Other sizes for those of the example: equal ones stay equal, others mostly differ."""
     old = sorted({int(n) for kind in example.types if kind is not None for n in kind.shape})  # type: ignore[arg-type]
     draw = rng.random()
+    if old and rng.random() < LARGE:
+        return {n: int(rng.choice((1, 2, 3))) for n in old} | {int(rng.choice(old)): beyond(rng)}
     if draw < 0.3 or started is not None and draw < 0.6:
         return {}
     if draw < 0.8:

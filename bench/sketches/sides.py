@@ -12,7 +12,7 @@ import numpy as np
 from sketches.attributes import attributes
 from sketches.elements import Random, elements
 from sketches.operators import extend
-from sketches.sketch import Sketch, Undrawn
+from sketches.sketch import Sketch, Undrawn, beyond, require_room
 from tensaurus.graph.data import numpy_dtype
 from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node
 from tensaurus.graph.program import Program, topological
@@ -23,6 +23,7 @@ from tensaurus.rules.rule import Rule
 
 AT_ONCE = 3  # instances of one seed
 AGAIN = 4  # models of one instance, each with other elements and surroundings
+LARGE = 0.06  # of the models have one size beyond 400
 FEW, MANY = (0, 1, 3), (1, 2, 3, 4, 5, 6, 7)  # sizes
 SIZED = frozenset({"shape", "split", "sizes", "kernel_shape"})  # attributes that are sizes
 ALIKE = ("Relu", "Neg", "Abs", "Identity", "Sigmoid", "Tanh", "Floor")  # surroundings that keep the type
@@ -106,9 +107,11 @@ def _changes(rule: Rule, instance: Instance, rng: Random) -> Changes:
         dtypes = {leaf.tensor.dtype: str(rng.choice(sorted(NUMBERS))) for leaf in instance.leaves}
     sizes: dict[int, int] = {}
     if rng.random() < 0.35:
-        old = sorted({int(n) for leaf in instance.leaves for n in leaf.tensor.shape})  # type: ignore[arg-type]
+        old = _sizes(instance)
         new = FEW if rng.random() < 0.3 else MANY
         sizes = {n: int(rng.choice(new)) for n in old if n != 1 or rng.random() < 0.2}
+    elif rng.random() < LARGE and (old := _sizes(instance)):
+        sizes = {n: int(rng.choice((1, 2, 3))) for n in old if n != 1} | {int(rng.choice(old)): beyond(rng)}
     single: tuple[Node | None, int, int] = (None, 0, 0)
     leaf = instance.leaves[int(rng.integers(len(instance.leaves)))] if instance.leaves else None
     if leaf is not None and leaf.tensor.rank and rng.random() < 0.15:
@@ -116,9 +119,14 @@ def _changes(rule: Rule, instance: Instance, rng: Random) -> Changes:
     return Changes(dtypes, sizes, single, {} if rng.random() < 0.5 else None)
 
 
+def _sizes(instance: Instance) -> list[int]:
+    return sorted({int(n) for leaf in instance.leaves for n in leaf.tensor.shape})  # type: ignore[arg-type]
+
+
 def _leaf(sketch: Sketch, leaf: Node, pinned: bool, changes: Changes) -> str:
     """A constant, an input, or what an operator makes of one."""
     rng, kind = sketch.rng, changes.kind(leaf)
+    require_room([kind])
     if leaf.op is CONSTANT:
         value = leaf.attribute("data").array.astype(numpy_dtype(kind.dtype))
         kept = np.resize(value, kind.shape) if pinned else elements(kind, rng)  # type: ignore[arg-type]

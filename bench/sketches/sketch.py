@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from tensaurus.ops.onnx_form import from_onnx, node_proto
 from tensaurus.ops.schema import NotInOpset, implied
 
 SIZES = (1, 2, 3, 5, 7)
+BEYOND = 401, 5000  # sizes of one dimension, now and then, beside small others
+ROOM, LARGE_ROOM = 2000, 20_000  # elements of a value of small sizes, and of one with a large size
 SIGNED = 11  # the opset from which on axes may be negative
 WRAPPED = 19  # the opset that brought the mode of Pad
 
@@ -32,6 +35,8 @@ class Sketch:
     """The values so far: inputs and constants with their elements, and what nodes make of them.
 
     built   the program itself, where it has operators that no file can hold
+    named   how likely some of its sizes are names
+    near    numbers that it compares sizes with
     """
 
     opset: int
@@ -45,6 +50,12 @@ class Sketch:
     dims: dict[str, tuple[int | str, ...]] = field(default_factory=dict)
     origin: str = "operators"
     built: Program | None = None
+    named: float = 0.35
+    near: list[int] = field(default_factory=list)
+
+    def one(self, choices: Sequence[str]) -> str:
+        """One of the choices."""
+        return choices[int(self.rng.integers(len(choices)))]
 
     def leaf(self, kind: TensorType, value: Array | None = None, constant: bool = False) -> str:
         """A new input or constant of this type."""
@@ -62,8 +73,7 @@ class Sketch:
             found = op.types(kinds, attrs)
         except Exception as error:  # as on import: what a declaration cannot read is not ours
             raise Undrawn(str(error)) from error
-        if any(kind.rank > 6 or elements_of(kind) > 2000 for kind in found):
-            raise Undrawn("too large")
+        require_room([*kinds, *found])
         return found
 
     def apply(self, op: Op, names: Sequence[str | None], given: Mapping[str, Any]) -> list[str]:
@@ -142,13 +152,23 @@ class Sketch:
         names = sorted({n for dims in self.dims.values() for n in dims if isinstance(n, str)})
         for _ in range(count if names else 0):
             size = {name: int(self.rng.choice(SIZES)) for name in names}
-            if self.rng.random() < 0.15:
-                size[names[int(self.rng.integers(len(names)))]] = 0
+            one = self.one(names)
+            if (draw := self.rng.random()) < 0.15:
+                size[one] = 0
+            elif draw < 0.25 or self.near and draw < 0.85:
+                size = {name: int(self.rng.choice(SIZES[:3])) for name in names}
+                size[one] = self._large_size()
             feeds = {}
             for name, value in self.inputs.items():
                 shape = tuple(size[n] if isinstance(n, str) else n for n in self.dims[name])
                 feeds[name] = _resized(value, shape, self.types[name], self.rng)
             yield feeds
+
+    def _large_size(self) -> int:
+        """Beyond 400, or around a number that sizes are compared with."""
+        if not self.near:
+            return beyond(self.rng)
+        return max(1, self.near[int(self.rng.integers(len(self.near)))] + int(self.rng.integers(-1, 2)))
 
     def model(self) -> ModelProto:
         """The file that an exporter would have written."""
@@ -165,8 +185,8 @@ class Sketch:
         )
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8)
 
-    def info(self, name: str, shape: Any) -> ValueInfoProto:
-        return helper.make_tensor_value_info(name, dtype_code(self.types[name].dtype), shape)
+    def info(self, name: str, shape: Any, kind: TensorType | None = None) -> ValueInfoProto:
+        return helper.make_tensor_value_info(name, dtype_code((kind or self.types[name]).dtype), shape)
 
     def frame(self, inputs: Sequence[Node], outputs: Sequence[tuple[str, Node]]) -> Frame:
         """What stands around a program that was built without a file."""
@@ -183,8 +203,25 @@ class Sketch:
         return Frame(around, tuple(infos), tuple(made))
 
 
+def beyond(rng: Random) -> int:
+    """A size beyond 400, as likely of each magnitude."""
+    return int(np.exp2(rng.uniform(*np.log2(BEYOND))))
+
+
+def is_large(shape: Sequence[Any]) -> bool:
+    """Whether one of the sizes is beyond 400."""
+    return any(isinstance(n, int) and n >= BEYOND[0] for n in shape)
+
+
+def require_room(kinds: Sequence[TensorType | None]) -> None:
+    """Raises Undrawn where there is no room for a tensor of one of the types."""
+    for kind in filter(None, kinds):
+        if kind.rank > 6 or elements_of(kind) > (LARGE_ROOM if is_large(kind.shape) else ROOM):
+            raise Undrawn("too large")
+
+
 def elements_of(kind: TensorType) -> int:
-    return int(np.prod([int(n) for n in kind.shape], dtype=np.int64))  # type: ignore[arg-type]
+    return prod(int(n) for n in kind.shape)  # type: ignore[arg-type]
 
 
 def _resized(value: Array, shape: tuple[int, ...], kind: TensorType, rng: Random) -> Array:
@@ -194,4 +231,4 @@ def _resized(value: Array, shape: tuple[int, ...], kind: TensorType, rng: Random
     return np.resize(rng.permutation(value.reshape(-1)), shape)
 
 
-__all__ = ["Sketch", "TensorProto", "Undrawn", "elements_of"]
+__all__ = ["Sketch", "TensorProto", "Undrawn", "beyond", "elements_of", "is_large", "require_room"]
