@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,7 +12,9 @@ import pytest
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import Proposal, find_all
 from tensaurus.egraph.saturate import Limits, Ruleset, saturate
+from tensaurus.graph import cancellation
 from tensaurus.graph.cancellation import cancels, is_large
+from tensaurus.graph.evaluation import evaluated
 from tensaurus.graph.fold import fold
 from tensaurus.graph.node import CONSTANT, Node, apply, constant, source
 from tensaurus.graph.onnx_import import import_model
@@ -219,3 +222,25 @@ def test_an_index_that_is_out_of_range_is_left_to_the_runtime() -> None:
     assert not cancels(made("Add", beyond, beyond)) and not is_large(beyond)
     program = Program((), (("y", made("Add", beyond, beyond)),))
     assert fold(program).roots == program.roots
+
+
+def test_what_constants_share_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a minute's search for a network of audio, 85 % computed the same constants again and again."""
+    computed: list[Node] = []
+
+    def counting(node: Node, *given: Any) -> Any:
+        computed.append(node)
+        return evaluated(node, *given)
+
+    monkeypatch.setattr(cancellation, "evaluated", counting)
+    scale = number(1.5)
+    for step in range(30):
+        scale = made("Mul", scale, number(1 + step / 64))
+        assert not cancels(scale)
+    assert len(computed) <= 30
+    computed.clear()
+    assert not cancels(made("Add", number(3.25), number(4.75)))  # both are small: so is their sum
+    assert not computed
+    for step in range(100):
+        assert not cancels(made("Mul", scale, number(step / 32 + 7)))
+    assert computed == [scale]  # a product whose factors are not large is not computed, either

@@ -85,14 +85,22 @@ class Plan:
         if any(is_large(graph.term(graph.constant_of(terms[place]))) for place in self.dropped):
             return True
         made: dict[int, Node] = {}
+        numbers: dict[int, int | None] = {}  # of those of them that the e-graph has already
         for number in self.combined:
             head, args, _, node = self.steps[number]
             if node is None:
-                parts = [None if a is None else made[a] if a < 0 else graph.term(terms[a]) for a in args]
-                node = head.build(parts)
+                known = [ABSENT if a is None else numbers[a] if a < 0 else terms[a] for a in args]
+                found = None if None in known else graph.peek(head, known)  # type: ignore[arg-type]
+                if found is None:
+                    parts = [None if a is None else made[a] if a < 0 else graph.term(terms[a]) for a in args]
+                    node = head.build(parts)
+                else:
+                    node = graph.term(found)
+            else:
+                found = graph.number_of(node)
             if cancels(node):
                 return True
-            made[~number] = node
+            made[~number], numbers[~number] = node, found
         return False
 
     def needs(self, graph: EGraph, terms: Sequence[int], made: Sequence[int]) -> list[tuple[int, int]]:

@@ -22,7 +22,9 @@ largest of a tensor decides.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from math import frexp, prod
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -44,15 +46,21 @@ LINEAR = frozenset({"add", "sub", "mul", "div", "neg", "sum"})
 SUMS = frozenset({"add", "sub", "sum"})
 RANGE = 2.0**64
 ELEMENTS = 1 << 16  # of tensors that are weights, and are not computed to know it
-
 KEPT = 1 << 10  # elements of the largest tensors whose values are kept for what is computed from them
 
 _known: WeakKeyDictionary[Node, float | None] = WeakKeyDictionary()  # see `_largest`
 _values: WeakKeyDictionary[Node, Array] = WeakKeyDictionary()  # of small constant expressions
+_cancelling: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()  # see `cancels`
 
 
 def cancels(node: Node) -> bool:
     """Whether a node combines constants that are not to be combined."""
+    if node not in _cancelling:
+        _cancelling[node] = _cancels(node)
+    return _cancelling[node]
+
+
+def _cancels(node: Node) -> bool:
     fn = _combined(node)
     if fn is None or has_own_rounding(node):
         return fn is not None
@@ -71,15 +79,18 @@ def has_own_rounding(node: Node) -> bool:
     It does for a - 12579840, where a is 2.3 + 12582912; a * (1 / 4096) is as exact as any product.
     """
     fn = _combined(node)
+    if fn in (None, "sum"):
+        return False
     sizes = [_largest(arg) for arg in node.args if arg is not None]
     known = [size for size in sizes if size is not None]
-    left = _largest(node) if fn in ("add", "sub") else None
-    if fn in (None, "sum") or len(known) < len(sizes):
+    if len(known) < len(sizes):
         return False
     if fn in ("mul", "div"):
         return any(size and not 1 / RANGE <= size <= RANGE for size in known)
-    coarsest = max(known)
-    return left is not None and coarsest > _limit(node) and frexp(left)[1] < frexp(coarsest)[1]
+    if (coarsest := max(known)) <= _limit(node):
+        return False
+    left = _largest(node)
+    return left is not None and frexp(left)[1] < frexp(coarsest)[1]
 
 
 def is_large(node: Node) -> bool:
@@ -102,7 +113,14 @@ def _combined(node: Node) -> str | None:
     """The operation of two numbers that a node of constants is; "sum" where it adds up more, or products."""
     if not node.static or not isinstance(node.op, Op) or len(node.types) != 1 or not _is_float(node):
         return None
-    scope = node.op.scopes(node.kinds(), node.attrs)[0]
+    return _operation(node.op, node.kinds(), node.attrs)
+
+
+@lru_cache(maxsize=1 << 12)
+def _operation(
+    op: Op, kinds: tuple[TensorType | None, ...], attrs: tuple[tuple[str, Any], ...]
+) -> str | None:
+    scope = op.scopes(kinds, attrs)[0]
     match scope.body:
         case Call(fn, args) if fn in LINEAR and len(args) == 2 and all(isinstance(a, Read) for a in args):
             return fn
