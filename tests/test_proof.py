@@ -362,3 +362,9 @@ def test_which_numbers_may_be_negative() -> None:
     assert bounds["Split", "split"] == 0 and bounds["MaxPool", "pads"] == 0
     assert bounds["Pad", "pads"] == LEAST and bounds["Slice", "starts"] == LEAST
     assert bounds["Reshape", "shape"] == LEAST  # -1 is what is left
+
+
+def test_four_variables_of_two_element_types_are_tried_in_all_combinations() -> None:
+    """Where the rule asks for the type of one, the others may have any."""
+    (rule,) = (rule for rule in library() if rule.name == "gemm-of-scaled")
+    assert len(rule.variables) == 4 and isinstance(prove(rule), Proved)
