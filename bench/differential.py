@@ -1,6 +1,7 @@
 """Does any rewrite rule, or any operator, make something else of a model than the runtime does?
 
-Random small models over every declared operator, and the left sides of all rules with surroundings; every
+Random small models over every declared operator, and the left sides of all rules with surroundings; others
+that round, that have integers around constants, or that branch by size; now and then a size beyond 400; every
 rule applied wherever it matches; everything compared on onnxruntime with optimizations off and on, and with
 the float64 reference.  Of each a finder is asked what it knows, which is replayed.  Each model is made of
 a seed and its number alone.  Writes bench/tables/differential.md.
