@@ -36,6 +36,7 @@ import onnx
 from differential_finders import proposed
 from differential_verdict import Finding, judge
 from differential_way import LEVELS, Case, Undefined, case, matchers, opcodes, run
+from revision import name_commit
 from servants import Fallen, Servant
 from sketches import Sketch, Undrawn, of_branches, of_integers, of_operators, of_precision, of_rule
 from sketches.operators import declared
@@ -192,7 +193,8 @@ def table(reports: Sequence[Report], seed: int) -> str:
     lines = [
         "# Rules and operators against the runtime",
         "",
-        f"`python bench/differential.py --seed {seed} --models {len(reports)}` says what the words mean.",
+        f"`python bench/differential.py --seed {seed} --models {len(reports)}` says what the words mean;",
+        f"made by {name_commit()}.",
         f"{len(reports) - len(made)} numbers gave no model that has a meaning.",
         "",
         f"| models | number | programs that rules made | {' | '.join(verdicts)} |",
@@ -300,6 +302,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="with --only: a folder for its files")
     parser.add_argument("--table", type=Path, default=TABLE)
     options = parser.parse_args()
+    name_commit()  # of what runs, whatever is committed meanwhile
     if options.only is not None:
         alone(options.seed, options.only, options.keep)
         return 0

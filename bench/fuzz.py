@@ -36,6 +36,7 @@ from time import monotonic
 from fuzz_models import seedlings
 from fuzz_way import Say, Walked, close, replayed, run, same_everywhere, second_opinion, walk, walk_through
 from mutations import KINDS, Mutant, mutant
+from revision import name_commit
 from servants import Fallen, Servant, die_with_parent
 
 from tensaurus.files import replacing
@@ -233,7 +234,8 @@ def table(reports: Sequence[Report], seed: int) -> str:
     lines = [
         "# Mutants of small models",
         "",
-        f"`python bench/fuzz.py --seed {seed} --mutants {len(reports)}`; what the words mean is said there.",
+        f"`python bench/fuzz.py --seed {seed} --mutants {len(reports)}`; what the words mean is said there;",
+        f"made by {name_commit()}.",
         "",
         f"| mutation | mutants | {' | '.join(VERDICTS)} |",
         f"| --- | {' | '.join(['---:'] * (1 + len(VERDICTS)))} |",
@@ -296,6 +298,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="with --only: a folder for its files")
     parser.add_argument("--table", type=Path, default=TABLE)
     options = parser.parse_args()
+    name_commit()  # of what runs, whatever is committed meanwhile
     if options.only is not None:
         alone(options.seed, options.only, options.keep)
         return 0

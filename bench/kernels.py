@@ -32,6 +32,7 @@ from time import monotonic
 from typing import Any
 
 from kernel_way import CORES, Case, Finding, findings, of_blocks, of_chain, of_examples, of_nest, of_number
+from revision import name_commit
 from servants import Fallen, Servant
 
 from tensaurus.algebra.text import show
@@ -101,7 +102,8 @@ def reports(seed: int | None, numbers: Sequence[int], kind: str = "random") -> I
 
 def table(found: Sequence[Report], command: str) -> list[str]:
     """Verdicts by element type, and what was not right."""
-    lines = [f"`{command}`: {len(found)} expressions; its text says what the words mean.", ""]
+    told = f"`{command}`: {len(found)} expressions, made by {name_commit()}; its text says what the words mean."
+    lines = [told, ""]
     lines += [f"| type | expressions | {' | '.join(VERDICTS)} |"]
     lines += [f"| --- | ---: | {' | '.join(['---:'] * len(VERDICTS))} |"]
     for dtype in [*sorted({r.dtype for r in found}), "all"]:
@@ -135,6 +137,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--table", dest="page", type=Path, default=TABLE)
     given = parser.parse_args()
+    name_commit()  # of what runs, whatever is committed meanwhile
     if given.only is not None:
         case = KINDS[given.kind](given.seed, given.only)
         print(show(case.scope), *case.types, sep="\n")

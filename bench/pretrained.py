@@ -22,6 +22,7 @@ from math import exp, isnan, log, nan
 from pathlib import Path
 from time import monotonic
 
+from revision import name_commit
 from rows import grown, optimized, read
 
 from tensaurus.cost.machine import Machine
@@ -64,6 +65,7 @@ def main() -> int:
     told.add_argument("--table", type=Path, default=ROWS, help="where the rows go, and the page beside them")
     told.add_argument("--resume", action="store_true")
     wanted = told.parse_args()
+    name_commit()  # of what runs, whatever is committed meanwhile
     path: Path = wanted.table
     found = [row for row in read(path, Row) if row.verdict in ENDED] if wanted.resume else []
     names = [subject.name for subject in select(wanted.models)]
@@ -125,7 +127,7 @@ def page(found: list[Row], backend: str, limit: float) -> str:
         "# What real models gain",
         "",
         f"{machine.processor}, {machine.threads} threads; `python bench/pretrained.py --backend {backend} "
-        f"--time-limit {limit:g}`.",
+        f"--time-limit {limit:g}`; made by {name_commit()}.",
         "Nodes are counted at the shapes of `tensaurus zoo`; times in milliseconds.",
         "",
         "| model | package | typed | opaque | original | result | gain | error | search, s | all, s "
