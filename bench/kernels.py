@@ -102,7 +102,7 @@ def reports(seed: int | None, numbers: Sequence[int], kind: str = "random") -> I
 
 def table(found: Sequence[Report], command: str) -> list[str]:
     """Verdicts by element type, and what was not right."""
-    told = f"`{command}`: {len(found)} expressions, made by {name_commit()}; its text says what the words mean."
+    told = f"`{command}`: {len(found)} expressions, made by {name_commit()}; the words mean what it says."
     lines = [told, ""]
     lines += [f"| type | expressions | {' | '.join(VERDICTS)} |"]
     lines += [f"| --- | ---: | {' | '.join(['---:'] * len(VERDICTS))} |"]
