@@ -312,6 +312,19 @@ def test_an_interrupt_in_a_body_ends_every_search(monkeypatch: pytest.MonkeyPatc
     assert searched == [body] and len(said.notes) == 1 and "Ctrl-C again" in said.notes[0]
 
 
+def test_what_holds_of_many_bodies_is_noted_once() -> None:
+    said = Notes()
+
+    def search(program: Program, effort: Effort, watch: Any) -> Outcome:
+        return Outcome([Candidate(program, 1.0)], "time", notes=["there was no time", "there was no time"])
+
+    runtime = Runtime(SimpleNamespace())  # type: ignore[arg-type]
+    whole = ModelSearch(SimpleNamespace(search=search), runtime, Effort(), said)
+    for _ in range(3):
+        whole.search(import_model(affine_model()))
+    assert said.notes == ["there was no time"]
+
+
 def test_bodies_are_optimized(tmp_path: Path) -> None:
     """The branches of an If hold the network."""
     inner = affine_model().graph

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
 
@@ -34,6 +34,7 @@ class ModelSearch:
     progress: Progress
     flush: bool = True
     interrupted: bool = False
+    noted: set[str] = field(default_factory=set)  # lines that were shown for one body and hold for others
 
     def run(self, program: Program) -> tuple[Outcome, list[Candidate]]:
         """The outcome for the model with its best bodies, and these bodies with their chains."""
@@ -71,5 +72,7 @@ class ModelSearch:
             if not signals.announced():
                 self.progress.note(signals.INTERRUPTED)
         for note in dict.fromkeys(outcome.notes):
-            self.progress.note(note)
+            if note not in self.noted:
+                self.noted.add(note)
+                self.progress.note(note)
         return outcome

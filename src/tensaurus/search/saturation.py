@@ -218,7 +218,7 @@ class _Search:
         self.unmeasured = ""
         self._learn_fusions(self.program)
         if (best := self._cheapest(self._choices(self.own))) is None:
-            if self.ended_by == "time":
+            if self.ended_by == "time" and not all(self.sure):
                 known = f"{sum(self.sure)} of the model's {len(self.sure)} kinds of operators"
                 self.unmeasured = (
                     f"there was time to measure {known}: only what estimates favour is tried."
