@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import resource
 import sys
 import traceback
 from collections import Counter, defaultdict
@@ -46,6 +47,7 @@ from tensaurus.files import replacing
 TABLE = Path(__file__).parent / "tables" / "differential.md"
 OPSETS = (7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24)
 SECONDS, MEMORY = 5.0, 1 << 30  # of the runtime, on all files of one model
+REFERENCE_MEMORY = 8 << 30  # bytes of this process, which evaluates models beside the runtime
 ANSWERS = 2000  # of one process, before another takes its place
 SHARES = {  # of the models, by what they are about, and who draws them
     "precision": (0.05, of_precision),
@@ -302,6 +304,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="with --only: a folder for its files")
     parser.add_argument("--table", type=Path, default=TABLE)
     options = parser.parse_args()
+    resource.setrlimit(resource.RLIMIT_DATA, (REFERENCE_MEMORY, REFERENCE_MEMORY))
     name_commit()  # of what runs, whatever is committed meanwhile
     if options.only is not None:
         alone(options.seed, options.only, options.keep)

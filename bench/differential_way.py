@@ -290,6 +290,8 @@ def _evaluated(
             return evaluate(program, given, field, cache=cache)
     except BackendError as error:
         raise Undefined(str(error)) from error
+    except MemoryError as error:
+        raise Undefined("more memory than there is") from error
 
 
 def own_answers(variants: Sequence[Variant], feeds: Mapping[str, Array]) -> list[dict[str, Array] | None]:
@@ -301,9 +303,9 @@ def own_answers(variants: Sequence[Variant], feeds: Mapping[str, Array]) -> list
     with np.errstate(all="ignore"):
         try:
             found.update(zip(typed, evaluate_all(typed, given, field), strict=True))
-        except BackendError:
+        except (BackendError, MemoryError):
             for program in typed:
-                with suppress(BackendError):
+                with suppress(BackendError, MemoryError):
                     found[program] = evaluate(program, given, field)
     return [found.get(v.program) for v in variants]
 

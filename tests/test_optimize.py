@@ -315,7 +315,7 @@ def test_an_interrupt_in_a_body_ends_every_search(monkeypatch: pytest.MonkeyPatc
 def test_what_holds_of_many_bodies_is_noted_once() -> None:
     said = Notes()
 
-    def search(program: Program, effort: Effort, watch: Any) -> Outcome:
+    def search(program: object, effort: Effort, watch: object) -> Outcome:
         return Outcome([Candidate(program, 1.0)], "time", notes=["there was no time", "there was no time"])
 
     runtime = Runtime(SimpleNamespace())  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ from tensaurus.egraph.choices import Choices
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import Proposal
 from tensaurus.egraph.fusion import fusions
-from tensaurus.egraph.saturate import Limits, Ruleset
+from tensaurus.egraph.saturate import Limits, Ruleset, saturate
 from tensaurus.equivalence import chain
 from tensaurus.equivalence.chain import check_rewrites, refutation
 from tensaurus.equivalence.field_check import FieldCheck, check_field
@@ -42,6 +42,7 @@ from tensaurus.ops.eop import eop
 from tensaurus.rules import evidence
 from tensaurus.rules.equation import Equation
 from tensaurus.rules.match import Rewriter
+from tensaurus.rules.rule import library
 from tensaurus.search import saturation
 from tensaurus.search.backtrack import Backtrack
 from tensaurus.search.candidate import Candidate, Outcome, Rewritten
@@ -496,3 +497,17 @@ def test_whatever_operators_cost_it_never_gets_dearer(by_operator: dict[str, flo
     assert outcome.best.cost <= prices.total(whole) * (1 + 1e-9)
     assert isclose(outcome.best.cost, prices.total(outcome.best.program))
     assert check_field(whole, outcome.best.program).passed
+
+
+@pytest.mark.parametrize("epsilon", [inf, -inf])
+def test_attributes_that_are_not_finite_are_no_numbers_of_a_law(epsilon: float) -> None:
+    x = source("x", TensorType("float32", (1, 3, 4)))
+    statistics = [source(name, TensorType("float32", (3,))) for name in "sbmv"]
+    normalized = node("BatchNormalization", x, *statistics, epsilon=epsilon)
+    made = Program((x, *statistics), (("y", normalized),))
+    graph = EGraph()
+    for root in made.roots:
+        graph.adopt(root)
+    graph.rebuild()
+    saturate(graph, whole_library(), Limits(nodes=200, rounds=2))
+    assert all(made.types for _, made in Rewriter(library(), explore=True).local(normalized))

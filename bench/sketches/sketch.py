@@ -156,13 +156,20 @@ class Sketch:
             if (draw := self.rng.random()) < 0.15:
                 size[one] = 0
             elif draw < 0.25 or self.near and draw < 0.85:
-                size = {name: int(self.rng.choice(SIZES[:3])) for name in names}
-                size[one] = self._large_size()
+                small = {name: int(self.rng.choice(SIZES[:3])) for name in names}
+                large = {**small, one: self._large_size()}
+                size = large if self._has_room(large) else small
             feeds = {}
             for name, value in self.inputs.items():
-                shape = tuple(size[n] if isinstance(n, str) else n for n in self.dims[name])
-                feeds[name] = _resized(value, shape, self.types[name], self.rng)
+                feeds[name] = _resized(value, self._shape_at(name, size), self.types[name], self.rng)
             yield feeds
+
+    def _shape_at(self, name: str, size: Mapping[str, int]) -> tuple[int, ...]:
+        return tuple(size[n] if isinstance(n, str) else n for n in self.dims[name])
+
+    def _has_room(self, size: Mapping[str, int]) -> bool:
+        """Whether no input is too large at these sizes: one name may stand for several dimensions."""
+        return all(prod(self._shape_at(name, size)) <= LARGE_ROOM for name in self.inputs)
 
     def _large_size(self) -> int:
         """Beyond 400, or around a number that sizes are compared with."""

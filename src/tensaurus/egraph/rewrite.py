@@ -20,7 +20,7 @@ from tensaurus.egraph.guard import ASKS_CONTENT, ClassFact, calls
 from tensaurus.egraph.head import Head, operator_head, output_head
 from tensaurus.graph.cancellation import cancels, is_large
 from tensaurus.graph.node import Node, Type, source
-from tensaurus.graph.primitives import literal
+from tensaurus.graph.primitives import exact_number, literal
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.rules.attributes import attributes_given, attributes_match, output_of
 from tensaurus.rules.limits import Limits, shown
@@ -343,7 +343,7 @@ class _Writer:
         """Where the term's value is, and its types; with all outputs or the first."""
         match term:
             case Variable(name, _) if name in self.values:  # a number that an attribute gave
-                return self._constant(Fraction(self.values[name]))
+                return self._constant(exact_number(self.values[name]))
             case Variable(name, _):
                 return self.numbers[name], self.known[name].types
             case Literal(value):

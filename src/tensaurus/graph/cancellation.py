@@ -21,19 +21,21 @@ largest of a tensor decides.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from fractions import Fraction
 from functools import lru_cache
-from math import frexp, prod
-from typing import Any
+from math import frexp, inf, prod
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from tensaurus.algebra.analysis import functions
-from tensaurus.algebra.expr import Call, Read
+from tensaurus.algebra.expr import Body, Call, Const, Read, Reduce, Scope, Select, Source
 from tensaurus.algebra.field import Array, Reals
 from tensaurus.algebra.rounding import FORMATS, is_float
-from tensaurus.graph.evaluation import evaluated
+from tensaurus.algebra.size import product
+from tensaurus.graph.evaluation import evaluated, expression_of
 from tensaurus.graph.node import CONSTANT, Node
 from tensaurus.graph.program import topological
 from tensaurus.ops import Op, TensorType, Untypable
@@ -48,8 +50,24 @@ RANGE = 2.0**64
 ELEMENTS = 1 << 16  # of tensors that are weights, and are not computed to know it
 KEPT = 1 << 10  # elements of the largest tensors whose values are kept for what is computed from them
 
+
+class Magnitudes(NamedTuple):
+    """Bounds of a constant's elements that are neither 0 nor infinite; what is less than `low` is 0.
+
+    quantum  a power of two that divides all of them, 0 where there is none (of quotients): a difference that
+             is not 0 is no smaller, however much cancels, as what float64 rounds stays a multiple of it
+    """
+
+    low: float
+    high: float
+    quantum: float
+
+
+ZERO = Magnitudes(inf, 0.0, inf)  # of elements that are all 0 or not finite
+
 _known: WeakKeyDictionary[Node, float | None] = WeakKeyDictionary()  # see `_largest`
 _values: WeakKeyDictionary[Node, Array] = WeakKeyDictionary()  # of small constant expressions
+_bounds: WeakKeyDictionary[Node, Magnitudes | None] = WeakKeyDictionary()  # see `_magnitudes`
 _cancelling: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()  # see `cancels`
 
 
@@ -79,7 +97,7 @@ def has_own_rounding(node: Node) -> bool:
     It does for a - 12579840, where a is 2.3 + 12582912; a * (1 / 4096) is as exact as any product.
     """
     fn = _combined(node)
-    if fn in (None, "sum"):
+    if fn in (None, "sum") or _are_ordinary(node, fn):
         return False
     sizes = [_largest(arg) for arg in node.args if arg is not None]
     known = [size for size in sizes if size is not None]
@@ -97,7 +115,10 @@ def is_large(node: Node) -> bool:
     """Whether a constant must not cancel: half of the digits of an operand of size 1 are lost beside it."""
     if not node.static or len(node.types) != 1 or not _is_float(node):
         return False
-    return (_largest(node) or 0.0) > _limit(node)
+    limit, bounds = _limit(node), _magnitudes(node)
+    if bounds is not None and bounds.high <= limit:
+        return False
+    return (_largest(node) or 0.0) > limit
 
 
 def loses(before: Sequence[Node], after: Sequence[Node], leaves: Collection[Node], moved: bool) -> bool:
@@ -142,6 +163,99 @@ def _is_small(kind: TensorType) -> bool:
     return all(isinstance(n, int) for n in kind.shape) and prod(kind.shape) <= ELEMENTS  # type: ignore[operator]
 
 
+def _are_ordinary(node: Node, fn: str | None) -> bool:
+    """Return whether bounds of what a node reads show that nothing is lost: large weights say nothing.
+
+    Bounds are taken from those of what is read, so that most sums and products are never computed.
+    """
+    found = [_magnitudes(arg) for arg in node.args if arg is not None]
+    read = [bounds for bounds in found if bounds is not None]
+    if len(read) < len(found):
+        return False
+    if fn in ("mul", "div"):
+        return all(bounds.low >= 1 / RANGE and bounds.high <= RANGE for bounds in read)
+    return all(bounds.high <= _limit(node) for bounds in read)
+
+
+def _magnitudes(node: Node) -> Magnitudes | None:
+    """Return bounds of the elements of a small constant expression; None where they are not known."""
+    if not node.static:
+        return None
+    if node not in _bounds:
+        given = [arg for arg in node.args if arg is not None]
+        for part in topological([node], [arg for arg in given if arg in _bounds]):
+            _bounds[part] = _bounded(part)
+    return _bounds[node]
+
+
+def _bounded(node: Node) -> Magnitudes | None:
+    if len(node.types) != 1 or not _is_float(node) or not _is_small(node.tensor):
+        return None
+    if node.op is CONSTANT:
+        return _measured(np.abs(Reals().lift(node.attribute("data").array)).astype(np.float64))
+    if not isinstance(node.op, Op):
+        return None
+    scope, read = expression_of(node)
+    return _of_body(scope.body, {leaf: _magnitudes(arg) for leaf, arg in read.items()})
+
+
+def _of_body(body: Body, read: Mapping[Source, Magnitudes | None]) -> Magnitudes | None:
+    """Return bounds of an expression by those of the tensors that are read."""
+    match body:
+        case Const(value) if isinstance(value, int | Fraction):
+            return _measured(np.abs(np.array([float(value)])))
+        case Read(source, _, outside):
+            inside = _of_body(source.body, read) if isinstance(source, Scope) else read.get(source)
+            return inside if outside is None else _either(inside, _of_body(outside, read))
+        case Select(_, then, other):
+            return _either(_of_body(then, read), _of_body(other, read))
+        case Reduce("sum", axes, inner):
+            count, terms = product(axis.extent for axis in axes), _of_body(inner, read)
+            if terms is not None and isinstance(count, int):
+                return Magnitudes(terms.quantum, count * terms.high, terms.quantum)
+        case Call("neg", (inner,)):
+            return _of_body(inner, read)
+        case Call(fn, (left, right)):
+            first, last = _of_body(left, read), _of_body(right, read)
+            if first is not None and last is not None:
+                return _of_two(fn, first, last)
+    return None
+
+
+def _either(first: Magnitudes | None, last: Magnitudes | None) -> Magnitudes | None:
+    if first is None or last is None:
+        return None
+    return Magnitudes(min(first.low, last.low), max(first.high, last.high), min(first.quantum, last.quantum))
+
+
+def _of_two(fn: str, first: Magnitudes, last: Magnitudes) -> Magnitudes | None:
+    if fn in ("mul", "div") and not (first.high and last.high):
+        return ZERO
+    match fn:
+        case "add" | "sub":
+            quantum = min(first.quantum, last.quantum)
+            return Magnitudes(quantum, first.high + last.high, quantum)
+        case "mul":
+            return Magnitudes(first.low * last.low, first.high * last.high, first.quantum * last.quantum)
+        case "div":
+            return Magnitudes(_ratio(first.low, last.high, 0.0), _ratio(first.high, last.low, inf), 0.0)
+    return None
+
+
+def _ratio(above: float, below: float, otherwise: float) -> float:
+    return above / below if below else otherwise
+
+
+def _measured(magnitudes: Array) -> Magnitudes:
+    kept = magnitudes[np.isfinite(magnitudes) & (magnitudes > 0)]
+    if not kept.size:
+        return ZERO
+    parts, exponents = np.frexp(kept)
+    whole = np.ldexp(parts, 53).astype(np.int64)
+    quanta = np.ldexp((whole & -whole).astype(np.float64), exponents - 53)
+    return Magnitudes(float(kept.min()), float(kept.max()), float(quanta.min()))
+
+
 def _largest(node: Node) -> float | None:
     """The magnitude of the largest finite element of a constant expression; None where it is not computed."""
     if node not in _known:
@@ -165,7 +279,8 @@ def _computed(node: Node) -> float | None:
             if part.op is CONSTANT:
                 values[part] = field.lift(part.attribute("data").array)
             else:
-                values[part] = evaluated(part, values, field)
+                with np.errstate(all="ignore"):
+                    values[part] = evaluated(part, values, field)
         except (Untypable, NotImplementedError, ArithmeticError, LookupError):
             return None
     if values[node].size <= KEPT:

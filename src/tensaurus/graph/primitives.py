@@ -25,6 +25,13 @@ from tensaurus.ops.schema import NEWEST, NotInOpset
 __all__ = ["called", "filled", "literal", "numbers", "reduced"]
 
 
+def exact_number(value: Any) -> Fraction:
+    """Return a number that an attribute gave; raises Untypable where laws of the reals do not hold of it."""
+    if isinstance(value, float) and not isfinite(value):
+        raise Untypable(f"{value} is no real number")
+    return Fraction(value)
+
+
 def literal(value: Any, dtype: str) -> Node:
     """A scalar constant; a rational that the dtype cannot hold stays an exact quotient until export.
 

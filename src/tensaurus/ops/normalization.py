@@ -112,6 +112,8 @@ def rms_normalization(
 def instance_normalization(x: Tensor, scale: Tensor, b: Tensor, *, epsilon: float = EPSILON) -> Scope:
     """Each channel of each instance less its mean, over its deviation."""
     per_channel(x, scale, b)
+    if x.rank < 3:
+        raise Untypable(f"an input of rank {x.rank}: there is nothing to normalize over")
     axes = tuple(range(2, x.rank))
     _, rest = centred(x, axes)
     size = mean(rest, axes, squared, finish=deviation(epsilon))

@@ -20,7 +20,7 @@ import numpy as np
 from tensaurus.algebra.simplify import symmetric
 from tensaurus.graph.cancellation import loses
 from tensaurus.graph.node import CONSTANT, ITEM, Node, apply, item
-from tensaurus.graph.primitives import literal
+from tensaurus.graph.primitives import exact_number, literal
 from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.rules.attributes import attributes_given, attributes_match, output_of
@@ -176,7 +176,7 @@ def build(term: Term | None, binding: Binding, dtype: str, every: bool = False) 
         case Variable(name, _):
             if name in binding.nodes:
                 return binding.nodes[name]
-            return literal(Fraction(binding.values[name]), dtype)  # a number that an attribute gave
+            return literal(exact_number(binding.values[name]), dtype)  # a number that an attribute gave
         case Literal(value):
             return literal(value, dtype)
         case Item(inner, index):
