@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from differential_way import Answer, Case, Undefined, Variant, own_answers, run
 from differential_way import answer as referenced
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
+from onnx.helper import np_dtype_to_tensor_dtype, tensor_dtype_to_np_dtype
+from onnx.numpy_helper import from_array, to_array
 from onnx.reference import ReferenceEvaluator
 from onnx.shape_inference import infer_shapes
 from sketches.elements import FLOATS, Array
@@ -19,6 +21,7 @@ from tensaurus.graph.data import numpy_dtype
 from tensaurus.graph.onnx_import import import_model
 from tensaurus.ops import TensorType
 
+NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 LEVELS = ("without optimizations", "with optimizations")
 LACKING = ("NOT_IMPLEMENTED", "Could not find an implementation", "NotImplemented")
 
@@ -107,14 +110,50 @@ def _at(feeds: dict[str, Array], place: int) -> str:
 
 
 def _third(content: bytes, feeds: dict[str, Array], name: str) -> Array | None:
-    """What ONNX's own reference evaluator makes of one output of a file; None where it makes nothing."""
+    """What ONNX's own reference evaluator makes of one output of a file; None where it makes nothing.
+
+    Where it cannot compute in a narrow type (functions whose constants are float32), it does in float32.
+    """
     model = _part(ModelProto.FromString(content), name)
+    given = {i.name: feeds[i.name] for i in model.graph.input}
+    kind = model.graph.output[0].type.tensor_type.elem_type if model.graph.output else 0
+    found = _evaluated(model, given)
+    if found is None and _widen(model):
+        wide = {n: v.astype(np.float32) if _type_of(v) in NARROW else v for n, v in given.items()}
+        found = _evaluated(model, wide)
+        if found is not None and kind in NARROW:
+            found = found.astype(tensor_dtype_to_np_dtype(kind))
+    return found
+
+
+def _evaluated(model: ModelProto, feeds: dict[str, Array]) -> Array | None:
     try:
         with np.errstate(all="ignore"):
-            (found,) = ReferenceEvaluator(model).run(None, {i.name: feeds[i.name] for i in model.graph.input})
+            (found,) = ReferenceEvaluator(model).run(None, feeds)
             return np.asarray(found)
     except Exception:
         return None
+
+
+def _type_of(value: Array) -> int:
+    return int(np_dtype_to_tensor_dtype(value.dtype))
+
+
+def _widen(model: ModelProto) -> bool:
+    """Let what is computed in a narrow type be float32; says whether there was any."""
+    changed = False
+    graph = model.graph
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if value.type.tensor_type.elem_type in NARROW:
+            value.type.tensor_type.elem_type, changed = TensorProto.FLOAT, True
+    for tensor in graph.initializer:
+        if tensor.data_type in NARROW:
+            tensor.CopyFrom(from_array(to_array(tensor).astype(np.float32), tensor.name))
+            changed = True
+    for attribute in (a for node in graph.node for a in node.attribute):
+        if attribute.name in ("to", "dtype") and attribute.i in NARROW:
+            attribute.i = TensorProto.FLOAT
+    return changed
 
 
 def _part(model: ModelProto, name: str) -> ModelProto:

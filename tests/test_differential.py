@@ -127,6 +127,19 @@ def test_a_wrong_operator_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Lane is differential.Lane
 
 
+def test_functions_of_narrow_types_have_a_second_reference() -> None:
+    """A variance of one element is 0, or NaN where a runtime rounds E[x * x] - E[x] * E[x]."""
+    from differential_verdict import _third
+
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 15]>
+        norm (float16[1,2,1] x) => (float16[1,2,1] y) { y = MeanVarianceNormalization <axes = [0, 2]> (x) }"""
+    )
+    feeds = {"x": np.array([[[1.782], [0.772]]], np.float16)}
+    found = _third(model.SerializeToString(), feeds, "y")
+    assert found is not None and found.dtype == np.float16 and not found.any()
+
+
 def test_what_ends_the_runtime_is_told(tmp_path: Path) -> None:
     from differential import Lane
 
