@@ -9,7 +9,7 @@ a seed and its number alone.  Writes bench/tables/differential.md.
     right         equal everywhere
     unsupported   the runtime has no kernel for it
     runtime       the runtime differs from itself with optimizations, or alone from two references
-    empty         what a rule made does not run where a size is 0, and the original does
+    empty         what a rule made does not run where a size is 0, given or on the way, and the original does
     wrong         a rule, an operator, import or export; or a finder, which may also take too long
 
     python bench/differential.py [--models 10000] [--seed 0]

@@ -82,7 +82,8 @@ def _variant(
         return [Finding("wrong", variant.rules, f"{where}in float64: {error}")]
     if all(isinstance(o, str) for o in outputs):
         lacks = any(word in outputs[0] for word in LACKING)
-        empty = any(0 in value.shape for value in feeds.values())
+        kinds = [k for node in variant.program.nodes for k in node.types if isinstance(k, TensorType)]
+        empty = any(0 in shaped.shape for shaped in (*feeds.values(), *kinds))
         kind = "unsupported" if lacks else "empty" if empty else "wrong"
         return [Finding(kind, variant.rules, f"{where}does not run: {outputs[0]}")]
     errors = [expected.error(o) for o in outputs]
