@@ -202,3 +202,12 @@ def test_on_the_command_line(tmp_path: Path) -> None:
         refused = run(*arguments, "--inputs", data)
         assert refused.exit_code == 2
         assert f"{data}: input x is float64, the model wants float32" in refused.stderr.splitlines()[-1]
+
+
+def test_a_model_that_runs_on_nothing_made_up_says_what_to_give() -> None:
+    text = "(float[n, m] x, int64[2] s) => (float[a, b] y) { y = Reshape (x, s) }"
+    with pytest.raises(TensaurusError, match=r"\(--shape x=\.\.\.\) or inputs of yours \(--inputs data.npz\)"):
+        optimize(parsed(text), ranges={"s": (1000, 1000)}, time_limit=2)
+    fixed = "(float[6] x, int64[2] s) => (float[a, b] y) { y = Reshape (x, s) }"
+    with pytest.raises(TensaurusError, match=r"Give it inputs of yours \(--inputs data.npz\)"):
+        verify(parsed(fixed), parsed(fixed), threads=1, kinds=KINDS, ranges={"s": (1000, 1000)})

@@ -20,7 +20,7 @@ from tensaurus.equivalence.model import Model
 from tensaurus.equivalence.reference import Reference
 from tensaurus.equivalence.row import FINE, Row
 from tensaurus.equivalence.settle import settle
-from tensaurus.equivalence.shapes import Shape, around_constants, assignments, variations
+from tensaurus.equivalence.shapes import Shape, around_constants, assignments, give_sizes, variations
 from tensaurus.equivalence.witness import Witness
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.build import Build
@@ -153,7 +153,7 @@ class Baseline:
         if not tried_sizes:
             failure = f"the original does not run on inputs made up for it: {first}"
             if not own:
-                raise TensaurusError(failure)
+                raise TensaurusError(failure, remedy=give_sizes(self.original.proto, self.given))
             return self.note(failure)
         small, refused = self._run_small(kinds[:1], tried_sizes)
         if guessed:

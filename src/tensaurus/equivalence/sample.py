@@ -11,7 +11,7 @@ from tensaurus.algebra.size import Symbol
 from tensaurus.backends import Array
 from tensaurus.cost.worker import RUN_LIMIT, Worker, WorkerError, tried
 from tensaurus.equivalence.inputs import Values, feed
-from tensaurus.equivalence.shapes import assignments
+from tensaurus.equivalence.shapes import assignments, give_sizes
 from tensaurus.errors import TensaurusError
 from tensaurus.graph.build import Build
 from tensaurus.graph.graph_importer import symbol_of
@@ -59,7 +59,10 @@ def sample_feeds(
                     break
                 continue
             return arrays, words, seconds
-    raise TensaurusError(f"{backend} does not run it on inputs made up for it: {refusal}")
+    raise TensaurusError(
+        f"{backend} does not run it on inputs made up for it: {refusal}",
+        remedy=give_sizes(model, shapes),
+    )
 
 
 def _run(worker: Worker, arrays: Mapping[str, Array]) -> float:

@@ -58,6 +58,14 @@ def assignments(
         yield made, " ".join(said)
 
 
+def give_sizes(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> str:
+    """Return the remedy where a model runs on nothing that was made up: the inputs whose sizes are open."""
+    given = [value for value in required_inputs(model) if value.name not in shapes]
+    loose = [value.name for value in given if None in (_sizes(value.type) or ())]
+    sizes = f"sizes that it runs at (--shape {loose[0]}=...) or " if loose else ""
+    return f"Give it {sizes}inputs of yours (--inputs data.npz)."
+
+
 def variations(
     model: ModelProto, shapes: Mapping[str, Sequence[int]], first: Mapping[str, Shape]
 ) -> Iterator[tuple[dict[str, Shape], str]]:
