@@ -10,9 +10,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dis import Bytecode
 from itertools import count
 from math import inf
 from time import monotonic
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -217,6 +219,22 @@ def test_nothing_is_raised_outside_of_blocks() -> None:
                 pytest.fail("raised outside of its block")
 
     by_any(test)
+
+
+def test_jumps_that_no_handler_covers_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Python compiles loops from 3.12 on; what does nothing but jump is ended all the same."""
+
+    def every_jump(code: CodeType) -> frozenset[int]:
+        return frozenset(i.offset for i in Bytecode(code) if "JUMP_BACKWARD" in i.opname)
+
+    def call() -> None:
+        while True:
+            monotonic()
+
+    monkeypatch.setattr(deadline, "_loose_jumps", every_jump)
+    assert bounded(call, 0.05).ended
+    begin = monotonic()
+    assert bounded(spin, 0.05).ended and monotonic() - begin >= deadline.GRACE
 
 
 def test_a_solver_that_looks_at_no_signals_is_cancelled() -> None:

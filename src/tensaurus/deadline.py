@@ -16,6 +16,10 @@ What of C looks at no signals, but can be told to stop, is `cancelling`: it is t
 A function that changes what others rely on, and would leave it half changed, is `atomic`: Overdue waits until
 the function is done.  It waits for imports and for the handlers of `signals`, too.
 
+From Python 3.12 on, what is raised at the jump that ends a loop's round skips each `with` and `try` around
+the loop in its function: Overdue waits for another instruction.  In a thread beside the main one nobody knows
+at which it comes: where the block's own function has such loops, it waits for functions that are called.
+
 A block that another exception kept from being left (Ctrl-C, where Python's own handler raises it at the
 beginning of `__exit__`) is dropped when its function has ended.
 """
@@ -29,7 +33,8 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dis import opname
+from dis import Bytecode, opname
+from functools import lru_cache
 from math import inf
 from time import monotonic
 from types import CodeType, FrameType, TracebackType
@@ -39,7 +44,7 @@ __all__ = ["Bounded", "Overdue", "atomic", "cancelling"]
 
 SOON = 0.01  # seconds until Overdue is tried again, where it had to wait
 AGAIN = 1.0  # seconds until it is raised once more, where the block goes on; what tidies up has so much time
-GRACE = 1.0  # seconds for which Overdue waits in a thread for an instruction after which it comes at once
+GRACE = 1.0  # seconds for which Overdue waits for an instruction where it comes at once, and is caught
 IMPORTS = "<frozen importlib"  # begins the names of the files of Python's own code for imports
 NEVER_ENDED = "tensaurus.signals", "tensaurus.deadline"  # modules in whose functions it is not raised
 SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # flags of their code
@@ -68,13 +73,13 @@ class Bounded:
     def __init__(self, deadline: float) -> None:
         self.deadline, self.ended = deadline, False
         self._clock: _Alarm | _Watch | None = None
-        self._frame: FrameType | None = None
+        self.function: FrameType | None = None
 
     def __enter__(self) -> Self:
         if self.deadline < inf:
             caller = sys._getframe(1)
             if caller.f_globals.get("__name__") != "contextlib":  # whose stacks end after their own functions
-                self._frame = caller
+                self.function = caller
             self._clock = _clock()
             try:
                 self._clock.add(self)
@@ -95,13 +100,15 @@ class Bounded:
                 removed = True
             except Overdue:  # in a thread, where it was on its way already
                 pass
-        self._frame = None
+        self.function = None
         # an error that came instead: what was ended said so in its own words
         return self.ended and kind is not None and issubclass(kind, (Overdue, Exception))
 
     def can_end(self, frame: FrameType | None) -> bool:
         """Whether Overdue may be raised in a frame, which this block has led to."""
-        while frame is not None and frame is not self._frame:
+        if frame is not None and frame is self.function and not _is_caught(frame):
+            return False
+        while frame is not None and frame is not self.function:
             code = frame.f_code
             if code in _atomic or code.co_filename.startswith(IMPORTS):
                 return False
@@ -113,7 +120,7 @@ class Bounded:
     def is_left(self, stack: Collection[FrameType]) -> bool:
         """Return whether the function of the block has ended, by the frames of its thread: a generator may
         only be suspended."""
-        frame = self._frame
+        frame = self.function
         return frame is not None and not frame.f_code.co_flags & SUSPENDED and frame not in stack
 
 
@@ -134,8 +141,30 @@ def _looks(frame: FrameType | None) -> bool:
     """
     if frame is None:
         return True
-    name = opname[frame.f_code.co_code[frame.f_lasti]]
-    return name.startswith("CALL") or "JUMP_BACKWARD" in name or name == "RESUME"
+    name = _instruction(frame)
+    return name.startswith("CALL") or name == "RESUME" or "JUMP_BACKWARD" in name and _is_caught(frame)
+
+
+def _instruction(frame: FrameType) -> str:
+    return opname[frame.f_code.co_code[frame.f_lasti]]
+
+
+def _is_caught(frame: FrameType | None) -> bool:
+    """Return whether what is raised at a frame's instruction reaches the handlers written around it."""
+    return frame is None or frame.f_lasti not in _loose_jumps(frame.f_code)
+
+
+@lru_cache(maxsize=1 << 10)
+def _loose_jumps(code: CodeType) -> frozenset[int]:
+    """Return the jumps back whose handlers are not those of what stands before them."""
+    instructions = Bytecode(code)
+    entries = instructions.exception_entries  # type: ignore[attr-defined]
+
+    def handler(offset: int) -> int | None:
+        return next((entry.target for entry in entries if entry.start <= offset < entry.end), None)
+
+    places = [i.offset for i in instructions if "JUMP_BACKWARD" in i.opname]
+    return frozenset(place for place in places if handler(place) != handler(place - 2))
 
 
 class _Blocks:
@@ -216,7 +245,7 @@ class _Alarm(_Blocks):
         self.drop_left(frame)
         if (due := self.due) is None:
             self._rest()
-        elif due.can_end(frame):
+        elif due.can_end(frame) and (_is_caught(frame) or monotonic() >= due.deadline + GRACE):
             due.ended = True
             raise Overdue
         else:
@@ -273,6 +302,8 @@ class _Watch(_Blocks):
         if due not in self.open or not due.can_end(frame):
             return False
         if not _looks(frame) and monotonic() < due.deadline + GRACE:
+            return False
+        if frame is not None and frame is due.function and _loose_jumps(frame.f_code):
             return False
         due.ended = True
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Overdue))
