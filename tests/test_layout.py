@@ -14,6 +14,7 @@ import tensaurus
 
 PACKAGE = Path(tensaurus.__file__).parent
 ARCHITECTURE = Path(__file__).parent.parent / "docs" / "architecture.md"
+GLOSSARY = ARCHITECTURE.with_name("glossary.md")
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A room imports only from rooms on lower floors, and from itself.
@@ -149,6 +150,13 @@ def test_the_architecture_shows_the_floors() -> None:
     table = re.findall(r"^\| (\d+) \| (.*) \|$", ARCHITECTURE.read_text(encoding="utf-8"), re.MULTILINE)
     rooms = {int(number): tuple(re.findall(r"`(\w+)`", names)) for number, names in table}
     assert rooms == dict(enumerate(FLOORS[:-1]))
+
+
+def test_the_glossary_names_modules_that_there_are() -> None:
+    rows = [line.split(" | ") for line in GLOSSARY.read_text(encoding="utf-8").splitlines() if " | " in line]
+    named = {name for row in rows for name in re.findall(r"`(\w+/\w+)`", row[-1])}
+    assert len(named) > 40
+    assert [name for name in sorted(named) if not (PACKAGE / f"{name}.py").exists()] == []
 
 
 def test_every_room_has_a_floor() -> None:
