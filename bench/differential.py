@@ -140,15 +140,18 @@ class Lane:
         return report
 
     def results(self, contents: Sequence[bytes], feeds: Any) -> list[Any]:
-        """What the runtime makes of each file; a file that ends it says so at each assignment."""
+        """What the runtime makes of each file at each assignment; the one that ends it says so."""
         if self.runtime.answers >= ANSWERS:
             self.runtime.close()
         try:
             return list(self.runtime.ask((contents, feeds)))
         except Fallen as fallen:
-            if len(contents) == 1:
-                return [[[f"{fallen.how}: {fallen.reason}"] * len(feeds)] * len(LEVELS)]
-        return [self.results([content], feeds)[0] for content in contents]
+            if len(contents) == len(feeds) == 1:
+                return [[[f"{fallen.how}: {fallen.reason}"]] * len(LEVELS)]
+        if len(contents) > 1:
+            return [self.results([content], feeds)[0] for content in contents]
+        alone = [self.results(contents, [feed])[0] for feed in feeds]
+        return [[[levels[k][0] for levels in alone] for k in range(len(LEVELS))]]
 
     def close(self) -> None:
         self.runtime.close()

@@ -23,7 +23,7 @@ from tensaurus.ops import TensorType, registry
 from tensaurus.rules.equation import Equation
 from tensaurus.rules.evidence import Axiom
 from tensaurus.rules.match import Rewriter
-from tensaurus.rules.rule import library
+from tensaurus.rules.rule import library, parse_rule
 
 
 def number(value: float) -> Node:
@@ -274,3 +274,41 @@ def test_bounds_of_constants_hold_and_decide_as_their_values_do(monkeypatch: pyt
     cancellation._cancelling.clear()
     assert [(cancels(node), is_large(node)) for node in drawn] == [(*told,) for _, *told in bounded]
     assert {told for _, told, _ in bounded} == {True, False}
+
+
+SWAPS = {
+    "Mul": "swap-factors: Mul(Mul(x, a), b) => Mul(Mul(x, b), a) | axiom()",
+    "Add": "swap-terms: Add(Add(x, a), b) => Add(Add(x, b), a) | axiom()",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "a", "b", "kept"),
+    [
+        ("Mul", 1e30, 1e-30, True),  # x * 1e-30 may be 0, where x * 1e30 * 1e-30 is x
+        ("Mul", 3.0, 1e30, True),
+        ("Mul", 12582912.0, 3.0, False),
+        ("Add", 12582912.0, -12582912.0, True),
+        ("Add", 3.0, 4097.0, True),
+        ("Add", 3.0, 1e-30, False),
+    ],
+)
+def test_constants_that_round_keep_their_partners(name: str, a: float, b: float, kept: bool) -> None:
+    """Over the reals the order is none, in float32 it decides what overflows and what is rounded."""
+    (rule,) = parse_rule(SWAPS[name])
+    root = made(name, made(name, X, number(a)), number(b))
+    assert (Rewriter([rule]).one(rule, root) is None) == kept
+    graph = EGraph()
+    graph.adopt(root)
+    graph.rebuild()
+    before = len(graph)
+    saturate(graph, Ruleset([rule]), Limits(nodes=100, rounds=1))
+    assert (len(graph) == before) == kept
+
+
+def test_what_rounds_one_operand_does_not_round_another() -> None:
+    (rule,) = parse_rule("outwards: Add(Add(x, a), y) => Add(Add(x, y), a) | axiom()")
+    y = source("y", TensorType("float32", (4,)))
+    for value, kept in ((12582912.0, True), (2.0, False)):
+        root = made("Add", made("Add", X, number(value)), y)
+        assert (Rewriter([rule]).one(rule, root) is None) == kept

@@ -152,9 +152,10 @@ def test_what_ends_the_runtime_is_told(tmp_path: Path) -> None:
     bad = model("net (int32[1] x) => (int32[1] y) <int32 least = {-2147483648}> { y = Div (least, x) }")
     lane = Lane(tmp_path, 0)
     try:
-        found, ended = lane.results([good, bad], [{"x": np.array([-1], np.int32)}])
-        assert found[0][0][0] == 1
-        assert ended[0][0].startswith("crash")
+        feeds = [{"x": np.array([n], np.int32)} for n in (-1, 2)]
+        found, ended = lane.results([good, bad], feeds)
+        assert found[0][0][0] == 1 and found[1][1][0] == -2
+        assert ended[0][0].startswith("crash") and ended[0][1][0] == -(2**30)
     finally:
         lane.close()
 

@@ -1,4 +1,7 @@
-"""Models in which rounding is a meaning: conversions there and back, constants and scales that cancel."""
+"""Models in which rounding is a meaning: conversions there and back, constants and scales that cancel.
+
+Other operands between them meet what was rounded, or what will be.
+"""
 
 from __future__ import annotations
 
@@ -59,6 +62,14 @@ def _moved(sketch: Sketch, value: str) -> str:
     return value
 
 
+def _joined(sketch: Sketch, value: str) -> str:
+    """With another input, which nothing may round or scale in its place."""
+    other = sketch.leaf(sketch.types[value])
+    name = ("Add", "Sub", "Mul")[int(sketch.rng.integers(3))]
+    (value,) = sketch.apply(registry[name], [value, other], {})
+    return value
+
+
 def _scaled(sketch: Sketch, value: str) -> str:
     """A scale, and its inverse."""
     scale = SCALES[int(sketch.rng.integers(len(SCALES)))]
@@ -74,4 +85,4 @@ def _number(sketch: Sketch, value: float) -> str:
     return sketch.leaf(TensorType("float32", ()), np.array(value, np.float32), True)
 
 
-STEPS: tuple[Callable[[Sketch, str], str], ...] = (_converted, _moved, _scaled)
+STEPS: tuple[Callable[[Sketch, str], str], ...] = (_converted, _moved, _scaled, _joined)

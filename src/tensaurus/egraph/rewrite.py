@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,7 +18,7 @@ from tensaurus.egraph.analysis import Analysis, typed
 from tensaurus.egraph.egraph import ABSENT, EGraph
 from tensaurus.egraph.guard import ASKS_CONTENT, ClassFact, calls
 from tensaurus.egraph.head import Head, operator_head, output_head
-from tensaurus.graph.cancellation import cancels, is_large
+from tensaurus.graph.cancellation import cancels, is_large, is_rigid
 from tensaurus.graph.node import Node, Type, source
 from tensaurus.graph.primitives import exact_number, literal
 from tensaurus.ops import TensorType, Untypable
@@ -27,6 +27,7 @@ from tensaurus.rules.limits import Limits, shown
 from tensaurus.rules.match import FLOATS, Binding, build, orders
 from tensaurus.rules.occurrences import attributes
 from tensaurus.rules.occurrences import variables as tensors
+from tensaurus.rules.partners import regrouped
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.side import Fact, Undefined, holds
 from tensaurus.rules.term import Apply, Item, Literal, Term, Variable
@@ -55,7 +56,8 @@ class Plan:
     """The right-hand sides for matches of some types; `roots` are variables or ~steps.
 
     `combined` are the steps that compute of constants alone, `dropped` the variables that are constants and
-    of which the right-hand side computes nothing: see `loses`.
+    of which the right-hand side computes nothing, `rigid` those constants that meet other partners in sums or
+    products there: see `loses`.
     """
 
     steps: tuple[Step, ...]
@@ -65,6 +67,12 @@ class Plan:
     insert: Insert = field(compare=False)
     combined: tuple[int, ...] = ()
     dropped: tuple[int, ...] = ()
+    rigid: tuple[tuple[int, frozenset[str]], ...] = ()
+
+    @cached_property
+    def asks_constants(self) -> bool:
+        """Whether `loses` depends on the match."""
+        return bool(self.combined or self.dropped or self.rigid)
 
     def missing(self, graph: EGraph, terms: Sequence[int]) -> int:
         """How many e-nodes the plan would insert, at most."""
@@ -83,6 +91,8 @@ class Plan:
         Such e-nodes are not even inserted: another rule would find them, and that they are equal.
         """
         if any(is_large(graph.term(graph.constant_of(terms[place]))) for place in self.dropped):
+            return True
+        if any(is_rigid(graph.term(graph.constant_of(terms[place])), kinds) for place, kinds in self.rigid):
             return True
         made: dict[int, Node] = {}
         numbers: dict[int, int | None] = {}  # of those of them that the e-graph has already
@@ -126,6 +136,7 @@ class Rewrite:
         gone -= {name for root in rule.rhs for name in tensors(root)}
         gone -= {n.id for tree in written for n in ast.walk(tree) if isinstance(n, ast.Name)}
         self.dropped = gone if self.dtypes is not None else set()  # what is moved alone may be left out
+        self.regrouped = regrouped(side, rule.rhs)
         self.foreign = [self._foreign(root) for root in side]
 
     def _foreign(self, root: Term) -> bool:
@@ -209,9 +220,15 @@ class Rewrite:
         steps = tuple(writer.steps)
         static = {place for place, analysis in enumerate(analyses) if analysis.static}
         dropped = tuple(place for place in sorted(static) if variables[place] in self.dropped)
+        rigid = tuple(
+            (place, self.regrouped[variables[place]])
+            for place in sorted(static)
+            if variables[place] in self.regrouped
+        )
         insert = _insert(steps, len(variables))
         combined = _combined(steps, static)
-        return Plan(steps, tuple(ref for ref, _ in written), values, dtype, insert, combined, dropped)
+        roots_at = tuple(ref for ref, _ in written)
+        return Plan(steps, roots_at, values, dtype, insert, combined, dropped, rigid)
 
     def _shown(self, facts: Mapping[str, Fact], values: Mapping[str, Any], dtype: str) -> bool:
         """Whether both sides are equal at these types, which the rule's evidence does not cover."""

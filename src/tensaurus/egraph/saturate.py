@@ -322,7 +322,7 @@ class Runner:
         room = self.room - len(graph.known)
         if len(plan.steps) > room and plan.missing(graph, terms) > room:
             raise _Full("nodes")
-        if (plan.combined or plan.dropped) and plan.loses(graph, terms):
+        if plan.asks_constants and plan.loses(graph, terms):
             return ()
         made = plan.insert(graph, terms, classes)
         pairs = []

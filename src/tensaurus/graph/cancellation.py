@@ -13,10 +13,11 @@ unit is one half).  What a large constant rounds must stay rounded, however many
     sums of products (MatMul, Gemm, Conv), and sums that are too large to be computed here, must not have a
                  large term at all
 
-So a large constant stays large, and its unit as coarse, until it meets the operand.  A product or quotient is
-not made either where one of its terms is beyond 2^64 or below 2^-64, half of the range: what is between them
-overflows where the result does not.  Single elements may be anything, as folded biases are by chance: the
-largest of a tensor decides.
+So a large constant stays large, and its unit as coarse, until it meets the operand, and it meets the one that
+it met (`rules/partners`): (x + 12582912) - 12582912 + y does not round x + y.  A product or quotient is not
+made either where one of its terms is beyond 2^64 or below 2^-64, half of the range, nor does such a term meet
+another operand: what is between them overflows where the result does not.  Single elements may be anything,
+as folded biases are by chance: the largest of a tensor decides.
 """
 
 from __future__ import annotations
@@ -40,12 +41,15 @@ from tensaurus.graph.node import CONSTANT, Node
 from tensaurus.graph.program import topological
 from tensaurus.ops import Op, TensorType, Untypable
 
-__all__ = ["cancels", "has_own_rounding", "is_large", "loses"]
+__all__ = [
+    "MOVE", "PRODUCT", "SUM", "cancels", "has_own_rounding", "is_large", "is_rigid", "kind_of", "loses",
+]  # fmt: skip
 
 LARGE = 12  # large constants are beyond 2 to this
 SPARE = 2  # and beyond all but so many digits of a narrow type
 LINEAR = frozenset({"add", "sub", "mul", "div", "neg", "sum"})
 SUMS = frozenset({"add", "sub", "sum"})
+SUM, PRODUCT, MOVE = "sum", "product", "move"  # of two operands, or of one
 RANGE = 2.0**64
 ELEMENTS = 1 << 16  # of tensors that are weights, and are not computed to know it
 KEPT = 1 << 10  # elements of the largest tensors whose values are kept for what is computed from them
@@ -119,6 +123,32 @@ def is_large(node: Node) -> bool:
     if bounds is not None and bounds.high <= limit:
         return False
     return (_largest(node) or 0.0) > limit
+
+
+def _is_extreme(node: Node) -> bool:
+    """Whether a constant is so large or small that a product with it soon leaves the range of float32."""
+    if not node.static or len(node.types) != 1 or not _is_float(node):
+        return False
+    bounds = _magnitudes(node)
+    if bounds is not None and bounds.low >= 1 / RANGE and bounds.high <= RANGE:
+        return False
+    size = _largest(node)
+    return size is not None and size > 0 and not 1 / RANGE <= size <= RANGE
+
+
+def is_rigid(node: Node, kinds: Collection[str]) -> bool:
+    """Whether a constant must keep its partner in such sums or products: it rounds, or may overflow."""
+    return SUM in kinds and is_large(node) or PRODUCT in kinds and _is_extreme(node)
+
+
+def kind_of(op: Op, kinds: tuple[TensorType | None, ...], attrs: tuple[tuple[str, Any], ...]) -> str | None:
+    """Return SUM or PRODUCT where an operator is that of two operands, MOVE where it only moves elements."""
+    fn = _operation(op, kinds, attrs)
+    if fn in ("add", "sub"):
+        return SUM
+    if fn in ("mul", "div"):
+        return PRODUCT
+    return None if fn is not None or any(functions(op.scopes(kinds, attrs)[0])) else MOVE
 
 
 def loses(before: Sequence[Node], after: Sequence[Node], leaves: Collection[Node], moved: bool) -> bool:

@@ -160,6 +160,8 @@ def _one_axis(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, A
 
 def _arg_extreme(name: str, monoid: str) -> None:
     def declare(x: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Scope:
+        if x.shape[axis] == 0:
+            raise Untypable("there is no element to choose")
         found = first_extreme(monoid, x, (axis,), bool(select_last_index))
         return found if keepdims else reduction("max", found, (axis,), keep=False)
 

@@ -18,13 +18,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from tensaurus.algebra.simplify import symmetric
-from tensaurus.graph.cancellation import loses
+from tensaurus.graph.cancellation import is_rigid, loses
 from tensaurus.graph.node import CONSTANT, ITEM, Node, apply, item
 from tensaurus.graph.primitives import exact_number, literal
 from tensaurus.graph.program import Program
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.rules.attributes import attributes_given, attributes_match, output_of
 from tensaurus.rules.limits import Limits, shown
+from tensaurus.rules.partners import regrouped
 from tensaurus.rules.rule import Rule
 from tensaurus.rules.side import Fact, Undefined, holds
 from tensaurus.rules.term import Apply, Item, Literal, Term, Variable
@@ -197,6 +198,7 @@ class Matcher:
     def __init__(self, rule: Rule):
         self.rule, self.limits = rule, Limits(rule)
         self.dtypes = None if "any" in rule.tags else FLOATS
+        self.regrouped = regrouped(rule.lhs, rule.rhs)
         self.sides = [tuple(choice) for choice in product(*(orders(root) for root in rule.lhs))]
         self.heads = tuple(_head(root) for root in rule.lhs)
 
@@ -236,6 +238,9 @@ class Matcher:
         ):
             return None
         if loses(roots, made, binding.nodes.values(), self.dtypes is None):  # type: ignore[arg-type]
+            return None
+        met = ((binding.nodes.get(name), kinds) for name, kinds in self.regrouped.items())
+        if any(node is not None and is_rigid(node, kinds) for node, kinds in met):
             return None
         return made  # type: ignore[return-value]
 
