@@ -19,6 +19,7 @@ a seed and its number alone.  Writes bench/tables/differential.md.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import resource
 import sys
@@ -27,6 +28,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
@@ -36,7 +38,7 @@ import numpy as np
 import onnx
 from differential_finders import proposed
 from differential_verdict import Finding, judge
-from differential_way import LEVELS, Case, Undefined, case, matchers, opcodes, run
+from differential_way import LEVELS, Case, Undefined, by_head, case, matchers, opcodes, run
 from revision import name_commit
 from servants import Fallen, Servant
 from sketches import Sketch, Undrawn, of_branches, of_integers, of_operators, of_precision, of_rule
@@ -163,15 +165,32 @@ def _trace() -> str:
     return f"traceback: {lines[-1][:200]} {' '.join(own)[-100:]}"
 
 
-def differential(seed: int, numbers: Sequence[int]) -> Iterator[Report]:
-    """Reports as they come."""
+def differential(seed: int, numbers: Sequence[int], lanes: int = 1) -> Iterator[Report]:
+    """Yield the reports in order, from processes side by side where there are several lanes."""
     with TemporaryDirectory() as folder:
-        lane = Lane(Path(folder), seed)
+        if lanes > 1:
+            by_head()  # every process begins with compiled rules
+            with get_context("fork").Pool(lanes, _open, (Path(folder), seed)) as pool:
+                yield from pool.imap(_reported, numbers)
+            return
+        _open(Path(folder), seed)
         try:
-            for number in numbers:
-                yield lane.report(number)
+            yield from map(_reported, numbers)
         finally:
-            lane.close()
+            _lanes.pop().close()
+
+
+_lanes: list[Lane] = []  # of this process, at most one
+
+
+def _open(folder: Path, seed: int) -> None:
+    own = folder / str(os.getpid())
+    own.mkdir()
+    _lanes[:] = [Lane(own, seed)]
+
+
+def _reported(number: int) -> Report:
+    return _lanes[0].report(number)
 
 
 # ------------------------------------------------------------------------------------------ the table
@@ -301,6 +320,7 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--models", type=int, default=10_000)
+    parser.add_argument("--lanes", type=int, default=2, help="processes side by side")
     parser.add_argument("--first", type=int, default=0, help="number of the first model")
     parser.add_argument("--limit", type=float, default=inf, help="seconds after which it ends")
     parser.add_argument("--only", type=int, help="one model, in this process")
@@ -313,8 +333,9 @@ def main() -> int:
         alone(options.seed, options.only, options.keep)
         return 0
     start, reports = monotonic(), []
+    numbers = range(options.first, options.first + options.models)
     try:
-        for report in differential(options.seed, range(options.first, options.first + options.models)):
+        for report in differential(options.seed, numbers, options.lanes):
             reports.append(report)
             if report.verdict in ("wrong", "empty", "runtime"):
                 for finding in report.findings:

@@ -38,6 +38,10 @@ def test_forty_models() -> None:
     assert sum(r.programs for r in reports) >= 60
     assert sum(r.verdict == "right" for r in reports) >= 20
     assert "| all | 40 |" in table(reports, 3)
+    beside = differential(3, range(8), lanes=2)
+    assert [(r.number, r.origin, r.programs) for r in beside] == [
+        (r.number, r.origin, r.programs) for r in reports[:8]
+    ]
 
 
 @pytest.mark.parametrize("kind", ["precision", "integers", "branches"])
