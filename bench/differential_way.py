@@ -34,7 +34,8 @@ from tensaurus.rules.match import Matcher, expander
 from tensaurus.rules.rule import Rule, library
 
 LEVELS = (ort.GraphOptimizationLevel.ORT_DISABLE_ALL, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
-ROUGH = {"LRN": 2.0**-13}  # kernels of the runtime that compute approximately, here its powers
+# kernels of the runtime that compute approximately: powers, and x * a + (b - mean * a) for (x - mean) * a + b
+ROUGH = {"LRN": 2.0**-13, "InstanceNormalization": 2.0**-13}
 MOST = 8  # programs that rules make of one model
 ROOM = 100_000  # elements of a value at large sizes that a model is run at
 FEEDS = 3  # other sizes that a model with names of sizes is run at
