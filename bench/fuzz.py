@@ -102,7 +102,7 @@ class Lane:
         if self.runtime.answers >= ANSWERS:
             self.runtime.close()
         try:
-            own = self.runtime.ask((walked.original, walked.feeds))
+            own = self.runtime.ask((walked.original, walked.feeds, True))
         except Fallen as fallen:
             return "runtime", f"{fallen.how}: {fallen.reason}", fallen.phase
         if isinstance(own, str):
@@ -115,7 +115,7 @@ class Lane:
         place, expected = own
         try:  # what runs just in time may not a second time, on a machine that does other things
             self.runtime.seconds = AGAIN * RUNTIME_SECONDS
-            found = self.runtime.ask((walked.result, walked.feeds[place : place + 1]))
+            found = self.runtime.ask((walked.result, walked.feeds[place : place + 1], False))
         except Fallen as fallen:
             return "fault", f"the result does not run: {fallen.how} {fallen.reason}", "run"
         finally:
