@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from differential_way import Answer, Case, Undefined, Variant, own_answers, run
+from differential_way import Answer, Case, Undefined, Variant, opcodes, own_answers, run
 from differential_way import answer as referenced
 from onnx import ModelProto, TensorProto
 from onnx.helper import np_dtype_to_tensor_dtype, tensor_dtype_to_np_dtype
@@ -22,6 +22,7 @@ from tensaurus.graph.onnx_import import import_model
 from tensaurus.ops import TensorType
 
 NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+FRAGILE = {"MeanVarianceNormalization"}  # the runtime takes the root of E[x * x] - E[x]^2, rounded
 LEVELS = ("without optimizations", "with optimizations")
 LACKING = ("NOT_IMPLEMENTED", "Could not find an implementation", "NotImplemented")
 
@@ -57,7 +58,8 @@ def judge(case: Case, results: Sequence[Sequence[Sequence[Any]]]) -> list[Findin
             ran = not any(isinstance(b, str) for b in base)
             # memory that nobody wrote
             apart = ran and bool(_Expected(case, outputs, None, base[0]).error(base[1]))
-            kind = "runtime" if apart or expected.confirmed(case.model, feeds, base) else "wrong"
+            apart = apart or expected.hides_root(base) or expected.confirmed(case.model, feeds, base)
+            kind = "runtime" if apart else "wrong"
             found.append(Finding(kind, (), f"{_at(feeds, place)}{errors[0]}"))
             continue
         found += _apart((), errors, _at(feeds, place))
@@ -82,9 +84,7 @@ def _variant(
         return [Finding("wrong", variant.rules, f"{where}in float64: {error}")]
     if all(isinstance(o, str) for o in outputs):
         lacks = any(word in outputs[0] for word in LACKING)
-        kinds = [k for node in variant.program.nodes for k in node.types if isinstance(k, TensorType)]
-        empty = any(0 in shaped.shape for shaped in (*feeds.values(), *kinds))
-        kind = "unsupported" if lacks else "empty" if empty else "wrong"
+        kind = "unsupported" if lacks else "empty" if _meets_empty(variant.content, feeds) else "wrong"
         return [Finding(kind, variant.rules, f"{where}does not run: {outputs[0]}")]
     errors = [expected.error(o) for o in outputs]
     if all(errors):
@@ -96,6 +96,17 @@ def _variant(
             apart = answer is not None and expected.confirmed(variant.content, feeds, outputs)
         return [Finding("runtime" if apart else "wrong", variant.rules, f"{where}{errors[0]}")]
     return _apart(variant.rules, errors, where)
+
+
+def _meets_empty(content: bytes, feeds: dict[str, Array]) -> bool:
+    """Whether there is a tensor without elements: an input, or one on the way at these sizes."""
+    try:
+        program = import_model(
+            ModelProto.FromString(content), {name: value.shape for name, value in feeds.items()}
+        )
+    except TensaurusError:
+        return any(0 in value.shape for value in feeds.values())
+    return any(0 in k.shape for node in program.nodes for k in node.types if isinstance(k, TensorType))
 
 
 def _apart(rules: tuple[str, ...], errors: Sequence[str], where: str) -> list[Finding]:
@@ -218,6 +229,23 @@ class _Expected:
     def sided(self, content: bytes, feeds: dict[str, Array], results: Sequence[Any]) -> bool:
         """Whether ONNX's evaluator has what is expected at every output in which results differ."""
         return all(self._third_error(content, feeds, k) == "" for k in self._differing(results))
+
+    def hides_root(self, results: Sequence[Any]) -> bool:
+        """Whether results differ by NaN alone, where a kernel may take the root of a rounded difference."""
+        if not opcodes(self.case.program) & FRAGILE:
+            return False
+        wanted = [
+            self.own[k] if self.answer is None else self.answer.outputs[n]
+            for k, (n, _) in enumerate(self.outputs)
+        ]
+        for found in (result for result in results if not isinstance(result, str)):
+            for given, right in zip(found, wanted, strict=True):
+                known = ~np.isnan(np.asarray(given, float))
+                if known.shape != np.shape(right) or not _alike(
+                    np.asarray(given)[known], np.asarray(right)[known]
+                ):
+                    return False
+        return True
 
     def _differing(self, results: Sequence[Any]) -> set[int]:
         return {k for r in results if not isinstance(r, str) for k, e in enumerate(self.errors(r)) if e}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from mutations.draw import NUMBERS, SIZES, Draft, Inapplicable, mutation
 
+MOST = 1 << 20  # elements of a tensor that is written anew
 KIND, HEAD = "initializers", "metadata"
 RARE = (
     TensorProto.INT4,
@@ -219,7 +222,9 @@ def packed_type(draft: Draft) -> str:
     """Elements of a few bits, or of a type that few kernels know."""
     tensor = draft.tensor()
     kind = draft.one(RARE)
-    count = int(np.prod(tensor.dims)) if len(tensor.dims) else 1
+    count = prod(tensor.dims)
+    if not 0 <= count <= MOST:
+        raise Inapplicable
     if kind == TensorProto.STRING:
         tensor.CopyFrom(helper.make_tensor(tensor.name, kind, tensor.dims, [b"\xff"] * count))
     else:
