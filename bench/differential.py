@@ -12,7 +12,7 @@ a seed and its number alone.  Writes bench/tables/differential.md.
     empty         what a rule made does not run where a size is 0, given or on the way, and the original does
     wrong         a rule, an operator, import or export; or a finder, which may also take too long
 
-    python bench/differential.py [--models 10000] [--seed 0]
+    python bench/differential.py [--models 10000] [--seed 0] [--lanes 2]
     python bench/differential.py --seed 0 --only 17 [--keep FOLDER]
 """
 

@@ -194,9 +194,10 @@ def _is_small(kind: TensorType) -> bool:
 
 
 def _are_ordinary(node: Node, fn: str | None) -> bool:
-    """Return whether bounds of what a node reads show that nothing is lost: large weights say nothing.
+    """Return whether the bounds of a node's arguments show that its sum or product loses nothing.
 
-    Bounds are taken from those of what is read, so that most sums and products are never computed.
+    Bounds follow from the arguments' own, so that most constants are never computed.  Tensors of more than
+    ELEMENTS elements have no bounds: False.
     """
     found = [_magnitudes(arg) for arg in node.args if arg is not None]
     read = [bounds for bounds in found if bounds is not None]

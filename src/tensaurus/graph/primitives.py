@@ -22,7 +22,7 @@ from tensaurus.ops.examples import parse_example
 from tensaurus.ops.onnx_form import check_types
 from tensaurus.ops.schema import NEWEST, NotInOpset
 
-__all__ = ["called", "filled", "literal", "numbers", "reduced"]
+__all__ = ["called", "exact_number", "filled", "literal", "numbers", "reduced"]
 
 
 def exact_number(value: Any) -> Fraction:
