@@ -17,6 +17,8 @@ from tensaurus.algebra.undecided import Recalled
 from tensaurus.egraph.egraph import EGraph
 from tensaurus.egraph.finder import Proposal
 from tensaurus.graph.node import source
+from tensaurus.graph.onnx_export import export_model
+from tensaurus.graph.onnx_import import import_model
 from tensaurus.graph.program import Program
 from tensaurus.ops import TensorType, registry
 from tensaurus.ops.elementwise import broadcast
@@ -261,3 +263,30 @@ def test_a_finder_that_is_wrong_or_silent_is_found(monkeypatch: pytest.MonkeyPat
     (wrong,), (silent,) = proposed(program, 0), proposed(program, 1)
     assert wrong.verdict == silent.verdict == "wrong"
     assert "planted" in wrong.of and "hang" in silent.detail
+
+
+@pytest.mark.parametrize(
+    ("rule", "operator"),
+    [
+        ("depth-as-reshapes", "SpaceToDepth <blocksize = 1> (x)"),
+        ("space-as-reshapes", "DepthToSpace <blocksize = 2> (x)"),
+        ("columns-as-reshapes", 'DepthToSpace <blocksize = 2, mode = "CRD"> (x)'),
+    ],
+)
+def test_an_open_size_of_0_is_not_read_as_a_copied_one(rule: str, operator: str) -> None:
+    """A Reshape with allowzero=0 copies the size of its input where a size that it computes is 0."""
+    import onnxruntime as ort
+    from differential_way import expand, rewritten
+
+    header = 'ir_version: 8, opset_import: ["": 20]'
+    graph = f"net (float[N, 4, H, W] x) => (float[a, b, c, d] y) {{ y = {operator} }}"
+    model = onnx.parser.parse_model(f"<{header}> {graph}")
+    program = import_model(model)
+    (made,) = [v for v in rewritten(program, rule, np.random.default_rng(0)) if rule in v.rules]
+    written = export_model(made.program, expand=expand())
+    assert any(node.op_type == "Reshape" for node in written.graph.node)
+    for shape in ((2, 4, 4, 6), (0, 4, 4, 6), (2, 4, 0, 6), (2, 4, 4, 0)):
+        feeds = {"x": np.ones(shape, np.float32)}
+        sessions = [ort.InferenceSession(m.SerializeToString()) for m in (model, written)]
+        expected, found = (session.run(None, feeds)[0].shape for session in sessions)
+        assert found == expected, shape
