@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -144,6 +145,27 @@ def test_functions_of_narrow_types_have_a_second_reference() -> None:
     feeds = {"x": np.array([[[1.782], [0.772]]], np.float16)}
     found = _third(model.SerializeToString(), feeds, "y")
     assert found is not None and found.dtype == np.float16 and not found.any()
+
+
+@pytest.mark.parametrize(("strange", "told"), [(True, True), (False, False)])
+def test_sums_that_slide_over_infinity_are_told(strange: bool, told: bool) -> None:
+    """onnxruntime's LRN subtracts what left its window: behind an infinity everything is NaN."""
+    import onnxruntime as ort
+    from differential_verdict import _Expected
+
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 15]>
+        net (float[1,3,1,1] x) => (float[1,3,1,1] y) { y = LRN <size = 1> (x) }"""
+    )
+    x = np.array([np.inf, 2, 3], np.float32).reshape(1, 3, 1, 1)
+    (found,) = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    assert np.isnan(found).all()
+    right = np.array([np.nan, 2, 3]).reshape(x.shape)
+    case: Any = SimpleNamespace(program=import_model(model), strange=strange)
+    answer: Any = SimpleNamespace(outputs={"y": right})
+    expected = _Expected(case, [("y", TensorType("float32", x.shape))], answer, [found])
+    assert expected.hides_subtraction([[found]]) == told
+    assert not expected.hides_subtraction([[np.where(np.isnan(found), np.float32(7), found)]])
 
 
 def test_what_ends_the_runtime_is_told(tmp_path: Path) -> None:
