@@ -25,17 +25,17 @@ from derivation_cases import Nodes
 from measuring import measuring
 
 import tensaurus
-from tensaurus.cost.machine import Machine
-from tensaurus.derive import together
-from tensaurus.derive.finder import GAIN, Derive
-from tensaurus.derive.joining import JOINED
-from tensaurus.derive.parts import Part, parts_of
-from tensaurus.derive.search import CONVERGING, DEPTH, EXPLORATIVE, JOINT, Derived, Search
-from tensaurus.derive.state import State
-from tensaurus.driver.finders import FINDERS
-from tensaurus.graph.onnx_import import import_model
-from tensaurus.scratch import temporary
-from tensaurus.zoo.selection import select
+from tensaurus.app.zoo.selection import select
+from tensaurus.finders.derive import joint_search
+from tensaurus.finders.derive.derivation_finder import GAIN, Derive
+from tensaurus.finders.derive.derivation_search import CONVERGING, DEPTH, EXPLORATIVE, JOINT, Derived, Search
+from tensaurus.finders.derive.derivation_state import State
+from tensaurus.finders.derive.linear_regions import Part, parts_of
+from tensaurus.finders.derive.merge_expressions import JOINED
+from tensaurus.graph.onnx.onnx_import import import_model
+from tensaurus.optimizer.run.available_finders import FINDERS
+from tensaurus.runtimes.measure.machine import Machine
+from tensaurus.system.scratch import temporary
 
 TABLES = Path(__file__).parent / "tables"
 MATCHED = ("operator matching", "eOperator generation")  # steps that instantiate, not derive
@@ -121,7 +121,7 @@ class Worth:
                 **without(name),
             )
             before = [self.found(one.forms, name, depth) for one in part.alone if len(forms) > 1]
-            self._found[key] = together.searched(part, *made, search, before)
+            self._found[key] = joint_search.searched(part, *made, search, before)
         return self._found[key]
 
     def best(self, forms: Nodes, name: str, depth: int = DEPTH) -> float:
@@ -223,7 +223,7 @@ def ablated(models: Sequence[str], limit: float) -> Iterator[str]:
         cells, names = list[str](), list[str]()
         for name, left_out in ABLATIONS.items():
             with temporary() as folder:  # what one has measured would give the next one time
-                result = tensaurus.optimize(
+                result = tensaurus.optimizer.optimize(
                     subject.load(),
                     shapes=dict(subject.shapes),
                     time_limit=limit,

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from tensaurus.egraph.egraph import ABSENT, EGraph
-from tensaurus.egraph.pattern import Match
-from tensaurus.egraph.rewrite import Plan
-from tensaurus.egraph.saturate import Entry, Exploration, Runner
+from tensaurus.egraph.core.egraph import ABSENT, EGraph
+from tensaurus.egraph.match.pattern import Match
+from tensaurus.egraph.match.rewrite import Plan
+from tensaurus.egraph.match.saturate import Entry, Exploration, Runner
 
 
 def filter_cycles(graph: EGraph) -> int:

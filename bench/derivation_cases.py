@@ -15,18 +15,18 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tensaurus.algebra.analysis import multiply_adds
-from tensaurus.algebra.expr import Reduce
-from tensaurus.algebra.text import show
-from tensaurus.cost.demand import number_of, scopes_of
-from tensaurus.derive import together
-from tensaurus.derive.joining import JOINED
-from tensaurus.derive.parts import Part
-from tensaurus.derive.search import Derived, Search, initial
-from tensaurus.graph.node import INPUT, Node, apply, constant, source
-from tensaurus.graph.piece import Piece
-from tensaurus.graph.program import topological
+from tensaurus.expr.analysis.work_counts import multiply_adds
+from tensaurus.expr.ir.expression_text import show
+from tensaurus.expr.ir.scope import Reduce
+from tensaurus.finders.derive import joint_search
+from tensaurus.finders.derive.derivation_search import Derived, Search, initial
+from tensaurus.finders.derive.linear_regions import Part
+from tensaurus.finders.derive.merge_expressions import JOINED
+from tensaurus.graph.ir.node import INPUT, Node, apply, constant, source
+from tensaurus.graph.ir.piece import Piece
+from tensaurus.graph.ir.program import topological
 from tensaurus.ops import TensorType, registry
+from tensaurus.runtimes.price.operation_counts import number_of, scopes_of
 
 
 def tensor(name: str, *shape: int) -> Node:
@@ -269,7 +269,7 @@ def searched(part: Part, search: Search) -> list[Derived]:
     found = [searched(one, replace(search, states=ALONE)) for one in single]
     made = part.expressions()
     assert made is not None, "nothing lies around the products"
-    return together.searched(part, *made, search, found)
+    return joint_search.searched(part, *made, search, found)
 
 
 def alone(build: Callable[[int], Node]) -> Callable[[int], Nodes]:

@@ -9,8 +9,8 @@
     python bench/derivations.py --times [--tuning 10]
         the papers' cases and their forms on onnxruntime and openvino; writes tables/derivation_times.md
     python bench/derivations.py --choices [--time-limit 40]
-        what `tensaurus.optimize` makes of the papers' cases on each runtime, and what it gains; writes
-        tables/derivation_choices.md
+        what `tensaurus.optimizer.optimize` makes of the papers' cases on each runtime, and what it gains;
+        writes tables/derivation_choices.md
 """
 
 from __future__ import annotations
@@ -42,24 +42,25 @@ from derivation_cases import (
 from operators import timed
 
 import tensaurus
-from tensaurus.cost.alone import alone
-from tensaurus.cost.database import Database
-from tensaurus.cost.machine import Machine
-from tensaurus.derive.equation import equation
-from tensaurus.derive.parts import Part
-from tensaurus.derive.search import Derived, Search
-from tensaurus.equivalence.chain import refutation
-from tensaurus.graph.builds import Builds
-from tensaurus.graph.node import again, constant
-from tensaurus.graph.onnx_export import export_model
-from tensaurus.graph.piece import Piece
-from tensaurus.graph.program import topological
+from tensaurus.check.program.replay import refutation
+from tensaurus.finders.derive.derivation_equation import equation
+from tensaurus.finders.derive.derivation_search import Derived, Search
+from tensaurus.finders.derive.linear_regions import Part
+from tensaurus.graph.ir.node import again, constant
+from tensaurus.graph.ir.piece import Piece
+from tensaurus.graph.ir.program import topological
+from tensaurus.graph.onnx.builds import Builds
+from tensaurus.graph.onnx.onnx_export import export_model
+from tensaurus.kernels.library.shared_library import linked
+from tensaurus.kernels.tune.tune import Tuner
+from tensaurus.kernels.tune.tuned_kernels import Kernels
 from tensaurus.ops.eop import eop
-from tensaurus.rules.match import expander
-from tensaurus.rules.rule import library
-from tensaurus.scratch import temporary
-from tensaurus.tuning.kernels import Kernels
-from tensaurus.tuning.tune import Tuner
+from tensaurus.rules.language.match import expander
+from tensaurus.rules.language.rule import library
+from tensaurus.runtimes.measure.database import Database
+from tensaurus.runtimes.measure.machine import Machine
+from tensaurus.runtimes.price.standalone_model import alone
+from tensaurus.system.scratch import temporary
 
 TABLES = Path(__file__).parent / "tables"
 MATCHED = ("operator matching", "eOperator generation")  # steps that instantiate, not derive
@@ -236,7 +237,7 @@ def taken(piece: Piece, machine: Machine, tuning: float) -> dict[str, float]:
         if piece.generated:
             tuner = Tuner(records, machine, "native")
             kernels = Kernels(tuner, lambda: tuning)
-            build = Builds(folder, expander(library()), kernels, folded=False)(program)
+            build = Builds(folder, expander(library()), kernels, linked, folded=False)(program)
             tuner.close()
             found["kernels"] = timed("onnxruntime", build, feeds, machine.threads)
     return found
@@ -311,7 +312,7 @@ def choices(limit: float) -> str:
         model = model_of(name)
         for backend, kernels, times_more in CHOOSERS if model is not None else ():
             with temporary() as folder:
-                result = tensaurus.optimize(
+                result = tensaurus.optimizer.optimize(
                     model,
                     backend=backend,
                     custom_ops=kernels,

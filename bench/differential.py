@@ -44,7 +44,7 @@ from servants import Fallen, Servant
 from sketches import Sketch, Undrawn, of_branches, of_integers, of_operators, of_precision, of_rule
 from sketches.operators import declared
 
-from tensaurus.files import replacing
+from tensaurus.system.files import replacing
 
 TABLE = Path(__file__).parent / "tables" / "differential.md"
 OPSETS = (7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24)

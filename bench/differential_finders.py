@@ -10,14 +10,14 @@ from typing import Any
 
 from differential_verdict import Finding
 
-from tensaurus.bilinear import Bilinear
-from tensaurus.cost.roofline import Roofline
-from tensaurus.derive import Derive
-from tensaurus.egraph.egraph import EGraph
-from tensaurus.egraph.finder import Finder
-from tensaurus.equivalence.chain import refutation
-from tensaurus.fuse import Fuse
-from tensaurus.graph.program import Program
+from tensaurus.check.program.replay import refutation
+from tensaurus.egraph.core.egraph import EGraph
+from tensaurus.egraph.core.finder_protocol import Finder
+from tensaurus.finders.bilinear import Bilinear
+from tensaurus.finders.derive import Derive
+from tensaurus.finders.fuse import Fuse
+from tensaurus.graph.ir.program import Program
+from tensaurus.runtimes.price.roofline import Roofline
 
 PLAIN = Roofline(1e-9, 0.0, 0.0)  # seconds of nothing but products
 BUDGET = 1.0  # seconds of a derivation

@@ -16,10 +16,10 @@ from onnx.reference import ReferenceEvaluator
 from onnx.shape_inference import infer_shapes
 from sketches.elements import FLOATS, Array
 
-from tensaurus.errors import TensaurusError
-from tensaurus.graph.data import numpy_dtype
-from tensaurus.graph.onnx_import import import_model
+from tensaurus.graph.ir.tensor_data import numpy_dtype
+from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.ops import TensorType
+from tensaurus.system.errors import TensaurusError
 
 NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 FRAGILE = {"MeanVarianceNormalization"}  # the runtime takes the root of E[x * x] - E[x]^2, rounded

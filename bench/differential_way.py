@@ -17,21 +17,21 @@ from sketches import Sketch
 from sketches.elements import FLOATS, Array, Random, strange
 from sketches.sketch import elements_of, is_large
 
-from tensaurus.algebra.field import Reals
-from tensaurus.algebra.integers import wrapped
-from tensaurus.backends import BackendError
-from tensaurus.backends.reference import evaluate, evaluate_all
-from tensaurus.backends.reference.evaluation import lifted
-from tensaurus.errors import TensaurusError
-from tensaurus.graph.census import census
-from tensaurus.graph.fold import evaluated
-from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
-from tensaurus.graph.onnx_export import export_model
-from tensaurus.graph.onnx_import import import_model
-from tensaurus.graph.program import Program
+from tensaurus.expr.evaluate.fields import Reals
+from tensaurus.expr.ir.integer_types import wrapped
+from tensaurus.graph.analysis.constant_folding import evaluated
+from tensaurus.graph.ir.census import census
+from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
+from tensaurus.graph.ir.program import Program
+from tensaurus.graph.onnx.onnx_export import export_model
+from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.ops import Op, TensorType, Untypable
-from tensaurus.rules.match import Matcher, expander
-from tensaurus.rules.rule import Rule, library
+from tensaurus.rules.language.match import Matcher, expander
+from tensaurus.rules.language.rule import Rule, library
+from tensaurus.runtimes.backends import BackendError
+from tensaurus.runtimes.backends.reference import evaluate, evaluate_all
+from tensaurus.runtimes.backends.reference.evaluation import lifted
+from tensaurus.system.errors import TensaurusError
 
 LEVELS = (ort.GraphOptimizationLevel.ORT_DISABLE_ALL, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
 # kernels of the runtime that compute approximately: powers, and x * a + (b - mean * a) for (x - mean) * a + b

@@ -32,17 +32,17 @@ from typing import Any
 
 from cycles import Acyclic, Efficient, Filter, Vanilla
 
-from tensaurus.cost.roofline import estimate
-from tensaurus.egraph.choices import Choices
-from tensaurus.egraph.commuting import commute
-from tensaurus.egraph.egraph import EGraph
-from tensaurus.egraph.nesting import nest
-from tensaurus.egraph.saturate import Exploration, Limits, Ruleset, Runner
-from tensaurus.extraction.improve import quick
-from tensaurus.graph.onnx_import import import_model
-from tensaurus.graph.program import Program
-from tensaurus.rules.rule import library
-from tensaurus.zoo.catalog import find
+from tensaurus.app.zoo.catalog import find
+from tensaurus.egraph.core.egraph import EGraph
+from tensaurus.egraph.extract.extraction_choices import Choices
+from tensaurus.egraph.extract.local_search import quick
+from tensaurus.egraph.match.commuting_calls import commute
+from tensaurus.egraph.match.flatten_nested_calls import nest
+from tensaurus.egraph.match.saturate import Exploration, Limits, Ruleset, Runner
+from tensaurus.graph.ir.program import Program
+from tensaurus.graph.onnx.onnx_import import import_model
+from tensaurus.rules.language.rule import library
+from tensaurus.runtimes.price.roofline import estimate
 
 TENSAT = {  # seconds, Table 1
     "bert_base": 1.4,

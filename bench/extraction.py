@@ -33,20 +33,20 @@ from cycles import Acyclic, Efficient
 from prices import Prices
 from serialize import write_problem
 
-from tensaurus.egraph.egraph import EGraph
-from tensaurus.egraph.saturate import Limits, Ruleset, Runner
-from tensaurus.extraction.components import components
-from tensaurus.extraction.exact import Cycles, Solver, solve
-from tensaurus.extraction.greedy import greedy, greedy_dag
-from tensaurus.extraction.improve import quick
-from tensaurus.extraction.problem import Choice, Problem, dag_cost
-from tensaurus.extraction.serialized import read_problem
-from tensaurus.extraction.shrink import shrink
-from tensaurus.files import replacing
-from tensaurus.graph.node import Node
-from tensaurus.graph.onnx_import import import_model
-from tensaurus.rules.rule import library
-from tensaurus.zoo.catalog import find
+from tensaurus.app.zoo.catalog import find
+from tensaurus.egraph.core.egraph import EGraph
+from tensaurus.egraph.extract.cyclic_components import components
+from tensaurus.egraph.extract.exact import Cycles, Solver, solve
+from tensaurus.egraph.extract.greedy import greedy, greedy_dag
+from tensaurus.egraph.extract.local_search import quick
+from tensaurus.egraph.extract.problem import Choice, Problem, dag_cost
+from tensaurus.egraph.extract.problem_files import read_problem
+from tensaurus.egraph.extract.shrink_problem import shrink
+from tensaurus.egraph.match.saturate import Limits, Ruleset, Runner
+from tensaurus.graph.ir.node import Node
+from tensaurus.graph.onnx.onnx_import import import_model
+from tensaurus.rules.language.rule import library
+from tensaurus.system.files import replacing
 
 Row = dict[str, Any]
 

@@ -39,7 +39,7 @@ from mutations import KINDS, Mutant, mutant
 from revision import name_commit
 from servants import Fallen, Servant, die_with_parent
 
-from tensaurus.files import replacing
+from tensaurus.system.files import replacing
 
 TABLE = Path(__file__).parent / "tables" / "fuzz.md"
 SECONDS, MEMORY = 20.0, 2 << 30  # of one mutant, beyond what the process had before

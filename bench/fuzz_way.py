@@ -16,23 +16,31 @@ import onnxruntime as ort
 from onnx import ModelProto
 from prices import Prices
 
-from tensaurus.equivalence import inputs
-from tensaurus.equivalence.chain import check_rewrites
-from tensaurus.equivalence.inputs import feed
-from tensaurus.equivalence.interface import required_inputs, same_interface
-from tensaurus.equivalence.shapes import assignments
-from tensaurus.equivalence.verdict import verify
-from tensaurus.errors import TensaurusError, naming
-from tensaurus.graph.inlining import inlined
-from tensaurus.graph.model_file import check_model, load_model
-from tensaurus.graph.onnx_export import export_model
-from tensaurus.graph.onnx_import import import_model
-from tensaurus.graph.program import Program
-from tensaurus.rules.match import expander
-from tensaurus.rules.rule import Rule, library
-from tensaurus.search.bodies import search_bodies
-from tensaurus.search.candidate import Candidate, Outcome
-from tensaurus.search.strategies import BACKTRACKING, SATURATION, STRATEGIES, Effort, Runtime, Strategy
+from tensaurus.check.files.verdict import verify
+from tensaurus.check.inputs import draw_inputs
+from tensaurus.check.inputs.draw_inputs import feed
+from tensaurus.check.inputs.model_interface import required_inputs, same_interface
+from tensaurus.check.inputs.try_shapes import assignments
+from tensaurus.check.program.candidate import Candidate
+from tensaurus.check.program.replay import check_rewrites
+from tensaurus.graph.ir.program import Program
+from tensaurus.graph.onnx.inlining import inlined
+from tensaurus.graph.onnx.model_file import check_model, load_model
+from tensaurus.graph.onnx.onnx_export import export_model
+from tensaurus.graph.onnx.onnx_import import import_model
+from tensaurus.optimizer.search.outcome import Outcome
+from tensaurus.optimizer.search.strategies import (
+    BACKTRACKING,
+    SATURATION,
+    STRATEGIES,
+    Effort,
+    Runtime,
+    Strategy,
+)
+from tensaurus.optimizer.search.subgraph_bodies import search_bodies
+from tensaurus.rules.language.match import expander
+from tensaurus.rules.language.rule import Rule, library
+from tensaurus.system.errors import TensaurusError, naming
 
 Say = Callable[[str], None]
 
@@ -62,7 +70,7 @@ class Walked:
 
 def same_everywhere() -> None:
     """Let every machine refuse the same inputs, however large its memory is."""
-    inputs.memory_bytes = lambda: 1 << 30
+    draw_inputs.memory_bytes = lambda: 1 << 30
 
 
 @cache

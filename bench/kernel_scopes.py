@@ -10,7 +10,9 @@ from math import inf, prod
 from random import Random
 from typing import Any
 
-from tensaurus.algebra.expr import (
+from tensaurus.expr.ir.element_types import dtype_of, literal_dtype
+from tensaurus.expr.ir.scalar_functions import FUNCTIONS
+from tensaurus.expr.ir.scope import (
     Body,
     Call,
     Const,
@@ -24,9 +26,7 @@ from tensaurus.algebra.expr import (
     look,
     table,
 )
-from tensaurus.algebra.functions import FUNCTIONS
-from tensaurus.algebra.size import Axis, interval, polynomial
-from tensaurus.algebra.typing import dtype_of, literal_dtype
+from tensaurus.expr.sizes.size import Axis, interval, polynomial
 
 __all__ = ["SIZES", "Scopes"]
 

@@ -16,31 +16,31 @@ import numpy as np
 from halide import HalideError
 from kernel_scopes import Scopes
 
-from tensaurus.algebra.expr import Scope, Tensor, call, compute, fold, total, where
-from tensaurus.algebra.field import Reals
-from tensaurus.algebra.intern import interned
-from tensaurus.algebra.interpret import interpret
-from tensaurus.algebra.text import show as show_scope
-from tensaurus.algebra.typing import dtype_of
-from tensaurus.algebra.walk import replace_tensors, scopes
-from tensaurus.algebra.walk import tensors as free
-from tensaurus.bilinear import best
-from tensaurus.bilinear.convolution import Convolution, fast
-from tensaurus.bilinear.tiling import Window
-from tensaurus.codegen.chain import combined
-from tensaurus.codegen.compile import jit, tensors
-from tensaurus.codegen.errors import Unlowered
-from tensaurus.codegen.pipeline import prepared
-from tensaurus.codegen.sketch import Schedule, show
-from tensaurus.fuse.blocked import blockable, relaid
-from tensaurus.fuse.stage import merged
-from tensaurus.graph.data import numpy_dtype
+from tensaurus.expr.evaluate.fields import Reals
+from tensaurus.expr.evaluate.interpret import interpret
+from tensaurus.expr.ir.element_types import dtype_of
+from tensaurus.expr.ir.expression_text import show as show_scope
+from tensaurus.expr.ir.scope import Scope, Tensor, call, compute, fold, total, where
+from tensaurus.expr.ir.walk import replace_tensors, scopes
+from tensaurus.expr.ir.walk import tensors as free
+from tensaurus.expr.normal.intern import interned
+from tensaurus.finders.bilinear import best
+from tensaurus.finders.bilinear.fast_convolution import Convolution, fast
+from tensaurus.finders.bilinear.tiling import Window
+from tensaurus.finders.fuse.blocked_layouts import blockable, relaid
+from tensaurus.finders.fuse.inline_stages import merged
+from tensaurus.graph.ir.tensor_data import numpy_dtype
+from tensaurus.kernels.halide.compile import jit, tensors
+from tensaurus.kernels.halide.lowering_errors import Unlowered
+from tensaurus.kernels.halide.pipeline import prepared
+from tensaurus.kernels.stages.bilinear_chain import combined
+from tensaurus.kernels.stages.sketch import Schedule, show
+from tensaurus.kernels.tune.chain_schedules import transforms
+from tensaurus.kernels.tune.guard_pages import guarded
+from tensaurus.kernels.tune.schedule_space import bands_of, sketches
+from tensaurus.kernels.tune.target_core import Core
 from tensaurus.ops import TensorType, registry
 from tensaurus.ops.examples import parse_example
-from tensaurus.tuning.core import Core
-from tensaurus.tuning.guarded import guarded
-from tensaurus.tuning.space import bands_of, sketches
-from tensaurus.tuning.transforms import transforms
 
 __all__ = [
     "Case",
@@ -182,7 +182,7 @@ def of_examples(strange: bool = False) -> Iterator[Case]:
 
 
 def of_blocks() -> Iterator[Case]:
-    """The examples with their first input, their result or both in blocks (`fuse.blocked`)."""
+    """The examples with their first input, their result or both in blocks (`fuse.blocked_layouts`)."""
     for case in of_examples():
         yield from _in_blocks(case)
 

@@ -35,8 +35,8 @@ from kernel_way import CORES, Case, Finding, findings, of_blocks, of_chain, of_e
 from revision import name_commit
 from servants import Fallen, Servant
 
-from tensaurus.algebra.text import show
-from tensaurus.files import replacing
+from tensaurus.expr.ir.expression_text import show
+from tensaurus.system.files import replacing
 
 TABLE = Path(__file__).parent / "tables" / "kernels.md"
 SECONDS, MEMORY = 60.0, 3 << 30  # of one expression

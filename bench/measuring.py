@@ -6,24 +6,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tensaurus.cost import weights
-from tensaurus.cost.database import Database
-from tensaurus.cost.machine import Machine
-from tensaurus.cost.measure import Stopwatch
-from tensaurus.cost.operators import OperatorCosts
-from tensaurus.cost.roofline import Roofline
-from tensaurus.graph.builds import Builds
-from tensaurus.graph.program import Program
-from tensaurus.rules.match import expander
-from tensaurus.rules.rule import library
-from tensaurus.scratch import temporary
+from tensaurus.graph.ir.program import Program
+from tensaurus.graph.onnx.builds import Builds
+from tensaurus.rules.language.match import expander
+from tensaurus.rules.language.rule import library
+from tensaurus.runtimes.measure.database import Database
+from tensaurus.runtimes.measure.machine import Machine
+from tensaurus.runtimes.measure.measure import Stopwatch
+from tensaurus.runtimes.price import weight_costs
+from tensaurus.runtimes.price.operator_times import OperatorCosts
+from tensaurus.runtimes.price.roofline import Roofline
+from tensaurus.system.scratch import temporary
 
 
 @contextmanager
 def measuring(program: Program, backend: str, path: Path) -> Iterator[OperatorCosts]:
     """What measures a program's operators, each with one copy of its weights."""
-    machine, copies = Machine.here(), weights.COPIES
-    weights.COPIES = 1
+    machine, copies = Machine.here(), weight_costs.COPIES
+    weight_costs.COPIES = 1
     try:
         with (
             Database(path) as database,
@@ -37,4 +37,4 @@ def measuring(program: Program, backend: str, path: Path) -> Iterator[OperatorCo
                 database, stopwatch, backend, machine, opset, builds, expand, roofline=roofline
             )
     finally:
-        weights.COPIES = copies
+        weight_costs.COPIES = copies

@@ -19,13 +19,13 @@ from pathlib import Path
 from operators import peers, tuned
 from rows import read, write
 
-from tensaurus.cost.demand import scopes_of
-from tensaurus.cost.machine import Machine
-from tensaurus.derive.state import INTENSE, intensity
-from tensaurus.graph.node import Node, source
-from tensaurus.graph.onnx_import import import_model
-from tensaurus.graph.piece import Piece
-from tensaurus.zoo.selection import select
+from tensaurus.app.zoo.selection import select
+from tensaurus.finders.derive.derivation_state import INTENSE, intensity
+from tensaurus.graph.ir.node import Node, source
+from tensaurus.graph.ir.piece import Piece
+from tensaurus.graph.onnx.onnx_import import import_model
+from tensaurus.runtimes.measure.machine import Machine
+from tensaurus.runtimes.price.operation_counts import scopes_of
 
 TABLE = Path(__file__).parent / "tables" / "operator_sets.csv"
 SETS = ("resnet50", "mobilenetv2", "resnest50", "inception_resnet_1d", "r2plus1d18", "dcgan", "bert_base_128")

@@ -23,24 +23,25 @@ from typing import Any
 import numpy as np
 from rows import read, write
 
-from tensaurus import backends
-from tensaurus.cost.alone import alone
-from tensaurus.cost.database import Database
-from tensaurus.cost.machine import Machine
-from tensaurus.cost.measure import Stopwatch
-from tensaurus.cost.roofline import Roofline, estimate
-from tensaurus.fuse.composition import composition
-from tensaurus.graph.build import Build
-from tensaurus.graph.builds import Builds
-from tensaurus.graph.node import Node, again, apply, constant, source
-from tensaurus.graph.piece import Piece
+from tensaurus.finders.fuse.composition import composition
+from tensaurus.graph.ir.node import Node, again, apply, constant, source
+from tensaurus.graph.ir.piece import Piece
+from tensaurus.graph.onnx.build import Build
+from tensaurus.graph.onnx.builds import Builds
+from tensaurus.kernels.library.shared_library import linked
+from tensaurus.kernels.tune.tune import Tuner
+from tensaurus.kernels.tune.tuned_kernels import Kernels
 from tensaurus.ops import registry
 from tensaurus.ops.examples import parse_example
-from tensaurus.rules.match import expander
-from tensaurus.rules.rule import library
-from tensaurus.scratch import temporary
-from tensaurus.tuning.kernels import Kernels
-from tensaurus.tuning.tune import Tuner
+from tensaurus.rules.language.match import expander
+from tensaurus.rules.language.rule import library
+from tensaurus.runtimes import backends
+from tensaurus.runtimes.measure.database import Database
+from tensaurus.runtimes.measure.machine import Machine
+from tensaurus.runtimes.measure.measure import Stopwatch
+from tensaurus.runtimes.price.roofline import Roofline, estimate
+from tensaurus.runtimes.price.standalone_model import alone
+from tensaurus.system.scratch import temporary
 
 TABLE = Path(__file__).parent / "tables" / "operators.csv"
 OPSET = 17
@@ -160,7 +161,7 @@ def tuned(piece: Piece, machine: Machine, tuning: float) -> Tuned | None:
         tuner = Tuner(records, machine, "native")
         kernels = Kernels(tuner, lambda: tuning)
         begin = monotonic()
-        builds = Builds(folder, expander(library()), kernels, folded=False)
+        builds = Builds(folder, expander(library()), kernels, linked, folded=False)
         program, feeds = alone(kernel, OPSET)
         build = builds(program)
         seconds = monotonic() - begin

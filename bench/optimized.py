@@ -27,9 +27,9 @@ import readme
 from measuring import measuring
 from rows import grown, optimized, read
 
-from tensaurus.cost.machine import Machine
-from tensaurus.graph.onnx_import import import_model
-from tensaurus.zoo.selection import Subject, select
+from tensaurus.app.zoo.selection import Subject, select
+from tensaurus.graph.onnx.onnx_import import import_model
+from tensaurus.runtimes.measure.machine import Machine
 
 TABLES = Path(__file__).parent / "tables"
 

@@ -25,12 +25,12 @@ from time import monotonic
 from revision import name_commit
 from rows import grown, optimized, read
 
-from tensaurus.cost.machine import Machine
-from tensaurus.errors import TensaurusError
-from tensaurus.graph.census import Census, census
-from tensaurus.graph.onnx_import import import_model
-from tensaurus.zoo.pretrained import PRETRAINED
-from tensaurus.zoo.selection import select
+from tensaurus.app.zoo.pretrained import PRETRAINED
+from tensaurus.app.zoo.selection import select
+from tensaurus.graph.ir.census import Census, census
+from tensaurus.graph.onnx.onnx_import import import_model
+from tensaurus.runtimes.measure.machine import Machine
+from tensaurus.system.errors import TensaurusError
 
 TABLES = Path(__file__).parent / "tables"
 ROWS = TABLES / "pretrained.csv"

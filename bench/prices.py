@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensaurus.cost.roofline import estimate
-from tensaurus.graph.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
-from tensaurus.graph.piece import Piece
+from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
+from tensaurus.graph.ir.piece import Piece
+from tensaurus.runtimes.price.roofline import estimate
 
 
 class Prices:

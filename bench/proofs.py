@@ -11,8 +11,8 @@ import argparse
 import time
 from math import inf
 
-from tensaurus.rules.proof import Unproved, prove
-from tensaurus.rules.rule import library
+from tensaurus.rules.language.rule import library
+from tensaurus.rules.prove.proof import Unproved, prove
 
 
 def main() -> None:

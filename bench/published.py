@@ -25,23 +25,23 @@ from typing import Any
 
 import numpy as np
 
-from tensaurus.algebra.field import Reals
-from tensaurus.cost.machine import Machine
-from tensaurus.egraph.commuting import commute
-from tensaurus.egraph.egraph import EGraph
-from tensaurus.egraph.finder import find_all
-from tensaurus.egraph.nesting import nest
-from tensaurus.egraph.ruleset import Ruleset
-from tensaurus.egraph.saturate import Limits, saturate
-from tensaurus.files import replacing
-from tensaurus.graph.node import Node, apply, constant, item, source
+from tensaurus.egraph.core.egraph import EGraph
+from tensaurus.egraph.core.finder_protocol import find_all
+from tensaurus.egraph.match.commuting_calls import commute
+from tensaurus.egraph.match.flatten_nested_calls import nest
+from tensaurus.egraph.match.ruleset import Ruleset
+from tensaurus.egraph.match.saturate import Limits, saturate
+from tensaurus.expr.evaluate.fields import Reals
+from tensaurus.graph.ir.node import Node, apply, constant, item, source
 from tensaurus.ops import TensorType
 from tensaurus.ops.declare import attribute_value
-from tensaurus.rules.rule import library
-from tensaurus.rules.side import evaluate_expression
-from tensaurus.rules.term import Apply, Item, Literal, Term, Variable, parse_terms
-from tensaurus.rules.verify import run
-from tensaurus.search.strategies import tiers
+from tensaurus.optimizer.search.strategies import tiers
+from tensaurus.rules.language.rule import library
+from tensaurus.rules.language.side_conditions import evaluate_expression
+from tensaurus.rules.language.term import Apply, Item, Literal, Term, Variable, parse_terms
+from tensaurus.rules.test.verify_rule import run
+from tensaurus.runtimes.measure.machine import Machine
+from tensaurus.system.files import replacing
 
 HERE = Path(__file__).parent
 TYPES = {"": "float32", "f64": "float64", "i64": "int64", "i32": "int32", "u8": "uint8", "i8": "int8"}

@@ -9,7 +9,7 @@ import csv
 from math import exp, log
 from pathlib import Path
 
-from tensaurus.files import replacing
+from tensaurus.system.files import replacing
 
 README = Path(__file__).parent.parent / "README.md"
 ROWS = Path(__file__).parent / "tables" / "optimized.csv"

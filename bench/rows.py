@@ -17,11 +17,11 @@ from resource import RUSAGE_SELF, getrusage
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tensaurus.errors import TensaurusError
+from tensaurus.system.errors import TensaurusError
 
 if TYPE_CHECKING:
-    from tensaurus.optimize import Result
-    from tensaurus.zoo.selection import Subject
+    from tensaurus.app.zoo.selection import Subject
+    from tensaurus.optimizer.optimize import Result
 
 Row = TypeVar("Row")
 
@@ -124,8 +124,8 @@ def read(path: Path, kind: type[Row]) -> list[Row]:
 
 def optimized(subject: Subject, backend: str, limit: float) -> Result:
     """The model as the command line optimizes it, with nothing measured before; notes go to stderr."""
-    from tensaurus.optimize import optimize
-    from tensaurus.report.progress import NoProgress
+    from tensaurus.optimizer.optimize import optimize
+    from tensaurus.system.progress import NoProgress
 
     said: list[str] = []
 

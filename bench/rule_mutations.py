@@ -38,14 +38,14 @@ from typing import TypeAlias
 
 from rows import read, write
 
-from tensaurus.files import replacing
-from tensaurus.rules.cases import Cases, Steps, Stopped
-from tensaurus.rules.evidence import Evidence
-from tensaurus.rules.match import commutes
-from tensaurus.rules.proof import TYPES
-from tensaurus.rules.rule import Rule, library, read_rules
-from tensaurus.rules.term import Apply, Item, Literal, Term, Variable, expression
-from tensaurus.rules.verify import STEPS, Refuted, verify
+from tensaurus.rules.language.evidence import Evidence
+from tensaurus.rules.language.match import commutes
+from tensaurus.rules.language.rule import Rule, library, read_rules
+from tensaurus.rules.language.term import Apply, Item, Literal, Term, Variable, expression
+from tensaurus.rules.prove.case_split import Cases, Steps, Stopped
+from tensaurus.rules.prove.proof import TYPES
+from tensaurus.rules.test.verify_rule import STEPS, Refuted, verify
+from tensaurus.system.files import replacing
 
 Join: TypeAlias = Callable[[ast.expr, ast.expr], ast.expr]
 

@@ -1,9 +1,9 @@
 """Which rules the models use, and what larger rules and their layout are worth (TASO, figures 10 to 12).
 
 Every model is explored and a program extracted by estimated costs, so that nothing is measured and the
-figures are the same on any day.  Writes tables/rule_uses.md, and to src/tensaurus/rules/generated/idle.txt
-which generated rules make no program smaller and help no model, neither beside those written by hand nor
-alone: only long searches take those.
+figures are the same on any day.  Writes tables/rule_uses.md, and to
+src/tensaurus/rules/library/generated/idle.txt which generated rules make no program smaller and help no
+model, neither beside those written by hand nor alone: only long searches take those.
 
     uses     which rules are applied on the way from the original to the program, and how often, by the whole
              library and by generated rules alone
@@ -29,30 +29,30 @@ from typing import Any, TypeAlias
 
 from prices import Prices
 
-from tensaurus.algebra.analysis import functions
-from tensaurus.algebra.expr import Read
-from tensaurus.algebra.functions import cast_target
-from tensaurus.cost.demand import number_of, scopes_of
-from tensaurus.cost.machine import Machine
-from tensaurus.egraph.saturate import Limits
-from tensaurus.extraction.improve import quick
-from tensaurus.extraction.problem import Choice, Problem
-from tensaurus.files import replacing
-from tensaurus.graph.node import apply, source
-from tensaurus.graph.onnx_import import import_model
-from tensaurus.graph.program import Program
+from tensaurus.app.zoo.selection import select
+from tensaurus.egraph.extract.local_search import quick
+from tensaurus.egraph.extract.problem import Choice, Problem
+from tensaurus.egraph.match.saturate import Limits
+from tensaurus.expr.analysis.work_counts import functions
+from tensaurus.expr.ir.scalar_functions import cast_target
+from tensaurus.expr.ir.scope import Read
+from tensaurus.graph.ir.node import apply, source
+from tensaurus.graph.ir.program import Program
+from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.ops import Op
 from tensaurus.ops.examples import examples_of
-from tensaurus.rules.occurrences import outer_first
-from tensaurus.rules.rule import IDLE, Rule, library, read_rules
-from tensaurus.rules.term import Literal, Term, show_term
-from tensaurus.search.candidate import Outcome
-from tensaurus.search.saturation import Saturation
-from tensaurus.search.strategies import tiers
-from tensaurus.zoo.selection import select
+from tensaurus.optimizer.search.outcome import Outcome
+from tensaurus.optimizer.search.saturation import Saturation
+from tensaurus.optimizer.search.strategies import tiers
+from tensaurus.rules.language.occurrences import outer_first
+from tensaurus.rules.language.rule import IDLE, Rule, library, read_rules
+from tensaurus.rules.language.term import Literal, Term, show_term
+from tensaurus.runtimes.measure.machine import Machine
+from tensaurus.runtimes.price.operation_counts import number_of, scopes_of
+from tensaurus.system.files import replacing
 
 TABLE = Path(__file__).parent / "tables" / "rule_uses.md"
-GENERATED = Path(__file__).parent.parent / "src" / "tensaurus" / "rules" / "generated"
+GENERATED = Path(__file__).parent.parent / "src" / "tensaurus" / "rules" / "library" / "generated"
 LIMITS = Limits(multi=1)
 WORTH = 1.0005  # times as fast
 HEAD = "# world "

@@ -30,19 +30,19 @@ from time import monotonic, process_time
 
 from prices import Prices
 
-from tensaurus.egraph.choices import Choices
-from tensaurus.egraph.commuting import commute
-from tensaurus.egraph.egraph import EGraph
-from tensaurus.egraph.nesting import nest
-from tensaurus.egraph.saturate import Limits, Ruleset, saturate
-from tensaurus.extraction.improve import quick
-from tensaurus.extraction.problem import dag_cost
-from tensaurus.graph.onnx_import import import_model
-from tensaurus.graph.program import Program
-from tensaurus.rules.match import Rewriter
-from tensaurus.rules.rule import Rule, library
-from tensaurus.search.backtrack import Backtrack
-from tensaurus.zoo.catalog import find
+from tensaurus.app.zoo.catalog import find
+from tensaurus.egraph.core.egraph import EGraph
+from tensaurus.egraph.extract.extraction_choices import Choices
+from tensaurus.egraph.extract.local_search import quick
+from tensaurus.egraph.extract.problem import dag_cost
+from tensaurus.egraph.match.commuting_calls import commute
+from tensaurus.egraph.match.flatten_nested_calls import nest
+from tensaurus.egraph.match.saturate import Limits, Ruleset, saturate
+from tensaurus.graph.ir.program import Program
+from tensaurus.graph.onnx.onnx_import import import_model
+from tensaurus.optimizer.search.backtrack import Backtrack
+from tensaurus.rules.language.match import Rewriter
+from tensaurus.rules.language.rule import Rule, library
 
 PAPER = {  # seconds of TASO and of TENSAT, Table 1
     "bert_base": (13.6, 1.4),

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tensaurus.egraph.egraph import ABSENT, EGraph
-from tensaurus.extraction.greedy import greedy
-from tensaurus.extraction.problem import Problem
-from tensaurus.files import replacing
-from tensaurus.graph.node import Node
+from tensaurus.egraph.core.egraph import ABSENT, EGraph
+from tensaurus.egraph.extract.greedy import greedy
+from tensaurus.egraph.extract.problem import Problem
+from tensaurus.graph.ir.node import Node
 from tensaurus.ops import Op
+from tensaurus.system.files import replacing
 
 
 def problem_of(

@@ -33,11 +33,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tensaurus.driver.session import session
-from tensaurus.files import replacing
-from tensaurus.graph.libraries import libraries_of, place_beside
-from tensaurus.report.summary import METADATA_KEY
-from tensaurus.scratch import PREFIX
+from tensaurus.graph.onnx.kernel_libraries import libraries_of, place_beside
+from tensaurus.optimizer.result.session import session
+from tensaurus.optimizer.result.summary import METADATA_KEY
+from tensaurus.system.files import replacing
+from tensaurus.system.scratch import PREFIX
 
 TABLE = Path(__file__).parent / "tables" / "signals.md"
 FEW = ("--search", "saturation", "--time-limit", "6", "--nodes", "300", "--tuning", "0.5")
@@ -197,7 +197,7 @@ class Bench:
         if left:
             yield f"{len(left)} processes live on"
         if run.signal == signal.SIGKILL:  # the next process tidies up
-            code = "from tensaurus.scratch import folder; folder()"
+            code = "from tensaurus.system.scratch import folder; folder()"
             env = {**os.environ, "TMPDIR": str(self.folder / "tmp")}
             subprocess.run([sys.executable, "-c", code], env=env, check=True)
         if scratch := list((self.folder / "tmp").glob(f"{PREFIX}*")):

@@ -1,7 +1,7 @@
 """The generated rules: how many there are at each stage, what it costs, and what of TASO's table 2 they say.
 
-Writes the rules to src/tensaurus/rules/generated/, and docs/rules.md.  With --sample it asks, too, whether
-the rules derive what was dropped because of them: so many equations of each world, drawn at random.
+Writes the rules to src/tensaurus/rules/library/generated/, and docs/rules.md.  With --sample it asks, too,
+whether the rules derive what was dropped because of them: so many equations of each world, drawn at random.
 
     python bench/synthesis.py [--size N] [--seed 0] [--sample N] [--resume FOLDER] [WORLD ...]
 """
@@ -20,23 +20,23 @@ from time import monotonic
 
 import numpy as np
 
-from tensaurus.algebra.field import Reals
-from tensaurus.cost.machine import Machine
-from tensaurus.egraph.ruleset import Ruleset
-from tensaurus.files import replacing
-from tensaurus.graph.node import INPUT, Node, source
-from tensaurus.graph.program import topological
-from tensaurus.rules.instances import instances
-from tensaurus.rules.match import Binding, build, scalar_value
-from tensaurus.rules.occurrences import outer_first
-from tensaurus.rules.rule import Rule, library, parse_rule
-from tensaurus.rules.verify import run
-from tensaurus.synthesis import movement
-from tensaurus.synthesis.derivable import LIMITS, derived
-from tensaurus.synthesis.generate import Found, Roots
-from tensaurus.synthesis.grown import Grown
-from tensaurus.synthesis.library import generated, written
-from tensaurus.synthesis.world import WORLDS
+from tensaurus.egraph.match.ruleset import Ruleset
+from tensaurus.expr.evaluate.fields import Reals
+from tensaurus.finders.synthesis import movement_rules
+from tensaurus.finders.synthesis.derivable import LIMITS, derived
+from tensaurus.finders.synthesis.generate import Found, Roots
+from tensaurus.finders.synthesis.generated_rules import generated, written
+from tensaurus.finders.synthesis.parallel_worlds import Grown
+from tensaurus.finders.synthesis.world import WORLDS
+from tensaurus.graph.ir.node import INPUT, Node, source
+from tensaurus.graph.ir.program import topological
+from tensaurus.rules.language.match import Binding, build, scalar_value
+from tensaurus.rules.language.occurrences import outer_first
+from tensaurus.rules.language.rule import Rule, library, parse_rule
+from tensaurus.rules.test.instances import instances
+from tensaurus.rules.test.verify_rule import run
+from tensaurus.runtimes.measure.machine import Machine
+from tensaurus.system.files import replacing
 
 ROOT = Path(__file__).parent.parent
 STAGES = (
@@ -144,7 +144,7 @@ def main() -> None:
         worlds, options.size, options.seed, note, grown.append, sample=options.sample, journal=options.resume
     )
     seconds = monotonic() - began
-    target = ROOT / "src" / "tensaurus" / "rules" / "generated" / "worlds.rules"
+    target = ROOT / "src" / "tensaurus" / "rules" / "library" / "generated" / "worlds.rules"
     target.parent.mkdir(exist_ok=True)
     with replacing(target) as beside:
         beside.write_text(written(found, options.size, options.seed), encoding="utf-8")
@@ -159,7 +159,7 @@ def page(found: list[Found], grown: list[Grown], seconds: float, known: bool) ->
     lines = [
         "# Generated rules",
         "",
-        "Made by `python bench/synthesis.py`, not edited by hand.  What each stage is: `synthesis/generate`.",
+        "Made by `python bench/synthesis.py`, not edited by hand.  Its stages: `finders/synthesis/generate`.",
         "Which rules models use, and what larger ones gain: [rule_uses.md](../bench/tables/rule_uses.md).",
         "What one operator more would add: [size_five.md](../bench/tables/size_five.md).",
         "",
@@ -180,10 +180,10 @@ def page(found: list[Found], grown: list[Grown], seconds: float, known: bool) ->
     for one in found:
         by = one.evidence.split(",")[0].removeprefix("proved(")
         proofs[by] = proofs.get(by, 0) + 1
-    several = movement.lines(rule for one in found for rule in one.rules)
+    several = movement_rules.lines(rule for one in found for rule in one.rules)
     ops = sum(len(line.split(" for f in ")[1].split(" | ")[0].split()) for line in several)
     lines += ["", f"Besides {len(several)} laws of what moves elements and what computes each, of {ops:,}"
-              " operators in all and proved by one theorem (`rules/movement`): they need no enumeration."]
+              " operators in all and proved by one theorem (`rules/prove/data_movement`): not enumerated."]
     lines += ["", "Proved by: " + ", ".join(f"{by} {n}" for by, n in sorted(proofs.items())) + ".", ""]
     lines += ["## What of TASO's table 2 they derive", "", "From one side alone, at a world's types.", ""]
     ruleset = Ruleset([rule for one in found for rule in one.rules])

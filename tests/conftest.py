@@ -26,11 +26,11 @@ settings.load_profile("tensaurus")
 @pytest.fixture(scope="session", autouse=True)
 def peaks() -> Iterator[None]:
     """Measured peaks take a second in every new database and bench; made up ones do for tests."""
-    from tensaurus.cost.peaks import Peaks
+    from tensaurus.runtimes.measure.machine_peaks import Peaks
 
     made_up = Peaks("AVX2", 1e11, 1e11, 2e10)
     with pytest.MonkeyPatch.context() as patch:
-        for place in ("tensaurus.cost.roofline", "tensaurus.contest"):
+        for place in ("tensaurus.runtimes.price.roofline", "tensaurus.app.contest"):
             patch.setattr(f"{place}.measure_peaks", lambda threads, repeats=1: made_up)
         yield
 
@@ -38,13 +38,13 @@ def peaks() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole models are run for a twentieth of the time: which is faster is not what tests are about."""
-    from tensaurus.cost import measure, observe, whole
-    from tensaurus.cost.measure import compare
+    from tensaurus.runtimes.measure import end_to_end_times, measure, observe
+    from tensaurus.runtimes.measure.measure import compare
 
     def compared(*given: Any, **options: Any) -> Any:
         return compare(*given, **{**options, "rounds": 3, "seconds": 0.02})
 
-    monkeypatch.setattr(whole, "compare", compared)
+    monkeypatch.setattr(end_to_end_times, "compare", compared)
     monkeypatch.setattr(measure, "BURST", 0.005)
     monkeypatch.setattr(measure, "LONGEST", 0.5)
     monkeypatch.setattr(observe, "SHORTEST", 0.01)
@@ -56,13 +56,13 @@ def without_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     """A kernel is tuned for a second at least: none are generated but in tests marked `kernels`."""
     if request.node.get_closest_marker("kernels") is None:
         none = classmethod(lambda cls, *_: cls())
-        monkeypatch.setattr("tensaurus.driver.generated.Generated.here", none)
+        monkeypatch.setattr("tensaurus.optimizer.run.kernel_budget.Generated.here", none)
 
 
 @pytest.fixture(scope="session")
 def pretrained() -> Callable[[str], Path]:
     """Fetch a pretrained model by name, from the user's cache where it is there."""
-    from tensaurus.zoo.pretrained import fetch
+    from tensaurus.app.zoo.pretrained import fetch
 
     return fetch
 

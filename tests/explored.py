@@ -11,18 +11,18 @@ import numpy as np
 from cycles import Acyclic, Efficient
 from small_programs import PROGRAMS, graph_of, small
 
-from tensaurus import backends
-from tensaurus.cost.kernels import fused_pieces
-from tensaurus.egraph.egraph import EGraph
-from tensaurus.egraph.saturate import Limits, Ruleset, Runner
-from tensaurus.graph.build import Build
-from tensaurus.graph.node import Node, constant
-from tensaurus.graph.onnx_export import export
-from tensaurus.graph.piece import Piece
-from tensaurus.graph.program import Program
+from tensaurus.app.zoo.builder import Builder, Value
+from tensaurus.egraph.core.egraph import EGraph
+from tensaurus.egraph.match.saturate import Limits, Ruleset, Runner
+from tensaurus.graph.ir.node import Node, constant
+from tensaurus.graph.ir.piece import Piece
+from tensaurus.graph.ir.program import Program
+from tensaurus.graph.onnx.build import Build
+from tensaurus.graph.onnx.onnx_export import export
 from tensaurus.ops import Op
-from tensaurus.rules.rule import library
-from tensaurus.zoo.builder import Builder, Value
+from tensaurus.rules.language.rule import library
+from tensaurus.runtimes import backends
+from tensaurus.runtimes.measure.runtime_kernels import fused_pieces
 
 LIMITS = Limits(nodes=1200, rounds=4)
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import helper
 
-from tensaurus.algebra.expr import Scope
-from tensaurus.algebra.field import Field, Reals
-from tensaurus.algebra.interpret import interpret
-from tensaurus.algebra.size import Symbol, polynomial
+from tensaurus.expr.evaluate.fields import Field, Reals
+from tensaurus.expr.evaluate.interpret import interpret
+from tensaurus.expr.ir.scope import Scope
+from tensaurus.expr.sizes.size import Symbol, polynomial
 from tensaurus.ops import Op, TensorType, Untypable, registry
 from tensaurus.ops.declare import Attributes
 from tensaurus.ops.element_type import dtype_code
@@ -150,3 +151,37 @@ def expressions(sample: Sample) -> Iterator[Scope]:
     for types in (sample.types, *with_symbol(sample)):
         with suppress(Untypable):
             yield from sample.op.scopes(types, sample.op.canonical(types, sample.example.attrs))
+
+
+@cache
+def newest_of_onnxruntime() -> int:
+    """The newest opset that onnxruntime reads."""
+    for opset in range(NEWEST, 0, -1):
+        try:
+            _run(Sample(registry["Relu"], parse_example("f32[1]")).model(opset, 1), None)
+            return opset
+        except Exception:
+            continue
+    raise AssertionError("onnxruntime reads no opset")
+
+
+def _run(model: Any, feeds: Any) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    return feeds and session.run(None, feeds)
+
+
+def differences(ours: list[Any], theirs: list[Any]) -> str:
+    """Where outputs differ by more than the rounding of float32; empty where they do not."""
+    for y, other in zip(ours, theirs, strict=False):
+        z = np.asarray(other)
+        if y.shape != z.shape:
+            return f"shapes {y.shape} and {z.shape}"
+        if z.dtype.kind == "f":
+            if not np.allclose(y.astype(np.float64), z, rtol=1e-4, atol=1e-5, equal_nan=True):
+                return f"{y.ravel()[:8]} is not {z.ravel()[:8]}"
+        elif not np.array_equal(y, z):
+            return f"{y.ravel()[:8]} is not {z.ravel()[:8]}"
+    return ""

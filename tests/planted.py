@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import product
 
-from tensaurus.rules.side import Fact, holds
-from tensaurus.rules.term import expression
+from tensaurus.rules.language.side_conditions import Fact, holds
+from tensaurus.rules.language.term import expression
 
 # questions of a matrix x, each of which is answered by yes at some sizes and by no at others
 SIZES = (

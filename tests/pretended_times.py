@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tensaurus.cost.measure import Pairs
-from tensaurus.driver import contenders
+from tensaurus.optimizer.result import contenders
+from tensaurus.runtimes.measure.measure import Pairs
 
 
 def pretend_times(

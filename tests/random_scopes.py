@@ -7,9 +7,14 @@ from fractions import Fraction
 from functools import reduce
 from typing import Any
 
-from test_simplify import Expressions
+import numpy as np
+from random_expressions import Expressions
 
-from tensaurus.algebra.expr import (
+from tensaurus.expr.evaluate.fields import Array, Field
+from tensaurus.expr.evaluate.interpret import interpret
+from tensaurus.expr.ir.element_types import literal_dtype
+from tensaurus.expr.ir.scalar_functions import FUNCTIONS, VARIADIC
+from tensaurus.expr.ir.scope import (
     Body,
     Call,
     Const,
@@ -25,10 +30,8 @@ from tensaurus.algebra.expr import (
     look,
     table,
 )
-from tensaurus.algebra.functions import FUNCTIONS, VARIADIC
-from tensaurus.algebra.size import Atom, Axis, Size, polynomial, substitute
-from tensaurus.algebra.typing import literal_dtype
-from tensaurus.algebra.walk import Rewriting, operands
+from tensaurus.expr.ir.walk import Rewriting, operands, tensors
+from tensaurus.expr.sizes.size import Atom, Axis, Size, polynomial, substitute
 
 NEUTRAL = {"add": 0, "mul": 1, "max": float("-inf"), "min": float("inf")}
 
@@ -156,3 +159,16 @@ def swapped(scope: Scope) -> Scope:
         case (a, b, *_) if a.extent == b.extent:
             return Scope((b, a, *scope.axes[2:]), scope.body)
     return scope
+
+
+def values(scope: Scope, field: Field) -> dict[Tensor, Array]:
+    rng = np.random.default_rng(7)
+    return {
+        t: rng.integers(-9, 10, t.shape) if t.dtype == "int64" else field.random(t.shape, rng)  # type: ignore[arg-type]
+        for t in tensors(scope)
+    }
+
+
+def agree(a: Scope, b: Scope, field: Field) -> bool:
+    given = {**values(b, field), **values(a, field)}
+    return field.equal(*(interpret(s, {t: given[t] for t in tensors(s)}, field) for s in (a, b)))

@@ -16,10 +16,10 @@ import numpy as np
 import onnx
 import pytest
 
-from tensaurus.codegen.kernel import Kernel
-from tensaurus.graph.frame import Frame
-from tensaurus.graph.node import Node, apply, source
-from tensaurus.graph.program import Program
+from tensaurus.graph.ir.kernel import Kernel
+from tensaurus.graph.ir.node import Node, apply, source
+from tensaurus.graph.ir.program import Program
+from tensaurus.graph.onnx.onnx_frame import Frame
 from tensaurus.ops import TensorType, registry
 from tensaurus.ops.element_type import dtype_code
 from tensaurus.ops.examples import parse_example

@@ -6,24 +6,30 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import product
 from math import inf
+from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime as ort
 from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 
-from tensaurus.backends import Array
-from tensaurus.egraph.egraph import EGraph
-from tensaurus.egraph.saturate import Ruleset
-from tensaurus.equivalence.inputs import Values, feed
-from tensaurus.equivalence.shapes import assignments
-from tensaurus.extraction.problem import Problem, dag_cost
-from tensaurus.graph.frame import light_copy
-from tensaurus.graph.node import INPUT, Node, apply, source
-from tensaurus.graph.onnx_import import import_model
-from tensaurus.graph.program import Program, topological
+from tensaurus.app.zoo.builder import Builder, Value
+from tensaurus.check.inputs.draw_inputs import Values, feed
+from tensaurus.check.inputs.try_shapes import assignments
+from tensaurus.egraph.core.egraph import EGraph
+from tensaurus.egraph.extract.problem import Problem, dag_cost
+from tensaurus.egraph.match.saturate import Ruleset
+from tensaurus.expr.evaluate.fields import Field
+from tensaurus.expr.ir.scope import Scope, Tensor
+from tensaurus.expr.ir.walk import tensors
+from tensaurus.graph.ir.node import INPUT, Node, apply, source
+from tensaurus.graph.ir.program import Program, topological
+from tensaurus.graph.onnx.onnx_frame import light_copy
+from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.ops import TensorType, registry
-from tensaurus.rules.rule import Rule, library, parse_rule
-from tensaurus.zoo.builder import Builder, Value
+from tensaurus.rules.language.rule import Rule, library, parse_rule
+from tensaurus.runtimes.backends import Array
 
 
 def rules(*lines: str) -> list[Rule]:
@@ -149,3 +155,53 @@ TWO_READERS = Problem(
     [[0], [1, 2], [3, 4], [5]],
     (0,),
 )
+
+
+def tensor(name: str, *shape: int, scale: float = 1.0) -> onnx.TensorProto:
+    rng = np.random.default_rng(len(name) + sum(shape))
+    return numpy_helper.from_array((rng.standard_normal(shape) * scale).astype(np.float32), name)
+
+
+def number(name: str, value: float) -> onnx.TensorProto:
+    return numpy_helper.from_array(np.float32(value), name)
+
+
+def affine_model(opset: int = 12, size: int = 40) -> onnx.ModelProto:
+    """What an exporter writes for conv, learned affine map, hardswish, affine map, conv."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("Mul", ["scale", "a"], ["b"]),
+        helper.make_node("Add", ["b", "shift"], ["c"]),
+        helper.make_node("Add", ["c", "three"], ["d"]),
+        helper.make_node("Clip", ["d", "zero", "six"], ["e"]),
+        helper.make_node("Mul", ["c", "e"], ["f"]),
+        helper.make_node("Div", ["f", "six"], ["g"]),
+        helper.make_node("Mul", ["g", "scale"], ["h"]),
+        helper.make_node("Add", ["h", "shift"], ["i"]),
+        helper.make_node("Conv", ["i", "w2", "bias"], ["y"]),
+    ]
+    constants = [
+        tensor("w1", 16, 8, 3, 3, scale=0.1),
+        tensor("w2", 8, 16, 1, 1, scale=0.2),
+        tensor("bias", 8),
+        number("scale", 1.25),
+        number("shift", -0.5),
+        number("three", 3),
+        number("zero", 0),
+        number("six", 6),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "affine",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, size, size])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, size, size])],
+        constants,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=7)
+    model.metadata_props.add(key="author", value="somebody")
+    return model
+
+
+def values_of(scope: Scope, field: Field, seed: int) -> dict[Tensor, Any]:
+    rng = np.random.default_rng(seed)
+    return {x: field.random(x.shape, rng) for x in tensors(scope)}  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ import signal
 import time
 from dataclasses import dataclass
 
-from tensaurus.errors import TensaurusError
+from tensaurus.system.errors import TensaurusError
 
 
 @dataclass

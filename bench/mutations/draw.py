@@ -14,7 +14,7 @@ from fuzz_models import Seedling, seedlings
 from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from tensaurus.graph.frame import bodies_of, graphs_in
+from tensaurus.graph.onnx.onnx_frame import bodies_of, graphs_in
 
 KINDS: dict[str, list[Mutation]] = {}
 SIZES = (0, 1, -1, 2, 3, 7, 2**15, 2**31 - 1, 2**31, 2**40, 2**62, 2**63 - 1, -(2**63))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from onnx import FunctionProto, helper
 
 from mutations.draw import Draft, Inapplicable, call, copied, mutation
-from tensaurus.graph.frame import bodies_of
+from tensaurus.graph.onnx.onnx_frame import bodies_of
 
 KIND = "functions"
 DOMAIN = "fuzz"

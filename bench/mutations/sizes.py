@@ -8,7 +8,7 @@ import numpy as np
 from onnx import TensorProto, TypeProto, numpy_helper
 
 from mutations.draw import SIZES, Draft, Inapplicable, mutation
-from tensaurus.graph.frame import graphs_in
+from tensaurus.graph.onnx.onnx_frame import graphs_in
 
 KIND = "sizes"
 

@@ -6,9 +6,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tensaurus.algebra.draws import drawn_integers
-from tensaurus.algebra.integers import limits
-from tensaurus.graph.data import numpy_dtype
+from tensaurus.expr.analysis.breaking_values import drawn_integers
+from tensaurus.expr.ir.integer_types import limits
+from tensaurus.graph.ir.tensor_data import numpy_dtype
 from tensaurus.ops import TensorType
 
 Array: TypeAlias = np.ndarray[Any, Any]

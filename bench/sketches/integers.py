@@ -10,9 +10,9 @@ import numpy as np
 from sketches.elements import Array, Random
 from sketches.operators import extend
 from sketches.sketch import Sketch, Undrawn
-from tensaurus.algebra.draws import drawn_integers, integers_near
-from tensaurus.algebra.integers import is_integer, limits
-from tensaurus.graph.data import numpy_dtype
+from tensaurus.expr.analysis.breaking_values import drawn_integers, integers_near
+from tensaurus.expr.ir.integer_types import is_integer, limits
+from tensaurus.graph.ir.tensor_data import numpy_dtype
 from tensaurus.ops import TensorType, registry
 from tensaurus.ops.declare import NUMBERS
 

@@ -13,13 +13,13 @@ from sketches.attributes import attributes
 from sketches.elements import Random, elements
 from sketches.operators import extend
 from sketches.sketch import Sketch, Undrawn, beyond, require_room
-from tensaurus.graph.data import numpy_dtype
-from tensaurus.graph.node import CONSTANT, INPUT, ITEM, Node
-from tensaurus.graph.program import Program, topological
+from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, Node
+from tensaurus.graph.ir.program import Program, topological
+from tensaurus.graph.ir.tensor_data import numpy_dtype
 from tensaurus.ops import Op, TensorType, registry
 from tensaurus.ops.declare import NUMBERS
-from tensaurus.rules.instances import Instance, instances
-from tensaurus.rules.rule import Rule
+from tensaurus.rules.language.rule import Rule
+from tensaurus.rules.test.instances import Instance, instances
 
 AT_ONCE = 3  # instances of one seed
 AGAIN = 4  # models of one instance, each with other elements and surroundings

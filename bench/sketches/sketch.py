@@ -11,9 +11,9 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from sketches.elements import Array, Random, elements
-from tensaurus.graph.frame import Frame
-from tensaurus.graph.node import Node
-from tensaurus.graph.program import Program
+from tensaurus.graph.ir.node import Node
+from tensaurus.graph.ir.program import Program
+from tensaurus.graph.onnx.onnx_frame import Frame
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.element_type import dtype_code
 from tensaurus.ops.onnx_form import from_onnx, node_proto

@@ -11,13 +11,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from tensaurus._version import __version__
-from tensaurus.errors import NotEqualError, TensaurusError
+from tensaurus.system.errors import NotEqualError, TensaurusError
 
 if TYPE_CHECKING:
-    from tensaurus.driver.session import session
-    from tensaurus.equivalence import verify
-    from tensaurus.graph.model_file import load_model as load
-    from tensaurus.optimize import Result, optimize
+    from tensaurus.check import verify
+    from tensaurus.graph.onnx.model_file import load_model as load
+    from tensaurus.optimizer.optimize import Result, optimize
+    from tensaurus.optimizer.result.session import session
 
 __all__ = [
     "NotEqualError",
@@ -32,11 +32,11 @@ __all__ = [
 
 # Imported when first asked for, so that `import tensaurus` costs nothing.
 _HOMES = {
-    "Result": ("tensaurus.optimize", "Result"),
-    "load": ("tensaurus.graph.model_file", "load_model"),
-    "optimize": ("tensaurus.optimize", "optimize"),
-    "session": ("tensaurus.driver.session", "session"),
-    "verify": ("tensaurus.equivalence", "verify"),
+    "Result": ("tensaurus.optimizer.optimize", "Result"),
+    "load": ("tensaurus.graph.onnx.model_file", "load_model"),
+    "optimize": ("tensaurus.optimizer.optimize", "optimize"),
+    "session": ("tensaurus.optimizer.result.session", "session"),
+    "verify": ("tensaurus.check", "verify"),
 }
 
 
@@ -54,7 +54,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """Importing the module tensaurus.optimize would hide the function of that name: keep the function."""
+    """Importing a module named optimize would hide the function of that name: keep the function."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if name == "optimize" and isinstance(value, ModuleType):

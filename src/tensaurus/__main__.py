@@ -2,20 +2,20 @@
 
 import sys
 
-from tensaurus import signals
+from tensaurus.system import signals
 
 
 def main() -> None:
     signals.install()
     try:
-        from tensaurus.cli import main as run
+        from tensaurus.app.cli import main as run
 
         run()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
-        from tensaurus.report.failure import failure
+        from tensaurus.app.report.failure import failure
 
         found = failure(error)
         print(f"error: {found.line}", file=sys.stderr)

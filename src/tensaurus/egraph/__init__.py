@@ -1,1 +1,1 @@
-"""All equal programs at once: e-graph, saturation, proofs."""
+"""All equal programs at once: e-graph, matching and exploration, exact extraction."""

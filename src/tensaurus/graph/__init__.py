@@ -1,1 +1,1 @@
-"""Programs of interned nodes, their text, and their way from and to ONNX."""
+"""Programs of interned nodes, what is known of them, and their way from and to ONNX."""

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from tensaurus.algebra.expr import Body, Const, Scope, Tensor, call, compute, lift
-from tensaurus.algebra.rounding import is_float, largest
-from tensaurus.algebra.size import same
-from tensaurus.algebra.typing import Untypable
+from tensaurus.expr.ir.element_types import Untypable
+from tensaurus.expr.ir.float_conversions import is_float, largest
+from tensaurus.expr.ir.scope import Body, Const, Scope, Tensor, call, compute, lift
+from tensaurus.expr.sizes.size import same
 from tensaurus.ops.axes import one_axis
 from tensaurus.ops.declare import op
 from tensaurus.ops.elementwise import aligned, broadcast, broadcast_to, converted, unary

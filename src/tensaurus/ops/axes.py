@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensaurus.algebra.size import Size
-from tensaurus.algebra.typing import Untypable
+from tensaurus.expr.ir.element_types import Untypable
+from tensaurus.expr.sizes.size import Size
 
 
 def one_axis(axis: int, rank: int) -> int:

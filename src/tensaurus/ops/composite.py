@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from tensaurus.algebra.expr import Body, Scope, Tensor, call, compute, total, where
-from tensaurus.algebra.size import Size, nonnegative, product, same
-from tensaurus.algebra.typing import Untypable
+from tensaurus.expr.ir.element_types import Untypable
+from tensaurus.expr.ir.scope import Body, Scope, Tensor, call, compute, total, where
+from tensaurus.expr.sizes.size import Size, nonnegative, product, same
 from tensaurus.ops.convolution import per_group
 from tensaurus.ops.declare import op
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensaurus.algebra.expr import Body, Scope, Tensor, compute, lift, total
-from tensaurus.algebra.size import Size, same
-from tensaurus.algebra.typing import Untypable
+from tensaurus.expr.ir.element_types import Untypable
+from tensaurus.expr.ir.scope import Body, Scope, Tensor, compute, lift, total
+from tensaurus.expr.sizes.size import Size, same
 from tensaurus.ops.declare import op
 from tensaurus.ops.elementwise import aligned, broadcast_shape, broadcasts
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensaurus.algebra.expr import Body, Scope, Tensor, compute, total, where
-from tensaurus.algebra.size import Size, negative, nonnegative, same
-from tensaurus.algebra.typing import Untypable
-from tensaurus.algebra.undecided import watching
+from tensaurus.expr.ir.element_types import Untypable
+from tensaurus.expr.ir.scope import Body, Scope, Tensor, compute, total, where
+from tensaurus.expr.sizes.open_questions import watching
+from tensaurus.expr.sizes.size import Size, negative, nonnegative, same
 from tensaurus.ops.declare import op
 from tensaurus.ops.windows import output_sizes, reach, spread, window_attributes, window_indices
 

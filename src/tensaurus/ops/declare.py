@@ -19,11 +19,11 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from tensaurus.algebra.expr import Scope, Tensor
-from tensaurus.algebra.size import Size
-from tensaurus.algebra.typing import Untypable as Untypable
-from tensaurus.algebra.typing import dtype_of
-from tensaurus.algebra.undecided import Recalled, settled_so_far
+from tensaurus.expr.ir.element_types import Untypable as Untypable
+from tensaurus.expr.ir.element_types import dtype_of
+from tensaurus.expr.ir.scope import Scope, Tensor
+from tensaurus.expr.sizes.open_questions import Recalled, settled_so_far
+from tensaurus.expr.sizes.size import Size
 
 # The element types that expressions compute with; any other (strings, 8-bit floats) leaves a node opaque.
 NUMBERS = frozenset(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from onnx import TensorProto
 
+# Types whose elements the laws of the reals hold for, up to rounding; integers wrap, and Div truncates them.
+REAL_TYPES = frozenset({"float32", "float64"})
+
 _SHORT = {"float32": "float", "float64": "double"}  # what ONNX calls otherwise
 
 

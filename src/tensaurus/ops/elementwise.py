@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tensaurus.algebra.expr import Body, Const, Scope, Tensor, call, compute
-from tensaurus.algebra.size import Size, same
-from tensaurus.algebra.typing import Untypable
-from tensaurus.algebra.undecided import settled_so_far
+from tensaurus.expr.ir.element_types import Untypable
+from tensaurus.expr.ir.scope import Body, Const, Scope, Tensor, call, compute
+from tensaurus.expr.sizes.open_questions import settled_so_far
+from tensaurus.expr.sizes.size import Size, same
 from tensaurus.ops.declare import NUMBERS, Op, op
 
 

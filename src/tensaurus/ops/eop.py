@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensaurus.algebra.binding import bind
-from tensaurus.algebra.expr import Scope, Tensor
-from tensaurus.algebra.identity import ByIdentity
-from tensaurus.algebra.intern import interned
-from tensaurus.algebra.printer import free_in
-from tensaurus.algebra.size import Atom, Poly, Size, Symbol, atoms, nonnegative, same, substitute
-from tensaurus.algebra.text import parse
-from tensaurus.algebra.typing import Untypable
-from tensaurus.algebra.walk import replace_tensors
+from tensaurus.expr.ir.axis_binding import bind
+from tensaurus.expr.ir.element_types import Untypable
+from tensaurus.expr.ir.expression_text import parse
+from tensaurus.expr.ir.identity_cache import ByIdentity
+from tensaurus.expr.ir.printer import free_in
+from tensaurus.expr.ir.scope import Scope, Tensor
+from tensaurus.expr.ir.walk import replace_tensors
+from tensaurus.expr.normal.intern import interned
+from tensaurus.expr.sizes.size import Atom, Poly, Size, Symbol, atoms, nonnegative, same, substitute
 from tensaurus.ops.composite import OURS
 from tensaurus.ops.declare import op
 

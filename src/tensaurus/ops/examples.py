@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tensaurus.algebra.size import Size, Symbol, polynomial
+from tensaurus.expr.sizes.size import Size, Symbol, polynomial
 from tensaurus.ops.declare import Attributes, Op, TensorType, attribute_value
 
 Array: TypeAlias = np.ndarray[Any, Any]

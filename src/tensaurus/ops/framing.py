@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensaurus.algebra.expr import Body, Scope, Tensor, compute
-from tensaurus.algebra.size import Size, nonnegative
+from tensaurus.expr.ir.scope import Body, Scope, Tensor, compute
+from tensaurus.expr.sizes.size import Size, nonnegative
 from tensaurus.ops.declare import Untypable, op
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from tensaurus.algebra.expr import Body, Const, Scope, Tensor, call, compute, lift, look, where
-from tensaurus.algebra.size import Size, largest, nonnegative, product, same
-from tensaurus.algebra.typing import Untypable
+from tensaurus.expr.ir.element_types import Untypable
+from tensaurus.expr.ir.scope import Body, Const, Scope, Tensor, call, compute, lift, look, where
+from tensaurus.expr.sizes.size import Size, largest, nonnegative, product, same
 from tensaurus.ops.axes import one_axis, replaced
 from tensaurus.ops.declare import NUMBERS, op
 

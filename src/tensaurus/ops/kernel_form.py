@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from onnx import AttributeProto, NodeProto, helper
 
-from tensaurus.algebra.expr import Scope
-from tensaurus.algebra.text import show
+from tensaurus.expr.ir.expression_text import show
+from tensaurus.expr.ir.scope import Scope
 
 __all__ = ["KERNELS", "kernel_proto", "scope_text"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tensaurus.algebra.expr import Body, Scope, Tensor, compute
-from tensaurus.algebra.index_map import reshaped
-from tensaurus.algebra.size import Size, nonnegative, product, same
-from tensaurus.algebra.typing import Untypable
+from tensaurus.expr.analysis.index_map import reshaped
+from tensaurus.expr.ir.element_types import Untypable
+from tensaurus.expr.ir.scope import Body, Scope, Tensor, compute
+from tensaurus.expr.sizes.size import Size, nonnegative, product, same
 from tensaurus.ops.axes import distinct_axes
 from tensaurus.ops.declare import op
 from tensaurus.ops.elementwise import aligned, broadcast_shape

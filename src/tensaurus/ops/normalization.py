@@ -6,9 +6,9 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from tensaurus.algebra.expr import Body, Const, Scope, Tensor, call, compute, lift, total
-from tensaurus.algebra.size import Size, same
-from tensaurus.algebra.typing import Untypable
+from tensaurus.expr.ir.element_types import Untypable
+from tensaurus.expr.ir.scope import Body, Const, Scope, Tensor, call, compute, lift, total
+from tensaurus.expr.sizes.size import Size, same
 from tensaurus.ops.axes import distinct_axes, one_axis
 from tensaurus.ops.declare import op
 from tensaurus.ops.elementwise import aligned, broadcast, broadcast_to, converted

@@ -17,8 +17,8 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, defs, helper, numpy_helper
 
-from tensaurus.algebra.size import Arithmetic
-from tensaurus.algebra.typing import Untypable
+from tensaurus.expr.ir.element_types import Untypable
+from tensaurus.expr.sizes.size import Arithmetic
 from tensaurus.ops.declare import Attributes, Op, TensorType, hashable
 from tensaurus.ops.element_type import dtype_code, dtype_name, tensor_text
 from tensaurus.ops.schema import NotInOpset, attribute_name, formals, implied, most_outputs, schema_of

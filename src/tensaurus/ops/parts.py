@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensaurus.algebra.expr import Body, Const, Scope, Tensor, compute, where
-from tensaurus.algebra.size import Size, largest, negative, nonnegative, same, smallest
-from tensaurus.algebra.typing import Untypable
-from tensaurus.algebra.undecided import open_questions, watching
+from tensaurus.expr.ir.element_types import Untypable
+from tensaurus.expr.ir.scope import Body, Const, Scope, Tensor, compute, where
+from tensaurus.expr.sizes.open_questions import open_questions, watching
+from tensaurus.expr.sizes.size import Size, largest, negative, nonnegative, same, smallest
 from tensaurus.ops.axes import distinct_axes, one_axis, replaced
 from tensaurus.ops.declare import op
 

@@ -6,9 +6,21 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
-from tensaurus.algebra.expr import Body, Const, Read, Scope, Tensor, call, compute, fold, total, where, within
-from tensaurus.algebra.size import Size, nonnegative, same
-from tensaurus.algebra.typing import Untypable
+from tensaurus.expr.ir.element_types import Untypable
+from tensaurus.expr.ir.scope import (
+    Body,
+    Const,
+    Read,
+    Scope,
+    Tensor,
+    call,
+    compute,
+    fold,
+    total,
+    where,
+    within,
+)
+from tensaurus.expr.sizes.size import Size, nonnegative, same
 from tensaurus.ops.declare import op
 from tensaurus.ops.reduction import mean, reduction, squared
 from tensaurus.ops.windows import output_sizes, reach, window_attributes, window_indices

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from tensaurus.algebra.expr import Body, Const, Scope, Tensor, call, compute
-from tensaurus.algebra.size import Size, same
-from tensaurus.algebra.typing import Untypable
+from tensaurus.expr.ir.element_types import Untypable
+from tensaurus.expr.ir.scope import Body, Const, Scope, Tensor, call, compute
+from tensaurus.expr.sizes.size import Size, same
 from tensaurus.ops.axes import one_axis, replaced
 from tensaurus.ops.contraction import matrix_product
 from tensaurus.ops.convolution import conv_form, correlation

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tensaurus.algebra.expr import Body, Const, Scope, Tensor, call, compute, fold
-from tensaurus.algebra.size import Size, product
-from tensaurus.algebra.typing import Untypable
+from tensaurus.expr.ir.element_types import Untypable
+from tensaurus.expr.ir.scope import Body, Const, Scope, Tensor, call, compute, fold
+from tensaurus.expr.sizes.size import Size, product
 from tensaurus.ops.axes import distinct_axes, one_axis, replaced
 from tensaurus.ops.declare import op
 

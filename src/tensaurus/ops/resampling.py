@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from tensaurus.algebra.expr import Body, Scope, Tensor, compute, lift
-from tensaurus.algebra.size import Size, largest, nonnegative, same, smallest
-from tensaurus.algebra.typing import Untypable
+from tensaurus.expr.ir.element_types import Untypable
+from tensaurus.expr.ir.scope import Body, Scope, Tensor, compute, lift
+from tensaurus.expr.sizes.size import Size, largest, nonnegative, same, smallest
 from tensaurus.ops.axes import distinct_axes
 from tensaurus.ops.declare import op
 

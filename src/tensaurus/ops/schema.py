@@ -8,7 +8,7 @@ from typing import Any
 
 from onnx import defs
 
-from tensaurus.algebra.typing import Untypable
+from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.ops.declare import Op
 
 NEWEST = defs.onnx_opset_version()

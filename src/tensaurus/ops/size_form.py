@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from tensaurus.algebra.size import Floor, Largest, Size, Symbol, nonnegative, polynomial, terms_of
+from tensaurus.expr.sizes.size import Floor, Largest, Size, Symbol, nonnegative, polynomial, terms_of
 from tensaurus.ops.schema import NotInOpset
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensaurus.algebra.size import Size, largest, negative, nonnegative, smallest
-from tensaurus.algebra.typing import Untypable
+from tensaurus.expr.ir.element_types import Untypable
+from tensaurus.expr.sizes.size import Size, largest, negative, nonnegative, smallest
 
 
 def spread(values: Sequence[Any] | None, count: int, default: int, name: str) -> tuple[Any, ...]:

@@ -1,1 +1,1 @@
-"""Rewrite rules as data: text, terms, matching, instantiation and verification."""
+"""Rewrite rules as text, with their evidence: proved for all sizes, or tested on instances."""

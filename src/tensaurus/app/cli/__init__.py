@@ -1,0 +1,11 @@
+"""The command line: `tensaurus COMMAND`, or `python -m tensaurus COMMAND`."""
+
+import tensaurus.app.cli.bench
+import tensaurus.app.cli.derive
+import tensaurus.app.cli.extract
+import tensaurus.app.cli.library
+import tensaurus.app.cli.models
+import tensaurus.app.cli.profile  # noqa: F401 (each module's commands are registered as it is imported)
+from tensaurus.app.cli.app import app, main
+
+__all__ = ["app", "main"]

@@ -1,0 +1,101 @@
+"""The command that shows derivations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensaurus.app.cli.app import Command, app
+from tensaurus.app.cli.options import Shapes, parse_shapes
+from tensaurus.system.errors import TensaurusError, naming
+
+if TYPE_CHECKING:
+    from tensaurus.finders.derive.derivation_search import Derived
+    from tensaurus.finders.derive.linear_regions import Part
+    from tensaurus.graph.ir.node import Node
+
+
+@app.command(cls=Command)
+def derive(
+    subject: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL|OPERATOR...",
+            help="An ONNX file; or an operator with the types of its inputs and its attributes, as "
+            "Conv 'f32[1,8,9,9]' 'f32[4,8,3,3]' 'pads=(1,1,1,1)'.",
+            show_default=False,
+        ),
+    ],
+    shape: Shapes = None,
+    top: Annotated[int, typer.Option(metavar="N", min=1, help="Derivations of each part to show.")] = 3,
+    depth: Annotated[int, typer.Option(metavar="N", min=0, help="Rules one after the other, at most.")] = 7,
+    states: Annotated[int, typer.Option(metavar="N", min=1, help="Expressions explored of each part.")] = 500,
+    seconds: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="Time for each part, at most.")
+    ] = 120.0,
+) -> None:
+    """Show what the sums of products of a MODEL, each and together, or one OPERATOR, can be computed by."""
+    from time import monotonic
+
+    from tensaurus.finders.derive.derivation_search import Search
+    from tensaurus.finders.derive.derivation_text import derivation
+    from tensaurus.finders.derive.joint_search import searched
+    from tensaurus.rules.language.nested_calls import said
+
+    parts = _parts_of(Path(subject[0]), parse_shapes(shape or ())) if _is_file(subject) else [_alone(subject)]
+    if not parts:
+        raise TensaurusError("no operator of known sizes adds up products", file=Path(subject[0]))
+    known: dict[tuple[Node, ...], list[Derived]] = {}
+    for part in parts:
+        if (made := part.expressions()) is None:
+            typer.echo(f"{said(*part.forms)}\n  what lies around a product does more than move elements")
+            continue
+        search = Search(depth=depth, states=states, deadline=monotonic() + seconds, weights=part.weights)
+        found = searched(part, *made, search, [known.get(one.forms, []) for one in part.alone])
+        known[part.forms] = found
+        if found or len(part.forms) == 1:
+            for line in derivation(part.forms, found[:top], search):
+                typer.echo(line)
+
+
+def _is_file(words: list[str]) -> bool:
+    return len(words) == 1 and (Path(words[0]).suffix != "" or Path(words[0]).exists())
+
+
+def _parts_of(path: Path, shapes: dict[str, tuple[int, ...]]) -> list[Part]:
+    """Those of a model, each once however often it stands there."""
+    from tensaurus.finders.derive.linear_regions import parts_of
+    from tensaurus.graph.onnx.inlining import inlined
+    from tensaurus.graph.onnx.model_file import load_model
+    from tensaurus.graph.onnx.onnx_import import import_model
+
+    name = str(path)
+    with naming(name):
+        program = import_model(inlined(load_model(path), name), shapes, name)
+    found: dict[tuple[Node, ...], Part] = {}
+    for part in parts_of(program):
+        found.setdefault(part.forms, part)
+    return list(found.values())
+
+
+def _alone(words: list[str]) -> Part:
+    """An operator of inputs x0, x1, ..."""
+    from tensaurus.finders.derive.linear_regions import Part
+    from tensaurus.graph.ir.node import apply, source
+    from tensaurus.graph.ir.piece import Piece
+    from tensaurus.ops import Untypable, registry
+    from tensaurus.ops.examples import parse_example
+
+    name, *rest = words
+    if name not in registry:
+        raise TensaurusError(f"{name} is neither a file nor an operator that is declared")
+    try:
+        example = parse_example(" ".join(rest))
+        leaves = [None if kind is None else source(f"x{k}", kind) for k, kind in enumerate(example.types)]
+        node = apply(registry[name], leaves, example.attrs)
+        return Part((Piece.of(node),), (node,))
+    except (Untypable, ValueError) as error:
+        remedy = "For example: tensaurus derive Conv 'f32[1,8,9,9]' 'f32[4,8,3,3]' 'pads=(1,1,1,1)'"
+        raise TensaurusError(f"{' '.join(words)}: {error}", remedy=remedy) from error

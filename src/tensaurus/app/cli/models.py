@@ -1,0 +1,256 @@
+"""The commands on models: optimize, verify, explain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tensaurus.app.cli.app import Command, app
+from tensaurus.app.cli.options import (
+    Cpu,
+    DatabaseFile,
+    InputsFile,
+    Model,
+    Ranges,
+    RunLimit,
+    Seed,
+    Shapes,
+    Threads,
+    console_on,
+    parse_ranges,
+    parse_shapes,
+    require_distinct,
+    show,
+)
+from tensaurus.system.errors import NotEqualError, TensaurusError, naming
+from tensaurus.system.files import replacing, require_writable
+from tensaurus.system.signals import commit, keeping
+
+
+@app.command(cls=Command)
+def optimize(
+    model: Model,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where the result goes.")],
+    shape: Shapes = None,
+    range_: Ranges = None,
+    inputs: InputsFile = None,
+    backend: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="onnxruntime, openvino, or auto: that with the fastest result."),
+    ] = "onnxruntime",
+    threads: Threads = None,
+    time_limit: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="Time for all of it, where --steps is not given.")
+    ] = 60.0,
+    steps: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="Steps to search: the same result on any day."),
+    ] = None,
+    search: Annotated[
+        str, typer.Option(metavar="NAME", help="saturation (all rewrites at once), backtracking, or both.")
+    ] = "both",
+    alpha: Annotated[
+        float,
+        typer.Option(
+            metavar="FACTOR", min=1, help="Backtracking: keep candidates up to this many times the best cost."
+        ),
+    ] = 1.05,
+    nodes: Annotated[int, typer.Option(metavar="N", min=1, help="Saturation: e-nodes at most.")] = 50_000,
+    k_multi: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Saturation: rounds with rules of several roots.")
+    ] = 3,
+    max_memory: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MB",
+            min=0,
+            help="Constants the result may store; default: six times the model's, twice without kernels.",
+        ),
+    ] = None,
+    run_limit: RunLimit = 60.0,
+    rules: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Rules beside the library's, verified first. Repeatable."),
+    ] = None,
+    allow_unproved: Annotated[
+        bool, typer.Option("--allow-unproved", help="Take rules that are not known to be wrong.")
+    ] = False,
+    no_custom_ops: Annotated[
+        bool,
+        typer.Option("--no-custom-ops", help="Standard operators only: no kernels, no library beside it."),
+    ] = False,
+    without: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,...",
+            help="What shall propose nothing, to see what it gains: "
+            "bilinear, blocked, derive, fuse, subnormals.",
+        ),
+    ] = "",
+    cpu: Cpu = "native",
+    tuning: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, help="Time for the schedule of one kernel, at most.")
+    ] = 20.0,
+    accuracy: Annotated[
+        str,
+        typer.Option(metavar="LEVEL", help="like (errors as the original's), or fast (up to four times)."),
+    ] = "like",
+    seed: Seed = 0,
+    database: DatabaseFile = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the summary as JSON.")
+    ] = None,
+) -> None:
+    """Make MODEL faster.
+
+    Ctrl-C ends the search, and the best result so far is checked and written; a second one gives up.
+    """
+    shapes, ranges = parse_shapes(shape or ()), parse_ranges(range_ or ())
+    require_distinct(
+        {"MODEL": model, "--output": output, "--json": json, "--db": database, "--inputs": inputs}
+    )
+    for path in (output, json):
+        if path is not None:
+            require_writable(path)
+    with keeping(armed=False, words="interrupted: nothing was written"):
+        from tensaurus.graph.onnx.kernel_libraries import place_beside, require_place
+        from tensaurus.optimizer.optimize import optimize as run
+        from tensaurus.system.progress import progress_on
+
+        require_place(output)
+        with progress_on(console_on(stderr=True), quiet=quiet) as progress:
+            result = run(
+                model,
+                shapes=shapes,
+                ranges=ranges,
+                inputs=inputs,
+                backend=backend,
+                threads=threads,
+                time_limit=time_limit,
+                steps=steps,
+                search=search,
+                alpha=alpha,
+                nodes=nodes,
+                multi=k_multi,
+                max_memory=None if max_memory is None else max_memory * 1e6,
+                run_limit=run_limit,
+                rules=rules or (),
+                allow_unproved=allow_unproved,
+                custom_ops=not no_custom_ops,
+                without=[name.strip() for name in without.split(",") if name.strip()],
+                cpu=cpu,
+                tuning=tuning,
+                accuracy=accuracy,
+                seed=seed,
+                database=database,
+                progress=progress,
+            )
+        if not result.summary.equivalence.passed:
+            verdict = result.summary.equivalence.render().plain
+            raise NotEqualError(f"no result was written: {verdict}", file=model)
+        commit()
+        result.save(output)
+    if json is not None:
+        with replacing(json) as beside:
+            beside.write_text(result.summary.to_json() + "\n", encoding="utf-8")
+    if not quiet:
+        show(result.summary.render())
+        names = [output, *(place_beside(output, number) for number in range(len(result.libraries)))]
+        typer.echo(f"\nwrote {', '.join(map(str, names))}")
+
+
+@app.command(cls=Command)
+def tune(
+    model: Model,
+    shape: Shapes = None,
+    seconds: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, help="Time for the schedule of one kernel, at most.")
+    ] = 20.0,
+    threads: Threads = None,
+    cpu: Cpu = "native",
+    database: DatabaseFile = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the table only.")] = False,
+) -> None:
+    """Tune the kernels that MODEL may gain from, the most promising first.
+
+    Prints a line for each, separated by tabs: milliseconds, what part of them the machine's peaks would take,
+    places in the model, what is fused, schedule, expression.  The database keeps them for `optimize`; Ctrl-C
+    ends it at any time, and what was tuned stays.
+    """
+    from tensaurus.optimizer.result.summary import shortened
+    from tensaurus.optimizer.run.options import Options
+    from tensaurus.optimizer.run.tune_ahead import tuned
+    from tensaurus.system.progress import progress_on
+
+    options = Options(
+        shapes=parse_shapes(shape or ()), threads=threads, cpu=cpu, tuning=seconds, database=database
+    )
+    done = 0
+    with progress_on(console_on(stderr=True), quiet=quiet) as progress:
+        for kernel in tuned(model, options, progress):
+            figures = [f"{kernel.seconds * 1e3:.4g}", f"{kernel.share:.0%}", str(kernel.places)]
+            words = [kernel.name, kernel.schedule or "none", shortened(kernel.scope)]
+            typer.echo("\t".join([*figures, *words]))
+            done += 1
+    if not done:
+        remedy = "Kernels are for known sizes: fix them by --shape."
+        raise TensaurusError("no kernel promises a gain", file=model, remedy=remedy)
+
+
+@app.command(cls=Command)
+def verify(
+    a: Annotated[Path, typer.Argument(metavar="A", help="An ONNX file.", show_default=False)],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Another one.", show_default=False)],
+    shape: Shapes = None,
+    range_: Ranges = None,
+    inputs: InputsFile = None,
+    backend: Annotated[
+        str, typer.Option(metavar="NAME", help="What runs them: onnxruntime or openvino.")
+    ] = "onnxruntime",
+    threads: Threads = None,
+    run_limit: RunLimit = 60.0,
+    seed: Seed = 0,
+) -> None:
+    """Do two models compute the same function?
+
+    Exit status 0 if so, 1 if not.
+    """
+    shapes, ranges = parse_shapes(shape or ()), parse_ranges(range_ or ())
+    from tensaurus.check import verify as compare_models
+    from tensaurus.check.inputs.draw_inputs import require_ranges
+    from tensaurus.graph.onnx.model_file import load_model
+    from tensaurus.runtimes import backends
+    from tensaurus.system.progress import progress_on
+
+    backends.require(backend)
+    if ranges:
+        with naming(a):
+            require_ranges(load_model(a), ranges)
+    with progress_on(console_on(stderr=True), quiet=False) as progress:
+        progress.phase("comparing them")
+        equality = compare_models(
+            a,
+            b,
+            shapes=shapes,
+            ranges=ranges,
+            inputs=inputs,
+            seed=seed,
+            backend=backend,
+            threads=threads,
+            limit=run_limit,
+            stage=progress.stage,
+        )
+    show(equality.render(), soft_wrap=True)
+    if not equality.passed:
+        raise typer.Exit(NotEqualError.exit_code)
+
+
+@app.command(cls=Command)
+def explain(file: Model) -> None:
+    """What changed in a model, why it is right, what it gained."""
+    from tensaurus.app.report.explain import explain as tell
+
+    show(tell(file))

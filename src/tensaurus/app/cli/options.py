@@ -1,0 +1,117 @@
+"""What the commands share: options, their values, and printing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensaurus.system.errors import TensaurusError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+LARGEST = 2**31 - 1  # a size that an index of 32 bits reaches
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape", metavar="INPUT=N,N,...", help="Fix an input's shape, e.g. x=1,3,48,320. Repeatable."
+    ),
+]
+Ranges = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--range", metavar="INPUT=LOW,HIGH", help="Values of an integer input; else 0 and 1. Repeatable."
+    ),
+]
+InputsFile = Annotated[
+    Path | None,
+    typer.Option("--inputs", metavar="FILE", help="Inputs of your own: an .npz file of arrays by name."),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, max=1024, help="Computing threads; default, and most: one per core."),
+]
+RunLimit = Annotated[
+    float, typer.Option(metavar="SECONDS", min=0.001, help="Time that one run of the model may take.")
+]
+Cpu = Annotated[
+    str,
+    typer.Option(metavar="LEVEL", help="What kernels are for: native, x86-64-v3 or x86-64-v4."),
+]
+Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Seed of every random choice.")]
+DatabaseFile = Annotated[
+    Path | None, typer.Option("--db", metavar="FILE", help="The database of measured times.")
+]
+
+
+def parse_shapes(flags: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """The shapes that flags such as 'x=1,3,48,320' give; 'x=' is a scalar's."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for flag in flags:
+        name, equals, sizes = flag.rpartition("=")
+        words = [word.strip() for word in sizes.split(",")] if sizes.strip() else []
+        if not equals or not name or not all(word.isascii() and word.isdigit() for word in words):
+            remedy = "For example: --shape x=1,3,48,320"
+            raise TensaurusError(f"--shape {flag} is not of the form INPUT=SIZE,SIZE", remedy=remedy)
+        shape = tuple(map(int, words))
+        if 0 in shape:
+            raise TensaurusError(f"--shape {flag} has a size of 0")
+        if max(shape, default=0) > LARGEST:
+            raise TensaurusError(f"--shape {flag} has a size above {LARGEST}")
+        if shapes.setdefault(name, shape) != shape:
+            raise TensaurusError(f"--shape gives input {name} two different shapes")
+    return shapes
+
+
+def parse_ranges(flags: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """The values that flags such as 'sr=16000,16000' give: lowest and highest, one number for both."""
+    ranges: dict[str, tuple[int, int]] = {}
+    for flag in flags:
+        name, equals, ends = flag.rpartition("=")
+        words = ends.split(",")
+        try:
+            low, high = int(words[0]), int(words[-1])
+        except ValueError:
+            low, high = 1, 0
+        if not equals or not name or len(words) > 2 or low > high:
+            remedy = "For example: --range tokens=0,30521"
+            raise TensaurusError(f"--range {flag} is not of the form INPUT=LOW,HIGH", remedy=remedy)
+        ranges[name] = (low, high)
+    return ranges
+
+
+def console_on(*, stderr: bool = False) -> Console:
+    """A terminal's own width; 120 columns where it is piped, so that lines stay whole."""
+    from rich.console import Console
+
+    console = Console(stderr=stderr, highlight=False)
+    if not console.is_terminal:
+        console.width = 120
+    return console
+
+
+def show(what: RenderableType, *, soft_wrap: bool = False) -> None:
+    """To standard output; where it is piped, without the blanks that fill a line."""
+    console = console_on()
+    if console.is_terminal:
+        console.print(what, soft_wrap=soft_wrap)
+        return
+    with console.capture() as captured:
+        console.print(what, soft_wrap=soft_wrap)
+    typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def require_distinct(places: Mapping[str, Path | None]) -> None:
+    """Raise TensaurusError where two of the command's files, by what they are given as, are one file."""
+    seen: dict[str, str] = {}
+    for given, path in places.items():
+        if path is not None and seen.setdefault(real := os.path.realpath(path), given) != given:
+            raise TensaurusError(
+                f"is the same file for {seen[real]} and {given}", file=path, remedy="Name another file."
+            )

@@ -1,0 +1,133 @@
+"""Where the time of a model goes, kernel by kernel, beside what the machine's peaks would take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from pathlib import Path
+from statistics import median
+
+from onnx import ModelProto, NodeProto
+
+from tensaurus.app.report.explain import summary_of
+from tensaurus.app.report.profile_table import CONVERSION, KERNEL, UNTRACED, Profile, ProfiledKernel
+from tensaurus.check.inputs.draw_inputs import require_ranges
+from tensaurus.check.inputs.timing_inputs import sample_feeds
+from tensaurus.check.inputs.user_inputs import given_inputs
+from tensaurus.graph.ir.node import CONSTANT, Node
+from tensaurus.graph.ir.subnormal import is_float, subnormals_of
+from tensaurus.graph.onnx.build import Build
+from tensaurus.graph.onnx.inlining import inlined
+from tensaurus.graph.onnx.onnx_import import import_model
+from tensaurus.ops.kernel_form import KERNELS
+from tensaurus.optimizer.run.options import Options
+from tensaurus.optimizer.run.original import Original
+from tensaurus.runtimes import backends
+from tensaurus.runtimes.backends import Array, Kernel
+from tensaurus.runtimes.measure.database import Database
+from tensaurus.runtimes.measure.machine import Machine
+from tensaurus.runtimes.measure.measure import warm_up
+from tensaurus.runtimes.measure.runtime_kernels import nodes_of
+from tensaurus.runtimes.measure.worker import MORE_TIME, Worker
+from tensaurus.runtimes.price.operation_counts import bytes_of, operations
+from tensaurus.runtimes.price.roofline import Roofline
+from tensaurus.system.errors import TensaurusError, naming
+from tensaurus.system.progress import NoProgress, Progress
+
+__all__ = ["profiled"]
+
+RUNS = 16  # that one answer may take the time of
+SECONDS = 1.0  # of the runs that are timed, and of those that are profiled
+
+
+def profiled(model: str | Path, options: Options, progress: Progress | None = None) -> Profile:
+    """The kernels that the backend (of `options`, as inputs, shapes and threads are) runs for a model's file.
+
+    Raises TensaurusError where it does not run, or where the backend cannot tell.
+    """
+    progress = progress or NoProgress()
+    progress.phase("reading the model")
+    original, machine = Original.read(model, options), Machine.here(options.threads)
+    name, threads = options.first, machine.threads
+    runtime = backends.require(name)
+    if not isinstance(runtime, backends.Profiling):
+        raise TensaurusError(f"{name} cannot tell where the time of a model goes")
+    with naming(original.name), Database(options.database) as records:
+        roofline = Roofline.here(records, machine)
+        build, shapes, ranges = Build.at(model), options.shapes or {}, options.ranges
+        require_ranges(original.model, ranges or {})
+        given = given_inputs(options.inputs, original.model, shapes)
+        progress.phase("running it")
+        limit = options.run_limit
+        feeds, words, _ = sample_feeds(
+            original.model, shapes, options.seed, build, name, threads, ranges, limit, given
+        )
+        if words:
+            progress.note(f"no sizes were given for every input; timed with {words}")
+        patience = RUNS * limit
+        with Worker(name, threads=threads, timeout=patience, remedy=MORE_TIME) as worker:
+            warm_up(worker, build, feeds, SECONDS)
+            whole = median(worker.time(SECONDS).samples)
+            taken = worker.profile(build, feeds, SECONDS) or []
+        kernels = tuple(_Counting(original, feeds, roofline).of(taken))
+        if not kernels:
+            raise TensaurusError(f"{name} {runtime.version()} tells nothing of where its time goes")
+        untold = len(taken) - len(kernels)
+    return Profile(original.name, name, runtime.version(), threads, whole, kernels, untold)
+
+
+class _Counting:
+    """What each kernel computes, counted from the operators' expressions at the sizes of the inputs."""
+
+    def __init__(self, original: Original, feeds: Mapping[str, Array], roofline: Roofline):
+        self.roofline = roofline
+        sizes = {name: array.shape for name, array in feeds.items()}
+        model = inlined(original.model, original.name)
+        program = import_model(model, sizes, original.name)
+        self.nodes = {name: node for node, name in program.names.items()}
+        self.words = dict(_words(model, _kernels(original.model)))
+        self.order = {name: place for place, name in enumerate(self.words)}
+
+    def of(self, taken: Sequence[tuple[Kernel, float]]) -> Iterable[ProfiledKernel]:
+        """In the order of the runtime's graph; those that take no time are left out."""
+        return (self._one(kernel, seconds) for kernel, seconds in taken if seconds > 0)
+
+    def _one(self, kernel: Kernel, seconds: float) -> ProfiledKernel:
+        names = sorted(kernel.tensors, key=lambda name: (self.order.get(name, len(self.order)), name))
+        inner = nodes_of(names, self.nodes)
+        read = {arg for node in inner for arg in node.args if arg is not None}
+        ends = (read - inner) | (inner - read)
+        work = sum(map(operations, inner))
+        moved = sum(bytes_of(kind) for node in ends for kind in node.types)
+        least = self.roofline.seconds(work, moved) if inner else 0.0
+        computes = " + ".join(self.words.get(name, "?") for name in names)
+        computes = computes or (CONVERSION if kernel.conversion else UNTRACED)
+        small = _subnormal(read)
+        return ProfiledKernel(kernel.operator, computes, tuple(names), seconds, work, moved, least, small)
+
+
+def _subnormal(read: Iterable[Node]) -> float:
+    """The share of subnormal numbers among the elements of the constants of floats that are read."""
+    weights = [node.attribute("data") for node in read if node.op is CONSTANT and is_float(node.types[0])]
+    elements = sum(prod(data.shape) for data in weights)
+    count = sum(int(subnormals_of(data.array, data.dtype).sum()) for data in weights)
+    return count / elements if elements else 0.0
+
+
+def _kernels(model: ModelProto) -> dict[str, str]:
+    """What the kernels of an optimized model are, by their names."""
+    try:
+        return {kernel.name: kernel.title for kernel in summary_of(model, "").kernels}
+    except TensaurusError:
+        return {}
+
+
+def _words(model: ModelProto, kernels: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    """Each tensor of the model's graph, in the order of its nodes, with the operator that computes it."""
+    for node in model.graph.node:
+        said = _said(node, kernels)
+        yield from ((name, said) for name in node.output if name)
+
+
+def _said(node: NodeProto, kernels: Mapping[str, str]) -> str:
+    return kernels.get(node.op_type) or KERNEL if node.domain == KERNELS else node.op_type

@@ -1,0 +1,43 @@
+"""Generators of adversarial networks: DCGAN (Radford et al., 2016), InfoGAN (Chen et al., 2016)."""
+
+from __future__ import annotations
+
+from tensaurus.app.zoo.builder import Builder, Value
+from tensaurus.app.zoo.catalog import workload
+
+__all__ = ["generator"]
+
+
+def generator(
+    b: Builder, batch: int, *, code: int, channels: tuple[int, ...], side: int, normalized: int
+) -> Value:
+    """From a code to an RGB image: one transposed convolution makes side x side, each further one doubles it.
+
+    The first `normalized` are followed by batch normalization, all but the last by ReLU. Weights are named by
+    place in a torch.nn.Sequential.
+    """
+    x, place = b.input("code", batch, code, 1, 1), 0
+    for layer, width in enumerate(channels):
+        # An image of one pixel gives every output one product per channel, whatever the kernel.
+        x = (
+            b.conv_transpose(x, f"main.{place}", width, 4, stride=2, padding=1)
+            if layer
+            else b.conv_transpose(x, f"main.{place}", width, side, gain=2.0 * side * side)
+        )
+        if layer < normalized:
+            place += 1
+            x = b.batch_norm(x, f"main.{place}")
+        x, place = b.relu(x), place + 2
+    return b.node("Tanh", b.conv_transpose(x, f"main.{place}", 3, 4, stride=2, padding=1, gain=0.5))
+
+
+@workload("infogan", parameters=2.903, multiply_adds=0.02531, papers=("einnet",), batches=(1, 16))
+def infogan(b: Builder, batch: int) -> Value:
+    """InfoGAN's generator for faces, 32x32 from a code of 228."""
+    return generator(b, batch, code=228, channels=(448, 256, 128, 64), side=2, normalized=2)
+
+
+@workload("dcgan", parameters=3.577, multiply_adds=0.1046, papers=("einnet", "eto"), batches=(1, 16))
+def dcgan(b: Builder, batch: int) -> Value:
+    """DCGAN's generator, 64x64 from a code of 100."""
+    return generator(b, batch, code=100, channels=(512, 256, 128, 64), side=4, normalized=4)

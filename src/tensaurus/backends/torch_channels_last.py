@@ -1,7 +1,0 @@
-"""torch in eager mode, with convolutions in channels_last order, as its documentation advises for CPUs."""
-
-from tensaurus.backends.torch import Torch
-
-__all__ = ["BACKEND"]
-
-BACKEND = Torch(name="torch_channels_last", channels_last=True)

@@ -1,0 +1,1 @@
+"""Two model files compared: interface, outputs, errors."""

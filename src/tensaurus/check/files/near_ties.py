@@ -1,0 +1,181 @@
+"""Models with pinned scores: where an order of nearly equal scores decides what a model gives out.
+
+    s = f(x)   i = TopK(s)   y = g(x, i)        the model
+    s = f(x)   i = TopK(p)   y = g(x, i)        pinned: p is an input, s an output
+
+Scores that differ by less than a rounding may change places, and indices with whatever they select change
+by any amount then.  Of two pinned models all of it is compared by the usual measure: the scores, and what
+follows from equal scores.  By induction over the operators that order, from inputs to outputs, models that
+are equal so are equal but for the places of scores that differ by no more than scores may differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+from tensaurus.graph.onnx.inlining import inlined
+from tensaurus.graph.onnx.onnx_frame import bodies_of, graphs_in, initializer_names, light_copy
+from tensaurus.graph.onnx.shape_inference import infer_shapes
+from tensaurus.ops.leaf_form import ONNX_DOMAINS, copy_node
+from tensaurus.ops.ordering import ORDERING
+from tensaurus.runtimes.backends import Array
+from tensaurus.system.errors import TensaurusError
+
+__all__ = ["Pinned", "pin"]
+
+FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """Two models whose orders are decided by inputs of their own.
+
+    original   and `candidate`, pinned
+    scores     the original with nothing but its scores as outputs
+    inputs     of the pinned models that take scores, with their element types, in the order of `scores`
+    operators  that order, in words
+    behind     the outputs that depend on an order
+    """
+
+    original: ModelProto
+    candidate: ModelProto
+    scores: ModelProto
+    inputs: Mapping[str, np.dtype[np.generic]]
+    operators: tuple[str, ...]
+    behind: frozenset[str]
+
+    def pins(self, scores: Sequence[Array]) -> dict[str, Array]:
+        """Return the pinned inputs for these scores of the original."""
+        with np.errstate(all="ignore"):
+            pairs = zip(self.inputs.items(), scores, strict=True)
+            return {name: np.asarray(array).astype(dtype) for (name, dtype), array in pairs}
+
+
+def pin(original: ModelProto, candidate: ModelProto) -> Pinned | None:
+    """Return both models pinned; None where none orders anything, or the candidate does not do so alike."""
+    if not any(node.op_type in ORDERING for graph in graphs_in(original.graph) for node in graph.node):
+        return None
+    try:
+        one, other = inlined(original), inlined(candidate)
+    except TensaurusError:
+        return None
+    pairs = _pairs(_deciding(one), _deciding(other))
+    if not pairs:
+        return None
+    types = {value.name: value.type.tensor_type.elem_type for value in _typed(one)}
+    places = [(a, b, place) for a, b in pairs for place in _places(one, a)]
+    kinds = [types.get(a.input[place], 0) for a, _, place in places]
+    if not places or not all(kind in FLOATS for kind in kinds):
+        return None
+    used = {name for model in (one, other) for name in _names(model)}
+    inputs, outputs = (
+        [_unused(f"{word}_{a.output[0]}_{place}", used) for a, _, place in places]
+        for word in ("pinned", "scores_of")
+    )
+    made = []
+    for model, side in ((one, 0), (other, 1)):
+        ends = [((a, b)[side].output[0], place) for a, b, place in places]
+        made.append(_pinned(model, ends, inputs, outputs, kinds))
+    scores = ModelProto()
+    scores.CopyFrom(one)
+    del scores.graph.output[:]
+    for (a, _, place), name, kind in zip(places, outputs, kinds, strict=True):
+        scores.graph.node.append(copy_node(a.input[place], name))
+        scores.graph.output.append(_value(name, kind))
+    dtypes = (np.dtype(helper.tensor_dtype_to_np_dtype(kind)) for kind in kinds)
+    words = dict.fromkeys(f"{a.op_type} {a.name or a.output[0]}" for a, _, _ in places)
+    behind = _behind(one, [a for a, _ in pairs])
+    return Pinned(made[0], made[1], scores, dict(zip(inputs, dtypes, strict=True)), tuple(words), behind)
+
+
+def _pinned(
+    model: ModelProto,
+    ends: Sequence[tuple[str, int]],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    kinds: Sequence[int],
+) -> ModelProto:
+    """Return the model with inputs in the place of scores, and these as outputs."""
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    nodes = {name: node for node in copy.graph.node for name in node.output if name}
+    for (end, place), name, output, kind in zip(ends, inputs, outputs, kinds, strict=True):
+        node = nodes[end]
+        copy.graph.node.append(copy_node(node.input[place], output))
+        node.input[place] = name
+        copy.graph.input.append(_value(name, kind))
+        copy.graph.output.append(_value(output, kind))
+    return copy
+
+
+def _value(name: str, kind: int) -> ValueInfoProto:
+    """Return a tensor of any shape."""
+    value = ValueInfoProto(name=name)
+    value.type.tensor_type.elem_type = kind
+    return value
+
+
+def _typed(model: ModelProto) -> Iterator[ValueInfoProto]:
+    graph = infer_shapes(light_copy(model)).graph
+    yield from (*graph.value_info, *graph.input, *graph.output)
+
+
+def _deciding(model: ModelProto) -> list[NodeProto]:
+    """Return the nodes that order scores which the model computes, in order."""
+    nodes = [n for n in model.graph.node if n.op_type in ORDERING and n.domain in ONNX_DOMAINS]
+    return [node for node in nodes if _places(model, node)]
+
+
+def _places(model: ModelProto, node: NodeProto) -> list[int]:
+    """Return the inputs with scores that are neither inputs nor constants of the model."""
+    given = initializer_names(model.graph) | {value.name for value in model.graph.input}
+    read = [place for place in ORDERING[node.op_type] if place < len(node.input)]
+    return [place for place in read if node.input[place] and node.input[place] not in given]
+
+
+def _pairs(one: Sequence[NodeProto], other: Sequence[NodeProto]) -> list[tuple[NodeProto, NodeProto]]:
+    """Return the nodes of two models that correspond, by name or else by order; none where some do not."""
+    if len(one) != len(other):
+        return []
+    named = {node.output[0]: node for node in other}
+    if all(a.output[0] in named for a in one):
+        pairs = [(a, named[a.output[0]]) for a in one]
+    else:
+        pairs = list(zip(one, other, strict=True))
+    return pairs if all(_kind(a) == _kind(b) for a, b in pairs) else []
+
+
+def _kind(node: NodeProto) -> tuple[str, list[bytes]]:
+    return node.op_type, sorted(a.SerializeToString(deterministic=True) for a in node.attribute)
+
+
+def _behind(model: ModelProto, nodes: Sequence[NodeProto]) -> frozenset[str]:
+    """Return the outputs of the model that depend on these nodes."""
+    reached = {name for node in nodes for name in node.output if name}
+    for node in model.graph.node:
+        read = {*node.input, *(n for body in bodies_of(node) for g in graphs_in(body) for n in _read(g.node))}
+        read |= {v.name for body in bodies_of(node) for g in graphs_in(body) for v in g.output}
+        if read & reached:
+            reached.update(name for name in node.output if name)
+    return frozenset(value.name for value in model.graph.output if value.name in reached)
+
+
+def _names(model: ModelProto) -> Iterator[str]:
+    for graph in graphs_in(model.graph):
+        for node in graph.node:
+            yield from (*node.input, *node.output)
+        yield from (value.name for value in (*graph.input, *graph.output, *graph.initializer))
+
+
+def _unused(name: str, used: Container[str]) -> str:
+    return next(n for k in count() if (n := f"{name}_{k}" if k else name) not in used)
+
+
+def _read(nodes: Sequence[NodeProto]) -> Iterator[str]:
+    for node in nodes:
+        yield from node.input

@@ -1,0 +1,1 @@
+"""Inputs on which models are compared and timed."""

@@ -1,0 +1,85 @@
+"""Inputs that a model runs on, for timing it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import monotonic
+
+from onnx import ModelProto
+
+from tensaurus.check.inputs.draw_inputs import Values, feed
+from tensaurus.check.inputs.try_shapes import assignments, give_sizes
+from tensaurus.expr.sizes.size import Symbol
+from tensaurus.graph.ir.program import Program
+from tensaurus.graph.onnx.build import Build
+from tensaurus.graph.onnx.graph_importer import symbol_of
+from tensaurus.ops import TensorType
+from tensaurus.runtimes.backends import Array
+from tensaurus.runtimes.measure.worker import RUN_LIMIT, Worker, WorkerError, tried
+from tensaurus.system.errors import TensaurusError
+
+
+def sample_feeds(
+    model: ModelProto,
+    shapes: Mapping[str, Sequence[int]],
+    seed: int,
+    build: Build,
+    backend: str,
+    threads: int,
+    ranges: Mapping[str, tuple[int, int]] | None = None,
+    limit: float = RUN_LIMIT,
+    given: Mapping[str, Array] | None = None,
+) -> tuple[dict[str, Array], str, float]:
+    """Random inputs on which the model runs, in words the sizes made up for them ("" where none were), and
+    the seconds of that run, the first one.
+
+    `build` is the model as the backend takes it; a run may take `limit` seconds; inputs that are `given` are
+    taken as they are.
+    Raises TensaurusError where no values can be made up, or the model runs on none of them.
+    """
+    refusal = ""
+    try:
+        trial = tried(build, backend, threads=threads, limit=limit)
+    except WorkerError as error:
+        raise TensaurusError(f"{backend} does not run it: {error}") from error
+    with trial as worker:
+        if given:
+            try:
+                seconds = _run(worker, given)
+            except WorkerError as error:
+                raise TensaurusError(f"{backend} does not run it on the inputs given: {error}") from error
+            return dict(given), "", seconds
+        for sizes, words in assignments(model, shapes):
+            arrays = dict(feed(model, sizes, "random", seed, Values(ranges or {})).arrays)
+            try:
+                seconds = _run(worker, arrays)
+            except WorkerError as error:
+                refusal = refusal or str(error)
+                if not worker.alive:
+                    break
+                continue
+            return arrays, words, seconds
+    raise TensaurusError(
+        f"{backend} does not run it on inputs made up for it: {refusal}",
+        remedy=give_sizes(model, shapes),
+    )
+
+
+def _run(worker: Worker, arrays: Mapping[str, Array]) -> float:
+    """Seconds.  Raises WorkerError."""
+    start = monotonic()
+    worker.feed(arrays)
+    worker.run()
+    return monotonic() - start
+
+
+def symbol_sizes(program: Program, feeds: Mapping[str, Array]) -> dict[Symbol, int]:
+    """The sizes that these inputs give to the program's symbols."""
+    found: dict[Symbol, int] = {}
+    for node in program.inputs:
+        array, kind = feeds.get(node.attribute("name")), node.types[0]
+        if array is not None and isinstance(kind, TensorType):
+            for size, number in zip(kind.shape, array.shape, strict=True):
+                if (symbol := symbol_of(size)) is not None:
+                    found[symbol] = number
+    return found

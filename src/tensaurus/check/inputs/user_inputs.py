@@ -1,0 +1,90 @@
+"""Inputs that the caller gives, checked against what the model takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from onnx import ModelProto, TensorProto, ValueInfoProto
+
+from tensaurus.check.inputs.model_interface import inputs_of, required_inputs
+from tensaurus.graph.ir.tensor_data import numpy_dtype
+from tensaurus.graph.onnx.onnx_frame import sizes_of
+from tensaurus.ops.element_type import dtype_name
+from tensaurus.runtimes.backends import Array
+from tensaurus.system.errors import TensaurusError
+
+__all__ = ["Inputs", "given_inputs"]
+
+Inputs: TypeAlias = Mapping[str, Any] | str | Path  # arrays by the inputs' names, or an .npz file of them
+
+
+def given_inputs(
+    inputs: Inputs | None, model: ModelProto, shapes: Mapping[str, Sequence[int]]
+) -> dict[str, Array]:
+    """The arrays by name, none where no inputs are given; `shapes` are the sizes that were fixed.
+
+    Raises TensaurusError, which names the file, for what cannot be read and what the model does not take.
+    """
+    if inputs is None:
+        return {}
+    file = inputs if isinstance(inputs, str | Path) else None
+    if isinstance(inputs, str | Path):
+        arrays = _read(Path(inputs))
+    else:
+        arrays = {name: np.asarray(array) for name, array in inputs.items()}
+    values = {value.name: value for value in inputs_of(model)}
+    known = ", ".join(values) or "none"
+    if strange := [name for name in arrays if name not in values]:
+        raise TensaurusError(
+            f"the model has no input {strange[0]}", file=file, remedy=f"Its inputs are: {known}"
+        )
+    if missing := [value.name for value in required_inputs(model) if value.name not in arrays]:
+        raise TensaurusError(
+            f"input {missing[0]} is missing", file=file, remedy=f"Give an array for each of: {known}"
+        )
+    try:
+        return {name: _fitting(values[name], array, shapes.get(name)) for name, array in arrays.items()}
+    except TensaurusError as error:
+        error.file = file
+        raise
+
+
+def _read(path: Path) -> dict[str, Array]:
+    remedy = "Write it with numpy.savez(file, name=array, ...)."
+    try:
+        found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.lib.npyio.NpzFile):
+            with found:
+                return dict(found)
+    except Exception as error:  # of a file, of a zip archive, or of an array in it
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise TensaurusError(f"cannot be read as inputs: {reason}", file=path, remedy=remedy) from error
+    raise TensaurusError("holds one array without a name, not inputs", file=path, remedy=remedy)
+
+
+def _fitting(value: ValueInfoProto, array: Array, fixed: Sequence[int] | None) -> Array:
+    """The array as runtimes take it."""
+    name, kind = value.name, value.type
+    if not kind.HasField("tensor_type"):
+        raise TensaurusError(f"input {name} is not a tensor, no array can be given for it")
+    code = kind.tensor_type.elem_type
+    if code == TensorProto.STRING:
+        if array.dtype.kind not in "OSU":
+            raise TensaurusError(f"input {name} is {array.dtype}, the model wants text")
+        array = array.astype(object)
+    elif array.dtype != (wanted := numpy_dtype(dtype_name(code))):
+        raise TensaurusError(
+            f"input {name} is {array.dtype}, the model wants {wanted}",
+            remedy=f'Convert it: array.astype("{wanted}")',
+        )
+    sizes = list(fixed) if fixed is not None else sizes_of(kind)
+    if sizes is not None and (
+        len(sizes) != array.ndim
+        or any(size not in (None, own) for size, own in zip(sizes, array.shape, strict=True))
+    ):
+        words = ", ".join("?" if size is None else str(size) for size in sizes)
+        raise TensaurusError(f"input {name} has shape {list(array.shape)}, the model wants [{words}]")
+    return array

@@ -1,0 +1,1 @@
+"""Two programs compared before any constant is rounded."""

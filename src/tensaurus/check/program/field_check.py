@@ -1,0 +1,230 @@
+"""Two programs at random points of a finite field: exact, with a bound on the error.
+
+A false equality passes one trial with probability at most (1 + m d) (d / p)^2, where d bounds the degree of
+the polynomials between unknown functions and m counts the values that unknown functions took: either the
+outputs' difference, a polynomial in inputs and values of unknown functions, vanishes at both points, or one
+of the at most d values in a monomial of it coincides by chance with another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tensaurus.check.inputs.integer_uses import shared_places
+from tensaurus.check.program.meeting_numbers import met, unspecified
+from tensaurus.check.program.replay_sizes import Sizes, shape_at, size_choices
+from tensaurus.expr.analysis.breaking_values import drawn_integers, integers_near
+from tensaurus.expr.evaluate.fields import Array
+from tensaurus.expr.evaluate.two_point_field import LADDER, Laws, Pairs
+from tensaurus.expr.ir.integer_types import carried, is_integer, limits
+from tensaurus.graph.analysis.program_degree import total_degree
+from tensaurus.graph.ir.node import Node
+from tensaurus.graph.ir.program import Program
+from tensaurus.ops import TensorType
+from tensaurus.runtimes.backends import BackendError
+from tensaurus.runtimes.backends.reference.evaluation import evaluate_all
+
+DRAWS = 12  # of integer inputs of which any number will do, which are a sample
+PLAIN = 120  # the largest of the integers above 0 for which nearly everything computed from them is specified
+AGAIN = 3  # draws of such, where nothing specifies what a program makes of others
+
+
+@dataclass(frozen=True)
+class FieldCheck:
+    """passed       no difference was found
+    trials       times that the programs were compared, each at two points; 0: they could not be, see detail
+    degree       of the polynomials between unknown functions at most, inf where vast
+    error_bound  the probability that different programs pass; 1 says nothing
+    sampled      whether inputs were integers or truths, of which the bound holds for those drawn
+    """
+
+    passed: bool
+    trials: int
+    degree: float
+    error_bound: float
+    detail: str = ""
+    sampled: bool = False
+
+    @property
+    def odds(self) -> str:
+        """The error bound in words."""
+        if not self.trials:
+            return "not compared over a finite field"
+        if self.error_bound >= 1:
+            return "without a bound of the error"
+        integers = ", for the integers drawn" if self.sampled else ""
+        return f"wrong with probability at most {self.error_bound:.1g}{integers}"
+
+
+def check_field(
+    a: Program,
+    b: Program,
+    *,
+    trials: int = 1,
+    seed: int = 0,
+    ranges: Mapping[str, tuple[int, int]] | None = None,
+    ladder: Sequence[tuple[Laws, str]] = LADDER,
+) -> FieldCheck:
+    """Compare all outputs of two programs with the same inputs, over GF(2^31 - 1).
+
+    Weights are lifted exactly, so neither program's constants may have been rounded.  Integer inputs are
+    drawn from `ranges` (by name, both ends included; else from the places that they name in both programs;
+    else around the numbers that they meet and everywhere else, and where no such can be computed with, from
+    0..1), and the bound holds for those drawn: where nothing else was, there is none.  `ladder` are the laws
+    that are admitted, one step after the other.
+    """
+    check: FieldCheck | None = None
+    draws = _Integers(a, b, {**shared_places(a, b), **(ranges or {})}, seed)
+    for laws, words in ladder:
+        least = 8 if laws.order else DRAWS if draws.wide else 1
+        check = _check(a, b, laws, max(trials, least), seed, draws)
+        if check.passed:
+            text = ", ".join(t for t in (check.detail, words) if t)
+            return replace(check, detail=text)
+    assert check is not None
+    return check
+
+
+class _Integers:
+    """What integer inputs are drawn from: the ranges that are known, and else the numbers that they meet."""
+
+    def __init__(self, a: Program, b: Program, ranges: Mapping[str, tuple[int, int]], seed: int):
+        kinds = {n.attribute("name"): n.types[0] for n in a.inputs if isinstance(n.types[0], TensorType)}
+        self.ranges = ranges
+        self.any = any(not kind.dtype.startswith(("float", "bfloat")) for kind in kinds.values())
+        free = [name for name, kind in kinds.items() if is_integer(kind.dtype) and name not in ranges]
+        self.near = met([a, b], free, seed) if free else {}
+        self.wide = bool(free)  # whether those without a range are drawn from their whole type
+
+    def drawn(
+        self, name: str, kind: TensorType, shape: Sequence[int], rng: np.random.Generator, again: int = 0
+    ) -> Array:
+        """Integers of one input, or truths; `again`: plain ones, at first different, then one everywhere."""
+        if again and kind.dtype != "bool" and name not in self.ranges:
+            most = min(PLAIN, limits(kind.dtype)[1])
+            return np.broadcast_to(rng.integers(1, most, shape if again == 1 else (), endpoint=True), shape)
+        if kind.dtype != "bool" and (not self.wide or name in self.ranges):
+            return np.asarray(rng.integers(*self.ranges.get(name, (0, 1)), shape, endpoint=True))
+        near = [int(n) for n in self.near.get(name, ())]
+        draw = integers_near if near and rng.random() < 0.5 else drawn_integers
+        found = draw(kind.dtype, shape, rng, near)
+        return found if kind.dtype == "bool" else carried(found)
+
+
+def _check(a: Program, b: Program, laws: Laws, trials: int, seed: int, draws: _Integers) -> FieldCheck:
+    degree = total_degree((*a.roots, *b.roots), laws)
+    bound = 1.0
+    unknown: set[str] = set()
+    for trial in range(trials):
+        left_out = {name for name, _ in a.outputs}  # what no draw of this trial has compared wholly
+        for again in range(1 + AGAIN):
+            field = Pairs(seed * 1_000_003 + trial, laws)
+            try:
+                found = _trial(a, b, field, [seed, trial, again] if again else [seed, trial], again, draws)
+            except BackendError as error:
+                if draws.wide and not again:
+                    draws.wide = False  # some of the integers are places or sizes, and there are none such
+                    return _check(a, b, laws, trials, seed, draws)
+                if not again:
+                    return _unchecked(degree, str(error))
+                continue
+            if found.difference:
+                return FieldCheck(False, trial + 1, degree, 1.0, found.difference)
+            left_out &= found.left_out
+            if not left_out:
+                break
+        unknown |= left_out
+        bound *= field.error(degree) if found.drawn else 1.0
+    if unknown:
+        return _unchecked(degree, f"nothing specifies what output {min(unknown)} is")
+    vast = "" if bound < 1 or laws.order else "of a degree too large for a bound"
+    if draws.any and not any(_is_float(node) for node in a.inputs):
+        vast = "" if laws.order else "of integers alone, for which there is no bound"
+    return FieldCheck(True, trials, degree, bound, vast, draws.any)
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """What one draw says: what differs, which outputs differ where nothing specifies what they are, and
+    whether anything that was drawn is an element of the field."""
+
+    difference: str
+    left_out: frozenset[str]
+    drawn: int
+
+
+def _trial(
+    a: Program, b: Program, field: Pairs, seeds: Sequence[int], again: int, draws: _Integers
+) -> _Trial:
+    """Both programs at one draw of their inputs; raises BackendError where they are not evaluated there."""
+    reason: BackendError | None = None
+    for sizes in size_choices([a, b]):
+        rng = np.random.default_rng(seeds)
+        feeds: dict[str, Array] = {}
+        for node in a.inputs:
+            name = node.attribute("name")
+            kind = node.types[0]
+            if not isinstance(kind, TensorType) or kind.dtype == "string":
+                raise BackendError(f"input {name} is no tensor of numbers")
+            feeds[name] = _drawn(name, kind, sizes, field, rng, draws, again)
+        drawn = field.drawn
+        try:
+            left, right = evaluate_all([a, b], feeds, field, sizes=sizes)
+            break
+        except BackendError as error:
+            reason = reason or error
+    else:
+        raise reason or BackendError("there are no sizes")
+    left_out: set[str] = set()
+    for name, value in left.items():
+        if name not in right:
+            return _Trial(f"there is no output {name}", frozenset(), drawn)
+        difference = _difference(value, right[name])
+        if difference and draws.wide:
+            difference = _difference(value, right[name], unspecified(a, name, feeds, field, sizes))
+            left_out |= set() if difference else {name}
+        if difference:
+            return _Trial(f"output {name} {difference}", frozenset(), drawn)
+    return _Trial("", frozenset(left_out), drawn)
+
+
+def _is_float(node: Node) -> bool:
+    kind = node.types[0]
+    return isinstance(kind, TensorType) and kind.dtype.startswith(("float", "bfloat"))
+
+
+def _unchecked(degree: float, reason: str) -> FieldCheck:
+    return FieldCheck(True, 0, degree, 1.0, f"not compared over a finite field: {reason}")
+
+
+def _drawn(
+    name: str,
+    kind: TensorType,
+    sizes: Sizes,
+    field: Pairs,
+    rng: np.random.Generator,
+    draws: _Integers,
+    again: int,
+) -> Array:
+    shape = shape_at(kind, sizes)
+    if kind.dtype == "bool" or is_integer(kind.dtype):
+        return draws.drawn(name, kind, shape, rng, again)
+    return field.random(shape, rng)
+
+
+def _difference(left: Any, right: Any, left_out: Any = False) -> str:
+    """What differs but for the elements that are left out, "" where nothing does."""
+    if np.ndim(left_out) == 0 and left_out:
+        return ""
+    if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        return next((text for pair in zip(left, right, strict=True) if (text := _difference(*pair))), "")
+    if not isinstance(left, np.ndarray) or not isinstance(right, np.ndarray):
+        return "" if type(left) is type(right) and left == right else "differs"
+    if left.shape != right.shape:
+        return f"has the shapes {list(left.shape)} and {list(right.shape)}"
+    count = int(np.sum((left != right) & ~np.asarray(left_out)))
+    return f"differs in {count} of {left.size} elements" if count else ""

@@ -1,0 +1,89 @@
+"""Numbers for the sizes that programs leave open, chosen before any value is drawn.
+
+A tensor of [N + max(-5, -N), M] says neither what N is nor, once it is drawn, how it came about: so N and M
+get numbers first, and every shape is computed from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+
+from tensaurus.expr.sizes.size import Size, Symbol, atoms, evaluate
+from tensaurus.graph.ir.node import ITEM, OPAQUE, Node
+from tensaurus.graph.ir.program import Program
+from tensaurus.ops import TensorType
+
+__all__ = ["Sizes", "shape_at", "size_choices"]
+
+Sizes = Mapping[Symbol, int]
+
+SMALLEST = 4  # the least size that a dimension is given, where the programs can be run with it
+FURTHER = (13, 40)  # the least sizes that are tried where they cannot: a window may be wider than four places
+DIFFERENT = 4  # sizes that differ; a fifth open size is as large as the first
+LARGEST = 1 << 22  # elements of a tensor at sizes other than the smallest
+
+
+def size_choices(programs: Sequence[Program]) -> Iterator[Sizes]:
+    """Yield numbers for the open sizes of programs with the same inputs, the likeliest first.
+
+    Sizes of different names differ at first, and no input is empty where that is possible: [N, M] is
+    [4, 5], [N + max(-5, -N)] is [8] at N = 13.  Where only equal ones fit together, they are equal.
+    """
+    symbols = _open_symbols(programs)
+    if not symbols:
+        yield {}
+        return
+    plans = [{s: SMALLEST + k % DIFFERENT for k, s in enumerate(symbols)}, dict.fromkeys(symbols, SMALLEST)]
+    plans += [{s: least + k % DIFFERENT for k, s in enumerate(symbols)} for least in FURTHER]
+    inputs = [node.types[0] for program in programs for node in program.inputs]
+    shown: list[Sizes] = []
+    for least in (1, 0):
+        for place, plan in enumerate(plans):
+            shapes = [shape_at(kind, plan) for kind in inputs if isinstance(kind, TensorType)]
+            fits = all(n >= least for shape in shapes for n in shape)
+            if fits and plan not in shown and (place < 2 or _is_small(programs, plan)):
+                shown.append(plan)
+                yield plan
+
+
+def shape_at(kind: TensorType, sizes: Sizes) -> list[int]:
+    """Return the shape of a tensor at these sizes; what they do not tell is as small as can be."""
+    return [size_at(n, sizes) for n in kind.shape]
+
+
+def size_at(size: Size, sizes: Sizes) -> int:
+    """Return a size as a number."""
+    return int(evaluate(size, lambda atom: sizes.get(atom, SMALLEST)))  # type: ignore[call-overload]
+
+
+def _is_small(programs: Sequence[Program], sizes: Sizes) -> bool:
+    kinds = (kind for program in programs for node in program.nodes for kind in node.types)
+    return all(prod(shape_at(kind, sizes)) <= LARGEST for kind in kinds if isinstance(kind, TensorType))
+
+
+def _open_symbols(programs: Sequence[Program]) -> list[Symbol]:
+    """Return the open sizes of the inputs and of attributes, but for those that opaque nodes decide."""
+    found: dict[Symbol, None] = {}
+    decided: set[Symbol] = set()
+    for program in programs:
+        for node in program.inputs:
+            found.update(dict.fromkeys(_symbols_of(node)))
+    for program in programs:
+        for node in program.nodes:
+            owner = node.args[0] if node.op is ITEM else node
+            if owner is not None and owner.op is OPAQUE:
+                decided.update(symbol for symbol in _symbols_of(node) if symbol not in found)
+    for program in programs:
+        for node in program.nodes:
+            if node.declared:
+                found.update((s, None) for s in _symbols_of(node) if s not in decided)
+    return list(found)
+
+
+def _symbols_of(node: Node) -> Iterator[Symbol]:
+    """Yield the symbols in a node's types."""
+    for kind in node.types:
+        for size in kind.shape if isinstance(kind, TensorType) else ():
+            found = [atom for atom in atoms(size) if isinstance(atom, Symbol)]
+            yield from sorted(found, key=str)

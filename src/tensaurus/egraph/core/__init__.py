@@ -1,0 +1,1 @@
+"""The e-graph itself: e-classes, congruence, class analyses, and proofs of equality."""

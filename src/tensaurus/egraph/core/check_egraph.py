@@ -1,0 +1,36 @@
+"""Everything that an e-graph holds, checked again: for `CHECK=1`, slow, and for whoever writes rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from tensaurus.egraph.core.egraph import EGraph
+from tensaurus.ops import Untypable
+from tensaurus.rules.language.equation import Equation
+from tensaurus.rules.language.nested_calls import said
+from tensaurus.system.errors import NotEqualError
+
+__all__ = ["Refutation", "check"]
+
+Refutation: TypeAlias = Callable[[Equation], str | None]  # why an equation does not hold, None where it does
+
+
+def check(graph: EGraph, refutation: Refutation) -> None:
+    """Type every e-node again from its operator's declaration, and replay every union's evidence.
+
+    Raises NotEqualError for the first that is wrong: it names the rule and shows both sides.
+    """
+    for number, head in enumerate(graph.heads):
+        known = graph.analyses[graph.find(number)].types
+        try:
+            types = graph.term(number).types
+        except Untypable as error:
+            raise NotEqualError(f"e-node {number}, {head}, does not type: {error}") from error
+        if types != known:
+            raise NotEqualError(f"e-node {number}, {head}, is {types}, its class {known}")
+    for source in graph.sources:
+        for equation in source.evidence(graph)[0]:
+            if (reason := refutation(equation)) is not None:
+                left, right = (", ".join(map(said, side)) for side in (equation.left, equation.right))
+                raise NotEqualError(f"rule {equation.name}: {left} is not {right}: {reason}")

@@ -1,0 +1,158 @@
+"""Why two terms of an e-graph are equal: equations between concrete programs, and nothing else.
+
+A proof is a list of equations, most of them a rule at one place; that they make the two terms
+equal is checked by congruence closure alone, written apart from the e-graph that found them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensaurus.egraph.core.egraph import ABSENT, CONGRUENT, EGraph
+from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
+from tensaurus.graph.ir.program import topological
+from tensaurus.rules.language.equation import Equation
+from tensaurus.rules.language.evidence import Derived, Lemma
+from tensaurus.rules.language.nested_calls import said
+
+__all__ = ["Proof", "follows", "prove"]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Pairs of programs and the equations by which they are equal, in the order in which they were found."""
+
+    pairs: tuple[tuple[Node, Node], ...]
+    equations: tuple[Equation, ...]
+
+    def __str__(self) -> str:
+        """A line for each equation: the law, its evidence, and what it says here."""
+        lines = []
+        for equation in self.equations:
+            lines.append(f"{equation.name}: {equation.law} | {equation.evidence}")
+            pairs = zip(equation.left, equation.right, strict=True)
+            lines += [f"    {said(a)} = {said(b)}" for a, b in pairs]
+        return "\n".join(lines)
+
+    def holds(self) -> bool:
+        """Whether each two are equal by the equations and congruence alone."""
+        return follows(self.pairs, self.equations)
+
+    def equation(self, name: str, leaves: Sequence[Node]) -> Equation:
+        """The pairs as an equation of its own, derived from those of the proof; whatever the leaves are."""
+        left, right = zip(*self.pairs, strict=True)
+        law = ", ".join(f"{said(a)} = {said(b)}" for a, b in self.pairs)
+        return Equation(name, law, left, right, tuple(leaves), Derived(self.equations))
+
+
+def follows(pairs: Iterable[tuple[Node, Node]], steps: Iterable[Lemma]) -> bool:
+    """Whether each two are equal by the steps and congruence alone."""
+    closure = _Closure()
+    for step in steps:
+        for a, b in zip(step.left, step.right, strict=True):
+            closure.merge(a, b)
+    return all(closure.equal(left, right) for left, right in pairs)
+
+
+def prove(graph: EGraph, pairs: Sequence[tuple[int, Node]]) -> Proof:
+    """Why each term and its program, of one class, are equal; raises ValueError where they are not of one."""
+    numbers = [graph.adopt(right) for _, right in pairs]
+    if any(graph.find(left) != graph.find(number) for (left, _), number in zip(pairs, numbers, strict=True)):
+        raise ValueError("the terms are of different classes")
+    wanted: dict[int, Sequence[Equation]] = {}
+    todo: list[tuple[int, int]] = []
+    seen: set[tuple[int, int]] = set()
+
+    def need(asked: Iterable[tuple[int, int]]) -> None:
+        fresh = [pair for pair in asked if pair[0] != pair[1] and pair not in seen]
+        seen.update(fresh)
+        todo.extend(fresh)
+
+    need((left, number) for (left, _), number in zip(pairs, numbers, strict=True))
+    for node in topological(right for _, right in pairs):
+        # an e-node may have been inserted over other arguments
+        args = [ABSENT if arg is None else graph.adopt(arg) for arg in node.args]
+        need(zip(graph.born[graph.adopt(node)], args, strict=True))
+    while todo:
+        for a, b, why in graph.path(*todo.pop()):
+            if why == CONGRUENT:
+                need(zip(graph.born[a], graph.born[b], strict=True))
+            elif why not in wanted:
+                wanted[why], needs = graph.sources[why].evidence(graph)
+                need(needs)
+    equations = tuple(equation for _, several in sorted(wanted.items()) for equation in several)
+    return Proof(tuple((graph.term(left), right) for left, right in pairs), equations)
+
+
+class _Closure:
+    """Congruence closure over concrete programs."""
+
+    def __init__(self) -> None:
+        self._parents: dict[Node, Node] = {}
+        self._readers: dict[Node, list[Node]] = {}
+        self._signatures: dict[Any, Node] = {}
+
+    def _add(self, root: Node) -> None:
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            missing = [arg for arg in node.args if arg is not None and arg not in self._parents]
+            if missing and node not in self._parents:
+                stack += missing
+                continue
+            stack.pop()
+            if node not in self._parents:
+                self._parents[node] = node
+                self._readers[node] = []
+                for arg in node.args:
+                    if arg is not None:
+                        self._readers[self._find(arg)].append(node)
+                self._sign(node)
+
+    def _find(self, node: Node) -> Node:
+        while self._parents[node] is not node:
+            self._parents[node] = self._parents[self._parents[node]]
+            node = self._parents[node]
+        return node
+
+    def _signature(self, node: Node) -> Any:
+        if node.op in (INPUT, CONSTANT):
+            return node
+        # a node with effects has its identity among its attributes: over equal arguments it is the same one
+        name = node.op if node.op in (ITEM, OPAQUE) else node.op.name
+        args = tuple(None if arg is None else self._find(arg) for arg in node.args)
+        return (name, args, node.attrs, len(node.types))
+
+    def _sign(self, node: Node) -> None:
+        twin = self._signatures.setdefault(self._signature(node), node)
+        if twin is not node:
+            self._union([(node, twin)])
+
+    def _union(self, todo: list[tuple[Node, Node]]) -> None:
+        while todo:
+            a, b = map(self._find, todo.pop())
+            if a is b:
+                continue
+            if len(self._readers[a]) < len(self._readers[b]):
+                a, b = b, a  # what is moved is moved to where there is more: each reader but a few times
+            self._parents[b] = a
+            moved = self._readers.pop(b)
+            self._readers[a] += moved
+            for node in moved:
+                twin = self._signatures.setdefault(self._signature(node), node)
+                if self._find(twin) is not self._find(node):
+                    todo.append((twin, node))
+
+    def merge(self, a: Node, b: Node) -> None:
+        """Hold two programs for equal."""
+        self._add(a)
+        self._add(b)
+        self._union([(a, b)])
+
+    def equal(self, a: Node, b: Node) -> bool:
+        """Whether that follows."""
+        self._add(a)
+        self._add(b)
+        return self._find(a) is self._find(b)

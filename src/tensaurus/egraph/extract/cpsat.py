@@ -1,0 +1,81 @@
+"""Extraction by CP-SAT: booleans, clauses, and integer orders."""
+
+from __future__ import annotations
+
+from math import floor, frexp, ldexp
+from typing import Any
+
+from tensaurus.egraph.extract.formulation import Answer, Formulation, heights
+from tensaurus.egraph.extract.problem import Choice
+
+__all__ = ["CpSat"]
+
+BITS = 40  # of the scaled cost; what is rounded off is less than a unit for each class
+
+
+class CpSat:
+    """One search; `stop` ends it from another thread."""
+
+    def __init__(self, workers: int, seed: int):
+        from ortools.sat.python import cp_model  # slow to load
+
+        self._cp: Any = cp_model
+        self._solver: Any = cp_model.CpSolver()
+        self._solver.parameters.num_workers = workers
+        self._solver.parameters.random_seed = seed
+        # It would take Ctrl-C for itself, and leave the process without any handler of it.
+        self._solver.parameters.catch_sigint_signal = False
+        # The rows for cycles are worth most in the linear relaxation, and by default clauses stay out of it.
+        self._solver.parameters.linearization_level = 2
+
+    def stop(self) -> None:
+        """End the search as soon as can be."""
+        self._solver.stop_search()
+
+    def solve(self, form: Formulation, start: Choice, cost: float, seconds: float) -> Answer:
+        """The best choice and the bound within the time; `start` is one without a cycle, and its cost."""
+        problem, cp = form.problem, self._cp
+        model = cp.CpModel()
+        x = [model.new_bool_var("") for _ in problem.costs]
+        roots = set(problem.roots)
+        one = model.new_constant(1)
+        y: list[Any] = []
+        for group, members in enumerate(problem.members):
+            if group in roots:
+                y.append(one)
+                model.add_exactly_one(x[number] for number in members)
+            elif len(members) == 1:
+                y.append(x[members[0]])
+            else:
+                y.append(model.new_bool_var(""))
+                model.add_exactly_one([*(x[number] for number in members), ~y[-1]])
+                model.add_hint(y[-1], group in start)
+        for numbers, group in form.reads:
+            if group not in roots:
+                model.add_at_most_one([*(x[number] for number in numbers), ~y[group]])
+        for group, numbers in form.supports:
+            model.add_bool_or([*(x[number] for number in numbers), ~y[group]])
+        for factors, groups, least in form.covers:
+            taken = [x[number] for number in factors] + [~y[group] for group in groups]
+            model.add(cp.LinearExpr.weighted_sum(taken, [*factors.values(), *[1] * len(groups)]) >= least)
+        t = {group: model.new_int_var(0, count - 1, "") for group, count in form.ranges.items()}
+        for number, upper, lower in form.orders:
+            model.add(t[upper] >= t[lower] + 1).only_enforce_if(x[number])
+        for number, group in enumerate(problem.groups):
+            model.add_hint(x[number], start.get(group) == number)
+        for group, height in heights(form, start).items():
+            model.add_hint(t[group], height)
+        # Scaling by a power of two is exact, and rounding down keeps the bound one of the real costs; so does
+        # the limit, for what costs more than the start is not taken.
+        shift = BITS - frexp(cost)[1]
+        prices = [floor(ldexp(min(price, 2 * cost), shift)) for price in problem.costs]
+        model.minimize(cp.LinearExpr.weighted_sum(x, prices))
+        self._solver.parameters.max_time_in_seconds = seconds
+        status = self._solver.solve(model)
+        if status == cp.MODEL_INVALID:
+            raise ValueError(f"CP-SAT refuses the program: {model.validate()}")
+        bound = max(0.0, ldexp(floor(self._solver.best_objective_bound), -shift))
+        if status not in (cp.OPTIMAL, cp.FEASIBLE):
+            return Answer(None, bound, False)
+        choice = {problem.groups[n]: n for n, value in enumerate(x) if self._solver.boolean_value(value)}
+        return Answer(choice, bound, status == cp.OPTIMAL)

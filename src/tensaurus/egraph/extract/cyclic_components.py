@@ -1,0 +1,50 @@
+"""Strongly connected components of an extraction problem's classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tensaurus.egraph.extract.problem import Problem
+
+__all__ = ["components"]
+
+
+def components(problem: Problem, among: Iterable[int] | None = None) -> list[list[int]]:
+    """Strongly connected components of the classes, what is read first (Tarjan)."""
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    on: set[int] = set()
+    stack: list[int] = []
+    parts: list[list[int]] = []
+    starts = list(range(len(problem.members)) if among is None else among)
+    below = {
+        g: list(dict.fromkeys(c for n in problem.members[g] for c in problem.children[n])) for g in starts
+    }
+    for start in starts:
+        if start in index:
+            continue
+        work = [(start, 0)]
+        while work:
+            group, place = work.pop()
+            if not place:
+                index[group] = low[group] = len(index)
+                stack.append(group)
+                on.add(group)
+            for position in range(place, len(below[group])):
+                child = below[group][position]
+                if child not in index:
+                    work += [(group, position + 1), (child, 0)]
+                    break
+                if child in on:
+                    low[group] = min(low[group], index[child])
+            else:
+                if low[group] == index[group]:
+                    part: list[int] = []
+                    while not part or part[-1] != group:
+                        part.append(stack.pop())
+                        on.discard(part[-1])
+                    parts.append(part)
+                if work:
+                    above = work[-1][0]
+                    low[above] = min(low[above], low[group])
+    return parts

@@ -1,0 +1,196 @@
+"""Extraction as a 0-1 program (TENSAT, section 5.1), and what makes it tighter.
+
+A variable x of each choice and y of each class.  The paper has x(n) <= y(c) for each choice n and each class
+c that it reads; here the choices of one class that read c share one row, as at most one of them is taken.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeAlias
+
+from tensaurus.egraph.extract.cyclic_components import components
+from tensaurus.egraph.extract.problem import Choice, Problem
+from tensaurus.egraph.extract.required_classes import needs_of
+
+__all__ = [
+    "Answer",
+    "Cover",
+    "Cycles",
+    "Formulation",
+    "Support",
+    "exclusions",
+    "formulate",
+    "heights",
+    "support",
+    "supports",
+]
+
+Cycles: TypeAlias = Literal["components", "order", "cuts", "none"]
+
+
+class Support(NamedTuple):
+    """y of the class is at most the sum of x of the choices."""
+
+    group: int
+    choices: list[int]
+
+
+class Cover(NamedTuple):
+    """The sum of x of the choices, so many times each, and of 1 - y of the classes is at least `least`."""
+
+    factors: dict[int, int]
+    groups: list[int]  # none is a root
+    least: int
+
+
+@dataclass
+class Formulation:
+    """The rows.  y of a root is 1, y of a class with one choice is that choice's x."""
+
+    problem: Problem
+    reads: list[tuple[list[int], int]] = field(default_factory=list)  # sum of x <= y
+    supports: list[Support] = field(default_factory=list)
+    covers: list[Cover] = field(default_factory=list)
+    orders: list[tuple[int, int, int]] = field(default_factory=list)  # x implies the former's t is larger
+    ranges: dict[int, int] = field(default_factory=dict)  # t of a class is less than this, 0 or more
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a solver found: a choice, which may be cyclic, or none yet; a lower bound; whether it is done."""
+
+    choice: dict[int, int] | None
+    bound: float
+    done: bool
+
+
+def formulate(problem: Problem, cycles: Cycles) -> Formulation:
+    """The rows that all ways to deal with cycles share, and order variables.
+
+    `order`: an order of all classes, equations (4) and (5) of the paper.  `components`: orders inside
+    strongly connected components; no cycle leaves one.
+    """
+    made = Formulation(problem)
+    for members in problem.members:
+        readers: dict[int, list[int]] = defaultdict(list)
+        for number in members:
+            for child in problem.children[number]:
+                readers[child].append(number)
+        made.reads += [(numbers, child) for child, numbers in readers.items()]
+    parts: list[list[int]] = []
+    if cycles == "order":
+        parts = [list(range(len(problem.members)))]
+    elif cycles == "components":
+        parts = [part for part in components(problem) if len(part) > 1]
+    for part in parts:
+        inside = set(part)
+        made.ranges |= dict.fromkeys(part, len(part))
+        for group in part:
+            for number in problem.members[group]:
+                made.orders += [(number, group, c) for c in problem.children[number] if c in inside]
+    return made
+
+
+def heights(form: Formulation, choice: Choice) -> dict[int, int]:
+    """Orders that suit a choice without a cycle."""
+    below: dict[int, list[int]] = defaultdict(list)
+    for number, _, lower in form.orders:
+        below[number].append(lower)
+    heights_of = dict.fromkeys(form.ranges, 0)
+    for group in form.problem.order(choice) or ():
+        if group in form.ranges:
+            heights_of[group] = max((heights_of[lower] + 1 for lower in below[choice[group]]), default=0)
+    return heights_of
+
+
+def support(problem: Problem, loop: Collection[int]) -> list[int]:
+    """The choices of a set of classes that read none of the set.
+
+    The first class of the set to be computed takes one of them: wherever a class of the set is needed, one of
+    them is taken.  (In answer set programming: the loop formula of the set.)
+    """
+    inside = set(loop)
+    return [
+        number
+        for group in sorted(inside)
+        for number in problem.members[group]
+        if inside.isdisjoint(problem.children[number])
+    ]
+
+
+def supports(problem: Problem, choice: Choice) -> Iterator[Support]:
+    """Rows that a cyclic choice breaks, and no program without a cycle does."""
+    for loop in _loops(problem, choice):
+        outer = support(problem, loop)
+        for group in loop:
+            yield Support(group, outer)
+
+
+def exclusions(problem: Problem) -> Iterator[Cover]:
+    """Rows for two classes on a cycle, choices of each of which always need the other.
+
+    The sum of x of such choices of the one is at most that of the other's choices that do not need it back.
+    """
+    groups = range(len(problem.members))
+    needs = needs_of(problem.children, problem.members, groups)
+    for part in components(problem):
+        inside = sum(1 << group for group in part) if len(part) > 1 else 0
+        below: dict[int, int] = {}
+        above = dict.fromkeys(part, 0)  # of each class, those with a choice that needs it
+        for group in part if inside else ():
+            for number in problem.members[group]:
+                below[number] = 0
+                for child in problem.children[number]:
+                    below[number] |= needs[child] & inside
+                for other in _bits(below[number]):
+                    above[other] |= 1 << group
+        for group in part if inside else ():
+            excluded: dict[int, list[int]] = defaultdict(list)
+            for number in problem.members[group]:
+                for other in _bits(below[number] & above[group]):
+                    excluded[other].append(number)
+            for other, numbers in excluded.items():
+                free = [number for number in problem.members[other] if not below[number] >> group & 1]
+                yield Cover(dict.fromkeys(free, 1) | dict.fromkeys(numbers, -1), [], 0)
+
+
+def _bits(whole: int) -> Iterator[int]:
+    while whole:
+        low = whole & -whole
+        yield low.bit_length() - 1
+        whole ^= low
+
+
+def _loops(problem: Problem, choice: Choice) -> Iterator[Sequence[int]]:
+    """Components of the choice's own graph, and a short cycle through each of their classes."""
+    groups = range(len(problem.members))
+    members = [[choice[group]] if group in choice else [] for group in groups]
+    own = Problem(problem.costs, problem.children, problem.groups, members, problem.roots)
+    seen: set[frozenset[int]] = set()
+    for part in components(own):
+        if len(part) > 1:
+            inside = set(part)
+            for loop in (part, *(_shortest(problem, choice, group, inside) for group in part)):
+                if frozenset(loop) not in seen:
+                    seen.add(frozenset(loop))
+                    yield loop
+
+
+def _shortest(problem: Problem, choice: Choice, start: int, inside: Collection[int]) -> list[int]:
+    """The classes of a shortest cycle through the class, which lies on one."""
+    above: dict[int, int] = {}
+    queue = [start]
+    for group in queue:
+        for child in problem.children[choice[group]]:
+            if child == start:
+                loop = [group]
+                while loop[-1] != start:
+                    loop.append(above[loop[-1]])
+                return loop
+            if child in inside and child not in above:
+                above[child] = group
+                queue.append(child)
+    raise AssertionError("the class lies on no cycle")

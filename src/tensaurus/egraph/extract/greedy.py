@@ -1,0 +1,120 @@
+"""Extraction without a proof: the cheapest tree of each class, and programs that are grown from those."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from math import inf
+from time import monotonic
+
+from tensaurus.egraph.extract.problem import Choice, Problem, dag_cost
+
+__all__ = ["greedy", "greedy_dag", "tree_costs"]
+
+
+def greedy(problem: Problem) -> dict[int, int]:
+    """The cheapest tree of each class: what several read counts several times (TENSAT's greedy).
+
+    Trees are found cheapest first, so no choice is ever cyclic, zero costs included.
+    """
+    groups = problem.groups
+    left = [len(children) for children in problem.children]
+    readers: list[list[int]] = [[] for _ in problem.members]
+    best: dict[int, int] = {}
+    totals = list(problem.costs)
+    leader: dict[int, tuple[float, int]] = {}  # of each class, the cheapest that is known to have a tree
+    for group, members in enumerate(problem.members):  # a problem that shrinks drops choices there alone
+        for number in members:
+            for child in problem.children[number]:
+                readers[child].append(number)
+            if not left[number]:
+                entry = totals[number], number
+                leader[group] = min(entry, leader.get(group, entry))
+    queue = sorted(leader.values())
+    while queue:
+        total, number = heappop(queue)
+        group = groups[number]
+        if group in best:
+            continue
+        best[group] = number
+        for reader in readers[group]:
+            left[reader] -= 1
+            totals[reader] += total
+            if not left[reader]:
+                above = groups[reader]
+                if above not in best:
+                    entry = totals[reader], reader
+                    known = leader.get(above)
+                    if known is None or entry < known:
+                        leader[above] = entry
+                        heappush(queue, entry)
+    return best
+
+
+def tree_costs(problem: Problem, trees: Choice | None = None) -> list[float]:
+    """What the cheapest tree of each class costs; infinite where a class has none."""
+    totals = [inf] * len(problem.members)
+    for group, number in (greedy(problem) if trees is None else trees).items():  # children first
+        totals[group] = problem.costs[number] + sum(totals[child] for child in problem.children[number])
+    return totals
+
+
+def greedy_dag(problem: Problem, deadline: float = inf) -> dict[int, int]:
+    """The cheapest program of each class, what is shared inside it counting once, from those of its children.
+
+    Begins with the cheapest trees and goes on until no class's program improves; the result is at most as
+    dear as that of the cheapest trees, and need not be the cheapest.  After the deadline (of
+    `time.monotonic`) it is what was found by then.
+    """
+    trees = greedy(problem)
+    programs: dict[int, dict[int, int]] = {}  # of each class, all that it needs with their choices
+    totals: dict[int, float] = {}
+    readers: list[set[int]] = [set() for _ in problem.members]
+    for number, children in enumerate(problem.children):
+        for child in children:
+            readers[child].add(problem.groups[number])
+
+    def together(number: int) -> dict[int, int]:
+        """The choice over its children's programs; where two of those differ, the larger's counts."""
+        group, merged = problem.groups[number], {problem.groups[number]: number}
+        for child in sorted(problem.children[number], key=lambda c: -len(programs[c])):
+            for below, choice in programs[child].items():
+                merged.setdefault(below, choice)
+        return _needed(problem, group, merged)
+
+    queue = list(trees)  # in the order in which the trees were found: children first
+    for group in queue:
+        if monotonic() > deadline:
+            return trees
+        programs[group] = together(trees[group])
+        totals[group] = _total(problem, programs[group])
+    waiting = set(queue)
+    while queue:
+        later: list[int] = []
+        for group in queue:
+            waiting.discard(group)
+            if monotonic() > deadline:
+                continue
+            for number in problem.members[group]:
+                if all(child in programs for child in problem.children[number]):
+                    made = together(number)
+                    if made and _total(problem, made) < totals[group] * (1 - 1e-9):
+                        programs[group], totals[group] = made, _total(problem, made)
+                        fresh = sorted(r for r in readers[group] if r in programs and r not in waiting)
+                        waiting.update(fresh)
+                        later += fresh
+        queue = later
+    chosen: dict[int, int] = {}
+    for root in problem.roots:
+        for group, number in programs.get(root, {}).items():
+            chosen.setdefault(group, number)
+    return min((trees, chosen), key=lambda choice: dag_cost(problem, choice))
+
+
+def _needed(problem: Problem, root: int, choice: Choice) -> dict[int, int]:
+    """The part of the choice that the class needs; empty where that is cyclic or incomplete."""
+    alone = Problem(problem.costs, problem.children, problem.groups, problem.members, (root,))
+    return {group: choice[group] for group in alone.order(choice) or ()}
+
+
+def _total(problem: Problem, program: Choice) -> float:
+    return sum(problem.costs[number] for number in program.values())

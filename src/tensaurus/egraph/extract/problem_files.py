@@ -1,0 +1,113 @@
+"""Extraction problems as files: egglog's serialized e-graphs, JSON that other extractors read and write too.
+
+    {"nodes": {"n0": {"op": "Add", "children": ["n1", "n2"], "eclass": "c0", "cost": 1.5}, ...},
+     "root_eclasses": ["c0"], "class_data": {...}}
+
+A child is the name of any node of the class that is read; `class_data` is not looked at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from tensaurus.egraph.extract.problem import Choice, Problem
+from tensaurus.system.errors import TensaurusError
+from tensaurus.system.files import replacing
+
+__all__ = ["read_problem", "write_choice"]
+
+
+def read_problem(path: str | Path) -> tuple[Problem, list[str], list[str]]:
+    """The problem in a file, with the names of its nodes and classes; raises TensaurusError."""
+    whole = _parsed(path)
+    rows = _wanted(whole, "nodes", dict, "an object of nodes", path)
+    groups: dict[str, int] = {}
+    places: dict[str, int] = {}
+    costs: list[float] = []
+    for name, row in rows.items():
+        places[name] = groups.setdefault(_class_of(name, row, path), len(groups))
+        costs.append(_cost_of(name, row, path))
+    children: list[tuple[int, ...]] = []
+    for name, row in rows.items():
+        read = row.get("children", [])
+        if not isinstance(read, list):
+            text = "its children are not a list"
+            raise TensaurusError(text, file=path, node=name, remedy="List names of nodes.")
+        for child in read:
+            if not isinstance(child, str) or child not in places:
+                text = f"its child {json.dumps(child)} is not a node of the file"
+                raise TensaurusError(text, file=path, node=name, remedy='Children are keys of "nodes".')
+        children.append(tuple(dict.fromkeys(places[child] for child in read)))
+    roots = _wanted(whole, "root_eclasses", list, "a list of classes", path)
+    if not roots:
+        raise TensaurusError("there is no root", file=path, remedy='Name one in "root_eclasses".')
+    for root in roots:
+        if not isinstance(root, str) or root not in groups:
+            text = f"the root {json.dumps(root)} is the class of no node"
+            raise TensaurusError(text, file=path, remedy='Roots are values of "eclass".')
+    members: list[list[int]] = [[] for _ in groups]
+    numbers = list(places.values())
+    for number, group in enumerate(numbers):
+        members[group].append(number)
+    tops = list(dict.fromkeys(groups[root] for root in roots))
+    return Problem(costs, children, numbers, members, tops), list(places), list(groups)
+
+
+def _parsed(path: str | Path) -> dict[str, Any]:
+    remedy = "It must be egglog's serialized e-graph, as JSON."
+    try:
+        whole = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TensaurusError(f"cannot be read: {error.strerror or error}", file=path) from error
+    except UnicodeDecodeError as error:
+        raise TensaurusError("it is not UTF-8 text", file=path, remedy=remedy) from error
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise TensaurusError(f"it is not JSON: {error}", file=path, remedy=remedy) from error
+    if not isinstance(whole, dict):
+        raise TensaurusError("it is not a JSON object", file=path, remedy=remedy)
+    return whole
+
+
+def _wanted(whole: Mapping[str, Any], key: str, kind: type, what: str, path: str | Path) -> Any:
+    if not isinstance(whole.get(key), kind):
+        text = f'"{key}" is not {what}' if key in whole else f'it has no "{key}"'
+        raise TensaurusError(text, file=path, remedy=f'"{key}" must be {what}.')
+    return whole[key]
+
+
+def _class_of(name: str, row: Any, path: str | Path) -> str:
+    if not isinstance(row, dict):
+        raise TensaurusError("it is not an object", file=path, node=name, remedy='Give its "eclass".')
+    group = row.get("eclass")
+    if not isinstance(group, str):
+        raise TensaurusError("it has no class", file=path, node=name, remedy='Name it in "eclass".')
+    return group
+
+
+def _cost_of(name: str, row: Mapping[str, Any], path: str | Path) -> float:
+    """Costs are finite and not negative; 1 where there is none."""
+    cost = row.get("cost", 1.0)
+    if isinstance(cost, bool) or not isinstance(cost, int | float):
+        text = f"its cost {json.dumps(cost)} is not a number"
+        raise TensaurusError(text, file=path, node=name, remedy="Costs are finite and 0 or more.")
+    try:
+        value = float(cost)
+    except OverflowError:
+        value = float("inf")
+    if not isfinite(value) or value < 0:
+        text = f"its cost is {value}"
+        raise TensaurusError(text, file=path, node=name, remedy="Costs are finite and 0 or more.")
+    return value
+
+
+def write_choice(
+    path: str | Path, problem: Problem, choice: Choice, nodes: Sequence[str], classes: Sequence[str]
+) -> None:
+    """Write {class: node} of the classes that the roots need, children first."""
+    needed = {classes[group]: nodes[choice[group]] for group in problem.order(choice) or ()}
+    with replacing(path) as beside:
+        beside.write_text(json.dumps(needed, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Patterns found in an e-graph, rules applied to their matches, and exploration round by round."""

@@ -1,0 +1,46 @@
+"""Calls of one operator on the same two arguments in both orders are one, where its expression is symmetric.
+
+Rules match such arguments in either order, so that no rule makes the second call of a first: both are there
+only where a program has both, or two rewrites wrote them, and then they are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+from tensaurus.egraph.core.egraph import EGraph
+from tensaurus.egraph.core.enode_head import Head
+from tensaurus.egraph.core.finder_protocol import Proposal
+from tensaurus.graph.ir.node import Type, source
+from tensaurus.ops import Op
+from tensaurus.rules.language.equation import Equation
+from tensaurus.rules.language.evidence import Proved
+from tensaurus.rules.language.match import commutes
+from tensaurus.rules.language.nested_calls import said
+
+__all__ = ["commute"]
+
+SYMMETRIC = Proved("algebra", "symmetric in both arguments")
+
+
+def commute(graph: EGraph, room: int) -> Iterator[Proposal]:
+    """Calls that are in the e-graph in both orders."""
+    for number, alive in enumerate(graph.alive):
+        head = graph.heads[number]
+        if not alive or len(graph.args[number]) != 2 or not isinstance(head.op, Op) or not commutes(head.op):
+            continue
+        a, b = map(graph.find, graph.args[number])
+        other = graph.peek(head, (b, a)) if a < b else None
+        if other is not None and graph.find(other) != graph.find(number):
+            (x,), (y,) = graph.analyses[a].types, graph.analyses[b].types
+            yield Proposal(_swapped(head, x, y), graph.born[number])
+
+
+@cache
+def _swapped(head: Head, first: Type, second: Type) -> Equation:
+    """The law of a call on arguments of these types."""
+    x, y = source("x", first), source("y", second)
+    left, right = head.build([x, y]), head.build([y, x])
+    name = f"commute-{str(head.op).lower()}"
+    return Equation(name, f"{said(left)} => {said(right)}", (left,), (right,), (x, y), SYMMETRIC)

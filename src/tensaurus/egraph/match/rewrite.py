@@ -1,0 +1,400 @@
+"""A rule in an e-graph: what it makes of a match is typed once for all matches of the same types.
+
+The right-hand side's attributes and types depend on the heads that were matched and on what is known of the
+variables, not on which classes they are: who asks for a plan may keep it, or that the rule does not apply.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cache, cached_property, partial
+from itertools import product
+from typing import Any, NamedTuple, TypeAlias
+
+from tensaurus.egraph.core.class_analysis import Analysis, typed
+from tensaurus.egraph.core.egraph import ABSENT, EGraph
+from tensaurus.egraph.core.enode_head import Head, operator_head, output_head
+from tensaurus.egraph.match.variable_guard import ASKS_CONTENT, ClassFact, calls
+from tensaurus.graph.analysis.cancellation import cancels, is_large, is_rigid
+from tensaurus.graph.ir.node import Node, Type, source
+from tensaurus.graph.lower.primitives import exact_number, literal
+from tensaurus.ops import TensorType, Untypable
+from tensaurus.ops.element_type import REAL_TYPES
+from tensaurus.rules.language import occurrences
+from tensaurus.rules.language.attribute_terms import attributes_given, attributes_match, output_of
+from tensaurus.rules.language.evidence_limits import Limits, shown
+from tensaurus.rules.language.match import Binding, build, orders
+from tensaurus.rules.language.operand_partners import regrouped
+from tensaurus.rules.language.rule import Rule
+from tensaurus.rules.language.side_conditions import Fact, Undefined, holds
+from tensaurus.rules.language.term import Apply, Item, Literal, Term, Variable
+
+__all__ = ["Plan", "Rewrite", "rewrites"]
+
+
+class Step(NamedTuple):
+    """One e-node to insert; arguments are variables (their number), earlier steps (~number) or absent.
+
+    A step with a node inserts that, a constant.
+    """
+
+    head: Head
+    args: tuple[int | None, ...]
+    analyses: tuple[Analysis, Analysis]  # what its types say, see `egraph.typed`
+    node: Node | None
+
+
+# graph, the terms of the variables and their classes: the e-node of each step
+Insert: TypeAlias = Callable[[EGraph, Sequence[int], Sequence[int]], tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The right-hand sides for matches of some types; `roots` are variables or ~steps.
+
+    `combined` are the steps that compute of constants alone, `dropped` the variables that are constants and
+    of which the right-hand side computes nothing, `rigid` those constants that meet other partners in sums or
+    products there: see `loses`.
+    """
+
+    steps: tuple[Step, ...]
+    roots: tuple[int, ...]
+    values: dict[str, Any] = field(compare=False)
+    dtype: str
+    insert: Insert = field(compare=False)
+    combined: tuple[int, ...] = ()
+    dropped: tuple[int, ...] = ()
+    rigid: tuple[tuple[int, frozenset[str]], ...] = ()
+
+    @cached_property
+    def asks_constants(self) -> bool:
+        """Whether `loses` depends on the match."""
+        return bool(self.combined or self.dropped or self.rigid)
+
+    def missing(self, graph: EGraph, terms: Sequence[int]) -> int:
+        """How many e-nodes the plan would insert, at most."""
+        made: list[int | None] = []
+        for step in self.steps:
+            if step.node is not None:
+                made.append(graph.number_of(step.node))
+                continue
+            args = [ABSENT if a is None else terms[a] if a >= 0 else made[~a] for a in step.args]
+            made.append(None if None in args else graph.peek(step.head, args))  # type: ignore[arg-type]
+        return made.count(None)
+
+    def loses(self, graph: EGraph, terms: Sequence[int]) -> bool:
+        """Whether constants are combined whose rounding is a meaning (`graph/analysis/cancellation`).
+
+        Such e-nodes are not even inserted: another rule would find them, and that they are equal.
+        """
+        if any(is_large(graph.term(graph.constant_of(terms[place]))) for place in self.dropped):
+            return True
+        if any(is_rigid(graph.term(graph.constant_of(terms[place])), kinds) for place, kinds in self.rigid):
+            return True
+        made: dict[int, Node] = {}
+        numbers: dict[int, int | None] = {}  # of those of them that the e-graph has already
+        for number in self.combined:
+            head, args, _, node = self.steps[number]
+            if node is None:
+                known = [ABSENT if a is None else numbers[a] if a < 0 else terms[a] for a in args]
+                found = None if None in known else graph.peek(head, known)  # type: ignore[arg-type]
+                if found is None:
+                    parts = [None if a is None else made[a] if a < 0 else graph.term(terms[a]) for a in args]
+                    node = head.build(parts)
+                else:
+                    node = graph.term(found)
+            else:
+                found = graph.number_of(node)
+            if cancels(node):
+                return True
+            made[~number], numbers[~number] = node, found
+        return False
+
+    def needs(self, graph: EGraph, terms: Sequence[int], made: Sequence[int]) -> list[tuple[int, int]]:
+        """Pairs of terms by whose equality e-nodes of other arguments were found in place of new ones."""
+        needs: list[tuple[int, int]] = []
+        for step, number in zip(self.steps, made, strict=True):
+            if step.node is None:
+                args = (ABSENT if a is None else terms[a] if a >= 0 else made[~a] for a in step.args)
+                needs += [(a, b) for a, b in zip(graph.born[number], args, strict=True) if a != b]
+        return needs
+
+
+class Rewrite:
+    """One rule with its arguments in one order: the terms of its roots, and plans for their matches."""
+
+    def __init__(self, rule: Rule, side: tuple[Term, ...]):
+        self.rule, self.side, self.limits = rule, side, Limits(rule)
+        self.dtypes = None if "any" in rule.tags else REAL_TYPES
+        written = [tree for root in (*rule.lhs, *rule.rhs) for tree in occurrences.attributes(root)]
+        self.asks_content = any(calls(tree) & ASKS_CONTENT for tree in (*rule.where, *written))
+        self.once = "once" in rule.tags
+        gone = {name for root in rule.lhs for name in occurrences.variables(root)}
+        gone -= {name for root in rule.rhs for name in occurrences.variables(root)}
+        gone -= {n.id for tree in written for n in ast.walk(tree) if isinstance(n, ast.Name)}
+        self.dropped = gone if self.dtypes is not None else set()  # what is moved alone may be left out
+        self.regrouped = regrouped(side, rule.rhs)
+        self.foreign = [self._foreign(root) for root in side]
+
+    def _foreign(self, root: Term) -> bool:
+        """Whether a root's attributes name tensors of other roots."""
+        nodes = (node for tree in occurrences.attributes(root) for node in ast.walk(tree))
+        names = {node.id for node in nodes if isinstance(node, ast.Name)}
+        return bool(names & (self.rule.variables.keys() - occurrences.variables(root).keys()))
+
+    def given(
+        self,
+        place: int,
+        heads: Sequence[Head],
+        analyses: Sequence[Analysis],
+        variables: Sequence[str],
+        operators: Sequence[Term],
+    ) -> dict[str, Any] | None:
+        """What a root alone gives to names of attributes; None where no match of it fits.
+
+        Nothing where that depends on other roots.  A name that the root gives a value is compared as it is: a
+        rule whose earlier root counts it from the end must not compute with it here.
+        """
+        known = dict(zip(variables, analyses, strict=True))
+        matched = {id(term): head for term, head in zip(operators, heads, strict=True)}
+        names: dict[str, Any] = {name: ClassFact(analysis) for name, analysis in known.items()}
+        values: dict[str, Any] = {}
+        try:
+            fits = self.foreign[place] or _attributes(self.side[place], matched, known, names, values)
+        except (Untypable, Undefined):
+            return {}
+        return values if fits else None
+
+    def plan(
+        self,
+        graph: EGraph,
+        heads: Sequence[Head],
+        analyses: Sequence[Analysis],
+        roots: Sequence[Analysis],
+        variables: Sequence[str],
+        operators: Sequence[Sequence[Term]],
+    ) -> Plan | None:
+        """What to insert for a match of these heads and variables; None where the rule does not apply.
+
+        `roots` are what is known of the roots, `operators` each one's matched terms, as the heads are.
+        """
+        try:
+            return self._planned(graph, heads, analyses, roots, variables, operators)
+        except (Untypable, Undefined):
+            return None
+
+    def _planned(
+        self,
+        graph: EGraph,
+        heads: Sequence[Head],
+        analyses: Sequence[Analysis],
+        roots: Sequence[Analysis],
+        variables: Sequence[str],
+        operators: Sequence[Sequence[Term]],
+    ) -> Plan | None:
+        known = dict(zip(variables, analyses, strict=True))
+        kinds = [analysis.tensor for analysis in analyses]
+        if any(kind is None or (self.dtypes is not None and kind.dtype not in self.dtypes) for kind in kinds):
+            return None
+        names: dict[str, Any] = {name: ClassFact(analysis) for name, analysis in known.items()}
+        values: dict[str, Any] = {}
+        flat = [term for group in operators for term in group]
+        matched = {id(term): head for term, head in zip(flat, heads, strict=True)}
+        for root in self.side:
+            if not _attributes(root, matched, known, names, values):
+                return None
+        if not all(holds(condition, {**names, **values}) for condition in self.rule.where):
+            return None
+        dtype = next((kind.dtype for kind in kinds if kind is not None), "float32")
+        writer = _Writer(
+            graph, {name: place for place, name in enumerate(variables)}, known, names, values, dtype
+        )
+        written = [writer.write(root) for root in self.rule.rhs]
+        if any(types != analysis.types for (_, types), analysis in zip(written, roots, strict=True)):
+            return None
+        if not self.limits.within(names, values) and not self._shown(names, values, dtype):
+            return None
+        steps = tuple(writer.steps)
+        static = {place for place, analysis in enumerate(analyses) if analysis.static}
+        dropped = tuple(place for place in sorted(static) if variables[place] in self.dropped)
+        rigid = tuple(
+            (place, self.regrouped[variables[place]])
+            for place in sorted(static)
+            if variables[place] in self.regrouped
+        )
+        insert = _insert(steps, len(variables))
+        combined = _combined(steps, static)
+        roots_at = tuple(ref for ref, _ in written)
+        return Plan(steps, roots_at, values, dtype, insert, combined, dropped, rigid)
+
+    def _shown(self, facts: Mapping[str, Fact], values: Mapping[str, Any], dtype: str) -> bool:
+        """Whether both sides are equal at these types, which the rule's evidence does not cover."""
+        nodes = {name: source(name, TensorType(fact.dtype, fact.shape)) for name, fact in facts.items()}
+        binding = Binding(nodes, dict(values))
+        left, right = (
+            [node for root in side if (node := build(root, binding, dtype)) is not None]
+            for side in (self.side, self.rule.rhs)
+        )
+        return shown(left, right, nodes, facts) is not None
+
+
+def _combined(steps: Sequence[Step], static: set[int]) -> tuple[int, ...]:
+    """The steps that compute of constants alone, where these variables are such."""
+    known = set(static)
+    for number, step in enumerate(steps):
+        if step.node is not None or all(arg is None or arg in known for arg in step.args):
+            known.add(~number)
+    found = tuple(number for number in range(len(steps)) if ~number in known)
+    return found if any(steps[number].node is None for number in found) else ()
+
+
+def _insert(steps: Sequence[Step], variables: int) -> Insert:
+    """Inserts the steps, one after the other."""
+    form = tuple([None if step.node is not None else step.args for step in steps])
+    made: Insert = _inserter(form, variables)(*[part for step in steps for part in step])
+    return made
+
+
+@cache
+def _inserter(form: tuple[tuple[int | None, ...] | None, ...], variables: int) -> Callable[..., Insert]:
+    """Written out, as every match goes through it; steps of one form share the code, None is a constant."""
+    named = "".join(f"h{k}, a{k}, f{k}, n{k}, " for k in range(len(form)))
+    lines = [f"def over({named}):", "    def insert(graph, terms, classes):"]
+    lines += ["        known, parents = graph.known, graph.parents"]
+    if variables:
+        lines += [f"        {''.join(f't{k}, ' for k in range(variables))} = terms"]
+        lines += [f"        {''.join(f'c{k}, ' for k in range(variables))} = classes"]
+    for number, args in enumerate(form):
+        if args is None:
+            lines += [f"        m{number} = graph.adopt(n{number})"]
+        else:
+            born = "".join(f"{_place(a, 't', 'm')}, " for a in args)
+            classes = "".join(f", {_place(a, 'c', 'd')}" for a in args)
+            lines += [f"        key = (h{number}{classes},)", f"        m{number} = known.get(key)"]
+            lines += [f"        if m{number} is None: m{number} = graph.insert(key, ({born}), f{number})"]
+        if any(~number in others for others in form[number + 1 :] if others):
+            lines += [f"        d{number} = parents[m{number}]"]
+            lines += [f"        if parents[d{number}] != d{number}: d{number} = graph.find(m{number})"]
+    lines += [f"        return ({''.join(f'm{k}, ' for k in range(len(form)))})", "    return insert"]
+    scope: dict[str, Any] = {}
+    exec(compile("\n".join(lines), "<plan>", "exec"), scope)  # written above from numbers alone
+    made: Callable[..., Insert] = scope["over"]
+    return made
+
+
+def _place(arg: int | None, variable: str, step: str) -> str:
+    if arg is None:
+        return str(ABSENT)
+    return f"{variable}{arg}" if arg >= 0 else f"{step}{~arg}"
+
+
+def _attributes(
+    term: Term | None,
+    matched: dict[int, Head],
+    known: dict[str, Analysis],
+    names: dict[str, Any],
+    values: dict[str, Any],
+) -> bool:
+    """Whether the attributes of the matched heads agree with the term's; binds those that it names."""
+    match term:
+        case Item(inner, index):
+            place = matched[id(term)].attrs[0][1]
+            if isinstance(index, str) and values.setdefault(index, place) != place:
+                return False
+            return _attributes(inner, matched, known, names, values)
+        case Apply(_, args):
+            if not all(_attributes(arg, matched, known, names, values) for arg in args):
+                return False
+            kinds = partial(_kinds, args, matched, known)
+            return attributes_match(term, matched[id(term)].attrs, names, values, kinds)
+    return True
+
+
+def _kinds(
+    args: Sequence[Term | None], matched: dict[int, Head], known: dict[str, Analysis]
+) -> tuple[Any, ...]:
+    """Types of a matched operator's arguments, from those of the variables."""
+
+    def kind(term: Term | None) -> TensorType | None:
+        match term:
+            case None:
+                return None
+            case Variable(name, _):
+                return known[name].tensor
+            case Literal():
+                raise Undefined("the type of a literal")
+            case Item(inner):
+                return _tensor(types(inner)[matched[id(term)].attrs[0][1]])
+            case Apply():
+                return _tensor(types(term)[0])
+
+    def types(term: Apply) -> tuple[Type, ...]:
+        derived: tuple[Type, ...] = term.op.types(tuple(map(kind, term.args)), matched[id(term)].attrs)
+        return derived
+
+    return tuple(map(kind, args))
+
+
+def _tensor(kind: Type) -> TensorType:
+    if not isinstance(kind, TensorType):
+        raise Untypable("not a tensor")
+    return kind
+
+
+@dataclass
+class _Writer:
+    """Writes the steps of right-hand sides."""
+
+    graph: EGraph
+    numbers: dict[str, int]
+    known: dict[str, Analysis]
+    names: dict[str, Any]
+    values: dict[str, Any]
+    dtype: str
+    steps: list[Step] = field(default_factory=list)
+
+    def write(self, term: Term, every: bool = False) -> tuple[int, tuple[Type, ...]]:
+        """Where the term's value is, and its types; with all outputs or the first."""
+        match term:
+            case Variable(name, _) if name in self.values:  # a number that an attribute gave
+                return self._constant(exact_number(self.values[name]))
+            case Variable(name, _):
+                return self.numbers[name], self.known[name].types
+            case Literal(value):
+                return self._constant(value)
+            case Item(inner, index):
+                ref, types = self.write(inner, every=True)
+                place = output_of(index, self.values, inner.op, len(types))
+                if len(types) == 1:
+                    return ref, types
+                return self._step(Step(output_head(place), (ref,), typed((types[place],)), None))
+            case Apply(op, args):
+                written = [None if arg is None else self.write(arg) for arg in args]
+                while written and written[-1] is None:
+                    written.pop()
+                given = attributes_given(term, self.names, self.values)
+                kinds = tuple(None if entry is None else _tensor(entry[1][0]) for entry in written)
+                canonical = op.canonical(kinds, given)
+                types = op.types(kinds, canonical)
+                types = types if every else types[:1]
+                head = operator_head(op, canonical, len(types))
+                refs = tuple(None if entry is None else entry[0] for entry in written)
+                return self._step(Step(head, refs, typed(types), None))
+        raise TypeError(term)
+
+    def _constant(self, value: Fraction) -> tuple[int, tuple[Type, ...]]:
+        node = literal(value, self.dtype)
+        return self._step(Step(self.graph.head_of(node), (), typed(node.types), node))
+
+    def _step(self, step: Step) -> tuple[int, tuple[Type, ...]]:
+        self.steps.append(step)
+        return ~(len(self.steps) - 1), step.analyses[0].types
+
+
+def rewrites(rule: Rule) -> list[Rewrite]:
+    """The rule with the arguments of commutative operators in every order."""
+    sides = product(*(orders(root) for root in rule.lhs))
+    return [Rewrite(rule, side) for side in sides]  # type: ignore[arg-type]

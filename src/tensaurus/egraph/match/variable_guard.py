@@ -1,0 +1,106 @@
+"""What a rule asks of one variable alone and by its types alone: one answer for all classes of one type."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from functools import cache
+
+from tensaurus.egraph.core.class_analysis import Analysis, coded, typed
+from tensaurus.ops.element_type import REAL_TYPES
+from tensaurus.rules.language.rule import Rule
+from tensaurus.rules.language.side_conditions import FUNCTIONS, Fact, Undefined, holds
+from tensaurus.system.syntax import expression
+
+__all__ = ["ASKS_CONTENT", "Guard", "ClassFact", "calls", "guards"]
+
+ASKS_CONTENT = frozenset({"value", "filled", "positive"})  # functions of what a constant holds
+
+
+class ClassFact(Fact):
+    """A class as conditions see it.  Raises Undefined for what is not a tensor."""
+
+    def __init__(self, of: Analysis):
+        kind = of.tensor
+        if kind is None:
+            raise Undefined("not a tensor")
+        self.shape, self.dtype, self.static, self._of = kind.shape, kind.dtype, of.static, of
+
+    @property
+    def value(self) -> Fraction:
+        if self._of.scalar is None:
+            raise Undefined("not a scalar constant")
+        return self._of.scalar
+
+    @property
+    def filled(self) -> Fraction:
+        if self._of.filled is None:
+            raise Undefined("not a constant of one number")
+        return self._of.filled
+
+    @property
+    def positive(self) -> bool:
+        return self._of.positive
+
+
+class Guard(dict[int, bool]):
+    """Whether the conditions hold, by the code of a class's types; found out where it is asked first."""
+
+    def __init__(self, conditions: Sequence[ast.expr], name: str, floats: bool):
+        super().__init__()
+        self.conditions, self.name, self.floats = conditions, name, floats
+
+    def __missing__(self, code: int) -> bool:
+        self[code] = holds = self._holds(code)
+        return holds
+
+    def _holds(self, code: int) -> bool:
+        types, static = coded(code)
+        of = typed(types)[static]
+        kind = of.tensor
+        if kind is None or self.floats and kind.dtype not in REAL_TYPES:
+            return False
+        try:
+            names = {self.name: ClassFact(of)}
+            return all(holds(condition, names) for condition in self.conditions)
+        except Undefined:
+            return False
+
+
+def guards(rule: Rule) -> Mapping[str, Guard]:
+    """By variable; rules that ask the same of a variable share the answers."""
+    floats = "any" not in rule.tags
+    asked: dict[str, list[str]] = {}
+    for condition in rule.where:
+        bound = {node.id for loop in _loops(condition) for node in _names(loop.target)}
+        names = {node.id for node in _names(condition)} - bound - FUNCTIONS.keys()
+        if len(names) == 1 and names <= rule.variables.keys() and not calls(condition) & ASKS_CONTENT:
+            (name,) = names
+            asked.setdefault(name, []).append(_without(name, condition))
+    return {name: _guard(tuple(conditions), floats) for name, conditions in asked.items()}
+
+
+def _without(name: str, condition: ast.expr) -> str:
+    """The condition, whatever the variable is called."""
+    return re.sub(rf"\b{name}\b", "_", ast.unparse(condition))
+
+
+@cache
+def _guard(conditions: tuple[str, ...], floats: bool) -> Guard:
+    return Guard([expression(text) for text in conditions], "_", floats)
+
+
+def calls(tree: ast.expr) -> set[str]:
+    """The functions that an expression calls."""
+    functions = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return {func.id for func in functions if isinstance(func, ast.Name)}
+
+
+def _names(tree: ast.expr) -> list[ast.Name]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+
+
+def _loops(tree: ast.expr) -> list[ast.comprehension]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.comprehension)]

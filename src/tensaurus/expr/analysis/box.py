@@ -1,0 +1,219 @@
+"""Boxes: products of arithmetic progressions of indices, one for each dimension.
+
+    side  ::=  start, start + step, ..., start + step * (count - 1)
+    box   ::=  side * side * ...
+
+A side of step 1 is an interval; others are the lattices that strides and dilations leave.  Numbers always
+decide; symbols do where their bounds do, and None is returned where they do not.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import gcd
+from typing import Any
+
+import numpy as np
+
+from tensaurus.expr.sizes.size import Size, largest, nonnegative, product, same, smallest
+
+
+@dataclass(frozen=True)
+class Progression:
+    """The indices start + step * k for k in range(count); step is positive, and 1 for one index or none."""
+
+    start: Size
+    count: Size  # at least 0, whatever its symbols are
+    step: int = 1
+
+    def __post_init__(self) -> None:
+        if self.step < 1:
+            raise ValueError(f"a step of {self.step}")
+        if isinstance(self.count, int) and self.count <= 1:
+            object.__setattr__(self, "step", 1)
+            if self.count <= 0:
+                object.__setattr__(self, "start", 0)
+                object.__setattr__(self, "count", 0)
+
+    @property
+    def last(self) -> Size:
+        """The greatest index, where there is one."""
+        return self[self.count - 1]
+
+    @property
+    def stop(self) -> Size:
+        """The index after the last, which of an interval is its end."""
+        return self.last + 1
+
+    def __getitem__(self, place: Size) -> Size:
+        return self.start + place * self.step
+
+    def __contains__(self, index: int) -> bool:
+        """Whether a number is one of the indices, which must be numbers."""
+        start, count = _numbers(self)
+        return 0 <= index - start <= self.step * (count - 1) and (index - start) % self.step == 0
+
+    def __str__(self) -> str:
+        step = "" if self.step == 1 else f":{self.step}"
+        return f"{self.start}:{self.stop}{step}"
+
+
+def interval_of(start: Size, stop: Size) -> Progression:
+    """start, start + 1, ... stop - 1, none where stop is below start."""
+    return Progression(start, largest(stop - start, 0))
+
+
+def _concrete(*sides: Progression) -> bool:
+    return all(isinstance(n, int) for side in sides for n in (side.start, side.count))
+
+
+def _numbers(side: Progression) -> tuple[int, int]:
+    if not isinstance(side.start, int) or not isinstance(side.count, int):
+        raise ValueError(f"{side} has symbols")
+    return side.start, side.count
+
+
+def meet(a: Progression, b: Progression) -> Progression | None:
+    """The indices of both; None where symbols do not say which."""
+    if not _concrete(a, b):
+        if a.step != 1 or b.step != 1:
+            return None
+        return interval_of(largest(a.start, b.start), smallest(a.stop, b.stop))
+    (first, count), (second, other) = _numbers(a), _numbers(b)
+    if count == 0 or other == 0:
+        return Progression(0, 0)
+    # Chinese remainders: the common indices, if any, recur at the least common multiple of the steps
+    shared = gcd(a.step, b.step)
+    if (second - first) % shared:
+        return Progression(0, 0)
+    step = a.step // shared * b.step
+    turns = (second - first) // shared * pow(a.step // shared, -1, b.step // shared)
+    low = max(first, second)
+    high = min(first + a.step * (count - 1), second + b.step * (other - 1))
+    return enclosing(low + (first + turns * a.step - low) % step, high, step)
+
+
+def without(a: Progression, b: Progression) -> tuple[Progression, ...] | None:
+    """The indices of a that are not in b, as disjoint sides; None where symbols do not say which."""
+    common = meet(a, b)
+    if common is None:
+        return None
+    if not _concrete(a, b):
+        head = interval_of(a.start, smallest(a.stop, common.start))
+        tail = interval_of(largest(a.start, common.stop), a.stop)
+        return tuple(s for s in (head, tail) if not same(s.count, 0))
+    (start, count), (first, shared) = _numbers(a), _numbers(common)
+    if shared == 0:
+        return (a,) if count else ()
+    skipped = max(common.step // a.step, 1) if shared > 1 else 1
+    before = (first - start) // a.step
+    after = before + (shared - 1) * skipped + 1
+    pieces = [Progression(start, before, a.step), Progression(a[after], count - after, a.step)]
+    pieces += [Progression(first + a.step * k, shared - 1, a.step * skipped) for k in range(1, skipped)]
+    return tuple(sorted((p for p in pieces if p.count != 0), key=lambda p: _numbers(p)[0]))
+
+
+@dataclass(frozen=True)
+class Box:
+    """The index tuples with an index from each side; of rank 0, the one empty tuple."""
+
+    sides: tuple[Progression, ...]
+
+    @property
+    def points(self) -> Size:
+        """How many index tuples there are."""
+        return product(side.count for side in self.sides)  # type: ignore[no-any-return]
+
+    @property
+    def first(self) -> tuple[Size, ...]:
+        """The least index tuple, where there is one."""
+        return tuple(side.start for side in self.sides)
+
+    @property
+    def last(self) -> tuple[Size, ...]:
+        """The greatest in each dimension."""
+        return tuple(side.last for side in self.sides)
+
+    def __contains__(self, place: Sequence[int]) -> bool:
+        return len(place) == len(self.sides) and all(i in s for i, s in zip(place, self.sides, strict=True))
+
+    def __str__(self) -> str:
+        return f"[{', '.join(map(str, self.sides))}]"
+
+
+def whole(shape: Iterable[Size]) -> Box:
+    """Every index tuple of a tensor."""
+    return Box(tuple(Progression(0, size) for size in shape))
+
+
+def is_empty(box: Box) -> bool | None:
+    """Whether it has no index tuple; None where symbols do not say."""
+    if any(same(side.count, 0) for side in box.sides):
+        return True
+    return False if all(nonnegative(side.count - 1) for side in box.sides) else None
+
+
+def intersection(a: Box, b: Box) -> Box | None:
+    """The index tuples of both; None where symbols do not say which."""
+    sides = [meet(x, y) for x, y in zip(a.sides, b.sides, strict=True)]
+    return Box(tuple(s for s in sides if s is not None)) if None not in sides else None
+
+
+def difference(a: Box, b: Box) -> tuple[Box, ...] | None:
+    """The index tuples of a that are not in b, as disjoint boxes; None where symbols do not say which."""
+    pieces: list[Box] = []
+    inside: list[Progression] = []
+    if (common := intersection(a, b)) is not None and is_empty(common):
+        return () if is_empty(a) else (a,)
+    for place, (x, y) in enumerate(zip(a.sides, b.sides, strict=True)):
+        outside, shared = without(x, y), meet(x, y)
+        if outside is None or shared is None:
+            return None
+        pieces += [Box((*inside, side, *a.sides[place + 1 :])) for side in outside]
+        inside.append(shared)
+    return tuple(piece for piece in pieces if not is_empty(piece))
+
+
+def remainder(box: Box, taken: Iterable[Box]) -> tuple[Box, ...] | None:
+    """What of the box none of the others covers, as disjoint boxes; None where symbols do not say."""
+    left: tuple[Box, ...] = () if is_empty(box) else (box,)
+    for other in taken:
+        pieces = [difference(piece, other) for piece in left]
+        if None in pieces:
+            return None
+        left = tuple(part for piece in pieces if piece is not None for part in piece)
+    return left
+
+
+def is_partition(boxes: Sequence[Box], box: Box) -> bool | None:
+    """Whether each index tuple of the box is in exactly one of the boxes, and no other is in any."""
+    rest = remainder(box, boxes)
+    outside = [remainder(piece, [box]) for piece in boxes]
+    shared = [intersection(a, b) for a, b in combinations(boxes, 2)]
+    if rest is None or None in outside or None in shared:
+        return None
+    empty: list[bool | None] = [is_empty(piece) for group in outside if group for piece in group]
+    empty += [is_empty(piece) for piece in (*rest, *(s for s in shared if s is not None))]
+    return False if False in empty else None if None in empty else True
+
+
+def progressions(indices: np.ndarray[Any, Any]) -> Iterator[Progression]:
+    """Sorted distinct indices as few disjoint progressions: greedily the longest run of one step."""
+    steps = np.diff(indices)
+    ends = [*(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(steps)]  # where runs of one step end
+    start = 0
+    while start < len(indices):
+        stop = ends[bisect_left(ends, start + 1)] + 1 if start < len(steps) else start + 1
+        step = int(steps[start]) if stop > start + 1 else 1
+        if stop - start == 2 and step > 1 and stop < len(indices):
+            stop -= 1  # two apart: the second may begin a longer run
+        yield Progression(int(indices[start]), stop - start, step)
+        start = stop
+
+
+def enclosing(low: Size, high: Size, step: int = 1) -> Progression:
+    """The progression from low, of this step, up to high at most."""
+    return Progression(low, (high - low) // step + 1, step)

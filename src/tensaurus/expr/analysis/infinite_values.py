@@ -1,0 +1,89 @@
+"""Which expressions may be infinite where their tensors hold common numbers, or infinities of their own.
+
+    neg(x), max(x, 0)  where x may be        min(1, max(x, 0)), tanh(x)  nowhere        1 / x  everywhere
+
+A sum of several terms is left out: infinite terms of both signs make it NaN, with every factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import inf, isfinite, isinf
+
+from tensaurus.expr.analysis.interval_bounds import Bounds, bounds_of
+from tensaurus.expr.ir.scalar_functions import FUNCTIONS, cast_target
+from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select, Source, Tensor
+from tensaurus.expr.ir.walk import bodies
+
+__all__ = ["POLES", "Infinities"]
+
+POLES = frozenset({"exp", "log", "pow", "sinh", "cosh", "tan", "atanh"})  # infinite of finite numbers
+NEUTRAL = {"max": Const(-inf), "min": Const(inf)}
+NARROW = 65504.0  # the largest float16: a conversion makes infinity of what is larger
+
+
+class Infinities:
+    """Answers for the bodies of one operator.
+
+    given     bounds of the tensors' elements, whatever the operators before them are given
+    infinite  whether a tensor's elements may be infinite where others' are numbers
+    """
+
+    def __init__(self, given: Mapping[Source, Bounds], infinite: Callable[[Tensor], bool]):
+        self.given, self.infinite = given, infinite
+        self._known: dict[tuple[int, bool], bool] = {}
+
+    def arise_in(self, body: Body, summed: bool = False) -> bool:
+        """Return whether the body may be infinite; `summed`: where no tensor that it reads is."""
+        key = id(body), summed
+        if key not in self._known:
+            self._known[key] = self._may(body, summed) and not all(map(isfinite, bounds_of(body, self.given)))
+        return self._known[key]
+
+    def vanish_in(self, body: Body) -> bool:
+        """Return whether the body may be 0 because something inside of it is infinite, as 1 / x."""
+        low, high = bounds_of(body, self.given)
+        return low <= 0 <= high and any(self.arise_in(part) for part in bodies(body) if part is not body)
+
+    def _may(self, body: Body, summed: bool) -> bool:
+        match body:
+            case Const(value):
+                return isinstance(value, float) and isinf(value)
+            case Read(source, _, outside):
+                beyond = outside is not None and self.arise_in(outside, summed)
+                if isinstance(source, Scope):
+                    return beyond or self.arise_in(source.body, summed)
+                return beyond or not summed and isinstance(source, Tensor) and self.infinite(source)
+            case Select(_, then, other):
+                return self.arise_in(then, summed) or self.arise_in(other, summed)
+            case Reduce("sum", axes, inner) if any(axis.extent != 1 for axis in axes):
+                if self.arise_in(inner, summed=True):
+                    return True
+                positive_or_negative = bounds_of(inner, self.given) != (-inf, inf)
+                return not summed and positive_or_negative and self.arise_in(inner)
+            case Reduce(monoid, _, inner):
+                return self._may(_without_edge(inner, NEUTRAL.get(monoid)), summed)
+            case Call(fn, args):
+                if fn in FUNCTIONS and FUNCTIONS[fn].result == "bool":
+                    return False
+                if cast_target(fn) == "float16" and max(map(abs, bounds_of(args[0], self.given))) > NARROW:
+                    return True
+                return _has_pole(body) or any(self.arise_in(arg, summed) for arg in args[fn == "where" :])
+        return False
+
+
+def _has_pole(body: Body) -> bool:
+    """Return whether the body may be infinite where what is inside is finite."""
+    if not isinstance(body, Call):
+        return False
+    return body.fn in POLES or body.fn == "div" and not isinstance(body.args[1], Const)
+
+
+def _without_edge(body: Body, neutral: Const | None) -> Body:
+    """Return what a reduction reads inside of its operand, beyond which it reads a neutral number."""
+    match body:
+        case Read(source, indices, outside) if neutral is not None and outside == neutral:
+            return Read(source, indices)
+        case Select(_, then, other) if neutral is not None and other == neutral:
+            return then
+    return body

@@ -1,0 +1,117 @@
+"""The iterator mapping table of an expression: which iterator enters which dimension of which operand.
+
+    L[b, m, n](sum[k](A[b, m, k] * B[b, k, n]))
+
+    Y/Y/Y  b        Y/N/Y  m        N/Y/Y  n        Y/Y/N  k            (in A / in B / in the output)
+
+EINNET, section 5.1 and table 2.  `finders/derive` reads from it what operators are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from tensaurus.expr.analysis.index_digits import Digits, Linear, digits, linear
+from tensaurus.expr.ir.scope import Body, Const, Read, Reduce, Scope, Source
+from tensaurus.expr.ir.walk import children
+from tensaurus.expr.sizes.size import Axis, Size, atoms, polynomial
+
+Pattern = tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A read, or the output, whose dimensions are linear forms of iterators.
+
+    source    what is read, None for the output
+    outside   the value of the read beyond its source's edges, None where it stays inside
+    """
+
+    source: Source | None
+    shape: tuple[Size, ...]
+    dimensions: tuple[Linear, ...]
+    outside: Const | None = None
+
+
+@dataclass(frozen=True)
+class IteratorTable:
+    """The iterators of an expression and its operands, in order of their reads, the output last.
+
+    monoids   what each iterator is reduced by, "" for one of the output
+    form      the indices over iterators: digits of the expression's axes, without those of one point
+    """
+
+    scope: Scope
+    form: Digits
+    monoids: Mapping[Axis, str]
+    operands: tuple[Operand, ...]
+
+    @property
+    def iterators(self) -> tuple[Axis, ...]:
+        return self.form.axes
+
+    def pattern(self, iterator: Axis, order: Sequence[int] | None = None) -> Pattern:
+        """Whether it enters each operand, in this order of the operands."""
+        chosen = self.operands if order is None else [self.operands[k] for k in order]
+        return tuple(any(iterator in form.slopes for form in operand.dimensions) for operand in chosen)
+
+    @property
+    def groups(self) -> dict[Pattern, tuple[Axis, ...]]:
+        """The iterators by their patterns."""
+        groups: dict[Pattern, tuple[Axis, ...]] = {}
+        for a in self.iterators:
+            groups[self.pattern(a)] = (*groups.get(self.pattern(a), ()), a)
+        return groups
+
+    def __str__(self) -> str:
+        rows = ("/".join("NY"[y] for y in p) + f"  {', '.join(map(str, g))}" for p, g in self.groups.items())
+        return "\n".join(rows)
+
+
+def iterator_table(scope: Scope) -> IteratorTable | None:
+    """The table; None where an index is not affine in digits of the axes (Gather, 7 // 2)."""
+    reads = list(_reads(scope.body))
+    monoids = {**dict.fromkeys(scope.axes, ""), **_reduced(scope.body)}
+    indices = (*(i for r in reads for i in r.indices), *map(polynomial, scope.axes))
+    # iterators of several reductions must not become one
+    apart = () if _reductions(scope.body) < 2 else tuple(map(polynomial, monoids))
+    form = digits(tuple(monoids), (*indices, *apart))
+    forms = linear(form)
+    if forms is None or not form.exact or not set(forms[1]) <= set(form.axes):
+        return None
+    rows = iter(forms[0])
+    operands = [
+        Operand(r.source, r.source.shape, tuple(next(rows) for _ in r.indices), r.outside) for r in reads
+    ]
+    operands.append(Operand(None, scope.shape, tuple(islice(rows, scope.rank))))
+    of: dict[Axis, str] = {}
+    for monoid, place in zip(monoids.values(), form.places, strict=True):
+        of.update(dict.fromkeys(_axes(place), monoid))
+    return IteratorTable(scope, form, of, tuple(operands))
+
+
+def _axes(size: Size) -> list[Axis]:
+    return sorted((a for a in atoms(size) if isinstance(a, Axis)), key=str)
+
+
+def _reads(body: Body) -> Iterator[Read]:
+    if isinstance(body, Read):
+        yield body
+    for child in children(body):
+        yield from _reads(child)
+
+
+def _reduced(body: Body) -> dict[Axis, str]:
+    monoids = dict.fromkeys(body.axes, body.monoid) if isinstance(body, Reduce) else {}
+    for child in children(body):
+        monoids.update(_reduced(child))
+    return monoids
+
+
+def _reductions(body: Body) -> int:
+    """How many reductions there are, one straight inside another by the same monoid not counted."""
+    inner = children(body)
+    nested = isinstance(body, Reduce) and isinstance(inner[0], Reduce) and inner[0].monoid == body.monoid
+    return sum(map(_reductions, inner)) + (isinstance(body, Reduce) and not nested)

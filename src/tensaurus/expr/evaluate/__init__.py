@@ -1,0 +1,1 @@
+"""Expressions evaluated in any field, by array operations."""

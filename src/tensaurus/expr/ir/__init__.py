@@ -1,0 +1,1 @@
+"""The records of tensor expressions, their element types and their text."""

@@ -1,0 +1,342 @@
+"""The records of a tensor expression: how each element of an output is computed from elements of inputs.
+
+    scope ::=  L[axes](body)                                  one element per point of the axes
+    body  ::=  constant | read | fn(body, ...) | where(guard, body, body) | sum[axes](body)
+    read  ::=  source[index, ...]    source is a tensor, a literal table or another scope; an index is a size
+    guard ::=  size >= 0, ...        a conjunction
+
+(EINNET section 3: scopes and traversals; `outside` is the value of a read beyond the edge of its source.)
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
+
+from tensaurus.expr.sizes.polynomial import Wider
+from tensaurus.expr.sizes.size import Arithmetic, Atom, Axis, Number, Poly, Size, floordiv, polynomial
+
+Scalar: TypeAlias = bool | int | float | Fraction | Poly
+Index: TypeAlias = Size
+
+
+class Body(Wider):
+    """A scalar expression over axes.  Arithmetic on bodies builds calls."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Any) -> Body:
+        return call("add", self, other)
+
+    def __radd__(self, other: Any) -> Body:
+        return call("add", other, self)
+
+    def __mul__(self, other: Any) -> Body:
+        return call("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Body:
+        return call("mul", other, self)
+
+    def __sub__(self, other: Any) -> Body:
+        return call("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Body:
+        return call("sub", other, self)
+
+    def __truediv__(self, other: Any) -> Body:
+        return call("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Body:
+        return call("div", other, self)
+
+    def __neg__(self) -> Body:
+        return call("neg", self)
+
+
+@dataclass(frozen=True)
+class Const(Body):
+    """A literal: an exact rational, an infinity, a bool, or a size (an axis value, a symbolic count)."""
+
+    value: Scalar
+
+    def __post_init__(self) -> None:
+        value = polynomial(self.value)
+        if isinstance(value, Body):
+            raise TypeError("a literal that is computed")
+        if isinstance(value, float) and value == value and value not in (float("inf"), float("-inf")):
+            value = Fraction(value)
+        object.__setattr__(self, "value", _exact(value) if isinstance(value, Fraction) else value)
+
+
+def _exact(value: Number) -> Number:
+    """A whole number is an int."""
+    return int(value) if value.denominator == 1 else value
+
+
+class Indexed:
+    """What can be read.  Indexing it builds a read."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def shape(self) -> tuple[Size, ...]: ...
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def __getitem__(self, indices: Any) -> Read:
+        return read(self, indices)  # type: ignore[arg-type]
+
+    def padded(self, value: Scalar | Const = 0) -> Padded:
+        """It, continued beyond every edge by a constant."""
+        return Padded(self, Const(value) if not isinstance(value, Const) else value)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Tensor(Indexed):
+    """A named input: the leaves of an expression.
+
+    `nonzero` says that none of its elements is zero.
+    """
+
+    name: str
+    shape: tuple[Size, ...]
+    dtype: str = "float32"
+    nonzero: bool = False
+
+
+@dataclass(frozen=True)
+class Table(Indexed):
+    """A literal tensor of exact rationals in row-major order, of rank 1 at least and not empty.
+
+    Its numbers are literals: they adapt to the type that they meet.  Raises ValueError.
+    """
+
+    shape: tuple[int, ...]
+    values: tuple[Number, ...]
+
+    def __post_init__(self) -> None:
+        if not self.values or not self.shape or len(self.values) != prod(self.shape):
+            raise ValueError(f"{len(self.values)} numbers in a table of shape {self.shape}")
+        object.__setattr__(self, "values", tuple(map(_exact, self.values)))
+
+    def element(self, indices: Sequence[int]) -> Number | None:
+        """The number at this place, None beyond the edge."""
+        place = 0
+        for index, extent in zip(indices, self.shape, strict=True):
+            if not 0 <= index < extent:
+                return None
+            place = place * extent + index
+        return self.values[place]
+
+    def narrowed(self, indices: Sequence[Size]) -> tuple[Table, Sequence[Size], Number | None]:
+        """Its part at those indices that are numbers, the other indices, and what all of that part is."""
+        pairs = list(zip(indices, self.shape, strict=True))
+        spots = [(index,) if isinstance(index, int) else range(n) for index, n in pairs]
+        values = [self.element(spot) for spot in itertools.product(*spots)]
+        whole = values[0] if values.count(values[0]) == len(values) else None
+        left = [(index, n) for index, n in pairs if not isinstance(index, int)]
+        if None in values or len(left) in (0, len(pairs)):
+            return self, indices, whole
+        part = Table(tuple(n for _, n in left), tuple(v for v in values if v is not None))
+        return part, [index for index, _ in left], whole
+
+    @cached_property
+    def text(self) -> str:
+        """Nested lists: [[1, 0], [1/2, 1]]."""
+        rows = list(map(str, self.values))
+        for extent in reversed(self.shape):
+            rows = [f"[{', '.join(rows[i : i + extent])}]" for i in range(0, len(rows), extent)]
+        return rows[0]
+
+
+Source: TypeAlias = Union[Tensor, Table, "Scope"]
+
+
+@dataclass(frozen=True)
+class Padded:
+    source: Source
+    outside: Const
+
+    def __getitem__(self, indices: Any) -> Read:
+        return read(self.source, indices, self.outside)
+
+
+@dataclass(frozen=True)
+class Read(Body):
+    """One element of a source; beyond the edge its value is `outside` (None: the index never is beyond)."""
+
+    source: Source
+    indices: tuple[Index, ...]
+    outside: Const | None = None
+
+
+@dataclass(frozen=True)
+class Call(Body):
+    """A scalar function of `expr.ir.scalar_functions` applied to bodies."""
+
+    fn: str
+    args: tuple[Body, ...]
+
+
+@dataclass(frozen=True)
+class Select(Body):
+    """`then` where every size of the guard is >= 0, else `other`; only the chosen branch is defined."""
+
+    guard: tuple[Index, ...]
+    then: Body
+    other: Body
+
+
+@dataclass(frozen=True)
+class Reduce(Body):
+    """The sum, max, min or prod of the body over all points of the axes."""
+
+    monoid: str
+    axes: tuple[Axis, ...]
+    body: Body
+
+
+@dataclass(frozen=True)
+class Scope(Indexed):
+    """A tensor given by an expression: its axes' extents are its shape.
+
+    A scope that several read stands in the expression as often as there are ways to it, which double with
+    each that reads the one before twice: so that its hash is computed once.
+    """
+
+    axes: tuple[Axis, ...]
+    body: Body
+
+    @property
+    def shape(self) -> tuple[Size, ...]:
+        return tuple(axis.extent for axis in self.axes)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.axes, self.body))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Scope, (self.axes, self.body)  # in another process it has another hash
+
+
+@dataclass(frozen=True, repr=False)
+class Looked(Atom):
+    """An index that is itself read from an integer tensor (Gather): opaque to every analysis but bounds."""
+
+    read: Read
+    low: Size
+    high: Size
+
+    @cached_property
+    def key(self) -> str:  # type: ignore[override]
+        # an order and no text: `expr.ir.printer` prints it
+        source = self.read.source
+        name = source.name if isinstance(source, Tensor) else repr(source)
+        return f"look({name}{self.read.indices} | {self.read.outside}, {self.low}, {self.high})"
+
+    def interval(self) -> tuple[Size | None, Size | None]:
+        return self.low, self.high
+
+    def rebuild(self, change: Callable[[Size], Size]) -> Any:
+        inner = Read(self.read.source, tuple(map(change, self.read.indices)), self.read.outside)
+        return polynomial(Looked(inner, change(self.low), change(self.high)))
+
+    def inside(self) -> tuple[Size, ...]:
+        return (*self.read.indices, self.low, self.high)
+
+
+MONOIDS = ("sum", "max", "min", "prod")
+_fresh = itertools.count()
+
+
+def axis(extent: Size, hint: str = "i") -> Axis:
+    """A new axis, distinct from every other."""
+    return Axis(f"{hint}_{next(_fresh)}", extent)
+
+
+def digit_axes(whole: Axis, step: Size, hint: str = "i") -> tuple[Axis, Axis, Size]:
+    """An axis's quotient and its remainder by a step as new axes, and the axis over them.
+
+        i:6 by 2   ->   h:3, d:2, 2*h + d       (i:5 by 2: h:3, too, the last place is beyond the axis)
+    """
+    high, low = axis(0 - floordiv(0 - whole.extent, step), hint), axis(step, hint)
+    return high, low, polynomial(high) * step + polynomial(low)
+
+
+def lift(value: Any) -> Body:
+    """A number, size or body as a body."""
+    if isinstance(value, Body):
+        return value
+    if isinstance(value, (bool, int, float, Fraction, Arithmetic)):
+        return Const(value)  # type: ignore[arg-type]
+    raise TypeError(f"{value!r} is not a scalar")
+
+
+def call(fn: str, *args: Any) -> Call:
+    return Call(fn, tuple(map(lift, args)))
+
+
+def read(source: Source, indices: Any, outside: Const | None = None) -> Read:
+    """source[indices]; a scope of rank 0 or a tensor of rank 0 is read with ()."""
+    spots = indices if isinstance(indices, tuple) else (indices,)
+    if len(spots) != source.rank:
+        raise ValueError(f"{len(spots)} indices into rank {source.rank}")
+    return Read(source, tuple(polynomial(spot) for spot in spots), outside)
+
+
+def look(source: Read, low: Size, high: Size) -> Size:
+    """A read as an index, known to lie in low..high (inclusive)."""
+    return polynomial(Looked(source, low, high))  # type: ignore[no-any-return]
+
+
+def table(rows: Any) -> Table:
+    """The table of these rows: a sequence of numbers, or of rows of one length.  Raises ValueError."""
+    shape: list[int] = []
+    values = [rows]
+    while True:
+        lengths = {len(row) if isinstance(row, (list, tuple)) else -1 for row in values}
+        if len(lengths) > 1:
+            raise ValueError("rows of different lengths")
+        if not lengths or lengths == {-1}:
+            return Table(tuple(shape), tuple(values))
+        shape += lengths
+        values = [value for row in values for value in row]
+
+
+def compute(shape: Sequence[Size], element: Callable[..., Any]) -> Scope:
+    """The tensor of this shape whose element at (i, j, ...) is element(i, j, ...)."""
+    axes = tuple(axis(extent) for extent in shape)
+    return Scope(axes, lift(element(*map(polynomial, axes))))
+
+
+def fold(monoid: str, extents: Sequence[Size], element: Callable[..., Any]) -> Body:
+    """Reduce element(r, s, ...) over ranges of these extents."""
+    axes = tuple(axis(extent, "r") for extent in extents)
+    body = lift(element(*map(polynomial, axes)))
+    return Reduce(monoid, axes, body) if axes else body
+
+
+def total(extents: Sequence[Size], element: Callable[..., Any]) -> Body:
+    """The sum over ranges of these extents."""
+    return fold("sum", extents, element)
+
+
+def where(guard: Size | Sequence[Size], then: Any, other: Any) -> Select:
+    """`then` where every size of the guard is >= 0."""
+    sizes = tuple(guard) if isinstance(guard, (tuple, list)) else (guard,)
+    return Select(tuple(polynomial(size) for size in sizes), lift(then), lift(other))
+
+
+def within(index: Size, low: Size, high: Size) -> tuple[Size, Size]:
+    """The guard low <= index < high."""
+    return (polynomial(index) - low, high - 1 - polynomial(index))

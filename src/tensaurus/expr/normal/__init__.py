@@ -1,0 +1,1 @@
+"""The normal form of an expression: equal expressions become equal records."""

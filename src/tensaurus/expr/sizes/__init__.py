@@ -1,0 +1,1 @@
+"""Integer sizes: polynomials over symbols, quotients, and questions about them."""

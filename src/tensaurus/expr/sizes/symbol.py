@@ -1,0 +1,63 @@
+"""The atoms that no size is computed into: unknown integers, and iterators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tensaurus.expr.sizes.polynomial import Atom, Poly, Size, polynomial
+
+
+@dataclass(frozen=True, repr=False)
+class Symbol(Atom):
+    """An unknown integer (a dynamic dimension, a size of a rule): at least `low`, at most `high`."""
+
+    name: str
+    low: int = 0
+    high: Size | None = None
+    _hash: int = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.name, self.low, self.high)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Symbol, (self.name, self.low, self.high)  # a text's hash is another in another process
+
+    @property
+    def key(self) -> str:  # type: ignore[override]
+        return self.name
+
+    def interval(self) -> tuple[Size | None, Size | None]:
+        return polynomial(self), None
+
+
+@dataclass(frozen=True, repr=False)
+class Axis(Atom):
+    """An iterator over range(extent)."""
+
+    name: str
+    extent: Size
+    _hash: int = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.name, self.extent)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Axis, (self.name, self.extent)
+
+    @property
+    def key(self) -> str:  # type: ignore[override]
+        return self.name
+
+    def interval(self) -> tuple[Size | None, Size | None]:
+        return 0, self.extent - 1
+
+    def rebuild(self, change: Callable[[Size], Size]) -> Any:
+        return Axis(self.name, change(self.extent)) if isinstance(self.extent, Poly) else self

@@ -1,0 +1,109 @@
+"""Which nodes are convolutions: by their expressions, whatever operator they are of.
+
+    sum[c, k...](x[n, f // F * C + c, y * stride + k * dilation - pad, ... | 0] * w[f, c, k, ...]) + b[f]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any
+
+from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Source, Tensor
+from tensaurus.expr.ir.walk import operands
+from tensaurus.expr.sizes.affine import coefficients
+from tensaurus.expr.sizes.size import Axis, Size, atoms, floordiv, polynomial
+from tensaurus.finders.bilinear.fast_convolution import Convolution
+from tensaurus.finders.bilinear.tiling import Window
+from tensaurus.graph.ir.node import Node
+from tensaurus.ops import Op, TensorType
+
+__all__ = ["Recognised", "recognised"]
+
+FLOATS = ("float32", "float64")
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """A convolution, and the arguments that are its data, weights and bias."""
+
+    convolution: Convolution
+    x: Node
+    w: Node
+    b: Node | None
+
+
+def recognised(node: Node) -> Recognised | None:
+    """The convolution that a node is, of floats and at numbers; None of any other."""
+    if not isinstance(node.op, Op) or len(node.types) != 1 or not node.args:
+        return None
+    for value in (node, *(arg for arg in node.args if arg is not None)):
+        kind = value.types[0]
+        if not isinstance(kind, TensorType) or kind.dtype not in FLOATS:
+            return None
+        if not kind.static or 0 in kind.shape:
+            return None
+    kinds = node.kinds()
+    scope = node.op.scopes(kinds, node.attrs)[0]
+    args: dict[Source | None, Any] = dict(zip(node.op.tensors(kinds), node.args, strict=False))
+    for product, bias in _sums(scope.body):
+        for data, weights in permutations(product):
+            if found := _convolution(scope, data, weights, bias):
+                b = None if bias is None else args[bias.source]
+                return Recognised(found, args[data.source], args[weights.source], b)
+    return None
+
+
+def _sums(body: Body) -> Iterator[tuple[tuple[Read, Read], Read | None]]:
+    """The two factors of the sum that the body is, and what is added to it."""
+    parts = operands(body) if isinstance(body, Call) and body.fn == "add" else (body,)
+    sums = [part for part in parts if isinstance(part, Reduce) and part.monoid == "sum"]
+    added = [part for part in parts if isinstance(part, Read)]
+    if len(sums) == 1 and len(sums) + len(added) == len(parts) <= 2:
+        inner = sums[0].body
+        factors = operands(inner) if isinstance(inner, Call) and inner.fn == "mul" else ()
+        if len(factors) == 2 and all(isinstance(f, Read) and isinstance(f.source, Tensor) for f in factors):
+            yield tuple(factors), added[0] if added else None  # type: ignore[misc]
+
+
+def _convolution(scope: Scope, data: Read, weights: Read, bias: Read | None) -> Convolution | None:
+    """The convolution that adds up these products."""
+    x: tuple[Any, ...] = data.source.shape
+    w: tuple[Any, ...] = weights.source.shape
+    if not 3 <= len(x) == len(w) == len(scope.axes):
+        return None
+    n, f, *places = map(polynomial, scope.axes)
+    if bias is not None and (bias.indices != (f,) or bias.source.shape != (w[0],)):
+        return None
+    if data.outside not in (None, Const(0)) or weights.outside is not None or x[1] % w[1] != 0:
+        return None
+    groups, c = x[1] // w[1], weights.indices[1]
+    if w[0] % groups != 0 or scope.shape[:2] != (x[0], w[0]):
+        return None
+    channel = floordiv(f, w[0] // groups) * w[1] + c
+    if weights.indices[0] != f or data.indices[:2] != (n, channel):
+        return None
+    windows: list[Window] = []
+    for index, size, tap, taps, place, outputs in zip(
+        data.indices[2:], x[2:], weights.indices[2:], w[2:], places, scope.axes[2:], strict=True
+    ):
+        y, k = _axis(place), _axis(tap)
+        if y is None or k is None or k.extent != taps or (found := coefficients(index, [y, k])) is None:
+            return None
+        slopes, rest = found
+        stride, dilation, pad = (slopes.get(y, 0), slopes.get(k, 0), -rest)
+        if not (isinstance(stride, int) and isinstance(dilation, int) and isinstance(pad, int)):
+            return None
+        if stride < 1 or dilation < 1:
+            return None
+        windows.append(Window(size, taps, outputs.extent, stride, dilation, pad))
+    assert isinstance(data.source, Tensor)
+    dtype = data.source.dtype
+    return Convolution(x[0], x[1], w[0], groups, tuple(windows), bias is not None, dtype)
+
+
+def _axis(size: Size) -> Axis | None:
+    """The axis that a size is."""
+    found = next(iter(atoms(size)), None)
+    return found if isinstance(found, Axis) and size == polynomial(found) else None

@@ -1,0 +1,132 @@
+"""Variable substitution: an expression over other traversal iterators, read at their places.
+
+EINNET, section 4.1.  The range of a new iterator is relaxed to one that holds all its values (boundary
+relaxing), so a substitution need not be onto; what is computed beyond them, nobody reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tensaurus.expr.ir.scope import Body, Read, Scope, axis, digit_axes
+from tensaurus.expr.ir.walk import bodies, rebuilt, replace_axes
+from tensaurus.expr.sizes.affine import coefficients
+from tensaurus.expr.sizes.size import (
+    Atom,
+    Axis,
+    Floor,
+    Size,
+    atoms,
+    floordiv,
+    interval,
+    mod,
+    polynomial,
+    substitute,
+)
+from tensaurus.finders.derive.iterator_periods import periods
+from tensaurus.finders.derive.rewrite_step import Step, axes_in, contained, hint
+
+__all__ = ["divided", "mixed", "sheared"]
+
+
+def sheared(scope: Scope) -> Iterator[Step]:
+    """An index of several traversal iterators becomes one.
+
+        L[r, h](A[2*h + r])   ->   L[r, h]({L[t](A[t])}[2*h + r])
+    """
+    for form in dict.fromkeys(_forms(scope)):
+        low, high = interval(form)
+        if low is None or high is None:
+            continue
+        t = axis(high - low + 1, "t")
+        place = polynomial(t) + low  # the value of the form
+        for a in sorted(axes_in(form), key=str):
+            body = _without(scope.body, a, form, place)
+            if body is None:
+                continue
+            axes = tuple(t if b == a else b for b in scope.axes)
+            indices = tuple(form - low if b == a else polynomial(b) for b in scope.axes)
+            used = axes_in(body)
+            kept = [(b, index) for b, index in zip(axes, indices, strict=True) if b in used]
+            inner = Scope(tuple(b for b, _ in kept), contained(body))
+            made = Scope(scope.axes, Read(inner, tuple(index for _, index in kept)))
+            yield Step("variable substitution", f"t = {form - low} for {a}", made)
+
+
+def mixed(scope: Scope) -> int:
+    """In how many dimensions of what is read several traversal iterators meet."""
+    reads = [body for body in bodies(scope, nested=False) if isinstance(body, Read)]
+    return sum(len(axes_in(index).intersection(scope.axes)) > 1 for read in reads for index in read.indices)
+
+
+def _forms(scope: Scope) -> Iterator[Size]:
+    """Sums and quotients of several traversal iterators that stand in indices."""
+    for body in bodies(scope, nested=False):
+        if not isinstance(body, Read):
+            continue
+        for index in body.indices:
+            for atom in sorted(atoms(index), key=str):
+                inside = axes_in(polynomial(atom))
+                if isinstance(atom, Floor) and len(inside) > 1 and inside <= set(scope.axes):
+                    yield polynomial(atom)
+            for size in (index, *(atom.top for atom in atoms(index) if isinstance(atom, Floor))):
+                found = coefficients(size, scope.axes)
+                if found is not None and len(found[0]) > 1 and _numbers(found[0].values()):
+                    yield sum((polynomial(a) * slope for a, slope in found[0].items()), start=polynomial(0))
+
+
+def _numbers(slopes: Any) -> bool:
+    return all(isinstance(slope, int) for slope in slopes)
+
+
+def _without(body: Body, a: Axis, form: Size, place: Size) -> Body | None:
+    """The body in which the axis stands only as a part of the form, with the form's place for it; None where
+    it stands alone, too."""
+    slope = coefficients(form, [a])
+    unit, others = (1, 0) if slope is None else (slope[0][a], slope[1])
+    assert isinstance(unit, int)
+    failed = False
+
+    def size(old: Size) -> Size:
+        nonlocal failed
+        if a not in atoms(old):
+            return old
+        if slope is None:  # a quotient
+            quotients: dict[Atom, Any] = {atom: place for atom in atoms(form) if polynomial(atom) == form}
+            changed: Size = substitute(old, quotients)
+            failed = failed or a in atoms(changed)
+            return changed
+        found = coefficients(old, [a])
+        if found is not None and isinstance(times := found[0][a], int) and times % unit == 0:
+            return found[1] + (place - others) * (times // unit)
+        if unit in (1, -1):
+            values: dict[Atom, Any] = {a: (place - others) * unit}
+            moved: Size = substitute(old, values)
+            return moved
+        failed = True
+        return old
+
+    def visit(part: Body) -> Body:
+        return rebuilt(part, visit, size)
+
+    made = visit(body)
+    return None if failed else made
+
+
+def divided(scope: Scope) -> Iterator[Step]:
+    """A traversal iterator becomes two: its quotient and its remainder.
+
+        L[h:5](A[h] * B[2*h])   ->   L[h:5]({L[h1:3, h2:2](A[2*h1 + h2] * B[4*h1 + 2*h2])}[h // 2, h % 2])
+    """
+    for a in scope.axes:
+        for step in periods(scope, a):
+            high, low, place = digit_axes(a, step, hint(a))
+            values: dict[Atom, Any] = {a: place}
+            body = contained(replace_axes(scope.body, values))
+            axes, indices = list[Axis](), list[Size]()
+            for b in scope.axes:
+                axes += [high, low] if b == a else [b]
+                indices += [floordiv(b, step), mod(b, step)] if b == a else [polynomial(b)]
+            made = Scope(scope.axes, Read(Scope(tuple(axes), body), tuple(indices)))
+            yield Step("variable substitution", f"{a} by its digits, {step} of the lower", made)

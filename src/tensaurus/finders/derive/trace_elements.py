@@ -1,0 +1,149 @@
+"""Which element of which tensor an element of a program is, where it only moves elements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensaurus.expr.ir.scope import Body, Call, Const, Looked, Read, Scope, Select, Source, Tensor
+from tensaurus.expr.sizes.size import Atom, Size, evaluate
+from tensaurus.graph.ir.node import CONSTANT, ITEM, Node
+from tensaurus.ops import Op
+
+__all__ = ["Elements", "Numbers", "Places", "followed"]
+
+Numbers = NDArray[np.int64]
+Places = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Elements:
+    """At some places, the row-major number of a leaf's element, -1 for a constant, and that constant."""
+
+    numbers: Numbers
+    constants: NDArray[np.float64]
+
+    @cached_property
+    def known(self) -> Places:
+        """Where it is an element of the leaf."""
+        return np.asarray(self.numbers >= 0, np.bool_)
+
+
+def followed(node: Node, leaf: Node, places: Sequence[Numbers]) -> Elements:
+    """The elements of a node at these places, one array of indices for each dimension.
+
+    Raises ValueError where something else is done than moving elements.
+    """
+    shape = np.broadcast_shapes(*(place.shape for place in places)) if places else ()
+    numbers, constants = _Following(leaf).node(node, [np.broadcast_to(place, shape) for place in places])
+    return Elements(np.broadcast_to(numbers, shape), np.broadcast_to(constants, shape))
+
+
+Values = tuple[Any, Any]  # numbers and constants, as of `Elements`
+
+
+class _Following:
+    def __init__(self, leaf: Node):
+        self.leaf = leaf
+
+    def node(self, node: Node, places: Sequence[Numbers]) -> Values:
+        if node is self.leaf:
+            shape = [n for n in node.tensor.shape if isinstance(n, int)]
+            number = np.ravel_multi_index(tuple(places), shape) if shape else np.zeros((), np.int64)
+            return np.asarray(number, np.int64), np.zeros(np.shape(number))
+        if node.op is CONSTANT:
+            found = np.asarray(node.attribute("data").array)[tuple(places)]
+            return np.full(np.shape(found), -1, np.int64), found.astype(np.float64)
+        owner, output = (node.args[0], node.attribute("index")) if node.op is ITEM else (node, 0)
+        if owner is None or not isinstance(owner.op, Op):
+            raise ValueError(f"{node} has no expression")
+        kinds = owner.kinds()
+        args: dict[Source, Node] = {
+            x: arg
+            for x, arg in zip(owner.op.tensors(kinds), owner.args, strict=False)
+            if x is not None and arg is not None
+        }
+        return self.scope(owner.op.scopes(kinds, owner.attrs)[output], places, args)
+
+    def scope(self, scope: Scope, places: Sequence[Numbers], args: Mapping[Source, Node]) -> Values:
+        at: dict[Atom, Any] = dict(zip(scope.axes, places, strict=True))
+        shape = places[0].shape if places else ()
+        return self.body(scope.body, at, shape, args)
+
+    def body(
+        self, body: Body, at: Mapping[Atom, Any], shape: tuple[int, ...], args: Mapping[Source, Node]
+    ) -> Values:
+        match body:
+            case Const(value) if isinstance(value, int | float | bool):
+                return np.full(shape, -1, np.int64), np.full(shape, float(value))
+            case Read():
+                return self.read(body, at, shape, args)
+            case Select(guard, then, other):
+                held = np.ones(shape, bool)
+                for size in guard:
+                    held = held & (self.value(size, at, shape, args) >= 0)
+                return self.chosen(held, then, other, at, args)
+            case Call("where", (condition, then, other)):
+                numbers, constants = self.body(condition, at, shape, args)
+                if (numbers >= 0).any():
+                    raise ValueError("a choice by what is not known")
+                return self.chosen(constants != 0, then, other, at, args)
+        raise ValueError(f"{type(body).__name__} computes")
+
+    def chosen(
+        self, held: Any, then: Body, other: Body, at: Mapping[Atom, Any], args: Mapping[Source, Node]
+    ) -> Values:
+        numbers, constants = np.empty(held.shape, np.int64), np.empty(held.shape)
+        for part, places in ((then, held), (other, ~held)):
+            if places.any():
+                inside = {a: np.broadcast_to(value, held.shape)[places] for a, value in at.items()}
+                found = self.body(part, inside, (int(places.sum()),), args)
+                numbers[places], constants[places] = found
+        return numbers, constants
+
+    def value(
+        self, size: Size, at: Mapping[Atom, Any], shape: tuple[int, ...], args: Mapping[Source, Node]
+    ) -> Any:
+        def of(atom: Atom) -> Any:
+            if not isinstance(atom, Looked):
+                return at[atom]
+            numbers, constants = self.read(atom.read, at, shape, args)
+            if (numbers >= 0).any():
+                raise ValueError("an index that is not known")
+            return constants.astype(np.int64)
+
+        try:
+            return np.broadcast_to(np.asarray(evaluate(size, of), np.int64), shape)
+        except KeyError as error:
+            raise ValueError(f"the index {size}") from error
+
+    def read(
+        self, read: Read, at: Mapping[Atom, Any], shape: tuple[int, ...], args: Mapping[Source, Node]
+    ) -> Values:
+        source = read.source
+        places = [self.value(index, at, shape, args) for index in read.indices]
+        inside = np.ones(shape, bool)
+        for place, extent in zip(places, source.shape, strict=True):
+            if not isinstance(extent, int):
+                raise ValueError(f"the size {extent} is not known")
+            inside = inside & (place >= 0) & (place < extent)
+        numbers, constants = np.full(shape, -1, np.int64), np.zeros(shape)
+        if not inside.all():
+            if read.outside is None or not isinstance(read.outside.value, int | float):
+                raise ValueError("a read beyond an edge")
+            constants[~inside] = float(read.outside.value)
+        if inside.any():
+            within = [place[inside] for place in places]
+            if isinstance(source, Scope):
+                found = self.scope(source, within, args)
+            elif isinstance(source, Tensor) and source in args:
+                found = self.node(args[source], within)
+            else:
+                raise ValueError("a literal table")
+            numbers[inside], constants[inside] = found
+        return numbers, constants

@@ -1,0 +1,29 @@
+"""Whether rules derive an equation: equality saturation from one side, or from both (Ruler, Enumo)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tensaurus.egraph.core.egraph import EGraph
+from tensaurus.egraph.match.ruleset import Ruleset
+from tensaurus.egraph.match.saturate import Limits, saturate
+from tensaurus.graph.ir.node import Node
+from tensaurus.rules.language.rule import Rule
+
+__all__ = ["LIMITS", "derived"]
+
+LIMITS = Limits(nodes=2000, rounds=6, multi=0)
+
+
+def derived(
+    left: Sequence[Node], right: Sequence[Node], rules: Iterable[Rule] | Ruleset, limits: Limits = LIMITS
+) -> bool:
+    """Whether the right sides come out of the left sides alone, within the limits."""
+    ruleset = rules if isinstance(rules, Ruleset) else Ruleset(rules)
+    graph = EGraph()
+    roots = [graph.adopt(node) for node in left]
+    graph.rebuild()
+    saturate(graph, ruleset, limits)
+    others = [graph.adopt(node) for node in right]
+    graph.rebuild()
+    return all(graph.find(a) == graph.find(b) for a, b in zip(roots, others, strict=True))

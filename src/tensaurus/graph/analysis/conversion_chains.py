@@ -1,0 +1,57 @@
+"""What a chain of conversions computes of what it began with.
+
+    float16 -> float32 -> float16       nothing: every number was kept
+    float32 -> float16 -> float32       rounds
+
+A field in which nothing can be rounded knows it from here alone: a conversion to a narrower type is an
+unknown function there, whatever the values are.
+"""
+
+from __future__ import annotations
+
+from tensaurus.expr.ir.element_types import is_rounding
+from tensaurus.expr.ir.float_conversions import is_float
+from tensaurus.expr.ir.scalar_functions import cast_target
+from tensaurus.expr.ir.scope import Call, Read
+from tensaurus.expr.sizes.size import polynomial, same
+from tensaurus.graph.ir.node import Node
+from tensaurus.ops import Op, TensorType
+
+__all__ = ["arguments"]
+
+
+def arguments(node: Node) -> tuple[Node | None, ...]:
+    """The arguments of a declared node; of a conversion, what others before it that kept every number had."""
+    args = node.args
+    if args and args[0] is not None and _convert(node) is not None:
+        return _origin(args[0]), *args[1:]
+    return args
+
+
+def _origin(node: Node) -> Node:
+    while (call := _convert(node)) is not None:
+        before = node.args[0]
+        if before is None or not is_float(cast_target(call.fn) or "") or is_rounding(call):
+            break
+        node = before
+    return node
+
+
+def _convert(node: Node) -> Call | None:
+    """The body of a node that converts every element of its first argument, None of any other."""
+    if not isinstance(node.op, Op) or len(node.types) != 1 or not node.args or node.args[0] is None:
+        return None
+    own, before = node.types[0], node.args[0].types[0]
+    if not isinstance(own, TensorType) or not isinstance(before, TensorType):
+        return None
+    alike = own.rank == before.rank and all(map(same, own.shape, before.shape))
+    if own.dtype == before.dtype or not alike:
+        return None
+    kinds = node.kinds()
+    scope = node.op.scopes(kinds, node.attrs)[0]
+    match scope.body:
+        case Call(fn, (Read(source, indices, None),)) if cast_target(fn) is not None:
+            places = zip(indices, scope.axes, strict=True)  # an axis of one element is read at 0
+            whole = all(index == polynomial(a) or a.extent == 1 and same(index, 0) for index, a in places)
+            return scope.body if whole and source == node.op.tensors(kinds)[0] else None
+    return None

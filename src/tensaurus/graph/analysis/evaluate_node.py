@@ -1,0 +1,40 @@
+"""One declared node in a field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tensaurus.expr.evaluate.fields import Array
+from tensaurus.expr.evaluate.interpret import interpret
+from tensaurus.expr.ir.scope import Scope, Tensor
+from tensaurus.expr.ir.walk import tensors
+from tensaurus.graph.analysis.conversion_chains import arguments
+from tensaurus.graph.ir.node import ITEM, Node
+from tensaurus.ops import Op
+
+__all__ = ["evaluated", "expression_of"]
+
+
+def expression_of(owner: Node, index: int = 0) -> tuple[Scope, dict[Tensor, Node]]:
+    """Return the expression of an output of a declared node, and the argument behind each tensor it reads."""
+    op = owner.op
+    assert isinstance(op, Op)
+    args = arguments(owner)
+    kinds = tuple(None if arg is None else arg.tensor for arg in args)
+    scope = op.scopes(kinds, owner.attrs)[index]
+    read = set(tensors(scope))
+    pairs = zip(op.tensors(kinds), args, strict=False)
+    return scope, {leaf: arg for leaf, arg in pairs if leaf in read and leaf is not None and arg is not None}
+
+
+def evaluated(node: Node, values: Mapping[Node, Array], field: Any) -> Array:
+    """One declared node (or one output of it) in a field, given its arguments' elements."""
+    owner, index = node, 0
+    if node.op is ITEM:
+        assert node.args[0] is not None
+        owner, index = node.args[0], node.attribute("index")
+        if owner in values:
+            return values[owner]
+    scope, read = expression_of(owner, index)
+    return interpret(scope, {leaf: values[arg] for leaf, arg in read.items()}, field)

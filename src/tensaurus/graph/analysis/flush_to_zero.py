@@ -1,0 +1,34 @@
+"""Which kernels of a program may flush subnormal numbers to zero: those of which no result can tell.
+
+What a kernel flushes moves each of its results by the smallest normal number; `influence` says how far that
+moves what the program computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tensaurus.graph.analysis.constant_influence import Refused, Spread
+from tensaurus.graph.ir.node import Node
+from tensaurus.graph.ir.program import Program
+
+__all__ = ["flushing_nodes"]
+
+REACH = 2.0**24  # how large values at run time may be
+TRIES = 4  # times that those that were refused are left out, and the others tried again
+
+
+def flushing_nodes(program: Program, kernels: Iterable[Node]) -> frozenset[Node]:
+    """Those of the nodes that may flush, all at once."""
+    left = frozenset(kernels)
+    spread = Spread(program, REACH, coarse=True)
+    for _ in range(TRIES):
+        if not left:
+            break
+        try:
+            spread({}, left)
+        except Refused as error:
+            left -= error.origins
+            continue
+        return left
+    return frozenset()

@@ -1,0 +1,72 @@
+"""Programs as expressions over their leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+from tensaurus.expr.ir.scope import Scope, Source, Tensor, compute
+from tensaurus.expr.ir.walk import replace_tensors
+from tensaurus.expr.normal.canonicalize import canonical
+from tensaurus.graph.ir.node import INPUT, ITEM, Node
+from tensaurus.graph.ir.program import Program
+from tensaurus.ops import Op
+
+__all__ = ["Leaves", "expression", "expressions"]
+
+Leaves: TypeAlias = Mapping[Node, Source] | Callable[[Node], Source | None]
+
+
+def named(node: Node) -> Tensor | None:
+    """The tensor that a program's input is."""
+    if node.op is not INPUT:
+        return None
+    return Tensor(node.attribute("name"), node.tensor.shape, node.tensor.dtype)
+
+
+def expression(root: Node | Program, leaves: Leaves = named, nested: bool = True) -> Scope:
+    """What a node, or the only output of a program, computes of its leaves.
+
+    A leaf is a node that `leaves` gives a source for; by default inputs are tensors of their names.  Every
+    other node is a scope that its readers read, one object however many they are; `nested=False` gives the
+    canonical form, where most are put in their readers.
+
+    Raises ValueError for a node that is no leaf and has no expression, and for a program of several outputs.
+    """
+    if isinstance(root, Program):
+        if len(root.roots) != 1:
+            raise ValueError(f"the program has {len(root.roots)} outputs")
+        root = root.roots[0]
+    (found,) = expressions([root], leaves)
+    return found if nested else canonical(found)
+
+
+def expressions(roots: Iterable[Node], leaves: Leaves = named) -> tuple[Scope, ...]:
+    """As `expression`, of several nodes: what they share is one scope."""
+    leaf = leaves.get if isinstance(leaves, Mapping) else leaves
+    roots = tuple(roots)
+    known: dict[Node, Source] = {}
+    waiting = list(roots)
+    while waiting:
+        node = waiting[-1]
+        found = known.get(node) or leaf(node)
+        if found is None:
+            # an output of a node with several is computed of that node's arguments
+            owner, place = (node.args[0], node.attribute("index")) if node.op is ITEM else (node, 0)
+            if owner is None or not isinstance(owner.op, Op):
+                raise ValueError(f"{node!r} is no leaf and has no expression")
+            missing = [arg for arg in owner.args if arg is not None and arg not in known]
+            if missing:
+                waiting += missing
+                continue
+            kinds = owner.kinds()
+            pairs = zip(owner.op.tensors(kinds), owner.args, strict=False)
+            given = {tensor: known[arg] for tensor, arg in pairs if tensor is not None and arg is not None}
+            found = replace_tensors(owner.op.scopes(kinds, owner.attrs)[place], given)
+        known[node] = found
+        waiting.pop()
+    return tuple(_scope(known[root]) for root in roots)
+
+
+def _scope(source: Source) -> Scope:
+    return source if isinstance(source, Scope) else compute(source.shape, lambda *i: source[i])

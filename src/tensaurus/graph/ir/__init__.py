@@ -1,0 +1,1 @@
+"""Nodes, programs and constants, and their text."""

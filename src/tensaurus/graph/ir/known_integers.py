@@ -1,0 +1,201 @@
+"""Which integers a node is known to hold: constants, and sizes that may still be symbols.
+
+A Reshape whose shape is computed from Shape(x) is static as soon as these values are known, whether x's
+sizes are numbers or symbols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tensaurus.expr.evaluate.fields import Array, Exact, Reals
+from tensaurus.expr.evaluate.interpret import Evaluation, interpret
+from tensaurus.expr.evaluate.labelled_arrays import Labelled
+from tensaurus.expr.ir.integer_types import limits, native
+from tensaurus.expr.ir.scope import Scope, Tensor
+from tensaurus.expr.ir.walk import tensors
+from tensaurus.expr.sizes.size import (
+    Arithmetic,
+    Poly,
+    Symbol,
+    atoms,
+    floordiv,
+    largest,
+    nonnegative,
+    polynomial,
+    smallest,
+)
+from tensaurus.graph.ir.node import CONSTANT, ITEM, Node
+from tensaurus.graph.ir.tensor_data import numpy_dtype
+from tensaurus.ops import Op, TensorType, Untypable
+
+Known: TypeAlias = MutableMapping[Node, Array | None]
+
+LIMIT = 4096  # elements of a value worth knowing
+
+
+class Sizes(Exact):
+    """Integers that may hold symbols."""
+
+    name = "sizes"
+
+    def constant(self, value: Any) -> Array:
+        box = np.empty((), object)
+        if isinstance(value, Arithmetic):
+            box[()] = polynomial(value)
+        elif value == int(value):
+            box[()] = int(value)
+        else:
+            raise Untypable(f"{value} is no size")
+        return box
+
+    def lift(self, data: Array) -> Array:
+        return data if data.dtype.kind in "bO" else data.astype(np.int64)
+
+    def quotient(self, a: Any, b: Any) -> Any:
+        if isinstance(a, int) and isinstance(b, int):
+            return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1) if b else 0
+        if not nonnegative(a):
+            raise Untypable("division of a size that may be negative")
+        return floordiv(a, b)
+
+    def greater(self, a: Any, b: Any) -> Any:
+        return largest(a, b)
+
+    def lesser(self, a: Any, b: Any) -> Any:
+        return smallest(a, b)
+
+    def unknown(self, fn: str, *args: Any) -> Any:
+        raise Untypable(f"{fn} of a size")
+
+    def unknown_bool(self, fn: str, *args: Any) -> bool:
+        a, b = args
+        if fn == "eq":
+            if polynomial(a) == polynomial(b):
+                return True
+            if nonnegative(a - b - 1) or nonnegative(b - a - 1):
+                return False
+        elif fn == "lt":
+            if nonnegative(b - a - 1):
+                return True
+            if nonnegative(a - b):
+                return False
+        raise Untypable(f"{fn} of {a} and {b} is not known")
+
+    def from_int(self, data: Array) -> Array:
+        return self._each(int, data)
+
+    def _to_int(self, data: Array, target: str) -> Array:
+        return data
+
+
+class _Sized(Evaluation):
+    """The evaluator where literals may be sizes that no axis occurs in: elements of the field of sizes."""
+
+    def const(self, value: Any) -> Labelled:
+        if isinstance(value, Poly) and any(isinstance(a, Symbol) for a in atoms(value)):
+            return Labelled(self.field.constant(value), ())
+        return super().const(value)
+
+
+def known(node: Node, memo: Known) -> Array | None:
+    """The node's elements: integers, bool, float64, or objects where symbols remain; None where unknown."""
+    waiting = [node]
+    while waiting:
+        last = waiting[-1]
+        if last in memo:
+            waiting.pop()
+            continue
+        needed = _needed(last)
+        if needed is None or any(memo.get(arg, last) is None for arg in needed.values()):
+            memo[last] = None
+            continue
+        missing = [arg for arg in needed.values() if arg not in memo]
+        if missing:
+            waiting.append(missing[0])
+            continue
+        try:
+            memo[last] = _evaluated(last, {leaf: memo[arg] for leaf, arg in needed.items()})
+        except (Untypable, ValueError, TypeError, IndexError, KeyError, NotImplementedError, OverflowError):
+            memo[last] = None
+    return memo[node]
+
+
+def _needed(node: Node) -> dict[Tensor, Node] | None:
+    """The arguments whose elements the node's elements depend on; None where they cannot be known."""
+    kind = node.types[0]
+    if not isinstance(kind, TensorType) or not kind.static or len(node.types) != 1:
+        return None
+    if kind.dtype == "string" or kind.dtype.startswith("complex"):
+        return None
+    if prod(n for n in kind.shape if isinstance(n, int)) > LIMIT:
+        return None
+    if node.op is CONSTANT:
+        return {}
+    owner = _owner(node)
+    if owner is None or not isinstance(owner.op, Op):
+        return None
+    try:
+        leaves = owner.op.tensors(_kinds(owner))
+        inside = set(tensors(_scope(node)))
+    except Untypable:
+        return None
+    return {
+        leaf: arg
+        for leaf, arg in zip(leaves, owner.args, strict=False)
+        if leaf is not None and arg is not None and leaf in inside
+    }
+
+
+def _owner(node: Node) -> Node | None:
+    return node.args[0] if node.op is ITEM else node
+
+
+def _kinds(owner: Node) -> tuple[TensorType | None, ...]:
+    return owner.kinds()
+
+
+def _scope(node: Node) -> Scope:
+    owner = _owner(node)
+    assert owner is not None and isinstance(owner.op, Op)
+    index = node.attribute("index") if node.op is ITEM else 0
+    return owner.op.scopes(_kinds(owner), owner.attrs)[index]
+
+
+def _evaluated(node: Node, values: Mapping[Tensor, Any]) -> Array:
+    """The elements, rounded to their own type: a size computed in float32 must be what float32 gives."""
+    if node.op is CONSTANT:
+        return np.asarray(node.attribute("data").array)
+    kind, scope = node.tensor, _scope(node)
+    floats = kind.dtype.startswith(("float", "bfloat"))
+    objects = any(v.dtype.kind == "O" for v in values.values())
+    if objects and floats:
+        raise Untypable("a float computed from a size that is not a number")
+    if objects or (not floats and not values):
+        sizes = Sizes()
+        lifted = {leaf: v if v.dtype.kind == "O" else sizes.lift(v) for leaf, v in values.items()}
+        return _plain(_Sized(lifted, sizes, {}).scope(scope), kind.dtype)
+    field = Reals(strict=True)
+    value = interpret(scope, {leaf: field.lift(v) for leaf, v in values.items()}, field)
+    with np.errstate(all="ignore"):
+        return value.astype(numpy_dtype(kind.dtype)) if floats else native(value, kind.dtype)
+
+
+def _plain(value: Array, dtype: str) -> Array:
+    """Numbers of their type where no symbol is left.
+
+    Symbols are sizes, and as sizes they and what is computed of them are taken to be below 2^31.
+    """
+    if value.dtype.kind != "O":
+        return native(value, dtype)
+    numbers = [int(x) for x in value.flat if isinstance(x, (int, np.integer))]
+    if len(numbers) == value.size:
+        return native(value.astype(np.int64), dtype)
+    low, high = limits(dtype)
+    if high < 2**31 - 1 or not all(low <= x <= high for x in numbers):
+        raise Untypable(f"sizes that are no {dtype}")
+    return value

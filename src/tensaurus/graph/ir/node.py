@@ -1,0 +1,196 @@
+"""Immutable, interned nodes: inside one process identity is equality."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from tensaurus.graph.ir.tensor_data import Data
+from tensaurus.ops import Op, TensorType, Untypable
+
+
+@dataclass(frozen=True)
+class OtherType:
+    """A value that is no tensor of known rank: a sequence, an optional, an unshaped tensor.
+
+    `proto` is the serialised TypeProto, empty where even that is unknown.
+    """
+
+    proto: bytes = b""
+
+    def __str__(self) -> str:
+        return f"other[{hashlib.blake2b(self.proto, digest_size=6).hexdigest()}]" if self.proto else "other[]"
+
+
+Type: TypeAlias = TensorType | OtherType
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The operators of nodes that compute nothing the algebra can see."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+INPUT = Leaf("input")  # attribute name
+CONSTANT = Leaf("constant")  # attribute data
+OPAQUE = Leaf("opaque")  # attribute form
+ITEM = Leaf("item")  # attribute index: one output of a node that has several
+
+
+class Node:
+    """An operator applied to nodes.  `types` has one entry per output; most nodes have one.
+
+    Build nodes with `apply`, `constant`, `source`, `item` and `opaque`: equal nodes are one object.
+    An absent optional input is None.
+    """
+
+    __slots__ = ("op", "args", "attrs", "types", "static", "serial", "__weakref__")
+
+    op: Op | Leaf
+    args: tuple[Node | None, ...]
+    attrs: tuple[tuple[str, Any], ...]
+    types: tuple[Type, ...]
+    static: bool  # depends on constants alone, and is computed ahead of time, free at run time
+    serial: int  # order of creation: arguments come before the nodes that use them
+
+    @property
+    def type(self) -> Type:
+        """The type of the only output."""
+        if len(self.types) != 1:
+            raise ValueError(f"{self.op} has {len(self.types)} outputs")
+        return self.types[0]
+
+    @property
+    def tensor(self) -> TensorType:
+        """The type of the only output, which must be a tensor of known rank."""
+        if not isinstance(self.type, TensorType):
+            raise Untypable(f"{self.op} yields no tensor of known rank")
+        return self.type
+
+    def kinds(self) -> tuple[TensorType | None, ...]:
+        """Types of the arguments as declarations take them, None for one that is absent.
+
+        Raises Untypable where one is no tensor of known rank.
+        """
+        return tuple(None if arg is None else arg.tensor for arg in self.args)
+
+    def __getitem__(self, index: int) -> Node:
+        return item(self, index)
+
+    def attribute(self, name: str) -> Any:
+        for key, value in self.attrs:
+            if key == name:
+                return value
+        raise KeyError(name)
+
+    @property
+    def identity(self) -> int | None:
+        """A number of its own for a node with effects or randomness, which is equal to no other."""
+        return next((value for key, value in self.attrs if key == "identity"), None)
+
+    @property
+    def declared(self) -> bool:
+        """True where the operator has an expression."""
+        return isinstance(self.op, Op)
+
+    def __repr__(self) -> str:
+        return f"<{self.op} {', '.join(map(str, self.types))}>"
+
+
+_nodes: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
+_serials = itertools.count()
+_identities = itertools.count(1)
+
+
+def _intern(
+    op: Op | Leaf, args: tuple[Node | None, ...], attrs: tuple[tuple[str, Any], ...], types: tuple[Type, ...]
+) -> Node:
+    key = (op if isinstance(op, Leaf) else op.name, args, attrs, types)
+    node = _nodes.get(key)
+    if node is None:
+        node = Node()
+        node.op, node.args, node.attrs, node.types = op, args, attrs, types
+        node.static = op is CONSTANT or (
+            (isinstance(op, Op) and not op.kept or op is ITEM) and all(a is None or a.static for a in args)
+        )
+        node.serial = next(_serials)
+        _nodes[key] = node
+    return node
+
+
+def apply(
+    op: Op, args: Sequence[Node | None], attrs: Mapping[str, Any] | None = None, outputs: int = 1
+) -> Node:
+    """The operator on these arguments; `outputs` counts those wanted, 0 means all.  Raises Untypable."""
+    inputs = list(args)
+    while inputs and inputs[-1] is None:
+        inputs.pop()
+    kinds = tuple(None if a is None else a.tensor for a in inputs)
+    canonical = op.canonical(kinds, attrs or {})
+    types = op.types(kinds, canonical)
+    if outputs > len(types):
+        raise Untypable(f"{op.name} has {len(types)} outputs here, not {outputs}")
+    return _intern(op, tuple(inputs), canonical, types[: outputs or None])
+
+
+def again(node: Node, args: tuple[Node | None, ...]) -> Node:
+    """The same operator and attributes on other arguments, retyped where their types differ."""
+    if args == node.args:
+        return node
+    if isinstance(node.op, Op):
+        same = all(
+            a is b or (a is not None and b is not None and a.types == b.types)
+            for a, b in zip(args, node.args, strict=True)
+        )
+        if same:
+            return _intern(node.op, args, node.attrs, node.types)
+        return apply(node.op, args, dict(node.attrs), len(node.types))
+    if node.op is ITEM:
+        assert args[0] is not None
+        return item(args[0], node.attribute("index"))
+    return _intern(node.op, args, node.attrs, node.types)
+
+
+def source(name: str, type: Type) -> Node:
+    """A named input of a program."""
+    return _intern(INPUT, (), (("name", name),), (type,))
+
+
+def constant(value: Data | np.ndarray[Any, Any]) -> Node:
+    """A tensor whose elements are known."""
+    data = value if isinstance(value, Data) else Data(value)
+    return _intern(CONSTANT, (), (("data", data),), (TensorType(data.dtype, data.shape),))
+
+
+def item(node: Node, index: int) -> Node:
+    """One output of a node; the node itself where it has one."""
+    if len(node.types) == 1 and index == 0:
+        return node
+    return _intern(ITEM, (node,), (("index", index),), (node.types[index],))
+
+
+def opaque(
+    form: Any,
+    args: Sequence[Node | None],
+    types: Sequence[Type],
+    effects: bool = False,
+    identity: int | None = None,
+) -> Node:
+    """An operator that we carry without knowing it; one with effects is equal to no other.
+
+    `identity` is that of a node with effects that is built again.
+    """
+    attrs: tuple[tuple[str, Any], ...] = (("form", form),)
+    if effects or identity is not None:
+        attrs = (*attrs, ("identity", next(_identities) if identity is None else identity))
+    return _intern(OPAQUE, tuple(args), attrs, tuple(types))

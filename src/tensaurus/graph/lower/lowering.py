@@ -1,0 +1,152 @@
+"""Every node in a form that the opset has: itself, or its expansion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+from onnx import NodeProto, TensorProto
+
+from tensaurus.expr.evaluate.fields import Array
+from tensaurus.expr.sizes.size import Size
+from tensaurus.graph.ir.kernel import Kernel
+from tensaurus.graph.ir.node import CONSTANT, Node, again, apply, item, source
+from tensaurus.graph.ir.program import Program, topological
+from tensaurus.graph.lower.standard_operators import standard
+from tensaurus.ops import Op
+from tensaurus.ops.eop import eop
+from tensaurus.ops.leaf_form import ONNX_DOMAINS
+from tensaurus.ops.onnx_form import node_proto
+from tensaurus.ops.schema import NotInOpset
+from tensaurus.system.errors import TensaurusError
+
+__all__ = ["Expand", "Kernels", "exportable", "lowered", "no_kernels", "node_in"]
+
+# An operator that an opset lacks, as nodes that compute the same; None where nothing is known.
+Expand: TypeAlias = Callable[[Node, int], Node | None]
+
+# The kernel that a node of an expression is to be run by; None where it is to be expanded.
+Kernels: TypeAlias = Callable[[Node], Kernel | None]
+
+
+def no_kernels(node: Node) -> None:
+    """Every expression is expanded."""
+
+
+def node_in(
+    node: Node,
+    opset: int,
+    names: Sequence[str | None],
+    outputs: Sequence[str],
+    symbolic: Callable[[Size | tuple[Size, ...]], str],
+    fresh: Callable[[str], str] | None = None,
+) -> tuple[NodeProto, list[TensorProto]]:
+    """The node in this opset, and the initializers of its static inputs.  Raises NotInOpset."""
+    assert isinstance(node.op, Op)
+    held = {n: a for n, a in zip(names, node.args, strict=True) if n is not None and a is not None}
+
+    def constant_of(name: str) -> Array | None:
+        found = held.get(name)
+        return found.attribute("data").array if found is not None and found.op is CONSTANT else None
+
+    kinds = node.kinds()
+    return node_proto(
+        node.op,
+        kinds,
+        node.attrs,
+        names,
+        outputs,
+        opset,
+        symbolic=symbolic,
+        constant_of=constant_of,
+        fresh=fresh,
+    )
+
+
+def lowered(
+    program: Program,
+    opset: int,
+    expand: Expand | None,
+    became: dict[Node, Node] | None = None,
+    kernels: Kernels = no_kernels,
+) -> Program:
+    """The program with every node that the opset lacks, and that has no kernel, replaced by its expansion.
+
+    `became` is filled with what each node became.
+    """
+    written: set[tuple[object, ...]] = set()  # what one node of its kind shows of all
+
+    def lower(node: Node, args: tuple[Node | None, ...]) -> Node:
+        made = again(node, args)
+        if not isinstance(made.op, Op):
+            return made
+        if made.op is eop and not made.static and (kernel := kernels(made)) is not None:
+            return _packed(made, kernel, lower)
+        reads = tuple(a if a is None or a.op is CONSTANT else a.types for a in made.args)
+        kind = (made.op, made.attrs, reads, len(made.types))
+        if kind in written:
+            return made
+        try:
+            names = [None if a is None else f"i{k}" for k, a in enumerate(made.args)]
+            node_in(made, opset, names, [f"o{k}" for k in range(len(made.types))], "sizes{}".format)
+        except NotInOpset as error:
+            try:
+                found = _expansion(made, opset, expand)
+            except TensaurusError as reason:
+                raise TensaurusError(f"{error}: {reason}", node=program.names.get(node)) from error
+            if found is None or found is made:
+                raise TensaurusError(
+                    f"{error}, and no expansion is known", node=program.names.get(node)
+                ) from error
+            return _within(found, made.args, lower)
+        written.add(kind)
+        return made
+
+    return program.rebuilt(lower, became)
+
+
+def _packed(node: Node, kernel: Kernel, build: Callable[[Node, tuple[Node | None, ...]], Node]) -> Node:
+    """The node that the kernel computes: over arguments that are packed, where it has them so."""
+    if kernel.scope is None:
+        return node
+    args: list[Node | None] = []
+    for arg, packing in zip(node.args, kernel.packing, strict=True):
+        if packing is None or arg is None:
+            args.append(arg)
+        else:
+            args.append(_within(standard(apply(eop, [arg], {"scope": packing})), (arg,), build))
+    return apply(eop, args, {"scope": kernel.scope})
+
+
+def _expansion(node: Node, opset: int, expand: Expand | None) -> Node | None:
+    """What an operator that an opset lacks is written as; of one that ONNX lacks its expression tells."""
+    found = expand(node, opset) if expand is not None else None
+    if found is None and isinstance(node.op, Op) and node.op.domain not in ONNX_DOMAINS:
+        return standard(node)
+    return found
+
+
+def exportable(nodes: Iterable[Node], opset: int, expand: Expand | None) -> bool:
+    """Whether what ONNX lacks of these nodes has an expansion, over arguments of their types."""
+    for node in nodes:
+        if isinstance(node.op, Op) and node.op.domain not in ONNX_DOMAINS:
+            args = [
+                arg if arg is None or arg.op is CONSTANT else source(f"x{k}", arg.types[0])
+                for k, arg in enumerate(node.args)
+            ]
+            made = again(node, tuple(args))
+            try:
+                lowered(Program((), (("y", item(made, 0)),)), opset, expand)
+            except TensaurusError:
+                return False
+    return True
+
+
+def _within(
+    root: Node, stop: Sequence[Node | None], build: Callable[[Node, tuple[Node | None, ...]], Node]
+) -> Node:
+    """The expression rebuilt down to the nodes at which it stops."""
+    new = {node: node for node in stop if node is not None}
+    for node in topological([root], new):
+        new[node] = build(node, tuple(a and new[a] for a in node.args))
+    return new[root]

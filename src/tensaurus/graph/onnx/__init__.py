@@ -1,0 +1,1 @@
+"""ONNX files read into programs, and programs written as ONNX files."""

@@ -1,0 +1,157 @@
+"""The libraries of kernels beside a model's file, which its metadata name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO
+
+from onnx import ModelProto, StringStringEntryProto
+
+from tensaurus.graph.onnx.model_file import save_model
+from tensaurus.system.errors import TensaurusError
+from tensaurus.system.files import file_hash, replacing
+
+__all__ = ["METADATA_KEY", "libraries_of", "place_beside", "require_place", "save_with_libraries"]
+
+METADATA_KEY = "tensaurus.kernels"  # of a JSON object: the SHA-256 of each library by its name
+_METADATA_FIELD = 14  # of a ModelProto
+
+
+def libraries_of(model: str | Path) -> tuple[Path, ...]:
+    """The libraries that the model's file needs, beside it; none where it names none.
+
+    The weights are not read.  Raises TensaurusError for a library that is missing or another one; what is no
+    model names none.
+    """
+    found = []
+    for name, digest in _named(Path(model)).items():
+        path = Path(model).parent / name
+        if not name or Path(name).name != name:
+            raise TensaurusError(f"its library {name!r} is not beside it", file=model)
+        try:
+            same = file_hash(path) == digest
+        except OSError as error:
+            raise TensaurusError(
+                f"its library {name} cannot be read: {error.strerror}",
+                file=model,
+                remedy="Put the library beside the model, where it was written.",
+            ) from error
+        if not same:
+            raise TensaurusError(
+                f"its library {name} is another one than it was saved with",
+                file=model,
+                remedy="Copy a model together with its library, or optimize it again.",
+            )
+        found.append(path.absolute())  # a name without a folder is looked for elsewhere
+    return tuple(found)
+
+
+def place_beside(model: str | Path, number: int = 0) -> Path:
+    """Where the library of a model's file goes: fast.kernels.so for fast.onnx."""
+    path = Path(model)
+    return path.with_name(f"{path.stem}.kernels{number or ''}.so")
+
+
+def require_place(model: str | Path, library: Path | None = None) -> None:
+    """Raise TensaurusError where a library beside the model's file would overwrite what others need.
+
+    It may overwrite what this model's old file alone names, and what is the same.
+    """
+    _require_free(place_beside(model), Path(model), library)
+
+
+def _require_free(place: Path, model: Path, library: Path | None) -> None:
+    if not place.exists() or library is not None and file_hash(place) == file_hash(library):
+        return
+    others = (other for other in sorted(place.parent.glob("*.onnx")) if other.name != model.name)
+    users = [other.name for other in others if place.name in _named(other)]
+    if users or place.name not in _named(model):
+        owner = f"{users[0]} needs it" if users else f"{model.name} does not name it"
+        raise TensaurusError(
+            f"its library would overwrite {place.name}, and {owner}",
+            file=model,
+            remedy="Give the result another name, or remove the old library.",
+        )
+
+
+def save_with_libraries(model: ModelProto, path: str | Path, libraries: Sequence[Path]) -> None:
+    """Write the model, its metadata naming the libraries, and these beside it.
+
+    All is written beside first and then renamed.  Raises TensaurusError.
+    """
+    places = [place_beside(path, number) for number in range(len(libraries))]
+    with ExitStack() as stack:
+        for library, place in zip(libraries, places, strict=True):
+            _require_free(place, Path(path), library)
+            shutil.copyfile(library, stack.enter_context(replacing(place)))
+        save_model(_naming(model, dict(zip((p.name for p in places), libraries, strict=True))), path)
+
+
+def _naming(model: ModelProto, libraries: Mapping[str, Path]) -> ModelProto:
+    """The model with these libraries in its metadata, and no others."""
+    kept = [entry for entry in model.metadata_props if entry.key != METADATA_KEY]
+    if not libraries and len(kept) == len(model.metadata_props):
+        return model
+    made = ModelProto()
+    made.CopyFrom(model)
+    del made.metadata_props[:]
+    made.metadata_props.extend(kept)
+    if libraries:
+        hashes = {name: file_hash(library) for name, library in libraries.items()}
+        made.metadata_props.add(key=METADATA_KEY, value=json.dumps(hashes))
+    return made
+
+
+def _named(model: Path) -> dict[str, str]:
+    """The SHA-256 of each library that a model's file names; none where it is no model."""
+    try:
+        with model.open("rb") as file:
+            for raw in _fields(file, _METADATA_FIELD):
+                entry = StringStringEntryProto.FromString(raw)
+                if entry.key == METADATA_KEY:
+                    return {str(name): str(digest) for name, digest in json.loads(entry.value).items()}
+    except (OSError, ValueError, AttributeError):  # protobuf's DecodeError is a ValueError
+        pass
+    return {}
+
+
+def _fields(file: IO[bytes], wanted: int) -> Iterator[bytes]:
+    """The bytes of each field of this number in a protobuf message; the others are skipped unread.
+
+    Raises ValueError for what is no message.
+    """
+    end = file.seek(0, 2)
+    file.seek(0)
+    while (tag := _varint(file)) is not None:
+        number, wire = tag >> 3, tag & 7
+        if wire == 0:
+            _varint(file)
+        elif wire in (1, 5):
+            file.seek(8 if wire == 1 else 4, 1)
+        elif wire == 2:
+            length = _varint(file) or 0
+            if file.tell() + length > end:
+                raise ValueError("truncated")
+            if number == wanted:
+                yield file.read(length)
+            else:
+                file.seek(length, 1)
+        else:
+            raise ValueError(f"wire type {wire}")
+
+
+def _varint(file: IO[bytes]) -> int | None:
+    """The next number; None at the end."""
+    value, shift = 0, 0
+    while byte := file.read(1):
+        value |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return value
+        shift += 7
+        if shift > 63:
+            raise ValueError("a number of more than 64 bits")
+    return None

@@ -1,0 +1,41 @@
+"""Which sizes, were they known, would let more nodes be typed."""
+
+from __future__ import annotations
+
+from tensaurus.expr.sizes.size import Symbol, atoms
+from tensaurus.graph.ir.node import Node
+from tensaurus.graph.ir.program import Program
+from tensaurus.graph.onnx.value_types import named
+from tensaurus.ops import TensorType, registry
+
+
+def unlock(program: Program) -> list[str]:
+    """The flags `--shape x=N,3,48,W` that fix the sizes on which declared operators wait; letters are free.
+
+    A node waits where its operator has a declaration, it is opaque, and sizes of inputs occur in the types of
+    its arguments.  Empty where no flag would help.
+    """
+    waiting: set[Symbol] = set()
+    for node in program.opaque:
+        if node.attribute("form").operator in registry:
+            waiting.update(s for arg in node.args if arg is not None for s in _symbols(arg))
+    stated = {} if program.frame is None else {value.name: value for value in program.frame.inputs}
+    flags = []
+    for node in program.inputs:
+        kind = node.types[0]
+        if not isinstance(kind, TensorType) or waiting.isdisjoint(_symbols(node)):
+            continue
+        name = node.attribute("name")
+        dims = stated[name].type.tensor_type.shape.dim if name in stated else ()
+        sizes = []
+        for place, size in enumerate(kind.shape):
+            parameter = dims[place].dim_param if place < len(dims) else ""
+            letter = "NCHW"[place] if kind.rank == 4 else f"N{place or ''}"
+            sizes.append(str(size) if isinstance(size, int) else parameter if named(parameter) else letter)
+        flags.append(f"--shape {name}={','.join(sizes)}")
+    return flags
+
+
+def _symbols(node: Node) -> set[Symbol]:
+    kinds = (kind for kind in node.types if isinstance(kind, TensorType))
+    return {a for kind in kinds for n in kind.shape for a in atoms(n) if isinstance(a, Symbol)}

@@ -1,0 +1,232 @@
+"""ONNX files: reading with every check, and writing, above 2 GB with the weights beside."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import onnx
+from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+from onnx import ModelProto, TensorProto
+
+from tensaurus.graph.ir.tensor_data import numpy_dtype, size_in_bytes
+from tensaurus.graph.onnx.normalize_for_checker import in_form, sort_nodes
+from tensaurus.graph.onnx.onnx_frame import graphs_in, light_copy, tensors_of
+from tensaurus.ops.element_type import dtype_name
+from tensaurus.system.errors import TensaurusError
+from tensaurus.system.files import replacing
+
+TWO_GIGABYTES = 2**31 - 2**20
+
+
+def load_model(path: str | Path) -> ModelProto:
+    """Read and check a model file with its external data.
+
+    Raises TensaurusError naming the file and the reason: unreadable, not ONNX, external data missing or
+    outside the model's folder, or refused by ONNX's checker.
+    """
+    file = Path(path)
+    try:
+        if file.exists() and not file.is_file() and not file.is_dir():
+            raise TensaurusError("cannot be read: it is not a regular file", file=path)
+        raw = file.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise TensaurusError(f"cannot be read: {reason}", file=path) from error
+    model = ModelProto()
+    try:
+        model.ParseFromString(raw)
+    except Exception as error:  # protobuf's DecodeError, and its own RuntimeErrors
+        raise TensaurusError("is not an ONNX model, or is truncated", file=path) from error
+    if not model.HasField("graph") or not model.ir_version or not _known_fields(model):
+        raise TensaurusError("is not an ONNX model, or is truncated", file=path)
+    if not all(isinstance(text, str) for text in _texts(model)):
+        raise TensaurusError("has names that are not UTF-8", file=path)
+    external = _load_external(model, file)
+    try:
+        _check(str(file) if external else raw, file)
+    except TensaurusError:  # of its form alone?
+        sort_nodes(model.graph)
+        check_model(in_form(model), file)
+    return model
+
+
+def check_model(model: ModelProto, file: str | Path | None = None) -> None:
+    """Raise TensaurusError where ONNX's checker refuses a model in memory."""
+    if weight_of(model) < TWO_GIGABYTES:
+        _check(model.SerializeToString(), file)
+        return
+    light = light_copy(model)  # too large for the checker: it sees placeholders without elements
+    for tensor in tensors_of(light):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            tensor.data_location = TensorProto.DEFAULT
+            del tensor.dims[:]
+            tensor.dims.append(0)
+    _check(light.SerializeToString(), file)
+
+
+def _check(model: str | bytes, file: str | Path | None) -> None:
+    try:
+        onnx.checker.check_model(model)
+    except Exception as error:
+        raise TensaurusError(f"ONNX's checker refuses it: {_first_lines(error)}", file=file) from error
+
+
+def _first_lines(error: BaseException) -> str:
+    """What the checker says: its sentence, and the node around it."""
+    sentence, _, context = str(error).partition("==> Context:")
+    words = " ".join(sentence.split())[:400] or type(error).__name__
+    return f"{words} ({' '.join(context.partition('==>')[0].split())[:200]})" if context else words
+
+
+def _known_fields(model: ModelProto) -> bool:
+    """False where bytes of the file are no field that this version of ONNX knows: we would drop them."""
+    messages = [model, *(m for g in graphs_in(model.graph) for m in (g, *g.node))]
+    return not any(len(UnknownFieldSet(message)) for message in messages)
+
+
+def _texts(message: Message) -> Iterator[object]:
+    """Every text in a message; protobuf gives those that are not UTF-8 as bytes."""
+    if isinstance(message, TensorProto):  # whose elements are not to be copied
+        yield from (message.name, message.doc_string)
+        yield from (text for entry in message.external_data for text in (entry.key, entry.value))
+        return
+    for field, value in message.ListFields():
+        repeated = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+        if field.type == field.TYPE_STRING:
+            yield from value if repeated else (value,)
+        elif field.type == field.TYPE_MESSAGE:
+            for part in value if repeated else (value,):
+                yield from _texts(part)
+
+
+# ------------------------------------------------------------------------------------ external data
+
+
+def _load_external(model: ModelProto, file: Path) -> bool:
+    """Put external data into its tensors; True where there was any."""
+    folder = file.absolute().parent.resolve()
+    maps: dict[Path, mmap.mmap | bytes] = {}
+    found = False
+    with ExitStack() as opened:
+        for tensor in tensors_of(model):
+            if tensor.data_location != TensorProto.EXTERNAL:
+                continue
+            found = True
+            target = _external_file(tensor, folder, file)
+            if target not in maps:
+                maps[target] = _mapped(target, tensor, file, opened)
+            start, length = _extent(tensor, len(maps[target]), file)
+            tensor.raw_data = maps[target][start : start + length]
+            tensor.data_location = TensorProto.DEFAULT
+            tensor.ClearField("data_location")
+            del tensor.external_data[:]
+    return found
+
+
+def _external_file(tensor: TensorProto, folder: Path, file: Path) -> Path:
+    """The file that holds the tensor, which must lie in the model's folder, links followed."""
+    label = f"the external data of tensor {tensor.name}"
+    places = [entry.value for entry in tensor.external_data if entry.key == "location"]
+    place = places[-1] if places else ""
+    if not place or "\0" in place:
+        raise TensaurusError(f"{label} has no location", file=file)
+    absolute = PurePosixPath(place).is_absolute() or PureWindowsPath(place).is_absolute()
+    try:
+        target = (folder / place).resolve()
+    except (OSError, RuntimeError) as error:
+        raise TensaurusError(f"{label} is at {place!r}, which leads nowhere", file=file) from error
+    if absolute or ".." in PurePosixPath(place).parts or not target.is_relative_to(folder):
+        raise TensaurusError(
+            f"{label} is at {place!r}, outside the model's folder",
+            file=file,
+            remedy="Move the data beside the model.",
+        )
+    if not target.is_file():
+        raise TensaurusError(
+            f"{label} is missing: {place}", file=file, remedy="Put the data file beside the model."
+        )
+    return target
+
+
+def _mapped(target: Path, tensor: TensorProto, file: Path, opened: ExitStack) -> mmap.mmap | bytes:
+    try:
+        handle = opened.enter_context(target.open("rb"))
+        if target.stat().st_size == 0:
+            return b""
+        return opened.enter_context(mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ))
+    except OSError as error:
+        raise TensaurusError(
+            f"the external data of tensor {tensor.name} cannot be read: {error.strerror}", file=file
+        ) from error
+
+
+def _extent(tensor: TensorProto, size: int, file: Path) -> tuple[int, int]:
+    """Where the elements lie in a file of `size` bytes: (offset, length)."""
+    label = f"the external data of tensor {tensor.name}"
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    try:
+        wanted = size_in_bytes(dtype_name(tensor.data_type), tuple(tensor.dims))
+        numpy_dtype(dtype_name(tensor.data_type))
+        start = int(entries.get("offset") or 0)
+        length = int(entries["length"]) if entries.get("length") else wanted
+    except (ValueError, KeyError, TypeError) as error:
+        raise TensaurusError(f"{label} cannot be read: {error}", file=file) from error
+    if tensor.data_type == TensorProto.STRING or min(tensor.dims, default=0) < 0:
+        raise TensaurusError(f"{label} cannot be read: it holds text or has a negative size", file=file)
+    if length != wanted:
+        raise TensaurusError(
+            f"{label} has {length} bytes, its type and shape {list(tensor.dims)} take {wanted}",
+            file=file,
+        )
+    if start < 0 or start + length > size:
+        raise TensaurusError(
+            f"{label} is truncated: bytes {start} to {start + length} of a file of {size}", file=file
+        )
+    return start, length
+
+
+# ------------------------------------------------------------------------------------------ writing
+
+
+def save_model(model: ModelProto, path: str | Path) -> None:
+    """Write the model, beside first and then renamed; above 2 GB its weights go to PATH.data."""
+    if weight_of(model) < TWO_GIGABYTES:
+        with replacing(path) as beside:
+            beside.write_bytes(model.SerializeToString(deterministic=True))
+        return
+    location = f"{Path(path).name}.data"
+    stored = light_copy(model)
+    with replacing(Path(path).with_name(location)) as data, replacing(path) as beside:
+        with data.open("wb") as file:
+            for tensor, light in zip(_weights(model), _weights(stored), strict=True):
+                if (
+                    light.data_location != TensorProto.EXTERNAL
+                    or tensor.data_location == TensorProto.EXTERNAL
+                ):
+                    continue
+                file.write(b"\0" * (-file.tell() % 4096))
+                start, raw = file.tell(), tensor.raw_data
+                file.write(raw)
+                for key, value in (("location", location), ("offset", start), ("length", len(raw))):
+                    light.external_data.add(key=key, value=str(value))
+        beside.write_bytes(stored.SerializeToString(deterministic=True))
+
+
+def _weights(model: ModelProto) -> Iterator[TensorProto]:
+    """The tensors whose elements a light copy may leave out."""
+    for graph in graphs_in(model.graph):
+        yield from graph.initializer
+        yield from (a.t for node in graph.node for a in node.attribute if a.HasField("t"))
+
+
+def weight_of(model: ModelProto) -> int:
+    """How many bytes the tensors take; those without raw data are small."""
+    raw = (t for t in tensors_of(model) if t.HasField("raw_data"))
+    try:
+        return sum(size_in_bytes(dtype_name(t.data_type), tuple(t.dims)) for t in raw)
+    except (ValueError, KeyError, TypeError):  # an element type that does not exist: the checker says so
+        return sum(len(t.raw_data) for t in tensors_of(model))

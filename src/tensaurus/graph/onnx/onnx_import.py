@@ -1,0 +1,78 @@
+"""From ONNX to a program, losing nothing.
+
+An operator with a declaration becomes a node that the algebra understands; every other one is carried as
+it is (`opaque.Form`), the bodies of If, Loop and Scan as programs of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from onnx import ModelProto, TensorProto, ValueInfoProto
+
+from tensaurus.graph.ir.node import Type
+from tensaurus.graph.ir.program import Program
+from tensaurus.graph.onnx.graph_importer import GraphImporter
+from tensaurus.graph.onnx.onnx_frame import CONTENT, Frame, initializer_names, light_copy, opsets_of
+from tensaurus.graph.onnx.value_types import Types, fix_shapes
+from tensaurus.ops import TensorType
+from tensaurus.ops.element_type import dtype_code, dtype_name
+from tensaurus.system.errors import TensaurusError
+from tensaurus.system.garbage_collector import collector_resting
+
+__all__ = ["import_model"]
+
+
+def import_model(
+    model: ModelProto, shapes: Mapping[str, Sequence[int]] | None = None, file: str | Path | None = None
+) -> Program:
+    """The program of a checked model, which stays as it is.  `shapes` fixes sizes of inputs.
+
+    Raises TensaurusError.
+    """
+    light = light_copy(model)
+    fix_shapes(light, shapes or {}, file)
+    graph = light.graph
+    both = {i.name for i in graph.input} & initializer_names(graph)
+    overridable = both if model.ir_version >= 4 else set()
+    inputs = [i for i in graph.input if i.name not in both - overridable]
+    around_model = ModelProto()
+    around_model.CopyFrom(light)
+    for name in (*CONTENT, "input", "output"):
+        around_model.graph.ClearField(name)
+    around_model.graph.sparse_initializer.extend(
+        t for t in graph.sparse_initializer if t.values.name in overridable
+    )
+    defaults = tuple(t for t in model.graph.initializer if t.name in overridable)
+    frame = Frame(around_model, tuple(inputs), tuple(graph.output), defaults, fixed=bool(shapes))
+    functions = frozenset((f.domain, f.name) for f in model.functions)
+    importer = GraphImporter(opsets_of(model), functions, Types(light), graph=model.graph)
+    try:
+        with collector_resting():  # nodes are many, and none is garbage
+            for value in inputs:
+                importer.take(value)
+            importer.run(model.graph, overridable)
+        outputs = tuple((o.name, importer.lookup(o.name)) for o in graph.output)
+        for value, (_, node) in zip(graph.output, outputs, strict=True):
+            _require_stated(value, node.types[0])
+    except TensaurusError as error:
+        error.file = file if error.file is None else error.file
+        raise
+    return Program(
+        inputs=tuple(importer.names[i.name] for i in inputs),
+        outputs=outputs,
+        names=importer.hints(),
+        frame=frame,
+    )
+
+
+def _require_stated(output: ValueInfoProto, kind: Type) -> None:
+    """Raise TensaurusError where the model states another element type: a copy of it would not be typed."""
+    stated = output.type.tensor_type.elem_type
+    if isinstance(kind, TensorType) and stated not in (0, dtype_code(kind.dtype)):
+        raise TensaurusError(f"the output {output.name} is {kind.dtype}, stated to be {_type_name(stated)}")
+
+
+def _type_name(code: int) -> str:
+    return dtype_name(code) if code in TensorProto.DataType.values() else f"of element type {code}"

@@ -1,0 +1,242 @@
+"""The types of a model's values: ONNX's own inference, and our symbols for the sizes that it leaves open."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, count
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import onnx
+from onnx import ModelProto, NodeProto, TypeProto, defs, helper, numpy_helper
+
+from tensaurus.expr.sizes.size import Size, Symbol, polynomial
+from tensaurus.graph.ir.node import OtherType, Type
+from tensaurus.graph.onnx.onnx_frame import bodies_of, graphs_in, sizes_of
+from tensaurus.graph.onnx.shape_inference import infer_shapes
+from tensaurus.ops import TensorType
+from tensaurus.ops.element_type import dtype_code, dtype_name
+from tensaurus.ops.leaf_form import ONNX_DOMAINS
+from tensaurus.system.errors import TensaurusError
+
+# what exporters write for a size that they do not know, and names that the text form needs itself
+_NO_NAMES = frozenset({"none", "null", "unknown", "dynamic", "inf", "nan", "max", "min", "true", "false"})
+
+
+def named(parameter: str) -> bool:
+    """True for a dim_param that names a size; `?`, `unk__7` and the like stand for any."""
+    plain = re.fullmatch(r"[A-Za-z_]\w*", parameter, re.ASCII)
+    return bool(plain) and not parameter.startswith("unk__") and parameter.lower() not in _NO_NAMES
+
+
+def fix_shapes(
+    model: ModelProto, shapes: Mapping[str, Sequence[int]], file: str | Path | None = None
+) -> None:
+    """Write the given sizes into the model's inputs.  Raises TensaurusError where they contradict it."""
+    initial = {t.name for t in model.graph.initializer}
+    inputs = {i.name: i for i in model.graph.input if i.name not in initial}
+    bound: dict[str, int] = {}
+    for name, shape in shapes.items():
+        if name not in inputs:
+            raise TensaurusError(
+                f"has no input {name}", file=file, remedy=f"Its inputs are {', '.join(inputs) or 'none'}."
+            )
+        if not inputs[name].type.HasField("tensor_type"):
+            raise TensaurusError(f"input {name} is no tensor and has no shape", file=file)
+        kind = inputs[name].type.tensor_type
+        if not kind.HasField("shape"):
+            kind.shape.SetInParent()
+            for size in shape:
+                kind.shape.dim.add().dim_value = size
+            continue
+        if len(kind.shape.dim) != len(shape):
+            raise TensaurusError(
+                f"input {name} has {len(kind.shape.dim)} dimensions, not {len(shape)}", file=file
+            )
+        for place, (dim, size) in enumerate(zip(kind.shape.dim, shape, strict=True)):
+            if dim.HasField("dim_value") and dim.dim_value >= 0 and dim.dim_value != size:
+                raise TensaurusError(
+                    f"input {name} has size {dim.dim_value} in dimension {place}, not {size}", file=file
+                )
+            if named(dim.dim_param) and bound.setdefault(dim.dim_param, size) != size:
+                raise TensaurusError(
+                    f"--shape gives {dim.dim_param} both {bound[dim.dim_param]} and {size}", file=file
+                )
+    for entry in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+        if entry.type.HasField("tensor_type"):
+            for dim in entry.type.tensor_type.shape.dim:
+                if dim.dim_param in bound:
+                    dim.dim_value = bound[dim.dim_param]
+    for name, shape in shapes.items():
+        for dim, size in zip(inputs[name].type.tensor_type.shape.dim, shape, strict=True):
+            dim.dim_value = size
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a value is: in which graph, and in which scope of named sizes."""
+
+    graph: str
+    scope: str
+
+
+class Types:
+    """Types by graph (in order of `graphs_in`) and name, from a light copy of a model.
+
+    infos   what ONNX infers, and where it does not know what the model states
+    stated  what the model states of values that are no inputs
+    """
+
+    def __init__(self, light: ModelProto):
+        stated = [{v.name: v.type for v in graph.value_info} for graph in graphs_in(light.graph)]
+        for graph in graphs_in(light.graph):
+            del graph.value_info[:]  # a stated type must not overrule an inferred one
+        self.stated = [
+            names | {v.name: v.type for v in graph.output}
+            for names, graph in zip(stated, graphs_in(light.graph), strict=True)
+        ]
+        inferred = infer_shapes(light)
+        self.infos: list[dict[str, TypeProto]] = []
+        for names, graph in zip(stated, graphs_in(inferred.graph), strict=True):
+            for value in (*graph.input, *graph.output, *graph.value_info):
+                names[value.name] = _merged(value.type, names.get(value.name))
+            self.infos.append(names)
+        self._symbols: dict[tuple[str, ...], Symbol] = {}
+        self._taken: set[str] = set()
+        for graph in graphs_in(light.graph):  # names in the model keep their names as symbols
+            self._taken.update(
+                dim.dim_param
+                for value in (*graph.input, *graph.output, *graph.value_info)
+                for dim in value.type.tensor_type.shape.dim
+                if named(dim.dim_param)
+            )
+
+    def of(
+        self, proto: TypeProto, name: str, place: Location, sizes: Mapping[str, Size] = MappingProxyType({})
+    ) -> Type:
+        """Our type of a value; `sizes` are those that some names stand for.
+
+        Sizes of the same name are equal within a scope; those without a name become symbols of their own.
+        """
+        tensor = proto.tensor_type
+        if not proto.HasField("tensor_type") or not tensor.HasField("shape") or tensor.elem_type == 0:
+            return OtherType(proto.SerializeToString(deterministic=True))
+        shape: list[Size] = []
+        for axis, dim in enumerate(tensor.shape.dim):
+            if dim.HasField("dim_value") and dim.dim_value >= 0:
+                shape.append(dim.dim_value)
+            elif dim.dim_param in sizes:
+                shape.append(sizes[dim.dim_param])
+            elif named(dim.dim_param):
+                shape.append(polynomial(self._symbol("name", place.scope, dim.dim_param)))
+            else:
+                shape.append(polynomial(self._symbol("value", place.graph, name, str(axis))))
+        return TensorType(dtype_name(tensor.elem_type), tuple(shape))
+
+    def of_outputs(
+        self,
+        node: NodeProto,
+        opset: int,
+        kinds: Sequence[Type | None],
+        values: Sequence[Any],
+        place: Location,
+        stated: Sequence[TypeProto],
+    ) -> list[Type]:
+        """The types of a node's outputs, from those of its arguments and the values of these where known."""
+        sizes: dict[str, Size] = {}
+        types, data = {}, {}
+        for name, kind, value in zip(node.input, kinds, values, strict=True):
+            if name and kind is not None:
+                types[name] = _type_proto(kind, sizes)
+            if name and value is not None:
+                data[name] = numpy_helper.from_array(value, name)
+        domain = "" if node.domain in ONNX_DOMAINS else node.domain
+        inferred: dict[str, TypeProto] = {}
+        if not any(True for _ in bodies_of(node)):
+            try:
+                schema = defs.get_schema(node.op_type, opset, domain)
+                imports = [helper.make_opsetid(domain, opset)]
+                inferred = onnx.shape_inference.infer_node_outputs(
+                    schema, node, types, data, opset_imports=imports
+                )
+            except Exception:  # no schema, or an inference that cannot: the whole model's stays
+                inferred = {}
+        merged = [
+            _merged(inferred.get(n, TypeProto()), s, sizes) for n, s in zip(node.output, stated, strict=True)
+        ]
+        return [self.of(kind, name, place, sizes) for name, kind in zip(node.output, merged, strict=True)]
+
+    def _symbol(self, *key: str) -> Symbol:
+        if key not in self._symbols:
+            kind, scope, *label = key
+            hint = re.sub(r"\W", "_", "_".join(label), flags=re.ASCII)
+            if kind == "value" or scope:
+                hint = hint if named(hint) else f"size_{hint}"
+                hint = next(
+                    n for n in chain([hint], (f"{hint}_{k}" for k in count(1))) if n not in self._taken
+                )
+            self._symbols[key] = Symbol(hint)
+            self._taken.add(hint)
+        return self._symbols[key]
+
+
+def contradiction(kind: TensorType, stated: TypeProto, *, element: bool = False) -> str:
+    """How a type differs from what is stated of it; empty where it does not, or nothing is.
+
+    Sizes are compared where both are numbers, and not at all where the `element` type alone is asked for.
+    """
+    tensor = stated.tensor_type
+    if stated.WhichOneof("value") not in (None, "tensor_type"):
+        return f"{kind}, stated to be no tensor"
+    if tensor.elem_type and tensor.elem_type != dtype_code(kind.dtype):
+        return f"{kind}, stated to be {dtype_name(tensor.elem_type)}"
+    sizes = sizes_of(stated)
+    if element or sizes is None:
+        return ""
+    differs = len(sizes) != kind.rank or any(
+        isinstance(n, int) and m is not None and n != m for n, m in zip(kind.shape, sizes, strict=True)
+    )
+    shape = ", ".join("?" if n is None else str(n) for n in sizes)
+    return f"{kind}, stated to be [{shape}]" if differs else ""
+
+
+def _type_proto(kind: Type, sizes: dict[str, Size]) -> TypeProto:
+    """The type as ONNX writes it, symbolic sizes under names that `sizes` remembers."""
+    if isinstance(kind, OtherType):
+        proto = TypeProto()
+        proto.ParseFromString(kind.proto)
+        return proto
+    dims: list[int | str] = []
+    for size in kind.shape:
+        if isinstance(size, int):
+            dims.append(size)
+        else:
+            name = f"tensaurus:{size}"
+            sizes[name] = size
+            dims.append(name)
+    return helper.make_tensor_type_proto(dtype_code(kind.dtype), dims)
+
+
+def _merged(inferred: TypeProto, stated: TypeProto | None, sizes: Collection[str] = ()) -> TypeProto:
+    """The inferred type, and what the model states of it where inference does not know."""
+    if stated is None or not stated.HasField("tensor_type"):
+        return inferred if stated is None or inferred.WhichOneof("value") else stated
+    if not inferred.HasField("tensor_type") or not inferred.tensor_type.elem_type:
+        return inferred if inferred.WhichOneof("value") not in (None, "tensor_type") else stated
+    same = inferred.tensor_type.elem_type == stated.tensor_type.elem_type
+    if not same or not stated.tensor_type.HasField("shape"):
+        return inferred
+    if not inferred.tensor_type.HasField("shape"):
+        return stated
+    dims, others = inferred.tensor_type.shape.dim, stated.tensor_type.shape.dim
+    if len(dims) != len(others):
+        return inferred
+    result = TypeProto()
+    result.CopyFrom(inferred)
+    for dim, other in zip(result.tensor_type.shape.dim, others, strict=True):
+        if not dim.HasField("dim_value") and not named(dim.dim_param) and dim.dim_param not in sizes:
+            dim.CopyFrom(other)
+    return result

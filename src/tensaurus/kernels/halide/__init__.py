@@ -1,0 +1,1 @@
+"""Loop nests lowered to Halide functions, scheduled and compiled."""

@@ -1,0 +1,1 @@
+"""Compiled kernels as a shared library of custom operators for onnxruntime."""

@@ -1,0 +1,1 @@
+"""Scalar functions and conversions as Halide expressions."""

@@ -1,0 +1,1 @@
+"""Candidates compared with the original, and the result with its record."""

@@ -1,0 +1,289 @@
+"""The record of one optimization: what changed, why it is right, what it gained. As JSON and as text."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tensaurus.check.files.equality import Equality
+from tensaurus.runtimes.measure.comparison import Comparison
+
+METADATA_KEY = "tensaurus"
+"""The key of an optimized model's metadata_props that holds its Summary as JSON."""
+
+
+_ENDS = {
+    "exhausted": "nothing left to try",
+    "patience": "no gain for many steps",
+    "steps": "step limit reached",
+    "nodes": "limit of e-nodes reached",
+    "matches": "limit of matches reached",
+    "rounds": "limit of rounds reached",
+    "saturated": "no rewrite left",
+    "time": "time limit reached",
+    "interrupt": "interrupted",
+}
+
+
+@dataclass(frozen=True)
+class AppliedRule:
+    """A rule, the evidence that it is right, how often it was applied, and what it says."""
+
+    rule: str
+    evidence: str
+    count: int
+    law: str = ""
+
+    @property
+    def ground(self) -> str:
+        """What it rests on, in a word or two."""
+        return ground_of(self.evidence)
+
+
+@dataclass(frozen=True)
+class AppliedKernel:
+    """A kernel of the result: at how many places, what it computes, what it stands for, its schedule; and
+    what it is in short, as F(4x4, 3x3) + Add + Relu."""
+
+    name: str
+    count: int
+    scope: str
+    operators: str = ""
+    schedule: str = ""
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One optimization. Times are wall clock: *_ms in milliseconds per run, *_seconds in seconds.
+
+    Those are of searching, of measuring the best programs (the fastest twice), and of checking.
+
+    comparison is what pairs of runs of the original and of the result say, the last word on the speedup; None
+    where the model is unchanged, and in files of older versions.
+
+    predicted_ms is what the search expected of the result before it was run, original_predicted_ms what it
+    expected of the original, from operators measured alone; found_ms is of each search's fastest program,
+    before it was checked; constants_mb what the result keeps of constants.  Where several runtimes were
+    compared, the original's time is that of the fastest, runtimes_ms has all: the original's by the
+    runtime's name, and the result's for it.
+
+    runs_only are sizes of inputs, as x=1,3,640,640, that the original leaves open and the result does not;
+    empty where the result runs at all sizes that the original runs at.
+
+    compiler is what made the kernels, and what they may use of the processor; no_kernels is why there could
+    be none, dropped why some eOperators had none; tuned how many were tuned in this run.
+    """
+
+    model: str
+    backend: str
+    threads: int
+    original_ms: float
+    optimized_ms: float
+    speedup: float
+    equivalence: Equality
+    rewrites: tuple[AppliedRule, ...] = ()
+    replay: str = ""
+    search_seconds: float = 0.0
+    measuring_seconds: float = 0.0
+    checking_seconds: float = 0.0
+    measurements: int = 0
+    typed: int = 0
+    opaque: int = 0
+    opaque_operators: dict[str, int] = field(default_factory=dict)
+    unlock: tuple[str, ...] = ()
+    ended_by: str = ""
+    searched: str = ""
+    predicted_ms: float = math.nan
+    original_predicted_ms: float = math.nan
+    found_ms: dict[str, float] = field(default_factory=dict)
+    constants_mb: float = math.nan
+    runtimes_ms: dict[str, float] = field(default_factory=dict)
+    comparison: Comparison | None = None
+    runs_only: str = ""
+    kernels: tuple[AppliedKernel, ...] = ()
+    compiler: str = ""
+    no_kernels: str = ""
+    dropped: tuple[str, ...] = ()
+    tuned: int = 0
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self, *, effort: bool = True) -> str:
+        """One line of JSON, in this record's order; figures that are not finite become null.
+
+        effort=False leaves out what the search cost: two runs that find the same model differ only in that.
+        """
+        record = {name: _plain(getattr(self, name)) for name in _names(Summary)}
+        if not effort:
+            for effort_of in ("search", "measuring", "checking"):
+                del record[f"{effort_of}_seconds"]
+            del record["measurements"], record["tuned"]
+        return json.dumps(record, ensure_ascii=False, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Summary:
+        """Read what to_json wrote, by this version or a later one; ValueError says what does not fit."""
+        try:
+            record = _known(cls, json.loads(text))
+            record["equivalence"] = Equality(**_known(Equality, record["equivalence"]))
+            if (compared := record.get("comparison")) is not None:
+                record["comparison"] = Comparison(**_known(Comparison, compared))
+            rows = record.get("rewrites", ())
+            record["rewrites"] = tuple(AppliedRule(**_known(AppliedRule, row)) for row in rows)
+            kernels = record.get("kernels", ())
+            record["kernels"] = tuple(AppliedKernel(**_known(AppliedKernel, row)) for row in kernels)
+            for listed in ("unlock", "dropped"):
+                record[listed] = tuple(record.get(listed, ()))
+            return cls(**record)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a summary: {error}") from error
+
+    @property
+    def grounds(self) -> str:
+        """How many rewrites rest on what: 'proved 12, tested with a bound 3'."""
+        counts: Counter[str] = Counter()
+        for rewrite in self.rewrites:
+            counts[rewrite.ground] += rewrite.count
+        return tally(counts)
+
+    def render(self) -> RenderableType:
+        """The summary as a person reads it."""
+        lines = Table.grid(padding=(0, 2))
+        lines.add_column(style="dim", no_wrap=True)
+        lines.add_column(overflow="fold")
+        lines.add_row("model", Text(self.model))
+        threads = f"{self.threads} thread" + ("s" if self.threads != 1 else "")
+        lines.add_row("backend", Text(f"{_versioned(self.backend, self.versions)}, {threads}"))
+        lines.add_row("time", self._gain())
+        if self.runs_only:
+            lines.add_row("sizes", Text(f"runs only at {self.runs_only}", style="bold yellow"))
+        if self.comparison is not None:
+            lines.add_row("compared", self._compared(self.comparison))
+        lines.add_row("equality", self.equivalence.render())
+        if self.runtimes_ms:
+            listed = ", ".join(f"{name} {ms:.3f} ms" for name, ms in self.runtimes_ms.items())
+            lines.add_row("runtimes", listed)
+        if self.rewrites:
+            lines.add_row("evidence", Text(self.grounds))
+        if self.replay:
+            lines.add_row("replay", Text(self.replay))
+        lines.add_row("operators", self._operators())
+        if self.search_seconds or self.measurements:
+            ended = f", {_ENDS.get(self.ended_by, self.ended_by)}" if self.ended_by else ""
+            measured = f"{self.measurements} measurement" + ("s" if self.measurements != 1 else "")
+            size = f", {self.searched}" if self.searched else ""
+            lines.add_row("search", f"{self.search_seconds:.1f} s, {measured}{size}{ended}")
+            after = f"measuring {self.measuring_seconds:.1f} s, checking {self.checking_seconds:.1f} s"
+            lines.add_row("then", after)
+        if math.isfinite(self.predicted_ms):  # infinite where there was no time to measure the operators
+            known = self.rewrites and math.isfinite(self.original_predicted_ms)
+            original = f"{self.original_predicted_ms:.3f} ms → " if known else ""
+            lines.add_row("predicted", f"{original}{self.predicted_ms:.3f} ms from its operators")
+        if len(self.found_ms) > 1:
+            listed = ", ".join(f"{ms:.3f} ms by {by}" for by, ms in self.found_ms.items())
+            lines.add_row("found", listed)
+        if not math.isnan(self.constants_mb):
+            lines.add_row("weights", f"{self.constants_mb:.3g} MB kept")
+        if self.compiler or self.no_kernels:
+            lines.add_row("kernels", Text(self._kernels()))
+        for reason in self.dropped:
+            lines.add_row("dropped", Text(f"an eOperator without a kernel: {reason}"))
+        for flag in self.unlock:
+            lines.add_row("unlock", Text.assemble((flag, "bold"), " would let more of it be optimized"))
+        if not self.rewrites:
+            cut = self.ended_by == "time"
+            more = ". The time limit cut the search: a longer one may find more" if cut else ""
+            return Group(lines, Text(f"no rewrite was kept: the model is unchanged{more}", style="dim"))
+        return Group(lines, Text(), self._rewrite_table())
+
+    def _gain(self) -> Text:
+        if math.isnan(self.original_ms):
+            return Text("not measured")
+        style = "bold green" if self.speedup > 1.005 else "bold"
+        text = f"{self.original_ms:.3f} ms → {self.optimized_ms:.3f} ms, "
+        return Text.assemble(text, (f"{self.speedup:.2f}x", style))
+
+    @staticmethod
+    def _compared(comparison: Comparison) -> Text:
+        doubt = f"  void: {comparison.doubt}" if comparison.disturbed else ""
+        return Text.assemble(str(comparison), (doubt, "bold yellow"))
+
+    def _kernels(self) -> str:
+        if not self.compiler:
+            return f"none: {self.no_kernels}"
+        calls = sum(kernel.count for kernel in self.kernels)
+        used = f"{len(self.kernels)} at {calls} place{'s' * (calls != 1)}" if calls else "none is used"
+        tuned = f", {self.tuned} tuned" if self.tuned else ""
+        return f"{used}{tuned}, by {self.compiler}"
+
+    def _operators(self) -> Text:
+        if not self.opaque:
+            return Text(f"{self.typed} typed, none opaque")
+        listed = tally(self.opaque_operators)
+        return Text(f"{self.typed} typed, {self.opaque} opaque, passed through untouched: {listed}")
+
+    def _rewrite_table(self) -> Table:
+        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+        table.add_column("times", justify="right")
+        table.add_column("rewrite", overflow="fold")
+        table.add_column("evidence", overflow="fold")
+        for rewrite in sorted(self.rewrites, key=lambda item: (-item.count, item.rule)):
+            table.add_row(str(rewrite.count), Text(rewrite.rule), Text(rewrite.evidence, style="dim"))
+        return table
+
+
+def ground_of(said: str) -> str:
+    """What an equality rests on, of its evidence as it is written: the kind, and of a test whether it has a
+    bound, as "tested(gf, 40 instances, 2 trials, error < 2^-94)" has."""
+    kind = said.partition("(")[0]
+    if kind != "tested":
+        return kind or "unstated"
+    if "where it is used" in said:
+        return "replayed where it is used"
+    return f"tested {'with' if 'error < 2^-' in said else 'without'} a bound"
+
+
+def shortened(text: str, most: int = 160) -> str:
+    """The text, its end cut off where it is longer."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def tally(counts: Mapping[str, int]) -> str:
+    """Names with their counts, the most frequent first: 'Conv 12, Relu 3'."""
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda x: (-x[1], x[0])))
+
+
+def _names(record: type[Any]) -> list[str]:
+    return [item.name for item in fields(record)]
+
+
+def _known(record: type[Any], values: dict[str, Any]) -> dict[str, Any]:
+    """The values that this version's record has; null figures are unknown numbers."""
+    floats = {item.name for item in fields(record) if item.type == "float"}
+    kept = {name: values[name] for name in _names(record) if name in values}
+    return {name: math.nan if value is None and name in floats else value for name, value in kept.items()}
+
+
+def _plain(value: Any) -> Any:
+    """What json can say, keys of mappings sorted."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _plain(value[key]) for key in sorted(value)}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Comparison | Equality | AppliedRule | AppliedKernel):
+        return {name: _plain(getattr(value, name)) for name in _names(type(value))}
+    return value
+
+
+def _versioned(name: str, versions: dict[str, str]) -> str:
+    return f"{name} {versions[name]}" if name in versions else name

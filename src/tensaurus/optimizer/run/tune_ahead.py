@@ -1,0 +1,68 @@
+"""Kernels that a model may gain from, tuned into the database ahead of an optimization."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+
+from tensaurus.expr.ir.expression_text import show
+from tensaurus.finders.fuse import Fuse
+from tensaurus.graph.ir.node import again
+from tensaurus.graph.ir.piece import Piece
+from tensaurus.optimizer.run.kernel_budget import Generated
+from tensaurus.optimizer.run.options import Options
+from tensaurus.optimizer.run.original import Original
+from tensaurus.runtimes.measure.database import Database
+from tensaurus.runtimes.measure.machine import Machine
+from tensaurus.runtimes.price.roofline import Roofline, estimate
+from tensaurus.system.errors import TensaurusError, naming
+from tensaurus.system.progress import Progress
+
+__all__ = ["TunedKernel", "tuned"]
+
+
+@dataclass(frozen=True)
+class TunedKernel:
+    """One eOperator: what it is, at how many places, seconds of a run, and what of them the peaks would take.
+
+    Without a schedule nothing computes it, and its seconds are infinite.
+    """
+
+    name: str
+    scope: str
+    places: int
+    schedule: str
+    seconds: float
+    share: float
+
+
+def tuned(model: str | Path, options: Options, progress: Progress) -> Iterator[TunedKernel]:
+    """The eOperators that the model's regions are, the most promising first, each when it has its schedule.
+
+    What the database knows is not tuned again.  Raises TensaurusError where there can be no kernels.
+    """
+    progress.phase("reading the model")
+    original, machine = Original.read(model, options), Machine.here(options.threads)
+    with (
+        naming(original.name),
+        Database(options.database) as records,
+        Generated.here(options, options.first, machine, records) as kernels,
+    ):
+        if kernels.without:
+            raise TensaurusError(f"no kernels are generated: {kernels.without}")
+        roofline = Roofline.here(records, machine)
+        fusions = Fuse(roofline=roofline).of(original.program)
+        progress.phase("tuning")
+        for number, fusion in enumerate(fusions):
+            progress.stage("kernel", number + 1, len(fusions))
+            piece, equation = fusion.places[0]
+            of = dict(zip(equation.leaves, piece.leaves, strict=True))
+            right = equation.right[0]
+            node = again(right, tuple(arg and of[arg] for arg in right.args))
+            kernel, seconds = kernels(node), kernels.seconds_of(node)
+            share = estimate(Piece.of(node), roofline) / seconds if 0 < seconds < inf else 0.0
+            schedule = "" if kernel is None else kernels.schedule(kernel.name)
+            scope = show(node.attribute("scope"))
+            yield TunedKernel(equation.name, scope, len(fusion.places), schedule, seconds, share)

@@ -1,0 +1,1 @@
+"""Rules as text: terms, side conditions, evidence, and matches in programs."""

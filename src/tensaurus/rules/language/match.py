@@ -1,0 +1,337 @@
+"""Where a rule applies to a node, and what it puts there.
+
+Nodes are immutable and interned, so what a single-root rule makes of a node is a function of the node:
+`Rewriter` computes it once, and every program that holds the node shares the answer.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from itertools import product
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from tensaurus.expr.normal.canonicalize import symmetric
+from tensaurus.graph.analysis.cancellation import is_rigid, loses
+from tensaurus.graph.ir.node import CONSTANT, ITEM, Node, apply, item
+from tensaurus.graph.ir.program import Program
+from tensaurus.graph.lower.primitives import exact_number, literal
+from tensaurus.ops import Op, TensorType, Untypable
+from tensaurus.ops.element_type import REAL_TYPES
+from tensaurus.rules.language.attribute_terms import attributes_given, attributes_match, output_of
+from tensaurus.rules.language.evidence_limits import Limits, shown
+from tensaurus.rules.language.operand_partners import regrouped
+from tensaurus.rules.language.rule import Rule
+from tensaurus.rules.language.side_conditions import Fact, Undefined, holds
+from tensaurus.rules.language.term import Apply, Item, Literal, Term, Variable
+
+
+class NodeFact(Fact):
+    """A node as conditions see it."""
+
+    def __init__(self, node: Node):
+        kind = node.tensor
+        self.shape, self.dtype, self.static, self.node = kind.shape, kind.dtype, node.static, node
+
+    @property
+    def value(self) -> Fraction:
+        value = scalar_value(self.node)
+        if value is None:
+            raise Undefined("not a scalar constant")
+        return value
+
+    @property
+    def filled(self) -> Fraction:
+        number = filled_value(self.node)
+        if number is None:
+            raise Undefined("not a constant of one number")
+        return number
+
+    @property
+    def positive(self) -> bool:
+        return self.node.op is CONSTANT and bool((self.node.attribute("data").array > 0).all())
+
+
+def filled_value(node: Node) -> Fraction | None:
+    """The exact number that all elements of a constant are."""
+    if node.op is not CONSTANT:
+        return None
+    data = node.attribute("data").array
+    if data.dtype.kind not in "fiu" or not data.size or (data != data.flat[0]).any():
+        return None
+    number = data.flat[0].item()
+    return Fraction(number) if np.isfinite(number) else None
+
+
+def scalar_value(node: Node) -> Fraction | None:
+    """The exact value of a one-element constant of numbers."""
+    if node.op is not CONSTANT:
+        return None
+    data = node.attribute("data")
+    if any(n != 1 for n in data.shape) or data.array.dtype.kind not in "fiu":
+        return None
+    number = data.array.reshape(()).item()
+    return Fraction(number) if np.isfinite(number) else None
+
+
+@dataclass
+class Binding:
+    """What a match has bound: tensors to nodes, attribute names to values (rests to dicts)."""
+
+    nodes: dict[str, Node]
+    values: dict[str, Any]
+
+    def copy(self) -> Binding:
+        return Binding(dict(self.nodes), dict(self.values))
+
+    def facts(self) -> Mapping[str, Fact]:
+        """What conditions may ask of the tensors."""
+        return {name: NodeFact(node) for name, node in self.nodes.items()}
+
+    def names(self) -> dict[str, Any]:
+        """What conditions may read."""
+        return {**self.facts(), **self.values}
+
+
+@cache
+def commutes(op: Op) -> bool:
+    """True where the declaration is symmetric in two inputs, as its expressions show."""
+    if op.attributes or not (op.variadic or len(op.inputs) == 2):
+        return False
+    symmetries: list[bool] = []
+    # a product of vectors commutes, one of matrices does not: every rank has its say
+    for kind in (TensorType(dtype, shape) for dtype in ("float32", "bool") for shape in ((2,), (3, 3))):
+        try:
+            op.types((kind, kind), ())
+        except Untypable:
+            continue
+        (scope, *_) = op.scopes((kind, kind), ())
+        a, b = op.tensors((kind, kind))
+        assert a is not None and b is not None
+        symmetries.append(symmetric(scope, a, b))
+    return bool(symmetries) and all(symmetries)
+
+
+def orders(term: Term | None) -> list[Term | None]:
+    """The term with the arguments of commutative operators in every order."""
+    match term:
+        case Apply(op, args, attrs, rest):
+            inner = [list(choice) for choice in product(*(orders(a) for a in args))]
+            if len(args) == 2 and commutes(op) and args[0] != args[1]:
+                inner += [choice[::-1] for choice in inner]
+            return [Apply(op, tuple(choice), attrs, rest) for choice in inner]
+        case Item(inner_term, index):
+            return [Item(t, index) for t in orders(inner_term) if isinstance(t, Apply)]
+    return [term]
+
+
+def matches(term: Term | None, node: Node | None, binding: Binding, dtypes: frozenset[str] | None) -> bool:
+    """Whether the term matches the node; extends the binding (which is spoiled where it does not)."""
+    if term is None or node is None:
+        return term is None and node is None
+    match term:
+        case Variable(name, _):
+            bound = binding.nodes.get(name)
+            if bound is not None:
+                return bound is node
+            kind = node.types[0]
+            if len(node.types) != 1 or not isinstance(kind, TensorType):
+                return False
+            if dtypes is not None and kind.dtype not in dtypes:
+                return False
+            binding.nodes[name] = node
+            return True
+        case Literal(value):
+            return scalar_value(node) == value
+        case Item(inner, index):
+            if node.op is not ITEM:
+                return False
+            place = node.attribute("index")
+            if place != (binding.values.setdefault(index, place) if isinstance(index, str) else index):
+                return False
+            return matches(inner, node.args[0], binding, dtypes)
+        case Apply(op, args):
+            if node.op is not op or len(node.args) != len(args):
+                return False
+            for arg, inner_node in zip(args, node.args, strict=True):
+                if not matches(arg, inner_node, binding, dtypes):
+                    return False
+            try:
+                return attributes_match(term, node.attrs, binding.facts(), binding.values, node.kinds)
+            except (Undefined, Untypable):
+                return False
+
+
+def build(term: Term | None, binding: Binding, dtype: str, every: bool = False) -> Node | None:
+    """The node of a term, with its first output or with every one.  Raises Untypable or Undefined."""
+    match term:
+        case None:
+            return None
+        case Variable(name, _):
+            if name in binding.nodes:
+                return binding.nodes[name]
+            return literal(exact_number(binding.values[name]), dtype)  # a number that an attribute gave
+        case Literal(value):
+            return literal(value, dtype)
+        case Item(inner, index):
+            whole = build(inner, binding, dtype, every=True)
+            assert whole is not None
+            place = output_of(index, binding.values, whole.op, len(whole.types))
+            return item(whole, place)
+        case Apply(op, args):
+            given = attributes_given(term, binding.facts(), binding.values)
+            nodes = [build(a, binding, dtype) for a in args]
+            return apply(op, nodes, given, 0 if every else 1)
+    raise TypeError(term)
+
+
+class Matcher:
+    """One rule, ready to match: its left side in every order of commutative arguments."""
+
+    def __init__(self, rule: Rule):
+        self.rule, self.limits = rule, Limits(rule)
+        self.dtypes = None if "any" in rule.tags else REAL_TYPES
+        self.regrouped = regrouped(rule.lhs, rule.rhs)
+        self.sides = [tuple(choice) for choice in product(*(orders(root) for root in rule.lhs))]
+        self.heads = tuple(_head(root) for root in rule.lhs)
+
+    def rewrite(self, node: Node) -> Node | None:
+        """What a rule of one root makes of this node; None where it does not apply."""
+        for binding in self.bindings((node,)):
+            made = self.apply((node,), binding)
+            if made is not None:
+                return made[0]
+        return None
+
+    def bindings(self, roots: Sequence[Node]) -> Iterator[Binding]:
+        """Every way in which the left side matches these roots, conditions aside."""
+        for side in self.sides:
+            binding = Binding({}, {})
+            if all(matches(t, n, binding, self.dtypes) for t, n in zip(side, roots, strict=True)):
+                yield binding
+
+    def apply(self, roots: Sequence[Node], binding: Binding) -> tuple[Node, ...] | None:
+        """The right-hand sides under a binding, None where a condition, a type or the evidence refuses."""
+        try:
+            facts = binding.facts()
+            names = {**facts, **binding.values}
+            if not all(holds(condition, names) for condition in self.rule.where):
+                return None
+            dtype = next((n.tensor.dtype for n in binding.nodes.values()), "float32")
+            made = tuple(build(root, binding, dtype) for root in self.rule.rhs)
+        except (Untypable, Undefined):
+            return None
+        for old, new in zip(roots, made, strict=True):
+            if new is None or new.types != old.types:
+                return None
+        if all(a is b for a, b in zip(roots, made, strict=True)):
+            return None
+        if not self.limits.within(facts, binding.values) and not shown(
+            roots, made, binding.nodes, facts  # type: ignore[arg-type]
+        ):
+            return None
+        if loses(roots, made, binding.nodes.values(), self.dtypes is None):  # type: ignore[arg-type]
+            return None
+        met = ((binding.nodes.get(name), kinds) for name, kinds in self.regrouped.items())
+        if any(node is not None and is_rigid(node, kinds) for node, kinds in met):
+            return None
+        return made  # type: ignore[return-value]
+
+    def joint(self, program: Program) -> Iterator[dict[Node, Node]]:
+        """The replacements that a rule of several roots makes in a program, one match after another."""
+        pool = defaultdict(list)
+        for node in program.nodes:
+            if not node.static:
+                pool[node.op].append(node)
+                if node.op is ITEM:
+                    owner = node.args[0]
+                    assert owner is not None
+                    pool[owner.op].append(node)
+        for side in self.sides:
+            yield from self._join(side, (), Binding({}, {}), pool)
+
+    def _join(
+        self, side: Sequence[Term | None], chosen: tuple[Node, ...], binding: Binding, pool: Any
+    ) -> Iterator[dict[Node, Node]]:
+        if len(chosen) == len(side):
+            made = self.apply(chosen, binding)
+            if made is not None:
+                yield dict(zip(chosen, made, strict=True))
+            return
+        for node in pool[self.heads[len(chosen)]]:
+            # one order of the roots is enough where the rule is symmetric; programs list nodes in order
+            if node in chosen:
+                continue
+            trial = binding.copy()
+            if matches(side[len(chosen)], node, trial, self.dtypes):
+                yield from self._join(side, (*chosen, node), trial, pool)
+
+
+def _head(term: Term) -> Any:
+    match term:
+        case Apply(op, _, _, _):
+            return op
+        case Item(inner, _):
+            return inner.op
+    raise ValueError(f"a rule's left side must be an operator, not {term}")
+
+
+class Rewriter:
+    """A set of rules over interned nodes, with a memo of what each makes of each node.
+
+    Rules that are off are left out, and those tagged `explore` unless they are asked for.
+    """
+
+    def __init__(self, rules: Iterable[Rule], *, explore: bool = False):
+        left_out = {"off"} if explore else {"off", "explore"}
+        self.matchers = [Matcher(r) for r in rules if not r.tags & left_out]
+        self.single = [m for m in self.matchers if len(m.rule.lhs) == 1]
+        self.several = [m for m in self.matchers if len(m.rule.lhs) > 1]
+        self.by_head: dict[Any, list[Matcher]] = defaultdict(list)
+        for matcher in self.single:
+            self.by_head[matcher.heads[0]].append(matcher)
+        self.by_rule = {m.rule: m for m in self.single}
+        self._memo: dict[Rule, WeakKeyDictionary[Node, Node | None]] = {
+            m.rule: WeakKeyDictionary() for m in self.single
+        }
+
+    def one(self, rule: Rule, node: Node) -> Node | None:
+        """What a rule of one root makes of a node, None where it does not apply."""
+        matcher = self.by_rule[rule]
+        head = node.op
+        if head is ITEM and matcher.heads[0] is not ITEM:
+            assert node.args[0] is not None
+            head = node.args[0].op
+        if head is not matcher.heads[0]:
+            return None
+        memo = self._memo[rule]
+        if node not in memo:
+            memo[node] = matcher.rewrite(node)
+        return memo[node]
+
+    def local(self, node: Node) -> Iterator[tuple[Rule, Node]]:
+        """(rule, replacement) of every single-root rule that applies at this node."""
+        head = node.op
+        if head is ITEM:
+            assert node.args[0] is not None
+            head = node.args[0].op
+        for matcher in self.by_head.get(head, ()):
+            made = self.one(matcher.rule, node)
+            if made is not None:
+                yield matcher.rule, made
+
+
+def expander(rules: Iterable[Rule]) -> Callable[[Node, int], Node | None]:
+    """What the rules tagged `expand` make of a node that an opset lacks; None where they say nothing."""
+    rewriter = Rewriter(rule for rule in rules if "expand" in rule.tags)
+
+    def expand(node: Node, opset: int) -> Node | None:
+        return next((made for _, made in rewriter.local(node)), None)
+
+    return expand

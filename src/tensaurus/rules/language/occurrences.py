@@ -1,0 +1,70 @@
+"""What occurs in a term: its operators, its variables, the names and expressions of its attributes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from tensaurus.rules.language.term import Apply, Item, Term, Variable
+
+
+def outer_first(term: Term | None) -> Iterator[Apply]:
+    """The operators of a term, each before its arguments."""
+    match term:
+        case Item(inner, _):
+            yield from outer_first(inner)
+        case Apply(_, args, _, _):
+            yield term
+            for arg in args:
+                yield from outer_first(arg)
+
+
+def inner_first(term: Term | None) -> Iterator[Apply]:
+    """The operators of a term, arguments before what reads them."""
+    match term:
+        case Item(inner, _):
+            yield from inner_first(inner)
+        case Apply(_, args, _, _):
+            for arg in args:
+                yield from inner_first(arg)
+            yield term
+
+
+def attributes(term: Term | None) -> list[ast.expr]:
+    """The expressions of a term's attributes."""
+    return [tree for call in outer_first(term) for _, tree in call.attrs]
+
+
+def variables(term: Term | None) -> dict[str, Variable]:
+    """The tensor variables of a term by name, in order of appearance."""
+    match term:
+        case Variable(name, _):
+            return {name: term}
+        case Apply(_, args, _, _):
+            return {k: v for a in args for k, v in variables(a).items()}
+        case Item(inner, _):
+            return variables(inner)
+    return {}
+
+
+def named(term: Term | None) -> set[str]:
+    """What a term that is matched gives a name to: tensors, attributes, rests of attributes."""
+    match term:
+        case Variable(name, _):
+            return {name}
+        case Apply(_, args, attrs, rest):
+            names = {value.id for _, value in attrs if isinstance(value, ast.Name)}
+            return names.union({rest} if rest else (), *(named(arg) for arg in args))
+        case Item(inner, index):
+            return named(inner) | ({index} if isinstance(index, str) else set())
+    return set()
+
+
+def outputs_named(term: Term | None) -> list[tuple[str, Apply]]:
+    """The names that a term has for outputs, and whose outputs they are."""
+    match term:
+        case Apply(_, args, _, _):
+            return [output for arg in args for output in outputs_named(arg)]
+        case Item(inner, index):
+            return [*([(index, inner)] if isinstance(index, str) else []), *outputs_named(inner)]
+    return []

@@ -1,0 +1,202 @@
+"""A rewrite rule: one line of text with its evidence.
+
+    name [tags]: lhs => rhs where condition, condition | evidence
+
+Tags:
+    any      variables have every dtype; they are float32 or float64 otherwise
+    expand   what an operator is exported as where the opset lacks it
+    explore  makes a program larger, or turns it around: left out of the default search, which takes the
+             cheapest program first; a search that keeps every program (saturation) asks for it
+    off      an unsound rule, kept with its counterexample
+    long     has helped no model so far: only a search that has much time takes it
+    once     says the same of its roots in any order, so that one order is enough
+
+`a <=> b` is two rules, the second named after the first and `-back`; with the tag `back` only the second is
+`explore`.  `x?` is an optional input: absent, it stands for 0 inside arithmetic.  `f(x) => ... for f in Relu
+Exp` is a rule for each operator, named after it, too.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from importlib.resources import files
+
+from tensaurus.rules.language.evidence import Evidence, parse_evidence
+from tensaurus.rules.language.occurrences import attributes, named, variables
+from tensaurus.rules.language.term import (
+    Apply,
+    Item,
+    Literal,
+    RuleError,
+    Term,
+    Variable,
+    expression,
+    parse_terms,
+    require_known,
+)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """lhs and rhs are tuples of roots, one or many; `where` is a conjunction; `text` is the line."""
+
+    name: str
+    lhs: tuple[Term, ...]
+    rhs: tuple[Term, ...]
+    where: tuple[ast.expr, ...]
+    tags: frozenset[str]
+    text: str
+    evidence: Evidence | None = None
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rule) and self.name == other.name and self.text == other.text
+
+    @property
+    def law(self) -> str:
+        """What the line says, without its name, tags and evidence."""
+        said = self.text.split("|")[0] if self.evidence is not None else self.text
+        return " ".join(said.split(":", 1)[1].split())
+
+    @property
+    def variables(self) -> dict[str, Variable]:
+        return {k: v for root in self.lhs for k, v in variables(root).items()}
+
+
+IDLE = "idle.txt"  # names of generated rules that no model of `bench/rule_uses.py` uses
+TAGS = frozenset({"any", "expand", "explore", "off", "back", "once", "long"})
+
+_LINE = re.compile(
+    r"^(?P<name>[\w-]+)\s*(?:\[(?P<tags>[\w ,]*)\])?\s*:\s*(?P<lhs>.+?)\s*(?P<arrow><=>|=>)\s*(?P<rhs>.+?)"
+    r"(?:\s+where\s+(?P<where>.+?))?(?:\s+for\s+f\s+in(?P<each>(?:\s+[A-Z]\w*)+))?(?:\s*\|\s*(?P<evidence>\w+\(.*\)))?\s*$"
+)
+
+
+def parse_rule(line: str, ops: Container[str] | None = None) -> list[Rule]:
+    """The rules of one line: two for `<=>`, one more where an optional input is absent, and so for each
+    operator that it is said for, of those in `ops` where these are given."""
+    joined = " ".join(line.split())
+    parts = _LINE.match(joined)
+    if parts is None:
+        raise RuleError(f"no rule: {line!r}")
+    if parts["each"] is not None:
+        name, start, end = parts["name"], parts.end("name"), parts.start("each")
+        law, rest = joined[start:end].removesuffix(" for f in"), joined[parts.end("each") :]
+        wanted = (op for op in parts["each"].split() if ops is None or op in ops)
+        own = [(op, re.sub(r"\bf\(", f"{op}(", law)) for op in wanted]
+        return [rule for op, said in own for rule in parse_rule(f"{name}-{op.lower()}{said}{rest}")]
+    tags = frozenset((parts["tags"] or "").replace(",", " ").split())
+    if tags - TAGS:
+        raise RuleError(f"no tag {min(tags - TAGS)}")
+    conditions = expression(f"({parts['where']},)").elts if parts["where"] else []  # type: ignore[attr-defined]
+    evidence = parse_evidence(parts["evidence"]) if parts["evidence"] else None
+    sides = parse_terms(parts["lhs"]), parse_terms(parts["rhs"])
+    base = Rule(parts["name"], *sides, tuple(conditions), tags - {"back"}, line.strip(), evidence)
+    rules = [base]
+    if parts["arrow"] == "<=>":
+        back = base.tags | ({"explore"} if "back" in tags else set())
+        rules.append(replace(base, name=f"{base.name}-back", lhs=base.rhs, rhs=base.lhs, tags=back))
+    for rule in rules:
+        given = set[str]().union(*map(named, rule.lhs))
+        if strange := [name for root in rule.rhs for name in variables(root) if name not in given]:
+            raise RuleError(f"the right side of {rule.name} reads {strange[0]}, which its left side lacks")
+        for tree in (*rule.where, *(tree for root in rule.rhs for tree in attributes(root))):
+            require_known(tree, given)
+    return [variant for rule in rules for variant in _with_optionals(rule)]
+
+
+def _with_optionals(rule: Rule) -> Iterator[Rule]:
+    optional = [v.name for v in rule.variables.values() if v.optional]
+    if not optional:
+        yield rule
+        return
+    present = replace(
+        rule, lhs=tuple(_settled(t, set()) for t in rule.lhs), rhs=tuple(_settled(t, set()) for t in rule.rhs)
+    )
+    yield present
+    gone = set(optional)
+    yield replace(
+        rule,
+        name=f"{rule.name}-without-{'-'.join(optional)}",
+        lhs=tuple(_settled(t, gone) for t in rule.lhs),
+        rhs=tuple(_settled(t, gone) for t in rule.rhs),
+    )
+
+
+def _settled(term: Term, gone: set[str]) -> Term:
+    """The term with optional variables present, or (those gone) absent: no input, 0 inside arithmetic."""
+    match term:
+        case Variable(name, _):
+            return Literal(Fraction(0)) if name in gone else Variable(name)
+        case Apply(op, args, attrs, rest):
+            settled: list[Term | None] = []
+            for place, arg in enumerate(args):
+                formal = op.inputs[min(place, len(op.inputs) - 1)]
+                if isinstance(arg, Variable) and arg.name in gone and formal.optional:
+                    settled.append(None)
+                else:
+                    settled.append(None if arg is None else _settled(arg, gone))
+            while settled and settled[-1] is None:
+                settled.pop()
+            return Apply(op, tuple(settled), attrs, rest)
+        case Item(inner, index):
+            call = _settled(inner, gone)
+            assert isinstance(call, Apply)
+            return Item(call, index)
+    return term
+
+
+def read_rules(lines: Iterable[str], origin: str = "", ops: Container[str] | None = None) -> list[Rule]:
+    """The rules of a text; `#` starts a comment, an indented line continues the one before.
+
+    Of what a line says for several operators those in `ops`, where these are given.
+    """
+    joined: list[str] = []
+    for line in lines:
+        plain = line.split("#", 1)[0].rstrip()
+        if not plain.strip():
+            continue
+        if plain[0].isspace() and joined:
+            joined[-1] += " " + plain.strip()
+        else:
+            joined.append(plain)
+    rules: list[Rule] = []
+    seen: set[str] = set()
+    for line in joined:
+        try:
+            parsed = parse_rule(line, ops)
+        except RuleError as error:
+            raise RuleError(f"{origin}: {line.split(':')[0]}: {error}") from error
+        for rule in parsed:
+            if rule.name in seen:
+                raise RuleError(f"{origin}: two rules are named {rule.name}")
+            seen.add(rule.name)
+        rules.extend(parsed)
+    return rules
+
+
+def library(long: bool = True, ops: Container[str] | None = None) -> list[Rule]:
+    """Every rule that ships with the package, by file and line, those that are generated last; rules that are
+    off included, and if asked for those that only `long` searches take.
+
+    Of what lines say for several operators those in `ops`, where these are given: the names of a model's.
+    """
+    rules: list[Rule] = []
+    own = files("tensaurus.rules") / "library"
+    made = own / "generated"
+    idle = {line for line in (made / IDLE).read_text().splitlines() if not line.startswith("#")}
+    for folder in (own, made):
+        for entry in sorted(folder.iterdir(), key=lambda e: e.name):
+            if entry.name.endswith(".rules"):
+                rules.extend(read_rules(entry.read_text().splitlines(), entry.name, ops if long else ()))
+    tagged = (replace(rule, tags=rule.tags | {"long"}) if rule.name in idle else rule for rule in rules)
+    return [rule for rule in tagged if long or "long" not in rule.tags]

@@ -1,0 +1,168 @@
+"""Rules in which what moves elements and what computes each of them change places.
+
+An operator m moves elements if every element of its result is one element of its inputs, which one being said
+by places and by inputs of which no element is in the result (indices, truths): its expression reads and
+selects, and neither computes nor writes a number.  f computes element by element: see `pointwise`.
+
+Theorem: m(f(x), f(y), ...) = f(m(x, y, ...)), whatever sizes, ranks and attributes are; and for f of several
+inputs, where those of one call have one shape, or are numbers (of rank 0), the same in every call.  For each
+element of either side is f of the same elements: m chooses by places, and of f's inputs none is broadcast but
+numbers, which are the same at every place.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+from tensaurus.expr.ir.scope import Body, Call, Read, Scope, Select, Tensor
+from tensaurus.ops import Op, Untypable
+from tensaurus.ops.declare import Argument
+from tensaurus.ops.examples import examples_of
+from tensaurus.rules.language.rule import Rule
+from tensaurus.rules.language.term import Apply, Item, Literal, Term, Variable, show_term
+from tensaurus.rules.prove.attribute_domain import KNOWN
+from tensaurus.rules.prove.pointwise import elementwise_of_any
+
+__all__ = ["equal_shapes", "moved_inputs", "scopes_at_examples", "swaps", "where_equal"]
+
+
+def scopes_at_examples(op: Op) -> Iterator[tuple[tuple[Argument, ...], tuple[Scope, ...]]]:
+    """Its leaves and its expressions at its examples, each with the attributes of every other, too."""
+    examples = [(kinds, dict(attrs)) for kinds, attrs in examples_of(op)]
+    for kinds, own in examples:
+        for attrs in [own, *(other for _, other in examples if other != own)]:
+            try:
+                scopes = op.scopes(kinds, op.canonical(kinds, attrs))
+            except (Untypable, *KNOWN):
+                continue
+            yield op.tensors(kinds), scopes
+
+
+@cache
+def moved_inputs(op: Op) -> frozenset[int]:
+    """The inputs whose elements the operator moves, a variadic one as one; none where it does more."""
+    moved: set[int] = set()
+    for given, scopes in scopes_at_examples(op):
+        place = {t.name: min(k, len(op.inputs) - 1) for k, t in enumerate(given) if t is not None}
+        for scope in scopes:
+            chosen = _chosen(scope.body)
+            if chosen is None:
+                return frozenset()
+            moved |= {place[name] for name in chosen}
+    return frozenset(moved)
+
+
+def _chosen(body: Body) -> set[str] | None:
+    """The tensors of which the body is an element; None where it computes."""
+    match body:
+        case Read(Tensor(name), _, None):
+            return {name}
+        case Select(_, then, other) | Call("where", (_, then, other)):
+            sides = [_chosen(then), _chosen(other)]
+            return None if None in sides else set[str]().union(*(side for side in sides if side is not None))
+    return None
+
+
+def swaps(rule: Rule) -> bool:
+    """Whether one side is the other with what moves and what computes having changed places."""
+    if len(rule.lhs) != 1:
+        return False
+    left, right = rule.lhs[0], rule.rhs[0]
+    equal = equal_shapes(rule)
+    numbers = where_equal(rule, "rank", 0)
+    for side, other in ((left, right), (right, left)):
+        swapped = _swapped(side, equal, numbers)
+        if swapped is not None and show_term(swapped) == show_term(other):
+            return True
+    return False
+
+
+def equal_shapes(rule: Rule) -> frozenset[frozenset[str]]:
+    """Pairs of variables of which a condition says that they have one shape."""
+    pairs = set[frozenset[str]]()
+    for condition in rule.where:
+        match condition:
+            case ast.Compare(
+                left=ast.Call(func=ast.Name(id="shape"), args=[ast.Name(id=a)]),
+                ops=[ast.Eq()],
+                comparators=[ast.Call(func=ast.Name(id="shape"), args=[ast.Name(id=b)])],
+            ):
+                pairs.add(frozenset({a, b}))
+    return frozenset(pairs)
+
+
+def where_equal(rule: Rule, function: str, value: int) -> frozenset[str]:
+    """Variables of which a condition says that a function of them (`rank`, `numel`) is this."""
+    names = set[str]()
+    for condition in rule.where:
+        match condition:
+            case ast.Compare(
+                left=ast.Call(func=ast.Name(id=called), args=[ast.Name(id=name)]),
+                ops=[ast.Eq()],
+                comparators=[ast.Constant(value=said)],
+            ) if (called, said) == (function, value):
+                names.add(name)
+    return frozenset(names)
+
+
+def _swapped(term: Term, equal: frozenset[frozenset[str]], numbers: frozenset[str]) -> Term | None:
+    """f(m(x), m(y)) for m(f(x, y)); None for what is no such term, or where the theorem does not hold."""
+    outer = term.term if isinstance(term, Item) else term
+    if not isinstance(outer, Apply) or not (moved := moved_inputs(outer.op)):
+        return None
+    last = len(outer.op.inputs) - 1
+    spots = [k for k in range(len(outer.args)) if min(k, last) in moved]
+    calls = [outer.args[k] for k in spots]
+    first = calls[0] if calls else None
+    if not isinstance(first, Apply) or not _computes(first):
+        return None
+    alike = [
+        call
+        for call in calls
+        if isinstance(call, Apply) and call.op is first.op and _given(call) == _given(first)
+    ]
+    if len(alike) < len(calls):
+        return None
+    args: list[Term | None] = []
+    kept = []
+    for place, arg in enumerate(first.args):
+        own = [call.args[place] for call in alike]
+        if _is_number(arg, numbers):
+            if any(show_term(other) != show_term(arg) for other in own):
+                return None
+            args.append(arg)
+        elif arg is None:
+            args.append(None)
+        else:
+            kept.append(place)
+            inner = list(outer.args)
+            for k, other in zip(spots, own, strict=True):
+                inner[k] = other
+            made = Apply(outer.op, tuple(inner), outer.attrs, outer.rest)
+            args.append(Item(made, term.index) if isinstance(term, Item) else made)
+    if not kept or not all(_of_one_shape([call.args[k] for k in kept], equal) for call in alike):
+        return None
+    return Apply(first.op, tuple(args), first.attrs, first.rest)
+
+
+def _computes(call: Apply) -> bool:
+    return elementwise_of_any(call.op, tuple(arg is not None for arg in call.args))
+
+
+def _given(call: Apply) -> str:
+    """Its attributes, and which inputs it has."""
+    args = tuple(None if arg is None else Variable("x") for arg in call.args)
+    return show_term(Apply(call.op, args, call.attrs, call.rest))
+
+
+def _is_number(term: Term | None, numbers: frozenset[str]) -> bool:
+    return isinstance(term, Literal) or isinstance(term, Variable) and term.name in numbers
+
+
+def _of_one_shape(terms: Sequence[Term | None], equal: frozenset[frozenset[str]]) -> bool:
+    if len(terms) == 1:
+        return True
+    names = [term.name for term in terms if isinstance(term, Variable)]
+    return len(names) == len(terms) and all(frozenset({names[0], name}) in equal for name in names[1:])

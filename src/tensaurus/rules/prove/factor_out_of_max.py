@@ -1,0 +1,87 @@
+"""What is the same at all places comes out of their maximum, and a sign turns it into a minimum.
+
+    max[k](f(k) + c)  ->  max[k](f(k)) + c        max[k](-f(k))  ->  -min[k](f(k))
+
+Laws of the order of the reals, which a canonical form must not use: GF(p) has none.  Integers wrap, so that
+neither is true of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import reduce
+
+from tensaurus.expr.ir.element_types import dtype_of
+from tensaurus.expr.ir.expression_text import show
+from tensaurus.expr.ir.scope import Body, Call, Const, Reduce, Scope, Source
+from tensaurus.expr.ir.walk import free_axes, operands, rebuilt
+from tensaurus.expr.normal.canonicalize import canonical
+from tensaurus.expr.sizes.size import Number
+
+__all__ = ["taken_out"]
+
+TURNED = {"max": "min", "min": "max"}
+
+
+def taken_out(scope: Scope) -> Scope:
+    """The expression in canonical form with what is the same at all places taken out of maxima and minima."""
+    return canonical(_within(canonical(scope)))
+
+
+def _within(scope: Scope) -> Scope:
+    return Scope(scope.axes, _changed(scope.body))
+
+
+def _changed(body: Body) -> Body:
+    def source(read: Source) -> Source:
+        return _within(read) if isinstance(read, Scope) else read
+
+    inside = rebuilt(body, _changed, lambda size: size, source)
+    match inside:
+        case Reduce(monoid, axes, inner) if monoid in TURNED and _is_real(body):
+            terms = operands(inner, "add")
+            moving = [term for term in terms if not free_axes(term).isdisjoint(axes)]
+            if not moving:
+                return inside
+            same = [term for term in terms if term not in moving]
+            leading = min(moving, key=lambda term: show(Scope(axes, _positive(term))))
+            if _is_negative(leading):
+                turned = Reduce(TURNED[monoid], axes, _sum(list(map(_negative, moving))))
+                return _sum([_negative(turned), *same])
+            return _sum([Reduce(monoid, axes, _sum(moving)), *same])
+    return inside
+
+
+def _is_real(body: Body) -> bool:
+    return dtype_of(Scope((), body)).startswith("float")
+
+
+def _sum(terms: Sequence[Body]) -> Body:
+    return reduce(lambda a, b: Call("add", (a, b)), terms)
+
+
+def _coefficient(term: Body) -> Number:
+    """The number that a term is multiplied by."""
+    if isinstance(term, Call) and term.fn == "mul" and isinstance(term.args[0], Const):
+        value = term.args[0].value
+        if isinstance(value, (int, Fraction)) and not isinstance(value, bool):
+            return value
+    return 1
+
+
+def _is_negative(term: Body) -> bool:
+    return _coefficient(term) < 0
+
+
+def _negative(term: Body) -> Body:
+    return Call("mul", (Const(-1), term))
+
+
+def _positive(term: Body) -> Body:
+    """The term without its sign, as its canonical form would be written."""
+    if not _is_negative(term):
+        return term
+    assert isinstance(term, Call)
+    number, rest = -_coefficient(term), term.args[1:]
+    return rest[0] if number == 1 and len(rest) == 1 else Call("mul", (Const(number), *rest))

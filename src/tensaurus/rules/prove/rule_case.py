@@ -1,0 +1,173 @@
+"""One case of a rule: types and values over symbols, and what is assumed of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from tensaurus.expr.ir.scope import Body, Read, Tensor
+from tensaurus.expr.sizes.open_questions import Question, answer
+from tensaurus.expr.sizes.size import Atom, Poly, Size, Symbol, atoms, nonnegative, same, substitute
+from tensaurus.graph.ir.node import Node, source
+from tensaurus.ops import TensorType
+from tensaurus.rules.language.match import Binding
+from tensaurus.rules.language.side_conditions import Fact, Undefined
+from tensaurus.rules.prove.attribute_domain import put_in, symbols_of
+from tensaurus.rules.prove.size_assumptions import LEAST, SIZES, Values, naming, ways
+
+UNDER = 0.2  # how often what has no least number is drawn two lower
+
+
+class VariableFact(Fact):
+    """A tensor variable of a case, as conditions see it: what is not known of it is asked."""
+
+    def __init__(self, name: str, kind: TensorType):
+        self.name, self.shape, self.dtype = name, kind.shape, kind.dtype
+
+    @property
+    def static(self) -> bool:  # type: ignore[override]
+        return answer("static", self.name)
+
+    @property
+    def value(self) -> Any:
+        if not self.static or not all(same(n, 1) for n in self.shape):
+            raise Undefined("not a scalar constant")
+        return Read(Tensor(self.name, self.shape, self.dtype), (0,) * len(self.shape))
+
+    @property
+    def positive(self) -> bool:
+        return self.static and answer("positive", self.name)
+
+    @property
+    def filled(self) -> Any:
+        raise TypeError(f"what fills {self.name}")
+
+
+class CaseBinding(Binding):
+    """What a case binds, with facts in the place of nodes."""
+
+    def facts(self) -> Mapping[str, Fact]:
+        return {name: VariableFact(name, node.tensor) for name, node in self.nodes.items()}
+
+
+@dataclass(frozen=True)
+class State:
+    """Types of variables, values of attributes (of rests: dicts), and the answers that are assumed.
+
+    named  how many names of symbols begin alike, as of `naming`, of those that it no longer has, too
+    """
+
+    types: Mapping[str, TensorType] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+    assumed: Mapping[Question, bool] = field(default_factory=dict)
+    named: Mapping[str, int] = field(default_factory=dict)
+
+    def ways(self, question: Question) -> tuple[list[Values] | None, State]:
+        """As of `assumption`, with new symbols; and the state in which their names are taken."""
+        with naming(self.named) as names:
+            found = ways(question)
+        return found, replace(self, named=names.taken)
+
+    def put(self, values: Values) -> State | None:
+        """With symbols replaced; None where that contradicts an answer, or divides by zero."""
+        try:
+            return self._put(values)
+        except (ZeroDivisionError, ValueError):
+            return None
+
+    def _put(self, values: Values) -> State | None:
+        assumed: dict[Question, bool] = {}
+        for own, value in values.items():
+            # what the symbol was at least, its value is
+            if isinstance(own, Symbol) and own.low > LEAST and not nonnegative(value - own.low):
+                assumed[Question("nonnegative", value - own.low)] = True
+        for question, known in self.assumed.items():
+            if question.kind in SIZES:
+                size = substitute(question.subject, values)
+                if isinstance(size, Poly):
+                    if question.kind == "zero":
+                        size = size if size.terms[0][1] > 0 else -size
+                    elif known and nonnegative(-1 - size):
+                        return None
+                    assumed[Question(question.kind, size)] = known
+                elif (size == 0 if question.kind == "zero" else size >= 0) != known:
+                    return None
+            else:
+                assumed[question] = known
+        types = {
+            name: TensorType(kind.dtype, tuple(substitute(n, values) for n in kind.shape))
+            for name, kind in self.types.items()
+        }
+        given = {
+            name: {k: put_in(v, values) for k, v in value.items()} if isinstance(value, dict)
+            else put_in(value, values)
+            for name, value in self.values.items()
+        }  # fmt: skip
+        state = State(types, given, assumed, self.named)
+        for question, known in assumed.items():
+            if known and question.kind == "nonnegative" and nonnegative(-question.subject):
+                options, state = state.ways(Question("zero", question.subject))
+                if options is not None and len(options) == 1:
+                    return state.put(options[0])
+        return state
+
+    def answered(self, question: Question, known: bool) -> State:
+        return replace(self, assumed={**self.assumed, question: known})
+
+    @property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """In the order in which types and attributes name them: draws are the same in every process."""
+        sizes = [n for kind in self.types.values() for n in kind.shape]
+        values = [tuple(v.values()) if isinstance(v, dict) else v for v in self.values.values()]
+        groups = [*map(atoms, sizes), *map(symbols_of, values)]
+        named = (a for group in groups for a in sorted(group, key=lambda a: a.key) if isinstance(a, Symbol))
+        return tuple(dict.fromkeys(named))
+
+    def drawn(self, rng: np.random.Generator) -> State | None:
+        """With small numbers for the symbols, mostly the least; None where these contradict an answer."""
+        share = rng.random()  # of the symbols that are not the least
+        values: dict[Atom, Size] = {}
+        for symbol in self.symbols:
+            least = symbol.low if symbol.low > LEAST else -2 * int(rng.random() < UNDER)
+            values[symbol] = least + (int(rng.integers(0, 4)) if rng.random() < share else 0)
+        return self.put(values)
+
+    def binding(self) -> CaseBinding:
+        """Leaves for the variables; a number that an attribute gives is one, too, where a term reads it."""
+        nodes = {name: source(name, kind) for name, kind in self.types.items()}
+        dtype = next((kind.dtype for kind in self.types.values()), "float32")
+        for name, value in self.values.items():
+            if isinstance(value, Body):
+                assert isinstance(value, Read) and isinstance(value.source, Tensor)
+                nodes[name] = source(value.source.name, TensorType(dtype, ()))
+        values = {k: dict(v) if isinstance(v, dict) else v for k, v in self.values.items()}
+        return CaseBinding(nodes, values)
+
+    def __str__(self) -> str:
+        kinds = [f"{name} {list(kind.shape)}" for name, kind in self.types.items()]
+        given = [
+            f"{k}={v}"
+            for name, value in self.values.items()
+            for k, v in (value.items() if isinstance(value, dict) else [(name, value)])
+        ]
+        return ", ".join(kinds + given).replace("'", "")
+
+
+@dataclass(frozen=True)
+class Case:
+    """Both sides of the rule in one state, and the questions about sizes that were left open."""
+
+    state: State
+    left: tuple[Node, ...]
+    right: tuple[Node, ...]
+    asked: tuple[Question, ...]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Instances that no case covers, with the reason."""
+
+    reason: str

@@ -1,0 +1,215 @@
+"""Bodies of expressions as terms of Z3."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from itertools import product
+from typing import Any
+
+from tensaurus.expr.ir.element_types import dtype_of
+from tensaurus.expr.ir.expression_text import show
+from tensaurus.expr.ir.integer_types import RING, is_integer
+from tensaurus.expr.ir.scalar_functions import cast_target
+from tensaurus.expr.ir.scope import Body, Call, Const, Index, Read, Scope, Select, Table, Tensor
+from tensaurus.expr.ir.walk import replace_axes
+from tensaurus.expr.sizes.open_questions import Question
+from tensaurus.expr.sizes.size import Atom, Axis, Floor, Symbol, atoms, evaluate, polynomial, terms_of
+from tensaurus.rules.prove.size_assumptions import LEAST
+
+__all__ = ["PlacedTerms", "SolverTerms"]
+
+CHOICES = frozenset({"where", "not", "and", "or", "xor"})  # of elements that are moved, by truths
+COMPARED = {"lt": operator.lt, "le": operator.le, "eq": operator.eq}  # kinds of questions about numbers
+
+
+class SolverTerms:
+    """Over the reals: what is no arithmetic (a read, a choice by places) is a variable, one for each text.
+
+    `facts` are what is known of the variables.
+    """
+
+    def __init__(self, scope: Scope, positive: frozenset[str]):
+        import z3
+
+        self.z3, self.axes, self.positive = z3, scope.axes, positive
+        self.facts: list[Any] = []
+        self.integers: set[str] = set()  # the integer types of elements
+        self.called: set[str] = set()
+
+    def admit(self) -> None:
+        """Raises NotImplementedError where integers are asked for more than a ring has.  When all is said."""
+        if self.integers and self.called - RING - CHOICES:
+            fns = " and ".join(sorted(self.called - RING - CHOICES))
+            raise NotImplementedError(f"{fns} of {' and '.join(sorted(self.integers))}")
+
+    def of(self, body: Body) -> Any:
+        z3 = self.z3
+        match body:
+            case Const(value):
+                if isinstance(value, bool):
+                    return z3.BoolVal(value)
+                if isinstance(value, float):
+                    raise NotImplementedError(f"number {value}")
+                return self._polynomial(value)
+            case Call(fn, args):
+                return self._call(fn, [self.of(a) for a in args])
+        name = show(Scope(self.axes, body))
+        kind = dtype_of(Scope((), body))
+        if kind == "bool":
+            return z3.Bool(name)
+        if not kind.startswith("float"):
+            raise NotImplementedError(f"order of {kind}")
+        variable = z3.Real(name)
+        match body:
+            case Read(Tensor(known), _, None) if known in self.positive:
+                self.facts.append(variable > 0)
+        return variable
+
+    def _polynomial(self, value: Any) -> Any:
+        z3 = self.z3
+        total: Any = z3.RealVal(0)
+        for factors, coefficient in terms_of(value):
+            exact = Fraction(coefficient)
+            term: Any = z3.Q(exact.numerator, exact.denominator)
+            for atom in factors:
+                term = term * self._real(atom)
+            total = total + term
+        return total
+
+    def _real(self, atom: Atom) -> Any:
+        """A size as a real number."""
+        name = self.z3.Real(f"size {atom.key}")
+        if isinstance(atom, Symbol) and atom.low > LEAST:
+            self.facts.append(name >= atom.low)
+        return name
+
+    def assume(self, question: Question, yes: bool) -> None:
+        """Take the answer for a fact, if it is of numbers."""
+        if yes and question.kind in COMPARED:
+            a, b = (self.of(x) if isinstance(x, Body) else self._polynomial(x) for x in question.subject)
+            self.facts.append(COMPARED[question.kind](a, b))
+
+    def _call(self, fn: str, args: list[Any]) -> Any:
+        z3 = self.z3
+        target = cast_target(fn)
+        if target is not None:
+            return z3.Function(fn, args[0].sort(), self._sort(target))(*args)
+        self.called.add(fn)
+        plain: dict[str, Callable[..., Any]] = {
+            "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg,
+            "lt": operator.lt, "le": operator.le, "eq": operator.eq,
+            "not": z3.Not, "and": z3.And, "or": z3.Or, "xor": z3.Xor, "where": z3.If,
+        }  # fmt: skip
+        match fn:
+            case "div":
+                return z3.If(args[1] == 0, z3.RealVal(0), args[0] / args[1])
+            case "max":
+                return z3.If(args[0] >= args[1], args[0], args[1])
+            case "min":
+                return z3.If(args[0] <= args[1], args[0], args[1])
+            case "abs":
+                return z3.If(args[0] >= 0, args[0], -args[0])
+            case "sign":
+                return z3.If(args[0] > 0, z3.RealVal(1), z3.If(args[0] < 0, z3.RealVal(-1), z3.RealVal(0)))
+        if fn in plain:
+            return plain[fn](*args)
+        # a function of which nothing is known, of reals or bools
+        sorts = [a.sort() for a in args]
+        bools = fn in ("isnan", "isinf")
+        return z3.Function(fn, *sorts, z3.BoolSort() if bools else z3.RealSort())(*args)
+
+    def _sort(self, dtype: str) -> Any:
+        if is_integer(dtype):
+            self.integers.add(dtype)
+        return self.z3.BoolSort() if dtype == "bool" else self.z3.RealSort()
+
+
+class PlacedTerms(SolverTerms):
+    """Besides, places and sizes are integers: a choice by places is one, a read is a function of its places.
+
+    Elements of integer types are reals, too: what is equal for all reals as polynomials is so in every ring.
+    """
+
+    def __init__(self, scope: Scope, positive: frozenset[str]):
+        super().__init__(scope, positive)
+        self.places: dict[Any, Any] = {}
+    def of(self, body: Body) -> Any:
+        match body:
+            case Const(float(value)):
+                return self.z3.Real(f"literal {value}")
+            case Select(guard, then, other):
+                return self._either([self.size(g) >= 0 for g in guard], then, other)
+            case Read(source, indices, outside):
+                if isinstance(source, Scope):
+                    inside = self.of(replace_axes(source.body, dict(zip(source.axes, indices, strict=True))))
+                else:
+                    inside = self._element(source, indices)
+                if outside is None:
+                    return inside
+                places = [self.size(index) for index in indices]
+                ends = [self.size(n) for n in source.shape]
+                within = [c for p, end in zip(places, ends, strict=True) for c in (p >= 0, p < end)]
+                return self._either(within, inside, outside)
+        return super().of(body)
+
+    def size(self, size: Index) -> Any:
+        """An integer."""
+        for atom in atoms(size):
+            if isinstance(atom, Floor):
+                self._place(atom)
+        return evaluate(size, self._place)
+
+    def assume(self, question: Question, yes: bool) -> None:
+        """Take the answer for a fact, of sizes too."""
+        if question.kind in ("zero", "nonnegative"):
+            size = self.size(question.subject)
+            fact = size == 0 if question.kind == "zero" else size >= 0
+            self.facts.append(fact if yes else self.z3.Not(fact))
+        else:
+            super().assume(question, yes)
+
+    def _place(self, atom: Any) -> Any:
+        if atom in self.places:
+            return self.places[atom]
+        match atom:
+            case Symbol(_, low, high):
+                variable = self.places[atom] = self.z3.Int(f"size {atom.key}")
+                if low > LEAST:
+                    self.facts.append(variable >= low)
+                if high is not None:
+                    self.facts.append(variable <= self.size(high))
+            case Axis(_, extent):
+                variable = self.places[atom] = self.z3.Int(f"place {len(self.places)}")
+                self.facts += [variable >= 0, variable < self.size(extent)]
+            case Floor(_, bottom):
+                variable = self.places[atom] = atom.value(self._place, self.size)
+                self.facts.append(self.size(bottom) >= 1)
+            case _:
+                raise NotImplementedError(f"place {atom.key}")
+        return variable
+
+    def _element(self, tensor: Tensor | Table, indices: Sequence[Index]) -> Any:
+        z3 = self.z3
+        places = [self.size(index) for index in indices]
+        if isinstance(tensor, Table):
+            numbers = z3.Function(tensor.text, *[z3.IntSort()] * len(places), z3.RealSort())
+            for spot in product(*map(range, tensor.shape)):
+                self.facts.append(numbers(*spot) == self._polynomial(tensor.element(spot)))
+            return numbers(*places)
+        name, sort = f"tensor {tensor.name}", self._sort(tensor.dtype)
+        element = z3.Const(name, sort)
+        if places:
+            element = z3.Function(name, *[z3.IntSort()] * len(places), sort)(*places)
+        if tensor.name in self.positive:
+            self.facts.append(element > 0)
+        return element
+
+    def _either(self, conditions: Sequence[Any], then: Any, other: Any) -> Any:
+        """One of two bodies, or terms."""
+        pair = [self.of(x) if isinstance(x, Body) else x for x in (then, other)]
+        return self.z3.If(self.z3.And(*conditions), *pair)
+
+    def _real(self, atom: Atom) -> Any:
+        return self.z3.ToReal(self.size(polynomial(atom)))

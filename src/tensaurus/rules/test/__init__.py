@@ -1,0 +1,1 @@
+"""Rules tested on instances: types, attributes and elements drawn where laws break."""

@@ -1,0 +1,82 @@
+"""Evidence written into rule files: each line ends with what verification found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from tensaurus.rules.language.evidence import Disproved, Evidence, Proved, Tested
+from tensaurus.rules.language.evidence_limits import common_coverage, covered
+from tensaurus.rules.language.rule import Rule, read_rules
+from tensaurus.rules.test.verify_rule import Refuted, Undecided, verify
+
+_EVIDENCE = re.compile(r"\s*\|\s*\w+\([^|]*\)\s*$")
+STRENGTH = ("axiom", "tested(gf", "tested(z3", "proved(")
+
+
+def annotated(
+    text: str, check: Callable[[Rule], Evidence | Refuted | Undecided] = verify
+) -> tuple[str, list[Refuted | Undecided]]:
+    """The text of a rule file with fresh evidence at the end of every rule, and the rules that have none.
+
+    A line that stands for several rules (`<=>`, optional inputs) carries what is shown of all of them.
+    """
+    refuted: list[Refuted | Undecided] = []
+    lines: list[str] = []
+    for block in _blocks(text.splitlines()):
+        if not block[0].strip() or block[0].lstrip().startswith("#"):
+            lines.extend(block)
+            continue
+        rules = read_rules(block)
+        block[-1] = _EVIDENCE.sub("", block[-1])
+        evidences: list[Evidence] = []
+        for rule in rules:
+            result = check(rule)
+            if isinstance(result, Evidence):
+                evidences.append(result)
+            elif isinstance(result, Refuted) and "off" in rule.tags:
+                evidences.append(Disproved(result.reason))
+            else:
+                refuted.append(result)
+        if evidences:
+            block[-1] = f"{block[-1].rstrip()} | {common(evidences)}"
+        lines.extend(block)
+    return "\n".join(lines) + "\n", refuted
+
+
+def common(evidences: Sequence[Evidence]) -> Evidence:
+    """Return what is shown of every rule of a line: in the weakest way, within the limits of all."""
+    weakest = min(evidences, key=_strength)
+    shown = [each for each in evidences if isinstance(each, Proved | Tested)]
+    if not isinstance(weakest, Proved | Tested) or len({str(each) for each in shown}) == 1:
+        return weakest
+    if isinstance(weakest, Proved):
+        by = "z3" if any(each.by == "z3" for each in shown) else weakest.by
+        shown.sort(key=lambda each: each.by != by)
+        return Proved(by, common_coverage([covered(each) for each in shown]))
+    tested = [each for each in shown if isinstance(each, Tested)]
+    return Tested(
+        weakest.field,
+        common_coverage([covered(each) for each in sorted(shown, key=_strength)]),
+        min(each.trials for each in tested),
+        min(each.bits for each in tested),
+        any(each.sampled for each in tested),
+    )
+
+
+def _strength(evidence: Evidence) -> int:
+    return next((k for k, start in enumerate(STRENGTH) if str(evidence).startswith(start)), -1)
+
+
+def _blocks(lines: Iterable[str]) -> Iterable[list[str]]:
+    """A rule with its indented continuation lines; every other line alone."""
+    block: list[str] = []
+    for line in lines:
+        if line[:1].isspace() and line.strip() and block:
+            block.append(line)
+            continue
+        if block:
+            yield block
+        block = [line]
+    if block:
+        yield block

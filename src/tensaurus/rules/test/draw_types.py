@@ -1,0 +1,301 @@
+"""Types and attributes on which a rule's left side may be built, drawn from the examples of its operators."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from tensaurus.graph.ir.node import source
+from tensaurus.ops import Op, TensorType, Untypable
+from tensaurus.ops.examples import examples_of
+from tensaurus.rules.language.match import Binding, build
+from tensaurus.rules.language.occurrences import outputs_named, variables
+from tensaurus.rules.language.rule import Rule
+from tensaurus.rules.language.side_conditions import Undefined
+from tensaurus.rules.language.term import Apply, Variable
+from tensaurus.rules.test.mutate_instance import INTEGERS
+from tensaurus.rules.test.thresholds import types_in
+
+POOL: tuple[tuple[int, ...], ...] = (
+    *((), (1,), (2,), (3,), (2, 3), (3, 2), (3, 3), (1, 3), (2, 2, 3), (2, 3, 2), (1, 2, 3), (1, 3, 4, 4)),
+    *((2, 3, 4, 5), (2, 2, 5, 5), (3, 2, 3, 3), (2, 3, 1, 1), (4, 2, 3, 3), (4, 1, 3, 3), (1, 4, 5, 5)),
+    *((3, 1, 1), (1, 3, 1, 1), (4, 1, 1), (1, 2, 1, 3, 2), (2, 2, 2, 2, 2)),
+)
+VARIED = 0.3  # how often an attribute that a rule does not name is not as in the example
+FEW = 3  # dimensions, and the largest size, of what is drawn small
+NUMBERS = range(-2, 5)  # of attributes there
+AGAIN = 20  # draws for one operator
+TINY = tuple(shape for rank in range(4) for shape in product((1, 2), repeat=rank))
+# what building an assignment without meaning raises
+UNBUILT = (Untypable, Undefined, KeyError, TypeError, ValueError, ArithmeticError)
+
+
+@dataclass
+class Assignment:
+    """Types of the variables and values of the attributes that a rule's left side may be built on.
+
+    known    the types met so far: those of variables, of the examples' other inputs, of inner terms
+    wishes   of a variable: the types that the terms around it and beside it ask for
+    """
+
+    rule: Rule
+    rng: np.random.Generator
+    types: dict[str, TensorType] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    known: list[TensorType] = field(default_factory=list)
+    wishes: dict[str, list[TensorType]] = field(default_factory=lambda: defaultdict(list))
+
+    def draw(self, applications: Sequence[Apply], chosen: dict[Op, int]) -> None:
+        """Propose everything, from examples of the operators in random order.
+
+        Of those in `chosen` from that example; half of the time one is the example of all its calls.
+        """
+        for place in self.rng.permutation(len(applications)):
+            kept = dict(chosen)
+            self._from_example(applications[place], chosen)
+            if self.rng.random() < 0.5:
+                chosen = kept
+        if self.rng.random() < 0.15:
+            # small shapes of ones and twos: what broadcasts, coincides by chance
+            self.types, self.known = {}, [TensorType("float32", shape) for shape in TINY]
+            self.wishes.clear()
+        self._resize()
+        for term in reversed(applications):
+            self._learn(term)
+        for root in self.rule.lhs:
+            for name, _ in outputs_named(root):
+                self.values.setdefault(name, int(self.rng.integers(3)))
+        integers = "any" in self.rule.tags and self.rng.random() < 0.5
+        for name in self.rule.variables:
+            if name not in self.types:
+                dtype = "int64" if integers else "float32"
+                wished = self.wishes.get(name)
+                draw = self.rng.random()
+                if wished and draw < 0.5:  # several variables at once are rarely right by chance
+                    shape: tuple[Any, ...] = wished[self.rng.integers(len(wished))].shape
+                else:
+                    shape = _shape(wished if wished and draw < 0.8 else self.known, self.rng)
+                self.types[name] = TensorType(dtype, shape)
+                self.known.append(self.types[name])
+        if "any" in self.rule.tags and self.rng.random() < 0.25:
+            # of an element type that the rule asks for, or of any
+            pool = [*types_in(self.rule), str(self.rng.choice(INTEGERS))]
+            dtype = pool[int(self.rng.integers(len(pool)))]
+            self.types = {name: TensorType(dtype, kind.shape) for name, kind in self.types.items()}
+        elif self.rng.random() < 0.1 and not integers:
+            # in double precision, everything or some of it
+            share = self.rng.choice([0.5, 1.0])
+            self.types = {
+                name: TensorType("float64", kind.shape) if self.rng.random() < share else kind
+                for name, kind in self.types.items()
+            }
+
+    def draw_small(self, applications: Sequence[Apply]) -> bool:
+        """Few dimensions of few elements, and small numbers as attributes; whether the left side types.
+
+        Each operator is tried with some draws of what it names first, so that what coincides by chance alone,
+        as a shape that copies a size, or a slice of everything, is met in hundreds of them.
+        """
+        rank, most = (int(n) for n in self.rng.integers((1, 2), (FEW + 1, FEW + 2)))
+        one_size = self.rng.random() < 0.5
+        for term in reversed(applications):
+            before = dict(self.types), dict(self.values)
+            for _ in range(AGAIN):
+                self.types, self.values = dict(before[0]), dict(before[1])
+                self._small_parts(term, rank, most, one_size)
+                leaves = {name: source(name, kind) for name, kind in self.types.items()}
+                with suppress(*UNBUILT):
+                    build(term, Binding(leaves, self.values), "float32", every=True)
+                    break
+            else:
+                return False
+        for root in self.rule.lhs:
+            for name, _ in outputs_named(root):
+                self.values.setdefault(name, int(self.rng.integers(3)))
+        return all(name in self.types for name in self.rule.variables)
+
+    def _small_parts(self, term: Apply, rank: int, most: int, one_size: bool) -> None:
+        """What the term names first: of element types as in one of the operator's examples."""
+        choices = examples_of(term.op)
+        kinds, given = choices[self.rng.integers(len(choices))] if choices else ((), ())
+        attrs = dict(given)
+        for place, arg in enumerate(term.args):
+            if isinstance(arg, Variable) and arg.name not in self.types:
+                count = int(self.rng.integers(rank + 1))
+                sizes = [most] * count if one_size else self.rng.integers(1, most + 1, count)
+                kind = kinds[place] if place < len(kinds) else None
+                dtype = "float32" if kind is None else kind.dtype
+                self.types[arg.name] = TensorType(dtype, tuple(int(n) for n in sizes))
+        for name, tree in term.attrs:
+            if isinstance(tree, ast.Name) and tree.id not in self.values and name in attrs:
+                self.values[tree.id] = self._small(term.op, name, attrs[name], rank)
+        if term.rest is not None and term.rest not in self.values:
+            fixed = {name for name, _ in term.attrs}
+            drawn = {n: self._small(term.op, n, v, rank) for n, v in attrs.items() if n not in fixed}
+            self.values[term.rest] = drawn
+
+    def _small(self, op: Op, name: str, value: Any, rank: int) -> Any:
+        """An attribute as in an example, or of numbers from its examples, or of small ones."""
+        draw = self.rng.random()
+        if draw < 0.3 or isinstance(value, bool):
+            return value
+        pool = _numbers(op, name)
+        if not pool or draw < 0.5 and len(pool) > 2:
+            pool = tuple(NUMBERS)
+        if isinstance(value, int):
+            return pool[self.rng.integers(len(pool))]
+        if isinstance(value, tuple) and all(isinstance(n, int) for n in value):
+            places = self.rng.integers(len(pool), size=int(self.rng.integers(1, rank + 1)))
+            return tuple(pool[place] for place in places)
+        return value
+
+    def _from_example(self, term: Apply, chosen: dict[Op, int]) -> None:
+        choices = examples_of(term.op)
+        if not choices:
+            return
+        kinds, attrs = choices[chosen.setdefault(term.op, int(self.rng.integers(len(choices))))]
+        given = dict(attrs)
+        loose = self.rng.random() < 0.3  # the attributes of the example, on other types
+        for name, tree in term.attrs:
+            if isinstance(tree, ast.Name) and tree.id not in self.values:
+                self.values[tree.id] = self._varied(term.op, name, given[name])
+        if term.rest is not None and term.rest not in self.values:
+            named = {n for n, _ in term.attrs}
+            self.values[term.rest] = {
+                n: self._varied(term.op, n, v) if self.rng.random() < VARIED else v
+                for n, v in attrs
+                if n not in named
+            }
+        for arg, kind in zip(term.args, kinds, strict=False):
+            if kind is None:
+                continue
+            if isinstance(arg, Variable) and arg.name not in self.types and not loose:
+                self.types[arg.name] = kind
+            else:
+                self.known.append(kind)
+                for inner in variables(arg):
+                    self.wishes[inner].append(kind)
+
+    def _resize(self) -> None:
+        """Sizes as they are; or sizes that coincide; or ones.  Equal sizes stay equal."""
+        draw = self.rng.random()
+        if draw < 0.5:
+            return
+        kinds = [*self.types.values(), *self.known]
+        sizes = sorted({n for kind in kinds for n in kind.shape if isinstance(n, int)})
+        if draw < 0.65:
+            side = int(self.rng.integers(1, 4))
+            new = dict.fromkeys(sizes, side)
+        elif draw < 0.85:
+            few = self.rng.integers(1, 5, 2)
+            new = {n: int(self.rng.choice(few)) for n in sizes}
+        else:
+            new = {n: 1 if self.rng.random() < 0.4 else n for n in sizes}
+        self.types = {name: _renamed(kind, new) for name, kind in self.types.items()}
+        self.known = [_renamed(kind, new) for kind in self.known]
+        for name, wished in self.wishes.items():
+            self.wishes[name] = [_renamed(kind, new) for kind in wished]
+
+    def _learn(self, term: Apply) -> None:
+        """The types of inner terms whose variables have theirs: what stands beside them may broadcast."""
+        leaves = {name: source(name, kind) for name, kind in self.types.items()}
+        for arg in term.args:
+            if not isinstance(arg, Apply) or not all(name in self.types for name in variables(arg)):
+                continue
+            try:
+                made = build(arg, Binding(leaves, self.values), "float32")
+            except UNBUILT:
+                continue
+            if made is not None and isinstance(made.types[0], TensorType):
+                self.known.append(made.types[0])
+                for name in {name for other in term.args for name in variables(other)} - {*self.types}:
+                    self.wishes[name].append(made.types[0])
+
+    def _other(self, op: Op, name: str, value: Any) -> Any:
+        """What another example gives an attribute, of the same length."""
+        values = [dict(attrs)[name] for _, attrs in examples_of(op)]
+        alike = [v for v in values if isinstance(v, tuple) == isinstance(value, tuple)]
+        if isinstance(value, tuple):
+            alike = [v for v in alike if len(v) == len(value)]
+        return alike[self.rng.integers(len(alike))]
+
+    def _varied(self, op: Op, name: str, value: Any) -> Any:
+        """An attribute as the example has it, or something like it that conditions may ask for."""
+        rng, draw = self.rng, self.rng.random()
+        if draw < 0.4:
+            return value
+        if draw < 0.5:
+            return self._other(op, name, value)
+        if isinstance(value, tuple) and value and all(isinstance(v, int) for v in value):
+            kinds = [*self.types.values(), *self.known]
+            sizes = [int(n) for k in kinds for n in k.shape if isinstance(n, int)] or [1]
+            if sorted(value) == list(range(len(value))) and draw < 0.75:
+                return tuple(int(v) for v in rng.permutation(len(value)))
+            options = [
+                (0,) * len(value),
+                (1,) * len(value),
+                tuple(sorted(value)),
+                tuple(int(v) for v in rng.integers(0, 3, len(value))),
+                *[self._one_changed(kinds, len(value))] * 8,
+                tuple(int(rng.choice(sizes)) for _ in value[: rng.integers(2, 4)]),
+                *([kinds[int(rng.integers(len(kinds)))].shape] if kinds else []),
+            ]
+            return options[rng.integers(len(options))]
+        if isinstance(value, int) and not isinstance(value, bool) and draw < 0.8:
+            return int(rng.integers(0, 4))
+        return value
+
+
+    def _one_changed(self, kinds: Sequence[TensorType], length: int) -> tuple[int, ...]:
+        """Zeros or ones but for a place, or a begin and its end; as many as in the attribute or in pads."""
+        ranks = [2 * kind.rank for kind in kinds]
+        value = [int(self.rng.integers(2))] * int(self.rng.choice([length, *ranks]))
+        if value:
+            place, change = int(self.rng.integers(len(value))), int(self.rng.integers(-1, 3))
+            value[place] += change
+            if self.rng.random() < 0.3:  # pads that keep the size, and move what is inside
+                value[place - len(value) // 2] -= change
+        return tuple(value)
+
+
+@cache
+def _numbers(op: Op, name: str) -> tuple[int, ...]:
+    """The small numbers that an attribute, or its places, have in the operator's examples."""
+    given = [dict(attrs)[name] for _, attrs in examples_of(op)]
+    every = {n for v in given for n in (v if isinstance(v, tuple) else [v]) if type(n) is int}
+    return tuple(sorted(every & {*NUMBERS}))
+
+
+def _renamed(kind: TensorType, sizes: dict[int, int]) -> TensorType:
+    return TensorType(kind.dtype, tuple(sizes.get(n, n) if isinstance(n, int) else n for n in kind.shape))
+
+
+def _shape(kinds: Sequence[TensorType], rng: np.random.Generator) -> tuple[int, ...]:
+    """A shape from the pool, one already known, or one that broadcasts with a known one."""
+    known = [k.shape for k in kinds if k.static]
+    draw = rng.random()
+    if not known or draw < 0.1:
+        return POOL[rng.integers(len(POOL))]
+    shape = tuple(n for n in known[rng.integers(len(known))] if isinstance(n, int))
+    if draw < 0.4 or not shape:
+        return shape
+    if draw < 0.7:
+        # any part that broadcasts: leading dimensions left out, others cut to 1, or ones put in front
+        kept = shape[int(rng.integers(len(shape) + 1)) :] if rng.random() < 0.7 else shape
+        share = rng.choice([0.0, 0.3, 0.7, 1.0])
+        part = tuple(n if rng.random() < share else 1 for n in kept)
+        return (1,) * int(rng.integers(1, 3)) + part if rng.random() < 0.15 else part
+    if draw < 0.8:
+        # one element per channel: of the channel axis, or of the first axis (a weight's output channels)
+        return (shape[min(int(rng.integers(2)), len(shape) - 1)],) + (1,) * max(0, len(shape) - 2)
+    if draw < 0.9:
+        return (shape[int(rng.integers(len(shape)))],)
+    return tuple(n if rng.random() < 0.5 else int(rng.integers(1, 5)) for n in shape)

@@ -1,0 +1,117 @@
+"""Numbers that a law names: what its attributes, elements and sizes are compared with.
+
+A law that is wrong from 500 rows on is refuted by none of 400: each number of a condition or an attribute is
+a size to try, and so is each at which a comparison turns (of 3 * dim(x, 0) + 5 <= 1505 that is 500).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+
+from tensaurus.graph.ir.node import Node
+from tensaurus.rules.language.match import NodeFact
+from tensaurus.rules.language.occurrences import attributes
+from tensaurus.rules.language.rule import Rule
+from tensaurus.rules.language.side_conditions import Undefined, evaluate_expression
+from tensaurus.rules.language.term import Apply, Item, Literal, Term
+
+__all__ = ["compared", "expressions_of", "numbers_in", "picked", "turns", "types_in"]
+
+TYPES = frozenset(
+    {"bool", "float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
+)
+STEP = 1.5  # by which sizes grow that are asked for comparisons
+
+
+def numbers_in(rule: Rule) -> frozenset[Fraction]:
+    """All numbers that the law names: literals of its terms, and those of attributes and conditions."""
+    own = {number for root in (*rule.lhs, *rule.rhs) for number in _literals(root)}
+    return frozenset(own | {number for tree in expressions_of(rule) for number in _constants(tree)})
+
+
+def expressions_of(rule: Rule) -> list[ast.expr]:
+    """The conditions, and the expressions of attributes."""
+    return [*rule.where, *(tree for root in (*rule.lhs, *rule.rhs) for tree in attributes(root))]
+
+
+def picked(rule: Rule) -> frozenset[str]:
+    """Names of tuples of which the law reads elements, one by one."""
+    parts = (part for tree in expressions_of(rule) for part in ast.walk(tree))
+    read = (part.value for part in parts if isinstance(part, ast.Subscript))
+    return frozenset(tree.id for tree in read if isinstance(tree, ast.Name))
+
+
+def types_in(rule: Rule) -> list[str]:
+    """The element types that conditions name."""
+    texts = (p.value for tree in rule.where for p in ast.walk(tree) if isinstance(p, ast.Constant))
+    return [text for text in dict.fromkeys(texts) if isinstance(text, str) and text in TYPES]
+
+
+def compared(rule: Rule) -> list[ast.Compare]:
+    """The comparisons in attributes and conditions."""
+    every = (part for tree in expressions_of(rule) for part in ast.walk(tree))
+    return [part for part in every if isinstance(part, ast.Compare)]
+
+
+def turns(
+    comparisons: Sequence[ast.Compare],
+    nodes_at: Callable[[int], dict[str, Node]],
+    values: dict[str, object],
+    most: int,
+) -> list[int]:
+    """Sizes up to `most` at which a comparison is another than at the size before."""
+
+    def answers(size: int) -> tuple[int | None, ...]:
+        names = {**{name: NodeFact(node) for name, node in nodes_at(size).items()}, **values}
+        return tuple(_answer(tree, names) for tree in comparisons)
+
+    found: list[int] = []
+    size, here = 1, answers(1)
+    while size < most:
+        after = min(most, max(size + 1, int(size * STEP)))
+        there = answers(after)
+        if there != here:
+            low, high = size, after
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if answers(middle) == here else (low, middle)
+            found.append(high)
+        size, here = after, there
+    return found
+
+
+def _answer(tree: ast.Compare, names: dict[str, object]) -> int | None:
+    """Which of two numbers is larger, or whether it holds of what is no number."""
+    try:
+        sides = [evaluate_expression(side, names) for side in (tree.left, tree.comparators[0])]
+        if all(isinstance(side, (int, Fraction)) for side in sides):
+            return int(sides[0] > sides[1]) - int(sides[0] < sides[1])
+        return int(bool(evaluate_expression(tree, names)))
+    except Undefined:
+        return None
+
+
+def _literals(term: Term | None) -> Iterator[Fraction]:
+    match term:
+        case Literal(value):
+            yield value
+        case Apply(_, args, _, _):
+            for arg in args:
+                yield from _literals(arg)
+        case Item(inner, _):
+            yield from _literals(inner)
+
+
+def _constants(tree: ast.expr) -> Iterator[Fraction]:
+    for part in ast.walk(tree):
+        match part:
+            case ast.Constant(value=bool()):
+                pass
+            case ast.Constant(value=(int() | float()) as value):
+                yield Fraction(str(value))
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=(int() | float()) as value)):
+                yield -Fraction(str(value))
+            case ast.BinOp(ast.Constant(value=int() as a), ast.Div(), ast.Constant(value=int() as b)) if b:
+                yield Fraction(a, b)

@@ -1,0 +1,225 @@
+"""An ONNX model as a torch.fx.GraphModule for inputs of given shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import helper, numpy_helper
+
+from tensaurus.runtimes.backends import BackendError
+from tensaurus.runtimes.backends._onnx_to_torch.arithmetic import CONVOLUTIONS
+from tensaurus.runtimes.backends._onnx_to_torch.rendering import RENDERINGS, Refused
+
+__all__ = ["Types", "arrange", "declared", "torch_type", "translate"]
+
+OLDEST = 7  # before it broadcasting and several defaults were others
+
+Types = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+def torch_type(dtype: np.dtype[Any]) -> torch.dtype:
+    """Raises BackendError where torch has none."""
+    found = getattr(torch, dtype.name, None)
+    if not isinstance(found, torch.dtype):
+        raise BackendError(f"torch: no type for {dtype.name}")
+    return found
+
+
+def declared(model: onnx.ModelProto) -> dict[str, tuple[tuple[int | None, ...], torch.dtype]]:
+    """The inputs of a model, None for each size that it leaves open; raises BackendError."""
+    held = {tensor.name for tensor in model.graph.initializer}
+    found = {}
+    for value in model.graph.input:
+        if value.name in held:
+            continue
+        kind = value.type.tensor_type
+        if not kind.HasField("shape"):
+            raise BackendError(f"torch: input {value.name!r} is no tensor of known rank")
+        sizes = tuple(d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim)
+        found[value.name] = (sizes, torch_type(helper.tensor_dtype_to_np_dtype(kind.elem_type)))
+    return found
+
+
+@dataclass
+class _Value:
+    """A tensor of the model: its data where they are constant, else a tensor that has a shape alone."""
+
+    tensor: torch.Tensor
+    proxy: torch.fx.Proxy | None = None
+
+    @property
+    def known(self) -> bool:
+        return self.tensor.device.type != "meta"
+
+
+class _Node:
+    """What a rendering may ask; see `Rendered`."""
+
+    def __init__(self, proto: onnx.NodeProto, opset: int, values: Sequence[_Value | None]) -> None:
+        self.opset, self.outputs, self._values = opset, len(proto.output), values
+        self.shapes = [() if v is None else tuple(v.tensor.shape) for v in values]
+        self.dtypes = [torch.float32 if v is None else v.tensor.dtype for v in values]
+        self.constant: Any = lambda value: value
+        schema = onnx.defs.get_schema(proto.op_type, opset, proto.domain)
+        defaults = [a.default_value for a in schema.attributes.values() if a.default_value.name]
+        self._attributes = {a.name: _plain_value(a) for a in (*defaults, *proto.attribute)}
+        self._attributes["operator"] = proto.op_type
+
+    def attribute(self, name: str) -> Any:
+        return self._attributes.get(name)
+
+    def known(self, place: int) -> torch.Tensor | None:
+        value = self._values[place] if place < len(self._values) else None
+        if value is None:
+            return None
+        if not value.known:
+            raise Refused("an input that depends on data")
+        return value.tensor
+
+    def ints(self, name: str, place: int) -> list[int] | None:
+        if (given := self.attribute(name)) is not None:
+            return list(given)
+        known = self.known(place)
+        return None if known is None else [int(number) for number in known.reshape(-1).tolist()]
+
+
+def _plain_value(attribute: onnx.AttributeProto) -> Any:
+    value = helper.get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, onnx.TensorProto):
+        return _tensor(value)
+    if attribute.name in ("to", "dtype"):
+        return torch_type(helper.tensor_dtype_to_np_dtype(value))
+    return list(value) if attribute.type in (attribute.INTS, attribute.FLOATS) else value
+
+
+def _tensor(proto: onnx.TensorProto) -> torch.Tensor:
+    array = numpy_helper.to_array(proto)
+    torch_type(array.dtype)
+    return torch.from_numpy(array.copy())
+
+
+class _Translation:
+    """One pass over the nodes: each is rendered on shapes, then recorded, unless its inputs are constant."""
+
+    def __init__(self, model: onnx.ModelProto, types: Types) -> None:
+        self._opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
+        if self._opset < OLDEST:
+            raise BackendError(f"torch does not run it: operators of opset {self._opset}")
+        self._graph = torch.fx.Graph()
+        self._tracer = torch.fx.proxy.GraphAppendingTracer(self._graph)
+        self._root = torch.nn.Module()
+        self._values = {tensor.name: _Value(_tensor(tensor)) for tensor in model.graph.initializer}
+        for name, (shape, dtype) in types.items():
+            placeholder = self._graph.placeholder(f"x{len(self._graph.nodes)}")
+            empty = torch.empty(shape, dtype=dtype, device="meta")
+            self._values[name] = _Value(empty, torch.fx.Proxy(placeholder, self._tracer))
+        for node in model.graph.node:
+            self._render(node)
+        results = [self._proxy(self._value(output.name)).node for output in model.graph.output]
+        self._graph.output(tuple(results))
+        self._graph.eliminate_dead_code()
+        self.module = torch.fx.GraphModule(self._root, self._graph)
+
+    def _value(self, name: str) -> _Value:
+        if name not in self._values:
+            raise BackendError(f"torch: nothing computes {name!r}")
+        return self._values[name]
+
+    def _proxy(self, value: _Value) -> torch.fx.Proxy:
+        if value.proxy is None:
+            value.proxy = self._attached(value.tensor)
+        return value.proxy
+
+    def _attached(self, tensor: torch.Tensor) -> torch.fx.Proxy:
+        name = f"w{len(list(self._root.buffers()))}"
+        self._root.register_buffer(name, tensor)
+        return torch.fx.Proxy(self._graph.get_attr(name), self._tracer)
+
+    def _render(self, proto: onnx.NodeProto) -> None:
+        values = [self._value(name) if name else None for name in proto.input]
+        made = _constant(proto) or self._rendered(proto, values)
+        if len(made) < len(proto.output):
+            raise self._refusal(proto, f"{len(proto.output)} outputs")
+        for name, value in zip(proto.output, made, strict=False):
+            if name:
+                self._values[name] = value
+
+    def _rendered(self, proto: onnx.NodeProto, values: Sequence[_Value | None]) -> list[_Value]:
+        rendering = RENDERINGS.get(proto.op_type) if proto.domain in ("", "ai.onnx") else None
+        if rendering is None:
+            raise self._refusal(proto)
+        try:
+            node = _Node(proto, self._opset, values)
+            if all(value is None or value.known for value in values):
+                results = rendering(node, *(value and value.tensor for value in values))
+                return [_Value(result) for result in _several(results)]
+            node.constant = lambda tensor: tensor.to("meta")
+            shapes = rendering(node, *(value and value.tensor.to("meta") for value in values))
+            if all(shape.device.type != "meta" for shape in _several(shapes)):
+                return [_Value(shape) for shape in _several(shapes)]  # it asked for the shapes alone
+            node.constant = self._attached
+            proxies: Any = rendering(node, *(value and self._proxy(value) for value in values))
+            if not isinstance(proxies, (tuple, list)) and isinstance(shapes, (tuple, list)):
+                proxies = [proxies[place] for place in range(len(shapes))]
+            return [_Value(*pair) for pair in zip(_several(shapes), _several(proxies), strict=True)]
+        except Refused as refused:
+            raise self._refusal(proto, str(refused)) from None
+        except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+            raise self._refusal(proto, " ".join(str(error).split())[:200]) from error
+
+    def _refusal(self, proto: onnx.NodeProto, why: str = "") -> BackendError:
+        named = f"{proto.op_type} (node {proto.name})" + (f": {why}" if why else "")
+        return BackendError(f"torch does not run it: no rendering of {named}")
+
+
+def _several(results: Any) -> list[Any]:
+    return list(results) if isinstance(results, (tuple, list)) else [results]
+
+
+def _constant(proto: onnx.NodeProto) -> list[_Value]:
+    """What a Constant holds; nothing for other nodes."""
+    if proto.op_type != "Constant":
+        return []
+    (attribute,) = proto.attribute
+    value = _plain_value(attribute)
+    if not isinstance(value, torch.Tensor):
+        if attribute.type not in (attribute.INT, attribute.INTS, attribute.FLOAT, attribute.FLOATS):
+            raise BackendError(f"torch does not run it: no rendering of Constant (node {proto.name})")
+        value = torch.tensor(value)
+    return [_Value(value)]
+
+
+def translate(model: onnx.ModelProto, types: Types) -> torch.fx.GraphModule:
+    """The model for inputs of these shapes and types, in their order; its outputs are a tuple.
+
+    Whatever is computed from constants and shapes alone is computed here. Raises BackendError, with the
+    operator and the node, for what has no rendering.
+    """
+    return _Translation(model, types).module
+
+
+def arrange(module: torch.fx.GraphModule) -> Callable[[int, torch.Tensor], torch.Tensor]:
+    """Put the weights of convolutions into channels_last order; what it returns does so with an input, by its
+    place, where a convolution reads it."""
+    places = {node: place for place, node in enumerate(module.graph.find_nodes(op="placeholder"))}
+    inputs = set()
+    for node in module.graph.nodes:
+        if node.target in CONVOLUTIONS:
+            x, weight = node.args[:2]
+            if x in places:
+                inputs.add(places[x])
+            if weight.op == "get_attr":
+                setattr(module, weight.target, _channels_last(getattr(module, weight.target)))
+    return lambda place, tensor: _channels_last(tensor) if place in inputs else tensor
+
+
+def _channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return tensor.contiguous(memory_format=formats.get(tensor.ndim, torch.contiguous_format))

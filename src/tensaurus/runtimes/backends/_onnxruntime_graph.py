@@ -1,0 +1,98 @@
+"""The graph that onnxruntime runs, read back to the model: what each of its kernels computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING
+
+from tensaurus.runtimes.backends._kernels import Kernel, traced
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["named"]
+
+BLOCKED = "com.microsoft.nchwc"  # the domain of operators on blocked layouts
+CONVERSIONS = frozenset({"ReorderInput", "ReorderOutput", "Transpose", "Cast"})  # where it inserts them
+
+
+def named(
+    model: onnx.ModelProto,
+    running: Sequence[onnx.NodeProto],
+    earlier: Callable[[], Sequence[onnx.NodeProto]],
+) -> list[Kernel]:
+    """The nodes of the graph that runs, with what they compute of the model's tensors.
+
+    Blocked layouts rename tensors, which the graph before explains; it is asked for where some are renamed.
+    """
+    makers = {name: node for node in model.graph.node for name in node.output}
+    renamed = any(name and name not in makers for node in running for name in node.output)
+    # where a model has thousands of outputs, optimizing it once more takes many seconds
+    plain = _plain(running, earlier()) if renamed else {}
+    inputs = {value.name for value in model.graph.input}
+    known = makers.keys() | inputs
+    called = [[{plain.get(n, n) for n in names} for names in (node.input, node.output)] for node in running]
+    found: list[Kernel] = []
+    for group, (node, own) in zip(_linked(called, known), zip(running, called, strict=True), strict=True):
+        tensors = traced(sorted(own[1]), own[0], makers, inputs)
+        if not tensors and len(group) > 1:
+            stops, ends = (set[str]().union(*(called[k][side] for k in group)) & known for side in (0, 1))
+            tensors = traced(sorted(ends), stops, makers, inputs)
+        moves = not tensors and node.op_type in CONVERSIONS
+        found.append(Kernel(node.name, node.op_type, tuple(node.input), tuple(node.output), tensors, moves))
+    return found
+
+
+def _linked(called: Sequence[Sequence[set[str]]], known: AbstractSet[str]) -> list[list[int]]:
+    """Of each node, by what it reads and makes, those that it is linked to by tensors that nobody knows: a
+    product with what is added to it runs as a Gemm between two Reshapes.
+    """
+    groups = [[place] for place in range(len(called))]
+    makers = {name: place for place, (_, made) in enumerate(called) for name in made - known if name}
+    for place, (read, _) in enumerate(called):
+        for name in read & makers.keys():
+            one, other = groups[makers[name]], groups[place]
+            if one is not other:
+                one += other
+                for member in other:
+                    groups[member] = one
+    return groups
+
+
+def _plain(running: Sequence[onnx.NodeProto], earlier: Sequence[onnx.NodeProto]) -> dict[str, str]:
+    """What the tensors of the graph that runs are called in the graph before layouts were chosen."""
+    before = {node.output[0]: node for node in earlier}
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in earlier:
+        for name in dict.fromkeys(node.input):
+            readers.setdefault(name, []).append(node)
+    plain = {name: name for name in (*readers, *(name for node in earlier for name in node.output))}
+    twins = [before.get(node.name.removesuffix("_nchwc")) for node in running]
+    for node, twin in reversed([*zip(running, twins, strict=True)]):
+        if node.domain == BLOCKED and node.op_type == "ReorderOutput":
+            plain.setdefault(node.input[0], node.output[0])
+            continue
+        if twin is None and node.domain != BLOCKED:  # a part of a function has no name
+            twin = before.get(plain.get(node.output[0], ""))
+        for name, own in zip(node.input, twin.input if twin is not None else (), strict=False):
+            plain.setdefault(name, own)
+    # what no twin reads: it is added to a convolution, by the kernel of that
+    for node, twin in zip(running, twins, strict=True):
+        if twin is not None and (name := _end(node, twin, readers)):
+            plain.setdefault(node.output[0], name)
+    return plain
+
+
+def _end(
+    node: onnx.NodeProto, twin: onnx.NodeProto, readers: Mapping[str, Sequence[onnx.NodeProto]]
+) -> str | None:
+    """What an operator computes, which may have taken in a sum and an activation that read its twin."""
+    name = str(twin.output[0])
+    taken = sum(map(bool, node.input)) - sum(map(bool, twin.input))
+    activated = [any(a.name == "activation" for a in each.attribute) for each in (node, twin)]
+    for _ in range(taken + activated[0] - activated[1]):
+        if len(after := readers.get(name, ())) != 1:
+            return None
+        name = str(after[0].output[0])
+    return name

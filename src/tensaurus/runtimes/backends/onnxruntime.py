@@ -1,0 +1,259 @@
+"""onnxruntime on the CPU with every graph optimization."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensaurus.graph.onnx.build import Build
+from tensaurus.runtimes.backends import Array, Backend, BackendError, Port, said
+from tensaurus.runtimes.backends._kernels import Kernel, per_run
+from tensaurus.runtimes.backends._onnxruntime_graph import named
+from tensaurus.system.errors import TensaurusError
+from tensaurus.system.scratch import temporary
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["BACKEND"]
+
+
+@dataclass(frozen=True)
+class _Session:
+    inner: Any
+
+    def get_inputs(self) -> list[Port]:
+        return list(self.inner.get_inputs())
+
+    def get_outputs(self) -> list[Port]:
+        return list(self.inner.get_outputs())
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Array]) -> list[Array]:
+        try:
+            return list(self.inner.run(None if output_names is None else list(output_names), dict(feeds)))
+        except Exception as error:
+            raise BackendError(f"onnxruntime: {said(error)}") from error
+
+    def bind(self, feeds: Mapping[str, Array]) -> Callable[[], object]:
+        import onnxruntime as ort
+
+        if any(array.dtype.kind in "OSU" for array in feeds.values()):  # text cannot be bound
+            return lambda: self.run(None, feeds)
+        # An OrtValue on the CPU shares the array's memory, and does not keep it alive.
+        arrays = {name: np.asarray(array, order="C") for name, array in feeds.items()}
+        try:
+            values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
+            binding = self.inner.io_binding()
+            for name, value in values.items():
+                binding.bind_ortvalue_input(name, value)
+            outputs = [output.name for output in self.inner.get_outputs()]
+        except Exception as error:
+            raise BackendError(f"onnxruntime: {said(error)}") from error
+        keeps = True  # what a run leaves in the outputs' memory, the next writes over
+
+        def bound() -> None:
+            binding.clear_binding_outputs()
+            for name in outputs:
+                binding.bind_output(name, "cpu")
+
+        def call(keep: object = (arrays, values)) -> None:
+            nonlocal keeps
+            try:
+                if keeps:
+                    try:
+                        self.inner.run_with_iobinding(binding)
+                        return
+                    except Exception:
+                        # of an output that it finds there the runtime wants the rank that the model declares,
+                        # of one that it allocates it does not
+                        keeps = False
+                bound()
+                self.inner.run_with_iobinding(binding)
+            except Exception as error:
+                raise BackendError(f"onnxruntime: {said(error)}") from error
+
+        try:
+            bound()
+        except Exception as error:
+            raise BackendError(f"onnxruntime: {said(error)}") from error
+        return call
+
+
+@dataclass(frozen=True)
+class _OnnxRuntime(Backend):
+    name: str = "onnxruntime"
+    package: str = "onnxruntime"
+    target: bool = True
+    peer: bool = True
+    libraries: bool = True
+    exact: bool = True
+
+    def version(self) -> str:
+        return version("onnxruntime")
+
+    def installed(self) -> bool:
+        return find_spec("onnxruntime") is not None
+
+    def compile(self, build: Build, *, threads: int) -> _Session:
+        """A session on `threads` threads that runs one node after the other."""
+        return _Session(_opened(build, _options(threads)))
+
+    def configured(self, build: Build, *, threads: int, options: Any, providers: Any) -> _Session:
+        """With a SessionOptions, to which the libraries are added, and names of execution providers."""
+        import onnxruntime as ort
+
+        if options is not None and not isinstance(options, ort.SessionOptions):
+            raise BackendError(f"onnxruntime: options are a SessionOptions, not {type(options).__name__}")
+        return _Session(_opened(build, _options(threads) if options is None else options, providers))
+
+    def plain(self, build: Build, *, threads: int) -> _Session:
+        """With every graph optimization off."""
+        import onnxruntime as ort
+
+        options = _options(threads)
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        return _Session(_opened(build, options))
+
+    def kernels(self, build: Build) -> list[frozenset[str]]:
+        """Of the graph that runs; it renames tensors in blocked layouts, which the graph before explains."""
+        return [kernel.tensors for kernel in _kernels(build) if kernel.tensors]
+
+    def profile(
+        self, build: Build, feeds: Mapping[str, Array], *, threads: int, seconds: float
+    ) -> list[tuple[Kernel, float]]:
+        """By the events that onnxruntime writes of each node; those of nodes inside bodies are in theirs."""
+        options = _options(threads)
+        options.enable_profiling = True
+        with temporary() as folder:
+            options.profile_file_prefix = str(folder / "profile")
+            # each session gives other names to the conversions that it inserts: its own graph is asked
+            session, running = _saved(build, options, folder)
+            call = _Session(session).bind(feeds)
+            runs, start = 0, perf_counter()
+            while (
+                runs <= WARM
+                or (spent := perf_counter() - start) < seconds
+                or (runs < FEWEST + WARM and spent < LONG)
+            ):
+                call()
+                runs += 1
+            events = json.loads(Path(session.end_profiling()).read_text())
+        kernels = _named(build, running)
+        return list(zip(kernels, _taken(kernels, events, runs), strict=True))
+
+
+KERNEL_TIME = "_kernel_time"  # ends the name of an event
+WARM, FEWEST = 2, 6  # runs that are not counted, and runs that are, at least...
+LONG = 2.0  # ...within so many seconds, and one after that
+
+
+def _options(threads: int) -> Any:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3  # errors only
+    return options
+
+
+def _opened(build: Build, options: Any, providers: Any = None) -> Any:
+    import onnxruntime as ort
+
+    for library in build.libraries:
+        try:
+            options.register_custom_ops_library(str(library))
+        except Exception as error:
+            raise BackendError(f"onnxruntime: {library} cannot be loaded: {said(error)}") from error
+    source = build.model if isinstance(build.model, bytes) else str(build.model)
+    try:
+        return ort.InferenceSession(source, options, providers=providers or ["CPUExecutionProvider"])
+    except Exception as error:
+        raise BackendError(f"onnxruntime: {said(error)}") from error
+
+
+# of models, by their digests: of a large one each takes seconds
+_known: dict[str, list[Kernel]] = {}
+_extended: dict[str, list[onnx.NodeProto]] = {}
+
+
+def _kernels(build: Build) -> list[Kernel]:
+    """The nodes of the graph that runs, once for each model."""
+    try:
+        digest = build.digest
+    except TensaurusError:  # which the runtime says better
+        return _named(build, _optimized(build, _options(1)))
+    if digest not in _known:
+        _known[digest] = _named(build, _optimized(build, _options(1)))
+    return _known[digest]
+
+
+def _named(build: Build, running: Sequence[onnx.NodeProto]) -> list[Kernel]:
+    """The nodes of the graph that runs, with what they compute of the model's tensors."""
+    return named(build.proto(weights=False), running, lambda: _earlier(build))
+
+
+def _taken(kernels: Sequence[Kernel], events: Sequence[Mapping[str, Any]], runs: int) -> list[float]:
+    """Seconds of each kernel, by its name; those without one by their operator, in the order of the graph.
+
+    The graph's order is not that in which nodes run, where it has branches.
+    """
+    alike: dict[tuple[str, str], list[int]] = {}
+    for place, kernel in enumerate(kernels):
+        alike.setdefault((kernel.name, kernel.operator), []).append(place)
+    spent: dict[tuple[str, str], list[float]] = {key: [] for key in alike}
+    for event in events:
+        if event["cat"] == "Node" and event["name"].endswith(KERNEL_TIME):
+            name, operator = event["name"].removesuffix(KERNEL_TIME), event["args"]["op_name"]
+            for key in ((name, operator), ("", operator)):
+                if key in spent:
+                    spent[key].append(event["dur"] * 1e-6)
+                    break
+    seconds = [0.0] * len(kernels)
+    for key, places in alike.items():
+        count = len(places)
+        if len(spent[key]) == runs * count:  # else some are of nodes inside of others
+            for number, place in enumerate(places):
+                seconds[place] = per_run(spent[key][number + WARM * count :: count])
+    return seconds
+
+
+def _earlier(build: Build) -> list[onnx.NodeProto]:
+    """The nodes of the graph before layouts are chosen, once for each model."""
+    import onnxruntime as ort
+
+    if build.digest not in _extended:
+        options = _options(1)
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        _extended[build.digest] = _optimized(build, options)
+    return _extended[build.digest]
+
+
+def _optimized(build: Build, options: Any) -> list[onnx.NodeProto]:
+    """The nodes of the graph that onnxruntime makes of the model."""
+    with temporary() as folder:
+        return _saved(build, options, folder)[1]
+
+
+def _saved(build: Build, options: Any, folder: Path) -> tuple[Any, list[onnx.NodeProto]]:
+    """A session, and the nodes of the graph that it runs."""
+    import onnx
+
+    options.log_severity_level = 4
+    options.optimized_model_filepath = str(folder / "optimized.onnx")
+    session = _opened(build, options)
+    optimized = onnx.load(options.optimized_model_filepath, load_external_data=False)
+    return session, list(optimized.graph.node)
+
+
+BACKEND = _OnnxRuntime()

@@ -1,0 +1,7 @@
+"""torch in eager mode, with convolutions in channels_last order, as its documentation advises for CPUs."""
+
+from tensaurus.runtimes.backends.torch import Torch
+
+__all__ = ["BACKEND"]
+
+BACKEND = Torch(name="torch_channels_last", channels_last=True)

@@ -1,0 +1,1 @@
+"""Times measured: of whole models, of single operators, and where they are kept."""

@@ -1,0 +1,327 @@
+"""The measurements of all runs, in one SQLite file that several processes may use at once."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import astuple, dataclass, fields
+from math import isnan
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from tensaurus.runtimes.measure.database_repair import KEY, readable_rows, text
+from tensaurus.system.errors import TensaurusError
+
+__all__ = ["Database", "DatabaseError", "Measurement", "default_path"]
+
+SCHEMA = 1  # in the file as PRAGMA user_version
+PATIENCE = 30.0  # seconds to wait for another process that is writing
+CHECKED = 2**27  # bytes: larger files are not checked when they are opened (12 MB take 0.03 s, and it grows)
+REMEDY = "Name another file with --db or TENSAURUS_DB."
+SOUND = " AND ".join(  # of a row that is a measurement; no NaN: SQLite stores NULL for it
+    [*(f"typeof({name}) = 'text'" for name in KEY), "typeof(seconds) IN ('real', 'integer')", "seconds >= 0"]
+)
+
+TABLE = (
+    "CREATE TABLE IF NOT EXISTS measurements (workload TEXT NOT NULL, backend TEXT NOT NULL,"
+    " device TEXT NOT NULL, schedule TEXT NOT NULL, seconds REAL NOT NULL,"
+    f" PRIMARY KEY ({', '.join(KEY)}), CHECK ({SOUND})) WITHOUT ROWID"
+)
+INSERT = "REPLACE INTO measurements VALUES (?, ?, ?, ?, ?)"
+
+UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)  # the latter: a complaint that quotes the damage
+
+T = TypeVar("T")
+
+
+class DatabaseError(TensaurusError):
+    """The database cannot be opened, read or written; one line with its path."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Seconds that a workload takes; the four texts are the key, in full, so that keys cannot collide."""
+
+    workload: str  # the program's text
+    backend: str  # name and version
+    device: str  # the machine's key
+    schedule: str  # the kernel's schedule, or ""
+    seconds: float  # infinity: it cannot run there
+
+    def __post_init__(self) -> None:
+        if isnan(self.seconds) or self.seconds < 0:
+            raise ValueError(f"a measurement of {self.seconds} s")
+
+
+def default_path() -> Path:
+    """$TENSAURUS_DB, or tensaurus/measurements.sqlite in the user's cache folder."""
+    if named := os.environ.get("TENSAURUS_DB"):
+        return Path(named).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "tensaurus" / "measurements.sqlite"
+
+
+class Database:
+    """Measurements by their key, the newest of each. Used by the thread that opened it.
+
+    A damaged file is renamed aside, with a warning, and a new one is started with what can be read of it.
+    A file that was deleted or replaced is opened anew. Rows that cannot be measurements are dropped, with
+    a warning. Every method raises DatabaseError where the file cannot be read or written.
+    """
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        """Open or create the file, its folder too."""
+        self.path = Path(path) if path is not None else default_path()
+        self._ignored = False  # a row was, and a warning said so
+        with self._complaints():
+            self._connection = self._open()
+
+    def get(self, workload: str, backend: str, device: str, schedule: str = "") -> Measurement | None:
+        """The measurement with that key."""
+        rows = self._read(
+            "SELECT * FROM measurements WHERE workload = ? AND backend = ? AND device = ? AND schedule = ?",
+            (workload, backend, device, schedule),
+        )
+        return rows[0] if rows else None
+
+    def of(self, workload: str, backend: str, device: str) -> list[Measurement]:
+        """The measurements of a workload under all its schedules, sorted by these."""
+        return self._read(
+            "SELECT * FROM measurements WHERE workload = ? AND backend = ? AND device = ? ORDER BY schedule",
+            (workload, backend, device),
+        )
+
+    def beginning(self, prefix: str, backend: str, device: str) -> list[Measurement]:
+        """The measurements of workloads that begin with the prefix, sorted by their keys."""
+        return self._read(
+            "SELECT * FROM measurements WHERE substr(workload, 1, ?) = ? AND backend = ? AND device = ?"
+            " AND workload >= ? ORDER BY workload, schedule",
+            (len(prefix), prefix, backend, device, prefix),
+        )
+
+    def put(self, measurement: Measurement) -> None:
+        """Store it in the place of an older one with that key."""
+        self.put_many([measurement])
+
+    def put_many(self, measurements: Iterable[Measurement]) -> None:
+        """Store all of them or, where one fails, none."""
+        rows = [astuple(measurement) for measurement in measurements]
+
+        def write() -> None:
+            with _transaction(self._connection):
+                self._connection.executemany(INSERT, rows)
+
+        self._attempt(write)
+
+    def all(self) -> list[Measurement]:
+        """Every measurement, sorted by its key."""
+        return self._read("SELECT * FROM measurements ORDER BY workload, backend, device, schedule")
+
+    def count(self) -> int:
+        """How many measurements there are."""
+        return self._attempt(
+            lambda: int(self._connection.execute("SELECT count(*) FROM measurements").fetchone()[0])
+        )
+
+    def clear(self) -> None:
+        """Forget every measurement."""
+
+        def write() -> None:
+            with _transaction(self._connection):
+                self._connection.execute("DELETE FROM measurements")
+
+        self._attempt(write)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read(self, query: str, arguments: tuple[str | int, ...] = ()) -> list[Measurement]:
+        rows = self._attempt(lambda: self._connection.execute(query, arguments).fetchall())
+        found = [measurement for measurement in map(_measurement, rows) if measurement is not None]
+        if len(found) < len(rows) and not self._ignored:
+            self._ignored = True
+            self._warn(f"{_count(len(rows) - len(found))} of {self.path} cannot be a measurement: ignored")
+        return found
+
+    def _attempt(self, action: Callable[[], T]) -> T:
+        """The action, once more on a new file where the present one turns out to be damaged."""
+        with self._complaints():
+            if self._identity != _identity(self.path):
+                self._connection.close()
+                self._connection = self._open()
+            try:
+                return action()
+            except UNREADABLE as error:
+                if not _damaged(error):
+                    raise
+                self._connection.close()
+                self._connection = self._open(error)
+                return action()
+
+    @contextmanager
+    def _complaints(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
+            reason = isinstance(error, OSError) and error.strerror or _line(error)
+            raise DatabaseError(
+                f"the measurement database cannot be used: {reason}",
+                file=self.path,
+                remedy=REMEDY,
+            ) from error
+
+    def _open(self, damage: Exception | None = None) -> sqlite3.Connection:
+        """A connection to the file, or to a new one where it is damaged; one process at a time does this.
+
+        `damage` was met in the file that was open so far; another process may have replaced that since.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(folder, fcntl.LOCK_EX)
+            if damage is None or self._identity != _identity(self.path):
+                try:
+                    return self._connect()
+                except UNREADABLE as error:
+                    if not _damaged(error):
+                        raise
+                    damage = error
+            return self._begin_anew(damage)
+        finally:
+            os.close(folder)
+
+    def _begin_anew(self, damage: Exception) -> sqlite3.Connection:
+        """A connection to a new file with what can be read of the damaged one, which is renamed."""
+        aside = self._set_aside()
+        connection = self._connect()
+        saved = [row for row in map(_measurement, readable_rows(aside)) if row is not None]
+        try:
+            with _transaction(connection):
+                connection.executemany(INSERT, map(astuple, saved))
+        except BaseException:
+            connection.close()
+            raise
+        kept = f" with {len(saved)} measurements that could be read" if saved else ""
+        renamed = f"renamed to {aside.name}, and a new file started{kept}"
+        self._warn(f"{self.path} is damaged ({_line(damage)}): {renamed}")
+        return connection
+
+    def _connect(self) -> sqlite3.Connection:
+        if self.path.exists() and not self.path.is_file():
+            raise DatabaseError(
+                "the measurement database cannot be used: it is not a regular file",
+                file=self.path,
+                remedy=REMEDY,
+            )
+        connection = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)
+        connection.text_factory = text
+        try:
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            columns = connection.execute("SELECT name FROM pragma_table_info('measurements')").fetchall()
+            ours = [(item.name,) for item in fields(Measurement)]
+            if version > SCHEMA or (version or tables) and columns != ours:
+                owner = "a newer tensaurus" if version > SCHEMA else "another program"
+                raise DatabaseError(f"the file belongs to {owner}", file=self.path, remedy=REMEDY)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            if not columns:
+                with _transaction(connection):
+                    connection.execute(TABLE)
+                    connection.execute(f"PRAGMA user_version = {SCHEMA}")
+            elif self.path.stat().st_size <= CHECKED:
+                self._check(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._identity = _identity(self.path)
+        return connection
+
+    def _check(self, connection: sqlite3.Connection) -> None:
+        """Raise where the file is damaged; drop the rows that cannot be measurements."""
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        connection.execute("PRAGMA ignore_check_constraints = OFF")
+        if found != "ok":
+            error = sqlite3.DatabaseError(found)
+            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise error
+        if connection.execute(f"SELECT 1 FROM measurements WHERE NOT ({SOUND}) LIMIT 1").fetchone():
+            with _transaction(connection):
+                dropped = connection.execute(f"DELETE FROM measurements WHERE NOT ({SOUND})").rowcount
+            self._warn(f"{_count(dropped)} of {self.path} could not be a measurement: dropped")
+
+    def _warn(self, text: str) -> None:
+        warnings.warn(text, stacklevel=2)
+
+    def _set_aside(self) -> Path:
+        """Rename the file, and its journal with it, to the first free name."""
+        number = 1
+        while (aside := self.path.with_name(f"{self.path.name}.damaged-{number}")).exists():
+            number += 1
+        self.path.rename(aside)
+        for suffix in ("-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                Path(f"{self.path}{suffix}").rename(f"{aside}{suffix}")
+        return aside
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    try:  # an interrupt of BEGIN itself may leave a transaction open
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _measurement(row: Sequence[Any]) -> Measurement | None:
+    """The row of a database; None where it cannot be a measurement."""
+    if not all(isinstance(text, str) for text in row[:-1]):
+        return None
+    try:
+        return Measurement(*row)
+    except (TypeError, ValueError):
+        return None
+
+
+def _count(rows: int) -> str:
+    return "1 row" if rows == 1 else f"{rows} rows"
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _damaged(error: Exception) -> bool:
+    """Whether the file itself is broken, rather than locked, absent or not writable."""
+    if isinstance(error, UnicodeDecodeError):
+        return True
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino

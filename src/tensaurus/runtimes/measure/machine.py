@@ -1,0 +1,157 @@
+"""The machine that measurements belong to."""
+
+from __future__ import annotations
+
+import os
+import platform
+import warnings
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from time import monotonic
+
+from tensaurus.runtimes import backends
+
+__all__ = [
+    "Bystanders",
+    "Machine",
+    "allowed_cores",
+    "busy_seconds",
+    "default_threads",
+    "usable_threads",
+    "waited_seconds",
+]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A processor, how many of its cores this process may use, how many threads compute, and the runtimes."""
+
+    processor: str
+    cores: int
+    threads: int
+    versions: tuple[tuple[str, str], ...]  # (backend, version), sorted
+
+    @classmethod
+    def here(cls, threads: int | None = None) -> Machine:
+        """This machine, computing on `threads` threads (`usable_threads`)."""
+        versions = tuple((name, backends.find(name).version()) for name in backends.installed())
+        return cls(_processor(), len(allowed_cores()), usable_threads(threads), versions)
+
+    @property
+    def key(self) -> str:
+        """Text that tells devices apart in the database; versions belong to the backend's key."""
+        return f"{self.processor}, {self.cores} cores, {self.threads} threads"
+
+    def backend_key(self, name: str) -> str:
+        """The backend's name and version, as the database wants it; raises KeyError if not installed."""
+        return f"{name} {dict(self.versions)[name]}"
+
+
+def default_threads() -> int:
+    """The cores that this process may use, at most what its control group grants."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, min(len(allowed_cores()), ceil(int(quota) / int(period))))
+    except (OSError, ValueError):  # no control groups, or the quota is "max"
+        return len(allowed_cores())
+
+
+def usable_threads(asked: int | None = None) -> int:
+    """Return how many threads compute: as many as were asked for, but no more than there are processors.
+
+    A runtime's threads spin while they wait for one another: with 64 of them on two cores a run of a tiny
+    model takes minutes.  A warning says where fewer compute than were asked for.
+    """
+    most = default_threads()
+    if asked is None or asked <= most:
+        return asked or most
+    cores = f"this process may use {most} processor{'s' * (most != 1)}"
+    warnings.warn(f"{asked} threads were asked for, {most} compute: {cores}", stacklevel=2)
+    return most
+
+
+def allowed_cores() -> frozenset[int]:
+    """The numbers of the cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def memory_bytes() -> int:
+    """What this machine's memory holds, used or not."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def busy_seconds() -> float | None:
+    """CPU seconds that the allowed cores have spent not idle since the machine started; None where unknown.
+
+    Counts time that a hypervisor took away, too. Resolution: one clock tick (10 ms) per core.
+    """
+    names = {f"cpu{number}" for number in allowed_cores()}
+    ticks = 0
+    try:
+        with open("/proc/stat") as file:
+            for line in file:
+                if not line.startswith("cpu"):
+                    break
+                name, *fields = line.split()
+                if name in names:
+                    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields[:8])
+                    ticks += user + nice + system + irq + softirq + steal
+    except (OSError, ValueError):
+        return None
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def waited_seconds() -> float:
+    """Seconds that this process's threads were ready to run and had no core, summed; 0 where unknown."""
+    nanoseconds = 0
+    for thread in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError, IndexError):  # the thread just ended
+            nanoseconds += int(thread.read_text().split()[1])
+    return nanoseconds / 1e9
+
+
+class Bystanders:
+    """Watches how much of the machine processes other than some of ours take, from now on."""
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        """The processes with these numbers, and this one, are ours."""
+        self._pids = (os.getpid(), *pids)
+        self._began, self._busy, self._own = monotonic(), busy_seconds(), self._own_seconds()
+
+    def share(self) -> float:
+        """Of the time of the allowed cores; 0 where nobody tells."""
+        busy, wall = busy_seconds(), monotonic() - self._began
+        if busy is None or self._busy is None or not wall:
+            return 0.0
+        others = busy - self._busy - (self._own_seconds() - self._own)
+        return max(0.0, others / (wall * len(allowed_cores())))
+
+    def _own_seconds(self) -> float:
+        """CPU seconds of our processes."""
+        ticks = 0
+        for pid in self._pids:
+            with suppress(OSError, ValueError, IndexError):  # it has just ended
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _processor() -> str:
+    """Model name with family, model and stepping: virtual machines share a name across processors."""
+    try:
+        first = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
+    except OSError:
+        first = ""
+    fields = {}
+    for line in first.splitlines():
+        name, _, value = line.partition(":")
+        fields[name.strip()] = value.strip()
+    if "model name" not in fields:
+        return platform.processor() or platform.machine()
+    numbers = [f"{name} {fields[name]}" for name in ("cpu family", "model", "stepping") if name in fields]
+    return ", ".join([fields["model name"], *numbers])

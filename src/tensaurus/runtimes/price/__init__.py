@@ -1,0 +1,1 @@
+"""What a program costs: the roofline, measured operators, and costs in context."""

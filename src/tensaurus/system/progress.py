@@ -1,0 +1,165 @@
+"""Progress while the optimizer works: live on a terminal, plain lines when piped, silent when asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol, Self, TypeAlias
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.text import Text
+
+from tensaurus.system.errors import note
+
+Stage: TypeAlias = Callable[[str, int, int], None]
+"""Called with what begins, how many of its kind are done, and how many there are."""
+
+
+def silent(name: str, done: int, total: int) -> None:
+    """A `Stage` that reports nothing."""
+
+
+class Progress(Protocol):
+    """What the optimizer reports to. Times are in milliseconds and seconds, as the names say."""
+
+    def phase(self, name: str) -> None:
+        """A new phase begins; done, best and time left start anew."""
+
+    def stage(self, name: str, done: int, total: int) -> None:
+        """Within the phase this one of so many things of a kind has begun, as (the rewrite, 3, 12)."""
+
+    def step(self, done: int, total: int | None, best_ms: float | None, seconds_left: float | None) -> None:
+        """The phase has done this many of total steps; best_ms is the best model's expected time so far."""
+
+    def note(self, text: str) -> None:
+        """One line that stays visible."""
+
+
+class NoProgress:
+    """Says nothing, but of an error that leaves it the phase is noted."""
+
+    _phase = ""
+
+    def phase(self, name: str) -> None:
+        self._phase = name
+
+    def stage(self, name: str, done: int, total: int) -> None:
+        pass
+
+    def step(self, done: int, total: int | None, best_ms: float | None, seconds_left: float | None) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and self._phase:
+            note(error, phase=self._phase)
+
+
+class PlainProgress(NoProgress):
+    """One line for each phase and note; a step gets a line when the best improves or after every_seconds."""
+
+    def __init__(self, console: Console, every_seconds: float = 10.0) -> None:
+        self._console = console
+        self._every = every_seconds
+        self._best: float | None = None
+        self._printed = time.monotonic()
+
+    def phase(self, name: str) -> None:
+        self._phase, self._best = name, None
+        self._print(name)
+
+    def stage(self, name: str, done: int, total: int) -> None:
+        if time.monotonic() - self._printed >= self._every:
+            self._print(f"{self._phase}: {name} {done} of {total}")
+
+    def step(self, done: int, total: int | None, best_ms: float | None, seconds_left: float | None) -> None:
+        better = best_ms is not None and (self._best is None or best_ms < 0.99 * self._best)
+        if better or time.monotonic() - self._printed >= self._every:
+            self._best = best_ms
+            self._print(f"{self._phase}: {describe(done, total, best_ms, seconds_left)}")
+
+    def note(self, text: str) -> None:
+        self._print(text)
+
+    def _print(self, text: str) -> None:
+        self._printed = time.monotonic()
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class TerminalProgress(NoProgress):
+    """One live line with a spinner: phase, steps, best so far, time left. Notes scroll by above it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._phase = "starting"
+        self._status = ""
+        self._outcome = ""
+        self._since = time.monotonic()
+        self._live = Live(console=console, get_renderable=self._line, refresh_per_second=8, transient=True)
+
+    def phase(self, name: str) -> None:
+        self._finish_phase()
+        self._phase, self._status, self._outcome, self._since = name, "", "", time.monotonic()
+
+    def step(self, done: int, total: int | None, best_ms: float | None, seconds_left: float | None) -> None:
+        self._status = describe(done, total, best_ms, seconds_left)
+        self._outcome = describe(done, total, best_ms, None)
+
+    def stage(self, name: str, done: int, total: int) -> None:
+        self._status = f"{name} {done} of {total}"
+
+    def note(self, text: str) -> None:
+        self._console.print(f"  {escape(text)}", highlight=False)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if kind is None:
+            self._finish_phase()
+        self._live.stop()
+
+    def _finish_phase(self) -> None:
+        if self._phase != "starting":
+            seconds = time.monotonic() - self._since
+            said = ", ".join([self._outcome, f"{seconds:.1f} s"] if self._outcome else [f"{seconds:.1f} s"])
+            self._console.print(f"[green]✓[/] {escape(self._phase)}  [dim]{said}[/]", highlight=False)
+
+    def _line(self) -> Text:
+        frames = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+        now = time.monotonic()
+        line = Text(f"{frames[int(now * 8) % len(frames)]} ", style="cyan", no_wrap=True, overflow="ellipsis")
+        line.append(self._phase, style="bold")
+        line.append(f"  {self._status}" if self._status else f"  {now - self._since:.0f} s", style="default")
+        return line
+
+
+def describe(done: int, total: int | None, best_ms: float | None, seconds_left: float | None) -> str:
+    """One step in words, for example '12/40, best 8.213 ms, 31 s left'."""
+    parts = [f"{done}/{total}" if total is not None else str(done)]
+    if best_ms is not None:
+        parts.append(f"best {best_ms:.3f} ms")
+    if seconds_left is not None:
+        parts.append(f"{max(0.0, seconds_left):.0f} s left")
+    return ", ".join(parts)
+
+
+def progress_on(console: Console, *, quiet: bool) -> NoProgress:
+    """The display that suits the console; use it in a with statement."""
+    if quiet:
+        return NoProgress()
+    return TerminalProgress(console) if console.is_terminal else PlainProgress(console)

@@ -1,0 +1,282 @@
+"""The bench: its records, its page, its plots, and contests between real runtimes; no time is asserted."""
+
+from __future__ import annotations
+
+import csv
+import ctypes
+from dataclasses import replace
+from math import inf, isnan, nan
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from tensaurus.app.contest import Contest, _difference, setting_here
+from tensaurus.app.report.bench_records import Record, Setting, append_records, compared, read_records
+from tensaurus.app.report.bench_table import bench_table
+from tensaurus.app.report.benchmark_page import best, by_model, gain, page
+from tensaurus.app.report.plots import PLOTS
+from tensaurus.app.zoo.builder import Builder
+from tensaurus.app.zoo.selection import Subject, select
+from tensaurus.runtimes import backends
+from tensaurus.runtimes.measure import machine_peaks
+from tensaurus.runtimes.measure.machine_peaks import measure_peaks
+from tensaurus.system.errors import TensaurusError
+
+SETTING = Setting("a processor", 2, 2, "onnxruntime 1", "abc", "2026-01-01", "AVX2", 200.0, 100.0, 25.0)
+
+
+def record(contender: str, *rounds: float, **changes: object) -> Record:
+    ours = contender.startswith("tensaurus")
+    made = Record(
+        **vars(SETTING),
+        model="m",
+        contender=contender,
+        backend=contender.removeprefix("tensaurus on "),
+        ours=ours,
+        exact=True,
+        rounds_ms=rounds,
+        median_ms=float(np.median(rounds)) if rounds else nan,
+        minimum_ms=min(rounds, default=nan),
+        spread=0.01,
+        disturbed=0,
+        error=0.0,
+        gflop=1.0,
+        compulsory_mb=10.0,
+        traffic_mb=100.0,
+        note="",
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+BASE = record("onnxruntime", 10.0, 10.2, 9.8)
+OTHER = record("openvino", 8.0, 8.1, 8.0)
+BFLOAT = record("openvino_bf16", 4.0, 4.0, 4.0, exact=False, error=0.02)
+OURS = record("tensaurus on onnxruntime", 5.0, 5.1, 4.9, error=1e-6)
+SAME = record("tensaurus on openvino", 8.0, 8.1, 8.0, note="unchanged")
+REFUSED = record("inductor", note="no rendering of Foo")
+ROWS = [BASE, OTHER, BFLOAT, REFUSED, OURS, SAME]
+
+
+def test_rates() -> None:
+    assert BASE.gflops == pytest.approx(100)
+    assert BASE.arithmetic_share == pytest.approx(0.5)
+    assert BASE.memory_share == pytest.approx(10e6 / 10e-3 / 25e9)
+    assert BASE.cache_share == pytest.approx(100e6 / 10e-3 / 100e9)
+    assert BASE.runs and not REFUSED.runs
+
+
+def test_compared() -> None:
+    found = compared(BASE, OURS)
+    assert found.median == 2.0 and not found.void and not found.tie
+    assert compared(BASE, BASE).tie
+    assert compared(BASE, record("x", 5.0, 10.0, 20.0)).void
+    assert compared(BASE, replace(OURS, disturbed=2)).void
+    assert compared(record("x", 3.0), record("y", 2.0)).median == 1.5
+    with pytest.raises(ValueError):
+        compared(BASE, record("x", 1.0))
+
+
+def test_best() -> None:
+    assert best(ROWS, ours=False) == OTHER
+    assert best(ROWS, ours=True) == OURS
+    assert best([BFLOAT, REFUSED], ours=False) is None
+    assert best([replace(OTHER, error=0.5), BASE], ours=False) == BASE
+    found = gain(ROWS)
+    assert found is not None and found.median == pytest.approx(1.6)
+    assert gain([BASE]) is None
+
+
+def test_records_survive_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "table.csv"
+    append_records(file, ROWS)
+    again = read_records(file)
+    assert again[0] == BASE and isnan(again[3].median_ms) and again[3].rounds_ms == ()
+    assert [r.contender for r in again] == [r.contender for r in ROWS]
+    append_records(file, [replace(BASE, model="n")])
+    append_records(file, [replace(BASE, minimum_ms=1.0)])
+    assert [(r.model, r.minimum_ms) for r in read_records(file)] == [("n", 9.8), ("m", 1.0)]
+    with file.open(newline="") as opened:
+        assert list(csv.DictReader(opened))[0]["rounds_ms"] == "10 10.2 9.8"
+
+
+@pytest.mark.parametrize("text", ["a,b\n1,2\n", "\x00\xff", "model\n\n1\n"])
+def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "table.csv"
+    file.write_text(text)
+    with pytest.raises(TensaurusError, match="not a table of the bench's"):
+        read_records(file)
+
+
+def test_the_page() -> None:
+    text = page([*ROWS, replace(BASE, model="lonely | pipe")], {"A picture": "p/a.png"})
+    assert "![A picture](p/a.png)" in text and "a processor; 2 cores, 2 threads" in text
+    (line,) = [line for line in text.splitlines() if line.startswith("| m | 1 |")]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells == ["m", "1", "10", "8", "4", "-", "**5** (2.00x)", "unchanged", "1.60"]
+    assert "lonely \\| pipe" in text
+    again = replace(BASE, peak_cache_gbs=BASE.peak_cache_gbs + 11, model="again")
+    span = f"{BASE.peak_cache_gbs:.0f}-{BASE.peak_cache_gbs + 11:.0f} GB/s from cache"
+    assert page([*ROWS, again], {}).count("a processor; 2 cores") == 1 and span in page([*ROWS, again], {})
+    assert "Over 1 models (0 void) our best is 1.60 times as fast" in text
+    assert "no rendering of Foo" in text and "lower precision, not comparable" in text
+    assert page(ROWS, {}) == page(ROWS, {})
+
+
+@pytest.mark.parametrize("name", ["benchmarks", "contest"])
+def test_a_page_in_the_documentation_is_what_its_table_gives(name: str) -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    plots = {caption: f"{name}/{plot}.png" for plot, caption, _ in PLOTS}
+    assert page(read_records(docs / f"{name}.csv"), plots) == (docs / f"{name}.md").read_text()
+    assert all((docs / path).is_file() for path in plots.values())
+
+
+def test_a_page_where_nothing_can_be_compared() -> None:
+    text = page([BASE, REFUSED], {})
+    assert "geometric mean" not in text
+
+
+def test_the_table() -> None:
+    console = Console(width=150, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(bench_table([*ROWS, record("late", 1.0, 30.0, 9.0)]))
+    lines = console.export_text().splitlines()
+    assert lines[1].split() == ["onnxruntime", "10.000", "9.800", "1%", "100.0", "50%", "1.00x"]
+    assert lines[4].split() == ["inductor", *["-"] * 6, "no", "rendering", "of", "Foo"]
+    assert lines[5].split()[-2:] == ["100%", "2.00x"]
+    assert lines[6].rstrip().endswith("unchanged")
+    assert lines[7].rstrip().endswith("comparison void: the rounds disagree")
+
+
+def test_plots(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from tensaurus.app.report.plots import draw
+
+    rows = [*ROWS, *(replace(row, model="n", gflop=0.0) for row in ROWS)]
+    found = draw(rows, tmp_path)
+    assert {path.name for path in found.values()} == {"roofline.png", "speedups.png"}
+    for name in ("roofline", "speedups"):
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert len(first) == 4 and b"a processor" not in first["roofline.svg"]
+    draw(rows, tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
+
+
+# Peaks
+
+
+@pytest.mark.parametrize("width", [512, 256])
+def test_the_loop_of_multiply_adds_ends(width: int) -> None:
+    flag = {512: "avx512f", 256: "fma"}[width]
+    if flag not in machine_peaks._processor_flags():
+        pytest.skip(f"the processor has no {flag}")
+    machine_peaks._Machine(machine_peaks._loop(width))(3)
+
+
+def test_the_machine_code_takes_its_argument() -> None:
+    if not machine_peaks._processor_flags():
+        pytest.skip("not an x86-64 processor")
+    memory = machine_peaks._Machine(b"\xc7\x07\x2a\x00\x00\x00\xc3")  # mov dword [rdi], 42; ret
+    value = ctypes.c_int32(0)
+    memory(ctypes.addressof(value))
+    assert value.value == 42
+
+
+def test_peaks_without_executable_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(code: bytes) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(machine_peaks, "_Machine", refuse)
+    found = measure_peaks(1, repeats=2)
+    assert found.instructions == "matrix product"
+    assert found.flops > 1e8 and found.cache > 1e8 and found.memory > 1e8
+
+
+# Contests
+
+
+def test_differences() -> None:
+    one, other = np.array([1.0, -4.0, np.nan, np.inf]), np.array([1.0, -2.0, np.nan, np.inf])
+    assert _difference([other], [one]) == 0.5
+    assert _difference([one], [one]) == 0.0
+    assert _difference([one[:2]], [one]) == inf
+    assert _difference([np.array([np.nan])], [np.array([1.0])]) == inf
+    assert _difference([], [one]) == inf
+    assert _difference([np.array(["a"])], [np.array(["a"])]) == 0.0
+
+
+def small() -> Subject:
+    b = Builder("small")
+    x = b.input("x", 1, 8, 16, 16)
+    y = b.relu(b.batch_norm(b.conv(x, "a", 8, 3, padding=1), "n"))
+    return Subject("small", lambda: b.model(y))
+
+
+def test_a_contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensaurus.app.contest.CALM", 0.0)
+    setting = setting_here(1)
+    assert setting.peak_gflops > 0 and setting.threads == 1
+    contest = Contest(
+        setting,
+        peers=["onnxruntime"],
+        ours=["onnxruntime"],
+        rounds=2,
+        steps=3,
+        database=tmp_path / "m.sqlite",
+    )
+    first, ours = contest.records(small())
+    assert (first.contender, ours.contender) == ("onnxruntime", "tensaurus on onnxruntime")
+    assert first.runs and ours.runs and ours.ours and not first.ours
+    assert len(first.rounds_ms) == len(ours.rounds_ms) == 2
+    assert first.gflop == pytest.approx(2 * 256 * 8 * 8 * 9 / 1e9)
+    assert first.error == 0 and ours.error < 1e-5
+    assert ours.note in ("", "unchanged")
+
+
+def test_a_contender_may_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets its row; where nobody runs the model, that is an error that names it."""
+    monkeypatch.setattr("tensaurus.app.contest.ROUND", 0.01)
+    monkeypatch.setattr("tensaurus.app.contest.CALM", 0.0)
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"not a model")
+    contest = Contest(SETTING, ["onnxruntime"], against=[broken], rounds=1)
+    first, refused = contest.records(small())
+    assert first.runs and not refused.runs and "onnxruntime" in refused.note
+    assert refused.contender == f"{broken} on onnxruntime"
+
+
+def test_a_machine_that_is_not_calm_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensaurus.app.contest.ROUND", 0.01)
+    shares = iter([1.0, 0.5, 0.9, 0.8, *[0.1] * 6, None])
+    monkeypatch.setattr(Contest, "_calm", lambda self: next(shares))
+    contest = Contest(SETTING, ["onnxruntime"], rounds=2)
+    list(contest.records(small()))  # takes the second attempt, at 80 %
+    (second,) = contest.records(small())  # none of three is calm
+    assert next(shares) is None
+    assert second.disturbed == 2 and compared(second, second).void
+
+
+def test_every_workload_can_be_selected_by_its_name() -> None:
+    (subject,) = select(["nasrnn"])
+    assert subject.name == "nasrnn" and subject.load().graph.name == "nasrnn"
+
+
+def test_peers_are_targets_first() -> None:
+    found = backends.peers()
+    flags = [backends.find(name).target for name in found]
+    assert flags == sorted(flags, reverse=True) and "reference" not in found
+
+
+def test_by_model_keeps_the_order() -> None:
+    other = replace(BASE, model="a")
+    assert list(by_model([*ROWS, other])) == ["m", "a"]
+
+
+def test_the_readme_quotes_the_table() -> None:
+    """`python bench/readme.py` writes the sentence."""
+    import readme
+
+    text = readme.README.read_text(encoding="utf-8")
+    assert readme.with_sentence(text, readme.sentence()) == text
+    assert readme.with_sentence(text, "other\n") != text

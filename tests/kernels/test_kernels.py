@@ -1,0 +1,366 @@
+"""Generated kernels compute what the evaluator does, and touch nothing but their buffers.
+
+`python bench/kernels.py --operators` runs every example by more schedules, and without arguments 5,000 random
+expressions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+pytest.importorskip("halide")
+
+from kernel_way import CORES, Case, findings, of_examples, schedules, wrong
+from kernels import VERDICTS, reports
+from servants import Fallen, Servant
+from small_kernels import instructions, program_of
+
+from tensaurus.expr.evaluate.fields import Reals
+from tensaurus.expr.evaluate.interpret import interpret
+from tensaurus.expr.ir.expression_text import parse, show
+from tensaurus.expr.ir.scope import Reduce, Tensor
+from tensaurus.expr.ir.walk import bodies
+from tensaurus.expr.normal.intern import interned
+from tensaurus.graph.ir.kernel import Kernel
+from tensaurus.graph.ir.node import Node, apply, source
+from tensaurus.graph.onnx.builds import Builds
+from tensaurus.kernels.halide.compile import compiled, jit, tensors
+from tensaurus.kernels.halide.lowering_errors import Unlowered
+from tensaurus.kernels.halide.pipeline import prepared, scheduled
+from tensaurus.kernels.halide.schedule import TASKS
+from tensaurus.kernels.library.shared_library import linked
+from tensaurus.kernels.stages.loop_nest import nests
+from tensaurus.kernels.stages.sketch import Band, Block, Flat, loops
+from tensaurus.kernels.tune.guard_pages import PAGE, guarded
+from tensaurus.kernels.tune.schedule_space import bands_of, sketches
+from tensaurus.kernels.tune.target_core import Core
+from tensaurus.ops import TensorType, registry
+from tensaurus.ops.examples import parse_example
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are watched by /proc")
+
+# The examples that have no kernel, and why.
+UNLOWERED = {
+    "DequantizeLinear i8[2,3] f16[]={0.5} [0]": "elements of float16",
+    "DequantizeLinear i8[2,3] f16[]={0.5} output_dtype=float32 [0]": "elements of float16",
+}
+# Outputs that ONNX leaves open where an input is NaN or infinite: integers made of them.
+OPEN = ("int", "uint")
+SHARE = 8  # one of so many examples is run here, beside the first of each operator
+
+
+@cache
+def examples(strange: bool = False) -> list[Case]:
+    return [case for case in of_examples(strange) if case.name not in UNLOWERED]
+
+
+def firsts(cases: list[Case]) -> list[int]:
+    """The places of the first example of each operator."""
+    return list({case.name.split()[0]: place for place, case in reversed(list(enumerate(cases)))}.values())
+
+
+def chosen(case: Case) -> tuple[Any, str]:
+    """One of the schedules and processors, by the name."""
+    rng = Random(crc32(case.name.encode()))
+    core, cpu = rng.choice(CORES)
+    return rng.choice(schedules(case, core, rng, 2)), cpu
+
+
+def in_a_process(work: Callable[[Any], Any], messages: list[Any], folder: Path) -> Iterator[Any]:
+    servant = Servant(lambda message, _: work(message), folder / "log", 60.0, 4 << 30)
+    try:
+        for message in messages:
+            yield servant.ask(message)
+    finally:
+        servant.close()
+
+
+def test_what_is_not_lowered_is_listed() -> None:
+    found = {}
+    for case in of_examples():
+        try:
+            stages, inputs = prepared(case.scope, tensors(case.types))
+            core, _ = CORES[0]
+            scheduled(stages, inputs, loops(schedules(case, core, Random(0), 0)[0]))
+        except Unlowered as error:
+            found[case.name] = str(error)
+    assert found == UNLOWERED
+
+
+def test_examples_of_every_operator(tmp_path: Path) -> None:
+    cases = examples()
+    places = set(firsts(cases)) | {
+        place for place, case in enumerate(cases) if crc32(case.name.encode()) % SHARE == 0
+    }
+
+    def work(place: int) -> str:
+        schedule, cpu = chosen(cases[place])
+        found = wrong(cases[place], schedule, cpu)
+        return found and f"{cases[place].name}: {found} {schedule} {cpu}"
+
+    assert [found for found in in_a_process(work, sorted(places), tmp_path) if found] == []
+
+
+def test_infinities_and_nan_of_elementwise_operators(tmp_path: Path) -> None:
+    cases = [
+        case
+        for case in examples(strange=True)
+        if not any(isinstance(body, Reduce) for body in bodies(case.scope))
+        and not case.dtype.startswith(OPEN)
+        and any(array.dtype.kind == "f" for array in case.arrays)
+    ]
+
+    def work(place: int) -> str:
+        schedule, cpu = chosen(cases[place])
+        found = wrong(cases[place], schedule, cpu)
+        return found and f"{cases[place].name}: {found} {schedule} {cpu}"
+
+    assert [found for found in in_a_process(work, firsts(cases), tmp_path) if found] == []
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_every_operator_as_a_custom_operator(tmp_path: Path) -> None:
+    """All of them in one library and one model of a stock onnxruntime."""
+    cases = [examples()[place] for place in firsts(examples())]
+    made: dict[Node, tuple[Case, Kernel]] = {}
+    feeds = {}
+    for number, case in enumerate(cases):
+        names = [f"c{number}v{place}" for place in range(len(case.types))]
+        inputs = [source(name, kind) for name, kind in zip(names, case.types, strict=True)]
+        node = apply(registry["eop"], inputs, {"scope": show(case.scope)})
+        schedule, _ = chosen(case)
+        made[node] = case, compiled(case.scope, case.types, node.tensor, schedule, "x86-64-v3")
+        feeds.update(zip(names, case.arrays, strict=True))
+    builds = Builds(tmp_path, kernels=lambda node: made[node][1] if node in made else None, link=linked)
+    build = builds(program_of(*made))
+    assert [instructions(path) for path in build.libraries] == [{"AVX2"}]
+    for threads in (1, 2):
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        for path in build.libraries:
+            options.register_custom_ops_library(str(path))
+        assert isinstance(build.model, bytes)
+        session = ort.InferenceSession(build.model, options, providers=["CPUExecutionProvider"])
+        wanted = {item.name for item in session.get_inputs()}
+        results = session.run(None, {name: value for name, value in feeds.items() if name in wanted})
+        bad = [
+            f"{case.name}: {found}"
+            for (case, _), result in zip(made.values(), results, strict=True)
+            if (found := case.differs(np.asarray(result)))
+        ]
+        assert bad == []
+
+
+def test_sixty_random_expressions() -> None:
+    found = list(reports(3, range(60)))
+    assert [r for r in found if r.verdict not in ("right", "refused", "inexact")] == []
+    assert sum(r.verdict == "right" for r in found) > 40
+    assert set(VERDICTS) >= {r.verdict for r in found}
+
+
+# What was wrong once.
+MENDED = [
+    ("f32[5]", "L[i:3](sum[r:7](x0[i]))"),
+    ("f32[5]", "L[i:3](prod[r:6](x0[i]))"),
+    ("f32[5]", "L[i:5](mul(sum[r:4](1/4), x0[i]))"),
+    ("u8[5]", "L[i:5](mul(prod[r:3](3), x0[i]))"),
+    ("f32[3]", "L[i:3](max[r:0](x0[i]))"),
+    ("f32[7,0]", "L[i:7](sum[r:0](x0[i, r]))"),
+    ("f32[]", "L[i:33](L[j:40](exp(x0[()]))[2*i - 2] | 2)"),
+    ("f32[4,3]", "L[i:33](L[j:3, k:4](x0[k, j])[i - 2, i - 1] | 2)"),
+    ("f32[33]", "L[i:33](add(x0[i], [[0, 1, 2], [3, 4, 5]][i % 2, (i // 2) % 3]))"),
+    ("f32[22,3]", "L[i:8](x0[3*i, (i + 1) % 3])"),
+    ("i32[11]", "L[i:4, j:3](sum[r:17](x0[2*(j // 2) + i - r + 4*(r // 4) + 5]))"),
+    ("i32[40]", "L[i:3](max[r:3, s:7](mul(x0[i + r + s], s)))"),
+    ("f32[20]", "L[i:2](exp(sum[r:16](x0[2*i + r + 2])))"),
+    ("f32[4,3,28]", "L[i:28](sum[r:4, s:3](x0[r, s, i]))"),
+    ("f32[4,7]", "L[i:8](sum[r:4](mul(x0[r, 6 - i // 2] if -(i % 2) >= 0 else 0, x0[r, 1])))"),
+    ("f32[9] f32[3]", "L[i:8](sum[r:2](add(x0[i], x1[r] if (i + r) // 2 - 1 >= 0 else 0)))"),
+    ("f32[9] i64[3]<4", "L[i:3](sum[r:2](x0[2*look(x1[i], 0, 3) + r]))"),
+    ("bool[3,9]", "L[i:3](max[r:9](x0[i, r]))"),
+    ("f32[1,1]", "L[()](sum[r:1](x0[r, 0]))"),
+]
+
+
+@pytest.mark.parametrize(("inputs", "text"), MENDED)
+def test_mended(inputs: str, text: str, tmp_path: Path) -> None:
+    example = parse_example(inputs)
+    types = tuple(kind for kind in example.types if kind is not None)
+    arrays = [np.asarray(value) for value in example.values(np.random.default_rng(0))]
+    scope = interned(parse(text, {x.name: x for x in tensors(types)}))
+    case = Case(text, scope, types, arrays)
+    work = lambda place: list(findings(case, [(place, 2, False)], Random(0)))  # noqa: E731
+    assert [
+        f for found in in_a_process(work, [0, 1], tmp_path) for f in found if f.verdict != "refused"
+    ] == []
+
+
+def test_reasons_are_clear() -> None:
+    def refused(inputs: str, text: str, schedule: Any = None) -> str:
+        types = tuple(kind for kind in parse_example(inputs).types if kind is not None)
+        scope = parse(text, {x.name: x for x in tensors(types)})
+        with pytest.raises(Unlowered) as caught:
+            jit(scope, types, schedule or (Flat(16),), "x86-64-v3")
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    assert refused("f16[3]", "L[i:3](x0[i])") == "elements of float16"
+    assert refused("f32[3]", "L[i:3](to_float16(x0[i]))") == "elements of float16"
+    assert refused("f32[N]", "L[i:3](x0[i])") == "sizes that are no numbers: N"
+    assert "32-bit" in refused("u8[3000000000]", "L[i:3](x0[i])")
+    assert "1 nests" in refused("f32[3]", "L[i:3](x0[i])", (Flat(16), Flat(16)))
+
+
+def test_nothing_is_touched_beyond_an_array(tmp_path: Path) -> None:
+    def work(where: tuple[bool, int]) -> int:
+        last, place = where
+        array = guarded([PAGE + 100], np.uint8, last)
+        return ctypes.c_uint8.from_address(array.ctypes.data + place).value
+
+    def answer(last: bool, place: int) -> Any:
+        return next(in_a_process(work, [(last, place)], tmp_path))
+
+    assert answer(True, 0) == answer(True, PAGE + 99) == answer(False, 0) == answer(False, PAGE + 99) == 0
+    for last, place in ((True, PAGE + 100), (False, -1)):
+        with pytest.raises(Fallen, match="SIGSEGV"):
+            answer(last, place)
+    assert guarded([3, 5], np.float32, alignment=64).ctypes.data % 64 == 0
+    assert guarded([0], np.float32).size == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("L[i:7, j:33, k:64](max(x0[i, j, k], 0))", (7, 33, 64)),  # its axes become one
+        ("L[i:40, j:50, k:20](x0[i, k, j])", (40, 20, 50)),
+        ("L[i:500, j:64](mul(x0[i, j], sum[r:64](x0[i, r])))", (500, 64)),
+    ],
+)
+def test_maps_have_vectors_and_few_tasks(text: str, shape: tuple[int, ...]) -> None:
+    """A task for each element computes the right numbers, two hundred times slower."""
+    x = Tensor("x0", shape)
+    stages, plain = prepared(interned(parse(text, {"x0": x})), [x])
+    core = Core(512, 32, 2)
+    for sketches_ in zip(*sketches(stages, core), strict=False):
+        lowered, func = scheduled(stages, plain, sketches_)
+        said = _lowered(func, lowered)
+        tasks = [int(n) for n in re.findall(r"halide_do_par_for\([^)]*\)[^)]*?, 0, (\d+)", said)]
+        assert "ramp(" in said, said
+        assert tasks and all(2 <= n <= TASKS for n in tasks), said
+
+
+def test_products_in_the_loops_of_others_and_bands() -> None:
+    """Each by one schedule, one in three with Halide's checks too."""
+    found = list(reports(1, range(40), "nests"))
+    assert [r for r in found if r.verdict not in VERDICTS[:3]] == []
+    assert sum(r.verdict == "right" for r in found) >= 38
+
+
+PAIR = """
+L[c:32, i:14, j:14](sum[p:3, q:3](mul(x2[c, p, q],
+    L[c:32, i:14, j:14](max(sum[d:8](mul(x0[d, i, j], x1[c, d])), 0))[c, i + p - 1, j + q - 1] | 0)))
+"""
+BAND = "L[h:2, i:48, j:17](sum[d:8](mul(x0[h, i, d], x1[h, i + {step}*j - {shift}, d] | 0)))"
+
+
+def test_a_product_is_computed_where_its_reader_has_a_few_channels() -> None:
+    inputs = [Tensor("x0", (8, 14, 14)), Tensor("x1", (32, 8)), Tensor("x2", (32, 3, 3))]
+    scope = interned(parse(" ".join(PAIR.split()), {x.name: x for x in inputs}))
+    stages, plain = prepared(scope, inputs)
+    inner, outer = sketches(stages, Core(512, 32, 2))
+    assert isinstance(inner[0], Block) and inner[0].parallel == 0
+    chosen_ = next(s for s in outer if isinstance(s, Block) and s.tile[0] == (0, 16))
+    lowered, func = scheduled(stages, plain, (inner[0], chosen_))
+    said = _lowered(func, lowered)
+    found = re.findall(r"allocate s\d+(?:\$\d+)?\[float32 \* 14 \* (\d+) \* (\d+)", said)
+    assert {int(n) * int(m) for n, m in found} == {14 * 16}, said  # channels of one turn, not 32
+
+
+@pytest.mark.parametrize(("step", "rows"), [(1, 16), (1, 48), (2, 8), (4, 4)])
+def test_a_band_is_blocks_of_rows(step: int, rows: int) -> None:
+    inputs = [Tensor("x0", (2, 48, 8)), Tensor("x1", (2, 48, 8))]
+    scope = interned(parse(BAND.format(step=step, shift=8 * step), {x.name: x for x in inputs}))
+    blocks = [band.rows for band in bands_of(scope)]
+    assert blocks and all(48 % (step * n) == 0 for n in blocks)
+    stages, _ = prepared(scope, inputs, (Band("s0", 1, rows),))
+    block = stages[0]
+    assert block.points == 2 * 48 * (17 + rows - 1) * 8  # a block is so much wider than the band
+    with pytest.raises(ValueError, match="another expression"):
+        prepared(scope, inputs, (Band("s0", 1, 5),))
+    with pytest.raises(ValueError, match="another expression"):
+        prepared(scope, inputs, (Band("s0", 2, 1),))
+
+
+@pytest.mark.parametrize(("text", "count"), [("exp(x0[i, r])", 2), ("max(x0[i, r], 0)", 1), ("x0[r, i]", 1)])
+def test_what_costs_much_is_not_computed_for_every_product(text: str, count: int) -> None:
+    inputs = [Tensor("x0", (16, 16)), Tensor("x1", (16, 8))]
+    whole = f"L[i:16, j:8](sum[r:16](mul(L[i:16, r:16]({text})[i, r], x1[r, j])))"
+    stages, _ = prepared(interned(parse(whole, {x.name: x for x in inputs})), inputs)
+    assert len(nests(stages)) == count
+
+
+JOINED = "L[c:32, i:16](max(x0[c, i] if 15 - c >= 0 else x1[c - 16, i], 0))"
+
+
+@pytest.mark.parametrize(("results", "copied"), [(32, True), (3, False)])
+def test_what_is_joined_may_be_copied_for_many_results(results: int, copied: bool) -> None:
+    inputs = [Tensor("x0", (16, 16)), Tensor("x1", (16, 16)), Tensor("x2", (results, 32))]
+    text = f"L[f:{results}, i:16](sum[r:32](mul(x2[f, r], {JOINED}[r, i])))"
+    stages, _ = prepared(interned(parse(text, {x.name: x for x in inputs})), inputs)
+    (pool,) = sketches(stages, Core(512, 32, 1))
+    along = [sketch for sketch in pool if isinstance(sketch, Block) and sketch.vector == 1]
+    found = [any(name == "s0" for name, _ in sketch.copies) for sketch in along]
+    assert any(found) == copied and not all(found)  # to compute it again may be faster, too
+
+
+@pytest.mark.parametrize("shift", [1, 3, -1])
+@pytest.mark.parametrize("size", [8, 10])
+def test_phases_with_one_tap_have_dense_vectors(shift: int, size: int) -> None:
+    """What a transposed convolution by 2x2 in steps of 2 is derived to divides by 2 beside its places."""
+    half = f"((k + {shift}) // 2)"
+    tap = f"2*{half} - k - {shift - 1}"
+    text = f"L[i:3, k:{size}](sum[r:4](mul(x0[r, -{half} + k + 2] | 0, x1[r, i, {tap}])))"
+    x, w = Tensor("x0", (4, size)), Tensor("x1", (4, 3, 2))
+    scope = interned(parse(text, {"x0": x, "x1": w}))
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(t.shape).astype(np.float32) for t in (x, w)]
+    lifted = {t: a.astype(np.float64) for t, a in zip((x, w), arrays, strict=True)}
+    wanted = interpret(scope, lifted, Reals())
+    stages, _ = prepared(scope, (x, w))
+    assert len(stages[-1].axes) == 3  # of three results, places and phases
+    types = [TensorType("float32", t.shape) for t in (x, w)]
+    for sketch in sketches(stages, Core(512, 32, 1))[-1][:3]:
+        got = np.full(wanted.shape, np.nan, np.float32)
+        jit(scope, types, (sketch,), checks=True)(arrays, got)()
+        assert np.allclose(got, wanted, atol=1e-5)
+
+
+def test_what_is_no_band_has_no_blocks() -> None:
+    x = {name: Tensor(name, (2, 48, 8)) for name in ("x0", "x1")}
+    for index in ("j - i + 30", "j", "i"):  # the other way, no row, no column
+        text = f"L[h:2, i:20, j:17](sum[d:8](mul(x0[h, i, d], x1[h, {index}, d])))"
+        assert bands_of(interned(parse(text, x))) == [], index
+
+
+def _lowered(func: Any, lowered: Any) -> str:
+    import halide as hl
+
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "kernel.txt"
+        target = hl.Target("x86-64-linux-avx-avx2-avx512-avx512_skylake-f16c-fma-sse41-no_asserts")
+        func.compile_to_lowered_stmt(str(file), lowered.inputs, hl.StmtOutputFormat.Text, target)
+        return file.read_text()

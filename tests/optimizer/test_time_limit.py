@@ -1,0 +1,142 @@
+"""The time limit is for all of a run: what is kept for measuring and checking, and what no longer fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensaurus.optimizer.run import time_limit
+from tensaurus.optimizer.run.time_limit import EVALUATIONS, MEASURED, SEARCHED, TimeLimit
+from tensaurus.runtimes.measure import measure
+from tensaurus.runtimes.measure.measure import ENOUGH, FEWEST, fewest_rounds, in_turns
+from tensaurus.runtimes.measure.worker import REPEATS, Round
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Runner:
+    """A worker whose turns take so many seconds each, disturbed from the first to the last."""
+
+    clock: Clock
+    takes: float
+    disturbance: float = 0.0
+    turns: int = field(default=0)
+
+    def time(self, seconds: float) -> Round:
+        self.turns += 1
+        self.clock.now += self.takes
+        return Round((seconds / 10,) * 10, self.disturbance)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(measure, "monotonic", made)
+    monkeypatch.setattr(time_limit, "monotonic", made)
+    return made
+
+
+def rounds_of(runners: Sequence[Runner], rounds: int, seconds: float) -> int:
+    names = [f"runner {k}" for k in range(len(runners))]
+    deadline = runners[0].clock() + seconds
+    timings = in_turns(names, runners, rounds, 0.1, deadline)  # type: ignore[arg-type]
+    (count,) = {len(timing.rounds) for timing in timings}
+    return count
+
+
+def test_rounds_end_with_the_time_and_there_are_a_few_however_short_it_is(clock: Clock) -> None:
+    assert rounds_of([Runner(clock, 1.0), Runner(clock, 1.0)], 8, 100.0) == 8
+    assert rounds_of([Runner(clock, 1.0), Runner(clock, 1.0)], 8, 12.0) == 6
+    assert rounds_of([Runner(clock, 0.1), Runner(clock, 0.1)], 8, 0.0) == FEWEST
+    assert rounds_of([Runner(clock, 0.1)], 2, 0.0) == 2  # no more than were asked for
+
+
+def test_of_what_takes_seconds_there_are_fewer_rounds(clock: Clock) -> None:
+    """Four rounds of a model of 4 s, twice over and beside a result, took a minute more than the limit."""
+    turns = {0.0: 4, 0.1: 4, 0.5: 4, 0.6: 4, 1.0: 2, 2.0: 1, 4.0: 1, 100.0: 1}
+    assert {turn: fewest_rounds(turn) for turn in turns} == turns
+    for takes in (0.5, 1.0, 4.0):
+        rounds = rounds_of([Runner(clock, takes), Runner(clock, takes)], 8, 0.0)
+        assert rounds == fewest_rounds(takes) and rounds * takes >= ENOUGH
+    assert rounds_of([Runner(clock, 4.0), Runner(clock, 4.0)], 8, 1000.0) == 8
+    limit = TimeLimit(40.0, clock(), load=0.5, run=4.0)
+    assert limit.measuring(2) < 20
+
+
+@pytest.mark.parametrize("seconds", [0.0, 3.0, 16.0, 20.0, 31.0, 100.0])
+def test_disturbed_turns_are_repeated_only_where_all_rounds_have_time(clock: Clock, seconds: float) -> None:
+    runners, began = [Runner(clock, 1.0, 0.9), Runner(clock, 1.0, 0.9)], clock()
+    rounds = rounds_of(runners, 8, seconds)
+    turns = sum(runner.turns for runner in runners)
+    assert clock() - began <= max(seconds, 2.0 * fewest_rounds(1.0))
+    if seconds >= 16:
+        assert rounds == 8 and turns == min(int(seconds), 16 * (1 + REPEATS))
+
+
+positive = st.floats(0, 100)
+
+
+@given(st.floats(1, 1000), positive, positive, positive, st.integers(1, 64), st.floats(0, 2000))
+def test_the_search_ends_early_enough(
+    seconds: float, load: float, run: float, reference: float, lanes: int, spent: float
+) -> None:
+    limit = TimeLimit(seconds, monotonic() - spent, load, run, reference, lanes)
+    kept, soonest = limit.end - limit.deadline, monotonic() + SEARCHED * seconds
+    assert limit.first > monotonic() and limit.check >= EVALUATIONS * reference / lanes
+    if limit.deadline < soonest - 1e-3:  # else the least that a search has
+        assert kept >= MEASURED * seconds * 0.999
+        assert kept >= min(limit.check, (1 - SEARCHED) * seconds) * 0.999
+    assert limit.deadline >= soonest - 1.0
+
+
+def test_what_a_check_took_is_what_the_next_one_is_expected_to_take(clock: Clock) -> None:
+    limit = TimeLimit(40.0, clock(), load=0.5, run=0.1, reference=0.2, lanes=2)
+    assert 0 < limit.check < 20 and limit.another
+    limit.checked = 30.0
+    assert limit.check == 30.0 and limit.another
+    clock.now += 9.0
+    assert not limit.another  # one more would be ready too late
+
+
+def test_people_are_told_where_the_search_has_less_than_it_needs(clock: Clock) -> None:
+    """Where what comes after the search is foreseen to take more than it may, the limit is too short."""
+    enough = TimeLimit(100.0, clock(), load=0.5, run=0.1, reference=0.2, lanes=2)
+    assert enough.short == "" and enough.deadline == enough.end - enough.check - MEASURED * 100
+    slow = TimeLimit(100.0, clock(), load=0.5, run=0.2, reference=3.0, lanes=2)
+    assert slow.deadline == pytest.approx(slow.start + SEARCHED * 100)
+    assert f"{slow.check + MEASURED * 100:.0f} s" in slow.short and "100 s" in slow.short
+
+
+def test_where_no_result_can_be_compared_people_are_told_at_once(clock: Clock) -> None:
+    assert "one run takes 10.0 s: within 40 s" in TimeLimit(40.0, clock(), run=10.0).hopeless
+    assert not TimeLimit(150.0, clock(), run=10.0).hopeless
+    assert not TimeLimit(0.0, clock(), run=0.9).hopeless  # a few runs are no matter, however short the limit
+
+
+def test_a_search_that_finds_nothing_has_the_time_of_the_check(clock: Clock) -> None:
+    limit = TimeLimit(40.0, clock(), load=0.5, run=0.1, reference=4.0, lanes=1)
+    assert limit.check > 100 and limit.deadline == pytest.approx(limit.start + SEARCHED * 40)
+    assert limit.latest == limit.end - MEASURED * 40
+
+
+def test_the_deadline_of_the_search_follows_what_is_known_of_the_check(clock: Clock) -> None:
+    limit = TimeLimit(40.0, clock(), load=0.5, run=0.1, reference=4.0, lanes=1)
+    first = limit.deadline
+    clock.now += 10.0
+    assert limit.deadline == first  # the search has had its least part: nothing else is new
+    limit.reference = 0.1
+    assert first + 5 < limit.deadline < limit.latest
+    limit.reference = 0.01
+    assert limit.deadline == limit.end - limit.check - MEASURED * 40

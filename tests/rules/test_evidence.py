@@ -1,0 +1,155 @@
+"""Evidence shows what it says: what a check lacks is unknown to it, and no two unknowns are equal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tensaurus.check.program.field_check import check_field
+from tensaurus.egraph.match.ruleset import Ruleset
+from tensaurus.expr.evaluate.fields import Field, Prime
+from tensaurus.expr.evaluate.two_point_field import Laws, Pairs
+from tensaurus.graph.ir.program import Program
+from tensaurus.graph.onnx.onnx_import import import_model
+from tensaurus.rules.language import evidence
+from tensaurus.rules.language.evidence import Allowed, Axiom, Disproved, Evidence, Proved, parse_evidence
+from tensaurus.rules.language.rule import Rule, library, read_rules
+from tensaurus.rules.test.annotate_files import annotated
+from tensaurus.rules.test.verify_rule import Refuted, verify
+
+FINITE: list[Field] = [Prime(1), Pairs(2), Pairs(3, Laws(order=True)), Pairs(4, Laws(inverse=True))]
+
+
+@pytest.mark.parametrize("field", FINITE, ids=lambda f: f.name)
+def test_what_a_field_lacks_is_like_nothing_else(field: Field) -> None:
+    strange = field.lift(np.array([np.inf, -np.inf, np.nan]))
+    numbers = field.lift(np.array([0.0, 1.0, -1.0, 2.0, 0.5, 3.4e38, 1e-45]))
+    assert np.unique(np.concatenate([strange, numbers])).size == 10
+    drawn = field.random([1000], np.random.default_rng(0))
+    for value in strange:
+        for fn in ("add", "sub", "mul"):
+            found = field.call(fn, [drawn, np.full(1000, value)])
+            assert not np.isin(found, strange).any() and np.unique(found).size == 1000
+    assert field.constant(float("inf")) == strange[0] and field.constant(float("-inf")) == strange[1]
+    assert field.call("neg", [strange[:1]]) == strange[1]
+
+
+def pooled(value: str) -> Program:
+    """A window of the maximum over an edge of this value."""
+    return program(
+        "net (float[1,1,4,4] x) => (float[1,1,4,4] y) { p = Constant <value_ints = [0,0,1,1,0,0,1,1]> ()"
+        f" v = Constant <value = float {{{value}}}> ()  z = Pad(x, p, v)"
+        " y = MaxPool <kernel_shape = [3, 3]> (z) }"
+    )
+
+
+def program(text: str) -> Program:
+    return import_model(onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 18]> ' + text))
+
+
+def test_an_edge_of_minus_infinity_is_none_of_zeros() -> None:
+    own = program(
+        "net (float[1,1,4,4] x) => (float[1,1,4,4] y)"
+        " { y = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x) }"
+    )
+    assert not check_field(own, pooled("0")).passed
+    assert not check_field(own, pooled("-3.4e38")).passed
+    assert not check_field(pooled("0"), pooled("1")).passed
+
+
+def test_a_rewrite_that_order_decides_is_replayed_in_float64() -> None:
+    """Over GF(p) a random order has no bound; float64 has the order of the reals."""
+    from tensaurus.check.program.replay import refutation
+    from tensaurus.graph.ir.node import apply, source
+    from tensaurus.ops import TensorType, registry
+    from tensaurus.rules.language.equation import matched
+    from tensaurus.rules.language.rule import parse_rule
+
+    x = source("x", TensorType("float32", (2, 3)))
+    relu = apply(registry["Relu"], [x], {})
+    twice = apply(registry["Relu"], [relu], {})
+    (right,) = parse_rule("right: Relu(Relu(x)) => Relu(x) | tested(gf, by no one)")
+    (wrong,) = parse_rule("wrong: Relu(Relu(x)) => x | tested(gf, by no one)")
+    assert refutation(matched(right, (twice,), (relu,))) is None
+    assert refutation(matched(wrong, (twice,), (x,))) is not None
+
+
+@pytest.mark.parametrize(
+    ("room", "memory", "replayed"), [(6, 0, True), (5, 767, False), (5, 768, True), (5, 0, False)]
+)
+def test_what_no_memory_holds_is_not_replayed(
+    room: int, memory: int, replayed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tensor of 6 elements is, where any machine holds so many, or this one has 128 bytes for each."""
+    from tensaurus.check.program import replay
+    from tensaurus.graph.ir.node import apply, source
+    from tensaurus.ops import TensorType, registry
+    from tensaurus.rules.language.equation import matched
+    from tensaurus.rules.language.rule import parse_rule
+
+    monkeypatch.setattr(replay, "ROOM", room)
+    monkeypatch.setattr(replay, "available_memory", lambda: memory)
+    x = source("x", TensorType("float32", (2, 3)))
+    twice = apply(registry["Neg"], [apply(registry["Neg"], [x], {})], {})
+    (law,) = parse_rule("law: Neg(Neg(x)) => x | tested(gf, by no one)")
+    reason = replay.refutation(matched(law, (twice,), (x,)))
+    assert reason is None if replayed else "of 6 elements is too large" in str(reason)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Axiom("somebody"),
+        Proved("algebra", "all sizes, ranks 1-5"),
+        Proved("z3", "all reals, all sizes, all ranks"),
+        evidence.Tested("gf", "40 instances, varied dim(x, 0); never a", 2, 59),
+        evidence.Tested("gf", "8 instances", 2),
+        evidence.Tested("float64", "where it is used"),
+        Allowed("allowed by --allow-unproved"),
+        Disproved("0 is not 1, at [0] of reals, for x float32[1], p0=(3, 2)"),
+    ],
+    ids=str,
+)
+def test_evidence_is_read_as_it_is_written(said: Evidence) -> None:
+    assert parse_evidence(str(said)) == said
+
+
+def test_every_line_of_the_library_says_what_it_says() -> None:
+    said = [rule.evidence for rule in library() if "off" not in rule.tags]
+    assert said and all(isinstance(found, (Axiom, Proved, evidence.Tested)) for found in said)
+    for found in said:
+        assert parse_evidence(str(found)) == found
+        if isinstance(found, evidence.Tested):
+            assert found.coverage and (found.trials or found.field == "z3")
+
+
+UNSOUND = [rule for rule in library() if isinstance(rule.evidence, Disproved)]
+
+
+@pytest.mark.parametrize("rule", UNSOUND, ids=str)
+def test_what_is_kept_as_wrong_is_wrong_and_off(rule: Rule) -> None:
+    assert "off" in rule.tags and not Ruleset([rule]).rules
+    for seed in (0, 1):
+        assert isinstance(verify(replace(rule, evidence=None), seed=seed), Refuted)
+
+
+def test_what_is_wrong_is_kept_with_its_counterexample() -> None:
+    assert len(UNSOUND) > 12
+    wrong = "wrong [off]: Relu(Add(x, y)) => Add(Relu(x), Relu(y))"
+    text, refuted = annotated(wrong)
+    assert not refuted and " | refuted(" in text
+    (rule,) = read_rules(text.splitlines())
+    assert isinstance(rule.evidence, Disproved) and annotated(text)[0] == text
+    assert annotated(wrong.replace(" [off]", ""))[1]  # what is in use has no such evidence
+
+
+def test_the_readme_counts_what_is_proved() -> None:
+    rules = [rule for rule in library(ops=()) if "off" not in rule.tags]  # others are of one theorem
+    kinds = [rule.evidence.kind for rule in rules if rule.evidence is not None]
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert f"{kinds.count('proved')} of the {len(kinds)} that ship are proved" in readme
+    assert kinds.count("proved") >= 0.9 * len(kinds)
