@@ -3,10 +3,10 @@
 Writes bench/tables/extraction.md.  E-graphs are of zoo models, explored without a filter of cycles; costs are
 estimates.  Their files, as `tensaurus extract` reads them, are in bench/egraphs.
 
-    proofs      those files, about 5,000 and 20,000 e-nodes, k_multi 2, by each solver
+    proofs      those files, about 5,000 and 20,000 e-nodes, k_multi 2, by CP-SAT
     greedy      TENSAT's Table 3 (MLSys'21): what greedy extraction misses, by estimated costs
     cycles      its Table 4: seconds by the way in which cycles are kept out.  Its program has an order of all
-                classes, of real numbers (HiGHS) or integers (CP-SAT), or none and a filtered e-graph.  Ours:
+                classes, or none and a filtered e-graph.  Ours:
                 rows for the cycles that come up, and by default the problem is shrunk beforehand
 
 Rows that were measured are kept in extraction.json beside the table; --resume takes them from there.
@@ -36,7 +36,7 @@ from serialize import write_problem
 from tensaurus.app.zoo.catalog import find
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.extract.cyclic_components import components
-from tensaurus.egraph.extract.exact import Cycles, Solver, solve
+from tensaurus.egraph.extract.exact import Cycles, solve
 from tensaurus.egraph.extract.greedy import greedy, greedy_dag
 from tensaurus.egraph.extract.local_search import quick
 from tensaurus.egraph.extract.problem import Choice, Problem, dag_cost
@@ -55,14 +55,11 @@ EGRAPHS = HERE / "egraphs"
 TABLE = HERE / "tables" / "extraction.md"
 MODELS = ("bert_base", "nasrnn", "nasnet_a", "resnext50")
 SIZES = {5_000: 30.0, 20_000: 60.0}  # e-nodes, and seconds that a proof may take
-SOLVERS: tuple[Solver, ...] = ("cp-sat", "highs", "both")
-WAYS: dict[str, tuple[Solver, Cycles, bool, bool]] = {  # ...whether shrunk, whether filtered
-    "order, real": ("highs", "order", False, False),
-    "order, integer": ("cp-sat", "order", False, False),
-    "filtered, HiGHS": ("highs", "none", False, True),
-    "filtered, CP-SAT": ("cp-sat", "none", False, True),
-    "rows as broken": ("both", "cuts", False, False),
-    "default": ("both", "components", True, False),
+WAYS: dict[str, tuple[Cycles, bool, bool]] = {  # ...whether shrunk, whether filtered
+    "order": ("order", False, False),
+    "filtered": ("none", False, True),
+    "rows as broken": ("cuts", False, False),
+    "default": ("components", True, False),
 }
 TABLE_3 = {  # milliseconds: original, greedy, ILP
     "bert_base": ("1.88", "1.88", "1.73"),
@@ -103,17 +100,15 @@ def explored(model: str, nodes: int, multi: int, file: Path, filtered: bool = Fa
 
 
 def cpu() -> float:
-    """Seconds of computing, HiGHS's process included."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
+    """Seconds of computing."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
 
 
-def solved(
-    problem: Problem, solver: Solver, cycles: Cycles, shrunk: bool, limit: float, workers: int = 2
-) -> Row:
+def solved(problem: Problem, cycles: Cycles, shrunk: bool, limit: float, workers: int = 2) -> Row:
     """One exact extraction."""
     before = cpu()
-    found = solve(problem, solver=solver, cycles=cycles, shrunk=shrunk, time_limit=limit, workers=workers)
+    found = solve(problem, cycles=cycles, shrunk=shrunk, time_limit=limit, workers=workers)
     return {
         "cost": found.cost,
         "bound": found.bound,
@@ -150,7 +145,7 @@ class Records:
 def head(*names: str) -> Iterator[str]:
     """A table's first lines: words to the left, numbers to the right."""
     yield line(*names)
-    yield line(*("---" if name in ("e-graph", "model", "solver", "way") else "---:" for name in names))
+    yield line(*("---" if name in ("e-graph", "model", "way") else "---:" for name in names))
 
 
 def line(*cells: object) -> str:
@@ -164,27 +159,23 @@ def gap(row: Row) -> str:
 
 
 def proofs(file: Path, limit: float, records: Records) -> Iterator[str]:
-    """A row for each solver."""
+    """The row of one file."""
     problem, _, _ = read_problem(file)
     size = records.get(f"{file.stem}: size", partial(sizes, problem))
     start = records.get(f"{file.stem}: quick", partial(timed, problem, quick))
-    for solver in SOLVERS:
-        row = records.get(
-            f"{file.stem}: {solver}", partial(solved, problem, solver, "components", True, limit)
-        )
-        share = (start["cost"] - row["bound"]) / start["cost"]
-        yield line(
-            file.stem,
-            size["nodes"],
-            size["largest"],
-            size["left"],
-            f"{start['cpu']:.2f}",
-            f"{share:.2%}",
-            solver,
-            gap(row),
-            f"{row['seconds']:.1f}",
-            f"{row['cpu']:.1f}",
-        )
+    row = records.get(f"{file.stem}: exact", partial(solved, problem, "components", True, limit))
+    share = (start["cost"] - row["bound"]) / start["cost"]
+    yield line(
+        file.stem,
+        size["nodes"],
+        size["largest"],
+        size["left"],
+        f"{start['cpu']:.2f}",
+        f"{share:.2%}",
+        gap(row),
+        f"{row['seconds']:.1f}",
+        f"{row['cpu']:.1f}",
+    )
 
 
 def sizes(problem: Problem) -> Row:
@@ -203,7 +194,6 @@ PROOFS = (
     "shrunk",
     "quick, CPU s",
     "its gap",
-    "solver",
     "gap",
     "s",
     "CPU s",
@@ -223,7 +213,7 @@ def greedies(model: str, limit: float, records: Records, scratch: Path) -> Itera
             "trees": timed(problem, greedy)["cost"],
             "programs": timed(problem, greedy_dag)["cost"],
             "quick": timed(problem, quick)["cost"],
-            "exact": solved(problem, "both", "components", True, limit),
+            "exact": solved(problem, "components", True, limit),
         }
 
     row = records.get(f"{model}: greedy", measured)
@@ -241,13 +231,13 @@ def orders(model: str, multi: int, limit: float, records: Records, scratch: Path
     cells: list[str] = []
     problems: dict[bool, Problem] = {}
 
-    def measured(solver: Solver, cycles: Cycles, shrunk: bool, filtered: bool) -> Row:
+    def measured(cycles: Cycles, shrunk: bool, filtered: bool) -> Row:
         if filtered not in problems:
             file = scratch / f"{model}-{multi}-{filtered}.json"
             explored(model, nodes, multi, file, filtered)
             problems[filtered], _, _ = read_problem(file)
         problem = problems[filtered]
-        return {"nodes": len(problem.costs)} | solved(problem, solver, cycles, shrunk, limit)
+        return {"nodes": len(problem.costs)} | solved(problem, cycles, shrunk, limit)
 
     for way, settings in WAYS.items():
         row = records.get(f"{model}, {multi}: {way}", partial(measured, *settings))

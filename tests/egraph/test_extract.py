@@ -26,7 +26,6 @@ from tensaurus.egraph.extract.cyclic_components import components
 from tensaurus.egraph.extract.exact import Extraction, solve
 from tensaurus.egraph.extract.formulation import Cycles, exclusions, formulate, heights, supports
 from tensaurus.egraph.extract.greedy import greedy, greedy_dag, tree_costs
-from tensaurus.egraph.extract.highs import Highs
 from tensaurus.egraph.extract.independent_blocks import blocks
 from tensaurus.egraph.extract.linear_relaxation import relax
 from tensaurus.egraph.extract.measurement_gains import gains
@@ -180,16 +179,6 @@ def test_solvers_agree_on_larger_problems(seed: int) -> None:
         check(problem, found, None if cycles == "none" else best.cost)
 
 
-@pytest.mark.parametrize("cycles", CYCLES)
-@pytest.mark.parametrize("solver", ["highs", "both"])
-def test_highs(solver: Any, cycles: Cycles) -> None:
-    problem = drawn(5, 30)
-    best = solve(problem).cost
-    found = solve(problem, solver=solver, cycles=cycles, shrunk=False)
-    check(problem, found, None if cycles == "none" else best)
-    assert found.bound <= best
-
-
 @settings(max_examples=60, deadline=None)
 @given(problems(9))
 def test_the_relaxation_is_a_bound(problem: Problem) -> None:
@@ -250,8 +239,7 @@ def test_a_tenth_of_each_does_not_pay_for_all() -> None:
     assert isclose(found.bound, 1.0, rel_tol=1e-9) and found.supports
 
 
-@pytest.mark.parametrize("solver", ["cp-sat", "highs"])
-def test_a_cover_rounds_up(solver: Any) -> None:
+def test_a_cover_rounds_up() -> None:
     """Five products of which any four can be merged, for as much as one costs, take two products."""
     fours = [set(range(1, 6)) - {left} for left in range(1, 6)]
     rows: list[list[tuple[float, set[int]]]] = [[(0.0, set(range(1, 6)))]]
@@ -264,7 +252,7 @@ def test_a_cover_rounds_up(solver: Any) -> None:
     found = relax(form, start, dag_cost(problem, start), NEVER)
     assert isclose(found.bound, 8.0, rel_tol=1e-9) and found.covers and found.rounds > 1
     form.covers += found.covers
-    answer = (CpSat(1, 0) if solver == "cp-sat" else Highs(0)).solve(form, start, found.cost, 60)
+    answer = CpSat(1, 0).solve(form, start, found.cost, 60)
     assert answer.choice is not None and dag_cost(problem, answer.choice) == 8.0 and answer.done
 
 
@@ -470,7 +458,7 @@ def test_places_that_cannot_be_used(tmp_path: Path) -> None:
 def test_solvers_are_loaded_when_they_are_needed() -> None:
     program = (
         "import sys, tensaurus, tensaurus.app.cli, tensaurus.egraph.extract.exact\n"
-        "assert not {'ortools', 'highspy'} & set(sys.modules)"
+        "assert not {'ortools'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 

@@ -23,14 +23,6 @@ class Method(StrEnum):
     greedy_dag = "greedy-dag"
 
 
-class SolverName(StrEnum):
-    """What solves the integer programs."""
-
-    cp_sat = "cp-sat"
-    highs = "highs"
-    both = "both"
-
-
 class CyclesName(StrEnum):
     """How cycles are kept out."""
 
@@ -49,7 +41,6 @@ def extract(
     method: Annotated[
         Method, typer.Option(help="exact: the cheapest program, each class paid for once.")
     ] = Method.exact,
-    solver: Annotated[SolverName, typer.Option(help="What solves the integer programs.")] = SolverName.both,
     cycles: Annotated[
         CyclesName,
         typer.Option(
@@ -83,7 +74,6 @@ def extract(
         if method is Method.exact:
             solved = solve(
                 problem,
-                solver=solver.value,
                 cycles=cycles.value,
                 time_limit=time_limit,
                 workers=threads,

@@ -14,7 +14,7 @@ BITS = 40  # of the scaled cost; what is rounded off is less than a unit for eac
 
 
 class CpSat:
-    """One search; `stop` ends it from another thread."""
+    """One search by CP-SAT, in this thread."""
 
     def __init__(self, workers: int, seed: int):
         from ortools.sat.python import cp_model  # slow to load
@@ -27,10 +27,6 @@ class CpSat:
         self._solver.parameters.catch_sigint_signal = False
         # The rows for cycles are worth most in the linear relaxation, and by default clauses stay out of it.
         self._solver.parameters.linearization_level = 2
-
-    def stop(self) -> None:
-        """End the search as soon as can be."""
-        self._solver.stop_search()
 
     def solve(self, form: Formulation, start: Choice, cost: float, seconds: float) -> Answer:
         """The best choice and the bound within the time; `start` is one without a cycle, and its cost."""

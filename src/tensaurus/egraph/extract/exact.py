@@ -2,32 +2,27 @@
 
 The problem is shrunk, and what is left falls into parts that share nothing.  Of each part the linear
 relaxation with rows for cycles and covers gives a bound, and often the cheapest program.  What the bound
-shows to be too dear is dropped, and what is left is a problem again; otherwise CP-SAT or HiGHS finishes it.
+shows to be too dear is dropped, and what is left is a problem again; otherwise CP-SAT finishes it.
 No cycle needs to be filtered during exploration, as in TENSAT (section 5.2).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic
-from typing import Literal, TypeAlias
 
 from tensaurus.egraph.extract.cpsat import CpSat
-from tensaurus.egraph.extract.formulation import Answer, Cycles, Formulation, formulate, supports
+from tensaurus.egraph.extract.formulation import Cycles, Formulation, formulate, supports
 from tensaurus.egraph.extract.greedy import greedy
-from tensaurus.egraph.extract.highs import Highs
 from tensaurus.egraph.extract.independent_blocks import Block, blocks
 from tensaurus.egraph.extract.linear_relaxation import relax
 from tensaurus.egraph.extract.local_search import improved
 from tensaurus.egraph.extract.problem import Choice, Problem, dag_cost, needed
 from tensaurus.egraph.extract.shrink_problem import Shrunk, shrink, unshrunk
 
-__all__ = ["Cycles", "Extraction", "Solver", "solve"]
-
-Solver: TypeAlias = Literal["cp-sat", "highs", "both"]
+__all__ = ["Cycles", "Extraction", "solve"]
 
 FEWER = 0.1  # of the choices may go for being too dear: then the problem is shrunk again
 PROVED = 1e-6  # a gap that counts as none: costs are measured, and solvers have tolerances
@@ -58,7 +53,6 @@ class Extraction:
 def solve(
     problem: Problem,
     *,
-    solver: Solver = "cp-sat",
     cycles: Cycles = "components",
     time_limit: float = 60.0,
     workers: int = 2,
@@ -68,7 +62,6 @@ def solve(
 ) -> Extraction:
     """The cheapest program, or the best found within the time limit (seconds), and a bound.
 
-    solver   "both": side by side, the better answer of the two
     cycles   "components": orders inside components and rows for cycles; "cuts": such rows alone, added as
              they are broken; "order": an order of all classes (the paper's program); "none": cycles are not
              kept out, a program that has one is repaired and need not be the cheapest
@@ -81,7 +74,7 @@ def solve(
     began = monotonic()
     deadline = began + min(time_limit, LONG)
     whole = _Whole.of(problem, start, cycles, shrunk, deadline)
-    whole.improve(_Search(solver, cycles, shrunk, workers, seed % 2**31), deadline)
+    whole.improve(_Search(cycles, shrunk, workers, seed % 2**31), deadline)
     choice = whole.choice()
     cost = dag_cost(problem, choice)
     if cost == inf:
@@ -190,7 +183,6 @@ class _Part:
 class _Search:
     """How parts are solved."""
 
-    solver: Solver
     cycles: Cycles
     shrunk: bool
     workers: int
@@ -219,41 +211,19 @@ class _Search:
                 return
         while not part.closed and monotonic() < deadline:
             part.rounds += 1
-            cyclic = False
-            for answer in self._answers(part, deadline - monotonic()):
-                part.learn(answer.bound)
-                if answer.choice is None:
-                    continue
-                if problem.order(answer.choice) is None:
-                    cyclic = True
-                    if self.cycles == "cuts":
-                        part.form.supports += supports(problem, answer.choice)
-                    part.offer(_repaired(problem, answer.choice))
-                else:
-                    part.offer(answer.choice)
-            if not cyclic or self.cycles == "none":
+            solver = CpSat(self.workers, self.seed)
+            answer = solver.solve(part.form, part.choice, part.cost, deadline - monotonic())
+            part.learn(answer.bound)
+            if answer.choice is None:
                 return
-
-    def _answers(self, part: _Part, seconds: float) -> Sequence[Answer]:
-        """What the solvers say; when one is done the other is stopped."""
-        solvers: list[CpSat | Highs] = []
-        if self.solver in ("cp-sat", "both"):
-            beside = self.solver == "both" and self.workers > 1
-            solvers.append(CpSat(self.workers - beside, self.seed))
-        if self.solver in ("highs", "both"):
-            solvers.append(Highs(self.seed))
-        answers: list[Answer] = []
-        with ThreadPoolExecutor(len(solvers)) as pool:
-            running = [pool.submit(s.solve, part.form, part.choice, part.cost, seconds) for s in solvers]
-            try:
-                for answer in as_completed(running):
-                    answers.append(answer.result())
-                    if answers[-1].done:
-                        break
-            finally:
-                for one in solvers:
-                    one.stop()
-        return answers
+            if problem.order(answer.choice) is not None:
+                part.offer(answer.choice)
+                return
+            part.offer(_repaired(problem, answer.choice))
+            if self.cycles == "none":
+                return
+            if self.cycles == "cuts":
+                part.form.supports += supports(problem, answer.choice)
 
 
 def _repaired(problem: Problem, choice: Choice) -> dict[int, int]:
