@@ -7,7 +7,8 @@ bench/tables/fuzz.md: verdicts by kind of mutation, mutants of each model, and t
     refused       one line that says why
     kept          no rewrite was found: the model comes out as it went in
     rewritten     and equal
-    runtime       onnxruntime refuses the original, crashes, hangs, or fills the memory with it
+    runtime       onnxruntime refuses the original, crashes, hangs, or fills the memory with it, or lacks a
+                  kernel of the result, which is extracted by estimates here
     fault         a traceback, a crash, a hang, too much memory, or a result that is not equal
 
     python bench/fuzz.py [--mutants 10000] [--seed 0] [--lanes 2]
@@ -33,6 +34,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 
+from differential_verdict import LACKING
 from fuzz_models import seedlings
 from fuzz_way import Say, Walked, close, replayed, run, same_everywhere, second_opinion, walk, walk_through
 from mutations import KINDS, Mutant, mutant
@@ -121,6 +123,8 @@ class Lane:
         finally:
             self.runtime.seconds = RUNTIME_SECONDS
         if isinstance(found, str):
+            if any(word in found for word in LACKING):  # `optimize` would not choose such an operator
+                return "runtime", f"has no kernel for the result: {found}", ""
             return "fault", f"the result does not run: {found}", "run"
         if close(expected, found[1]):
             return walked.verdict, "", ""

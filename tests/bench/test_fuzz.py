@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 
@@ -54,3 +55,23 @@ def test_what_hangs_crashes_or_grows_is_replaced(tmp_path: Path) -> None:
             assert any("work" in line for line in caught.value.trace)
     finally:
         servant.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory and time are read from /proc")
+def test_a_result_without_a_kernel_is_told_from_one_that_fails(tmp_path: Path) -> None:
+    import onnx
+    from fuzz import Lane
+    from fuzz_way import Walked
+
+    def model(operator: str, dtype: str) -> bytes:
+        text = f"""<ir_version: 8, opset_import: ["": 17]>
+        net ({dtype}[2] x) => ({dtype}[2] y) <bool[2] c = {{1, 0}}> {{ y = {operator} }}"""
+        return bytes(onnx.parser.parse_model(text).SerializeToString())
+
+    feeds = [{"x": np.array([1, 2], np.uint16)}]
+    original = model("Identity (x)", "uint16")
+    lane = Lane(tmp_path, 0, 20.0)
+    lane.walker.ask = lambda *rest: ""  # type: ignore[method-assign]
+    for operator, verdict in (("Neg (x)", "fault"), ("Where (c, x, x)", "runtime")):
+        walked = Walked("rewritten", "", "", original, model(operator, "uint16"), feeds)
+        assert lane._compared(walked)[0] == verdict, lane._compared(walked)
