@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 
@@ -13,14 +13,15 @@ from small_programs import PROGRAMS, graph_of, small
 
 from tensaurus.app.zoo.builder import Builder, Value
 from tensaurus.egraph.core.egraph import EGraph
-from tensaurus.egraph.match.saturate import Limits, Ruleset, Runner
+from tensaurus.egraph.core.egraph_proof import Proof, prove
+from tensaurus.egraph.match.saturate import Limits, Ruleset, Runner, saturate
 from tensaurus.graph.ir.node import Node, constant
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.build import Build
 from tensaurus.graph.onnx.onnx_export import export
 from tensaurus.ops import Op
-from tensaurus.rules.language.rule import library
+from tensaurus.rules.language.rule import Rule, library
 from tensaurus.runtimes import backends
 from tensaurus.runtimes.measure.runtime_kernels import fused_pieces
 
@@ -81,3 +82,17 @@ def kept_bytes(whole: Program) -> int:
     frontier = {arg for n in whole.active for arg in n.args if arg is not None and arg.static}
     frontier |= {out for _, out in whole.outputs if out.static}
     return sum(4 * int(np.prod(n.tensor.shape)) for n in frontier)
+
+
+def equal(left: Node, right: Node, rules: Iterable[Rule], limits: Limits | None = None) -> Proof | None:
+    """Why two terms are equal, print it to see the steps; None where the rules do not show it within limits.
+
+    The proof's equations, and congruence (what reads equal tensors is equal), lead from one to the other.
+    """
+    graph = EGraph()
+    terms = [graph.adopt(left), graph.adopt(right)]
+    graph.rebuild()
+    saturate(graph, Ruleset(rules), limits or Limits())
+    if graph.find(terms[0]) != graph.find(terms[1]):
+        return None
+    return prove(graph, [(terms[0], right)])

@@ -12,6 +12,7 @@ from time import monotonic
 import numpy as np
 import pytest
 from cycles import Acyclic, Efficient, Vanilla, filter_cycles
+from explored import equal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_programs import (
@@ -42,7 +43,6 @@ from tensaurus.egraph.extract.extraction_choices import Choices
 from tensaurus.egraph.extract.greedy import greedy, greedy_dag
 from tensaurus.egraph.extract.problem import Problem, dag_cost, needed
 from tensaurus.egraph.match.commuting_calls import commute
-from tensaurus.egraph.match.rule_equality import equal
 from tensaurus.egraph.match.saturate import LATER, Limits, Ruleset, Runner, saturate
 from tensaurus.graph.ir.node import Node, apply, constant, item, opaque, source
 from tensaurus.graph.ir.program import Program

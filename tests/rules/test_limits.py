@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from explored import equal
 
-from tensaurus.egraph.match.rule_equality import equal
 from tensaurus.graph.ir.node import Node, apply, item, source
 from tensaurus.ops import TensorType, registry
 from tensaurus.rules.language.equation import matched

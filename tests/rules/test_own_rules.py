@@ -8,11 +8,11 @@ from time import monotonic
 import numpy as np
 import onnx
 import pytest
+from explored import equal
 from typer.testing import CliRunner
 
 import tensaurus
 from tensaurus.app.cli.app import app
-from tensaurus.egraph.match.rule_equality import equal
 from tensaurus.graph.ir.node import apply, constant, source
 from tensaurus.ops import TensorType, registry
 from tensaurus.rules.language.rule import Rule, library

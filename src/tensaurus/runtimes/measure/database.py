@@ -14,11 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tensaurus.runtimes.measure.database_repair import KEY, readable_rows, text
 from tensaurus.system.errors import TensaurusError
 
 __all__ = ["Database", "DatabaseError", "Measurement", "default_path"]
 
+KEY = ("workload", "backend", "device", "schedule")
 SCHEMA = 1  # in the file as PRAGMA user_version
 PATIENCE = 30.0  # seconds to wait for another process that is writing
 CHECKED = 2**27  # bytes: larger files are not checked when they are opened (12 MB take 0.03 s, and it grows)
@@ -69,7 +69,7 @@ def default_path() -> Path:
 class Database:
     """Measurements by their key, the newest of each. Used by the thread that opened it.
 
-    A damaged file is renamed aside, with a warning, and a new one is started with what can be read of it.
+    A damaged file is renamed aside, with a warning, and a new one is started: the file is a cache.
     A file that was deleted or replaced is opened anew. Rows that cannot be measurements are dropped, with
     a warning. Every method raises DatabaseError where the file cannot be read or written.
     """
@@ -206,19 +206,13 @@ class Database:
             os.close(folder)
 
     def _begin_anew(self, damage: Exception) -> sqlite3.Connection:
-        """A connection to a new file with what can be read of the damaged one, which is renamed."""
+        """Rename the damaged file, and return a connection to a new, empty one."""
         aside = self._set_aside()
         connection = self._connect()
-        saved = [row for row in map(_measurement, readable_rows(aside)) if row is not None]
-        try:
-            with _transaction(connection):
-                connection.executemany(INSERT, map(astuple, saved))
-        except BaseException:
-            connection.close()
-            raise
-        kept = f" with {len(saved)} measurements that could be read" if saved else ""
-        renamed = f"renamed to {aside.name}, and a new file started{kept}"
-        self._warn(f"{self.path} is damaged ({_line(damage)}): {renamed}")
+        self._warn(
+            f"{self.path} is damaged ({_line(damage)}): renamed to {aside.name}, and a new file started;"
+            " what was measured is measured again"
+        )
         return connection
 
     def _connect(self) -> sqlite3.Connection:
@@ -229,7 +223,7 @@ class Database:
                 remedy=REMEDY,
             )
         connection = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)
-        connection.text_factory = text
+        connection.text_factory = _text
         try:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -291,6 +285,14 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
         with suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
         raise
+
+
+def _text(raw: bytes) -> str | None:
+    """Decode what SQLite stores as a text; None where it is no UTF-8."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _measurement(row: Sequence[Any]) -> Measurement | None:
