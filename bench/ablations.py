@@ -223,7 +223,7 @@ def ablated(models: Sequence[str], limit: float) -> Iterator[str]:
         cells, names = list[str](), list[str]()
         for name, left_out in ABLATIONS.items():
             with temporary() as folder:  # what one has measured would give the next one time
-                result = tensaurus.optimizer.optimize(
+                result = tensaurus.optimize(
                     subject.load(),
                     shapes=dict(subject.shapes),
                     time_limit=limit,

@@ -9,7 +9,7 @@
     python bench/derivations.py --times [--tuning 10]
         the papers' cases and their forms on onnxruntime and openvino; writes tables/derivation_times.md
     python bench/derivations.py --choices [--time-limit 40]
-        what `tensaurus.optimizer.optimize` makes of the papers' cases on each runtime, and what it gains;
+        what `tensaurus.optimize` makes of the papers' cases on each runtime, and what it gains;
         writes tables/derivation_choices.md
 """
 
@@ -312,7 +312,7 @@ def choices(limit: float) -> str:
         model = model_of(name)
         for backend, kernels, times_more in CHOOSERS if model is not None else ():
             with temporary() as folder:
-                result = tensaurus.optimizer.optimize(
+                result = tensaurus.optimize(
                     model,
                     backend=backend,
                     custom_ops=kernels,

@@ -114,7 +114,7 @@ def row(name: str, options: argparse.Namespace) -> str:
     said = {entry.key: entry.value for entry in model.metadata_props}
     alphabet = ["", *said.get("character", "").splitlines(), " "]
     limit = {"time_limit": options.time_limit, "accuracy": options.accuracy}
-    made = tensaurus.optimizer.optimize(file, shapes=PRETRAINED[name].shapes, **limit)
+    made = tensaurus.optimize(file, shapes=PRETRAINED[name].shapes, **limit)
     session, original = made.session(), onnxruntime.InferenceSession(str(file))
     (given,) = (each.name for each in original.get_inputs())
     rng, same, right, largest = Random(0), 0, 0, 0.0

@@ -5,9 +5,7 @@ result = ts.optimize("model.onnx", time_limit=60)
 result.save("fast.onnx")
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from tensaurus._version import __version__
@@ -51,15 +49,3 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-class _Package(ModuleType):
-    """Importing a module named optimize would hide the function of that name: keep the function."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name == "optimize" and isinstance(value, ModuleType):
-            value = value.optimize
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

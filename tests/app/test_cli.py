@@ -114,7 +114,7 @@ def test_the_module_runs_and_prints_one_line_for_an_error() -> None:
 def test_optimize_stays_a_function_when_its_module_is_imported() -> None:
     import tensaurus.optimizer.optimize
 
-    assert callable(tensaurus.optimizer.optimize)
+    assert callable(tensaurus.optimize)
     assert set(tensaurus.__all__) == set(dir(tensaurus))
     for name in tensaurus.__all__:
         assert getattr(tensaurus, name) is not None

@@ -73,7 +73,7 @@ def test_own_rules_are_used(tmp_path: Path) -> None:
         " { a = Sinh(x)  b = Sinh(x)  c = Add(a, b)"
         " half = Constant <value = float {0.5}> ()  y = Mul(c, half) }"
     )
-    result = tensaurus.optimizer.optimize(
+    result = tensaurus.optimize(
         model, steps=5, rules=[file], allow_unproved=True, database=tmp_path / "db.sqlite", threads=1
     )
     assert result.summary.equivalence.passed  # whether it is used is the machine's to say
