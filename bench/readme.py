@@ -1,50 +1,50 @@
-"""The README's sentence about gains, made of the rows of tables/optimized.csv.
+"""The README's table of gains, made of the rows of docs/contest_zoo.csv.
 
     python bench/readme.py      # writes it between the two marks
 """
 
 from __future__ import annotations
 
-import csv
 from math import exp, log
 from pathlib import Path
 
+from tensaurus.app.report.bench_records import read_records
+from tensaurus.app.report.benchmark_page import best, by_model, gain
 from tensaurus.system.files import replacing
 
 README = Path(__file__).parent.parent / "README.md"
-ROWS = Path(__file__).parent / "tables" / "optimized.csv"
+ROWS = README.parent / "docs" / "contest_zoo.csv"
 BEGIN, END = "<!-- gains -->\n", "<!-- /gains -->"
-WIDTH = 116
-LEAST = 1.05  # a gain that is named
+SMALLEST_LISTED = 1.1  # a gain that has a row of its own
 
 
-def sentence(rows: Path = ROWS) -> str:
-    """The gains on onnxruntime, the largest first, and the geometric mean of all."""
-    with rows.open() as file:
-        rows_read = list(csv.DictReader(file))
-    pairs = [(row["model"], float(row["original"]) / float(row["result"])) for row in rows_read]
-    large = sorted((pair for pair in pairs if pair[1] >= LEAST), key=lambda pair: -pair[1])
-    mean = exp(sum(log(gain) for _, gain in pairs) / len(pairs))
-    listed = ", ".join(f"{name} {gain:.2f}x" for name, gain in large)
-    words = f"Measured on onnxruntime: {listed}; over all {len(pairs)} models {mean:.3f}x (geometric mean)."
-    lines = [""]
-    for word in words.split():
-        if len(lines[-1]) + len(word) >= WIDTH:
-            lines.append("")
-        lines[-1] += f" {word}" if lines[-1] else word
+def table(rows: Path = ROWS) -> str:
+    """Return the models with their gains over the faster of the peers, the largest first, and the mean of all."""
+    lines = ["| model | faster runtime, ms | Tensaurus, ms | gain |", "|---|---:|---:|---:|"]
+    gains: list[tuple[float, str]] = []
+    for model, records in by_model(read_records(rows)).items():
+        peer, ours, ratio = best(records, ours=False), best(records, ours=True), gain(records)
+        if peer is None or ours is None or ratio is None or ratio.void:
+            continue
+        times = f"{peer.median_ms:.3g} ({peer.backend}) | {ours.median_ms:.3g} ({ours.backend})"
+        gains.append((ratio.median, f"| {model} | {times} |"))
+    gains.sort(reverse=True)
+    lines += [f"{row} {ratio:.2f}x |" for ratio, row in gains if ratio >= SMALLEST_LISTED]
+    mean = exp(sum(log(ratio) for ratio, _ in gains) / len(gains))
+    lines.append(f"| all {len(gains)}, geometric mean | | | **{mean:.2f}x** |")
     return "\n".join(lines) + "\n"
 
 
-def with_sentence(text: str, words: str) -> str:
-    """The README with the sentence between the marks."""
+def with_table(text: str, rows: str) -> str:
+    """The README with the table between the marks."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}{words}{END}{after}"
+    return f"{before}{BEGIN}{rows}{END}{after}"
 
 
 def write() -> None:
     """Make the README quote the table."""
-    made = with_sentence(README.read_text(encoding="utf-8"), sentence())
+    made = with_table(README.read_text(encoding="utf-8"), table())
     with replacing(README) as beside:
         beside.write_text(made, encoding="utf-8")
 

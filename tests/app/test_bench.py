@@ -274,9 +274,9 @@ def test_by_model_keeps_the_order() -> None:
 
 
 def test_the_readme_quotes_the_table() -> None:
-    """`python bench/readme.py` writes the sentence."""
+    """`python bench/readme.py` writes the table."""
     import readme
 
     text = readme.README.read_text(encoding="utf-8")
-    assert readme.with_sentence(text, readme.sentence()) == text
-    assert readme.with_sentence(text, "other\n") != text
+    assert readme.with_table(text, readme.table()) == text
+    assert readme.with_table(text, "other\n") != text
