@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -505,3 +506,18 @@ def test_rules_that_wait_take_no_room_of_the_others() -> None:
     assert in_turn["late-r0"]
     assert limits.nodes < len(graph) <= LATER * limits.nodes
     assert_congruent(graph)
+
+
+def test_an_egraph_is_drawn_with_all_of_its_classes() -> None:
+    x = source("x", TensorType("float32", (2, 3)))
+    graph = EGraph()
+    root = graph.adopt(node("Neg", node("Neg", x)))
+    saturate(graph, Ruleset(rules("Neg(Neg(x)) => x")), Limits())
+    drawn = graph.dot()
+    assert drawn.count("subgraph") == len(list(graph.classes)) == 2
+    assert drawn.count("[label=\"Neg\"]") == 2 and drawn.count(" -> ") == 2
+    part = graph.dot([root])
+    assert part.count("subgraph") == 1 and "style=dashed" in part
+    for text in (drawn, part):  # every end of an edge is drawn
+        for end in re.findall(r"-> (\w+)|(\w+) ->", text):
+            assert re.search(rf"^ +{''.join(end)} \[", text, re.MULTILINE)

@@ -7,7 +7,7 @@ program, however the classes grow together.  Proofs speak of these terms; see `e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from tensaurus.egraph.core.class_analysis import Analysis, analysed, typed
@@ -267,6 +267,36 @@ class EGraph:
             self._terms[top] = self.heads[top].build(args)
             stack.pop()
         return self._terms[number]
+
+    def dot(self, classes: Iterable[int] | None = None) -> str:
+        """Return Graphviz text of the e-graph, or of some of its classes, as of the last `rebuild`.
+
+        Each e-class is a box around its e-nodes.  An edge leads from an e-node to an e-class that it reads, and
+        says at which place; e-classes that are left out are drawn as their numbers.
+
+            Path("graph.dot").write_text(graph.dot())      # then: dot -Tsvg graph.dot -o graph.svg
+        """
+        shown = dict.fromkeys(self.find(number) for number in (self.members if classes is None else classes))
+        lines = ["digraph egraph {", "  compound=true; node [shape=box, style=rounded];"]
+        edges: list[str] = []
+        outside: dict[int, str] = {}
+        for number in shown:
+            types = ", ".join(map(str, self.term(number).types))
+            lines.append(f'  subgraph cluster_{number} {{ style=dotted; label="{number}: {types}";')
+            for enode in self.live(number):
+                lines.append(f'    n{enode} [label="{str(self.heads[enode].op)}"];')
+                for place, argument in enumerate(self.args[enode]):
+                    if argument == ABSENT:
+                        continue
+                    child = self.find(argument)
+                    if child in shown:
+                        first = self.live(child)[0]
+                        edges.append(f"  n{enode} -> n{first} [lhead=cluster_{child}, label={place}];")
+                    else:
+                        outside[child] = f'  c{child} [label="{child}", style=dashed];'
+                        edges.append(f"  n{enode} -> c{child} [label={place}];")
+            lines.append("  }")
+        return "\n".join([*lines, *outside.values(), *edges, "}", ""])
 
     # The proof forest: every class is a tree of terms, each edge with the reason for it.
 
