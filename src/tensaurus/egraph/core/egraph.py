@@ -271,8 +271,8 @@ class EGraph:
     def dot(self, classes: Iterable[int] | None = None) -> str:
         """Return Graphviz text of the e-graph, or of some of its classes, as of the last `rebuild`.
 
-        Each e-class is a box around its e-nodes.  An edge leads from an e-node to an e-class that it reads, and
-        says at which place; e-classes that are left out are drawn as their numbers.
+        Each e-class is a box around its e-nodes.  An edge leads from an e-node to an e-class that it reads,
+        with the place of the argument; e-classes that are left out are drawn as their numbers.
 
             Path("graph.dot").write_text(graph.dot())      # then: dot -Tsvg graph.dot -o graph.svg
         """
