@@ -19,7 +19,7 @@ SMALLEST_LISTED = 1.1  # a gain that has a row of its own
 
 
 def table(rows: Path = ROWS) -> str:
-    """Return the models with their gains over the faster of the peers, the largest first, and the mean of all."""
+    """Return the models with their gains over the faster peer, the largest first, and the mean of all."""
     lines = ["| model | faster runtime, ms | Tensaurus, ms | gain |", "|---|---:|---:|---:|"]
     gains: list[tuple[float, str]] = []
     for model, records in by_model(read_records(rows)).items():

@@ -45,7 +45,7 @@ OLD = b"what was there before"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 OUTCOMES = {0: "done", 130: "interrupted", 143: "terminated", -9: "killed"}
 ALLOWED = {signal.SIGINT: (0, 130), signal.SIGTERM: (0, 143), signal.SIGKILL: (0, -9)}
-PHASES = ("importing", "reading", "trying", "searching", "measuring", "checking", "ending")
+PHASES = ("importing", "reading", "running", "searching", "measuring", "checking", "ending")
 
 
 def model() -> onnx.ModelProto:
@@ -142,7 +142,7 @@ class Bench:
         if (self.folder / "stdout").stat().st_size:
             return PHASES[-1]
         lines = (self.folder / "stderr").read_text(errors="replace").splitlines()
-        words = [line.partition(" ")[0].rstrip(":") for line in lines]
+        words = [re.sub(r"^\[\d/\d\] ", "", line).partition(" ")[0].rstrip(":") for line in lines]
         return next((word for word in reversed(words) if word in PHASES), PHASES[0])
 
     def _start(self, database: Path, out: Path) -> subprocess.Popen[str]:

@@ -129,7 +129,7 @@ def test_a_command_names_file_and_phase(
     command = ["optimize", "m.onnx", "-o", str(tmp_path / "out.onnx"), *(["-q"] if quiet else [])]
     result = CliRunner().invoke(app, command)
     *before, line = result.stderr.splitlines()
-    assert (result.exit_code, before) == (status, [] if quiet else ["reading the model"])
+    assert (result.exit_code, before) == (status, [] if quiet else ["[1/6] reading the model"])
     assert line.startswith(f"error: m.onnx: {words}")
 
 

@@ -52,7 +52,7 @@ def optimize(
     """
     start, options = monotonic(), replace(options, **changes)
     progress = progress or NoProgress()
-    progress.phase("reading the model")
+    progress.phase("reading the model", 1)
     original = Original.read(model, options)
     rules = library(long=options.long, ops={str(node.op) for node in original.program.nodes})
     if options.rules:
@@ -87,7 +87,7 @@ def _optimized(
         except TooSlow as reason:
             return _unchanged(original, progress, options, reason)
         stack.enter_context(signals.keeping())
-        progress.phase("searching")
+        progress.phase("searching", 3)
         begun = monotonic()
         strategy = STRATEGIES[options.search](rules, target.runtime)
         flush = SUBNORMALS not in options.without

@@ -22,11 +22,15 @@ def silent(name: str, done: int, total: int) -> None:
     """A `Stage` that reports nothing."""
 
 
+PHASES = 6
+"""Numbered phases of an optimization: reading, running, searching, measuring, confirming, checking."""
+
+
 class Progress(Protocol):
     """What the optimizer reports to. Times are in milliseconds and seconds, as the names say."""
 
-    def phase(self, name: str) -> None:
-        """A new phase begins; done, best and time left start anew."""
+    def phase(self, name: str, number: int | None = None) -> None:
+        """A new phase begins, the one of that number of `PHASES`; done, best and time left start anew."""
 
     def stage(self, name: str, done: int, total: int) -> None:
         """Within the phase this one of so many things of a kind has begun, as (the rewrite, 3, 12)."""
@@ -43,7 +47,7 @@ class NoProgress:
 
     _phase = ""
 
-    def phase(self, name: str) -> None:
+    def phase(self, name: str, number: int | None = None) -> None:
         self._phase = name
 
     def stage(self, name: str, done: int, total: int) -> None:
@@ -74,9 +78,9 @@ class PlainProgress(NoProgress):
         self._best: float | None = None
         self._printed = time.monotonic()
 
-    def phase(self, name: str) -> None:
+    def phase(self, name: str, number: int | None = None) -> None:
         self._phase, self._best = name, None
-        self._print(name)
+        self._print(numbered(name, number))
 
     def stage(self, name: str, done: int, total: int) -> None:
         if time.monotonic() - self._printed >= self._every:
@@ -101,15 +105,16 @@ class TerminalProgress(NoProgress):
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._phase = "starting"
+        self._phase = self._title = "starting"
         self._status = ""
         self._outcome = ""
         self._since = time.monotonic()
         self._live = Live(console=console, get_renderable=self._line, refresh_per_second=8, transient=True)
 
-    def phase(self, name: str) -> None:
+    def phase(self, name: str, number: int | None = None) -> None:
         self._finish_phase()
-        self._phase, self._status, self._outcome, self._since = name, "", "", time.monotonic()
+        self._phase, self._title = name, numbered(name, number)
+        self._status, self._outcome, self._since = "", "", time.monotonic()
 
     def step(self, done: int, total: int | None, best_ms: float | None, seconds_left: float | None) -> None:
         self._status = describe(done, total, best_ms, seconds_left)
@@ -137,15 +142,20 @@ class TerminalProgress(NoProgress):
         if self._phase != "starting":
             seconds = time.monotonic() - self._since
             said = ", ".join([self._outcome, f"{seconds:.1f} s"] if self._outcome else [f"{seconds:.1f} s"])
-            self._console.print(f"[green]✓[/] {escape(self._phase)}  [dim]{said}[/]", highlight=False)
+            self._console.print(f"[green]✓[/] {escape(self._title)}  [dim]{said}[/]", highlight=False)
 
     def _line(self) -> Text:
         frames = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
         now = time.monotonic()
         line = Text(f"{frames[int(now * 8) % len(frames)]} ", style="cyan", no_wrap=True, overflow="ellipsis")
-        line.append(self._phase, style="bold")
+        line.append(self._title, style="bold")
         line.append(f"  {self._status}" if self._status else f"  {now - self._since:.0f} s", style="default")
         return line
+
+
+def numbered(name: str, number: int | None) -> str:
+    """Return the phase as a user reads it: '[3/6] searching'."""
+    return name if number is None else f"[{number}/{PHASES}] {name}"
 
 
 def describe(done: int, total: int | None, best_ms: float | None, seconds_left: float | None) -> str:

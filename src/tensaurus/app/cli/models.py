@@ -230,7 +230,7 @@ def verify(
         with naming(a):
             require_ranges(load_model(a), ranges)
     with progress_on(console_on(stderr=True), quiet=False) as progress:
-        progress.phase("comparing them")
+        progress.phase("comparing the models")
         equality = compare_models(
             a,
             b,

@@ -57,7 +57,7 @@ def profiled(model: str | Path, options: Options, progress: Progress | None = No
         build, shapes, ranges = Build.at(model), options.shapes or {}, options.ranges
         require_ranges(original.model, ranges or {})
         given = given_inputs(options.inputs, original.model, shapes)
-        progress.phase("running it")
+        progress.phase("running the model")
         limit = options.run_limit
         feeds, words, _ = sample_feeds(
             original.model, shapes, options.seed, build, name, threads, ranges, limit, given

@@ -120,7 +120,7 @@ class Contenders:
             if place and limit is not None and not limit.another:
                 progress.note(f"there was no time to check {len(faster) - place} more: {LONGER}")
                 break
-            progress.phase("comparing it with the original")
+            progress.phase("confirming the speedup in new processes", 5)
             until = inf if limit is None else limit.again
             why = ""
             with Bounded(until if limit is None else until + limit.patience(2)) as comparing:
@@ -142,7 +142,7 @@ class Contenders:
                 if refused == TRIES:
                     break
                 continue
-            progress.phase("checking that it is equal")
+            progress.phase("checking the result against the original", 6)
             applied, began = (*self.bodies, row.candidate), monotonic()
             replay, verdict = self._checked(applied, row)
             checking += (took := monotonic() - began)
@@ -186,7 +186,7 @@ class Contenders:
 
 def contenders(target: Target, outcome: Outcome, bodies: Sequence[Candidate]) -> Contenders:
     """The outcome's candidates, measured in turns with the original; what cannot be written is dropped."""
-    target.progress.phase("measuring the best programs")
+    target.progress.phase("measuring the best programs", 4)
     kept = [candidate for candidate in outcome.candidates if candidate.step is not None or bodies]
     limit, rows = target.limit, list[Contender]()
     until = inf if limit is None else limit.first

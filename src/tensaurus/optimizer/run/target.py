@@ -131,7 +131,7 @@ class Target:
     def _feed(self) -> None:
         """Find inputs that the model runs on, the backend, and how long the reference takes."""
         options, limit = self.options, self.limit
-        self.progress.phase("trying it")
+        self.progress.phase("running the original", 2)
         first = FirstRun.of(self.original, options, self.source, self.machine.threads)
         self.feeds, self.given = first.feeds, first.given
         if limit is not None:
