@@ -32,24 +32,24 @@ from tensaurus.system.signals import commit, keeping
 @app.command(cls=Command)
 def optimize(
     model: Model,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where the result goes.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The optimized model.")],
     shape: Shapes = None,
     range_: Ranges = None,
     inputs: InputsFile = None,
     backend: Annotated[
         str,
-        typer.Option(metavar="NAME", help="onnxruntime, openvino, or auto: that with the fastest result."),
+        typer.Option(metavar="NAME", help="onnxruntime, openvino, or auto: the one with the fastest result."),
     ] = "onnxruntime",
     threads: Threads = None,
     time_limit: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="Time for all of it, where --steps is not given.")
+        float, typer.Option(metavar="SECONDS", min=0, help="Time for the whole run, unless --steps is given.")
     ] = 60.0,
     steps: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="Steps to search: the same result on any day."),
+        typer.Option(metavar="N", min=0, help="Search steps in place of a time limit: the same result on any day."),
     ] = None,
     search: Annotated[
-        str, typer.Option(metavar="NAME", help="saturation (all rewrites at once), backtracking, or both.")
+        str, typer.Option(metavar="NAME", help="saturation (all rewrites in one e-graph), backtracking, or both.")
     ] = "both",
     alpha: Annotated[
         float,
@@ -57,45 +57,45 @@ def optimize(
             metavar="FACTOR", min=1, help="Backtracking: keep candidates up to this many times the best cost."
         ),
     ] = 1.05,
-    nodes: Annotated[int, typer.Option(metavar="N", min=1, help="Saturation: e-nodes at most.")] = 50_000,
+    nodes: Annotated[int, typer.Option(metavar="N", min=1, help="Saturation: largest e-graph, in e-nodes.")] = 50_000,
     k_multi: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Saturation: rounds with rules of several roots.")
+        int, typer.Option(metavar="N", min=0, help="Saturation: rounds in which multi-pattern rules apply.")
     ] = 3,
     max_memory: Annotated[
         float | None,
         typer.Option(
             metavar="MB",
             min=0,
-            help="Constants the result may store; default: six times the model's, twice without kernels.",
+            help="Largest size of the result's constants; default: six times the model's, twice without kernels.",
         ),
     ] = None,
     run_limit: RunLimit = 60.0,
     rules: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="Rules beside the library's, verified first. Repeatable."),
+        typer.Option(metavar="FILE", help="Rules to add to the library's; each is verified first. Repeatable."),
     ] = None,
     allow_unproved: Annotated[
-        bool, typer.Option("--allow-unproved", help="Take rules that are not known to be wrong.")
+        bool, typer.Option("--allow-unproved", help="Use rules that are neither proved nor refuted.")
     ] = False,
     no_custom_ops: Annotated[
         bool,
-        typer.Option("--no-custom-ops", help="Standard operators only: no kernels, no library beside it."),
+        typer.Option("--no-custom-ops", help="Standard operators only: no generated kernels, no library beside the model."),
     ] = False,
     without: Annotated[
         str,
         typer.Option(
             metavar="NAME,...",
-            help="What shall propose nothing, to see what it gains: "
+            help="Disable these optimizations, to see what they gain: "
             "bilinear, blocked, derive, fuse, subnormals.",
         ),
     ] = "",
     cpu: Cpu = "native",
     tuning: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, help="Time for the schedule of one kernel, at most.")
+        float, typer.Option(metavar="SECONDS", min=0.1, help="Longest time to tune one kernel.")
     ] = 20.0,
     accuracy: Annotated[
         str,
-        typer.Option(metavar="LEVEL", help="like (errors as the original's), or fast (up to four times)."),
+        typer.Option(metavar="LEVEL", help="like (errors as large as the original's), or fast (up to four times as large)."),
     ] = "like",
     seed: Seed = 0,
     database: DatabaseFile = None,
@@ -104,7 +104,7 @@ def optimize(
         Path | None, typer.Option("--json", metavar="FILE", help="Write the summary as JSON.")
     ] = None,
 ) -> None:
-    """Make MODEL faster.
+    """Make MODEL faster, check that the result computes the same function, and write it.
 
     Ctrl-C ends the search, and the best result so far is checked and written; a second one gives up.
     """
@@ -167,7 +167,7 @@ def tune(
     model: Model,
     shape: Shapes = None,
     seconds: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, help="Time for the schedule of one kernel, at most.")
+        float, typer.Option(metavar="SECONDS", min=0.1, help="Longest time to tune one kernel.")
     ] = 20.0,
     threads: Threads = None,
     cpu: Cpu = "native",

@@ -26,7 +26,7 @@ Shapes = Annotated[
 Ranges = Annotated[
     list[str] | None,
     typer.Option(
-        "--range", metavar="INPUT=LOW,HIGH", help="Values of an integer input; else 0 and 1. Repeatable."
+        "--range", metavar="INPUT=LOW,HIGH", help="Range of an integer input's values; default: 0 and 1. Repeatable."
     ),
 ]
 InputsFile = Annotated[
@@ -35,14 +35,14 @@ InputsFile = Annotated[
 ]
 Threads = Annotated[
     int | None,
-    typer.Option(metavar="N", min=1, max=1024, help="Computing threads; default, and most: one per core."),
+    typer.Option(metavar="N", min=1, max=1024, help="Computing threads; default and maximum: one per core."),
 ]
 RunLimit = Annotated[
-    float, typer.Option(metavar="SECONDS", min=0.001, help="Time that one run of the model may take.")
+    float, typer.Option(metavar="SECONDS", min=0.001, help="Longest time that one run of the model may take.")
 ]
 Cpu = Annotated[
     str,
-    typer.Option(metavar="LEVEL", help="What kernels are for: native, x86-64-v3 or x86-64-v4."),
+    typer.Option(metavar="LEVEL", help="Processor to compile kernels for: native, x86-64-v3 or x86-64-v4."),
 ]
 Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Seed of every random choice.")]
 DatabaseFile = Annotated[
