@@ -46,10 +46,13 @@ def optimize(
     ] = 60.0,
     steps: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="Search steps in place of a time limit: the same result on any day."),
+        typer.Option(
+            metavar="N", min=0, help="Search steps in place of a time limit: the same result on any day."
+        ),
     ] = None,
     search: Annotated[
-        str, typer.Option(metavar="NAME", help="saturation (all rewrites in one e-graph), backtracking, or both.")
+        str,
+        typer.Option(metavar="NAME", help="saturation (all rewrites in one e-graph), backtracking, or both."),
     ] = "both",
     alpha: Annotated[
         float,
@@ -57,7 +60,9 @@ def optimize(
             metavar="FACTOR", min=1, help="Backtracking: keep candidates up to this many times the best cost."
         ),
     ] = 1.05,
-    nodes: Annotated[int, typer.Option(metavar="N", min=1, help="Saturation: largest e-graph, in e-nodes.")] = 50_000,
+    nodes: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Saturation: largest e-graph, in e-nodes.")
+    ] = 50_000,
     k_multi: Annotated[
         int, typer.Option(metavar="N", min=0, help="Saturation: rounds in which multi-pattern rules apply.")
     ] = 3,
@@ -72,14 +77,19 @@ def optimize(
     run_limit: RunLimit = 60.0,
     rules: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="Rules to add to the library's; each is verified first. Repeatable."),
+        typer.Option(
+            metavar="FILE", help="Rules to add to the library's; each is verified first. Repeatable."
+        ),
     ] = None,
     allow_unproved: Annotated[
         bool, typer.Option("--allow-unproved", help="Use rules that are neither proved nor refuted.")
     ] = False,
     no_custom_ops: Annotated[
         bool,
-        typer.Option("--no-custom-ops", help="Standard operators only: no generated kernels, no library beside the model."),
+        typer.Option(
+            "--no-custom-ops",
+            help="Standard operators only: no generated kernels, no library beside the model.",
+        ),
     ] = False,
     without: Annotated[
         str,
@@ -95,7 +105,10 @@ def optimize(
     ] = 20.0,
     accuracy: Annotated[
         str,
-        typer.Option(metavar="LEVEL", help="like (errors as large as the original's), or fast (up to four times as large)."),
+        typer.Option(
+            metavar="LEVEL",
+            help="like (errors as large as the original's), or fast (up to four times as large).",
+        ),
     ] = "like",
     seed: Seed = 0,
     database: DatabaseFile = None,

@@ -26,7 +26,9 @@ Shapes = Annotated[
 Ranges = Annotated[
     list[str] | None,
     typer.Option(
-        "--range", metavar="INPUT=LOW,HIGH", help="Range of an integer input's values; default: 0 and 1. Repeatable."
+        "--range",
+        metavar="INPUT=LOW,HIGH",
+        help="Range of an integer input's values; default: 0 and 1. Repeatable.",
     ),
 ]
 InputsFile = Annotated[
