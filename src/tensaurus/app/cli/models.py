@@ -71,7 +71,7 @@ def optimize(
         typer.Option(
             metavar="MB",
             min=0,
-            help="Largest size of the result's constants; default: six times the model's, twice without kernels.",
+            help="Most constants of the result; default: six times the model's, twice without kernels.",
         ),
     ] = None,
     run_limit: RunLimit = 60.0,
