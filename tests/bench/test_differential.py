@@ -16,7 +16,7 @@ from sketches import Undrawn
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import Proposal
 from tensaurus.expr.ir.scope import call
-from tensaurus.expr.sizes.open_questions import Recalled
+from tensaurus.expr.sizes.open_questions import CacheByAnswers
 from tensaurus.graph.ir.node import source
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.onnx_export import export_model
@@ -127,7 +127,7 @@ def test_a_wrong_operator_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     op = registry["Floor"]
     monkeypatch.setattr(op, "declare", lambda x: broadcast(lambda v: call("ceil", v), x))
-    monkeypatch.setattr(op, "_scopes", Recalled(64))
+    monkeypatch.setattr(op, "_scopes", CacheByAnswers(64))
     monkeypatch.setattr(differential, "declared", lambda opset: (op,))
     reports = differential.differential(0, range(0, 20, 2))
     assert any(f.verdict == "wrong" and not f.of for r in reports for f in r.findings)

@@ -31,7 +31,7 @@ from tensaurus.expr.ir.expression_text import show
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select, Tensor, axis
 from tensaurus.expr.ir.walk import reads, scopes, tensors
 from tensaurus.expr.normal.intern import interned
-from tensaurus.expr.sizes.affine import coefficients
+from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import interval, polynomial
 from tensaurus.finders.derive import (
     fit_index_map,
@@ -326,7 +326,7 @@ def test_operands_in_another_order() -> None:
         assert made.operands
         for read in reads(made.scope):
             if read.source in made.operands:  # the remainder, the quotient, and what is summed over
-                quotient = coefficients(read.indices[1], made.scope.axes)
+                quotient = affine_coefficients(read.indices[1], made.scope.axes)
                 assert quotient is not None and set(quotient[0].values()) <= {1, 2}, seed
         wanted = interpret(scope, given, field).transpose(order)
         assert np.array_equal(interpret(made.scope, {**given, **arranged}, field), wanted), seed

@@ -16,7 +16,7 @@ from tensaurus.expr.evaluate.fields import P, Prime, Rationals, Reals
 from tensaurus.expr.ir.scalar_functions import RING
 from tensaurus.expr.ir.scope import Body, Call, Reduce, Scope
 from tensaurus.expr.ir.walk import children, reads
-from tensaurus.expr.sizes.open_questions import watched
+from tensaurus.expr.sizes.open_questions import record_questions
 from tensaurus.expr.sizes.size import Symbol, polynomial, substitute
 from tensaurus.ops import Op, TensorType, Untypable, registry
 from tensaurus.ops.element_type import dtype_name
@@ -312,9 +312,9 @@ def test_what_does_not_type_is_remembered_without_its_callers() -> None:
     for _ in range(2):
         with pytest.raises(Untypable):
             op.scopes(kinds, ())
-        with watched({}), pytest.raises(Untypable):
+        with record_questions({}), pytest.raises(Untypable):
             op.scopes(kinds, ())
-    known, records = op._scopes._plain[kinds, ()], op._scopes._records[kinds, ()]
+    known, records = op._scopes._unconditional[kinds, ()], op._scopes._conditional[kinds, ()]
     kept = [found for found in (known, *(r.value for r in records)) if isinstance(found, Untypable)]
     assert len(kept) == 2 and all(found.__traceback__ is None and found.__context__ is None for found in kept)
 

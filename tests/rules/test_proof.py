@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tensaurus.expr.sizes.open_questions import Question
-from tensaurus.expr.sizes.size import Symbol, atoms, evaluate, nonnegative, polynomial, substitute
+from tensaurus.expr.sizes.size import Symbol, atoms, evaluate, is_nonnegative, polynomial, substitute
 from tensaurus.ops import Op, Untypable, registry
 from tensaurus.ops.examples import examples_of
 from tensaurus.rules.language.evidence import Proved
@@ -304,7 +304,7 @@ def test_what_is_assumed_holds_by_form() -> None:
         reached = set()
         for values in found:
             known = substitute(size, values)
-            assert (known == 0) if kind == "zero" else nonnegative(known), f"{size}: {values}"
+            assert (known == 0) if kind == "zero" else is_nonnegative(known), f"{size}: {values}"
             new = {x for v in values.values() for x in atoms(v)}
             free = sorted(new | (atoms(size) - values.keys()), key=str)
             for point in product(range(-3, 7) if len(free) < 4 else range(4), repeat=len(free)):

@@ -69,7 +69,7 @@ def test_sizes_that_are_computed_are_integers(size: str) -> None:
     for made in import_model(model(size, "Slice")).nodes:
         for extent in made.types[0].shape:  # type: ignore[union-attr]
             parts = [extent] if isinstance(extent, Poly) else []
-            parts += [a for p in parts for f, _ in terms_of(p) for atom in f for a in atom.inside()]
+            parts += [a for p in parts for f, _ in terms_of(p) for atom in f for a in atom.nested_sizes()]
             assert all(type(c) is int for part in parts for _, c in terms_of(part))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.expr.ir.float_conversions import is_float, largest
 from tensaurus.expr.ir.scope import Body, Const, Scope, Tensor, call, compute, lift
-from tensaurus.expr.sizes.size import same
+from tensaurus.expr.sizes.size import is_same_size
 from tensaurus.ops.axes import one_axis
 from tensaurus.ops.declare import op
 from tensaurus.ops.elementwise import aligned, broadcast, broadcast_to, converted, unary
@@ -148,7 +148,7 @@ def gelu(x: Tensor, *, approximate: str = "none") -> Scope:
 def clip(x: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Scope:
     """min(max(x, min), max); an absent bound of floats is their least or largest, which infinities become."""
     for bound in (min, max):
-        if bound is not None and not (bound.rank == 0 or bound.rank == 1 and same(bound.shape[0], 1)):
+        if bound is not None and not (bound.rank == 0 or bound.rank == 1 and is_same_size(bound.shape[0], 1)):
             raise Untypable(f"a bound of shape {bound.shape}")
 
     def at(v: Body) -> Body:
@@ -170,7 +170,7 @@ def _softmax_axis(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[st
     axis = one_axis(attrs["axis"], x.rank)
     if not attrs["flatten"]:
         return {"axis": axis}
-    long = [a for a in range(axis, x.rank) if not same(x.shape[a], 1)]
+    long = [a for a in range(axis, x.rank) if not is_same_size(x.shape[a], 1)]
     if len(long) > 1:
         return {"axis": axis, "flatten": 1}
     return {"axis": long[0] if long else axis, "flatten": 0}

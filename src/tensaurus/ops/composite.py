@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.expr.ir.scope import Body, Scope, Tensor, call, compute, total, where
-from tensaurus.expr.sizes.size import Size, nonnegative, product, same
+from tensaurus.expr.sizes.size import Size, is_nonnegative, is_same_size, product
 from tensaurus.ops.convolution import per_group
 from tensaurus.ops.declare import op
 
@@ -31,7 +31,7 @@ def enlarge(w: Tensor, *, kernel_shape: tuple[Size, ...]) -> Scope:
     kernel = w.shape[2:]
     if len(kernel) != len(kernel_shape) or not kernel:
         raise Untypable(f"a kernel of {kernel} made {kernel_shape}")
-    if not all(nonnegative(n - k) for n, k in zip(kernel_shape, kernel, strict=True)):
+    if not all(is_nonnegative(n - k) for n, k in zip(kernel_shape, kernel, strict=True)):
         raise Untypable(f"a kernel of {kernel} made {kernel_shape}")
     begins = [(n - k) // 2 for n, k in zip(kernel_shape, kernel, strict=True)]
 
@@ -56,7 +56,7 @@ def merge_groups(w: Tensor, *, group: int, count: int) -> Scope:
 
     w [F, C/group, kernel...]   ->   [F, C/group * count, kernel...], zero off the blocks of each new group
     """
-    if w.rank < 3 or not nonnegative(count - 1) or not same(group % count, 0):
+    if w.rank < 3 or not is_nonnegative(count - 1) or not is_same_size(group % count, 0):
         raise Untypable(f"{group} groups of weights {w.shape} merged by {count}")
     each, depth = per_group(w.shape[0], group), w.shape[1]
 
@@ -68,7 +68,7 @@ def merge_groups(w: Tensor, *, group: int, count: int) -> Scope:
 
 
 def _band(width: Size, dilation: Size) -> Size:
-    if not nonnegative(width) or not nonnegative(dilation - 1):
+    if not is_nonnegative(width) or not is_nonnegative(dilation - 1):
         raise Untypable(f"a band of width {width} and dilation {dilation}")
     return 2 * width + 1
 
@@ -88,7 +88,7 @@ def matmul_to_band(a: Tensor, b: Tensor, *, width: Size, dilation: Size = 1) -> 
 
     out[.., i, w] = sum over k of a[.., i, k] * b[.., i + dilation * (w - width), k], b zero beyond its rows
     """
-    if a.rank < 2 or a.rank != b.rank or not all(map(same, a.shape, b.shape)):
+    if a.rank < 2 or a.rank != b.rank or not all(map(is_same_size, a.shape, b.shape)):
         raise Untypable(f"a band of {a.shape} times {b.shape}")
 
     def element(*place: Size) -> Body:
@@ -115,9 +115,9 @@ def matmul_from_band(a: Tensor, b: Tensor, *, width: Size, dilation: Size = 1) -
     out[.., i, k] = sum over w of a[.., i, w] * b[.., i + dilation * (w - width), k], b zero beyond its rows
     """
     band = _band(width, dilation)
-    if a.rank < 2 or a.rank != b.rank or not all(map(same, a.shape[:-1], b.shape[:-1])):
+    if a.rank < 2 or a.rank != b.rank or not all(map(is_same_size, a.shape[:-1], b.shape[:-1])):
         raise Untypable(f"a band {a.shape} times {b.shape}")
-    if not same(a.shape[-1], band):
+    if not is_same_size(a.shape[-1], band):
         raise Untypable(f"a band of {a.shape[-1]} is not {band}")
 
     def element(*place: Size) -> Body:
@@ -132,7 +132,7 @@ def matmul_from_band(a: Tensor, b: Tensor, *, width: Size, dilation: Size = 1) -
 
 
 def _kernel(channels: Size, kernel_shape: tuple[Size, ...]) -> None:
-    if not all(nonnegative(n - 1) for n in (channels, *kernel_shape)):
+    if not all(is_nonnegative(n - 1) for n in (channels, *kernel_shape)):
         raise Untypable(f"a kernel of {kernel_shape} for {channels} channels")
 
 
@@ -140,7 +140,7 @@ def _kernel(channels: Size, kernel_shape: tuple[Size, ...]) -> None:
 def identity_kernel(*, channels: Size, kernel_shape: tuple[Size, ...]) -> Scope:
     """The weights that a convolution padded to the same size copies its input with (TASO's Iconv)."""
     _kernel(channels, kernel_shape)
-    if not all(same(k % 2, 1) for k in kernel_shape):
+    if not all(is_same_size(k % 2, 1) for k in kernel_shape):
         raise Untypable(f"a kernel of {kernel_shape} has no centre")
 
     def element(f: Size, c: Size, *place: Size) -> Body:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.expr.ir.scope import Body, Scope, Tensor, compute, lift, total
-from tensaurus.expr.sizes.size import Size, same
+from tensaurus.expr.sizes.size import Size, is_same_size
 from tensaurus.ops.declare import op
 from tensaurus.ops.elementwise import aligned, broadcast_shape, broadcasts
 
@@ -36,7 +36,7 @@ def matrix_product(a: Tensor | Scope, b: Tensor | Scope) -> Scope:
     if a.rank == 0 or b.rank == 0:
         raise Untypable("a matrix product of a scalar")
     inner = a.shape[-1]
-    if not same(inner, b.shape[-2] if b.rank > 1 else b.shape[0]):
+    if not is_same_size(inner, b.shape[-2] if b.rank > 1 else b.shape[0]):
         raise Untypable(f"{_shape(a)} times {_shape(b)}")
     batch = broadcast_shape(a.shape[:-2], b.shape[:-2])
     rows, columns = a.shape[-2:-1], b.shape[-1:] if b.rank > 1 else ()
@@ -59,7 +59,7 @@ def _batch(x: Tensor | Scope, place: Sequence[Size]) -> tuple[Size, ...]:
     """The indices of x's batch dimensions that broadcasting pairs with a place of the output."""
     sizes = x.shape[:-2]
     spot = place[len(place) - len(sizes) :]
-    return tuple(0 if same(n, 1) else i for i, n in zip(spot, sizes, strict=True))
+    return tuple(0 if is_same_size(n, 1) else i for i, n in zip(spot, sizes, strict=True))
 
 
 def _shape(x: Tensor | Scope) -> str:
@@ -103,7 +103,7 @@ def gemm(
         raise Untypable("Gemm takes matrices")
     rows, inner = reversed(a.shape) if transA else a.shape
     depth, columns = reversed(b.shape) if transB else b.shape
-    if not same(inner, depth):
+    if not is_same_size(inner, depth):
         raise Untypable(f"{_shape(a)} times {_shape(b)}")
     shape = (rows, columns)
     if c is not None and not broadcasts(shape, c.shape):
@@ -178,9 +178,9 @@ def einsum(*xs: Tensor, equation: str) -> Scope:
             fronts.append(x.shape[start : start + count])
         for letter, size in zip(letters, x.shape[:start] + x.shape[start + count :], strict=True):
             known = sizes.get(letter, 1)
-            if not same(known, 1) and not same(size, 1) and not same(size, known):
+            if not is_same_size(known, 1) and not is_same_size(size, 1) and not is_same_size(size, known):
                 raise Untypable(f"{letter} is {known} and {size}")
-            sizes[letter] = known if same(size, 1) else size
+            sizes[letter] = known if is_same_size(size, 1) else size
     front = broadcast_shape(*fronts)
     output = right.replace("...", "")
     if front and "." not in right or not set(output) <= set(sizes) or len(set(output)) != len(output):
@@ -211,4 +211,4 @@ def _einsum_read(x: Tensor, term: str, at: Mapping[str, Size], middle: Sequence[
     head, dots, tail = term.partition("...")
     spot = middle[len(middle) - count :] if dots else ()
     indices = (*(at[c] for c in head), *spot, *(at[c] for c in tail))
-    return x[tuple(0 if same(n, 1) else i for i, n in zip(indices, x.shape, strict=True))]
+    return x[tuple(0 if is_same_size(n, 1) else i for i, n in zip(indices, x.shape, strict=True))]

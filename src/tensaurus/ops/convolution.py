@@ -7,8 +7,8 @@ from typing import Any
 
 from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.expr.ir.scope import Body, Scope, Tensor, compute, total, where
-from tensaurus.expr.sizes.open_questions import watching
-from tensaurus.expr.sizes.size import Size, negative, nonnegative, same
+from tensaurus.expr.sizes.open_questions import is_recording_questions
+from tensaurus.expr.sizes.size import Size, is_negative, is_nonnegative, is_same_size
 from tensaurus.ops.declare import op
 from tensaurus.ops.windows import output_sizes, reach, spread, window_attributes, window_indices
 
@@ -20,7 +20,7 @@ def _spatial(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[tuple[Si
         raise Untypable(f"a convolution of ranks {x.rank} and {w.rank}")
     kernel = w.shape[2:]
     given = attrs["kernel_shape"]
-    if given and not (len(given) == len(kernel) and all(map(same, given, kernel))):
+    if given and not (len(given) == len(kernel) and all(map(is_same_size, given, kernel))):
         raise Untypable(f"kernel_shape {given} beside a kernel of {kernel}")
     return x.shape[2:], kernel
 
@@ -31,9 +31,9 @@ def conv_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any
 
 def per_group(size: Size, group: Size) -> Size:
     """How many of `size` channels each group has.  A file says a number of groups; a proof may say any."""
-    if not isinstance(group, int) and not watching():
+    if not isinstance(group, int) and not is_recording_questions():
         raise Untypable(f"groups as many as {group}")
-    if not nonnegative(group - 1) or not same(size % group, 0):
+    if not is_nonnegative(group - 1) or not is_same_size(size % group, 0):
         raise Untypable(f"{size} channels in {group} groups")
     return size // group
 
@@ -83,11 +83,11 @@ def correlation(
     """The convolution of x with w, zero beyond the edges, b [F] added to it."""
     kernel = w.shape[2:]
     count, depth = per_group(w.shape[0], group), w.shape[1]
-    if same(count, 0):
+    if is_same_size(count, 0):
         raise Untypable("a convolution without output channels")
-    if not same(depth * group, x.shape[1]):
+    if not is_same_size(depth * group, x.shape[1]):
         raise Untypable(f"{x.shape[1]} channels meet weights of {group} times {depth}")
-    if b is not None and not (b.rank == 1 and same(b.shape[0], w.shape[0])):
+    if b is not None and not (b.rank == 1 and is_same_size(b.shape[0], w.shape[0])):
         raise Untypable(f"a bias of shape {b.shape} for {w.shape[0]} channels")
 
     def element(n: Size, f: Size, *place: Size) -> Body:
@@ -169,11 +169,11 @@ def conv_transpose(
     assert strides is not None and dilations is not None and pads is not None and output_padding is not None
     kernel = w.shape[2:]
     depth, count = per_group(x.shape[1], group), w.shape[1]
-    if same(count, 0):
+    if is_same_size(count, 0):
         raise Untypable("a convolution without output channels")
-    if not same(w.shape[0], x.shape[1]):
+    if not is_same_size(w.shape[0], x.shape[1]):
         raise Untypable(f"{x.shape[1]} channels meet weights of {w.shape[0]}")
-    if b is not None and not (b.rank == 1 and same(b.shape[0], count * group)):
+    if b is not None and not (b.rank == 1 and is_same_size(b.shape[0], count * group)):
         raise Untypable(f"a bias of shape {b.shape} for {count * group} channels")
     rank = len(kernel)
     stuffed = _stuffed(x, strides)
@@ -182,7 +182,7 @@ def conv_transpose(
         x.shape[2:], kernel, strides, dilations, pads[:rank], pads[rank:], output_padding, strict=True
     ):
         size = stride * (n - 1) + more + reach(k, dilation) - begin - end
-        if negative(size):
+        if is_negative(size):
             raise Untypable(f"an output of {size} elements")
         sizes.append(size)
     begins = tuple(reach(k, d) - 1 - p for k, d, p in zip(kernel, dilations, pads[:rank], strict=True))
@@ -202,7 +202,7 @@ def conv_transpose(
 
 def _stuffed(x: Tensor, strides: Sequence[int]) -> Tensor | Scope:
     """x with each spatial element followed by stride - 1 zeros."""
-    if all(same(s, 1) for s in strides):
+    if all(is_same_size(s, 1) for s in strides):
         return x
 
     def element(n: Size, c: Size, *place: Size) -> Body:

@@ -22,7 +22,7 @@ import numpy as np
 from tensaurus.expr.ir.element_types import Untypable as Untypable
 from tensaurus.expr.ir.element_types import dtype_of
 from tensaurus.expr.ir.scope import Scope, Tensor
-from tensaurus.expr.sizes.open_questions import Recalled, settled_so_far
+from tensaurus.expr.sizes.open_questions import CacheByAnswers, forget_open_questions
 from tensaurus.expr.sizes.size import Size
 
 # The element types that expressions compute with; any other (strings, 8-bit floats) leaves a node opaque.
@@ -122,8 +122,8 @@ class Op:
                 *(i.name for i in self.inputs),
                 *(name for name in self.moved if name in self.attributes),
             )
-        self._scopes = Recalled[tuple[Scope, ...] | Untypable](4096)
-        self._types = Recalled[tuple[TensorType, ...] | Untypable](65536)
+        self._scopes = CacheByAnswers[tuple[Scope, ...] | Untypable](4096)
+        self._types = CacheByAnswers[tuple[TensorType, ...] | Untypable](65536)
 
     def __repr__(self) -> str:
         return self.name
@@ -157,7 +157,7 @@ class Op:
 
         Raises Untypable for an attribute that the operator lacks.
         """
-        settled_so_far()
+        forget_open_questions()
         for name in attrs:
             if name not in self.attributes:
                 raise Untypable(f"{self.name} has no attribute {name}")

@@ -7,8 +7,8 @@ from typing import Any
 
 from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.expr.ir.scope import Body, Const, Scope, Tensor, call, compute
-from tensaurus.expr.sizes.open_questions import settled_so_far
-from tensaurus.expr.sizes.size import Size, same
+from tensaurus.expr.sizes.open_questions import forget_open_questions
+from tensaurus.expr.sizes.size import Size, is_same_size
 from tensaurus.ops.declare import NUMBERS, Op, op
 
 
@@ -18,11 +18,11 @@ def broadcast_shape(*shapes: tuple[Size, ...]) -> tuple[Size, ...]:
     result: list[Size] = []
     for place in range(-rank, 0):
         found: Size = 1
-        settled_so_far()
+        forget_open_questions()
         for shape in shapes:
-            if len(shape) < -place or same(shape[place], 1) or same(shape[place], found):
+            if len(shape) < -place or is_same_size(shape[place], 1) or is_same_size(shape[place], found):
                 continue
-            if not same(found, 1):
+            if not is_same_size(found, 1):
                 raise Untypable(f"shapes {' and '.join(map(str, shapes))} do not broadcast")
             found = shape[place]
         result.append(found)
@@ -32,7 +32,7 @@ def broadcast_shape(*shapes: tuple[Size, ...]) -> tuple[Size, ...]:
 def aligned(x: Tensor | Scope, indices: tuple[Size, ...]) -> Body:
     """The element of x that broadcasting pairs with these output indices."""
     spot = indices[len(indices) - x.rank :]
-    return x[tuple(0 if same(n, 1) else i for i, n in zip(spot, x.shape, strict=True))]
+    return x[tuple(0 if is_same_size(n, 1) else i for i, n in zip(spot, x.shape, strict=True))]
 
 
 def broadcast(element: Callable[..., Any], *xs: Tensor | Scope) -> Scope:
@@ -51,7 +51,7 @@ def broadcast_to(x: Tensor, *others: Tensor) -> None:
 def broadcasts(shape: tuple[Size, ...], *others: tuple[Size, ...]) -> bool:
     """Whether the shape is what it broadcasts to with others."""
     whole = broadcast_shape(shape, *others)
-    return len(whole) == len(shape) and all(map(same, whole, shape))
+    return len(whole) == len(shape) and all(map(is_same_size, whole, shape))
 
 
 def is_float(x: Tensor) -> bool:

@@ -13,7 +13,16 @@ from tensaurus.expr.ir.printer import free_in
 from tensaurus.expr.ir.scope import Scope, Tensor
 from tensaurus.expr.ir.walk import replace_tensors
 from tensaurus.expr.normal.intern import interned
-from tensaurus.expr.sizes.size import Atom, Poly, Size, Symbol, atoms, nonnegative, same, substitute
+from tensaurus.expr.sizes.size import (
+    Atom,
+    Poly,
+    Size,
+    Symbol,
+    atoms,
+    is_nonnegative,
+    is_same_size,
+    substitute,
+)
 from tensaurus.ops.composite import OURS
 from tensaurus.ops.declare import op
 
@@ -62,11 +71,11 @@ def _bound(scope: Scope, inputs: Sequence[Tensor]) -> Scope:
             raise Untypable(f"{name} is {x.dtype} of rank {x.rank} in the scope, {given[name].dtype} here")
         for stated, size in zip(x.shape, given[name].shape, strict=True):
             symbol = _symbol(stated)
-            if symbol is not None and nonnegative(size - symbol.low):
+            if symbol is not None and is_nonnegative(size - symbol.low):
                 values.setdefault(symbol, size)
     for name, x in own.items():
         if not all(
-            same(substitute(n, values), m) for n, m in zip(x.shape, given[name].shape, strict=True)
+            is_same_size(substitute(n, values), m) for n, m in zip(x.shape, given[name].shape, strict=True)
         ):
             raise Untypable(f"{name} is {x.shape} in the scope, {given[name].shape} here")
     changed = {x: given[name] for name, x in own.items() if x != given[name]}

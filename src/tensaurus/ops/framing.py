@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensaurus.expr.ir.scope import Body, Scope, Tensor, compute
-from tensaurus.expr.sizes.size import Size, nonnegative
+from tensaurus.expr.sizes.size import Size, is_nonnegative
 from tensaurus.ops.declare import Untypable, op
 
 
@@ -40,9 +40,9 @@ def center_crop_pad(x: Tensor, *, shape: tuple[Size, ...], axes: tuple[int, ...]
     """x cut or zero-padded to this shape; of an odd difference the larger half is at the end."""
     shifts: list[Size] = []
     for old, new in zip(x.shape, shape, strict=True):
-        if nonnegative(old - new):
+        if is_nonnegative(old - new):
             shifts.append((old - new) // 2)
-        elif nonnegative(new - old):
+        elif is_nonnegative(new - old):
             shifts.append(0 - (new - old) // 2)
         else:
             raise Untypable(f"whether {old} is cut or padded to {new} is not known")

@@ -11,7 +11,7 @@ import numpy as np
 
 from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.expr.ir.scope import Body, Const, Scope, Tensor, call, compute, lift, look, where
-from tensaurus.expr.sizes.size import Size, largest, nonnegative, product, same
+from tensaurus.expr.sizes.size import Size, is_nonnegative, is_same_size, largest, product
 from tensaurus.ops.axes import one_axis, replaced
 from tensaurus.ops.declare import NUMBERS, op
 
@@ -66,7 +66,7 @@ def gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Scope:
     if indices.rank != x.rank:
         raise Untypable(f"indices of rank {indices.rank} into rank {x.rank}")
     for n, m in zip(replaced(x.shape, axis, 1), replaced(indices.shape, axis, 1), strict=True):
-        if not nonnegative(n - m):
+        if not is_nonnegative(n - m):
             raise Untypable(f"indices of shape {indices.shape} into {x.shape}")
 
     def element(*place: Size) -> Body:
@@ -92,7 +92,7 @@ def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Scope:
         raise Untypable(f"index vectors of length {depth}")
     if not 0 < depth <= x.rank - batch_dims or not 0 <= batch_dims < indices.rank:
         raise Untypable(f"index vectors of length {depth} into rank {x.rank} after {batch_dims}")
-    if not all(map(same, x.shape[:batch_dims], indices.shape[:batch_dims])):
+    if not all(map(is_same_size, x.shape[:batch_dims], indices.shape[:batch_dims])):
         raise Untypable(f"batches of {x.shape} and {indices.shape}")
     front = indices.shape[:-1]
     taken = range(batch_dims, batch_dims + depth)
@@ -252,7 +252,7 @@ def _steps(start: Any, limit: Any, delta: Any, dtype: str) -> Any:
         if not isinstance(delta, int):
             raise Untypable(f"a range in steps of {delta}")
         count = -((start - limit) // delta)
-        return count if nonnegative(count) else largest(count, 0)
+        return count if is_nonnegative(count) else largest(count, 0)
     if not all(isinstance(n, (int, Fraction)) for n in (start, limit, delta)):
         raise Untypable(f"a range of {dtype} from {start} to {limit}")
     room = Fraction(limit - start)

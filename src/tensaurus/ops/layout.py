@@ -8,7 +8,7 @@ from typing import Any
 from tensaurus.expr.analysis.index_map import reshaped
 from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.expr.ir.scope import Body, Scope, Tensor, compute
-from tensaurus.expr.sizes.size import Size, nonnegative, product, same
+from tensaurus.expr.sizes.size import Size, is_nonnegative, is_same_size, product
 from tensaurus.ops.axes import distinct_axes
 from tensaurus.ops.declare import op
 from tensaurus.ops.elementwise import aligned, broadcast_shape
@@ -18,27 +18,27 @@ def _read_shape(x: Tensor, asked: Sequence[Size], allowzero: int) -> tuple[Size,
     """The sizes that a Reshape asks for: 0 copies the input's size, -1 is what remains."""
     sizes = list(asked)
     for place, size in enumerate(sizes):
-        if same(size, 0) and not allowzero:
+        if is_same_size(size, 0) and not allowzero:
             if place >= x.rank:
                 raise Untypable(f"0 at place {place} of a shape copies nothing from rank {x.rank}")
             sizes[place] = x.shape[place]
     whole = product(x.shape)
-    free = [place for place, size in enumerate(sizes) if same(size, -1)]
+    free = [place for place, size in enumerate(sizes) if is_same_size(size, -1)]
     if len(free) > 1:
         raise Untypable(f"shape {tuple(asked)} has two unknowns")
     if free:
         # sizes that are copied cancel on both sides, zero or not
         left, right = list(x.shape), [n for p, n in enumerate(sizes) if p != free[0]]
         for size in list(right):
-            match = next((n for n in left if same(n, size)), None)
+            match = next((n for n in left if is_same_size(n, size)), None)
             if match is not None:
                 left.remove(match)
                 right.remove(size)
         above, below = product(left), product(right)
-        if same(below, 0) or not (isinstance(below, int) or nonnegative(below)):
+        if is_same_size(below, 0) or not (isinstance(below, int) or is_nonnegative(below)):
             raise Untypable(f"shape {tuple(asked)} of {x.shape}")
         sizes[free[0]] = above // below
-    if not same(product(sizes), whole):
+    if not is_same_size(product(sizes), whole):
         raise Untypable(f"{x.shape} reshaped to {tuple(sizes)}")
     return tuple(sizes)
 
@@ -55,12 +55,16 @@ def _reshape_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str,
         return {"shape": tuple(sizes), "allowzero": 0 if copied else 1}
     if 0 in sizes:
         return {"shape": tuple(sizes), "allowzero": 1}
-    copies = [p < x.rank and same(n, x.shape[p]) for p, n in enumerate(sizes)]
+    copies = [p < x.rank and is_same_size(n, x.shape[p]) for p, n in enumerate(sizes)]
     shape = [0 if copy and not isinstance(n, int) else n for n, copy in zip(sizes, copies, strict=True)]
     open_ = [p for p, n in enumerate(shape) if not isinstance(n, int)]
-    asked = any(same(n, -1) for n in attrs["shape"])
+    asked = any(is_same_size(n, -1) for n in attrs["shape"])
     others = [n for p, n in enumerate(sizes) if len(open_) > 1 or p not in open_]
-    if open_ and not asked and not all(n > 0 if isinstance(n, int) else nonnegative(n - 1) for n in others):
+    if (
+        open_
+        and not asked
+        and not all(n > 0 if isinstance(n, int) else is_nonnegative(n - 1) for n in others)
+    ):
         return {"shape": tuple(sizes), "allowzero": attrs["allowzero"]}
     if len(open_) == 1:
         shape[open_[0]] = -1
@@ -136,7 +140,7 @@ def _squeeze_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str,
 def squeeze(x: Tensor, *, axes: tuple[int, ...] | None = None) -> Scope:
     """Dimensions of size 1 removed, all of them where none is named."""
     assert axes is not None
-    if not all(same(x.shape[d], 1) for d in axes):
+    if not all(is_same_size(x.shape[d], 1) for d in axes):
         raise Untypable(f"axes {axes} of {x.shape} are not 1")
     kept = [d for d in range(x.rank) if d not in axes]
 
@@ -224,7 +228,7 @@ def tile(x: Tensor, *, repeats: tuple[Size, ...]) -> Scope:
     shape = [n * r for n, r in zip(x.shape, repeats, strict=True)]
 
     def element(*place: Size) -> Body:
-        return x[tuple(0 if same(n, 1) else i % n for i, n in zip(place, x.shape, strict=True))]
+        return x[tuple(0 if is_same_size(n, 1) else i % n for i, n in zip(place, x.shape, strict=True))]
 
     return compute(shape, element)
 
@@ -237,7 +241,7 @@ def _blocks(x: Tensor, blocksize: int) -> tuple[Size, Size, Size, Size]:
 
 
 def _exactly(size: Size, parts: int) -> Size:
-    if not same(size % parts, 0):
+    if not is_same_size(size % parts, 0):
         raise Untypable(f"{size} is no multiple of {parts}")
     return size // parts
 

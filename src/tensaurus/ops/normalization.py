@@ -8,7 +8,7 @@ from typing import Any
 
 from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.expr.ir.scope import Body, Const, Scope, Tensor, call, compute, lift, total
-from tensaurus.expr.sizes.size import Size, same
+from tensaurus.expr.sizes.size import Size, is_same_size
 from tensaurus.ops.axes import distinct_axes, one_axis
 from tensaurus.ops.declare import op
 from tensaurus.ops.elementwise import aligned, broadcast, broadcast_to, converted
@@ -22,7 +22,7 @@ def per_channel(x: Tensor, *parameters: Tensor) -> None:
     if x.rank < 2:
         raise Untypable(f"an input of rank {x.rank}")
     for p in parameters:
-        if p.rank != 1 or not same(p.shape[0], x.shape[1]):
+        if p.rank != 1 or not is_same_size(p.shape[0], x.shape[1]):
             raise Untypable(f"{p.name} has shape {p.shape} for {x.shape[1]} channels")
 
 
@@ -131,7 +131,7 @@ def group_normalization(
     """Each group of channels of each instance less its mean, over its deviation; scaled by channel."""
     per_channel(x, scale, b)
     batch, channels, *spatial = x.shape
-    if num_groups < 1 or not same(channels % num_groups, 0):
+    if num_groups < 1 or not is_same_size(channels % num_groups, 0):
         raise Untypable(f"{channels} channels in {num_groups} groups")
     each = channels // num_groups
     grouped = compute((batch, num_groups, each, *spatial), lambda n, g, c, *i: x[(n, g * each + c, *i)])

@@ -7,8 +7,8 @@ from typing import Any
 
 from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.expr.ir.scope import Body, Const, Scope, Tensor, compute, where
-from tensaurus.expr.sizes.open_questions import open_questions, watching
-from tensaurus.expr.sizes.size import Size, largest, negative, nonnegative, same, smallest
+from tensaurus.expr.sizes.open_questions import has_open_questions, is_recording_questions
+from tensaurus.expr.sizes.size import Size, is_negative, is_nonnegative, is_same_size, largest, smallest
 from tensaurus.ops.axes import distinct_axes, one_axis, replaced
 from tensaurus.ops.declare import op
 
@@ -42,7 +42,7 @@ def concat(*xs: Tensor, axis: int) -> Scope:
     for x in xs[1:]:
         if x.rank != xs[0].rank or x.dtype != xs[0].dtype:
             raise Untypable(f"{x.dtype} of rank {x.rank} joined to {xs[0].dtype} of rank {xs[0].rank}")
-        if not all(map(same, replaced(x.shape, axis, 0), replaced(xs[0].shape, axis, 0))):
+        if not all(map(is_same_size, replaced(x.shape, axis, 0), replaced(xs[0].shape, axis, 0))):
             raise Untypable(f"shapes {xs[0].shape} and {x.shape} differ beside axis {axis}")
     starts: list[Size] = [0]
     for x in xs:
@@ -67,14 +67,14 @@ def concat(*xs: Tensor, axis: int) -> Scope:
 def _equal_parts(size: Size, count: int) -> tuple[Size, ...]:
     """`count` parts of a size; the last is smaller where the size is no multiple."""
     part = -((-size) // count)
-    if count < 1 or not isinstance(part, int) and not same(part * count, size):
+    if count < 1 or not isinstance(part, int) and not is_same_size(part * count, size):
         raise Untypable(f"a split in {count} needs the value of {size}")
     return (*(part,) * (count - 1), size - part * (count - 1))
 
 
 def _refused(size: Size) -> bool:
     """True for a negative one; whoever asks about all sizes is told of those that may be."""
-    return negative(size) or watching() and not nonnegative(size)
+    return is_negative(size) or is_recording_questions() and not is_nonnegative(size)
 
 
 def _split_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,8 +86,8 @@ def _split_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, A
         if not count:
             raise Untypable("neither sizes nor a number of outputs")
         sizes = _equal_parts(tensors[0].shape[axis], count)
-    counted = counted or bool(sizes) and nonnegative(sizes[0] - 1)
-    if counted and not isinstance(sizes[0], int) and all(same(n, sizes[0]) for n in sizes):
+    counted = counted or bool(sizes) and is_nonnegative(sizes[0] - 1)
+    if counted and not isinstance(sizes[0], int) and all(is_same_size(n, sizes[0]) for n in sizes):
         return {"axis": axis, "split": None, "num_outputs": len(sizes)}
     return {"axis": axis, "split": sizes, "num_outputs": None}
 
@@ -122,7 +122,7 @@ def split(
     """Consecutive parts of these sizes along an axis."""
     if split is None:
         split = _equal_parts(x.shape[axis], num_outputs or 0)
-    if not same(sum(split), x.shape[axis]) or any(map(_refused, split)):
+    if not is_same_size(sum(split), x.shape[axis]) or any(map(_refused, split)):
         raise Untypable(f"parts {split} of {x.shape[axis]}")
     starts: list[Size] = [0]
     for size in split:
@@ -146,7 +146,7 @@ def span(start: Size, end: Size, step: int, size: Size) -> tuple[Size, Size]:
         first = _from_front(start, size, 0) if below_zero(start) else start
         first = smallest(first, size) if isinstance(size, int) else first
         last = _from_front(end, size, 0) if below_zero(end) else size if _far(end) else smallest(end, size)
-        if same(first, 0):
+        if is_same_size(first, 0):
             return 0, (last + step - 1) // step
         if below_zero(start) and _far(end) and not below_zero(end):  # the last few
             return first, (smallest(0 - start, size) + step - 1) // step
@@ -155,7 +155,7 @@ def span(start: Size, end: Size, step: int, size: Size) -> tuple[Size, Size]:
         raise Untypable("a slice back to the end, of which runtimes have their own ideas")
     # unlike numpy's, a start before the front is the front
     if below_zero(start):
-        first = size - 1 if same(start, -1) else smallest(_from_front(start, size, 0), size - 1)
+        first = size - 1 if is_same_size(start, -1) else smallest(_from_front(start, size, 0), size - 1)
     else:
         first = size - 1 if _far(start) else smallest(start, size - 1)
     last = _from_front(end, size, -1) if below_zero(end) else end
@@ -164,9 +164,9 @@ def span(start: Size, end: Size, step: int, size: Size) -> tuple[Size, Size]:
 
 def below_zero(size: Size) -> bool:
     """Whether a size is negative.  Raises Untypable where its symbols leave that open."""
-    if nonnegative(size):
+    if is_nonnegative(size):
         return False
-    if nonnegative(-1 - size):
+    if is_nonnegative(-1 - size):
         return True
     raise Untypable(f"the sign of {size} is not known")
 
@@ -303,11 +303,11 @@ def pad(
     """The tensor continued by a constant, its mirror image, its edge or its copy; negative pads crop."""
     begins, ends = pads[: x.rank], pads[x.rank :]
     shape = [n + b + e for n, b, e in zip(x.shape, begins, ends, strict=True)]
-    if any(negative(n) for n in shape):
+    if any(is_negative(n) for n in shape):
         raise Untypable(f"pads {pads} of {x.shape}")
     if mode == "constant":
-        truth = x.dtype == "bool" and not same(value, 0)
-        if truth and open_questions():
+        truth = x.dtype == "bool" and not is_same_size(value, 0)
+        if truth and has_open_questions():
             raise Untypable("whether the value is zero is not known")
         edge = Const(truth if x.dtype == "bool" else value)
         inner = x.padded(edge)
@@ -332,7 +332,7 @@ def _pieces(mode: str, n: Size, begin: int, end: int) -> list[tuple[Size, int, S
         raise Untypable("a wrap that crops: runtimes have their own ideas")
     period = n if mode == "wrap" else n - 1
     reach = max(begin, end)
-    if reach > 0 and not nonnegative(period - reach) and (not isinstance(period, int) or period < 1):
+    if reach > 0 and not is_nonnegative(period - reach) and (not isinstance(period, int) or period < 1):
         raise Untypable(f"a {mode} pad of {reach} beside {n}")
 
     def piece(count: int) -> tuple[Size, int, Size]:

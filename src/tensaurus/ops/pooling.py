@@ -20,7 +20,7 @@ from tensaurus.expr.ir.scope import (
     where,
     within,
 )
-from tensaurus.expr.sizes.size import Size, nonnegative, same
+from tensaurus.expr.sizes.size import Size, is_nonnegative, is_same_size
 from tensaurus.ops.declare import op
 from tensaurus.ops.reduction import mean, reduction, squared
 from tensaurus.ops.windows import output_sizes, reach, window_attributes, window_indices
@@ -35,7 +35,7 @@ def spatial(x: Tensor) -> tuple[Size, ...]:
 def _window(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
     """Strides, dilations and pads written out; switches that have no effect at these sizes turned off."""
     sizes, kernel = spatial(tensors[0]), attrs["kernel_shape"]
-    if len(kernel) != len(sizes) or not all(nonnegative(k - 1) for k in kernel):
+    if len(kernel) != len(sizes) or not all(is_nonnegative(k - 1) for k in kernel):
         raise Untypable(f"a kernel {kernel} over {len(sizes)} spatial dimensions")
     found = window_attributes(sizes, kernel, attrs)
     if attrs["auto_pad"].startswith("SAME") and any(n != 1 for n in found.get("dilations", ())):
@@ -44,11 +44,11 @@ def _window(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any
     if "ceil_mode" in attrs:
         up = attrs["ceil_mode"] and not attrs["auto_pad"].startswith("SAME")
         rounded = [output_sizes(sizes, *geometry, ceil) for ceil in (True, False)] if up else [(), ()]
-        found["ceil_mode"] = int(not all(map(same, *rounded)))
+        found["ceil_mode"] = int(not all(map(is_same_size, *rounded)))
         if found["ceil_mode"] and attrs["auto_pad"] == "VALID":
             raise Untypable("windows without padding, rounded up, of which runtimes have their own ideas")
     if "count_include_pad" in attrs:
-        padded = not all(same(p, 0) for p in found["pads"])
+        padded = not all(is_same_size(p, 0) for p in found["pads"])
         found["count_include_pad"] = int(bool(attrs["count_include_pad"]) and padded)
     if "storage_order" in attrs:
         found["storage_order"] = 0
@@ -68,7 +68,7 @@ class Windows:
         ceil: int,
     ):
         self.x, self.kernel, self.strides, self.dilations, self.pads = x, kernel, strides, dilations, pads
-        if not all(map(nonnegative, pads)):
+        if not all(map(is_nonnegative, pads)):
             raise Untypable(f"pads {pads}")
         self.sizes = output_sizes(spatial(x), kernel, strides, dilations, pads, bool(ceil))
 
@@ -94,7 +94,7 @@ class Windows:
             begin, end = self.pads[d], self.pads[rank + d]
             low, high = (-begin, size + end) if include_pad else (0, size)
             last = (self.sizes[d] - 1) * self.strides[d] + reach(k, self.dilations[d]) - begin
-            if nonnegative(-begin - low) and nonnegative(high - last):
+            if is_nonnegative(-begin - low) and is_nonnegative(high - last):
                 fixed *= k
             else:
                 varying.append((d, self._partial(d, low, high)))

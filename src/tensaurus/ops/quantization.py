@@ -12,7 +12,7 @@ import numpy as np
 
 from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.expr.ir.scope import Body, Const, Scope, Tensor, call, compute
-from tensaurus.expr.sizes.size import Size, same
+from tensaurus.expr.sizes.size import Size, is_same_size
 from tensaurus.ops.axes import one_axis, replaced
 from tensaurus.ops.contraction import matrix_product
 from tensaurus.ops.convolution import conv_form, correlation
@@ -31,7 +31,7 @@ def saturated(value: Body, dtype: str) -> Body:
 
 
 def _single(p: Tensor) -> bool:
-    return p.rank == 0 or p.rank == 1 and same(p.shape[0], 1)
+    return p.rank == 0 or p.rank == 1 and is_same_size(p.shape[0], 1)
 
 
 def _number(p: Tensor) -> Body:
@@ -53,11 +53,11 @@ def _fit(scale: Tensor, zero: Tensor | None, x: Tensor, axis: int, block: int) -
         axis = one_axis(axis, x.rank)
         along: Size = x.shape[axis] if not block else -((0 - x.shape[axis]) // block)
         wanted = replaced(x.shape, axis, along) if block else (along,)
-        if scale.rank != len(wanted) or not all(map(same, scale.shape, wanted)):
+        if scale.rank != len(wanted) or not all(map(is_same_size, scale.shape, wanted)):
             raise Untypable(f"{scale.name} has shape {scale.shape} for {x.shape} along axis {axis}")
     if zero is None or whole and _single(zero):
         return
-    if whole or zero.rank != scale.rank or not all(map(same, zero.shape, scale.shape)):
+    if whole or zero.rank != scale.rank or not all(map(is_same_size, zero.shape, scale.shape)):
         raise Untypable(f"{zero.name} has shape {zero.shape}, {scale.name} {scale.shape}")
 
 
@@ -226,11 +226,11 @@ def _fit_matrix(p: Tensor, x: Tensor, axis: int) -> None:
     if _single(p):
         return
     if p.rank == 1:
-        if x.rank < -axis or not same(p.shape[0], x.shape[axis]):
+        if x.rank < -axis or not is_same_size(p.shape[0], x.shape[axis]):
             raise Untypable(f"{p.name} has shape {p.shape} for {x.shape}")
         return
     broadcast_to(x, p)
-    if not same(p.shape[-1 if axis == -2 else -2], 1):
+    if not is_same_size(p.shape[-1 if axis == -2 else -2], 1):
         raise Untypable(f"{p.name} of shape {p.shape} differs within what is added up")
 
 
@@ -257,7 +257,7 @@ def _channel(p: Tensor, channel: Size) -> Body:
 
 
 def _fit_channels(p: Tensor | None, w: Tensor) -> None:
-    if p is not None and not _single(p) and not (p.rank == 1 and same(p.shape[0], w.shape[0])):
+    if p is not None and not _single(p) and not (p.rank == 1 and is_same_size(p.shape[0], w.shape[0])):
         raise Untypable(f"{p.name} has shape {p.shape} for {w.shape[0]} channels")
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.expr.ir.scope import Body, Scope, Tensor, compute, lift
-from tensaurus.expr.sizes.size import Size, largest, nonnegative, same, smallest
+from tensaurus.expr.sizes.size import Size, is_nonnegative, is_same_size, largest, smallest
 from tensaurus.ops.axes import distinct_axes
 from tensaurus.ops.declare import op
 
@@ -148,8 +148,8 @@ def _ratio(size: Size, count: Size) -> Fraction | None:
     if isinstance(size, int) and isinstance(count, int) and size > 0 and count > 0:
         return Fraction(count, size)
     for bottom in (1, 2, 4):
-        top = count * bottom // size if nonnegative(size - 1) else None
-        if isinstance(top, int) and top > 0 and same(size * top, count * bottom):
+        top = count * bottom // size if is_nonnegative(size - 1) else None
+        if isinstance(top, int) and top > 0 and is_same_size(size * top, count * bottom):
             return Fraction(top, bottom)
     return None
 
@@ -204,7 +204,7 @@ def _resize_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, 
         raise Untypable(f"ratios {ratios} are no float32 numbers")
     coordinates = attrs["coordinate_transformation_mode"]
     if coordinates == "pytorch_half_pixel" and all(
-        nonnegative(_scaled(n, r) - 2) for n, r in zip(x.shape, ratios, strict=True) if r != 1
+        is_nonnegative(_scaled(n, r) - 2) for n, r in zip(x.shape, ratios, strict=True) if r != 1
     ):
         coordinates = "half_pixel"
     return {

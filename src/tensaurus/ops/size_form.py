@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from tensaurus.expr.sizes.size import Floor, Largest, Size, Symbol, nonnegative, polynomial, terms_of
+from tensaurus.expr.sizes.size import Floor, Largest, Size, Symbol, is_nonnegative, polynomial, terms_of
 from tensaurus.ops.schema import NotInOpset
 
 
@@ -92,7 +92,9 @@ class SizeForm:
             raise NotInOpset(f"no value has the size {atom}")
         if isinstance(atom, Floor):
             top, bottom = self.size(atom.top), self.size(atom.bottom)
-            if not nonnegative(atom.top):  # ONNX's integer division truncates: take the remainder away first
+            if not is_nonnegative(
+                atom.top
+            ):  # ONNX's integer division truncates: take the remainder away first
                 top = self._node("Sub", top, self._node("Mod", top, bottom, since=10))
             return self._node("Div", top, bottom)
         if isinstance(atom, Largest):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensaurus.expr.ir.element_types import Untypable
-from tensaurus.expr.sizes.size import Size, largest, negative, nonnegative, smallest
+from tensaurus.expr.sizes.size import Size, is_negative, is_nonnegative, largest, smallest
 
 
 def spread(values: Sequence[Any] | None, count: int, default: int, name: str) -> tuple[Any, ...]:
@@ -35,7 +35,7 @@ def window_attributes(
         raise Untypable(f"a kernel of rank {len(kernel)} over {rank} spatial dimensions")
     strides = spread(attrs["strides"], rank, 1, "strides")
     dilations = spread(attrs.get("dilations"), rank, 1, "dilations")
-    if not all(nonnegative(n - 1) for n in (*strides, *dilations)):
+    if not all(is_nonnegative(n - 1) for n in (*strides, *dilations)):
         raise Untypable("strides and dilations are positive")
     found: dict[str, Any] = {"strides": strides, "auto_pad": "NOTSET"}
     if "dilations" in attrs:
@@ -61,7 +61,7 @@ def same_pads(size: Size, kernel: Size, stride: int, dilation: int, *, upper: bo
     count = -((-size) // stride)
     room = (count - 1) * stride + reach(kernel, dilation) - size
     # no less than reach - stride
-    if not nonnegative(reach(kernel, dilation) - stride + 1) and not nonnegative(room + 1):
+    if not is_nonnegative(reach(kernel, dilation) - stride + 1) and not is_nonnegative(room + 1):
         raise Untypable("windows far apart, padded to the same size, of which runtimes have their own ideas")
     total = largest(room, 0)
     if not isinstance(total, int):
@@ -85,7 +85,7 @@ def output_sizes(
         sizes, kernel, strides, dilations, begins, ends, strict=True
     ):
         room = size + begin + end - reach(k, dilation)
-        if negative(room):
+        if is_negative(room):
             raise Untypable(f"a window of {reach(k, dilation)} does not fit {size} + {begin} + {end}")
         count = room // stride + 1
         if ceil:

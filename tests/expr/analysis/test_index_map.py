@@ -23,7 +23,7 @@ from tensaurus.expr.analysis.index_map import (
     reshaped,
 )
 from tensaurus.expr.ir.scope import Tensor, axis, look
-from tensaurus.expr.sizes.size import Size, Symbol, evaluate, polynomial, same
+from tensaurus.expr.sizes.size import Size, Symbol, evaluate, is_same_size, polynomial
 from tensaurus.ops import registry
 from tensaurus.ops.examples import examples_of
 
@@ -198,8 +198,8 @@ def test_symbolic_reshapes_are_bijective_where_factors_line_up() -> None:
         assert f is not None
         assert is_bijective(f, old) is True, (old, new)
         back = inverse(f)
-        assert back is not None and all(map(same, back.shape, old))
-        assert all(map(same, compose(f, back).indices, map(polynomial, back.axes)))
+        assert back is not None and all(map(is_same_size, back.shape, old))
+        assert all(map(is_same_size, compose(f, back).indices, map(polynomial, back.axes)))
     assert reshaped((N, K), (N, M)) is None
     assert reshaped((N,), (0,)) is None
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensaurus.expr.ir.expression_text import parse_size, show_size
-from tensaurus.expr.sizes.affine import coefficients
+from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import (
     Axis,
     Poly,
@@ -22,9 +22,9 @@ from tensaurus.expr.sizes.size import (
     evaluate,
     floordiv,
     interval,
+    is_nonnegative,
     largest,
     mod,
-    nonnegative,
     polynomial,
     product,
     smallest,
@@ -98,7 +98,7 @@ def test_interval_bounds_and_nonnegative_never_lies(tree: Any, n: int, m: int) -
             assert evaluate(low, at.__getitem__) <= value
         if high is not None:
             assert value <= evaluate(high, at.__getitem__)
-        if nonnegative(size):
+        if is_nonnegative(size):
             assert value >= 0
     for bound in (low, high):
         assert bound is None or not any(isinstance(a, Axis) for a in atoms(bound))
@@ -175,19 +175,19 @@ def test_one_form(left: Size, right: Size) -> None:
     "size", [K - 1, K - K // 2, K // 3, A * B - 1, A + K // 2 - 1, K % 5, 4 - K % 5, largest(K, 0), K * K]
 )
 def test_nonnegative_is_proved(size: Size) -> None:
-    assert nonnegative(size)
+    assert is_nonnegative(size)
 
 
 @pytest.mark.parametrize("size", [K - 2, K // 2 - 1, A - B, polynomial(N) - 1, 3 - K, Fraction(-1, 2) * K])
 def test_nonnegative_is_not_proved_of_what_may_be_negative(size: Size) -> None:
-    assert not nonnegative(size)
+    assert not is_nonnegative(size)
 
 
 def test_coefficients_of_an_affine_size() -> None:
     size = 3 * polynomial(X) + K * polynomial(J) - 2
-    assert coefficients(size, [X, J]) == ({X: 3, J: K}, -2)
-    assert coefficients(polynomial(X) // 4, [X]) is None
-    assert coefficients(polynomial(X) * polynomial(J), [X, J]) is None
+    assert affine_coefficients(size, [X, J]) == ({X: 3, J: K}, -2)
+    assert affine_coefficients(polynomial(X) // 4, [X]) is None
+    assert affine_coefficients(polynomial(X) * polynomial(J), [X, J]) is None
 
 
 def test_division_by_what_is_not_positive_is_an_error() -> None:

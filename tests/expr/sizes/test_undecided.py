@@ -11,8 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensaurus.expr.sizes.open_questions import Question, Recalled, settled_so_far, watched
-from tensaurus.expr.sizes.size import Axis, Symbol, nonnegative, polynomial, same
+from tensaurus.expr.sizes.open_questions import (
+    CacheByAnswers,
+    Question,
+    forget_open_questions,
+    record_questions,
+)
+from tensaurus.expr.sizes.size import Axis, Symbol, is_nonnegative, is_same_size, polynomial
 from tensaurus.ops import registry
 from tensaurus.rules.language.rule import parse_rule
 from tensaurus.rules.prove.attribute_domain import least
@@ -26,30 +31,30 @@ QUESTIONS = [Question("zero", gap if gap.terms[0][1] > 0 else -gap) for gap in (
 
 def merged(forget: bool = False) -> str:
     """Some of the sizes are asked, as far as the answers go: what is asked depends on what is answered."""
-    if same(N, M):
+    if is_same_size(N, M):
         return "N=M"
     if forget:
-        settled_so_far()
-    return "M=K" if same(M, K) else "N=K" if same(N, K) else "different"
+        forget_open_questions()
+    return "M=K" if is_same_size(M, K) else "N=K" if is_same_size(N, K) else "different"
 
 
 @given(st.lists(st.tuples(*[st.sampled_from([None, True, False])] * 3), max_size=12), st.booleans())
 def test_what_is_recalled_is_what_would_be_computed(
     every: list[tuple[bool | None, ...]], forget: bool
 ) -> None:
-    known = Recalled[str](4)
+    known = CacheByAnswers[str](4)
     for answers in every:
         assumed = {q: a for q, a in zip(QUESTIONS, answers, strict=True) if a is not None}
-        with watched(assumed) as anew:
+        with record_questions(assumed) as anew:
             computed = merged(forget)
-        with watched(assumed) as watch:
+        with record_questions(assumed) as watch:
             assert known.get("key", lambda: merged(forget)) == computed
         # a question that was settled on the way is forgotten inside; whoever watches outside keeps his own
         assert list(watch.asked) == list(anew.asked)
 
 
 def test_it_is_computed_once_for_the_answers_that_it_asks_for() -> None:
-    known, calls = Recalled[str](4), list[str]()
+    known, calls = CacheByAnswers[str](4), list[str]()
 
     def compute() -> str:
         calls.append("once")
@@ -57,10 +62,10 @@ def test_it_is_computed_once_for_the_answers_that_it_asks_for() -> None:
 
     for unasked in (True, False, None):  # where N is M, nobody asks for K
         assumed = {QUESTIONS[0]: True, **({} if unasked is None else {QUESTIONS[1]: unasked})}
-        with watched(assumed):
+        with record_questions(assumed):
             assert known.get("key", compute) == "N=M"
     assert calls == ["once"]
-    with watched({}) as watch:
+    with record_questions({}) as watch:
         assert known.get("key", compute) == "different" and known.get("key", compute) == "different"
     assert calls == ["once"] * 2 and list(watch.asked) == QUESTIONS
     assert known.get("key", compute) == "different" and known.get("key", compute) == "different"
@@ -68,29 +73,29 @@ def test_it_is_computed_once_for_the_answers_that_it_asks_for() -> None:
 
 
 def test_what_raises_has_told_its_questions_and_is_not_kept() -> None:
-    known = Recalled[str](4)
+    known = CacheByAnswers[str](4)
 
     def fails() -> str:
-        assert not same(N, M)
+        assert not is_same_size(N, M)
         raise TypeError("no value")
 
     for _ in range(2):
-        with watched({}) as watch, pytest.raises(TypeError):
+        with record_questions({}) as watch, pytest.raises(TypeError):
             known.get("key", fails)
         assert list(watch.asked) == QUESTIONS[:1]
-    with watched({}):
+    with record_questions({}):
         assert known.get("key", merged) == "different"
 
 
 def test_no_more_keys_are_kept_than_are_asked_for() -> None:
-    known, calls = Recalled[int](3), list[int]()
+    known, calls = CacheByAnswers[int](3), list[int]()
 
     def compute() -> int:
         calls.append(key)
         return key
 
     for _, key in product(range(2), range(5)):
-        with watched({}):
+        with record_questions({}):
             assert known.get(key, compute) == key
     assert len(calls) > 5  # some were dropped, and computed again
 
@@ -124,7 +129,7 @@ def test_numbers_that_are_always_refused_are_no_unknowns(op: str, attribute: str
 
 def test_a_pad_may_be_negative() -> None:
     assert least(registry["Conv"], "pads") < 0
-    assert not nonnegative(symbol("pad", least(registry["Conv"], "pads")))
+    assert not is_nonnegative(symbol("pad", least(registry["Conv"], "pads")))
 
 
 ATOMS = [Symbol("N", 1), Symbol("N", 0, polynomial(Symbol("M"))), Axis("i", N)]

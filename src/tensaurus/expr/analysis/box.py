@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tensaurus.expr.sizes.size import Size, largest, nonnegative, product, same, smallest
+from tensaurus.expr.sizes.size import Size, is_nonnegative, is_same_size, largest, product, smallest
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def without(a: Progression, b: Progression) -> tuple[Progression, ...] | None:
     if not _concrete(a, b):
         head = interval_of(a.start, smallest(a.stop, common.start))
         tail = interval_of(largest(a.start, common.stop), a.stop)
-        return tuple(s for s in (head, tail) if not same(s.count, 0))
+        return tuple(s for s in (head, tail) if not is_same_size(s.count, 0))
     (start, count), (first, shared) = _numbers(a), _numbers(common)
     if shared == 0:
         return (a,) if count else ()
@@ -151,9 +151,9 @@ def whole(shape: Iterable[Size]) -> Box:
 
 def is_empty(box: Box) -> bool | None:
     """Whether it has no index tuple; None where symbols do not say."""
-    if any(same(side.count, 0) for side in box.sides):
+    if any(is_same_size(side.count, 0) for side in box.sides):
         return True
-    return False if all(nonnegative(side.count - 1) for side in box.sides) else None
+    return False if all(is_nonnegative(side.count - 1) for side in box.sides) else None
 
 
 def intersection(a: Box, b: Box) -> Box | None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from tensaurus.expr.ir.scope import Body, Select
 from tensaurus.expr.ir.walk import children
-from tensaurus.expr.sizes.affine import coefficients
+from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import (
     Atom,
     Axis,
@@ -21,8 +21,8 @@ from tensaurus.expr.sizes.size import (
     Symbol,
     atoms,
     evaluate,
-    negative,
-    nonnegative,
+    is_negative,
+    is_nonnegative,
     substitute,
 )
 
@@ -105,7 +105,7 @@ def _signs(size: Size, points: Mapping[Atom, Any]) -> Held:
         if any(not isinstance(atom, (Floor, Largest)) and atom not in points for atom in inside):
             raise Unknown(f"the sign of {size}")
         return np.asarray(evaluate(size, points.__getitem__) >= 0)
-    form = coefficients(size, axes_of(size))
+    form = affine_coefficients(size, axes_of(size))
     if form is None or not all(isinstance(slope, int) for slope in form[0].values()):
         raise Unknown(f"the sign of {size}")
     values = np.asarray(sum((points[b] * s for b, s in form[0].items()), start=0))
@@ -114,8 +114,8 @@ def _signs(size: Size, points: Mapping[Atom, Any]) -> Held:
 
 
 def _sign(size: Size) -> bool:
-    if nonnegative(size):
+    if is_nonnegative(size):
         return True
-    if negative(size):
+    if is_negative(size):
         return False
     raise Unknown(f"the sign of {size}")

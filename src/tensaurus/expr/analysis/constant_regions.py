@@ -30,9 +30,9 @@ from tensaurus.expr.sizes.size import (
     Size,
     atoms,
     evaluate,
-    nonnegative,
+    is_nonnegative,
+    is_same_size,
     product,
-    same,
     substitute,
 )
 
@@ -54,7 +54,9 @@ def known_constant(scope: Scope) -> tuple[tuple[Box, Value], ...]:
         if region.summations is None:
             continue
         places = ends(scope, region.box)
-        moving = {a for a, side in zip(scope.axes, region.box.sides, strict=True) if not same(side.count, 1)}
+        moving = {
+            a for a, side in zip(scope.axes, region.box.sides, strict=True) if not is_same_size(side.count, 1)
+        }
         value = _Place(flat(scope), places, moving, floats).value
         if value is not None:
             constants.append((region.box, value))
@@ -133,7 +135,7 @@ class _Place:
 
     def reduce(self, monoid: str, axes: tuple[Axis, ...], inner: Body) -> Objects:
         neutral = NEUTRAL[monoid]
-        if any(same(a.extent, 0) for a in axes):
+        if any(is_same_size(a.extent, 0) for a in axes):
             return _array(neutral)
         count = product(a.extent for a in axes if a not in self.seen)
         extents = [a.extent for a in axes if a in self.seen]
@@ -159,7 +161,7 @@ class _Place:
         if all(value == neutral for value in values):
             return values[0] if values else neutral
         if monoid in ("max", "min"):
-            return (max if monoid == "max" else min)(values) if nonnegative(count - 1) else None
+            return (max if monoid == "max" else min)(values) if is_nonnegative(count - 1) else None
         if not isinstance(count, int) or monoid == "prod" and count * len(values) > len(SMALL):
             return None
         return self.exact(sum(values) * count if monoid == "sum" else prod(values) ** count)

@@ -13,7 +13,7 @@ from itertools import permutations
 from typing import Any
 
 from tensaurus.expr.ir.scope import axis
-from tensaurus.expr.sizes.affine import coefficients
+from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import (
     Atom,
     Axis,
@@ -22,9 +22,9 @@ from tensaurus.expr.sizes.size import (
     atoms,
     floordiv,
     interval,
-    nonnegative,
+    is_nonnegative,
+    is_same_size,
     polynomial,
-    same,
     substitute,
     terms_of,
 )
@@ -56,9 +56,9 @@ class Digits:
 def digits(axes: tuple[Axis, ...], indices: tuple[Size, ...]) -> Digits:
     """The indices over digits in which more of them are affine; axes of one point are gone."""
     places: tuple[Size, ...] = tuple(map(polynomial, axes))
-    if any(same(a.extent, 0) for a in axes):
+    if any(is_same_size(a.extent, 0) for a in axes):
         return Digits(axes, indices, places)
-    single: dict[Atom, Any] = {a: 0 for a in axes if same(a.extent, 1)}
+    single: dict[Atom, Any] = {a: 0 for a in axes if is_same_size(a.extent, 1)}
     form = Digits((), indices, places).replaced([a for a in axes if a not in single], single)
     while (one := _merged_pair(form)) is not None:
         form = one
@@ -75,7 +75,7 @@ def _merged_pair(f: Digits) -> Digits | None:
         one = axis(high.extent * low.extent)
         forth: dict[Atom, Any] = {high: 0, low: polynomial(one)}
         back: dict[Atom, Any] = {one: polynomial(high) * low.extent + polynomial(low)}
-        if not all(same(substitute(substitute(i, forth), back), i) for i in f.indices):
+        if not all(is_same_size(substitute(substitute(i, forth), back), i) for i in f.indices):
             continue
         values: dict[Atom, Any] = {high: one // low.extent, low: one % low.extent}
         merged = f.replaced([one if a == high else a for a in f.axes if a != low], values)
@@ -112,8 +112,8 @@ def _divided(f: Digits, a: Axis) -> Digits:
                 steps.append(atom.bottom)
     chain: list[Size] = [1]
     while steps:
-        next_ = next((s for s in steps if all(same(t % s, 0) for t in steps)), None)
-        if next_ is None or not same(next_ % chain[-1], 0):
+        next_ = next((s for s in steps if all(is_same_size(t % s, 0) for t in steps)), None)
+        if next_ is None or not is_same_size(next_ % chain[-1], 0):
             return f
         steps.remove(next_)
         chain.append(next_)
@@ -124,7 +124,7 @@ def _divided(f: Digits, a: Axis) -> Digits:
     parts = [axis(count) for count in counts]
     value = sum((polynomial(d) * s for d, s in zip(parts, chain, strict=True)), start=polynomial(0))
     spread = [d for b in f.axes for d in (reversed(parts) if b == a else (b,))]
-    return f.replaced(spread, {a: value}, same(counts[-1] * chain[-1], a.extent))
+    return f.replaced(spread, {a: value}, is_same_size(counts[-1] * chain[-1], a.extent))
 
 
 @dataclass(frozen=True)
@@ -163,16 +163,16 @@ def linear(form: Digits) -> tuple[list[Linear], dict[Axis, Variable]] | None:
                     stands[atom] = axis(0, "v")
                     variables[stands[atom]] = Variable(inside, *interval(polynomial(atom)))
         values: dict[Atom, Any] = {atom: polynomial(one) for atom, one in stands.items()}
-        row = coefficients(substitute(index, values), [*form.axes, *stands.values()])
+        row = affine_coefficients(substitute(index, values), [*form.axes, *stands.values()])
         if row is None:
             return None
-        rows.append(Linear({a: s for a, s in row[0].items() if not same(s, 0)}, row[1]))
+        rows.append(Linear({a: s for a, s in row[0].items() if not is_same_size(s, 0)}, row[1]))
     return rows, variables
 
 
 def sign_of(slope: Size) -> int | None:
     """The sign of a size that is not zero."""
-    return 1 if nonnegative(slope - 1) else -1 if nonnegative(-1 - slope) else None
+    return 1 if is_nonnegative(slope - 1) else -1 if is_nonnegative(-1 - slope) else None
 
 
 def ordered(row: Linear, counts: Mapping[Axis, Size], *, dense: bool) -> list[Axis] | None:
@@ -187,14 +187,14 @@ def ordered(row: Linear, counts: Mapping[Axis, Size], *, dense: bool) -> list[Ax
     order: list[Axis] = []
     reach: Size = 0
     while left:
-        least = next((a for a in left if all(nonnegative(s - left[a]) for s in left.values())), None)
+        least = next((a for a in left if all(is_nonnegative(s - left[a]) for s in left.values())), None)
         if least is None:
             return None
         slope = left.pop(least)
         unit = _magnitude(row.slopes[order[0]]) if order else slope
         assert unit is not None
-        fits = same(slope % unit, 0) and nonnegative(reach + unit - slope)
-        if not (fits or not order if dense else nonnegative(slope - reach - 1)):
+        fits = is_same_size(slope % unit, 0) and is_nonnegative(reach + unit - slope)
+        if not (fits or not order if dense else is_nonnegative(slope - reach - 1)):
             return None
         reach = reach + slope * (counts[least] - 1)
         order.append(least)

@@ -29,10 +29,10 @@ from tensaurus.expr.sizes.size import (
     atoms,
     evaluate,
     interval,
-    nonnegative,
+    is_nonnegative,
+    is_same_size,
     polynomial,
     product,
-    same,
     substitute,
 )
 
@@ -90,13 +90,13 @@ def reshaped(old: Sequence[Size], new: Sequence[Size]) -> IndexMap | None:
     """
     axes = tuple(axis(size) for size in new)
     indices: list[Size] = [0] * len(old)
-    kept = [d for d in range(len(old)) if not same(old[d], 1)]
-    open_ = [d for d in range(len(new)) if not same(new[d], 1)]
-    if any(same(n, 0) for n in new):
-        return IndexMap(axes, tuple(indices)) if any(same(n, 0) for n in old) else None
+    kept = [d for d in range(len(old)) if not is_same_size(old[d], 1)]
+    open_ = [d for d in range(len(new)) if not is_same_size(new[d], 1)]
+    if any(is_same_size(n, 0) for n in new):
+        return IndexMap(axes, tuple(indices)) if any(is_same_size(n, 0) for n in old) else None
     for mine, theirs in _runs([old[d] for d in kept], [new[d] for d in open_]):
         sizes = [old[kept[d]] for d in mine]
-        if not same(product(sizes), product(new[open_[d]] for d in theirs)):
+        if not is_same_size(product(sizes), product(new[open_[d]] for d in theirs)):
             return None
         number = fused([axes[open_[d]] for d in theirs], [new[open_[d]] for d in theirs])
         for d, index in zip(mine, split(number, sizes), strict=True):
@@ -114,11 +114,11 @@ def renumbers(scope: Scope) -> bool:
         return False
     if any(isinstance(index, Read) for index in read.indices):
         return False
-    if not same(product(scope.shape), product(read.source.shape)):
+    if not is_same_size(product(scope.shape), product(read.source.shape)):
         return False
-    one: dict[Atom, Any] = {a: 0 for a in scope.axes if same(a.extent, 1)}
+    one: dict[Atom, Any] = {a: 0 for a in scope.axes if is_same_size(a.extent, 1)}
     before = substitute(polynomial(fused(read.indices, read.source.shape)), one)
-    return same(before, substitute(polynomial(fused(scope.axes, scope.shape)), one))
+    return is_same_size(before, substitute(polynomial(fused(scope.axes, scope.shape)), one))
 
 
 def fused(digits: Iterable[Any], radices: Iterable[Size]) -> Size:
@@ -147,7 +147,7 @@ def _runs(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[int], lis
         left: Size = old[i] if mine else 1
         right: Size = new[j] if theirs else 1
         i, j = i + len(mine), j + len(theirs)
-        while not same(left, right) or not mine:
+        while not is_same_size(left, right) or not mine:
             if i < len(old) and (j >= len(new) or _smaller(left, right)):
                 left, i = left * old[i], i + 1
                 mine.append(i - 1)
@@ -166,7 +166,7 @@ def _smaller(a: Size, b: Size) -> bool:
         return a < b
     if isinstance(a, int) or isinstance(b, int):
         return isinstance(a, int)
-    return same(b % a, 0) or not same(a % b, 0)
+    return is_same_size(b % a, 0) or not is_same_size(a % b, 0)
 
 
 # ------------------------------------------------------------------------------- images, one to one
@@ -182,7 +182,7 @@ class Image:
 
 def image(f: IndexMap) -> Image | None:
     """A box that holds all values of the map, and whether it is them; None where an index has no bounds."""
-    if any(same(a.extent, 0) for a in f.axes):
+    if any(is_same_size(a.extent, 0) for a in f.axes):
         return Image(whole((0,) * len(f.indices)), bool(f.indices))
     form = digits(f.axes, f.indices)
     forms = linear(form)
@@ -192,7 +192,7 @@ def image(f: IndexMap) -> Image | None:
         return Image(Box(tuple(known)), False) if len(known) == len(sides) else None
     rows, variables = forms
     exact = form.exact and set(variables) <= set(form.axes) and _disjoint(rows)
-    exact = exact and all(nonnegative(a.extent - 1) for a in f.axes)
+    exact = exact and all(is_nonnegative(a.extent - 1) for a in f.axes)
     extents = {a: a.extent for a in form.axes}
     boxes = []
     for index, row in zip(f.indices, rows, strict=True):
@@ -232,13 +232,13 @@ def _side(row: Linear, variables: Mapping[Axis, Variable]) -> Progression | None
 
 def is_injective(f: IndexMap) -> bool | None:
     """Whether no two points of the box have one value; None where it is not known."""
-    if any(same(a.extent, 0) for a in f.axes):
+    if any(is_same_size(a.extent, 0) for a in f.axes):
         return True
     forms = linear(digits(f.axes, f.indices))
     if forms is not None and _determined(*forms):
         return True
     enclosed = image(f)
-    if enclosed is not None and nonnegative(product(f.shape) - enclosed.box.points - 1):
+    if enclosed is not None and is_nonnegative(product(f.shape) - enclosed.box.points - 1):
         return False  # more points than values
     return _probed_injective(f)
 
@@ -289,21 +289,21 @@ def is_bijective(f: IndexMap, codomain: Sequence[Size]) -> bool | None:
     if one_to_one is False:
         return False
     points, places = product(f.shape), product(codomain)
-    if nonnegative(points - places - 1) or nonnegative(places - points - 1):
+    if is_nonnegative(points - places - 1) or is_nonnegative(places - points - 1):
         return False
     into = _inside(f, codomain) or _enumerated(f, codomain)
     if into is False:
         return False
-    return True if one_to_one and into and same(points, places) else None
+    return True if one_to_one and into and is_same_size(points, places) else None
 
 
 def _inside(f: IndexMap, shape: Sequence[Size]) -> bool:
     """Whether bounds alone keep every index within the shape."""
-    if any(same(a.extent, 0) for a in f.axes):
+    if any(is_same_size(a.extent, 0) for a in f.axes):
         return True
     bounds = [interval(index) for index in f.indices]
     return all(
-        low is not None and high is not None and nonnegative(low) and nonnegative(size - 1 - high)
+        low is not None and high is not None and is_nonnegative(low) and is_nonnegative(size - 1 - high)
         for (low, high), size in zip(bounds, shape, strict=True)
     )
 
@@ -326,7 +326,9 @@ def _probe(f: IndexMap) -> tuple[np.ndarray[Any, Any], bool] | None:
 
 def _at_least(extent: Size) -> int:
     """An extent that a range has for all values of its symbols."""
-    return extent if isinstance(extent, int) else next((n for n in (3, 2, 1) if nonnegative(extent - n)), 0)
+    return (
+        extent if isinstance(extent, int) else next((n for n in (3, 2, 1) if is_nonnegative(extent - n)), 0)
+    )
 
 
 def _probed_injective(f: IndexMap) -> bool | None:
@@ -362,7 +364,7 @@ def inverse(f: IndexMap) -> IndexMap | None:
     """
     form = digits(f.axes, f.indices)
     forms, onto = linear(form), image(f)
-    if forms is None or onto is None or not onto.exact or any(same(a.extent, 0) for a in f.axes):
+    if forms is None or onto is None or not onto.exact or any(is_same_size(a.extent, 0) for a in f.axes):
         return None
     axes = tuple(axis(side.count) for side in onto.box.sides)
     values: dict[Atom, Any] = {}

@@ -42,7 +42,7 @@ from tensaurus.expr.ir.element_types import is_rounding
 from tensaurus.expr.ir.scalar_functions import cast_target
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select, Source, Table, Tensor
 from tensaurus.expr.ir.walk import looked, reads, sizes
-from tensaurus.expr.sizes.size import Axis, Poly, Size, interval, nonnegative, polynomial, same
+from tensaurus.expr.sizes.size import Axis, Poly, Size, interval, is_nonnegative, is_same_size, polynomial
 
 __all__ = ["Influence", "Sensitive", "influence"]
 
@@ -110,7 +110,7 @@ class _Spreading:
             case Reduce(monoid, axes, inner):
                 times = 1.0 if monoid in ("max", "min") else _terms(axes)
                 return self.rounded(reduced(monoid, self.term(inner, times), axes), times)
-            case Call("div", (Reduce("sum", axes, inner), Const(count))) if same(_count(axes), count):
+            case Call("div", (Reduce("sum", axes, inner), Const(count))) if is_same_size(_count(axes), count):
                 return self.rounded(reduced("mean", self.term(inner, _terms(axes)), axes), 2.0)
             case Call(fn, args):
                 parts = together([self.body(arg) for arg in args])
@@ -196,7 +196,7 @@ class _Spreading:
 
 def _constant(value: Any) -> Part:
     low, high = interval(value) if isinstance(value, Poly) else (value, value)
-    least = 1.0 if isinstance(value, Poly) and nonnegative(value - 1) else -inf
+    least = 1.0 if isinstance(value, Poly) and is_nonnegative(value - 1) else -inf
     most = inf
     if low is not None and not isinstance(low, Poly):
         least = _float(low)

@@ -41,7 +41,7 @@ from tensaurus.expr.ir.scalar_functions import cast_target
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select
 from tensaurus.expr.ir.walk import children
 from tensaurus.expr.normal.flatten import TooLarge, flat
-from tensaurus.expr.sizes.affine import coefficients
+from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import (
     Atom,
     Axis,
@@ -51,11 +51,11 @@ from tensaurus.expr.sizes.size import (
     Size,
     Symbol,
     atoms,
+    is_nonnegative,
+    is_same_size,
     largest,
-    nonnegative,
     polynomial,
     product,
-    same,
     smallest,
     terms_of,
 )
@@ -103,7 +103,9 @@ def boxes(scope: Scope, *, affine: bool = False) -> tuple[Region, ...]:
             if is_empty(box):
                 continue
             known = tuple(_summations(body, ends(scope, box), ()))
-            fixed = all(same(cell[a].count, 1) for size in literals(body) for a in axes_of(size) if a in cell)
+            fixed = all(
+                is_same_size(cell[a].count, 1) for size in literals(body) for a in axes_of(size) if a in cell
+            )
             regions.append(Region(box, known, fixed and all(_is_affine(i, cell) for i in _indices(body))))
         return tuple(regions)
     except (Unknown, TooLarge):
@@ -257,7 +259,7 @@ def _cuts(size: Size, a: Axis) -> list[Any] | None:
     s*a + u >= 0 from a = ceil(-u / s) on, and for -s up to a = u // s.
     """
     others = [b for b in atoms(size) if isinstance(b, Axis) and b != a]
-    form = coefficients(size, [a, *others])
+    form = affine_coefficients(size, [a, *others])
     if form is None or not isinstance(slope := form[0].get(a, 0), int):
         return None
     values = np.zeros(1, np.int64)
@@ -280,11 +282,15 @@ def _symbolic_sides(a: Axis, sizes: Sequence[Size]) -> list[Progression]:
         if changes is None:
             raise Unknown(f"the sign of {size}")
         for cut in changes:
-            if not (nonnegative(0 - cut) or nonnegative(cut - a.extent) or any(same(cut, c) for c in cuts)):
+            if not (
+                is_nonnegative(0 - cut)
+                or is_nonnegative(cut - a.extent)
+                or any(is_same_size(cut, c) for c in cuts)
+            ):
                 cuts.append(cut)
     ends: list[Size] = [0]
     while cuts:
-        least = next((c for c in cuts if all(nonnegative(d - c) for d in cuts)), None)
+        least = next((c for c in cuts if all(is_nonnegative(d - c) for d in cuts)), None)
         if least is None:
             raise Unknown(f"the order of {cuts}")
         cuts.remove(least)
@@ -323,7 +329,7 @@ def _product(axes: Sequence[Axis], guards: Sequence[Size]) -> Box | None:
             if len(runs) > 1:
                 return None
             sides[a] = runs[0]
-        if not same(product(sides[a].count for a in group), int(held.sum())):
+        if not is_same_size(product(sides[a].count for a in group), int(held.sum())):
             return None
     return Box(tuple(sides[a] for a in axes))
 
@@ -361,6 +367,6 @@ def _growth(size: Size, a: Axis) -> tuple[int, Size] | None:
 def _is_affine(size: Size, cell: Mapping[Axis, Progression]) -> bool:
     """Whether the index is affine in the place within the cell."""
     return all(
-        same(side.count, 1) or (period := _period(size, a)) is not None and side.step % period == 0
+        is_same_size(side.count, 1) or (period := _period(size, a)) is not None and side.step % period == 0
         for a, side in cell.items()
     )

@@ -40,7 +40,7 @@ from tensaurus.expr.ir.scope import (
     axis,
 )
 from tensaurus.expr.ir.walk import looked, operands, replace_axes, sizes
-from tensaurus.expr.sizes.affine import coefficients
+from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import Atom, Axis, Poly, Size, Symbol, evaluate, interval
 
 Values: TypeAlias = Mapping[Tensor, Array]
@@ -214,7 +214,7 @@ class Evaluation:
         affine: dict[int, tuple[dict[Axis, Size], Size]] = {}
         others: list[int] = []
         for place, size in enumerate(indices):
-            found = coefficients(size, [a for a in open_atoms(size) if isinstance(a, Axis)])
+            found = affine_coefficients(size, [a for a in open_atoms(size) if isinstance(a, Axis)])
             if found is not None and all(isinstance(c, int) for c in (found[1], *found[0].values())):
                 affine[place] = found
             else:
@@ -276,7 +276,7 @@ class Evaluation:
 
     def branch(self, size: Size, then: Body, other: Body) -> Labelled:
         inside = [a for a in open_atoms(size) if isinstance(a, Axis)]
-        found = coefficients(size, inside)
+        found = affine_coefficients(size, inside)
         read = any(isinstance(a, Looked) for a in open_atoms(size))
         if found is not None and len(found[0]) == 1 and not read:
             ((a, slope),) = found[0].items()

@@ -22,7 +22,7 @@ from tensaurus.expr.evaluate.field_protocol import Field
 from tensaurus.expr.evaluate.labelled_arrays import Labelled, length
 from tensaurus.expr.ir.scope import Body, Const, Read, Scope, Select, axis
 from tensaurus.expr.ir.walk import Rewriting, replace_axes
-from tensaurus.expr.sizes.affine import coefficients
+from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import (
     Atom,
     Axis,
@@ -115,7 +115,7 @@ def _divided(factors: Sequence[Body]) -> Iterator[dict[Axis, int]]:
         if not isinstance(atom, Floor) or not isinstance(atom.bottom, int):
             continue
         inside = [a for a in atoms(atom.top) if isinstance(a, Axis)]
-        found = coefficients(atom.top, inside)
+        found = affine_coefficients(atom.top, inside)
         if found is None or not all(isinstance(slope, int) for slope in (found[1], *found[0].values())):
             continue
         slopes = {a: slope for a, slope in found[0].items() if isinstance(slope, int)}

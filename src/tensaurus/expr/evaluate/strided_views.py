@@ -10,7 +10,7 @@ import numpy as np
 from tensaurus.expr.evaluate.field_protocol import Array
 from tensaurus.expr.evaluate.labelled_arrays import Labelled, length
 from tensaurus.expr.ir.axis_binding import open_atoms
-from tensaurus.expr.sizes.affine import coefficients
+from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.polynomial import plus, polynomial
 from tensaurus.expr.sizes.size import Axis, Size, evaluate
 
@@ -24,7 +24,7 @@ def addressed(data: Array, indices: Sequence[Size]) -> Labelled | None:
     if len(axes) < len(inside) or not data.size or not all(map(length, axes)):
         return None
     address = reduce(plus, (polynomial(i) * step for i, step in zip(indices, data.strides, strict=True)))
-    found = coefficients(address, axes)
+    found = affine_coefficients(address, axes)
     if found is None:
         return None
     steps = {a: slope for a in axes if isinstance(slope := found[0].get(a, 0), int)}

@@ -80,7 +80,7 @@ def open_atoms(size: Size) -> set[Atom]:
     for factors, _ in terms_of(size):
         for atom in factors:
             if isinstance(atom, (Floor, Largest)):
-                found.update(*map(open_atoms, atom.inside()))
+                found.update(*map(open_atoms, atom.nested_sizes()))
             else:
                 found.add(atom)
     return found

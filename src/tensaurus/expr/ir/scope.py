@@ -18,14 +18,14 @@ from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
-from tensaurus.expr.sizes.polynomial import Wider
+from tensaurus.expr.sizes.polynomial import HasOwnOperators
 from tensaurus.expr.sizes.size import Arithmetic, Atom, Axis, Number, Poly, Size, floordiv, polynomial
 
 Scalar: TypeAlias = bool | int | float | Fraction | Poly
 Index: TypeAlias = Size
 
 
-class Body(Wider):
+class Body(HasOwnOperators):
     """A scalar expression over axes.  Arithmetic on bodies builds calls."""
 
     __slots__ = ()
@@ -251,7 +251,7 @@ class Looked(Atom):
         inner = Read(self.read.source, tuple(map(change, self.read.indices)), self.read.outside)
         return polynomial(Looked(inner, change(self.low), change(self.high)))
 
-    def inside(self) -> tuple[Size, ...]:
+    def nested_sizes(self) -> tuple[Size, ...]:
         return (*self.read.indices, self.low, self.high)
 
 

@@ -82,7 +82,7 @@ def looked(size: Size) -> tuple[Looked, ...]:
             if isinstance(atom, Looked):
                 found.append(atom)
             else:
-                found.extend(part for inner in atom.inside() for part in looked(inner))
+                found.extend(part for inner in atom.nested_sizes() for part in looked(inner))
     return tuple(found)
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from tensaurus.expr.ir.scope import axis
 from tensaurus.expr.normal.canonical_record import Record, axes_in
 from tensaurus.expr.normal.normal_form import Core, Sum
-from tensaurus.expr.sizes.affine import coefficients
+from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import (
     Atom,
     Axis,
@@ -22,9 +22,9 @@ from tensaurus.expr.sizes.size import (
     atoms,
     floordiv,
     interval,
-    nonnegative,
+    is_nonnegative,
+    is_same_size,
     polynomial,
-    same,
     substitute,
     terms_of,
 )
@@ -45,9 +45,9 @@ def settle(
     while True:
         change: dict[Atom, Any] = {}
         for a in left:
-            if same(a.extent, 0):
+            if is_same_size(a.extent, 0):
                 return None
-            if same(a.extent, 1):
+            if is_same_size(a.extent, 1):
                 left.remove(a)
                 change = {a: 0}
                 break
@@ -84,7 +84,7 @@ def _pinned(guards: Sequence[Size], axes: Sequence[Axis]) -> tuple[Axis, Size] |
         if 0 - guard not in known:
             continue
         for a in axes:
-            found = coefficients(guard, [a]) if a in axes_in(guard) else None
+            found = affine_coefficients(guard, [a]) if a in axes_in(guard) else None
             if found is not None and found[0].get(a) in (1, -1):
                 return a, -found[1] * found[0][a]
     return None
@@ -139,9 +139,9 @@ def _shared(a: Size, b: Size) -> bool:
 def _holds(guard: Size) -> bool | None:
     """Whether the bounds decide that a guard holds, everywhere or nowhere; None where they do not."""
     low, high = interval(guard)
-    if low is not None and nonnegative(low):
+    if low is not None and is_nonnegative(low):
         return True
-    return False if high is not None and nonnegative(-1 - high) else None
+    return False if high is not None and is_nonnegative(-1 - high) else None
 
 
 def _narrowed(guard: Size, axes: Sequence[Axis]) -> tuple[Axis, tuple[Axis, Size]] | None:
@@ -150,19 +150,19 @@ def _narrowed(guard: Size, axes: Sequence[Axis]) -> tuple[Axis, tuple[Axis, Size
     if len(inside) != 1:
         return None
     (a,) = inside
-    found = coefficients(guard, [a]) if a in axes else None
+    found = affine_coefficients(guard, [a]) if a in axes else None
     if found is None or not isinstance(found[0].get(a), int):
         return None
     slope, rest = found[0][a], found[1]
     assert isinstance(slope, int)
     if slope > 0:  # a >= ceil(-rest / slope)
         start = 0 - floordiv(rest, slope)
-        if not nonnegative(start):
+        if not is_nonnegative(start):
             return None
         extent = a.extent - start
-        return (a, (axis(extent, "r"), start)) if nonnegative(extent) else None
+        return (a, (axis(extent, "r"), start)) if is_nonnegative(extent) else None
     extent = floordiv(rest, -slope) + 1  # a <= rest // -slope
-    if nonnegative(extent) and nonnegative(a.extent - extent):
+    if is_nonnegative(extent) and is_nonnegative(a.extent - extent):
         return a, (axis(extent, "r"), 0)
     return None
 
@@ -199,7 +199,7 @@ def split_digits(record: Record, axes: Sequence[Axis]) -> tuple[list[Axis], dict
 
 
 def _divides(step: Size, extent: Size) -> bool:
-    return not same(step, 1) and same(floordiv(extent, step) * step, extent)
+    return not is_same_size(step, 1) and is_same_size(floordiv(extent, step) * step, extent)
 
 
 def merged_digits(
@@ -216,7 +216,7 @@ def merged_digits(
             one = axis(high.extent * low.extent, "r")
             values: dict[Atom, Any] = {high: 0, low: polynomial(one)}
             back: dict[Atom, Any] = {one: polynomial(high) * low.extent + polynomial(low)}
-            if all(same(substitute(substitute(s, values), back), s) for s in sizes):
+            if all(is_same_size(substitute(substitute(s, values), back), s) for s in sizes):
                 spread = [one if a == high else a for a in axes if a != low]
                 return spread, values
     return None
@@ -231,8 +231,8 @@ def _maybe_digits(high: Axis, low: Axis, sizes: Iterable[Size]) -> bool:
             return False
         if high not in inside:
             continue
-        found = coefficients(size, [high, low])
-        if found is not None and not same(found[0].get(high, 0), found[0].get(low, 0) * low.extent):
+        found = affine_coefficients(size, [high, low])
+        if found is not None and not is_same_size(found[0].get(high, 0), found[0].get(low, 0) * low.extent):
             return False
         seen = True
     return seen

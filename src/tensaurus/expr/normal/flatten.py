@@ -11,7 +11,15 @@ from typing import Any
 
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select, axis, within
 from tensaurus.expr.ir.walk import replace_axes
-from tensaurus.expr.sizes.size import Atom, Size, interval, negative, nonnegative, polynomial, substitute
+from tensaurus.expr.sizes.size import (
+    Atom,
+    Size,
+    interval,
+    is_negative,
+    is_nonnegative,
+    polynomial,
+    substitute,
+)
 
 PARTS = 4096  # records that a flat body may have
 
@@ -68,9 +76,9 @@ def chosen(guard: list[Size], then: Body, other: Body) -> Body:
     left = []
     for size in guard:
         low, high = interval(size)
-        if high is not None and negative(high):
+        if high is not None and is_negative(high):
             return other
-        if low is None or not nonnegative(low):
+        if low is None or not is_nonnegative(low):
             left.append(polynomial(size))
     if not left:
         return then

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tensaurus.expr.ir.printer import show_size
 from tensaurus.expr.normal.canonical_record import axes_in
-from tensaurus.expr.sizes.size import Size, interval, nonnegative, terms_of
+from tensaurus.expr.sizes.size import Size, interval, is_nonnegative, terms_of
 
 
 def range_guards(shape: Sequence[Size], indices: Sequence[Size]) -> tuple[Size, ...]:
@@ -14,9 +14,9 @@ def range_guards(shape: Sequence[Size], indices: Sequence[Size]) -> tuple[Size, 
     guards: list[Size] = []
     for index, extent in zip(indices, shape, strict=True):
         low, high = interval(index)
-        if low is None or not nonnegative(low):
+        if low is None or not is_nonnegative(low):
             guards.append(index)
-        if high is None or not nonnegative(extent - 1 - high):
+        if high is None or not is_nonnegative(extent - 1 - high):
             guards.append(extent - 1 - index)
     return tuple(guards)
 

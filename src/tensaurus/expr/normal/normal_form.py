@@ -20,7 +20,7 @@ from tensaurus.expr.ir.printer import Names, digest, show_constant, show_size
 from tensaurus.expr.ir.scalar_functions import FUNCTIONS
 from tensaurus.expr.ir.scope import Const, Scope, Source, Tensor
 from tensaurus.expr.normal.canonical_record import Record, bind_names
-from tensaurus.expr.sizes.size import Atom, Axis, Number, Size, Symbol, nonnegative, polynomial, terms_of
+from tensaurus.expr.sizes.size import Atom, Axis, Number, Size, Symbol, is_nonnegative, polynomial, terms_of
 
 
 class Leaf(Record):
@@ -289,7 +289,7 @@ def _nonzero(factor: Factor, axes: Sequence[Axis]) -> bool:
         case Leaf(source=Tensor(nonzero=nonzero)):
             return nonzero
         case Amount(atom=atom):
-            if nonnegative(polynomial(atom) - 1):
+            if is_nonnegative(polynomial(atom) - 1):
                 return True
             symbolic = [a.extent for a in axes if not isinstance(a.extent, int)]
             return isinstance(atom, Symbol) and any(all(atom in m for m, _ in terms_of(n)) for n in symbolic)

@@ -43,7 +43,7 @@ from tensaurus.expr.sizes.size import (
     Number,
     Size,
     Symbol,
-    nonnegative,
+    is_nonnegative,
     polynomial,
     substitute,
     terms_of,
@@ -318,7 +318,7 @@ def folded(monoid: str, axes: Sequence[Axis], body: Sum) -> Sum:
         return folded(monoid, change[0], instantiate(body, change[1]))
     if monoid != "prod":
         # an empty range has no maximum, so only one that has points is dropped
-        axes = [a for a in axes if a in body.free or not nonnegative(a.extent - 1)]
+        axes = [a for a in axes if a in body.free or not is_nonnegative(a.extent - 1)]
     if not axes:
         return body
     value, counts = body.constant, [a.extent for a in axes if isinstance(a.extent, int)]

@@ -1,29 +1,36 @@
-"""Sizes that are affine in some of their axes."""
+"""Split a size into a linear part over some axes and the rest.
+
+    3*i + n*j + 2   over i, j   ->   {i: 3, j: n}, 2
+    i*j + 2         over i, j   ->   None
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from tensaurus.expr.sizes.polynomial import make, plus, polynomial, terms_of
+from tensaurus.expr.sizes.polynomial import make_polynomial, plus, polynomial, terms_of
 from tensaurus.expr.sizes.size import Axis, Size, atoms
 
 
-def coefficients(size: Any, axes: Iterable[Axis]) -> tuple[dict[Axis, Size], Size] | None:
-    """({axis: coefficient}, rest) where the size is affine in the axes, else None."""
-    wanted = set(axes)
+def affine_coefficients(size: Any, axes: Iterable[Axis]) -> tuple[dict[Axis, Size], Size] | None:
+    """Return ({axis: coefficient}, rest) where the size is affine in the axes, else None.
+
+    Coefficients and rest contain none of the axes.
+    """
+    axis_set = set(axes)
     slopes: dict[Axis, Any] = {}
     rest: Any = 0
     for factors, coefficient in terms_of(size):
-        inside = [a for a in factors if a in wanted]
-        others = tuple(a for a in factors if a not in wanted)
-        if len(inside) > 1 or any(not wanted.isdisjoint(atoms(polynomial(a))) for a in others):
+        own_axes = [a for a in factors if a in axis_set]
+        others = tuple(a for a in factors if a not in axis_set)
+        if len(own_axes) > 1 or any(not axis_set.isdisjoint(atoms(polynomial(a))) for a in others):
             return None
-        piece = make({others: coefficient})
-        if inside:
-            axis = inside[0]
+        term_size = make_polynomial({others: coefficient})
+        if own_axes:
+            axis = own_axes[0]
             assert isinstance(axis, Axis)
-            slopes[axis] = plus(slopes.get(axis, 0), piece)
+            slopes[axis] = plus(slopes.get(axis, 0), term_size)
         else:
-            rest = plus(rest, piece)
+            rest = plus(rest, term_size)
     return slopes, rest

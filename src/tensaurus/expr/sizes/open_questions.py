@@ -1,7 +1,10 @@
-"""Questions about symbols that have no answer for all their values, for those who want to know which.
+"""Record which comparisons of sizes could not be decided, so that a prover can split cases on them.
 
-A comparison of sizes that is not provable counts as false; whoever runs it under `watched` is told of it, may
-assume an answer, and runs it again.
+A comparison such as n >= 3 that is provable for no sign counts as false.  Under `record_questions` it is also
+recorded as a `Question`; the caller may run the same code again with an answer assumed:
+
+    with record_questions({}) as record:  type(Reshape)     ->   record.asked == {n >= 3}
+    with record_questions({n >= 3: True}): ...  and again with False: the two cases cover all n
 """
 
 from __future__ import annotations
@@ -17,10 +20,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Question:
-    """Whether a size is zero or at least zero, or what else is asked of something unknown.
+    """A comparison of unknown numbers, or another predicate of something unknown.
 
-    kind       "zero", "nonnegative": of a size; "lt", "le", "eq": of two real numbers; or a name
-    subject    the size, the two numbers, or what the name is asked of
+    kind       "zero", "nonnegative": of a size; "lt", "le", "eq": of two real numbers; or a predicate's name
+    subject    the size, the two numbers, or the argument of the named predicate
     """
 
     kind: str
@@ -28,125 +31,136 @@ class Question:
 
 
 @dataclass
-class Watch:
-    """The answers that are assumed, and the questions that were asked without one, each once, in order.
+class QuestionRecord:
+    """Holds the assumed answers and the questions that were asked while it was active.
 
-    answers  what every question got, None where nothing is assumed
-    minded   whether somebody did otherwise because questions were open: what is assumed to be no then gives
-             another result than what is open, which counts as no for everybody else
+    asked            questions without an assumed answer, the one asked last at the end
+    answers          what each question was answered, None where no answer is assumed
+    open_was_tested  whether `has_open_questions` returned True: the caller then took another way, so that the
+                     result for "assumed to be false" may differ from the result for "open"
     """
 
     assumed: Mapping[Question, bool]
     asked: dict[Question, None] = field(default_factory=dict)
     answers: dict[Question, bool | None] = field(default_factory=dict)
-    minded: bool = False
+    open_was_tested: bool = False
 
-    def hear(
-        self, answers: Mapping[Question, bool | None], asked: Iterable[Question], minded: bool = False
+    def add_questions(
+        self,
+        answers: Mapping[Question, bool | None],
+        asked: Iterable[Question],
+        open_was_tested: bool = False,
     ) -> None:
-        """Questions with their answers, and those that are open; asked again, one is the latest."""
-        self.minded |= minded
+        """Add questions with their answers, and move those without an answer to the end of `asked`."""
+        self.open_was_tested |= open_was_tested
         self.answers.update(answers)
         for question in asked:
             self.asked.pop(question, None)
             self.asked[question] = None
 
 
-_watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
+_active_record: ContextVar[QuestionRecord | None] = ContextVar("active_record", default=None)
 
 
 @contextmanager
-def watched(assumed: Mapping[Question, bool]) -> Iterator[Watch]:
-    """Note the questions that are asked inside."""
-    watch = Watch(assumed)
-    token = _watch.set(watch)
+def record_questions(assumed: Mapping[Question, bool]) -> Iterator[QuestionRecord]:
+    """Record the questions that are asked in this context, and answer those that are in `assumed`."""
+    record = QuestionRecord(assumed)
+    token = _active_record.set(record)
     try:
-        yield watch
+        yield record
     finally:
-        _watch.reset(token)
+        _active_record.reset(token)
 
 
-def watching() -> bool:
-    return _watch.get() is not None
+def is_recording_questions() -> bool:
+    """Return whether a `record_questions` context is active."""
+    return _active_record.get() is not None
 
 
-def answer(kind: str, subject: Any) -> bool:
-    """The answer that is assumed, False where none is."""
-    watch = _watch.get()
-    if watch is None:
+def ask(kind: str, subject: Any) -> bool:
+    """Return the assumed answer of a question, False where there is none, and record the question."""
+    record = _active_record.get()
+    if record is None:
         return False
     question = Question(kind, subject)
-    known = watch.assumed.get(question)
-    watch.hear({question: known}, [question] if known is None else [])
-    return known or False
+    assumed_answer = record.assumed.get(question)
+    record.add_questions({question: assumed_answer}, [question] if assumed_answer is None else [])
+    return assumed_answer or False
 
 
-def open_questions() -> bool:
-    """Whether something was asked that has no assumed answer."""
-    watch = _watch.get()
-    if watch is None or not watch.asked:
+def has_open_questions() -> bool:
+    """Return whether a question without an assumed answer was asked; note that the caller depends on it."""
+    record = _active_record.get()
+    if record is None or not record.asked:
         return False
-    watch.minded = True
+    record.open_was_tested = True
     return True
 
 
-def settled_so_far() -> None:
-    """Forget the questions: what asked them needed no answer, and nothing that comes asks about them."""
-    watch = _watch.get()
-    if watch is not None:
-        watch.asked.clear()
+def forget_open_questions() -> None:
+    """Forget the open questions that were asked so far.
+
+    Correct where the code that asked them needed no answer, and no later code depends on them.
+    """
+    record = _active_record.get()
+    if record is not None:
+        record.asked.clear()
 
 
 @dataclass(frozen=True)
-class _Record(Generic[T]):
-    """A result, the answers it depends on, the questions that it left open, and whether it minded these."""
+class _CachedResult(Generic[T]):
+    """A result with the answers that it depends on and the questions that it left open."""
 
     value: T
     answers: Mapping[Question, bool | None]
     asked: tuple[Question, ...]
-    minded: bool
+    open_was_tested: bool
 
 
-class Recalled(Generic[T]):
-    """Results by key, each for the answers that it asked for: others may change, and it is still the same.
+class CacheByAnswers(Generic[T]):
+    """Caches results by key and by the answers of the questions that computing them asked.
 
-    Whoever watches is told of its questions each time.  At most so many keys are kept.
+    A result is reused where those answers are the same; answers of other questions do not matter.  Each use
+    adds the result's questions to the active record, as computing it would.  Holds at most `capacity` keys.
     """
 
-    def __init__(self, most: int):
-        self.most = most
-        self._plain: dict[Hashable, T] = {}
-        self._records: dict[Hashable, list[_Record[T]]] = {}
+    def __init__(self, capacity: int):
+        self.capacity = capacity
+        self._unconditional: dict[Hashable, T] = {}
+        self._conditional: dict[Hashable, list[_CachedResult[T]]] = {}
 
     def get(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """The result that is known, else what is computed.  What raises is not kept."""
-        watch = _watch.get()
-        if watch is None:
-            if key not in self._plain:
+        """Return the cached result, else compute and cache it.  Exceptions are not cached."""
+        active = _active_record.get()
+        if active is None:
+            if key not in self._unconditional:
                 value = compute()
-                _fit(self._plain, self.most)
-                self._plain[key] = value
-            return self._plain[key]
-        known = watch.assumed
-        for record in self._records.get(key, ()):
-            if all(known.get(question) is answer for question, answer in record.answers.items()):
+                _make_room(self._unconditional, self.capacity)
+                self._unconditional[key] = value
+            return self._unconditional[key]
+        assumed = active.assumed
+        for cached in self._conditional.get(key, ()):
+            if all(assumed.get(question) is answer for question, answer in cached.answers.items()):
                 break
         else:
-            own = Watch(known)
-            token = _watch.set(own)
+            inner_record = QuestionRecord(assumed)
+            token = _active_record.set(inner_record)
             try:
-                record = _Record(compute(), own.answers, tuple(own.asked), own.minded)
+                cached = _CachedResult(
+                    compute(), inner_record.answers, tuple(inner_record.asked), inner_record.open_was_tested
+                )
             finally:
-                _watch.reset(token)
-                watch.hear(own.answers, own.asked, own.minded)
-            _fit(self._records, self.most)
-            self._records.setdefault(key, []).append(record)
-            return record.value
-        watch.hear(record.answers, record.asked, record.minded)
-        return record.value
+                _active_record.reset(token)
+                active.add_questions(inner_record.answers, inner_record.asked, inner_record.open_was_tested)
+            _make_room(self._conditional, self.capacity)
+            self._conditional.setdefault(key, []).append(cached)
+            return cached.value
+        active.add_questions(cached.answers, cached.asked, cached.open_was_tested)
+        return cached.value
 
 
-def _fit(kept: dict[Any, Any], most: int) -> None:
-    """Room for one more."""
-    if len(kept) >= most:
-        kept.clear()
+def _make_room(entries: dict[Any, Any], capacity: int) -> None:
+    """Empty a full cache."""
+    if len(entries) >= capacity:
+        entries.clear()

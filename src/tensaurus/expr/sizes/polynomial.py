@@ -1,8 +1,9 @@
-"""Polynomials in atoms: always expanded and sorted, so that equal polynomials are equal records.
+"""Polynomials with integer or rational coefficients, always expanded and sorted.
 
-    polynomial  ::=  sum of  coefficient * atom * atom ...
+    polynomial  ::=  sum of  coefficient * atom * atom ...          (n + 1)*(n - 1)   ->   n*n - 1
 
-A polynomial without atoms *is* a number.  `expr.sizes.size` says which atoms there are for sizes.
+Equal polynomials are therefore equal records, and can be hashed.  A polynomial without atoms *is* a number.
+`expr.sizes.size` defines the atoms of sizes.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ Number: TypeAlias = int | Fraction
 Size: TypeAlias = Union[int, "Poly"]
 
 
-KNOWN = 1 << 16  # sums, and products, that are kept
+CACHED_RESULTS = 1 << 16  # sums, and as many products, that are cached: a proof asks for some 10,000
 
 
-class Wider:
-    """What may contain sizes: its own operators combine it with them."""
+class HasOwnOperators:
+    """Base of types that combine with sizes by their own operators, as the bodies of expressions do."""
 
     __slots__ = ()
 
@@ -29,15 +30,14 @@ class Wider:
 class Arithmetic:
     """Operators of everything that can stand in a size.
 
-    `quotient` is a // b.  A ring has none: it is given by whoever knows the atoms' bounds
-    (`expr.sizes.size`).
+    `quotient` is a // b.  It is set by `expr.sizes.size`, which knows the bounds of atoms.
     """
 
     __slots__ = ()
     quotient: ClassVar[Callable[[Any, Any], Any]]
 
     def __add__(self, other: Any) -> Any:
-        return NotImplemented if isinstance(other, Wider) else plus(self, other)
+        return NotImplemented if isinstance(other, HasOwnOperators) else plus(self, other)
 
     __radd__ = __add__
 
@@ -45,55 +45,59 @@ class Arithmetic:
         return times(-1, self)
 
     def __sub__(self, other: Any) -> Any:
-        return NotImplemented if isinstance(other, Wider) else plus(self, times(-1, other))
+        return NotImplemented if isinstance(other, HasOwnOperators) else plus(self, times(-1, other))
 
     def __rsub__(self, other: Any) -> Any:
         return plus(other, times(-1, self))
 
     def __mul__(self, other: Any) -> Any:
-        return NotImplemented if isinstance(other, Wider) else times(self, other)
+        return NotImplemented if isinstance(other, HasOwnOperators) else times(self, other)
 
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Any) -> Any:
-        return NotImplemented if isinstance(other, Wider) else Arithmetic.quotient(self, other)
+        return NotImplemented if isinstance(other, HasOwnOperators) else Arithmetic.quotient(self, other)
 
     def __rfloordiv__(self, other: Any) -> Any:
         return Arithmetic.quotient(other, self)
 
     def __mod__(self, other: Any) -> Any:
-        return NotImplemented if isinstance(other, Wider) else self - other * Arithmetic.quotient(self, other)
+        return (
+            NotImplemented
+            if isinstance(other, HasOwnOperators)
+            else self - other * Arithmetic.quotient(self, other)
+        )
 
     def __rmod__(self, other: Any) -> Any:
         return other - self * Arithmetic.quotient(other, self)
 
 
 class Atom(Arithmetic):
-    """An indivisible factor; `key` orders atoms and prints them."""
+    """An indivisible factor of a monomial; `key` orders atoms and is their text."""
 
     __slots__ = ()
     key: str
 
     @property
-    def factor(self) -> str:
-        """Its text inside a product."""
+    def factor_text(self) -> str:
+        """The atom's text inside a product."""
         return self.key
 
     def interval(self) -> tuple[Size | None, Size | None]:
-        """Lower and upper bound, both inclusive, in symbols alone; None where there is none."""
+        """Return the inclusive lower and upper bound, sizes over symbols alone, None where there is none."""
         return None, None
 
-    def inside(self) -> tuple[Size, ...]:
-        """The sizes inside it, those it is computed from."""
+    def nested_sizes(self) -> tuple[Size, ...]:
+        """Return the sizes that the atom is computed from."""
         return ()
 
     def rebuild(self, change: Callable[[Size], Size]) -> Any:
-        """The same atom with every size inside it changed."""
+        """Return the atom with every nested size changed, simplified where that is possible."""
         return self
 
-    def value(self, of: Callable[[Atom], Any], run: Callable[[Any], Any]) -> Any:
-        """Its value, given a lookup for symbols and axes and an evaluator for sizes."""
-        return of(self)
+    def value(self, lookup: Callable[[Atom], Any], evaluate_size: Callable[[Any], Any]) -> Any:
+        """Return the atom's value, given the values of symbols and axes and an evaluator of sizes."""
+        return lookup(self)
 
     def __str__(self) -> str:
         return self.key
@@ -126,53 +130,57 @@ class Poly(Arithmetic):
 
     def __str__(self) -> str:
         if self._text is None:
-            self._text = _print(self.terms)
+            self._text = _format_terms(self.terms)
         return self._text
 
     __repr__ = __str__
 
 
-def _print(terms: tuple[tuple[Monomial, Number], ...]) -> str:
+def _format_terms(terms: tuple[tuple[Monomial, Number], ...]) -> str:
     text = ""
     for factors, coefficient in terms:
-        names = [a.factor for a in factors]
-        sign, size = ("-", -coefficient) if coefficient < 0 else ("+", coefficient)
-        digits = [] if size == 1 and names else [str(size) if isinstance(size, int) else f"({size})"]
-        text += f" {sign} " + "*".join(digits + names)
+        names = [a.factor_text for a in factors]
+        sign, magnitude = ("-", -coefficient) if coefficient < 0 else ("+", coefficient)
+        number_text = (
+            []
+            if magnitude == 1 and names
+            else [str(magnitude) if isinstance(magnitude, int) else f"({magnitude})"]
+        )
+        text += f" {sign} " + "*".join(number_text + names)
     return text[3:] if text.startswith(" + ") else "-" + text[3:]
 
 
-def bracket(size: Size) -> str:
-    """The size as an operand: bracketed unless it is one name or number."""
+def bracketed(size: Size) -> str:
+    """Return the size's text as an operand: in brackets unless it is one name or number."""
     text = str(size)
     return text if text.replace("_", "a").replace(".", "a").isalnum() else f"({text})"
 
 
-def make(terms: Mapping[Monomial, Number]) -> Any:
-    """The sum of coefficient * monomial, as a number where no atom is left."""
+def make_polynomial(terms: Mapping[Monomial, Number]) -> Any:
+    """Return the sum of coefficient * monomial, as a number where no atom is left."""
     kept = [(m, c) for m, c in terms.items() if c != 0]
     if not kept:
         return 0
     if len(kept) > 1:
-        kept.sort(key=_place)
+        kept.sort(key=_monomial_order)
     elif not kept[0][0]:
         value = kept[0][1]
         return int(value) if value == int(value) else value
     return Poly(tuple(kept))
 
 
-def _place(term: tuple[Monomial, Number]) -> tuple[int, list[str]]:
+def _monomial_order(term: tuple[Monomial, Number]) -> tuple[int, list[str]]:
     factors = term[0]
     return -len(factors), [a.key for a in factors]
 
 
 def polynomial(size: Any) -> Any:
-    """An atom as a size; anything else unchanged."""
+    """Return an atom as a polynomial of one term; anything else unchanged."""
     return Poly((((size,), 1),)) if isinstance(size, Atom) else size
 
 
 def terms_of(size: Any) -> tuple[tuple[Monomial, Number], ...]:
-    """The terms (atoms, coefficient) of any size, constant included."""
+    """Return the terms (atoms, coefficient) of any size, constants included."""
     if isinstance(size, Poly):
         return size.terms
     if isinstance(size, Atom):
@@ -181,33 +189,35 @@ def terms_of(size: Any) -> tuple[tuple[Monomial, Number], ...]:
 
 
 def plus(a: Any, b: Any) -> Any:
+    """Return a + b."""
     if not isinstance(a, Arithmetic) and not isinstance(b, Arithmetic):
         return a + b
-    return _sum(_plain(a), _plain(b))
+    return _sum(_without_subclass(a), _without_subclass(b))
 
 
 def times(a: Any, b: Any) -> Any:
+    """Return a * b."""
     if not isinstance(a, Arithmetic) and not isinstance(b, Arithmetic):
         return a * b
-    return _product(_plain(a), _plain(b))
+    return _product(_without_subclass(a), _without_subclass(b))
 
 
-def _plain(size: Any) -> Any:
-    """The same as a polynomial alone: a kind that says itself what it equals is no key."""
+def _without_subclass(size: Any) -> Any:
+    """Return a polynomial that compares by its terms: subclasses with their own == cannot be keys."""
     return Poly(size.terms) if type(size) is not Poly and isinstance(size, Poly) else size
 
 
-# Proofs ask for the same sums and products again and again: nine of ten are known.  By type, too: 1 is no
-# Fraction(1), which is written in another way.
-@lru_cache(maxsize=KNOWN, typed=True)
+# In proofs nine of ten sums and products are found in the cache.  Keys are typed because 1 == Fraction(1) but
+# the two are printed differently.
+@lru_cache(maxsize=CACHED_RESULTS, typed=True)
 def _sum(a: Any, b: Any) -> Any:
     total = dict(terms_of(a))
     for monomial, coefficient in terms_of(b):
         total[monomial] = total.get(monomial, 0) + coefficient
-    return make(total)
+    return make_polynomial(total)
 
 
-@lru_cache(maxsize=KNOWN, typed=True)
+@lru_cache(maxsize=CACHED_RESULTS, typed=True)
 def _product(a: Any, b: Any) -> Any:
     total: dict[Monomial, Number] = {}
     for left, c in terms_of(a):
@@ -216,61 +226,62 @@ def _product(a: Any, b: Any) -> Any:
             if left and right:
                 factors = tuple(sorted(factors, key=lambda atom: atom.key))
             total[factors] = total.get(factors, 0) + c * d
-    return make(total)
+    return make_polynomial(total)
 
 
-def without(factors: Monomial, gone: Monomial) -> Monomial | None:
-    """The monomial divided by another, None where that leaves a remainder."""
-    left = list(factors)
-    for atom in gone:
-        if atom not in left:
+def divide_monomial(factors: Monomial, divisor: Monomial) -> Monomial | None:
+    """Return one monomial divided by another, None where the division leaves a remainder."""
+    quotient = list(factors)
+    for atom in divisor:
+        if atom not in quotient:
             return None
-        left.remove(atom)
-    return tuple(left)
+        quotient.remove(atom)
+    return tuple(quotient)
 
 
-def divided(a: Any, b: Poly) -> tuple[Any, Any]:
-    """(q, r) with a = b*q + r, q of whole coefficients: long division, leading terms first.
+def divide_polynomial(a: Any, b: Poly) -> tuple[Any, Any]:
+    """Return (q, r) with a = b*q + r by long division, where q has integer coefficients.
 
-    (g + h)*q leaves nothing over g + h.  Atoms of one key have no order: r is what is left then.
+    For example (g + h)*q divided by g + h leaves r = 0.  Atoms with equal keys have no order, so that a
+    division may stop early; the remaining terms are then part of r.
     """
-    lead, scale = b.terms[0]
+    leading_factors, leading_coefficient = b.terms[0]
     quotient: Any = 0
     rest: Any = 0
-    seen: set[Monomial] = set()
+    visited: set[Monomial] = set()
     while terms := terms_of(a):
         factors, coefficient = terms[0]
-        if factors in seen:
+        if factors in visited:
             break
-        seen.add(factors)
-        left = without(factors, lead)
-        if left is None or coefficient % scale:
-            part = make({factors: coefficient})
-            rest = plus(rest, part)
+        visited.add(factors)
+        quotient_factors = divide_monomial(factors, leading_factors)
+        if quotient_factors is None or coefficient % leading_coefficient:
+            term = make_polynomial({factors: coefficient})
+            rest = plus(rest, term)
         else:
-            multiple = make({left: coefficient // scale})
-            part = times(multiple, b)
+            multiple = make_polynomial({quotient_factors: coefficient // leading_coefficient})
+            term = times(multiple, b)
             quotient = plus(quotient, multiple)
-        a = plus(a, times(-1, part))
+        a = plus(a, times(-1, term))
     return quotient, plus(rest, a)
 
 
 def atoms(size: Any) -> frozenset[Atom]:
-    """Every atom of the size, those inside other atoms included."""
+    """Return every atom of the size, including atoms nested in other atoms."""
     if not isinstance(size, Poly):
-        return _with_inside(size) if isinstance(size, Atom) else frozenset()
+        return _with_nested_atoms(size) if isinstance(size, Atom) else frozenset()
     if size._atoms is None:
         own = {atom for factors, _ in size.terms for atom in factors}
-        size._atoms = frozenset(own.union(*map(_with_inside, own)))
+        size._atoms = frozenset(own.union(*map(_with_nested_atoms, own)))
     return size._atoms
 
 
-def _with_inside(atom: Atom) -> frozenset[Atom]:
-    return frozenset([atom]).union(*map(atoms, atom.inside()))
+def _with_nested_atoms(atom: Atom) -> frozenset[Atom]:
+    return frozenset([atom]).union(*map(atoms, atom.nested_sizes()))
 
 
 def substitute(size: Any, values: Mapping[Atom, Any]) -> Any:
-    """The size with atoms replaced."""
+    """Return the size with atoms replaced by values, nested atoms included."""
     if isinstance(size, int):
         return size
     if isinstance(size, Atom):
@@ -289,25 +300,25 @@ def substitute(size: Any, values: Mapping[Atom, Any]) -> Any:
     return total
 
 
-def evaluate(size: Any, of: Callable[[Atom], Any]) -> Any:
-    """The value under a lookup of atoms; ints, integer arrays and Z3 terms all work."""
+def evaluate(size: Any, lookup: Callable[[Atom], Any]) -> Any:
+    """Return the size's value; the atoms' values may be ints, integer arrays or Z3 terms."""
     if isinstance(size, (int, Fraction)):
         return size
 
-    def run(piece: Any) -> Any:
-        if not isinstance(piece, Arithmetic):
-            return piece
+    def evaluate_size(part: Any) -> Any:
+        if not isinstance(part, Arithmetic):
+            return part
         total: Any = 0
-        for factors, coefficient in terms_of(piece):
+        for factors, coefficient in terms_of(part):
             product: Any = coefficient
             for atom in factors:
-                product = product * atom.value(of, run)
+                product = product * atom.value(lookup, evaluate_size)
             total = total + product
         return total
 
-    return run(size)
+    return evaluate_size(size)
 
 
 def product(sizes: Iterable[Any]) -> Any:
-    """The product of sizes, 1 for none."""
+    """Return the product of sizes, 1 for none."""
     return reduce(operator.mul, sizes, 1)

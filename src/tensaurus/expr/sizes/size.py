@@ -1,12 +1,14 @@
-"""One small integer language for extents, indices and side conditions.
+"""Integers of a program that may be unknown: extents of axes, indices, and side conditions.
 
     size  ::=  sum of  coefficient * atom * atom ...        (a polynomial, always expanded and sorted)
     atom  ::=  symbol | axis | size // size | max(size, ...)
 
+    (6*n + 4) // 2   ->   3*n + 2        (4*i + j) // 4 with axis j:4   ->   i
+
 `a % b` is `a - b * (a // b)`, and `min` is `-max(-...)`, so that equal expressions have one form.  A size
 without atoms *is* a Python int: the same function runs on ints in a concrete program, on symbols in a rule
-or a dynamic model, and on Z3 terms (`evaluate`).  Coefficients may be exact fractions, which makes the same
-polynomials the elements of the field of symbols (`expr.evaluate.fields`).
+or a dynamic model, and on Z3 terms (`evaluate`).  Coefficients may be exact fractions, so that the same
+polynomials serve as elements of the field of rational functions (`expr.evaluate.fields`).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from functools import cached_property, lru_cache, reduce
 from math import gcd
 from typing import Any
 
-from tensaurus.expr.sizes.open_questions import answer, watching
+from tensaurus.expr.sizes.open_questions import ask, is_recording_questions
 from tensaurus.expr.sizes.polynomial import (
     Arithmetic,
     Atom,
@@ -27,65 +29,65 @@ from tensaurus.expr.sizes.polynomial import (
     Poly,
     Size,
     atoms,
-    bracket,
-    divided,
+    bracketed,
+    divide_monomial,
+    divide_polynomial,
     evaluate,
-    make,
+    make_polynomial,
     plus,
     polynomial,
     product,
     substitute,
     terms_of,
     times,
-    without,
 )
-from tensaurus.expr.sizes.size_values import greater, is_term
+from tensaurus.expr.sizes.size_values import is_z3_term, maximum_value
 from tensaurus.expr.sizes.symbol import Axis, Symbol
 
-__all__ = [  # sizes are polynomials: their names are this module's own, too
+__all__ = [  # this module is also where callers import polynomials from
     "Arithmetic", "Atom", "Axis", "Floor", "Largest", "Monomial", "Number", "Poly", "Size", "Symbol", "atoms",
-    "bracket", "evaluate", "floordiv", "interval", "largest", "mod", "negative", "nonnegative", "plus",
-    "polynomial", "product", "same", "smallest", "substitute", "terms_of", "times",
-]
+    "bracketed", "evaluate", "floordiv", "interval", "is_negative", "is_nonnegative", "is_same_size",
+    "largest", "mod", "plus", "polynomial", "product", "smallest", "substitute", "terms_of", "times",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)
 class Floor(Atom):
-    """top // bottom, rounded towards minus infinity; bottom is positive."""
+    """The atom top // bottom, rounded towards minus infinity; bottom is positive."""
 
     top: Size
     bottom: Size
 
     @cached_property
     def key(self) -> str:  # type: ignore[override]
-        return f"{bracket(self.top)} // {bracket(self.bottom)}"
+        return f"{bracketed(self.top)} // {bracketed(self.bottom)}"
 
     @property
-    def factor(self) -> str:
+    def factor_text(self) -> str:
         return f"({self.key})"
 
     def interval(self) -> tuple[Size | None, Size | None]:
         low, high = interval(self.top)
         if not isinstance(self.bottom, int) and low is not None and _nonnegative(low):
             low = 0
-        below, above = (None if end is None else floordiv(end, self.bottom) for end in (low, high))
+        below, above = (None if bound is None else floordiv(bound, self.bottom) for bound in (low, high))
         return below, above
 
-    def inside(self) -> tuple[Size, ...]:
+    def nested_sizes(self) -> tuple[Size, ...]:
         return self.top, self.bottom
 
     def rebuild(self, change: Callable[[Size], Size]) -> Any:
         return floordiv(change(self.top), change(self.bottom))
 
-    def value(self, of: Callable[[Atom], Any], run: Callable[[Any], Any]) -> Any:
-        top, bottom = run(self.top), run(self.bottom)
-        # Z3's integers have no //, and their / rounds down where the divisor is positive
-        return top / bottom if is_term(top) or is_term(bottom) else top // bottom
+    def value(self, lookup: Callable[[Atom], Any], evaluate_size: Callable[[Any], Any]) -> Any:
+        top, bottom = evaluate_size(self.top), evaluate_size(self.bottom)
+        # Z3 integers have no //; their / rounds down for positive divisors
+        return top / bottom if is_z3_term(top) or is_z3_term(bottom) else top // bottom
 
 
 @dataclass(frozen=True, repr=False)
 class Largest(Atom):
-    """max(args), where no argument is known to dominate another."""
+    """The atom max(args), where no argument is known to dominate another."""
 
     args: tuple[Size, ...]
 
@@ -103,18 +105,21 @@ class Largest(Atom):
         high = None if any(h is None for h in highs) else reduce(largest, highs)
         return low, high
 
-    def inside(self) -> tuple[Size, ...]:
+    def nested_sizes(self) -> tuple[Size, ...]:
         return self.args
 
     def rebuild(self, change: Callable[[Size], Size]) -> Any:
         return reduce(largest, [change(a) for a in self.args])
 
-    def value(self, of: Callable[[Atom], Any], run: Callable[[Any], Any]) -> Any:
-        return reduce(greater, [run(a) for a in self.args])
+    def value(self, lookup: Callable[[Atom], Any], evaluate_size: Callable[[Any], Any]) -> Any:
+        return reduce(maximum_value, [evaluate_size(a) for a in self.args])
 
 
 def floordiv(a: Any, b: Any) -> Any:
-    """a // b; terms that b divides leave the bracket, and a remainder known to lie in [0, b) vanishes."""
+    """Return a // b without the multiples of b, and without a remainder that is provably in [0, b).
+
+    Raises ValueError for a number b <= 0, except 0 // 0 over an axis without values.
+    """
     if isinstance(a, int) and isinstance(b, int):
         return a // b
     a, b = polynomial(a), polynomial(b)
@@ -122,90 +127,92 @@ def floordiv(a: Any, b: Any) -> Any:
         return a
     if isinstance(b, int) and b <= 0:
         if b == 0 and any(isinstance(atom, Axis) and atom.extent == 0 for atom in atoms(a)):
-            return 0  # of an axis without values
+            return 0  # an index of an axis without values is never computed
         raise ValueError(f"division by {b}")
     divisor = terms_of(b)
     if len(divisor) != 1:
         return _floor_by_sum(a, b)
-    (below, scale) = divisor[0]
+    divisor_factors, scale = divisor[0]
     quotient: dict[Monomial, Number] = {}
     rest: dict[Monomial, Number] = {}
     for factors, coefficient in terms_of(a):
-        left = without(factors, below)
-        if left is not None and coefficient % scale == 0:
-            quotient[left] = quotient.get(left, 0) + coefficient // scale
-        elif left is not None and not below and isinstance(b, int):
-            # the multiple of b that brings the coefficient into [0, b) leaves; one canonical remainder
-            whole = coefficient // scale
-            if whole:
-                quotient[left] = quotient.get(left, 0) + whole
-            rest[factors] = coefficient - whole * scale
-        else:
+        ratio = divide_monomial(factors, divisor_factors)
+        if ratio is None or coefficient % scale != 0 and not isinstance(b, int):
             rest[factors] = coefficient
-    remainder = make(rest)
+            continue
+        # by a number: coefficients of the remainder are reduced to [0, b), so that it is canonical
+        multiple = coefficient // scale
+        if multiple:
+            quotient[ratio] = quotient.get(ratio, 0) + multiple
+        if coefficient % scale:
+            rest[factors] = coefficient - multiple * scale
+    remainder = make_polynomial(rest)
     low, high = interval(remainder)
     if low is not None and high is not None and _nonnegative(low) and _nonnegative(b - 1 - high):
-        return make(quotient)
+        return make_polynomial(quotient)
     if low is not None and high is not None and _nonnegative(-1 - high) and _nonnegative(low + b):
-        return plus(make(quotient), -1)
-    shared = _common_factor(rest, b) if isinstance(b, int) else _common_monomial(rest, below, scale)
-    if shared is not None:
-        return plus(make(quotient), floordiv(*shared))
-    single = terms_of(remainder)
-    if len(single) == 1 and single[0][1] == 1 and len(single[0][0]) == 1:
-        inner = single[0][0][0]
-        if isinstance(inner, Floor):
-            return plus(make(quotient), floordiv(inner.top, inner.bottom * b))
-    return plus(make(quotient), Floor(remainder, b))
+        return plus(make_polynomial(quotient), -1)
+    reduced = _common_factor(rest, b) if isinstance(b, int) else _common_monomial(rest, divisor[0])
+    if reduced is not None:
+        return plus(make_polynomial(quotient), floordiv(*reduced))
+    remainder_terms = terms_of(remainder)
+    if len(remainder_terms) == 1 and remainder_terms[0][1] == 1 and len(remainder_terms[0][0]) == 1:
+        only_atom = remainder_terms[0][0][0]
+        if isinstance(only_atom, Floor):
+            return plus(make_polynomial(quotient), floordiv(only_atom.top, only_atom.bottom * b))
+    return plus(make_polynomial(quotient), Floor(remainder, b))
 
 
 Arithmetic.quotient = floordiv
 
 
-def _remainder(size: Any, divisor: Any) -> bool:
-    """Whether 0 <= size < divisor, provably."""
+def _is_remainder_of(size: Any, divisor: Any) -> bool:
+    """Return whether 0 <= size < divisor, provably."""
     low, high = interval(size)
     return low is not None and high is not None and _nonnegative(low) and _nonnegative(divisor - 1 - high)
 
 
 def _common_factor(rest: Mapping[Monomial, Number], b: int) -> tuple[Any, int] | None:
-    """(x, m) where rest // b == x // m because rest = g*x + r and b = g*m with 0 <= r < g."""
+    """Return (x, m) with rest // b == x // m, by a g such that rest = g*x + r, b = g*m and 0 <= r < g."""
     for g in sorted({gcd(b, int(c)) for c in rest.values()} - {1}, reverse=True):
-        inside = {m: c // g for m, c in rest.items() if c % g == 0}
-        if _remainder(make({m: c for m, c in rest.items() if c % g != 0}), g):
-            return make(inside), b // g
+        multiples = {m: c // g for m, c in rest.items() if c % g == 0}
+        if _is_remainder_of(make_polynomial({m: c for m, c in rest.items() if c % g != 0}), g):
+            return make_polynomial(multiples), b // g
     return None
 
 
 def _common_monomial(
-    rest: Mapping[Monomial, Number], below: Monomial, scale: Number
+    rest: Mapping[Monomial, Number], divisor: tuple[Monomial, Number]
 ) -> tuple[Any, Any] | None:
-    """As `_common_factor`, for a factor g that is a symbol of the divisor `scale` * `below`."""
-    for atom in dict.fromkeys(below):
-        left = {m: without(m, (atom,)) for m in rest}
-        inside = {part: rest[m] for m, part in left.items() if part is not None}
-        if inside and _remainder(make({m: c for m, c in rest.items() if left[m] is None}), atom):
-            return make(inside), make({without(below, (atom,)) or (): scale})
+    """Do the same as `_common_factor` for a divisor of one term and a symbol g in it."""
+    divisor_factors, scale = divisor
+    for atom in dict.fromkeys(divisor_factors):
+        ratios = {m: divide_monomial(m, (atom,)) for m in rest}
+        multiples = {ratio: rest[m] for m, ratio in ratios.items() if ratio is not None}
+        others = make_polynomial({m: c for m, c in rest.items() if ratios[m] is None})
+        if multiples and _is_remainder_of(others, atom):
+            bottom = make_polynomial({divide_monomial(divisor_factors, (atom,)) or (): scale})
+            return make_polynomial(multiples), bottom
     return None
 
 
 def _floor_by_sum(a: Any, b: Any) -> Any:
-    """Division by a polynomial of several terms: its multiples are recognised, and a remainder below it."""
-    if _remainder(a, b):
+    """Return a // b for a divisor of several terms, simplified where b divides part of a."""
+    if _is_remainder_of(a, b):
         return 0
-    quotient, rest = divided(a, b)
-    if _remainder(rest, b):
+    quotient, rest = divide_polynomial(a, b)
+    if _is_remainder_of(rest, b):
         return quotient
-    return plus(quotient, -1) if _remainder(plus(rest, b), b) else polynomial(Floor(a, b))
+    return plus(quotient, -1) if _is_remainder_of(plus(rest, b), b) else polynomial(Floor(a, b))
 
 
 def mod(a: Any, b: Any) -> Any:
-    """a % b with the sign of b."""
+    """Return a % b, which has the sign of b."""
     return a % b
 
 
 def largest(a: Any, b: Any) -> Any:
-    """max(a, b), decided where the bounds decide it."""
+    """Return max(a, b), simplified where the bounds of a - b decide its sign."""
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
     a, b = polynomial(a), polynomial(b)
@@ -215,10 +222,10 @@ def largest(a: Any, b: Any) -> Any:
         return b
     args: list[Size] = []
     for size in (a, b):
-        whole = size.terms if isinstance(size, Poly) else ()
-        only = whole[0][0] if len(whole) == 1 and whole[0][1] == 1 else ()
-        if len(only) == 1 and isinstance(only[0], Largest):
-            args.extend(only[0].args)
+        terms = size.terms if isinstance(size, Poly) else ()
+        factors = terms[0][0] if len(terms) == 1 and terms[0][1] == 1 else ()
+        if len(factors) == 1 and isinstance(factors[0], Largest):
+            args.extend(factors[0].args)
         else:
             args.append(size)
     kept = [a for a in set(args) if not any(b != a and _nonnegative(b - a) for b in args)]
@@ -226,24 +233,21 @@ def largest(a: Any, b: Any) -> Any:
 
 
 def smallest(a: Any, b: Any) -> Any:
-    """min(a, b)."""
+    """Return min(a, b)."""
     return 0 - largest(0 - a, 0 - b)
 
 
 @lru_cache(maxsize=200_000)
 def interval(size: Any) -> tuple[Size | None, Size | None]:
-    """Bounds, both inclusive, in symbols alone; None where there is none.
-
-    Axes that occur in several terms are bounded term by term, so the bounds hold but need not be tight.
-    """
+    """Return inclusive bounds in symbols alone, None where there is none; each term is bounded by itself."""
     if not isinstance(size, Arithmetic):
         return size, size
-    found = _without_remainder(size)
-    if found is not None:
-        scale, modulus, rest = found
+    modulo = _split_modulo(size)
+    if modulo is not None:
+        scale, modulus, rest = modulo
         first, last = interval(rest)
-        span = scale * (modulus - 1)
-        below, above = (0, span) if _nonnegative(scale) else (span, 0)
+        largest_part = scale * (modulus - 1)
+        below, above = (0, largest_part) if _nonnegative(scale) else (largest_part, 0)
         return None if first is None else first + below, None if last is None else last + above
     low: Any = 0
     high: Any = 0
@@ -256,34 +260,35 @@ def interval(size: Any) -> tuple[Size | None, Size | None]:
     return low, high
 
 
-def _without_remainder(size: Any) -> tuple[Any, Any, Size] | None:
-    """(m, k, rest) where size = m * (t % k) + rest, of fewer terms: a remainder is bounded as one.
+def _split_modulo(size: Any) -> tuple[Any, Any, Size] | None:
+    """Return (m, k, rest) where size = m * (t % k) + rest with fewer terms in rest, None if there is none.
 
-    So is t - t // 2, which is t % 2 + t // 2.
+    Bounding t % k by [0, k) is tighter than bounding t and t // k apart; t - t // 2 is t % 2 + t // 2.
     """
     floors = {a for factors, _ in terms_of(size) for a in factors if isinstance(a, Floor)}
     for factors, coefficient in terms_of(size):
-        inside = [a for a in factors if isinstance(a, Floor)]
-        for top, bottom in _dividends(inside[0], floors) if len(inside) == 1 else ():
-            (below, scale), *more = terms_of(bottom)
-            shared = None if more else without(without(factors, (inside[0],)) or (), below)
-            if shared is None:
+        own_floors = [a for a in factors if isinstance(a, Floor)]
+        for top, bottom in _dividends(own_floors[0], floors) if len(own_floors) == 1 else ():
+            others = divide_monomial(factors, (own_floors[0],)) or ()
+            (divisor_factors, scale), *more_terms = terms_of(bottom)
+            ratio = None if more_terms else divide_monomial(others, divisor_factors)
+            if ratio is None:
                 continue
-            m = make({shared: -(coefficient // scale)})
-            rest = plus(size, times(times(-1, m), plus(top, times(times(-1, bottom), inside[0]))))
-            signed = _all_symbols(m) and (_nonnegative(m) or _nonnegative(-m))
-            if signed and len(terms_of(rest)) < len(terms_of(size)):
+            m = make_polynomial({ratio: -(coefficient // scale)})
+            rest = plus(size, times(times(-1, m), plus(top, times(times(-1, bottom), own_floors[0]))))
+            has_sign = all(isinstance(a, Symbol) for a in atoms(m)) and (_nonnegative(m) or _nonnegative(-m))
+            if has_sign and len(terms_of(rest)) < len(terms_of(size)):
                 return m, bottom, rest
     return None
 
 
 def _dividends(floor: Floor, floors: set[Floor]) -> Iterator[tuple[Any, Any]]:
-    """(t, k) where the floor is t // k: x // (m*k) is (x // m) // k."""
+    """Yield every (t, k) with floor == t // k, by x // (m*k) == (x // m) // k."""
     yield floor.top, floor.bottom
     for other in floors - {floor}:
-        part = floordiv(floor.bottom, other.bottom)
-        if other.top == floor.top and part != 1 and times(part, other.bottom) == floor.bottom:
-            yield polynomial(other), part
+        quotient = floordiv(floor.bottom, other.bottom)
+        if other.top == floor.top and quotient != 1 and times(quotient, other.bottom) == floor.bottom:
+            yield polynomial(other), quotient
 
 
 def _interval_of_product(factors: Monomial) -> tuple[Size | None, Size | None]:
@@ -295,8 +300,7 @@ def _interval_of_product(factors: Monomial) -> tuple[Size | None, Size | None]:
             top: Size | None = bottom
         else:
             bottom, top = atom.interval()
-        numbers = (low, high, bottom, top)
-        if all(isinstance(n, int) for n in numbers):
+        if all(isinstance(n, int) for n in (low, high, bottom, top)):
             corners = [low * bottom, low * top, high * bottom, high * top]  # type: ignore[operator]
             low, high = min(corners), max(corners)
         elif low is not None and bottom is not None and _nonnegative(low) and _nonnegative(bottom):
@@ -307,17 +311,17 @@ def _interval_of_product(factors: Monomial) -> tuple[Size | None, Size | None]:
     return low, high
 
 
-def nonnegative(size: Any) -> bool:
-    """True where the size is provably >= 0 for all its symbols and axes; False means *not proved*."""
+def is_nonnegative(size: Any) -> bool:
+    """Return whether size >= 0 provably; where that is open, the assumed answer, or False."""
     if not isinstance(size, Arithmetic):
         return bool(size >= 0)
     if _nonnegative(size):
         return True
-    return watching() and not _nonnegative(-1 - size) and answer("nonnegative", polynomial(size))
+    return is_recording_questions() and not _nonnegative(-1 - size) and ask("nonnegative", polynomial(size))
 
 
-def negative(size: Any) -> bool:
-    """True where the size is provably < 0; what is refused then asks nothing where that is open."""
+def is_negative(size: Any) -> bool:
+    """Return whether size < 0 provably.  An open sign is False, and is not recorded as a question."""
     return _nonnegative(-1 - size)
 
 
@@ -325,39 +329,37 @@ def negative(size: Any) -> bool:
 def _nonnegative(size: Any) -> bool:
     if not isinstance(size, Arithmetic):
         return bool(size >= 0)
-    inside = atoms(size)
-    if _all_symbols(size):
-        shifted = substitute(size, {a: plus(a, a.low) for a in inside if isinstance(a, Symbol) and a.low})
-        return all(coefficient >= 0 for _, coefficient in terms_of(shifted)) or _at_most(size, inside)
-    if not all(isinstance(a, (Symbol, Floor, Largest)) for a in inside):
+    nested_atoms = atoms(size)
+    if all(isinstance(a, Symbol) for a in nested_atoms):
+        lows: dict[Atom, Any] = {a: plus(a, a.low) for a in nested_atoms if isinstance(a, Symbol) and a.low}
+        has_only_positive_terms = all(c >= 0 for _, c in terms_of(substitute(size, lows)))
+        return has_only_positive_terms or _is_nonnegative_at_highs(size, nested_atoms)
+    if not all(isinstance(a, (Symbol, Floor, Largest)) for a in nested_atoms):
         low, _ = interval(size)
         return low is not None and low != size and _nonnegative(low)
-    # without axes, interval would ask this function about the same floors again
-    found = _without_remainder(size)
-    if found is not None:
-        scale, modulus, rest = found
+    # `interval` is not used without axes: it would ask this function about the same floors again
+    modulo = _split_modulo(size)
+    if modulo is not None:
+        scale, modulus, rest = modulo
         return _nonnegative(rest if _nonnegative(scale) else rest + scale * (modulus - 1))
-    return _nonnegative_with_floors(size)
+    return _is_nonnegative_with_floors(size)
 
 
-def _at_most(size: Any, inside: frozenset[Atom]) -> bool:
-    """As `_nonnegative`, by the upper bounds of symbols that are only taken away."""
-    added = {a for factors, coefficient in terms_of(size) if coefficient > 0 for a in factors}
+def _is_nonnegative_at_highs(size: Any, nested_atoms: frozenset[Atom]) -> bool:
+    """Return whether size >= 0 with each symbol that is only subtracted at its upper bound."""
+    positive_atoms = {a for factors, coefficient in terms_of(size) if coefficient > 0 for a in factors}
     bounds: dict[Atom, Any] = {
-        a: a.high for a in inside - added if isinstance(a, Symbol) and a.high is not None
+        a: a.high for a in nested_atoms - positive_atoms if isinstance(a, Symbol) and a.high is not None
     }
-    signed = any(isinstance(a, Symbol) and a.low < 0 for a in inside)
-    return bool(bounds) and not signed and _nonnegative(substitute(size, bounds))
+    if not bounds or any(isinstance(a, Symbol) and a.low < 0 for a in nested_atoms):
+        return False
+    return _nonnegative(substitute(size, bounds))
 
 
-def _all_symbols(size: Any) -> bool:
-    return all(isinstance(a, Symbol) for a in atoms(size))
 
-
-def _nonnegative_with_floors(size: Any) -> bool:
-    """size >= 0 where every floor over symbols is bounded apart: t // b <= t / b, and >= 0 where t is.
-
-    A floor that is both added and taken away is bounded twice, which is sound and loses a little.
+def _is_nonnegative_with_floors(size: Any) -> bool:
+    """Return whether size >= 0, by 0 <= t // b <= t / b for floors of symbols where t >= 0 (sound, not
+    tight).
     """
     total: Any = 0
     for factors, coefficient in terms_of(size):
@@ -366,8 +368,8 @@ def _nonnegative_with_floors(size: Any) -> bool:
             if isinstance(atom, Floor):
                 if not _nonnegative(atom.top):
                     return False
-                share = Fraction(1, atom.bottom) if isinstance(atom.bottom, int) else 1
-                product = times(product, 0 if coefficient > 0 else times(share, atom.top))
+                reciprocal = Fraction(1, atom.bottom) if isinstance(atom.bottom, int) else 1
+                product = times(product, 0 if coefficient > 0 else times(reciprocal, atom.top))
             elif isinstance(atom, Symbol) and atom.low >= 0:
                 product = times(product, atom)
             elif isinstance(atom, Largest) and coefficient > 0 and any(map(_nonnegative, atom.args)):
@@ -378,21 +380,21 @@ def _nonnegative_with_floors(size: Any) -> bool:
     return bool(total != size) and _nonnegative(total)
 
 
-def same(a: Any, b: Any) -> bool:
-    """Provably equal for all values of their symbols."""
+def is_same_size(a: Any, b: Any) -> bool:
+    """Return whether two sizes are provably equal for all values of their symbols."""
     if not isinstance(a, Arithmetic) and not isinstance(b, Arithmetic):
         return bool(a == b)
-    # not ==: the symbols of attributes ask this function
+    # == would recur: symbols of attributes define it by this function
     if terms_of(a) == terms_of(b):
         return True
-    gap = _gap(a, b) if watching() else None
-    return gap is not None and answer("zero", gap)
+    difference = _undecided_difference(a, b) if is_recording_questions() else None
+    return difference is not None and ask("zero", difference)
 
 
 @lru_cache(maxsize=100_000)
-def _gap(a: Any, b: Any) -> Poly | None:
-    """The difference, of either sign, where it may be zero."""
-    gap = a - b
-    if not isinstance(gap, Poly) or _nonnegative(gap - 1) or _nonnegative(-1 - gap):
+def _undecided_difference(a: Any, b: Any) -> Poly | None:
+    """Return the difference with a positive leading coefficient, None where it is provably not 0."""
+    difference = a - b
+    if not isinstance(difference, Poly) or _nonnegative(difference - 1) or _nonnegative(-1 - difference):
         return None
-    return gap if gap.terms[0][1] > 0 else times(-1, gap)
+    return difference if difference.terms[0][1] > 0 else times(-1, difference)

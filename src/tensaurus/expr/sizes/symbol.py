@@ -1,4 +1,4 @@
-"""The atoms that no size is computed into: unknown integers, and iterators."""
+"""The atoms that stand for unknown integers: symbols, and iterators over a range."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Symbol(Atom):
         return self._hash
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Symbol, (self.name, self.low, self.high)  # a text's hash is another in another process
+        return Symbol, (self.name, self.low, self.high)  # hashes of strings differ between processes
 
     @property
     def key(self) -> str:  # type: ignore[override]

@@ -12,7 +12,7 @@ from typing import Any
 
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Source, Tensor
 from tensaurus.expr.ir.walk import operands
-from tensaurus.expr.sizes.affine import coefficients
+from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import Axis, Size, atoms, floordiv, polynomial
 from tensaurus.finders.bilinear.fast_convolution import Convolution
 from tensaurus.finders.bilinear.tiling import Window
@@ -89,7 +89,12 @@ def _convolution(scope: Scope, data: Read, weights: Read, bias: Read | None) -> 
         data.indices[2:], x[2:], weights.indices[2:], w[2:], places, scope.axes[2:], strict=True
     ):
         y, k = _axis(place), _axis(tap)
-        if y is None or k is None or k.extent != taps or (found := coefficients(index, [y, k])) is None:
+        if (
+            y is None
+            or k is None
+            or k.extent != taps
+            or (found := affine_coefficients(index, [y, k])) is None
+        ):
             return None
         slopes, rest = found
         stride, dilation, pad = (slopes.get(y, 0), slopes.get(k, 0), -rest)

@@ -23,7 +23,7 @@ from tensaurus.expr.analysis.work_counts import functions
 from tensaurus.expr.ir.scope import Body, Const, Read, Reduce, Scope, Select, Tensor, axis, within
 from tensaurus.expr.ir.walk import replace_axes
 from tensaurus.expr.normal.intern import interned
-from tensaurus.expr.sizes.size import Atom, Axis, Size, nonnegative, polynomial, substitute
+from tensaurus.expr.sizes.size import Atom, Axis, Size, is_nonnegative, polynomial, substitute
 from tensaurus.finders.derive.fit_index_map import Sampled, crossings, fitted, points, value_at
 from tensaurus.finders.derive.rewrite_step import axes_in, inside, product_of
 from tensaurus.finders.derive.trace_elements import Numbers, Places, followed
@@ -244,7 +244,7 @@ def _whole(scope: Scope, operands: Mapping[Any, Any], root: Node, product: Node)
         apart = (values < low) | (values > high)
         if apart.any():
             held &= ~apart
-            guards += (guard for guard in within(index, low, high + 1) if not nonnegative(guard))
+            guards += (guard for guard in within(index, low, high + 1) if not is_nonnegative(guard))
     if not bool((held == known).all()):
         return None
     return Scope(axes, Select(tuple(dict.fromkeys(guards)), total, Const(float(others[0]))))

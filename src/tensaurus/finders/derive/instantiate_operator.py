@@ -22,7 +22,7 @@ from tensaurus.expr.analysis.iterator_table import Pattern
 from tensaurus.expr.ir.element_types import dtype_of
 from tensaurus.expr.ir.scope import Body, Const, Read, Reduce, Scope, Select, axis
 from tensaurus.expr.ir.walk import replace_axes
-from tensaurus.expr.sizes.affine import coefficients
+from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import Atom, Axis, Size, polynomial
 from tensaurus.finders.derive.operator_matching import Dimension, Operator, Role, Window, operators
 from tensaurus.finders.derive.rewrite_step import axes_in, contained, product_of
@@ -84,7 +84,7 @@ class _Factors:
             places = [a for a in axes_in(index) if self.pattern(a) == (True, False, True)]
             if not taps or len(axes_in(index)) == 1:
                 continue
-            form = coefficients(index, axes_in(index))
+            form = affine_coefficients(index, axes_in(index))
             if form is None or len(taps) > 1 or not all(isinstance(s, int) for s in form[0].values()):
                 return None
             slopes = {a: abs(slope) for a, slope in form[0].items() if isinstance(slope, int)}
@@ -250,7 +250,7 @@ def _gathered(factors: _Factors, pair: Pair) -> _Gathered | None:
     """The dimension of the source itself where that will do, else as much of it as the window reads."""
     place, tap, d = pair
     index, extent = factors.data.indices[d], factors.data.source.shape[d]
-    form = coefficients(index, [place, tap])
+    form = affine_coefficients(index, [place, tap])
     assert form is not None
     stride, dilation, rest = form[0][place], form[0][tap], form[1]
     assert isinstance(stride, int) and isinstance(dilation, int)

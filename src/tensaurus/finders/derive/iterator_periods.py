@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tensaurus.expr.ir.scope import Scope
 from tensaurus.expr.ir.walk import bodies, sizes
-from tensaurus.expr.sizes.affine import coefficients
+from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import Axis, Floor, Size, atoms
 
 __all__ = ["periods"]
@@ -49,6 +49,6 @@ def _beside(size: Size, a: Axis) -> Iterator[int]:
         if isinstance(atom, Floor) and isinstance(atom.bottom, int) and a in atoms(atom.top):
             yield atom.bottom
     axes = [b for b in inside if isinstance(b, Axis)]
-    form = coefficients(size, axes)
+    form = affine_coefficients(size, axes)
     if form is not None and form[0].get(a) in (1, -1):
         yield from (abs(slope) for slope in form[0].values() if isinstance(slope, int) and abs(slope) > 1)

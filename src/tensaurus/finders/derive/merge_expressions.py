@@ -32,8 +32,8 @@ from tensaurus.expr.ir.scope import (
     within,
 )
 from tensaurus.expr.ir.walk import replace_axes, scopes
-from tensaurus.expr.sizes.affine import coefficients
-from tensaurus.expr.sizes.size import Atom, Axis, Size, nonnegative, polynomial, same, substitute
+from tensaurus.expr.sizes.affine import affine_coefficients
+from tensaurus.expr.sizes.size import Atom, Axis, Size, is_nonnegative, is_same_size, polynomial, substitute
 from tensaurus.finders.derive.rewrite_step import JointStep, Product, axes_in, hint, nested, product_of
 
 __all__ = ["JOINED", "joined"]
@@ -115,7 +115,7 @@ def _views(stage: Scope) -> Iterator[_View]:
 
 
 def _dimension(index: Size, traversal: Sequence[Axis], reduced: Sequence[Axis]) -> _Dimension | None:
-    form = coefficients(index, (*traversal, *reduced))
+    form = affine_coefficients(index, (*traversal, *reduced))
     if form is None or not isinstance(form[1], int):
         return None
     slopes = {a: slope for a, slope in form[0].items() if isinstance(slope, int) and slope}
@@ -201,7 +201,7 @@ class _Frame:
                 for window, v in zip(windows, own, strict=True):
                     tap, extent = window.taps[view]
                     place = polynomial(v) + (window.low - window.begins[view])
-                    guards += [g for g in within(place, 0, extent) if not nonnegative(g)]
+                    guards += [g for g in within(place, 0, extent) if not is_nonnegative(g)]
                     if tap is None:
                         beside[d] = beside[d] + place * window.slope
                     else:
@@ -209,7 +209,7 @@ class _Frame:
             one = self.views[view]
             pairs = zip(one.data.indices, beside, strict=True)
             moved = [substitute(index, values) + rest for index, rest in pairs]
-            if not all(same(a, b) for a, b in zip(moved, indices, strict=True)):
+            if not all(is_same_size(a, b) for a, b in zip(moved, indices, strict=True)):
                 yield None
                 continue
             rest = replace_axes(one.rest, values)

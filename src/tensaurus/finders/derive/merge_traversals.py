@@ -9,8 +9,8 @@ from tensaurus.expr.ir.element_types import dtype_of, literal_dtype
 from tensaurus.expr.ir.scope import Body, Const, Read, Reduce, Scope, Select, axis, within
 from tensaurus.expr.ir.walk import Rewriting, children, rebuilt, replace_axes
 from tensaurus.expr.normal.intern import interned
-from tensaurus.expr.sizes.affine import coefficients
-from tensaurus.expr.sizes.size import Atom, Size, interval, nonnegative, polynomial
+from tensaurus.expr.sizes.affine import affine_coefficients
+from tensaurus.expr.sizes.size import Atom, Size, interval, is_nonnegative, polynomial
 from tensaurus.finders.derive.rewrite_step import Product, Step, contained, hint, inside, product_of
 
 __all__ = ["merged", "read_through"]
@@ -88,18 +88,18 @@ def _needed(read: Read, inner: Scope, body: Read) -> tuple[Size, ...]:
         if inside(index, a.extent) or any(_leaves(a, spot, n) for spot, n in ends):
             continue
         guards += within(index, 0, a.extent)
-    return tuple(guard for guard in guards if not nonnegative(guard))
+    return tuple(guard for guard in guards if not is_nonnegative(guard))
 
 
 def _leaves(a: Any, spot: Size, extent: Size) -> bool:
     """Whether an index leaves a range of this extent wherever the axis leaves its own."""
-    found = coefficients(spot, [a])
+    found = affine_coefficients(spot, [a])
     if found is None or found[0].get(a) != 1:
         return False
     low, high = interval(found[1])
     if low is None or high is None:
         return False
-    return nonnegative(0 - high) and nonnegative(a.extent + low - extent)
+    return is_nonnegative(0 - high) and is_nonnegative(a.extent + low - extent)
 
 
 def merged(scope: Scope) -> Iterator[Step]:
@@ -136,7 +136,7 @@ def _inlined(body: Body, inner: Scope) -> Body:
                 guard
                 for index, n in zip(part.indices, inner.shape, strict=True)
                 for guard in within(index, 0, n)
-                if not nonnegative(guard)
+                if not is_nonnegative(guard)
             )
             return Select(guards, contained(made), part.outside) if guards else made
         return rebuilt(part, visit, lambda size: size)

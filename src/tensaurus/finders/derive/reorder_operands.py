@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tensaurus.expr.ir.scope import Const, Read, Scope, Tensor, axis
 from tensaurus.expr.ir.walk import Rewriting, reads, tensors
-from tensaurus.expr.sizes.affine import coefficients
+from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import Axis, Size, floordiv, interval, polynomial
 from tensaurus.finders.derive.rewrite_step import axes_in
 
@@ -49,7 +49,7 @@ def reordered(scope: Scope) -> Reordered | None:
 
 def _step(own: Sequence[Read], d: int) -> int:
     """A number by which every index of a dimension falls into a quotient and a remainder; 1 where none."""
-    forms = [coefficients(read.indices[d], axes_in(read.indices[d])) for read in own]
+    forms = [affine_coefficients(read.indices[d], axes_in(read.indices[d])) for read in own]
     slopes = {slope for form in forms if form for slope in form[0].values() if isinstance(slope, int)}
     able = (s for s in sorted(slopes) if s > 1 and all(_parts(read.indices[d], s) for read in own))
     return next(able, 1)
@@ -57,7 +57,7 @@ def _step(own: Sequence[Read], d: int) -> int:
 
 def _parts(index: Size, step: int) -> tuple[Size, Size] | None:
     """The quotient and the remainder of an index, if its terms tell them."""
-    form = coefficients(index, axes_in(index))
+    form = affine_coefficients(index, axes_in(index))
     if form is None or not isinstance(form[1], int):
         return None
     quotient: Size = polynomial(form[1] // step)

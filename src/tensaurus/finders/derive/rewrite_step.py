@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 from tensaurus.expr.ir import walk
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select, axis
 from tensaurus.expr.ir.walk import Rewriting, children, free_axes, operands, replace_axes
-from tensaurus.expr.sizes.size import Atom, Axis, Size, interval, nonnegative, polynomial
+from tensaurus.expr.sizes.size import Atom, Axis, Size, interval, is_nonnegative, polynomial
 
 __all__ = [
     "JointRule",
@@ -127,7 +127,7 @@ class _Contained(Rewriting):
 def inside(index: Size, extent: Size) -> bool:
     """Whether bounds alone keep an index within a range of this extent."""
     low, high = interval(index)
-    return low is not None and high is not None and nonnegative(low) and nonnegative(extent - 1 - high)
+    return low is not None and high is not None and is_nonnegative(low) and is_nonnegative(extent - 1 - high)
 
 
 def replaced(roots: Sequence[Scope], values: Sequence[tuple[Scope, Scope]]) -> tuple[Scope, ...]:

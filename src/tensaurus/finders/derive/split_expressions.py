@@ -8,7 +8,7 @@ from typing import Any
 from tensaurus.expr.ir.element_types import dtype_of, literal_dtype
 from tensaurus.expr.ir.scope import Body, Read, Reduce, Scope, Select, axis
 from tensaurus.expr.ir.walk import bodies, rebuilt, replace_axes, sizes
-from tensaurus.expr.sizes.affine import coefficients
+from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import (
     Atom,
     Axis,
@@ -16,7 +16,7 @@ from tensaurus.expr.sizes.size import (
     Size,
     atoms,
     interval,
-    nonnegative,
+    is_nonnegative,
     polynomial,
     substitute,
 )
@@ -71,13 +71,13 @@ def _found(scope: Scope, a: Axis, known: dict[tuple[int, Axis], frozenset[int]])
                 yield from _turns(guard, a)
         elif isinstance(body, Read) and isinstance(body.source, Scope):
             for inner, index in zip(body.source.axes, body.indices, strict=True):
-                form = coefficients(index, [a])
+                form = affine_coefficients(index, [a])
                 if form is not None and form[0] == {a: 1} and isinstance(form[1], int):
                     yield from (place - form[1] for place in _ends(body.source, inner, known))
 
 
 def _turns(guard: Size, a: Axis) -> Iterator[int]:
-    form = coefficients(guard, [a])
+    form = affine_coefficients(guard, [a])
     if form is None or not isinstance(form[1], int) or not isinstance(slope := form[0].get(a), int):
         return
     # slope * a + rest >= 0: from -(rest // slope) on, or up to rest // -slope
@@ -111,7 +111,7 @@ def _shorter(axes: tuple[Axis, ...], product: Product) -> Body | None:
     left = list[Size]()
     for guard in product.guards:
         alone = [a for a in ranges if a in atoms(guard)]
-        form = coefficients(guard, alone) if len(alone) == 1 else None
+        form = affine_coefficients(guard, alone) if len(alone) == 1 else None
         slope = form[0].get(alone[0]) if form is not None else None
         if form is None or not isinstance(slope, int) or not isinstance(form[1], int) or not slope:
             left.append(guard)
@@ -131,7 +131,7 @@ def _shorter(axes: tuple[Axis, ...], product: Product) -> Body | None:
 
 
 def _decided(guard: tuple[Size, ...], then: Body, other: Body) -> Body | None:
-    if all(map(nonnegative, guard)):
+    if all(map(is_nonnegative, guard)):
         return then
     ends = [interval(size)[1] for size in guard]
     return other if any(isinstance(high, int) and high < 0 for high in ends) else None

@@ -11,7 +11,7 @@ from typing import Any
 
 from tensaurus.expr.ir.scope import Body, Read, Scope, axis, digit_axes
 from tensaurus.expr.ir.walk import bodies, rebuilt, replace_axes
-from tensaurus.expr.sizes.affine import coefficients
+from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import (
     Atom,
     Axis,
@@ -71,7 +71,7 @@ def _forms(scope: Scope) -> Iterator[Size]:
                 if isinstance(atom, Floor) and len(inside) > 1 and inside <= set(scope.axes):
                     yield polynomial(atom)
             for size in (index, *(atom.top for atom in atoms(index) if isinstance(atom, Floor))):
-                found = coefficients(size, scope.axes)
+                found = affine_coefficients(size, scope.axes)
                 if found is not None and len(found[0]) > 1 and _numbers(found[0].values()):
                     yield sum((polynomial(a) * slope for a, slope in found[0].items()), start=polynomial(0))
 
@@ -83,7 +83,7 @@ def _numbers(slopes: Any) -> bool:
 def _without(body: Body, a: Axis, form: Size, place: Size) -> Body | None:
     """The body in which the axis stands only as a part of the form, with the form's place for it; None where
     it stands alone, too."""
-    slope = coefficients(form, [a])
+    slope = affine_coefficients(form, [a])
     unit, others = (1, 0) if slope is None else (slope[0][a], slope[1])
     assert isinstance(unit, int)
     failed = False
@@ -97,7 +97,7 @@ def _without(body: Body, a: Axis, form: Size, place: Size) -> Body | None:
             changed: Size = substitute(old, quotients)
             failed = failed or a in atoms(changed)
             return changed
-        found = coefficients(old, [a])
+        found = affine_coefficients(old, [a])
         if found is not None and isinstance(times := found[0][a], int) and times % unit == 0:
             return found[1] + (place - others) * (times // unit)
         if unit in (1, -1):

@@ -12,8 +12,18 @@ from typing import Any
 from tensaurus.expr.ir.element_types import dtype_of, literal_dtype
 from tensaurus.expr.ir.scope import Body, Const, Read, Reduce, Scope, Select, axis, digit_axes, within
 from tensaurus.expr.ir.walk import replace_axes
-from tensaurus.expr.sizes.affine import coefficients
-from tensaurus.expr.sizes.size import Atom, Axis, Floor, Size, atoms, mod, nonnegative, polynomial, substitute
+from tensaurus.expr.sizes.affine import affine_coefficients
+from tensaurus.expr.sizes.size import (
+    Atom,
+    Axis,
+    Floor,
+    Size,
+    atoms,
+    is_nonnegative,
+    mod,
+    polynomial,
+    substitute,
+)
 from tensaurus.finders.derive.iterator_periods import periods
 from tensaurus.finders.derive.rewrite_step import Product, Step, axes_in, hint, nested, product_of, reductions
 
@@ -103,12 +113,12 @@ def reindexed(scope: Scope) -> Iterator[Step]:
         if whole.monoid != "sum":
             continue
         for a, index, extent in _shifted(factors, whole.axes):
-            found = coefficients(index, [a])
+            found = affine_coefficients(index, [a])
             assert found is not None
             j = axis(extent, hint(a))
             place = (polynomial(j) - found[1]) * found[0][a]  # the slope is 1 or -1
             values: dict[Atom, Any] = {a: place}
-            inside = [guard for guard in within(place, 0, a.extent) if not nonnegative(guard)]
+            inside = [guard for guard in within(place, 0, a.extent) if not is_nonnegative(guard)]
             moved = (*inside, *(substitute(guard, values) for guard in guards))
             body = Product(moved, tuple(replace_axes(factor, values) for factor in factors)).body
             axes = tuple(j if b == a else b for b in whole.axes)
@@ -123,7 +133,7 @@ def _shifted(factors: tuple[Body, ...], axes: tuple[Axis, ...]) -> Iterator[tupl
             continue
         for index, extent in zip(factor.indices, factor.source.shape, strict=True):
             for a in axes_in(index).intersection(axes):
-                found = coefficients(index, [a])
+                found = affine_coefficients(index, [a])
                 if found is None or found[0].get(a) not in (1, -1):
                     continue
                 if axes_in(found[1]) and axes_in(found[1]).isdisjoint(axes):
@@ -161,7 +171,7 @@ def _single(guard: Size, axes: tuple[Axis, ...]) -> Iterator[tuple[Axis, Size]]:
         if polynomial(guard) != polynomial(floor) * divisor - top:
             continue
         for a in axes:
-            found = coefficients(top, [a])
+            found = affine_coefficients(top, [a])
             if found is None or a.extent != divisor or found[0].get(a) not in (1, -1):
                 continue
             rest = found[1] if found[0][a] == -1 else 0 - found[1]

@@ -9,7 +9,7 @@ from tensaurus.expr.analysis.constant_regions import known_constant
 from tensaurus.expr.analysis.summation_regions import boxes
 from tensaurus.expr.ir.scope import Const, Read, Reduce, Scope, axis
 from tensaurus.expr.ir.walk import operands, replace_axes
-from tensaurus.expr.sizes.affine import coefficients
+from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import Atom, Axis, Size, interval, polynomial
 from tensaurus.finders.derive.rewrite_step import Step, axes_in, hint, product_of
 
@@ -56,7 +56,7 @@ def _of_product(scope: Scope) -> Mapping[Axis, tuple[int, int]] | None:
     ranges = {a: (0, _number(a) - 1) for a in scope.axes}
     for size in positive:
         inside = [a for a in scope.axes if a in axes_in(size)]
-        if len(inside) != 1 or (found := coefficients(size, inside)) is None:
+        if len(inside) != 1 or (found := affine_coefficients(size, inside)) is None:
             continue
         (a,), rest = inside, interval(found[1])[1]
         slope = found[0].get(a)

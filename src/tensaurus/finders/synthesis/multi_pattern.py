@@ -17,7 +17,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from tensaurus.expr.sizes.size import same, terms_of
+from tensaurus.expr.sizes.size import is_same_size, terms_of
 from tensaurus.finders.synthesis.operator_use import Use
 from tensaurus.finders.synthesis.term_order import size, variables
 from tensaurus.finders.synthesis.terms import Term
@@ -117,7 +117,7 @@ def _size(part: str, axis: int, ranks: Mapping[str, int]) -> str | None:
             f"dim({name}, {place - kind.rank if axis < 0 else place})"
             for name, kind in state.types.items()
             for place, n in enumerate(kind.shape)
-            if same(n, factors[0])
+            if is_same_size(n, factors[0])
         ]
         if not named:
             return None

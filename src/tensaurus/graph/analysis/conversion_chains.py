@@ -13,7 +13,7 @@ from tensaurus.expr.ir.element_types import is_rounding
 from tensaurus.expr.ir.float_conversions import is_float
 from tensaurus.expr.ir.scalar_functions import cast_target
 from tensaurus.expr.ir.scope import Call, Read
-from tensaurus.expr.sizes.size import polynomial, same
+from tensaurus.expr.sizes.size import is_same_size, polynomial
 from tensaurus.graph.ir.node import Node
 from tensaurus.ops import Op, TensorType
 
@@ -44,7 +44,7 @@ def _convert(node: Node) -> Call | None:
     own, before = node.types[0], node.args[0].types[0]
     if not isinstance(own, TensorType) or not isinstance(before, TensorType):
         return None
-    alike = own.rank == before.rank and all(map(same, own.shape, before.shape))
+    alike = own.rank == before.rank and all(map(is_same_size, own.shape, before.shape))
     if own.dtype == before.dtype or not alike:
         return None
     kinds = node.kinds()
@@ -52,6 +52,8 @@ def _convert(node: Node) -> Call | None:
     match scope.body:
         case Call(fn, (Read(source, indices, None),)) if cast_target(fn) is not None:
             places = zip(indices, scope.axes, strict=True)  # an axis of one element is read at 0
-            whole = all(index == polynomial(a) or a.extent == 1 and same(index, 0) for index, a in places)
+            whole = all(
+                index == polynomial(a) or a.extent == 1 and is_same_size(index, 0) for index, a in places
+            )
             return scope.body if whole and source == node.op.tensors(kinds)[0] else None
     return None

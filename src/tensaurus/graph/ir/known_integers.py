@@ -24,8 +24,8 @@ from tensaurus.expr.sizes.size import (
     Symbol,
     atoms,
     floordiv,
+    is_nonnegative,
     largest,
-    nonnegative,
     polynomial,
     smallest,
 )
@@ -59,7 +59,7 @@ class Sizes(Exact):
     def quotient(self, a: Any, b: Any) -> Any:
         if isinstance(a, int) and isinstance(b, int):
             return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1) if b else 0
-        if not nonnegative(a):
+        if not is_nonnegative(a):
             raise Untypable("division of a size that may be negative")
         return floordiv(a, b)
 
@@ -77,12 +77,12 @@ class Sizes(Exact):
         if fn == "eq":
             if polynomial(a) == polynomial(b):
                 return True
-            if nonnegative(a - b - 1) or nonnegative(b - a - 1):
+            if is_nonnegative(a - b - 1) or is_nonnegative(b - a - 1):
                 return False
         elif fn == "lt":
-            if nonnegative(b - a - 1):
+            if is_nonnegative(b - a - 1):
                 return True
-            if nonnegative(a - b):
+            if is_nonnegative(a - b):
                 return False
         raise Untypable(f"{fn} of {a} and {b} is not known")
 

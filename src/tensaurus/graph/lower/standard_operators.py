@@ -38,7 +38,7 @@ from tensaurus.expr.ir.scope import (
     lift,
 )
 from tensaurus.expr.ir.walk import axes_in, bodies, free_axes, reads, replace_axes, sizes
-from tensaurus.expr.sizes.affine import coefficients
+from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import Axis, Floor, Largest, Size, atoms, interval, polynomial, terms_of
 from tensaurus.graph.ir.node import Node, apply, constant
 from tensaurus.graph.ir.tensor_data import numpy_dtype
@@ -301,7 +301,7 @@ def _factors(body: Body) -> Iterator[Body]:
 def _cut(size: Size) -> tuple[Axis, int, bool] | None:
     """(axis, place, whether above) where a guard holds on one side of a place of one axis."""
     inside = [a for a in open_atoms(size) if isinstance(a, Axis)]
-    found = coefficients(size, inside)
+    found = affine_coefficients(size, inside)
     if found is None or len(found[0]) != 1 or any(isinstance(a, Looked) for a in atoms(size)):
         return None
     ((a, slope),) = found[0].items()

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from tensaurus.expr.ir.scope import Body, Const, Read, Tensor, axis
 from tensaurus.expr.ir.walk import rebuilt
-from tensaurus.expr.sizes.affine import coefficients
+from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import Atom, Axis, Size, floordiv, interval, mod, polynomial, substitute
 from tensaurus.kernels.stages.stage import Stage
 
@@ -26,7 +26,7 @@ NARROW = 4
 
 def slopes(index: Size, axes: Sequence[Axis]) -> dict[Axis, int] | None:
     """The coefficient of each axis, where the index is affine with numbers."""
-    form = coefficients(index, axes)
+    form = affine_coefficients(index, axes)
     if form is None or not isinstance(form[1], int):
         return None
     numbers = {a: c for a, c in form[0].items() if isinstance(c, int)}

@@ -16,7 +16,7 @@ from tensaurus.expr.ir.axis_binding import divisors
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Select, Tensor, axis, digit_axes
 from tensaurus.expr.ir.walk import bodies, rebuilt, replace_axes, sizes, with_reads
 from tensaurus.expr.normal.flatten import chosen
-from tensaurus.expr.sizes.affine import coefficients
+from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import (
     Atom,
     Axis,
@@ -224,7 +224,7 @@ def _implied(guard: Size, read: Read) -> bool:
     """Whether the guard holds wherever the indices are in range."""
     for index, size in zip(read.indices, read.source.shape, strict=True):
         inside = [a for a in atoms(index) if isinstance(a, Axis)]
-        forms = coefficients(index, inside), coefficients(guard, inside)
+        forms = affine_coefficients(index, inside), affine_coefficients(guard, inside)
         if not inside or forms[0] is None or forms[1] is None:
             continue
         a = inside[0]

@@ -20,7 +20,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from tensaurus.expr.ir.scope import Const, Scope, Source, Tensor, call, compute
-from tensaurus.expr.sizes.size import same
+from tensaurus.expr.sizes.size import is_same_size
 from tensaurus.graph.ir.node import CONSTANT, Node
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.rules.language.evidence import Evidence, Proved, Tested
@@ -214,7 +214,7 @@ def _number(pattern: str, said: str) -> float:
 def _broadcasts(shapes: Sequence[tuple[Any, ...]]) -> bool:
     """Whether a size of 1 meets another, counted from the last."""
     return any(
-        same(n, 1) != same(m, 1)
+        is_same_size(n, 1) != is_same_size(m, 1)
         for first, second in combinations(shapes, 2)
         for n, m in zip(first[::-1], second[::-1], strict=False)
     )

@@ -15,8 +15,8 @@ from functools import partial, reduce
 from typing import Any, TypeAlias
 
 from tensaurus.expr.ir.scope import Body
-from tensaurus.expr.sizes.open_questions import answer, watching
-from tensaurus.expr.sizes.size import Arithmetic, largest, nonnegative, same, smallest
+from tensaurus.expr.sizes.open_questions import ask, is_recording_questions
+from tensaurus.expr.sizes.size import Arithmetic, is_nonnegative, is_same_size, largest, smallest
 
 __all__ = ["FUNCTIONS", "Fact", "Undefined", "evaluate_expression", "holds"]
 
@@ -38,7 +38,7 @@ def _product_of(a: Any, b: Any) -> Any:
 
 def _divisor(b: Any) -> Any:
     """What a size is divided by: sizes over symbols are defined for positive ones alone."""
-    if isinstance(b, Arithmetic) and not nonnegative(b - 1):
+    if isinstance(b, Arithmetic) and not is_nonnegative(b - 1):
         raise TypeError(f"a division by {b}, which may not be positive")
     return b
 
@@ -95,13 +95,13 @@ def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and _every(partial(_equal, a[key], b[key]) for key in a)
     if isinstance(a, Arithmetic) or isinstance(b, Arithmetic):
-        if same(a, b):
+        if is_same_size(a, b):
             return True
-        if watching() or nonnegative(a - b - 1) or nonnegative(b - a - 1):
+        if is_recording_questions() or is_nonnegative(a - b - 1) or is_nonnegative(b - a - 1):
             return False
         raise Undefined(f"whether {a} is {b}")
     if isinstance(a, Body) or isinstance(b, Body):
-        return a is b or answer("eq", (a, b))
+        return a is b or ask("eq", (a, b))
     return bool(a == b)
 
 
@@ -112,11 +112,11 @@ def _among(a: Any, values: Iterable[Any]) -> bool:
 def _less(a: Any, b: Any, strict: bool) -> bool:
     """Whether a < b or a <= b.  Raises Undefined for sizes whose symbols leave it open."""
     if isinstance(a, Body) or isinstance(b, Body):
-        return answer("lt" if strict else "le", (a, b))
+        return ask("lt" if strict else "le", (a, b))
     if isinstance(a, Arithmetic) or isinstance(b, Arithmetic):
-        if nonnegative(b - a - strict):
+        if is_nonnegative(b - a - strict):
             return True
-        if watching() or nonnegative(a - b - (not strict)):
+        if is_recording_questions() or is_nonnegative(a - b - (not strict)):
             return False
         raise Undefined(f"{a} and {b} in order")
     if isinstance(a, frozenset) and _unknown(*a, *b):

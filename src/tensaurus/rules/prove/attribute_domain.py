@@ -22,8 +22,17 @@ from math import isfinite
 from typing import Any
 
 from tensaurus.expr.ir.scope import Body, Read, Tensor
-from tensaurus.expr.sizes.open_questions import watched
-from tensaurus.expr.sizes.size import Atom, Poly, Symbol, atoms, nonnegative, polynomial, same, substitute
+from tensaurus.expr.sizes.open_questions import record_questions
+from tensaurus.expr.sizes.size import (
+    Atom,
+    Poly,
+    Symbol,
+    atoms,
+    is_nonnegative,
+    is_same_size,
+    polynomial,
+    substitute,
+)
 from tensaurus.ops import Op, Untypable
 from tensaurus.ops.examples import examples_of
 from tensaurus.rules.prove.size_assumptions import LEAST, naming, new_name, symbol, ways
@@ -50,7 +59,7 @@ class UnknownSize(Poly):
         raise TypeError(f"whether {self} is zero")
 
     def __eq__(self, other: object) -> bool:
-        return same(self, other)
+        return is_same_size(self, other)
 
     __hash__ = Poly.__hash__
 
@@ -108,7 +117,7 @@ def _computes(op: Op, name: str, given: Sequence[tuple[Any, dict[str, Any], Any]
         if value == ():
             continue
         try:
-            with watched({}) as watch:
+            with record_questions({}) as watch:
                 op.scopes(kinds, op.canonical(kinds, {**attrs, name: value}))
             taken += 1
         except Untypable:
@@ -146,10 +155,10 @@ def _taken(
 ) -> bool:
     """Whether the declaration takes the attributes for values of their symbols that leave none of `above`
     below zero."""
-    with watched({}) as watch:
+    with record_questions({}) as watch:
         try:
             op.scopes(kinds, op.canonical(kinds, attrs))
-            if all(map(nonnegative, above)):
+            if all(map(is_nonnegative, above)):
                 return True
         except (Untypable, *KNOWN):
             pass

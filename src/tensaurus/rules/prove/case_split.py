@@ -29,8 +29,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tensaurus.expr.sizes.open_questions import Question, open_questions, settled_so_far, watched
-from tensaurus.expr.sizes.size import Symbol, same, terms_of
+from tensaurus.expr.sizes.open_questions import (
+    Question,
+    forget_open_questions,
+    has_open_questions,
+    record_questions,
+)
+from tensaurus.expr.sizes.size import Symbol, is_same_size, terms_of
 from tensaurus.graph.ir.node import Node
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.rules.language.match import build
@@ -190,7 +195,7 @@ class Cases:
             return
         rank = 0
         if term.args:
-            with watched(state.assumed):  # as it was typed before
+            with record_questions(state.assumed):  # as it was typed before
                 first = build(term.args[0], state.binding(), self._dtype(state))
             rank = -1 if first is None else first.tensor.rank
         asked = [n for n, _ in single] + others
@@ -218,7 +223,7 @@ class Cases:
             yield Gap("its sizes are nested too deeply")
             return
         reason: Exception | None = None
-        with watched(state.assumed) as watch:
+        with record_questions(state.assumed) as watch:
             try:
                 result = run(state)
             except (Untypable, Undefined, *KNOWN) as error:
@@ -247,7 +252,7 @@ class Cases:
             else:
                 yield from self._settled(rest.answered(question, True), run, then, deep + 1)
             rest = rest.answered(question, False)
-        if watch.minded and rest is not state:
+        if watch.open_was_tested and rest is not state:
             # all of them answered by no is a state of its own: an attribute then has a value
             yield from self._settled(rest, run, then, deep + 1)
             return
@@ -264,7 +269,7 @@ class Cases:
         drawn = state.drawn(self.rng)
         if drawn is None:
             return None
-        with watched(drawn.assumed):
+        with record_questions(drawn.assumed):
             try:
                 run(drawn)
             except (Untypable, Undefined, *KNOWN):
@@ -280,7 +285,7 @@ class Cases:
         left = tuple(build(root, binding, dtype) for root in self.rule.lhs)
         right = tuple(build(root, binding, dtype) for root in self.rule.rhs)
         for old, new in zip(left, right, strict=True):
-            settled_so_far()
+            forget_open_questions()
             assert old is not None
             if new is None or not _alike(old.tensor, new.tensor):
                 raise NotApplicable(f"{old.type} is not {new and new.type}")
@@ -290,7 +295,7 @@ class Cases:
         """Raise Refused where a condition is false whose names are all bound."""
         names = binding.names()
         for condition, needed in self.conditions:
-            settled_so_far()
+            forget_open_questions()
             if needed <= names.keys() and not holds(condition, names):
                 raise NotApplicable(ast.unparse(condition))
 
@@ -322,9 +327,9 @@ def _firm(term: Apply, binding: CaseBinding) -> None:
     """Raise Refused where an attribute's value depends on an answer that is not assumed yet."""
     names = binding.names()
     for name, tree in term.attrs:
-        settled_so_far()
+        forget_open_questions()
         evaluate_expression(tree, names)
-        if open_questions():
+        if has_open_questions():
             raise NotApplicable(f"{name} depends on sizes")
 
 
@@ -351,7 +356,7 @@ def _in_order(asked: Iterable[Question]) -> Iterator[Question]:
 
 
 def _alike(a: TensorType, b: TensorType) -> bool:
-    return a.dtype == b.dtype and a.rank == b.rank and all(map(same, a.shape, b.shape))
+    return a.dtype == b.dtype and a.rank == b.rank and all(map(is_same_size, a.shape, b.shape))
 
 
 def _is_one(question: Question) -> bool:

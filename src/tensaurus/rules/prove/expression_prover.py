@@ -21,7 +21,7 @@ from tensaurus.expr.ir.scalar_functions import cast_target
 from tensaurus.expr.ir.scope import Body, Const, Scope, Source, Tensor, call
 from tensaurus.expr.ir.walk import replace_axes
 from tensaurus.expr.normal.canonicalize import alike
-from tensaurus.expr.sizes.open_questions import Question, Recalled, watched
+from tensaurus.expr.sizes.open_questions import CacheByAnswers, Question, record_questions
 from tensaurus.expr.sizes.size import Atom, Size, polynomial
 from tensaurus.graph.analysis.program_expression import expressions
 from tensaurus.graph.ir.node import CONSTANT, INPUT, Node
@@ -91,7 +91,7 @@ class _Pair:
         return taken_out(self.first), taken_out(self.second)
 
 
-_pairs = Recalled[_Pair](4096)
+_pairs = CacheByAnswers[_Pair](4096)
 
 
 def equal(
@@ -100,7 +100,7 @@ def equal(
     """Whether both nodes are the same function of their inputs, under what is assumed of these."""
     positive = frozenset(q.subject for q, known in assumed.items() if q.kind == "positive" and known)
     nodes = sorted((left, right), key=lambda node: node.serial)  # one question, from left to right and back
-    with watched(assumed):  # as they were typed
+    with record_questions(assumed):  # as they were typed
         pair = _pairs.get(
             (*nodes, positive), lambda: _Pair(*expressions(nodes, partial(_leaf, nonzero=positive)))
         )

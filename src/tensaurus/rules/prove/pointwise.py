@@ -20,7 +20,7 @@ from functools import cache
 from itertools import product
 
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Scope, Tensor
-from tensaurus.expr.sizes.size import Axis, Poly, Size, atoms, polynomial, same
+from tensaurus.expr.sizes.size import Axis, Poly, Size, atoms, is_same_size, polynomial
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.examples import examples_of
 from tensaurus.rules.language.occurrences import attributes, inner_first
@@ -128,7 +128,9 @@ def _scalar(scope: Scope, body: Body, aligned: list[bool]) -> Body:
             spot: Sequence[Size] = place[len(place) - len(indices) :] if len(indices) <= len(place) else ()
             aligned.append(
                 all(
-                    same(index, 0) if same(size, 1) else k < len(spot) and same(index, spot[k])
+                    is_same_size(index, 0)
+                    if is_same_size(size, 1)
+                    else k < len(spot) and is_same_size(index, spot[k])
                     for k, (index, size) in enumerate(zip(indices, source.shape, strict=True))
                 )
             )

@@ -9,8 +9,17 @@ from typing import Any
 import numpy as np
 
 from tensaurus.expr.ir.scope import Body, Read, Tensor
-from tensaurus.expr.sizes.open_questions import Question, answer
-from tensaurus.expr.sizes.size import Atom, Poly, Size, Symbol, atoms, nonnegative, same, substitute
+from tensaurus.expr.sizes.open_questions import Question, ask
+from tensaurus.expr.sizes.size import (
+    Atom,
+    Poly,
+    Size,
+    Symbol,
+    atoms,
+    is_nonnegative,
+    is_same_size,
+    substitute,
+)
 from tensaurus.graph.ir.node import Node, source
 from tensaurus.ops import TensorType
 from tensaurus.rules.language.match import Binding
@@ -29,17 +38,17 @@ class VariableFact(Fact):
 
     @property
     def static(self) -> bool:  # type: ignore[override]
-        return answer("static", self.name)
+        return ask("static", self.name)
 
     @property
     def value(self) -> Any:
-        if not self.static or not all(same(n, 1) for n in self.shape):
+        if not self.static or not all(is_same_size(n, 1) for n in self.shape):
             raise Undefined("not a scalar constant")
         return Read(Tensor(self.name, self.shape, self.dtype), (0,) * len(self.shape))
 
     @property
     def positive(self) -> bool:
-        return self.static and answer("positive", self.name)
+        return self.static and ask("positive", self.name)
 
     @property
     def filled(self) -> Any:
@@ -82,7 +91,7 @@ class State:
         assumed: dict[Question, bool] = {}
         for own, value in values.items():
             # what the symbol was at least, its value is
-            if isinstance(own, Symbol) and own.low > LEAST and not nonnegative(value - own.low):
+            if isinstance(own, Symbol) and own.low > LEAST and not is_nonnegative(value - own.low):
                 assumed[Question("nonnegative", value - own.low)] = True
         for question, known in self.assumed.items():
             if question.kind in SIZES:
@@ -90,7 +99,7 @@ class State:
                 if isinstance(size, Poly):
                     if question.kind == "zero":
                         size = size if size.terms[0][1] > 0 else -size
-                    elif known and nonnegative(-1 - size):
+                    elif known and is_nonnegative(-1 - size):
                         return None
                     assumed[Question(question.kind, size)] = known
                 elif (size == 0 if question.kind == "zero" else size >= 0) != known:
@@ -108,7 +117,7 @@ class State:
         }  # fmt: skip
         state = State(types, given, assumed, self.named)
         for question, known in assumed.items():
-            if known and question.kind == "nonnegative" and nonnegative(-question.subject):
+            if known and question.kind == "nonnegative" and is_nonnegative(-question.subject):
                 options, state = state.ways(Question("zero", question.subject))
                 if options is not None and len(options) == 1:
                     return state.put(options[0])

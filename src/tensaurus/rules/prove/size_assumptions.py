@@ -26,7 +26,7 @@ from tensaurus.expr.sizes.size import (
     Size,
     Symbol,
     atoms,
-    nonnegative,
+    is_nonnegative,
     polynomial,
     product,
     substitute,
@@ -92,7 +92,7 @@ def ways(question: Question) -> list[Values] | None:
 def _zero(gap: Size) -> list[Values] | None:
     if isinstance(gap, int):
         return [{}] if gap == 0 else []
-    if nonnegative(gap - 1) or nonnegative(-1 - gap):
+    if is_nonnegative(gap - 1) or is_nonnegative(-1 - gap):
         return []
     multiple = _remainder(gap)
     if multiple is not None:
@@ -102,10 +102,10 @@ def _zero(gap: Size) -> list[Values] | None:
         if isinstance(bottom, int) and gcd(share, bottom) == 1:
             top = _divided(top, share) or top
         hint = min((a.key for a in atoms(top) if isinstance(a, Symbol)), default="n")
-        least = 1 if nonnegative(top - 1) else 0 if nonnegative(top) else LEAST
+        least = 1 if is_nonnegative(top - 1) else 0 if is_nonnegative(top) else LEAST
         return _zero(top - bottom * symbol(hint, least))
     for signed in (gap, -gap):
-        if nonnegative(signed):
+        if is_nonnegative(signed):
             return _all_zero(signed) or _quotient(signed)
     share = gcd(*(int(c) for _, c in gap.terms))
     solution: Values | None = None
@@ -119,7 +119,7 @@ def _zero(gap: Size) -> list[Values] | None:
             value = _divided(value, share)
             if value is None:
                 return None
-            if own.low == LEAST or nonnegative(value - own.low):
+            if own.low == LEAST or is_nonnegative(value - own.low):
                 kept: Values = {own: value}
                 return [kept]
             solution = solution or {own: value}
@@ -195,7 +195,7 @@ def _remainder(gap: Poly) -> tuple[Size, Size, int] | None:
         if isinstance(atom, Floor):
             rest = polynomial(atom.top) - atom.bottom * polynomial(atom)
             for left in (rest - gap, rest + gap):
-                if isinstance(left, int) and left >= 0 and nonnegative(atom.bottom - left - 1):
+                if isinstance(left, int) and left >= 0 and is_nonnegative(atom.bottom - left - 1):
                     return atom.top, atom.bottom, left
     return None
 
@@ -230,11 +230,11 @@ def _refined(gap: Poly) -> list[Values] | None:
 def _nonnegative(size: Size) -> list[Values] | None:
     if isinstance(size, int):
         return [{}] if size >= 0 else []
-    if nonnegative(size):
+    if is_nonnegative(size):
         return [{}]
-    if nonnegative(-1 - size):
+    if is_nonnegative(-1 - size):
         return []
-    if nonnegative(-size):
+    if is_nonnegative(-size):
         return _zero(size)
     solution = None
     for values, kept in _above(size):
@@ -266,4 +266,4 @@ def _above(size: Poly) -> Iterator[tuple[Values, bool]]:
             slack = symbol(own.name, max(-least, 0))
             rest = rest + max(-least, 0) if least < 0 else rest
             value = (slack - rest) if sign > 0 else (rest - slack)
-            yield {own: value}, own.low == LEAST or nonnegative(value - own.low)
+            yield {own: value}, own.low == LEAST or is_nonnegative(value - own.low)
