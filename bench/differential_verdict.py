@@ -85,7 +85,9 @@ def _variant(
         return [Finding("wrong", variant.rules, f"{where}in float64: {error}")]
     if all(isinstance(o, str) for o in outputs):
         lacks = any(word in outputs[0] for word in LACKING)
-        kind = "unsupported" if lacks else "empty" if _meets_empty(variant.content, feeds) else "wrong"
+        meaningless = expected.answer is None and place  # no specification gives it a value there
+        kind = "runtime" if meaningless else "empty" if _meets_empty(variant.content, feeds) else "wrong"
+        kind = "unsupported" if lacks else kind
         return [Finding(kind, variant.rules, f"{where}does not run: {outputs[0]}")]
     errors = [expected.error(o) for o in outputs]
     if all(errors):

@@ -168,6 +168,23 @@ def test_sums_that_slide_over_infinity_are_told(strange: bool, told: bool) -> No
     assert not expected.hides_subtraction([[np.where(np.isnan(found), np.float32(7), found)]])
 
 
+@pytest.mark.parametrize(("answer", "verdict"), [(None, "runtime"), ("known", "wrong")])
+def test_a_rewrite_that_fails_where_the_model_has_no_meaning(answer: Any, verdict: str) -> None:
+    """onnxruntime broadcasts PRelu's input to a longer slope, against ONNX, where it has memory of its own."""
+    from differential_verdict import _Expected, _variant
+    from differential_way import Variant
+
+    case: Any = SimpleNamespace(feeds=[{}, {"x": np.zeros((1, 2), np.float32)}])
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 15]>
+        net (float[N, M] x) => (float[N, M] y) { y = Abs (x) }"""
+    )
+    variant = Variant(("law",), import_model(model), content=model.SerializeToString())
+    expected = _Expected(case, [], answer, [])
+    (found,) = _variant(case, variant, ["fails", "fails"], expected, None, 1)
+    assert found.verdict == verdict
+
+
 def test_what_ends_the_runtime_is_told(tmp_path: Path) -> None:
     from differential import Lane
 
