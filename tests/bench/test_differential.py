@@ -170,7 +170,7 @@ def test_sums_that_slide_over_infinity_are_told(strange: bool, told: bool) -> No
 
 @pytest.mark.parametrize(("answer", "verdict"), [(None, "runtime"), ("known", "wrong")])
 def test_a_rewrite_that_fails_where_the_model_has_no_meaning(answer: Any, verdict: str) -> None:
-    """onnxruntime broadcasts PRelu's input to a longer slope, against ONNX, where it has memory of its own."""
+    """onnxruntime broadcasts PRelu's input to a longer slope, against ONNX, unless memory is shared."""
     from differential_verdict import _Expected, _variant
     from differential_way import Variant
 
