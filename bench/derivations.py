@@ -42,7 +42,7 @@ from derivation_cases import (
 from operators import timed
 
 import tensaurus
-from tensaurus.check.program.replay import refutation
+from tensaurus.check.program.replay import refute_equation
 from tensaurus.finders.derive.derivation_equation import equation
 from tensaurus.finders.derive.derivation_search import Derived, Search
 from tensaurus.finders.derive.linear_regions import Part
@@ -187,7 +187,7 @@ def drawn(draws: int) -> str:
             counts.append(made[1].states)
             seconds += made[1].seconds
             law = equation(part.forms, tuple(part.names.values()), made[0])
-            if law is not None and refutation(law) is None:
+            if law is not None and refute_equation(law) is None:
                 right += 1
             else:
                 print(name, seed, "WRONG", flush=True)

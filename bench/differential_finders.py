@@ -10,7 +10,7 @@ from typing import Any
 
 from differential_verdict import Finding
 
-from tensaurus.check.program.replay import refutation
+from tensaurus.check.program.replay import refute_equation
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import Finder
 from tensaurus.finders.bilinear import Bilinear
@@ -47,7 +47,7 @@ def proposed(program: Program, turn: int) -> list[Finding]:
             equations = [proposal.equation for proposal in islice(finder(graph, ROOM), MOST)]
     except Late:
         return [Finding("wrong", (name,), f"hang: says nothing in {SECONDS:g} s")]
-    refuted = ((equation, refutation(equation)) for equation in equations)
+    refuted = ((equation, refute_equation(equation)) for equation in equations)
     return [Finding("wrong", (name, e.name), why) for e, why in refuted if why is not None]
 
 

@@ -18,9 +18,9 @@ from prices import Prices
 
 from tensaurus.check.files.verdict import verify
 from tensaurus.check.inputs import draw_inputs
-from tensaurus.check.inputs.draw_inputs import feed
-from tensaurus.check.inputs.model_interface import required_inputs, same_interface
-from tensaurus.check.inputs.try_shapes import assignments
+from tensaurus.check.inputs.draw_inputs import draw_feed
+from tensaurus.check.inputs.model_interface import interface_differences, required_inputs
+from tensaurus.check.inputs.try_shapes import shape_assignments
 from tensaurus.check.program.candidate import Candidate
 from tensaurus.check.program.replay import check_rewrites
 from tensaurus.graph.ir.program import Program
@@ -127,8 +127,8 @@ def walk_through(path: Path, phase: Say) -> Walked:
     phase("feed")
     strange = [v for v in required_inputs(original) if not v.type.HasField("tensor_type")]
     feeds: list[dict[str, Any]] = []
-    for sizes, _ in [] if strange else assignments(original, {}):
-        feeds.append(dict(feed(original, sizes, "random", 0).arrays))
+    for sizes, _ in [] if strange else shape_assignments(original, {}):
+        feeds.append(dict(draw_feed(original, sizes, "random", 0).arrays))
         if len(feeds) == FEEDS:
             break
     phase("search")
@@ -145,7 +145,7 @@ def walk_through(path: Path, phase: Say) -> Walked:
     phase("export")
     result = export_model(best.program, expand=expand)
     check_model(result)
-    if differences := same_interface(original, result):
+    if differences := interface_differences(original, result):
         return Walked("unequal", "export", "; ".join(differences))
     changed = best.step is not None or bool(bodies)
     _applied[:] = [*bodies, best] if changed else []

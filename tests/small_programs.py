@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from tensaurus.app.zoo.builder import Builder, Value
-from tensaurus.check.inputs.draw_inputs import Values, feed
-from tensaurus.check.inputs.try_shapes import assignments
+from tensaurus.check.inputs.draw_inputs import InputValues, draw_feed
+from tensaurus.check.inputs.try_shapes import shape_assignments
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.extract.problem import Problem, dag_cost
 from tensaurus.egraph.match.saturate import Ruleset
@@ -43,8 +43,8 @@ def random_inputs(
     ranges: Mapping[str, tuple[int, int]] | None = None,
 ) -> dict[str, Array]:
     """Plausible inputs of the model, what it leaves open made up."""
-    sizes, _ = next(assignments(model, shapes or {}))
-    return dict(feed(model, sizes, "random", seed, Values(ranges or {})).arrays)
+    sizes, _ = next(shape_assignments(model, shapes or {}))
+    return dict(draw_feed(model, sizes, "random", seed, InputValues(ranges or {})).arrays)
 
 
 def session_of(model: onnx.ModelProto, threads: int, optimized: bool = True) -> ort.InferenceSession:

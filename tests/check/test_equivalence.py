@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from tensaurus.check import Verdict, check_field, same_interface, verify
-from tensaurus.check.files.judge import GROUP, Original, typical
-from tensaurus.check.inputs.draw_inputs import KINDS, Values, feed
-from tensaurus.check.inputs.perturbation import perturbed, perturbed_model
-from tensaurus.check.inputs.try_shapes import assignments
+from tensaurus.check import Verdict, check_field, interface_differences, verify
+from tensaurus.check.files.judge import OriginalOutput
+from tensaurus.check.files.typical_errors import MIN_GROUP_SIZE, typical_errors
+from tensaurus.check.inputs.draw_inputs import KINDS, InputValues, draw_feed
+from tensaurus.check.inputs.perturbation import perturb_array, perturb_model
+from tensaurus.check.inputs.try_shapes import shape_assignments
 from tensaurus.expr.evaluate.two_point_field import Laws, Pairs, halves
 from tensaurus.graph.analysis.program_degree import total_degree
 from tensaurus.graph.onnx.onnx_export import export_model
@@ -261,26 +262,28 @@ X, Y = ("x", F, [1, 3]), ("y", F, [1, 2])
     ],
 )
 def test_interfaces_that_differ(inputs: list[Any], outputs: list[Any], words: str) -> None:
-    (difference,) = same_interface(signature([X], [Y]), signature(inputs, outputs))
+    (difference,) = interface_differences(signature([X], [Y]), signature(inputs, outputs))
     assert words in difference
 
 
 def test_order_counts() -> None:
     z = ("z", F, [2])
-    (difference,) = same_interface(signature([X, z], [Y]), signature([z, X], [Y]))
+    (difference,) = interface_differences(signature([X, z], [Y]), signature([z, X], [Y]))
     assert "order z, x" in difference
 
 
 def test_interfaces_that_agree() -> None:
-    assert same_interface(signature([X], [Y]), signature([X], [("y", F, None)])) == []
-    assert same_interface(signature([("x", F, ["n"])], [Y]), signature([("x", F, ["batch"])], [Y])) == []
+    assert interface_differences(signature([X], [Y]), signature([X], [("y", F, None)])) == []
+    assert (
+        interface_differences(signature([("x", F, ["n"])], [Y]), signature([("x", F, ["batch"])], [Y])) == []
+    )
 
 
 def test_weights_that_old_models_list_as_inputs_are_no_interface() -> None:
     old = signature([X, ("w", F, [2])], [Y])
     old.ir_version = 3
     old.graph.initializer.append(numpy_helper.from_array(np.ones(2, np.float32), "w"))
-    assert same_interface(old, signature([X], [Y])) == []
+    assert interface_differences(old, signature([X], [Y])) == []
 
 
 def test_an_interface_that_differs_is_a_verdict() -> None:
@@ -361,8 +364,8 @@ def test_integers_must_be_equal() -> None:
 
 def test_an_integer_that_rounding_decides_may_be_either() -> None:
     own, reference = np.array([1, 2, 3]), np.array([1, 5, 3])
-    original = Original(reference, own)
-    original.add(np.array([1, 2, 4]))
+    original = OriginalOutput(reference, own)
+    original.add_perturbed(np.array([1, 2, 4]))
     assert original.judge(np.array([1, 5, 4])).passed
     assert not original.judge(np.array([2, 2, 3])).passed
 
@@ -394,7 +397,7 @@ def test_sequences_of_tensors() -> None:
 
 def test_not_a_number_and_infinity() -> None:
     reference = np.array([1.0, np.inf, np.nan, 3e38])
-    original = Original(reference, reference.astype(np.float32))
+    original = OriginalOutput(reference, reference.astype(np.float32))
     assert original.judge(np.float32([1, np.inf, np.nan, 3e38])).passed
     for wrong in (
         [np.nan, np.inf, np.nan, 3e38],
@@ -406,7 +409,7 @@ def test_not_a_number_and_infinity() -> None:
 
 
 def test_an_overflow_of_the_original_may_be_repaired() -> None:
-    original = Original(np.array([1e20]), np.float32([np.inf]))
+    original = OriginalOutput(np.array([1e20]), np.float32([np.inf]))
     assert original.judge(np.float32([1e20])).passed
     assert original.judge(np.float32([np.inf])).passed
     assert not original.judge(np.float32([1e21])).passed
@@ -417,7 +420,7 @@ def test_a_wrong_element_is_judged_by_its_like() -> None:
     rng = np.random.default_rng(0)
     reference = np.concatenate([rng.uniform(1, 2, 500), rng.uniform(1e4, 2e4, 500)])
     own = reference + np.concatenate([rng.normal(0, 1e-6, 500), rng.normal(0, 1, 500)])
-    original = Original(reference, own.astype(np.float32))
+    original = OriginalOutput(reference, own.astype(np.float32))
     candidate = own.astype(np.float32)
     candidate[17] += 1e-4
     finding = original.judge(candidate)
@@ -434,9 +437,9 @@ def test_zeros_are_like_the_smallest() -> None:
     own = np.maximum(exact + rng.normal(0, 1e-6, 2000), 0).astype(np.float32)
     candidate = own.copy()
     candidate[np.flatnonzero(exact < 0)[0]] = 1e-6
-    assert Original(reference, own).judge(candidate).passed
+    assert OriginalOutput(reference, own).judge(candidate).passed
     candidate[np.flatnonzero(exact < 0)[0]] = 1e-4
-    assert not Original(reference, own).judge(candidate).passed
+    assert not OriginalOutput(reference, own).judge(candidate).passed
 
 
 def test_softmax_of_tiny_probabilities() -> None:
@@ -447,14 +450,14 @@ def test_softmax_of_tiny_probabilities() -> None:
     own = (reference * (1 + rng.normal(0, 1e-6, logits.shape))).astype(np.float32)
     candidate = own.copy()
     candidate[:, [7, 8]] = candidate[:, [8, 7]]
-    assert not Original(reference, own).judge(candidate).passed
+    assert not OriginalOutput(reference, own).judge(candidate).passed
 
 
-@given(st.integers(0, 3 * GROUP), st.integers(0, 2**31))
+@given(st.integers(0, 3 * MIN_GROUP_SIZE), st.integers(0, 2**31))
 def test_like_elements_share_their_errors(count: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     size = np.abs(rng.standard_normal(count)) * 10.0 ** rng.integers(-3, 4, count) * (rng.random(count) > 0.2)
-    found = typical(size, np.full(count, 0.5))
+    found = typical_errors(size, np.full(count, 0.5))
     assert found.shape == size.shape
     assert np.all(found == (0.5 if np.any(size > 0) else 0))
 
@@ -463,7 +466,7 @@ def test_like_elements_share_their_errors(count: int, seed: int) -> None:
 def test_perturbed_copies_are_one_rounding_away(dtype: Any) -> None:
     array = np.random.default_rng(1).standard_normal(1000).astype(dtype)
     array[:6] = [0, 1, -0.5, 6, np.inf, np.nan]
-    other = perturbed(array, np.random.default_rng(2))
+    other = perturb_array(array, np.random.default_rng(2))
     assert other.dtype == dtype
     np.testing.assert_array_equal(other[:6], array[:6])
     steps = np.abs(other[6:] - array[6:]) / np.spacing(np.abs(array[6:]))
@@ -472,9 +475,9 @@ def test_perturbed_copies_are_one_rounding_away(dtype: Any) -> None:
 
 def test_perturbed_models() -> None:
     model = net()
-    other = perturbed_model(model, 0)
+    other = perturb_model(model, 0)
     assert other != model and len(other.graph.initializer) == len(model.graph.initializer)
-    assert perturbed_model(model, 0) == other != perturbed_model(model, 1)
+    assert perturb_model(model, 0) == other != perturb_model(model, 1)
 
 
 def test_large_weights_of_perturbed_models_are_written_to_files(tmp_path: Path) -> None:
@@ -484,7 +487,7 @@ def test_large_weights_of_perturbed_models_are_written_to_files(tmp_path: Path) 
     text = "net (float[2,1024] x) => (float[2,300] y) { y = MatMul (x, large) }"
     folder = tmp_path / "files"
     folder.mkdir()
-    made = perturbed_model(parsed(text, **own), 0, [float(own["one"].item())], Weights(folder))
+    made = perturb_model(parsed(text, **own), 0, [float(own["one"].item())], Weights(folder))
     assert len(list(folder.iterdir())) == 1 and made.graph.initializer[0].data_location
     onnx.load_external_data_for_model(made, str(folder))
     for tensor in made.graph.initializer:
@@ -495,14 +498,14 @@ def test_large_weights_of_perturbed_models_are_written_to_files(tmp_path: Path) 
 
 def test_inputs_are_seeded_and_plausible() -> None:
     model = parsed("net (float[2,3,32,32] x, int64[5] i, bool[5] b) => (float[2] y) { y = Neg (x) }")
-    (shapes, words) = next(iter(assignments(model, {})))
+    (shapes, words) = next(iter(shape_assignments(model, {})))
     assert words == "" and shapes == {"x": (2, 3, 32, 32), "i": (5,), "b": (5,)}
     for kind in KINDS:
-        one, same = (feed(model, shapes, kind, 7, Values({"i": (3, 9)})).arrays for _ in range(2))
+        one, same = (draw_feed(model, shapes, kind, 7, InputValues({"i": (3, 9)})).arrays for _ in range(2))
         assert all(one[name].tobytes() == same[name].tobytes() for name in shapes)
         assert one["x"].dtype == np.float32 and one["b"].dtype == np.bool_
         assert 3 <= one["i"].min() <= one["i"].max() <= 9
-    assert 0 < np.abs(feed(model, shapes, "tiny", 0).arrays["x"]).max() < 1e-38
+    assert 0 < np.abs(draw_feed(model, shapes, "tiny", 0).arrays["x"]).max() < 1e-38
 
 
 # ------------------------------------------------------------------------------------------ finite fields
@@ -643,7 +646,7 @@ def test_a_real_model_with_one_wrong_weight(pretrained: Callable[[str], Path]) -
 
 def test_scalars_stay_scalars() -> None:
     """A float input of rank 0 is compared like any other."""
-    assert perturbed(np.float32(0.3).reshape(()), np.random.default_rng(0)).shape == ()
+    assert perturb_array(np.float32(0.3).reshape(()), np.random.default_rng(0)).shape == ()
     model = onnx.parser.parse_model(
         """
         <ir_version: 8, opset_import: ["" : 17]>
@@ -668,21 +671,21 @@ def with_input(elem_type: int, *sizes: int) -> ModelProto:
 def test_an_input_that_no_machine_can_hold(kind: str, sizes: tuple[int, ...], size: int) -> None:
     """Said with its name and its bytes before anything is allocated."""
     with pytest.raises(TensaurusError, match=rf"input x .*{size:,} bytes.*--shape x="):
-        feed(with_input(TensorProto.FLOAT, *sizes), {"x": sizes}, kind, 0)
+        draw_feed(with_input(TensorProto.FLOAT, *sizes), {"x": sizes}, kind, 0)
 
 
 def test_an_input_of_too_many_dimensions() -> None:
     sizes = (1,) * 70
     with pytest.raises(TensaurusError, match="input x has 70 dimensions"):
-        feed(with_input(TensorProto.FLOAT, *sizes), {"x": sizes}, "random", 0)
+        draw_feed(with_input(TensorProto.FLOAT, *sizes), {"x": sizes}, "random", 0)
 
 
 def test_an_input_of_unknown_elements() -> None:
     with pytest.raises(TensaurusError, match="element type of input x"):
-        feed(with_input(0, 2), {"x": (2,)}, "random", 0)
+        draw_feed(with_input(0, 2), {"x": (2,)}, "random", 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_inputs_without_elements(kind: str) -> None:
-    made = feed(with_input(TensorProto.FLOAT, 0, 4), {"x": (0, 4)}, kind, 0)
+    made = draw_feed(with_input(TensorProto.FLOAT, 0, 4), {"x": (0, 4)}, kind, 0)
     assert made.arrays["x"].shape == (0, 4)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from tensaurus.app.cli import app
 from tensaurus.check import verify
 from tensaurus.check.inputs.timing_inputs import sample_feeds
-from tensaurus.check.inputs.user_inputs import given_inputs
+from tensaurus.check.inputs.user_inputs import load_user_inputs
 from tensaurus.graph.onnx.build import Build
 from tensaurus.optimizer.optimize import optimize
 from tensaurus.runtimes import backends
@@ -30,7 +30,7 @@ X, K = np.ones((2, 3), np.float32), np.array([4, 5])
 
 
 def given(inputs: Any, **shapes: tuple[int, ...]) -> dict[str, Any]:
-    return given_inputs(inputs, MODEL, shapes)
+    return load_user_inputs(inputs, MODEL, shapes)
 
 
 def test_what_fits_is_taken(tmp_path: Path) -> None:
@@ -102,17 +102,17 @@ def test_what_is_no_file_of_inputs_is_one_line(tmp_path: Path) -> None:
 def test_text_is_given_as_text() -> None:
     model = parsed("(string[n] t) => (string[n] y) { y = Identity (t) }")
     for array in (np.array(["a", "bc"]), np.array(["a", "bc"], object)):
-        assert given_inputs({"t": array}, model, {})["t"].dtype == object
+        assert load_user_inputs({"t": array}, model, {})["t"].dtype == object
     with pytest.raises(TensaurusError, match="input t is int64, the model wants text"):
-        given_inputs({"t": K}, model, {})
+        load_user_inputs({"t": K}, model, {})
 
 
 def test_an_input_with_a_default_may_be_given() -> None:
     model = parsed("(float[3] x, float[3] w) => (float[3] y) { y = Add (x, w) }")
     model.graph.initializer.append(helper.make_tensor("w", TensorProto.FLOAT, [3], [1.0, 2.0, 3.0]))
     x = np.ones(3, np.float32)
-    assert sorted(given_inputs({"x": x}, model, {})) == ["x"]
-    assert sorted(given_inputs({"x": x, "w": x}, model, {})) == ["w", "x"]
+    assert sorted(load_user_inputs({"x": x}, model, {})) == ["x"]
+    assert sorted(load_user_inputs({"x": x, "w": x}, model, {})) == ["w", "x"]
     assert verify(model, model, threads=1, kinds=("random",), inputs={"x": x, "w": x}).passed
 
 

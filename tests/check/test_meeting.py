@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tensaurus.check.inputs import integer_uses
-from tensaurus.check.inputs.integer_uses import Indices
+from tensaurus.check.inputs.integer_uses import IntegerUses
 from tensaurus.check.program.field_check import check_field
-from tensaurus.check.program.meeting_numbers import met
+from tensaurus.check.program.meeting_numbers import find_meeting_numbers
 from tensaurus.check.program.real_check import check_reals
 from tensaurus.expr.analysis.breaking_values import integers_near
 from tensaurus.graph.ir.node import Node, apply, constant, source
@@ -34,7 +34,7 @@ def program(root: Node, *inputs: Node) -> Program:
 
 def test_what_is_computed_with_is_followed_back_to_the_input() -> None:
     shifted = op("Add", op("Mul", X, number(3)), number(5))
-    found = met([program(op("Less", shifted, number(100)), X)], ["x"])
+    found = find_meeting_numbers([program(op("Less", shifted, number(100)), X)], ["x"])
     assert {31, 32} <= set(found["x"])
 
 
@@ -128,6 +128,6 @@ def test_places_that_are_none_in_both_are_those_of_the_first(monkeypatch: pytest
     place, table = source("i", TensorType("int64", (2,))), source("t", TensorType("float32", (3,)))
     a = Program((table, place), (("y", op("Gather", table, place, axis=0)),))
     b = Program((table, place), (("y", op("Neg", op("Gather", table, place, axis=0))),))
-    limits = {a: Indices({"i": (0, 2)}), b: Indices({"i": (5, 7)})}
-    monkeypatch.setattr(integer_uses, "indices_of", limits.get)
+    limits = {a: IntegerUses({"i": (0, 2)}), b: IntegerUses({"i": (5, 7)})}
+    monkeypatch.setattr(integer_uses, "find_integer_uses", limits.get)
     assert check_field(a, a).passed and not check_field(a, b).passed

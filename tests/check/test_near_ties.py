@@ -11,8 +11,8 @@ import pytest
 from onnx import numpy_helper
 
 from tensaurus.check import Verdict, verify
-from tensaurus.check.files.near_ties import pin
-from tensaurus.check.files.reference_answers import Answers
+from tensaurus.check.files.near_ties import pin_scores
+from tensaurus.check.files.reference_answers import ReferenceAnswers
 from tensaurus.graph.onnx.build import Build
 from tensaurus.optimizer.run.accuracy_probe import Trial
 
@@ -102,14 +102,16 @@ def test_the_trial_of_fast_algorithms_does_not_mind_near_ties(tmp_path: Path) ->
     model = detector()
     source, feed = Build.of(model, tmp_path), np.random.default_rng(1).standard_normal((1, 3, 24, 24))
     feeds = [{"x": feed.astype(np.float32)}]
-    trial = Trial(model, source, feeds[0], {}, "onnxruntime", 1, 60.0, Answers(source), tmp_path)
+    trial = Trial(model, source, feeds[0], {}, "onnxruntime", 1, 60.0, ReferenceAnswers(source), tmp_path)
     assert trial.error(Build.of(detector(seed=1), tmp_path), feeds) < 4
     assert trial.error(Build.of(detector(seed=1, changed={"boxing": 1.01}), tmp_path), feeds) > 100
 
 
 def test_what_is_pinned() -> None:
-    pair = pin(detector(), detector(seed=1))
-    assert pair is not None and pair.behind == {"v", "i", "b"} and list(pair.inputs) == ["pinned_v_0"]
+    pair = pin_scores(detector(), detector(seed=1))
+    assert (
+        pair is not None and pair.dependent_outputs == {"v", "i", "b"} and list(pair.inputs) == ["pinned_v_0"]
+    )
     assert [v.name for v in pair.scores.graph.output] == ["scores_of_v_0"]
-    assert pin(detector(), detector(RAREST)) is None  # another order
-    assert pin(detector("v, i = TopK <axis = 0> (flat, one)", "int64[1] v"), detector()) is None
+    assert pin_scores(detector(), detector(RAREST)) is None  # another order
+    assert pin_scores(detector("v, i = TopK <axis = 0> (flat, one)", "int64[1] v"), detector()) is None

@@ -12,12 +12,12 @@ from precision_pairs import DIFFERENT, EQUAL, QUANTIZED, STEP, TAILS, UINT8, WHO
 
 from tensaurus.check import verify
 from tensaurus.check.files.baseline import Baseline
-from tensaurus.check.files.candidate_trial import Trial
-from tensaurus.check.files.compared_model import Model
-from tensaurus.check.files.judge import Original
-from tensaurus.check.files.rounded_meaning import astray, take_own
+from tensaurus.check.files.candidate_trial import CandidateTrial
+from tensaurus.check.files.compared_model import ComparedModel
+from tensaurus.check.files.judge import OriginalOutput
+from tensaurus.check.files.rounded_meaning import adopt_own_results, far_from_exact
 from tensaurus.check.inputs.draw_inputs import KINDS
-from tensaurus.check.inputs.perturbation import perturbed_model
+from tensaurus.check.inputs.perturbation import perturb_model
 from tensaurus.system.scratch import temporary
 
 
@@ -48,12 +48,12 @@ def joined(bodies: Sequence[str], kind: str) -> onnx.ModelProto:
 def verdicts(pairs: Sequence[Pair], kind: str) -> dict[str, bool]:
     """Whether the two of each pair are told to be equal."""
     with temporary() as folder:
-        models = [Model.read(joined([p[side] for p in pairs], kind), {}, folder) for side in (1, 2)]
+        models = [ComparedModel.read(joined([p[side] for p in pairs], kind), {}, folder) for side in (1, 2)]
         options = {"seed": 0, "backend": "onnxruntime", "threads": 1, "ranges": {}}
         with Baseline(*models, {}, KINDS, **options) as base:  # type: ignore[arg-type]
-            sights = Trial(base).judge()
-    wrong = {sight.output for sight in sights if not sight.finding.passed}
-    assert {sight.output for sight in sights} == {f"p{place}_y" for place in range(len(pairs))}
+            findings = CandidateTrial(base).judge()
+    wrong = {sight.output for sight in findings if not sight.finding.passed}
+    assert {sight.output for sight in findings} == {f"p{place}_y" for place in range(len(pairs))}
     return {pair.name: f"p{place}_y" not in wrong for place, pair in enumerate(pairs)}
 
 
@@ -92,16 +92,18 @@ def test_one_large_number_is_no_weight() -> None:
     for values in ([12582784.0], [12582784.0] * 4, [12582784.0, 5.1e6], [0.3]):
         given = numpy_helper.from_array(np.float32(values), "a")
         graph = onnx.helper.make_graph(nodes, "net", [], [], [given])
-        copies = [perturbed_model(onnx.helper.make_model(graph), seed) for seed in range(8)]
+        copies = [perturb_model(onnx.helper.make_model(graph), seed) for seed in range(8)]
         moved = {numpy_helper.to_array(copy.graph.initializer[0]).tobytes() for copy in copies}
         assert (len(moved) > 1) == (len(set(values)) > 1 or values[0] < 1)
 
 
-def judged(reference: list[float], own: list[float], rounded: list[float], moved: list[float]) -> Original:
+def judged(
+    reference: list[float], own: list[float], rounded: list[float], moved: list[float]
+) -> OriginalOutput:
     exact, mine = np.array(reference), np.array(own, np.float32)
-    original = Original(exact, mine)
-    original.add(np.array(moved, np.float32))
-    take_own(original, mine, np.array(rounded), 24, True)
+    original = OriginalOutput(exact, mine)
+    original.add_perturbed(np.array(moved, np.float32))
+    adopt_own_results(original, mine, np.array(rounded), 24, True)
     return original
 
 
@@ -122,9 +124,9 @@ def test_what_another_order_of_adding_changes_is_not() -> None:
 @pytest.mark.parametrize("moved, reference", [(2, 2), (1, 1)])
 def test_integers_are_the_original_s_unless_copies_differ(moved: int, reference: int) -> None:
     exact, mine = np.array([1, 5], np.uint8), np.array([2, 5], np.uint8)
-    original = Original(exact, mine)
-    original.add(np.array([moved, 5], np.uint8))
-    far = take_own(original, mine, mine, 24, True)
+    original = OriginalOutput(exact, mine)
+    original.add_perturbed(np.array([moved, 5], np.uint8))
+    far = adopt_own_results(original, mine, mine, 24, True)
     assert original.reference.tolist() == [reference, 5] and (far > 0) == (moved == 2)
     assert original.judge(exact).passed == (moved == 1) and original.judge(mine).passed
 
@@ -136,15 +138,15 @@ def test_no_digit_is_right_though_copies_differ() -> None:
 
 
 def test_an_overflow_counts_on_plausible_inputs_alone() -> None:
-    original = Original(np.array([1.0, 2.0]), np.array([np.inf, 2.0], np.float32))
-    assert astray(original, original.own, 24, True).tolist() == [True, False]
-    assert not astray(original, original.own, 24, False).any()
+    original = OriginalOutput(np.array([1.0, 2.0]), np.array([np.inf, 2.0], np.float32))
+    assert far_from_exact(original, original.own, 24, True).tolist() == [True, False]
+    assert not far_from_exact(original, original.own, 24, False).any()
 
 
 def test_the_narrowest_type_that_is_computed_in_is_the_measure() -> None:
-    original = Original(np.array([1.0, 2.0]), np.array([1.01, 2.0], np.float32))
-    assert astray(original, original.own, 24, True).any()
-    assert not astray(original, original.own, 11, True).any()
+    original = OriginalOutput(np.array([1.0, 2.0]), np.array([1.01, 2.0], np.float32))
+    assert far_from_exact(original, original.own, 24, True).any()
+    assert not far_from_exact(original, original.own, 11, True).any()
 
 
 def test_nodes_of_half_precision_round_by_themselves() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tensaurus.check.files import reference
 from tensaurus.check.files.reference import NoReference, Reference, _Evaluator
-from tensaurus.check.files.reference_answers import Answers
+from tensaurus.check.files.reference_answers import ReferenceAnswers
 from tensaurus.check.files.verdict import verify
 from tensaurus.graph.onnx.build import Build
 
@@ -24,7 +24,7 @@ WRONG = {"x": np.zeros((2, 4), np.float32)}
 
 @pytest.fixture(autouse=True)
 def always_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference, "LONG", 0.0)
+    monkeypatch.setattr(reference, "LONG_RUN_SECONDS", 0.0)
 
 
 def expected(feed: dict[str, np.ndarray]) -> np.ndarray:
@@ -41,20 +41,20 @@ def check(run: Reference, feeds: Sequence[dict[str, np.ndarray]]) -> None:
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_all_runs_are_answered_in_order(threads: int) -> None:
     with Reference(threads, 60.0) as run:
-        run.ahead(BUILD, [(feed, {}) for feed in FEEDS])
+        run.plan_runs(BUILD, [(feed, {}) for feed in FEEDS])
         check(run, FEEDS)
-        assert not run._ahead and not run._begun and not run._done
+        assert not run._planned and not run._running and not run._done
 
 
 def test_another_order_and_what_was_not_foreseen() -> None:
     with Reference(2, 60.0) as run:
-        run.ahead(BUILD, [(feed, {}) for feed in FEEDS[:4]])
+        run.plan_runs(BUILD, [(feed, {}) for feed in FEEDS[:4]])
         check(run, [FEEDS[2], FEEDS[5], FEEDS[0], FEEDS[3], FEEDS[1], FEEDS[1]])
 
 
 def test_an_error_is_of_its_run_alone() -> None:
     with Reference(2, 60.0) as run:
-        run.ahead(BUILD, [(feed, {}) for feed in (FEEDS[1], WRONG, FEEDS[2], FEEDS[3])])
+        run.plan_runs(BUILD, [(feed, {}) for feed in (FEEDS[1], WRONG, FEEDS[2], FEEDS[3])])
         check(run, FEEDS[1:2])
         with pytest.raises(NoReference):
             run.run(BUILD, WRONG)
@@ -63,10 +63,10 @@ def test_an_error_is_of_its_run_alone() -> None:
 
 def test_what_is_left_is_forgotten() -> None:
     with Reference(2, 60.0) as run:
-        run.ahead(BUILD, [(feed, {}) for feed in FEEDS])
+        run.plan_runs(BUILD, [(feed, {}) for feed in FEEDS])
         check(run, FEEDS[:1])
         assert run.facts(BUILD, {}).branches == {}
-        run.ahead(BUILD, [(feed, {}) for feed in FEEDS[3:]])
+        run.plan_runs(BUILD, [(feed, {}) for feed in FEEDS[3:]])
         check(run, FEEDS[3:4])
     with Reference(2, 60.0) as run:  # its processes had runs on their way
         check(run, FEEDS[::-1])
@@ -74,7 +74,7 @@ def test_what_is_left_is_forgotten() -> None:
 
 def test_a_process_that_is_gone_is_replaced() -> None:
     with Reference(2, 60.0) as run:
-        run.ahead(BUILD, [(feed, {}) for feed in FEEDS])
+        run.plan_runs(BUILD, [(feed, {}) for feed in FEEDS])
         check(run, FEEDS[:1])
         for child in reference._evaluators.values():
             child.close()
@@ -100,8 +100,8 @@ def test_an_interrupt_after_a_question_shifts_no_answers(monkeypatch: pytest.Mon
     for foreseen in (FEEDS, []):
         with Reference(2, 60.0) as run:
             check(run, FEEDS[:1])
-            run.ahead(BUILD, [(feed, {}) for feed in foreseen])
-            monkeypatch.setattr(reference, "LONG", 0.0)
+            run.plan_runs(BUILD, [(feed, {}) for feed in foreseen])
+            monkeypatch.setattr(reference, "LONG_RUN_SECONDS", 0.0)
             monkeypatch.setattr(_Evaluator, "begin", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 check(run, FEEDS[:1])
@@ -111,13 +111,13 @@ def test_an_interrupt_after_a_question_shifts_no_answers(monkeypatch: pytest.Mon
 
 
 def test_answers_that_are_kept_are_not_computed_again() -> None:
-    answers = Answers(BUILD)
-    assert answers.quickest == inf
+    answers = ReferenceAnswers(BUILD)
+    assert answers.least_seconds == inf
     with Reference(2, 60.0, answers) as run:
         check(run, FEEDS[:2])
-        assert 0 < answers.quickest < 60
-        run.ahead(BUILD, [(feed, {}) for feed in FEEDS])
-        assert len(run._ahead) == len(FEEDS) - 2
+        assert 0 < answers.least_seconds < 60
+        run.plan_runs(BUILD, [(feed, {}) for feed in FEEDS])
+        assert len(run._planned) == len(FEEDS) - 2
         check(run, FEEDS)
 
 

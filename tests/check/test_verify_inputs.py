@@ -12,12 +12,12 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 from tensaurus.check import Verdict, check_field, verify
-from tensaurus.check.files.candidate_trial import Trial
-from tensaurus.check.files.judge import Original
-from tensaurus.check.inputs.draw_inputs import Feed, Values, feed, feeds
-from tensaurus.check.inputs.integer_uses import Indices, indices_of
-from tensaurus.check.inputs.model_constants import beside, constants_of, shared
-from tensaurus.check.inputs.try_shapes import assignments, variations
+from tensaurus.check.files.candidate_trial import CandidateTrial
+from tensaurus.check.files.judge import OriginalOutput
+from tensaurus.check.inputs.draw_inputs import Feed, InputValues, draw_feed, draw_feeds
+from tensaurus.check.inputs.integer_uses import IntegerUses, find_integer_uses
+from tensaurus.check.inputs.model_constants import collect_constants, numbers_beside, shared_numbers
+from tensaurus.check.inputs.try_shapes import shape_assignments, small_shapes
 from tensaurus.graph.onnx.onnx_import import import_model
 
 
@@ -243,9 +243,9 @@ def torn() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def test_the_witness_decides_for_the_reference(torn: Any) -> None:
     exact, sound, faulty = torn
-    original = Original(exact, faulty)
+    original = OriginalOutput(exact, faulty)
     assert np.flatnonzero(original.implausible).tolist() == [17]
-    wrong, doubtful = original.settle(sound)
+    wrong, doubtful = original.compare_with_unfused(sound)
     assert wrong == pytest.approx(0.11, rel=0.01) and doubtful == 0
     assert original.judge(sound).passed and not original.judge(faulty).passed
     assert np.flatnonzero(original.miscomputed).tolist() == [17]
@@ -254,8 +254,8 @@ def test_the_witness_decides_for_the_reference(torn: Any) -> None:
 @pytest.mark.parametrize("witnessed", [True, False])
 def test_what_nobody_decides_must_agree_with_the_runtime(torn: Any, witnessed: bool) -> None:
     exact, sound, faulty = torn
-    original = Original(exact, faulty)
-    wrong, doubtful = original.settle(faulty.copy() if witnessed else None)
+    original = OriginalOutput(exact, faulty)
+    wrong, doubtful = original.compare_with_unfused(faulty.copy() if witnessed else None)
     assert wrong == 0 and doubtful == pytest.approx(0.11, rel=0.01)
     assert original.judge(faulty).passed and not original.judge(sound).passed
     assert original.miscomputed is None
@@ -266,52 +266,52 @@ def test_what_a_long_sum_may_lose_is_no_doubt(torn: Any) -> None:
     exact, sound, _ = torn
     lossy = sound.copy()
     lossy[17] += np.float32(0.01 * np.abs(exact).max())
-    original = Original(exact, lossy)
-    assert original.settle(lossy.copy()) == (0, 0)
+    original = OriginalOutput(exact, lossy)
+    assert original.compare_with_unfused(lossy.copy()) == (0, 0)
     assert original.judge(lossy).passed and original.judge(sound).passed
-    original = Original(exact, lossy)
-    assert original.settle(sound)[0] == pytest.approx(0.01, rel=0.01)
+    original = OriginalOutput(exact, lossy)
+    assert original.compare_with_unfused(sound)[0] == pytest.approx(0.01, rel=0.01)
     assert not original.judge(lossy).passed
 
 
 def test_rounding_within_the_model_is_no_fault(torn: Any) -> None:
     exact, _, faulty = torn
-    original = Original(exact, faulty)
+    original = OriginalOutput(exact, faulty)
     shaken = exact.copy()
     shaken[17] -= 0.1
-    original.shake(shaken)
+    original.add_rounded(shaken)
     assert not original.implausible.any()
 
 
 def test_instability_is_no_fault(torn: Any) -> None:
     exact, _, faulty = torn
-    original = Original(exact, faulty)
+    original = OriginalOutput(exact, faulty)
     moved = faulty.copy()
     moved[17] -= np.float32(0.1)
-    original.add(moved)
+    original.add_perturbed(moved)
     assert not original.implausible.any()
 
 
 def test_integers_are_decided_as_well() -> None:
     reference, own = np.array([22, 7, 3]), np.array([150, 7, 3])
-    original = Original(reference, own)
-    original.add(own.copy())
-    original.settle(reference.copy())
+    original = OriginalOutput(reference, own)
+    original.add_perturbed(own.copy())
+    original.compare_with_unfused(reference.copy())
     assert original.judge(reference).passed and not original.judge(own).passed
-    original = Original(reference, own)
-    original.add(own.copy())
-    original.settle(own.copy())
+    original = OriginalOutput(reference, own)
+    original.add_perturbed(own.copy())
+    original.compare_with_unfused(own.copy())
     assert original.judge(own).passed and not original.judge(reference).passed
-    tie = Original(reference, own)
-    tie.add(reference.copy())
+    tie = OriginalOutput(reference, own)
+    tie.add_perturbed(reference.copy())
     assert not tie.implausible.any()
 
 
 def test_a_number_where_there_is_none_is_no_match() -> None:
     """The reference has NaN, and the runtime a number: any number would have passed."""
-    original = Original(np.array([np.nan, 1.0]), np.float32([5, 1]))
-    original.add(np.float32([5, 1]))
-    original.settle(np.float32([5, 1]))
+    original = OriginalOutput(np.array([np.nan, 1.0]), np.float32([5, 1]))
+    original.add_perturbed(np.float32([5, 1]))
+    original.compare_with_unfused(np.float32([5, 1]))
     assert original.judge(np.float32([5, 1])).passed
     assert not original.judge(np.float32([6, 1])).passed
 
@@ -323,10 +323,10 @@ def test_every_constant_has_inputs_on_both_sides() -> None:
     model = line(
         "c = Constant <value_floats = [0.1, 6.0, 400.0]> () d = Neg (c) y = LeakyRelu <alpha = 0.3> (x)"
     )
-    found = constants_of([model, model])
-    assert found.left == 0 and {np.float32(0.1), 6.0, 400.0, np.float32(0.3)} <= set(found.numbers)
+    found = collect_constants([model, model])
+    assert found.omitted_count == 0 and {np.float32(0.1), 6.0, 400.0, np.float32(0.3)} <= set(found.numbers)
     shapes = {"x": (4, 9)}
-    kinds = feeds(model, shapes, ("edges",), 0, Values(constants=found))
+    kinds = draw_feeds(model, shapes, ("edges",), 0, InputValues(constants=found))
     drawn = np.concatenate([item.arrays["x"].ravel() for item in kinds])
     for number in np.float32(found.numbers):
         for near in (number, np.nextafter(number, np.float32(9e9)), np.nextafter(number, np.float32(-9e9))):
@@ -334,25 +334,25 @@ def test_every_constant_has_inputs_on_both_sides() -> None:
 
 
 def test_neighbours_of_a_number() -> None:
-    assert beside(6.0, np.dtype("float16")) == [6.0, 6 - 2**-8, 6 + 2**-8, 6 - 6 / 64, 6 + 6 / 64]
+    assert numbers_beside(6.0, np.dtype("float16")) == [6.0, 6 - 2**-8, 6 + 2**-8, 6 - 6 / 64, 6 + 6 / 64]
     model = line("c = Constant <value_float = 0.1> () y = Add (x, c)")
     held = "c = Constant <value_float = 0.2> () d = Constant <value_float = 0.1> ()"
     other = line(f"{held} e = Add (c, d) y = Add (x, e)")
-    assert shared(model, other) == {float(np.float32(0.1))}
+    assert shared_numbers(model, other) == {float(np.float32(0.1))}
 
 
 @pytest.mark.parametrize("dtype", ["float", "float16", "bfloat16"])
 def test_magnitudes_have_both_signs_and_every_order(dtype: str) -> None:
     model = line("y = Identity (x)", f"{dtype}[400]")
-    found = feed(model, {"x": (400,)}, "magnitudes", 0).arrays["x"].astype(np.float64)
+    found = draw_feed(model, {"x": (400,)}, "magnitudes", 0).arrays["x"].astype(np.float64)
     orders = np.floor(np.log10(np.abs(found)))
     assert set(range(-6, 4)) <= set(orders.astype(int)) and 100 < (found < 0).sum() < 300
 
 
 def test_sizes_are_small_and_odd_too() -> None:
     model = parsed("net (float[N,3,H,W] x, float[N,K] z) => (float[N,3,H,W] y) { y = Neg (x) }")
-    first, _ = next(assignments(model, {}))
-    found = [made for made, _ in variations(model, {}, first)]
+    first, _ = next(shape_assignments(model, {}))
+    found = [made for made, _ in small_shapes(model, {}, first)]
     assert all(made["x"][0] == made["z"][0] and made["x"][1] == 3 for made in found)
     for place in (0, 2, 3):
         sizes = {made["x"][place] for made in found}
@@ -360,25 +360,25 @@ def test_sizes_are_small_and_odd_too() -> None:
     alone = [made["x"][2:] for made in found if 1 in made["x"][2:]]
     assert {(1, 32), (32, 1)} <= set(alone)
     assert not list(
-        variations(parsed("net (float[2,3] x) => (float[2,3] y) { y = Neg (x) }"), {}, {"x": (2, 3)})
+        small_shapes(parsed("net (float[2,3] x) => (float[2,3] y) { y = Neg (x) }"), {}, {"x": (2, 3)})
     )
 
 
 USES = {
-    "y = Gather (t, x)": Indices({"x": (-9, 8)}),
-    "c = Cast <to = 6> (x) a = Concat <axis = 0> (c, c) y = Gather (t, a)": Indices({"x": (-9, 8)}),
-    "a = Gather <axis = 1> (t, x) y = Gather (a, x)": Indices({"x": (-4, 3)}),
-    "o = Constant <value_int = 2> () a = Mul (x, o) y = Gather (t, a)": Indices(),
-    "y = Expand (t, x)": Indices(),
-    "y = Cast <to = 1> (x)": Indices(free=frozenset("x")),
-    "z = Constant <value_int = 2> () n = Less (x, z) y = Cast <to = 1> (n)": Indices(free=frozenset("x")),
+    "y = Gather (t, x)": IntegerUses({"x": (-9, 8)}),
+    "c = Cast <to = 6> (x) a = Concat <axis = 0> (c, c) y = Gather (t, a)": IntegerUses({"x": (-9, 8)}),
+    "a = Gather <axis = 1> (t, x) y = Gather (a, x)": IntegerUses({"x": (-4, 3)}),
+    "o = Constant <value_int = 2> () a = Mul (x, o) y = Gather (t, a)": IntegerUses(),
+    "y = Expand (t, x)": IntegerUses(),
+    "y = Cast <to = 1> (x)": IntegerUses(free=frozenset("x")),
+    "z = Constant <value_int = 2> () n = Less (x, z) y = Cast <to = 1> (n)": IntegerUses(free=frozenset("x")),
 }
 
 
 @pytest.mark.parametrize("body", USES)
 def test_what_integers_are_used_for(body: str) -> None:
     model = line(body, "int64[2]", "float[N,M]", t=np.zeros((9, 4), np.float32))
-    assert indices_of(import_model(model, {})) == USES[body]
+    assert find_integer_uses(import_model(model, {})) == USES[body]
 
 
 @pytest.mark.parametrize(
@@ -401,18 +401,18 @@ def test_tails_of_a_function_are_compared_in_float64_alone(
     own = np.where(exact > 0.01, exact, 0).astype(np.float32)
     result = own.copy()
     result[70] = 7.6e-15 + error
-    original, notes = Original(exact, own, scale=scale), list[str]()
-    row = SimpleNamespace(truth=[exact] if compared else None, feed=None)
-    base = SimpleNamespace(names=["y"], candidate=None, note=notes.append, witnessed=lambda *rest: None)
+    original, notes = OriginalOutput(exact, own, scale=scale), list[str]()
+    row = SimpleNamespace(reference_outputs=[exact] if compared else None, feed=None)
+    base = SimpleNamespace(names=["y"], candidate=None, note=notes.append, run_unfused=lambda *rest: None)
     first = original.judge(result)
     assert not first.passed
-    trial = Trial(base)  # type: ignore[arg-type]
-    found = trial._second(row, 0, original, result, first)  # type: ignore[arg-type]
+    trial = CandidateTrial(base)  # type: ignore[arg-type]
+    found = trial._judge_again(row, 0, original, result, first)  # type: ignore[arg-type]
     assert found.passed is passes and bool(notes) is passes
     # where the candidate turns out to have no reference, they are judged as all others
     assert [sight.finding for _, sight in trial._tails] == [first] * passes
     result[10] += np.float32(1e-4)  # what is wrong elsewhere stays wrong
-    assert not Trial(base)._second(row, 0, original, result, original.judge(result)).passed  # type: ignore[arg-type]
+    assert not CandidateTrial(base)._judge_again(row, 0, original, result, original.judge(result)).passed  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -431,11 +431,11 @@ def test_tails_on_implausible_inputs(error: float, reach: float, kind: str, pass
     result = exact.copy()
     result[70] += error
     feed = Feed(kind, {})
-    own = Original(exact, exact.astype(np.float32), reach=reach)
-    row = SimpleNamespace(truth=[exact], feed=feed, results=[own])
+    own = OriginalOutput(exact, exact.astype(np.float32), possible_largest=reach)
+    row = SimpleNamespace(reference_outputs=[exact], feed=feed, results=[own])
     base = SimpleNamespace(names=["y"], random=())
-    trial = Trial(base)  # type: ignore[arg-type]
+    trial = CandidateTrial(base)  # type: ignore[arg-type]
     for wrong in (0.0, 1e-4):  # what is wrong elsewhere stays wrong
         result[10] += wrong
-        (sight,) = trial._judged(row, [Original(exact, exact)], [result], exact=True)  # type: ignore[arg-type]
+        (sight,) = trial._judge_outputs(row, [OriginalOutput(exact, exact)], [result], exact=True)  # type: ignore[arg-type]
         assert sight.finding.passed is (passes and not wrong)

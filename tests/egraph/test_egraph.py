@@ -34,7 +34,7 @@ from small_programs import (
 )
 
 from tensaurus.check.program.field_check import check_field
-from tensaurus.check.program.replay import refutation
+from tensaurus.check.program.replay import refute_equation
 from tensaurus.egraph.core.check_egraph import check
 from tensaurus.egraph.core.class_analysis import typed
 from tensaurus.egraph.core.egraph import ABSENT, EGraph
@@ -385,7 +385,7 @@ def test_sharing_counts_once() -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_union_of_the_library_holds(name: str) -> None:
     graph, _ = graph_of(small(PROGRAMS[name]))
-    found = saturate(graph, whole_library(), Limits(nodes=400, rounds=3), refutation=refutation)
+    found = saturate(graph, whole_library(), Limits(nodes=400, rounds=3), refutation=refute_equation)
     assert found.applied
 
 
@@ -393,14 +393,14 @@ def test_a_wrong_rule_is_named_with_its_match() -> None:
     laws = Ruleset(rules("Add(x, y) => Add(y, x)", "Sub(x, y) => Sub(y, x)"))
     graph, _ = graph_of(program(node("Sub", node("Add", X, Y), Z)))
     with pytest.raises(NotEqualError, match=r"rule r1: Sub\(Add\(x, y\), z\) is not Sub\(z, Add\(x, y\)\): "):
-        saturate(graph, laws, refutation=refutation)
+        saturate(graph, laws, refutation=refute_equation)
 
 
 def test_an_e_node_of_another_type_is_found() -> None:
     graph, (root,) = graph_of(program(node("Relu", X)))
     graph.add(graph.heads[root], [root], typed((TensorType("float32", (7,)),)))
     with pytest.raises(NotEqualError, match=r"e-node 2, .*Relu.*, is .*, its class "):
-        check(graph, refutation)
+        check(graph, refute_equation)
 
 
 def test_two_terms_are_equal_by_rules_and_the_steps_are_shown() -> None:
@@ -425,11 +425,11 @@ def test_what_follows_from_equations_is_derived_and_replayed_step_by_step() -> N
     assert proof is not None
     whole = proof.equation("whole", (X, Y, Z))
     assert isinstance(whole.evidence, Derived) and str(whole.evidence) == "derived(r0, r1)"
-    assert refutation(whole) is None
+    assert refute_equation(whole) is None
     lacking = replace(whole, ground=Derived(proof.equations[:1]))
-    assert refutation(lacking) == "it does not follow from its steps"
+    assert refute_equation(lacking) == "it does not follow from its steps"
     wrong = replace(proof.equations[0], left=(X,), right=(Y,))
-    assert "differ" in str(refutation(replace(whole, ground=Derived((*proof.equations, wrong)))))
+    assert "differ" in str(refute_equation(replace(whole, ground=Derived((*proof.equations, wrong)))))
     inexact = replace(wrong, ground=Axiom())
     exact = replace(wrong, ground=Proved("algebra", "all sizes"))
     assert Derived((exact, exact)).exact and not Derived((exact, inexact)).exact
@@ -440,7 +440,7 @@ def test_a_law_of_every_output_is_one_line() -> None:
     parts = apply(registry["Split"], [X], {"axis": 0, "split": (1, 2, 1)}, 0)
     laws = Ruleset(rules("Relu(Split(x, axis=k, split=s)[i]) => Split(Relu(x), axis=k, split=s)[i]"))
     graph, roots = graph_of(program(*(node("Relu", item(parts, k)) for k in range(3))))
-    assert saturate(graph, laws, refutation=refutation).applied["r0"] == 3
+    assert saturate(graph, laws, refutation=refute_equation).applied["r0"] == 3
     whole = apply(registry["Split"], [node("Relu", X)], {"axis": 0, "split": (1, 2, 1)}, 0)
     assert [graph.find(root) for root in roots] == [graph.find(graph.adopt(item(whole, k))) for k in range(3)]
     part = "Split(x, axis=0, split=s)[i]"
@@ -480,7 +480,7 @@ def test_calls_in_both_orders_are_one_where_the_operator_commutes() -> None:
     assert classes[0] == classes[1] and classes[2] == classes[3] and len(set(classes)) == 4
     proof = prove(graph, [(roots[0], node("Relu", same[1]))])
     assert proof.holds() and [equation.name for equation in proof.equations] == ["commute-add"]
-    assert all(refutation(equation) is None for equation in proof.equations)
+    assert all(refute_equation(equation) is None for equation in proof.equations)
     assert_congruent(graph)
 
 

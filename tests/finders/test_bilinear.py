@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from op_samples import declared_samples
 from small_programs import graph_of, node
 
-from tensaurus.check.files.allowed_error import LEVELS
-from tensaurus.check.files.judge import Original
+from tensaurus.check.files.allowed_error import ERROR_FACTORS
+from tensaurus.check.files.judge import OriginalOutput
 from tensaurus.check.program.candidate import Candidate, Rewritten
-from tensaurus.check.program.replay import _cut, check_rewrites
-from tensaurus.check.program.replay import refutation as refuted
+from tensaurus.check.program.replay import _sides_to_replay, check_rewrites
+from tensaurus.check.program.replay import refute_equation as refuted
 from tensaurus.egraph.core.egraph_proof import prove
 from tensaurus.egraph.core.finder_protocol import find_all
 from tensaurus.egraph.extract.extraction_choices import Choices
@@ -456,7 +456,7 @@ def test_larger_tiles_have_larger_errors() -> None:
     assert share((best(4, 3),) * 2, 64) == grown[1]
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", ERROR_FACTORS)
 def test_a_model_is_held_back_where_it_must(level: str) -> None:
     whole = layers((64, 64, 3), size=28)
     (layer,) = (node for node in whole.active if node.op is CONV)
@@ -472,13 +472,13 @@ def test_a_model_is_held_back_where_it_must(level: str) -> None:
     assert free.allows(found.convolution, (best(4, 3),) * 2) and len(tried) == 1
     held = Accuracy(level, whole, PEAKS, judged(inf), notes.append)
     assert held.allows(found.convolution, (best(2, 3),) * 2) and notes
-    assert held.limit == LIMITS[-1] * LEVELS[level] < free.limit == LIMITS[0] * LEVELS[level]
+    assert held.limit == LIMITS[-1] * ERROR_FACTORS[level] < free.limit == LIMITS[0] * ERROR_FACTORS[level]
     assert not held.allows(found.convolution, (best(6, 3),) * 2)
-    beyond = Accuracy(level, whole, PEAKS, judged(2 * LEVELS[level]), notes.append)
+    beyond = Accuracy(level, whole, PEAKS, judged(2 * ERROR_FACTORS[level]), notes.append)
     assert not beyond.limit and not beyond.allows(found.convolution, (best(2, 3),) * 2)
-    assert f"would be {2 * LEVELS[level]:.2g} of what" in notes[-1]
+    assert f"would be {2 * ERROR_FACTORS[level]:.2g} of what" in notes[-1]
     unsaid = Accuracy(level, whole, PEAKS, judged(None))  # by standard operators of its opset
-    assert unsaid.limit == LIMITS[1] * LEVELS[level]
+    assert unsaid.limit == LIMITS[1] * ERROR_FACTORS[level]
 
 
 @pytest.mark.parametrize("rest", [dict[str, Any](), {"strides": (2, 2)}, {"dilations": (2, 2)}], ids=str)
@@ -496,7 +496,7 @@ def test_large_layers_are_replayed_on_small_ones(rest: dict[str, Any]) -> None:
     fused = composition(Piece(after, (x, weights, b, *([] if rest else [beside]))))
     assert fused is not None
     for each in (equation, fused):
-        for side in _cut(each):
+        for side in _sides_to_replay(each):
             assert max(prod(n.tensor.shape) for n in side.nodes) < 1 << 18  # type: ignore[type-var]
 
 
@@ -504,6 +504,6 @@ def test_a_level_is_a_multiple_of_what_is_allowed() -> None:
     with pytest.raises(TensaurusError, match="no accuracy 'exact'"):
         Options(accuracy="exact")
     sample = sampled((cook_toom(4, 3, tuple(map(Fraction, (0, 1, -1, 2, -2)))),) * 2, 16)
-    direct = Original(sample.exact, sample.direct(sample.data, sample.weights))
+    direct = OriginalOutput(sample.exact, sample.direct(sample.data, sample.weights))
     once, more = (direct.judge(sample.fast, margin) for margin in (1.0, 100.0))
     assert not once.passed and more.passed and once.worst == pytest.approx(100 * more.worst)

@@ -20,7 +20,7 @@ from small_programs import values_of
 from tensaurus.app.zoo import cases
 from tensaurus.app.zoo.builder import Builder
 from tensaurus.app.zoo.longformer import sliding_window_attention
-from tensaurus.check.program.replay import refutation
+from tensaurus.check.program.replay import refute_equation
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import find_all
 from tensaurus.expr.analysis.index_map import renumbers, split
@@ -194,7 +194,7 @@ def test_what_the_paper_found_is_found(name: str) -> None:
     made = equation(part.forms, leaves, matching[0])
     assert made is not None and isinstance(made.evidence, Following)
     assert len(made.right) == len(part.forms)
-    assert refutation(made) is None
+    assert refute_equation(made) is None
     lines = list(derivation(part.forms, matching[:1], search))
     assert any("its expression" in line for line in lines)
     assert len(lines) > 2 * len(made.evidence.steps)
@@ -212,7 +212,7 @@ def test_wrong_steps_are_refuted() -> None:
     moved = Scope(one.state.roots[0].axes, Read(body.source, indices, Const(0)))
     wrong = Derived(replace(one.state, roots=(interned(moved),)), one.seconds)
     made = equation((node,), leaves, wrong)
-    assert made is not None and refutation(made) is not None
+    assert made is not None and refute_equation(made) is not None
 
 
 # --------------------------------------------------------------------------------- operators
@@ -286,7 +286,7 @@ def test_what_weights_of_one_number_are_derived_to(weights: float) -> None:
         found = searched(part, Search(states=4, intense=0.5))
         laws = [equation(part.forms, tuple(part.names.values()), one) for one in found[:6]]
         made = [law for law in laws if law is not None]
-        assert made and all(refutation(law) is None for law in made)
+        assert made and all(refute_equation(law) is None for law in made)
 
 
 def strided_reads(seed: int) -> Scope:
@@ -358,7 +358,7 @@ def test_chunks_become_banded_products(width: int, dilation: int, blocks: int) -
         made = traced(piece, product)
         assert made is not None
         law = Equation("traced", "", (piece.root,), (made,), piece.leaves, USED)
-        assert refutation(law) is None
+        assert refute_equation(law) is None
         scopes_found.append(made.attribute("scope"))
         assert len(scopes(scopes_found[-1])) == 1
     scores, mixed = scopes_found
@@ -386,7 +386,7 @@ def test_ends_of_bands_of_which_a_sample_is_followed(seed: int, monkeypatch: pyt
     assert piece is not None
     form = traced(piece, product)
     assert form is not None
-    assert refutation(Equation("traced", "", (piece.root,), (form,), piece.leaves, USED)) is None
+    assert refute_equation(Equation("traced", "", (piece.root,), (form,), piece.leaves, USED)) is None
 
 
 def test_what_computes_on_the_way_is_not_followed() -> None:
@@ -414,7 +414,7 @@ def test_a_move_that_no_form_says_is_left() -> None:
         made = traced(piece, product)
         assert (made is not None) is found
         if made is not None:
-            assert refutation(Equation("traced", "", (rows,), (made,), piece.leaves, USED)) is None
+            assert refute_equation(Equation("traced", "", (rows,), (made,), piece.leaves, USED)) is None
 
 
 @given(st.integers(0, 10**6))

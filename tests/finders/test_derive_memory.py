@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tensaurus.check.program.replay import refutation
+from tensaurus.check.program.replay import refute_equation
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.finders.derive import Derive, Memory
 from tensaurus.finders.derive.derivation_cache import TEXT, rules
@@ -70,7 +70,7 @@ def test_a_derivation_is_followed_instead_of_searched_for(
         graph.rebuild()
         graph.programs = [Program(tuple(arg for arg in larger.args if arg), (("y", larger),))]
         for proposal in finder(graph, 1000):
-            assert refutation(proposal.equation) is None
+            assert refute_equation(proposal.equation) is None
 
 
 def test_a_trail_that_leads_nowhere_is_searched_again(

@@ -13,7 +13,7 @@ import pytest
 from derivation_cases import call, derived, siblings, tensor
 from small_programs import values_of
 
-from tensaurus.check.program.replay import refutation
+from tensaurus.check.program.replay import refute_equation
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import find_all
 from tensaurus.expr.evaluate.fields import Reals
@@ -143,7 +143,7 @@ def test_a_wrong_merge_is_refuted() -> None:
     one = next(one for one in found if JOINED in {move.rule for move in one.state.moves})
     wrong = Derived(replace(one.state, roots=one.state.roots[::-1]), one.seconds)
     law = equation(nodes, leaves, wrong)
-    assert law is not None and refutation(law) is not None
+    assert law is not None and refute_equation(law) is not None
 
 
 # --------------------------------------------------------------------------------- splitting
@@ -232,7 +232,7 @@ def test_the_finder_proposes_what_is_derived_together() -> None:
     graph.rebuild()
     graph.programs = [subject]
     proposals = [p for p in finder(graph, 1000) if len(p.equation.left) == 2]
-    assert proposals and all(refutation(p.equation) is None for p in proposals)
+    assert proposals and all(refute_equation(p.equation) is None for p in proposals)
     assert find_all(graph, [finder], 2000) > 0
 
 

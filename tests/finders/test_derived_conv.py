@@ -25,7 +25,7 @@ from rich.console import Console
 from tensaurus.app.report.explain import explain
 from tensaurus.check.files.equality import Equality
 from tensaurus.check.program.candidate import Candidate, Rewritten
-from tensaurus.check.program.replay import check_rewrites, refutation
+from tensaurus.check.program.replay import check_rewrites, refute_equation
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.egraph_proof import prove
 from tensaurus.egraph.core.finder_protocol import Proposal, find_all
@@ -245,7 +245,7 @@ def test_a_derivation_by_hand_goes_all_the_way(case: Case, name: str, tmp_path: 
     assert used.evidence.kind == "derived" and len(used.evidence.steps) == 2
     replay = check_rewrites([Candidate(made, 1.0, Rewritten(lambda: equations, Candidate(original, 2.0)))])
     assert replay.passed and replay.trials and replay.error_bound < 1e-6, replay.detail
-    assert refutation(used) is None  # each step by itself, too
+    assert refute_equation(used) is None  # each step by itself, too
 
     summary = Summary("conv", "onnxruntime", 1, 2.0, 1.0, 2.0, Equality(0.0, 0.0, True, "here"),
                    tuple(AppliedRule(e.name, str(e.evidence), 1, e.law) for e in equations))  # fmt: skip
@@ -280,7 +280,7 @@ def test_a_wrong_derivation_is_refused(case: Case, name: str) -> None:
     made, equations = extracted(model_of(case), finder, lambda piece: float(piece.root.op is CONV))
     assert EOP in [node.op for node in made.active]
     (wrong,) = equations
-    assert "differ" in str(refutation(wrong))
+    assert "differ" in str(refute_equation(wrong))
     step = Rewritten(lambda: equations, Candidate(model_of(case), 2.0))
     assert not check_rewrites([Candidate(made, 1.0, step)]).passed
 
@@ -291,7 +291,7 @@ def test_what_does_not_follow_from_its_steps_is_refused(name: str) -> None:
     right, wrong = derived(case, name), derived(case, name, off=1)
     assert isinstance(right.evidence, Derived)
     claimed = Equation(wrong.name, wrong.law, wrong.left, wrong.right, wrong.leaves, right.evidence)
-    assert refutation(claimed) == "it does not follow from its steps"
+    assert refute_equation(claimed) == "it does not follow from its steps"
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -302,7 +302,7 @@ def test_a_batch_of_any_size_is_replayed_and_not_exported(name: str, exact: bool
     made, equations = extracted(original, ByHand(case), prefers(name, case), exact)
     assert EOP in [node.op for node in made.active]
     assert parse_program(show(made), table(made)) == made
-    assert all(refutation(equation) is None for equation in equations)
+    assert all(refute_equation(equation) is None for equation in equations)
     with pytest.raises(TensaurusError, match="the size N") as caught:
         export_model(made)
     assert "\n" not in str(caught.value)

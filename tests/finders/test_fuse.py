@@ -26,7 +26,7 @@ from small_programs import model as small_model
 
 from tensaurus.app.zoo.catalog import find
 from tensaurus.check.program.candidate import Candidate, Rewritten
-from tensaurus.check.program.replay import _cut, check_rewrites, refutation
+from tensaurus.check.program.replay import _sides_to_replay, check_rewrites, refute_equation
 from tensaurus.egraph.core.egraph_proof import prove
 from tensaurus.egraph.core.finder_protocol import find_all
 from tensaurus.egraph.extract.extraction_choices import Choices
@@ -519,7 +519,7 @@ def test_it_is_replayed_on_smaller_sizes() -> None:
         equation = composition(piece)
         assert equation is not None
         start = monotonic()
-        assert refutation(equation) is None
+        assert refute_equation(equation) is None
         assert monotonic() - start < 30
         assert equation.evidence.by == "algebra" and equation.evidence.exact
 
@@ -531,7 +531,7 @@ def test_a_wrong_composition_is_no_proof_and_is_refuted() -> None:
     swapped = apply(EOP, list(reversed(good.leaves)), {"scope": good.right[0].attribute("scope")})
     for other in (bad.right[0], swapped):
         claimed = replace(good, right=(other,), ground=partial(_shown, good.left[0], other, good.leaves))
-        assert claimed.evidence.by == "gf" and refutation(claimed) is not None
+        assert claimed.evidence.by == "gf" and refute_equation(claimed) is not None
 
 
 def test_an_extracted_fusion_is_proved_and_replayed() -> None:
@@ -789,7 +789,7 @@ def test_long_windows_are_replayed_on_little_more_than_they_are(window: int) -> 
     x = source("x", TensorType("float32", (1, 16, 64_000)))
     made = composition(Piece(node("Relu", node("MaxPool", x, kernel_shape=(window,))), (x,)))
     assert made is not None
-    for side in _cut(made):
+    for side in _sides_to_replay(made):
         (given,) = side.inputs
         assert given.tensor.shape[2] < max(10, 4 * window)  # type: ignore[operator]
 
@@ -798,6 +798,6 @@ def test_what_is_large_alone_inside_is_replayed_on_smaller_ones() -> None:
     x = source("x", TensorType("float32", (1, 8, 20, 20)))
     made = composition(Piece(node("Relu", node("Resize", x, scales=(1, 1, 100, 100))), (x,)))
     assert made is not None
-    for side in _cut(made):
+    for side in _sides_to_replay(made):
         (given,) = side.inputs
         assert given.tensor.shape == (1, 8, 9, 9)

@@ -13,7 +13,7 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnxruntime.datasets import get_example
 
-from tensaurus.check.inputs.model_interface import inputs_of, required_inputs, same_interface
+from tensaurus.check.inputs.model_interface import inputs_of, interface_differences, required_inputs
 from tensaurus.graph.lower import lowering
 from tensaurus.graph.onnx import onnx_export
 from tensaurus.graph.onnx.model_file import load_model
@@ -190,4 +190,4 @@ def test_sparse_weights_that_are_listed_are_no_inputs() -> None:
     model.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, places, [4]))
     assert [value.name for value in inputs_of(model)] == ["x"]
     assert [value.name for value in required_inputs(model)] == ["x"]
-    assert not same_interface(model, export_model(import_model(model)))
+    assert not interface_differences(model, export_model(import_model(model)))

@@ -23,7 +23,7 @@ from small_programs import PROGRAMS, X, Y, Z, branches, gates, node, program, ru
 from tensaurus.check.program import replay as chain
 from tensaurus.check.program.candidate import Candidate, Rewritten
 from tensaurus.check.program.field_check import FieldCheck, check_field
-from tensaurus.check.program.replay import check_rewrites, refutation
+from tensaurus.check.program.replay import check_rewrites, refute_equation
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import Proposal
 from tensaurus.egraph.extract.extraction_choices import Choices
@@ -154,7 +154,7 @@ def test_a_rewrite_that_is_not_one_does_not_replay() -> None:
     broken = Candidate(best.program, 0.0, Rewritten(lambda: (wrong,), best.chain[0]))
     found = check_rewrites([replace(broken, program=program(node("Mul", X, Y)))])
     assert not found.passed
-    assert refutation(wrong) is not None and refutation(replace(wrong, right=wrong.left)) is None
+    assert refute_equation(wrong) is not None and refute_equation(replace(wrong, right=wrong.left)) is None
 
 
 PROVED = evidence.Proved("algebra", "all sizes")

@@ -63,7 +63,7 @@ def test_an_edge_of_minus_infinity_is_none_of_zeros() -> None:
 
 def test_a_rewrite_that_order_decides_is_replayed_in_float64() -> None:
     """Over GF(p) a random order has no bound; float64 has the order of the reals."""
-    from tensaurus.check.program.replay import refutation
+    from tensaurus.check.program.replay import refute_equation
     from tensaurus.graph.ir.node import apply, source
     from tensaurus.ops import TensorType, registry
     from tensaurus.rules.language.equation import matched
@@ -74,8 +74,8 @@ def test_a_rewrite_that_order_decides_is_replayed_in_float64() -> None:
     twice = apply(registry["Relu"], [relu], {})
     (right,) = parse_rule("right: Relu(Relu(x)) => Relu(x) | tested(gf, by no one)")
     (wrong,) = parse_rule("wrong: Relu(Relu(x)) => x | tested(gf, by no one)")
-    assert refutation(matched(right, (twice,), (relu,))) is None
-    assert refutation(matched(wrong, (twice,), (x,))) is not None
+    assert refute_equation(matched(right, (twice,), (relu,))) is None
+    assert refute_equation(matched(wrong, (twice,), (x,))) is not None
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_what_no_memory_holds_is_not_replayed(
     x = source("x", TensorType("float32", (2, 3)))
     twice = apply(registry["Neg"], [apply(registry["Neg"], [x], {})], {})
     (law,) = parse_rule("law: Neg(Neg(x)) => x | tested(gf, by no one)")
-    reason = replay.refutation(matched(law, (twice,), (x,)))
+    reason = replay.refute_equation(matched(law, (twice,), (x,)))
     assert reason is None if replayed else "of 6 elements is too large" in str(reason)
 
 

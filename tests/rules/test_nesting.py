@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from small_programs import X, graph_of, node, program, rules, whole_library
 
 from tensaurus.check.program.field_check import check_field
-from tensaurus.check.program.replay import refutation
+from tensaurus.check.program.replay import refute_equation
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.egraph_proof import prove
 from tensaurus.egraph.core.enode_head import operator_head
@@ -44,7 +44,7 @@ def assert_replays(graph: EGraph) -> None:
     """Every union's equation holds, and says that it was proved."""
     for made in graph.sources:
         for equation in made.evidence(graph)[0]:
-            assert refutation(equation) is None
+            assert refute_equation(equation) is None
             assert equation.evidence.kind == "proved"
 
 
@@ -154,7 +154,7 @@ def test_what_is_not_proved_is_replayed() -> None:
     assert graph.find(graph.adopt(node("Concat", x, y, axis=0))) == graph.find(root)
     (made,) = graph.sources
     (equation,), _ = made.evidence(graph)
-    assert equation.evidence.kind == "tested" and refutation(equation) is None
+    assert equation.evidence.kind == "tested" and refute_equation(equation) is None
 
 
 def test_hundreds_of_calls_are_one() -> None:

@@ -7,7 +7,7 @@ import pytest
 from small_programs import node, rules, source, whole_library
 
 from tensaurus.check.program.field_check import check_field
-from tensaurus.check.program.replay import refutation
+from tensaurus.check.program.replay import refute_equation
 from tensaurus.check.program.replay_sizes import shape_at, size_choices
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.match.saturate import Limits, saturate
@@ -82,7 +82,7 @@ def test_no_rewrite_is_refused_for_a_size_that_is_computed(use: str) -> None:
             for _, root in import_model(model(size, use)).outputs:
                 graph.adopt(root)
             graph.rebuild()
-            saturate(graph, whole_library(), Limits(nodes=120, rounds=2), refutation=refutation)
+            saturate(graph, whole_library(), Limits(nodes=120, rounds=2), refutation=refute_equation)
 
 
 @pytest.mark.parametrize("extent", [smallest(N, 5), N + largest(-5, -N), largest(1, N - 3), smallest(N, M)])
@@ -92,7 +92,7 @@ def test_a_wrong_rewrite_of_such_a_tensor_is_refuted(extent: object) -> None:
     whole = Program((x,), (("y", node("Relu", x)),))
     assert check_field(whole, whole).trials
     for line, right in (("Neg(Neg(x)) => x", True), ("Neg(Neg(x)) => Neg(x)", False)):
-        assert (refutation(_applied(line, node("Neg", node("Neg", x)))) is None) == right
+        assert (refute_equation(_applied(line, node("Neg", node("Neg", x)))) is None) == right
     (first, *_) = size_choices([whole])
     assert min(shape_at(x.tensor, first)) > 0
 
@@ -107,8 +107,8 @@ def test_a_leaf_that_another_is_computed_from() -> None:
     """x - y = x + (-y) at x = -y: the right side reads x twice, as equal nodes are one."""
     y = source("y", TensorType("float32", (3,)))
     x = node("Neg", y)
-    assert refutation(_applied("Sub(x, y) => Add(x, Neg(y))", node("Sub", x, y))) is None
-    assert refutation(_applied("Sub(x, y) => Add(Neg(y), y)", node("Sub", x, y))) is not None
+    assert refute_equation(_applied("Sub(x, y) => Add(x, Neg(y))", node("Sub", x, y))) is None
+    assert refute_equation(_applied("Sub(x, y) => Add(Neg(y), y)", node("Sub", x, y))) is not None
 
 
 def _applied(line: str, root: Node) -> Equation:

@@ -13,7 +13,7 @@ from tensaurus.app.report.explain import summary_of
 from tensaurus.app.report.profile_table import CONVERSION, KERNEL, UNTRACED, Profile, ProfiledKernel
 from tensaurus.check.inputs.draw_inputs import require_ranges
 from tensaurus.check.inputs.timing_inputs import sample_feeds
-from tensaurus.check.inputs.user_inputs import given_inputs
+from tensaurus.check.inputs.user_inputs import load_user_inputs
 from tensaurus.graph.ir.node import CONSTANT, Node
 from tensaurus.graph.ir.subnormal import is_float, subnormals_of
 from tensaurus.graph.onnx.build import Build
@@ -56,7 +56,7 @@ def profiled(model: str | Path, options: Options, progress: Progress | None = No
         roofline = Roofline.here(records, machine)
         build, shapes, ranges = Build.at(model), options.shapes or {}, options.ranges
         require_ranges(original.model, ranges or {})
-        given = given_inputs(options.inputs, original.model, shapes)
+        given = load_user_inputs(options.inputs, original.model, shapes)
         progress.phase("running the model")
         limit = options.run_limit
         feeds, words, _ = sample_feeds(

@@ -1,1 +1,1 @@
-"""Two model files compared: interface, outputs, errors."""
+"""Compares two model files: their interfaces, their outputs and the errors of these."""

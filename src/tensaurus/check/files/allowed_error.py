@@ -1,8 +1,8 @@
-"""How much error a result may have: what `judge` allows, or a multiple of it."""
+"""Holds the values of the option `accuracy`: each is a factor of the error that `judge` allows."""
 
 from __future__ import annotations
 
-__all__ = ["LEVELS", "LIKE"]
+__all__ = ["ERROR_FACTORS", "LIKE_ORIGINAL"]
 
-LIKE = "like"
-LEVELS = {LIKE: 1.0, "fast": 4.0}  # the factor of the allowed error
+LIKE_ORIGINAL = "like"
+ERROR_FACTORS = {LIKE_ORIGINAL: 1.0, "fast": 4.0}

@@ -1,4 +1,8 @@
-"""The original on every input, twice over: in float64, and on a runtime beside models one rounding away."""
+"""Runs the original on every input, in float64 and on a runtime, to measure the errors that are allowed.
+
+Copies of the original with weights and inputs one rounding away run on the runtime, too: a candidate may
+differ from the original as much as they do.
+"""
 
 from __future__ import annotations
 
@@ -9,35 +13,53 @@ from itertools import islice
 from time import monotonic
 from typing import Any, Self
 
-from tensaurus.check.files.compared_model import Model
-from tensaurus.check.files.comparison_row import FINE, Row
-from tensaurus.check.files.judge import Original, identical
+from tensaurus.check.files.compared_model import ComparedModel
+from tensaurus.check.files.comparison_row import PRECISE_KINDS, ComparisonRow
+from tensaurus.check.files.judge import OriginalOutput, are_identical
 from tensaurus.check.files.reference import Reference
-from tensaurus.check.files.reference_answers import Answers
-from tensaurus.check.files.settle_disagreement import settle
-from tensaurus.check.files.unfused_run import Witness
-from tensaurus.check.inputs.draw_inputs import GIVEN, Feed, Values, feeds, is_integer, offsets, unmet
-from tensaurus.check.inputs.integer_uses import Indices
-from tensaurus.check.inputs.model_constants import constants_of, differing_rows, shared
+from tensaurus.check.files.reference_answers import ReferenceAnswers
+from tensaurus.check.files.settle_disagreement import settle_disagreements
+from tensaurus.check.files.unfused_run import UnfusedRunner
+from tensaurus.check.inputs.draw_inputs import (
+    GIVEN,
+    Feed,
+    InputValues,
+    count_untried_constants,
+    draw_feeds,
+    draw_offset_feeds,
+    is_integer,
+)
+from tensaurus.check.inputs.integer_uses import IntegerUses
+from tensaurus.check.inputs.model_constants import collect_constants, find_differing_rows, shared_numbers
 from tensaurus.check.inputs.model_interface import required_inputs
-from tensaurus.check.inputs.try_shapes import Shape, around_constants, assignments, give_sizes, variations
+from tensaurus.check.inputs.try_shapes import (
+    Shape,
+    input_remedy,
+    shape_assignments,
+    shapes_near_constants,
+    small_shapes,
+)
 from tensaurus.graph.onnx.build import Build
 from tensaurus.runtimes.measure.worker import RUN_LIMIT, Worker, WorkerError, tried
 from tensaurus.system.errors import TensaurusError
 from tensaurus.system.progress import Stage, silent
 from tensaurus.system.scratch import temporary
 
-PERTURBED = 4  # on the runtime
-AROUND, SECONDS = 36, 10.0  # sizes around constants, and the time that the original may take on all of them
+PERTURBED_COPIES = 4  # copies of the original one rounding away that run on the runtime
+MAX_NEAR_CONSTANTS = 36  # shapes near constants of the models that are tried, at most
+NEAR_CONSTANTS_SECONDS = 10.0  # time for all of them together
 
 
 class Baseline:
-    """What a candidate is judged by.  Raises TensaurusError where the original does not run."""
+    """Holds the original's outputs on all inputs of a comparison; a candidate is judged by them.
+
+    Raises TensaurusError where the original does not run.
+    """
 
     def __init__(
         self,
-        original: Model,
-        candidate: Model,
+        original: ComparedModel,
+        candidate: ComparedModel,
         shapes: Mapping[str, Sequence[int]],
         kinds: Sequence[str],
         *,
@@ -48,98 +70,100 @@ class Baseline:
         limit: float = RUN_LIMIT,
         stage: Stage = silent,
         given: Mapping[str, Any] | None = None,
-        answers: Answers | None = None,
+        answers: ReferenceAnswers | None = None,
         rows: Sequence[tuple[Feed, Mapping[str, Sequence[int]]]] = (),
     ):
-        """A run may take `limit` seconds; inputs that are `given` are tried beside those of the kinds.
+        """Run the original on inputs of these kinds and on the caller's, `given`.
 
-        Where there are `rows` of inputs, and their shapes, they are all that is tried.
+        A run may take `limit` seconds.  With `rows`, inputs and their shapes, no other inputs are tried.
         """
         self.limit = limit
-        self.original, self.candidate, self.seed, self.given = original, candidate, seed, shapes
+        self.original, self.candidate, self.seed, self.fixed_shapes = original, candidate, seed, shapes
         self.backend, self.threads, self.stage = backend, threads, stage
         self.names = [output.name for output in original.proto.graph.output]
         self.notes: list[str] = []
         self.faults: list[str] = []  # of the runtime or of the reference
-        self.rows: list[Row] = []
+        self.rows: list[ComparisonRow] = []
         self.random: dict[str, tuple[Any, Any]] = {}  # by name, of two runs
-        self.kept = shared(original.proto, candidate.proto)
-        self._beside: dict[int, Build] = {}
+        self.shared_numbers = shared_numbers(original.proto, candidate.proto)
+        self._perturbed_builds: dict[int, Build] = {}
         self.reference = Reference(threads, limit, answers)
-        self.witness = Witness(backend, threads, limit)
+        self.unfused_runner = UnfusedRunner(backend, threads, limit)
         both = original.proto, candidate.proto
-        self.values = Values(ranges, self._indices(), constants_of(both), differing_rows(*both))
+        self.values = InputValues(
+            ranges, self._integer_uses(), collect_constants(both), find_differing_rows(*both)
+        )
         try:
             self._worker = self.tried(original)
         except WorkerError as error:
             raise TensaurusError(f"the original does not run: {error}") from error
         try:
             for feed, sizes in rows:
-                self._add(feed, sizes)
+                self._add_input(feed, sizes)
             if not rows:
-                self._run_given(given or {})
-                self._run_original(kinds)
+                self._add_user_inputs(given or {})
+                self._add_drawn_inputs(kinds)
                 self._reach_branches()
-            settle(self)
+            settle_disagreements(self)
         except BaseException:
             self._worker.close()
             raise
         if not rows:
-            self._note_constants()
-            self._note_unmet("edges" in kinds)
+            self._note_constant_outputs()
+            self._note_untried_values("edges" in kinds)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *given: object) -> None:
         self.reference.__exit__(*given)
-        self.witness.close()
+        self.unfused_runner.close()
         self._worker.close()
 
-    def tried(self, model: Model) -> Worker:
-        """A worker that holds the model.  Raises WorkerError."""
+    def tried(self, model: ComparedModel) -> Worker:
+        """Start a worker that holds the model.  Raises WorkerError."""
         return tried(model.build, self.backend, threads=self.threads, limit=self.limit)
 
-    def _indices(self) -> Indices:
+    def _integer_uses(self) -> IntegerUses:
         try:
             if not any(is_integer(value) for value in required_inputs(self.original.proto)):
-                return Indices()
-            return self.reference.facts(self.original.build, self.given).indices
+                return IntegerUses()
+            return self.reference.facts(self.original.build, self.fixed_shapes).indices
         except TensaurusError:  # then there is no reference either, and a note says so
-            return Indices()
+            return IntegerUses()
 
-    def _run_given(self, arrays: Mapping[str, Any]) -> None:
+    def _add_user_inputs(self, arrays: Mapping[str, Any]) -> None:
         if arrays:
             try:
-                self._add(Feed(GIVEN, arrays), {name: array.shape for name, array in arrays.items()})
+                self._add_input(Feed(GIVEN, arrays), {name: array.shape for name, array in arrays.items()})
             except WorkerError as error:
                 raise TensaurusError(f"the original does not run on the inputs given: {error}") from error
 
-    def _run_original(self, kinds: Sequence[str]) -> None:
+    def _add_drawn_inputs(self, kinds: Sequence[str]) -> None:
         own = len(self.rows)  # given by the caller
         first: WorkerError | None = None
         guessed: list[str] = []
         tried_sizes: list[Mapping[str, Shape]] = []
-        for shapes, words in assignments(self.original.proto, self.given):
+        for shapes, words in shape_assignments(self.original.proto, self.fixed_shapes):
             before = len(self.rows)
-            made = list(feeds(self.original.proto, shapes, kinds, self.seed, self.values))
-            sizes = shapes if words else self.given
+            made = list(draw_feeds(self.original.proto, shapes, kinds, self.seed, self.values))
+            sizes = shapes if words else self.fixed_shapes
             if before == own:
-                self.reference.ahead(self.original.build, [(item.arrays, sizes) for item in made])
+                self.reference.plan_runs(self.original.build, [(item.arrays, sizes) for item in made])
             for place, item in enumerate(made if before == own else made[:1], 1):
                 total = len(made) if before == own else 1
                 self.stage("original and its float64 reference, input", place, total)
                 try:
-                    self._add(item, sizes, words if before > own else "")
+                    self._add_input(item, sizes, words if before > own else "")
                 except WorkerError as error:
                     if place == 1:
                         if not self._worker.alive and not own:
                             raise TensaurusError(f"the original does not run: {error}") from error
                         first = first or error  # sizes that do not fit each other
-                        self._revive()
+                        self._restart_worker()
                         break
                     self.note(f"the original does not run on {item.kind} inputs: {error}")
-                    self._revive()
+                    self._restart_worker()
             if len(self.rows) > before:
                 guessed += [words] if words else []
                 tried_sizes.append(shapes)
@@ -148,75 +172,81 @@ class Baseline:
         if not tried_sizes:
             failure = f"the original does not run on inputs made up for it: {first}"
             if not own:
-                raise TensaurusError(failure, remedy=give_sizes(self.original.proto, self.given))
+                raise TensaurusError(failure, remedy=input_remedy(self.original.proto, self.fixed_shapes))
             return self.note(failure)
-        small, refused = self._run_small(kinds[:1], tried_sizes)
+        small, refused = self._add_small_sizes(kinds[:1], tried_sizes)
         if guessed:
             self.note(f"sizes that were not given are made up: {', then '.join([*guessed, *small])}")
         if refused:
             self.note(f"the original does not run on {', nor on '.join(refused)}")
 
-    def _run_small(
+    def _add_small_sizes(
         self, kinds: Sequence[str], before: Sequence[Mapping[str, Shape]]
     ) -> tuple[list[str], list[str]]:
-        """Sizes where much is an edge; those that the original runs on and the others, in words."""
-        plans = list(variations(self.original.proto, self.given, before[0]))
+        """Add inputs of small sizes; return in words the sizes at which the original runs, and the others."""
+        plans = list(small_shapes(self.original.proto, self.fixed_shapes, before[0]))
         plans = [(shapes, words) for shapes, words in plans if shapes not in before]
         ran: list[str] = []
         refused: list[str] = []
         for place, (shapes, words) in enumerate(plans, 1):
             self.stage("original at small sizes,", place, len(plans))
-            (item, *_) = feeds(self.original.proto, shapes, kinds, self.seed, self.values)
+            (item, *_) = draw_feeds(self.original.proto, shapes, kinds, self.seed, self.values)
             try:
-                self._add(item, shapes, words)
+                self._add_input(item, shapes, words)
                 ran.append(words)
             except WorkerError:
                 refused.append(words)
-                self._revive()
-        if count := self._run_around_constants(kinds, before[0]):
+                self._restart_worker()
+        if count := self._add_sizes_near_constants(kinds, before[0]):
             ran.append(f"{count} around constants of the models")
         return ran, refused
 
-    def _run_around_constants(self, kinds: Sequence[str], first: Mapping[str, Shape]) -> int:
-        """Add inputs whose sizes are near constants; how many the original runs on."""
-        count, until = 0, monotonic() + SECONDS
-        plans = around_constants(self.original.proto, self.given, first, self.values.constants.whole)
-        for shapes in islice(plans, AROUND):
+    def _add_sizes_near_constants(self, kinds: Sequence[str], first: Mapping[str, Shape]) -> int:
+        """Add inputs whose sizes are near constants of the models; return on how many the original runs."""
+        count, until = 0, monotonic() + NEAR_CONSTANTS_SECONDS
+        plans = shapes_near_constants(
+            self.original.proto, self.fixed_shapes, first, self.values.constants.integral_numbers
+        )
+        for shapes in islice(plans, MAX_NEAR_CONSTANTS):
             if monotonic() > until:
                 self.note("not all sizes around the models' constants were tried, for want of time")
                 break
-            (item, *_) = feeds(self.original.proto, shapes, kinds, self.seed, self.values)
+            (item, *_) = draw_feeds(self.original.proto, shapes, kinds, self.seed, self.values)
             try:
-                self._add(item, shapes, " ".join(f"{n}={','.join(map(str, s))}" for n, s in shapes.items()))
+                self._add_input(
+                    item, shapes, " ".join(f"{n}={','.join(map(str, s))}" for n, s in shapes.items())
+                )
                 count += 1
             except WorkerError:
-                self._revive()
+                self._restart_worker()
         return count
 
-    def _revive(self) -> None:
-        """The original's session again, where a run has ended it."""
+    def _restart_worker(self) -> None:
+        """Start a worker for the original again if a run has ended it."""
         if not self._worker.alive:
             self._worker = self.tried(self.original)
 
-    def _add(self, item: Feed, shapes: Mapping[str, Sequence[int]], words: str = "") -> None:
-        """One more input.  Raises WorkerError where the original does not run on it."""
+    def _add_input(self, item: Feed, shapes: Mapping[str, Sequence[int]], words: str = "") -> None:
+        """Add one input, described by `words`.  Raises WorkerError where the original does not run on it."""
         named = Feed(f"{item.kind} {words}", item.arrays) if words else item
-        if item.unreal:
-            if (truth := self._referred(item, shapes)) is not None:
-                self.rows.append(Row(named, shapes, [], truth))
+        if item.is_nonfinite:
+            if (reference_outputs := self._run_reference(item, shapes)) is not None:
+                self.rows.append(ComparisonRow(named, shapes, [], reference_outputs))
             return
         results = run(self._worker, item.arrays)
         if not self.rows:
             self._note_random(results, run(self._worker, item.arrays))
-        truth = self._referred(item, shapes)
-        pairs = zip(results if truth is None else truth, results, strict=True)
-        self.rows.append(Row(named, shapes, [Original(e, r) for e, r in pairs], truth))
+        reference_outputs = self._run_reference(item, shapes)
+        pairs = zip(results if reference_outputs is None else reference_outputs, results, strict=True)
+        self.rows.append(
+            ComparisonRow(named, shapes, [OriginalOutput(e, r) for e, r in pairs], reference_outputs)
+        )
 
-    def _referred(self, item: Feed, shapes: Mapping[str, Sequence[int]]) -> list[Any] | None:
+    def _run_reference(self, item: Feed, shapes: Mapping[str, Sequence[int]]) -> list[Any] | None:
         try:
             return self.reference.run(self.original.build, item.arrays, shapes)
         except TensaurusError as error:
-            if item.unreal:
+            if item.is_nonfinite:
                 self.note(f"not compared on {item.kind} inputs: {error}")
             else:
                 self.note(f"there is no float64 reference, the original's own results stand in: {error}")
@@ -228,131 +258,136 @@ class Baseline:
             if not model.branches:
                 continue
             try:
-                around = self.reference.facts(model.build, self.given).branches
+                around = self.reference.facts(model.build, self.fixed_shapes).branches
                 left = dict.fromkeys(around)
                 for row in list(self.rows) if left else []:
-                    self._reached(model, row.feed, left)
-                self._look_for(model, left)
+                    self._strike_reached(model, row.feed, left)
+                self._search_branches(model, left)
             except TensaurusError as error:
                 self.note(f"which branches of {whose} were taken is not known: {error}")
                 continue
             if outer := [text for text in left if around[text] not in left]:
                 self.note(f"never taken in {whose}, so not compared: {', '.join(outer)}")
 
-    def _look_for(self, model: Model, left: dict[str, None]) -> None:
-        """Add inputs that reach branches that are left."""
+    def _search_branches(self, model: ComparedModel, left: dict[str, None]) -> None:
+        """Add inputs that reach branches among `left`, and take these out of it."""
         shapes = {name: array.shape for name, array in self.rows[0].feed.arrays.items()}
-        for item in offsets(self.original.proto, shapes, self.seed, self.values):
+        for item in draw_offset_feeds(self.original.proto, shapes, self.seed, self.values):
             if not left:
                 return
-            if self._reached(model, item, dict(left)):
+            if self._strike_reached(model, item, dict(left)):
                 try:
-                    self._add(item, self.rows[0].shapes)
-                    self._reached(model, item, left)
+                    self._add_input(item, self.rows[0].shapes)
+                    self._strike_reached(model, item, left)
                 except WorkerError as error:
                     self.note(f"the original does not run on inputs {item.kind}: {error}")
-                    self._revive()
+                    self._restart_worker()
 
-    def _reached(self, model: Model, item: Feed, left: dict[str, None]) -> bool:
-        """Whether these inputs reach branches that are left; takes them out."""
-        new = [t for t in self.reference.taken(model.build, item.arrays, self.given) if t in left]
+    def _strike_reached(self, model: ComparedModel, item: Feed, left: dict[str, None]) -> bool:
+        """Take the branches that these inputs reach out of `left`; return whether there are any."""
+        new = [t for t in self.reference.taken(model.build, item.arrays, self.fixed_shapes) if t in left]
         for text in new:
             del left[text]
         return bool(new)
 
     def perturbed(self, seed: int) -> Build:
-        """The original one rounding away."""
-        if seed not in self._beside:
-            self._beside[seed] = self.original.perturbed(seed, self.kept, self.original.folder)
-        return self._beside[seed]
+        """Return the build of a copy of the original one rounding away."""
+        if seed not in self._perturbed_builds:
+            self._perturbed_builds[seed] = self.original.perturbed(
+                seed, self.shared_numbers, self.original.folder
+            )
+        return self._perturbed_builds[seed]
 
-    def run_perturbed(self, rows: Iterable[Row]) -> None:
-        """Models one rounding away, on rows where they have not run: what differs among them is allowed.
+    def run_perturbed(self, rows: Iterable[ComparisonRow]) -> None:
+        """Run copies one rounding away on rows where they have not run, and allow their distances.
 
-        They only ever allow more, so they run where that may decide.
+        They only ever allow more, so they run only where this may decide.
         """
-        wanted = [row for row in rows if row.results and not row.perturbed]
+        wanted = [row for row in rows if row.results and not row.is_perturbed]
         if not wanted:
             return
         if self.original.large:
             self.note("too large for perturbed copies: the original's own errors alone are the measure")
             return
         for row in wanted:
-            row.perturbed = True
+            row.is_perturbed = True
         self.run_neighbours(wanted)
-        for number in range(PERTURBED):
-            self.stage("model one rounding away", number + 1, PERTURBED)
+        for number in range(PERTURBED_COPIES):
+            self.stage("model one rounding away", number + 1, PERTURBED_COPIES)
             seed = self.seed * 1_000_003 + number
             try:
-                self._revive()
-                with temporary() as folder:  # a runtime has what it needs when it is ready
-                    self._worker.compile(self.original.perturbed(seed, self.kept, folder))
+                self._restart_worker()
+                with temporary() as folder:  # a runtime that has compiled a model needs its files no more
+                    self._worker.compile(self.original.perturbed(seed, self.shared_numbers, folder))
                 for row in wanted:
-                    results = run(self._worker, row.feed.beside(seed))
+                    results = run(self._worker, row.feed.perturb(seed))
                     for original, result in zip(row.results, results, strict=True):
-                        original.add(result)
+                        original.add_perturbed(result)
             except WorkerError as error:
                 self.note(f"a model one rounding away from the original does not run: {error}")
                 if not self._worker.alive:
                     return
 
-    def run_neighbours(self, rows: Iterable[Row]) -> None:
-        """Allow what the reference has where conversions to narrower floats meet the other side of a tie."""
+    def run_neighbours(self, rows: Iterable[ComparisonRow]) -> None:
+        """Allow the outputs of the reference beyond ties of conversions to narrower floats."""
         for row in rows:
-            if row.neighbours is not None or row.truth is None:
+            if row.tie_neighbours is not None or row.reference_outputs is None:
                 continue
-            row.neighbours = []
-            with suppress(TensaurusError):  # it has run in float64
+            row.tie_neighbours = []
+            with suppress(TensaurusError):
                 build, arrays = self.original.build, row.feed.arrays
-                row.neighbours = self.reference.neighbours(build, arrays, row.shapes)
-            for outputs in row.neighbours:
+                row.tie_neighbours = self.reference.tie_neighbours(build, arrays, row.shapes)
+            for outputs in row.tie_neighbours:
                 for original, output in zip(row.results, outputs, strict=False):
-                    original.lean(output)
+                    original.add_tie_neighbour(output)
 
     @cached_property
     def digits(self) -> int:
-        """Of the narrowest type in which the original computes."""
+        """Return the binary digits of the narrowest float type in which the original computes."""
         try:
-            return self.reference.facts(self.original.build, self.given).digits
+            return self.reference.facts(self.original.build, self.fixed_shapes).digits
         except TensaurusError:  # then there is no reference either
             return 53
 
-    def witnessed(self, whose: str, model: Model, row: Row) -> list[Any] | None:
-        """What the runtime computes of the model as it is written; None where it does not run."""
+    def run_unfused(self, whose: str, model: ComparedModel, row: ComparisonRow) -> list[Any] | None:
+        """Return the outputs of an unfused run of the model; None where this fails."""
         try:
-            return self.witness.outputs(whose, model, row.feed.arrays)
+            return self.unfused_runner.outputs(whose, model, row.feed.arrays)
         except WorkerError as error:
-            self.note(f"{self.witness.name} does not run the {whose} without graph optimizations: {error}")
+            self.note(
+                f"{self.unfused_runner.name} does not run the {whose} without graph optimizations: {error}"
+            )
             return None
 
     def note(self, text: str) -> None:
+        """Add a line to the notes, once."""
         if text not in self.notes:
             self.notes.append(text)
 
     def _note_random(self, once: Sequence[Any], again: Sequence[Any]) -> None:
         for name, one, other in zip(self.names, once, again, strict=True):
-            if not identical(one, other):
+            if not are_identical(one, other):
                 self.random[name] = one, other
                 self.note(f"output {name} is random: only its type, shape and distribution were compared")
 
-    def _note_constants(self) -> None:
-        rows = [row for row in self.rows if row.feed.kind in FINE]
+    def _note_constant_outputs(self) -> None:
+        rows = [row for row in self.rows if row.feed.kind in PRECISE_KINDS]
         if len(rows) < 2 or not rows[0].feed.arrays:
             return
         for place, name in enumerate(self.names):
             one, other = (row.results[place].own for row in rows)
-            if name not in self.random and identical(one, other):
+            if name not in self.random and are_identical(one, other):
                 self.note(f"output {name} is the same on two random inputs: it shows little")
 
-    def _note_unmet(self, edges: bool) -> None:
+    def _note_untried_values(self, edges: bool) -> None:
         given = {name for row in self.rows if row.feed.kind == GIVEN for name in row.feed.arrays}
         names = [v.name for v in required_inputs(self.original.proto) if is_integer(v)]
-        for name in self.values.narrow(name for name in names if name not in given):
+        for name in self.values.only_zero_or_one(name for name in names if name not in given):
             self.note(
                 f"integer input {name} was never anything but 0 and 1: --range {name}=LOW,HIGH gives it more"
             )
         shapes = {name: array.shape for name, array in self.rows[0].feed.arrays.items()}
-        if edges and (left := unmet(self.original.proto, shapes, self.values)):
+        if edges and (left := count_untried_constants(self.original.proto, shapes, self.values)):
             self.note(f"{left} constants of the models have no inputs near them")
 
 

@@ -1,4 +1,4 @@
-"""A model that is compared, and how a runtime gets it."""
+"""Holds one of the two models of a comparison, with its sizes fixed and as runtimes load it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from onnx import ModelProto, ValueInfoProto
 
-from tensaurus.check.inputs.perturbation import perturbed_model
+from tensaurus.check.inputs.perturbation import perturb_model
 from tensaurus.graph.onnx.build import Build
 from tensaurus.graph.onnx.model_file import TWO_GIGABYTES, load_model
 from tensaurus.graph.onnx.onnx_frame import bodies_of
@@ -16,9 +16,14 @@ from tensaurus.graph.onnx.weight_files import Weights
 
 
 @dataclass
-class Model:
-    """A model with its sizes fixed, and how a runtime gets it: as it is, its inputs as it states them; and a
-    folder for what is made of it."""
+class ComparedModel:
+    """One model of a comparison.
+
+    proto   with its sizes fixed
+    build   the unchanged model, as a runtime loads it
+    folder  for files of changed copies
+    inputs  as the model states them, before sizes were fixed
+    """
 
     name: str
     proto: ModelProto
@@ -29,8 +34,11 @@ class Model:
     @classmethod
     def read(
         cls, given: Path | str | ModelProto | Build, shapes: Mapping[str, Sequence[int]], folder: Path
-    ) -> Model:
-        """Load it and fix sizes in `proto`; a model too large for one message is written to the folder."""
+    ) -> ComparedModel:
+        """Load a model and fix sizes in its `proto`; `shapes` by names of inputs.
+
+        A model too large for one protobuf message is written to the folder.
+        """
         from tensaurus.graph.onnx.value_types import fix_shapes
 
         name, proto = "the model", ModelProto()
@@ -47,21 +55,24 @@ class Model:
 
     @property
     def large(self) -> bool:
-        """Whether a changed copy would be too large to be sent."""
+        """Whether a changed copy would be too large for one protobuf message."""
         return self.build.whole_size > TWO_GIGABYTES // 2
 
     @property
     def branches(self) -> bool:
-        """Whether there may be any in it."""
+        """Whether the model holds nodes with bodies (If, Loop, Scan), so that branches may be taken."""
         parts = (self.proto.graph, *self.proto.functions)
         return any(True for part in parts for node in part.node for _ in bodies_of(node))
 
     def perturbed(self, seed: int, kept: Collection[float], folder: Path) -> Build:
-        """The model one rounding away, as a runtime gets it, large weights in the folder (`perturbation`)."""
-        made = perturbed_model(self.proto, seed, kept, Weights(folder))
-        del made.graph.input[:]
-        made.graph.input.extend(self.inputs)
-        return Build.of(made, folder, self.build.libraries)
+        """Build a copy of the model one rounding away (`perturbation`); large weights lie in the folder.
+
+        Single numbers among `kept` stay as they are.
+        """
+        copy = perturb_model(self.proto, seed, kept, Weights(folder))
+        del copy.graph.input[:]
+        copy.graph.input.extend(self.inputs)
+        return Build.of(copy, folder, self.build.libraries)
 
 
 def _copied(value: ValueInfoProto) -> ValueInfoProto:

@@ -1,4 +1,4 @@
-"""Is one output of a candidate right?  Its error beside those of the original and its perturbed copies.
+"""Judges one output of a candidate: its error beside those of the original and of its perturbed copies.
 
     |b - ref|  <=  K * max(own, like) + C * u * |ref| + tiny          for every element
 
@@ -8,9 +8,9 @@ like   the 0.9-quantile of `own` over the elements of like magnitude (within a f
 u      half the spacing of the output's type at 1; tiny is its smallest normal number
 
 Nothing is averaged over the tensor: a wrong pixel is judged by the original's errors at that pixel and at
-others of its size, however large errors are elsewhere.
+others of its magnitude, however large errors are elsewhere.
 
-An own error is *implausible* where it exceeds
+The original's own error is *implausible*, more than rounding explains, where it exceeds
 
     K * max(spread, like) + sqrt(u) * scale + tiny
 
@@ -20,9 +20,9 @@ scale   the largest element of the output, on these inputs or on plausible ones:
         values (0 to 1 of a sigmoid), not its tails
 
 Rounding that moves a result so far from the exact one moves those of perturbed copies as well, and kernels
-that approximate a function (exp, erf) keep half of the digits of their type.  Beyond that a witness is asked:
-the runtime on the model as it is written.  If it is right, the runtime is not; else, from the fourth root of
-u on (which no sum in another order loses), the runtime or the reference is wrong.
+that approximate a function (exp, erf) keep half of the digits of their type.  Beyond that the model is run
+without graph optimizations, unfused.  If the unfused result is right, the runtime's is wrong; else, from the
+fourth root of u on (which no sum in another order loses), the runtime or the reference is wrong.
 """
 
 from __future__ import annotations
@@ -33,19 +33,21 @@ from typing import Any
 import numpy as np
 import onnx
 
+from tensaurus.check.files.typical_errors import typical_errors
 from tensaurus.check.inputs.draw_inputs import Feed
 from tensaurus.runtimes.backends import Array
 
-K = 8.0
-C = 16.0
-GROUP = 64  # elements of like magnitude at least, if there are as many
-SPAN = 8  # powers of two that they span at most
-QUANTILE = 0.9
+K = 8.0  # factor of the original's own errors in the formula above
+C = 16.0  # roundings of the exact value that are allowed besides
 
 
 @dataclass
 class Finding:
-    """What one output on one input showed.  `worst` is the largest error over what is allowed."""
+    """The judgement of one output on one input.
+
+    `worst` is the largest quotient of an element's error and its allowed error; the other errors are absolute
+    and relative to the reference's largest element, `own_*` those of the original.
+    """
 
     passed: bool = True
     worst: float = 0.0
@@ -57,8 +59,8 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Sight:
-    """A finding and where it was made."""
+class OutputFinding:
+    """A finding with the output and the input to which it belongs; `exact`: both models ran in float64."""
 
     output: str
     feed: Feed
@@ -71,133 +73,147 @@ class Sight:
 
 
 @dataclass
-class Original:
-    """One output of the original on one input: the reference, its own result, and its perturbed copies'.
+class OriginalOutput:
+    """One output of the original on one input, with all that decides which errors a candidate may have.
 
-    `unit` is the type whose rounding is allowed for, the output's own by default; `unreal` where infinities
-    came in: which of infinities and NaN goes out is the order of computing there.  `scale` is the output's
-    largest element on plausible inputs, `reach` the largest that there may be (0: not known).
+    reference             the float64 reference; the runtime's result where this is what must be met
+    own                   the runtime's result
+    rounding_type         type whose rounding is allowed for; the output's own where None
+    has_nonfinite_inputs  the input holds infinities: the order of computing decides whether infinities or NaN
+                          come out of them
+    scale                 largest magnitude of the output on plausible inputs
+    possible_largest      largest magnitude that the output can have; 0 where it is not known
+    error                 float64: the largest error so far, by element
+    spread                float64: the largest distance of a perturbed copy's result from `own`, by element
+    unsteady              where a perturbed copy is not finite
+    accepted              of integer outputs: results of the reference and of perturbed copies, all right
+    miscomputed           where the runtime computes the original wrong
+    truth                 the float64 reference, never replaced
     """
 
     reference: Any
     own: Any
-    unit: np.dtype[Any] | None = None
-    unreal: bool = False
+    rounding_type: np.dtype[Any] | None = None
+    has_nonfinite_inputs: bool = False
     scale: float = 0.0
-    reach: float = 0.0
-    error: Any = None  # float64: the largest so far
-    spread: Any = None  # float64: the largest distance of a perturbed copy from the original's own
-    strange: Any = None  # where a perturbed copy is not finite
-    seen: list[Any] = field(default_factory=list)  # integers that a perturbed copy or the reference has there
-    miscomputed: Any = None  # where the runtime computes the original wrong
-    truth: Any = None  # the float64 reference, whatever the runtime makes of it
+    possible_largest: float = 0.0
+    error: Any = None
+    spread: Any = None
+    unsteady: Any = None
+    accepted: list[Any] = field(default_factory=list)
+    miscomputed: Any = None
+    truth: Any = None
 
     def __post_init__(self) -> None:
-        if _shape(self.reference) != _shape(self.own):
+        if _array_shape(self.reference) != _array_shape(self.own):
             self.reference = self.own
         self.truth = self.reference
-        if _real(self.own):
+        if _is_float_array(self.own):
             self.reference = self.truth = np.asarray(self.reference, np.float64)
             self.error, self.spread = np.zeros(self.own.shape), np.zeros(self.own.shape)
-            self.strange = np.zeros(self.own.shape, bool)
-            self.add(self.own)
+            self.unsteady = np.zeros(self.own.shape, bool)
+            self.add_perturbed(self.own)
         elif isinstance(self.own, np.ndarray) and self.own.dtype.kind in "iub":
-            self.seen = [self.reference]
+            self.accepted = [self.reference]
 
-    def add(self, sample: Any) -> None:
-        """What a perturbed copy computed."""
-        if _shape(sample) != _shape(self.own):
+    def add_perturbed(self, sample: Any) -> None:
+        """Allow the distance of a perturbed copy's result."""
+        if _array_shape(sample) != _array_shape(self.own):
             return
         if self.error is not None:
             finite = np.isfinite(sample)
-            self.error = _larger(self.error, _distance(sample, self.reference))
-            self.spread = _larger(self.spread, _distance(sample, self.own))
-            self.strange |= ~finite
-        elif self.seen:
-            self.seen.append(sample)
+            self.error = _elementwise_max(self.error, _distance(sample, self.reference))
+            self.spread = _elementwise_max(self.spread, _distance(sample, self.own))
+            self.unsteady |= ~finite
+        elif self.accepted:
+            self.accepted.append(sample)
 
-    def shake(self, rounded: Any) -> None:
-        """What the reference has where every operator's result is rounded: so far may rounding lead."""
-        if _shape(rounded) != _shape(self.own):
+    def add_rounded(self, rounded: Any) -> None:
+        """Count the reference with every operator's result rounded as a distance that rounding explains."""
+        if _array_shape(rounded) != _array_shape(self.own):
             return
         if self.error is not None:
-            self.spread = _larger(self.spread, _distance(rounded, self.reference))
-            self.strange |= ~np.isfinite(rounded) & np.isfinite(self.reference)
-        elif self.seen:
-            self.seen.append(rounded)
+            self.spread = _elementwise_max(self.spread, _distance(rounded, self.reference))
+            self.unsteady |= ~np.isfinite(rounded) & np.isfinite(self.reference)
+        elif self.accepted:
+            self.accepted.append(rounded)
 
-    def lean(self, neighbour: Any) -> None:
-        """What the reference has where its conversions to narrower types meet the other side of a tie."""
-        if _shape(neighbour) != _shape(self.own):
+    def add_tie_neighbour(self, neighbour: Any) -> None:
+        """Allow the distance of the reference with its conversions on the other side of ties."""
+        if _array_shape(neighbour) != _array_shape(self.own):
             return
         if self.error is not None:
-            self.error = _larger(self.error, _distance(neighbour, self.reference))
-            self.strange |= np.isfinite(neighbour) != np.isfinite(self.reference)
-        elif self.seen:
-            self.seen.append(neighbour)
+            self.error = _elementwise_max(self.error, _distance(neighbour, self.reference))
+            self.unsteady |= np.isfinite(neighbour) != np.isfinite(self.reference)
+        elif self.accepted:
+            self.accepted.append(neighbour)
 
     # --------------------------------------------------------------------------- is the original's own right?
 
     @property
     def implausible(self) -> Array:
-        """Where no rounding explains that the original's own result differs from the reference."""
+        """Return where the original's own result is further from the reference than rounding explains."""
         return self._implausible(self.own)
 
     def _implausible(self, result: Any, root: float = 2.0) -> Array:
-        """`root` of u is what may be lost beyond the spread."""
+        """Return where a result is implausible; a loss of u ** (1 / root) beyond the spread is plausible."""
         if self.error is None:
-            if not self.seen or _shape(result) != _shape(self.own):
+            if not self.accepted or _array_shape(result) != _array_shape(self.own):
                 return np.zeros((), bool)
             differs = np.asarray(result != self.reference)
-            for sample in self.seen[1:]:  # rounding decides where perturbed copies differ
+            for sample in self.accepted[1:]:  # rounding decides where perturbed copies differ
                 differs &= sample == self.own
             return differs
         finite = np.isfinite(self.reference)
         size = np.abs(np.where(finite, self.reference, 0.0))
-        digits = (float(_limits(self.own.dtype).eps) / 2) ** (1 / root)
-        floor = digits * max(self.largest, self.scale) + float(_limits(self.own.dtype).tiny)
-        steady = np.isfinite(result) & ~self.strange
-        edge = size > 0.99 * float(_limits(self.own.dtype).max)
+        digits = (float(_float_limits(self.own.dtype).eps) / 2) ** (1 / root)
+        floor = digits * max(self.largest, self.scale) + float(_float_limits(self.own.dtype).tiny)
+        steady = np.isfinite(result) & ~self.unsteady
+        edge = size > 0.99 * float(_float_limits(self.own.dtype).max)
         far = (
             _distance(result, self.reference)
-            > K * np.maximum(self.spread, typical(size, self.spread)) + floor
+            > K * np.maximum(self.spread, typical_errors(size, self.spread)) + floor
         )
         # a number where the exact value is none, and no rounding leads there
         with np.errstate(all="ignore"):
             calm = self.spread <= digits * np.abs(result.astype(np.float64))
         return np.asarray(steady & ~edge & np.where(finite, far, calm))
 
-    def settle(self, witness: Any) -> tuple[float, float]:
-        """Let the runtime's result on the model as it is written (None: there is none) be the witness.
+    def compare_with_unfused(self, unfused: Any) -> tuple[float, float]:
+        """Decide by the unfused result (None: there is none) whether the runtime or the reference is wrong.
 
-        Where the witness has what the reference has, the runtime computes the original wrong, and the
-        witness is its own result from now on.  Elsewhere, where more than three quarters of the digits are
-        lost, one of the runtime and the reference is wrong: nobody can tell which, and the runtime's result
-        is the reference.
+        Where the unfused result is that of the reference, the runtime computes the original wrong, and the
+        unfused result takes the place of its own.  Elsewhere, where more than three quarters of the digits
+        are lost, the runtime or the reference is wrong: nobody can tell which, and the runtime's result
+        becomes the reference.
         Returns how far off the runtime is in the one case and in the other, relative to the largest element.
         """
         wrong = self.implausible
-        if witness is None or _shape(witness) != _shape(self.own) or witness.dtype != self.own.dtype:
-            witness = self.own
-        cleared = wrong & ~self._implausible(witness) & self._agrees(witness)
+        if (
+            unfused is None
+            or _array_shape(unfused) != _array_shape(self.own)
+            or unfused.dtype != self.own.dtype
+        ):
+            unfused = self.own
+        cleared = wrong & ~self._implausible(unfused) & self._agrees(unfused)
         doubtful = self._implausible(self.own, 4.0) & ~cleared
         sizes = self._relative(cleared), self._relative(doubtful)
         if self.error is None:
             if doubtful.any():
                 self.reference = np.where(doubtful, self.own, self.reference)
-            old, kept = self.own, self.seen[1:]
+            old, kept = self.own, self.accepted[1:]
             self.own = np.where(cleared, self.reference, self.own)
-            # what the runtime made of perturbed copies is wrong there, too
-            self.seen = [self.reference, *(np.where(cleared & (n == old), self.own, n) for n in kept)]
+            # the runtime computes perturbed copies wrong there, too
+            self.accepted = [self.reference, *(np.where(cleared & (n == old), self.own, n) for n in kept)]
             self.miscomputed = cleared if cleared.any() else None
             return sizes
         if doubtful.any():
             self.reference = np.where(doubtful, self.own.astype(np.float64), self.reference)
-            beside = _larger(self.spread, _distance(witness, self.own))
-            self.error = np.where(doubtful, beside, self.error)
+            wider = _elementwise_max(self.spread, _distance(unfused, self.own))
+            self.error = np.where(doubtful, wider, self.error)
         if cleared.any():
-            old, self.own = self.own, np.where(doubtful, self.own, witness)
-            right = _larger(self.spread, _distance(self.own, self.reference))
+            old, self.own = self.own, np.where(doubtful, self.own, unfused)
+            right = _elementwise_max(self.spread, _distance(self.own, self.reference))
             self.error = np.where(doubtful, self.error, right)
             with np.errstate(all="ignore"):
                 self.miscomputed = cleared | (_distance(old, self.reference) > self.allowed())
@@ -205,43 +221,46 @@ class Original:
 
     @property
     def largest(self) -> float:
-        """Of the reference's finite elements."""
+        """Return the largest magnitude of the reference's finite elements."""
         if self.error is None:
             return 0.0
         return float(np.max(np.abs(self.reference), where=np.isfinite(self.reference), initial=0.0))
 
     def negligible(self, result: Any) -> Array:
-        """Where a result differs from the reference by at most K roundings of the output's largest element on
-        plausible inputs, or that there may be: a function's tail.
+        """Return where a result differs from the reference in the tail of a function only.
 
-        A sigmoid of one kernel is 2**-22 where 1e-14 would be right, and of a detector on noise 1e-5 at most.
+        The distance is at most K roundings of the output's largest element: the largest on plausible inputs,
+        or the largest possible.  One kernel's sigmoid is 2**-22 where 1e-14 is right; a detector's sigmoids
+        are 1e-5 at most on noise.
         """
-        if self.error is None or _shape(result) != _shape(self.own):
+        if self.error is None or _array_shape(result) != _array_shape(self.own):
             return np.zeros((), bool)
-        rounding = float(_limits(self.unit or self.own.dtype).eps) / 2 * max(self.scale, self.reach)
+        limits = _float_limits(self.rounding_type or self.own.dtype)
+        rounding = float(limits.eps) / 2 * max(self.scale, self.possible_largest)
         near = _distance(result, self.reference) <= K * rounding
         return np.asarray(near & np.isfinite(result) & np.isfinite(self.reference))
 
-    def _agrees(self, witness: Any) -> Array:
-        """Whether a number is one in the reference, too."""
+    def _agrees(self, unfused: Any) -> Array:
+        """Return where integers are equal to the reference's, or floats finite where the reference is."""
         if self.error is None:
-            return np.asarray(witness == self.reference)
-        return np.asarray(np.isfinite(witness) == np.isfinite(self.reference))
+            return np.asarray(unfused == self.reference)
+        return np.asarray(np.isfinite(unfused) == np.isfinite(self.reference))
 
     def _relative(self, places: Array) -> float:
+        """Return how far the own result is off at these places: of integers, the share of such elements."""
         if not places.any():
             return 0.0
         if self.error is None:
             return float(np.mean(places))
         distance = np.max(_distance(self.own, self.reference), where=places, initial=0.0)
-        return float(distance / max(self.largest, self.scale, float(_limits(self.own.dtype).tiny)))
+        return float(distance / max(self.largest, self.scale, float(_float_limits(self.own.dtype).tiny)))
 
     # ------------------------------------------------------------------------------------------ a candidate
 
     def judge(self, candidate: Any, margin: float = 1.0) -> Finding:
-        """Whether the candidate's output is as good as the original's; or this many times worse at most."""
+        """Judge a candidate's output; its errors may be `margin` times those that are allowed usually."""
         if isinstance(self.own, list):
-            return _listwise(self.reference, self.own, candidate, margin)
+            return _judge_sequence(self.reference, self.own, candidate, margin)
         if not isinstance(self.own, np.ndarray) or not isinstance(candidate, np.ndarray):
             same = self.own is None and candidate is None
             return Finding(same, reason="" if same else f"is {type(candidate).__name__}")
@@ -249,13 +268,13 @@ class Original:
             words = f"is {candidate.dtype}{list(candidate.shape)}, not {self.own.dtype}{list(self.own.shape)}"
             return Finding(False, reason=words)
         if self.error is None:
-            return self._discrete(candidate)
-        return self._real(candidate, margin)
+            return self._judge_discrete(candidate)
+        return self._judge_floats(candidate, margin)
 
-    def _discrete(self, candidate: Array) -> Finding:
-        """Equal to the original, or to the reference or a perturbed copy where these differ from it."""
+    def _judge_discrete(self, candidate: Array) -> Finding:
+        """Accept elements that equal those of the original, of the reference or of a perturbed copy."""
         right = np.asarray(candidate == self.own)
-        for sample in self.seen:
+        for sample in self.accepted:
             right |= candidate == sample
         if right.all():
             return Finding()
@@ -263,19 +282,19 @@ class Original:
         difference = f"differs at {int((~right).sum())} of {right.size} elements, first at {list(place)}: "
         return Finding(False, np.inf, reason=f"{difference}{candidate[place]}, not {self.own[place]}")
 
-    def _real(self, candidate: Array, margin: float) -> Finding:
+    def _judge_floats(self, candidate: Array, margin: float) -> Finding:
         reference = self.reference
         finite = np.isfinite(reference)
         own_fine, fine = np.isfinite(self.own), np.isfinite(candidate)
-        limits = _limits(self.unit or self.own.dtype)
+        limits = _float_limits(self.rounding_type or self.own.dtype)
         # near the largest number, rounding decides between it and infinity
-        edge = self.strange | (np.abs(reference) > 0.99 * limits.max)
+        edge = self.unsteady | (np.abs(reference) > 0.99 * limits.max)
         broken = ~fine & own_fine & ~edge
-        other = ~_same(candidate, self.own)
-        if self.unreal:  # infinity less infinity, and zero times infinity
+        other = ~_are_equal_or_nan(candidate, self.own)
+        if self.has_nonfinite_inputs:  # infinity less infinity, and zero times infinity
             other &= ~np.isnan(candidate) & ~np.isnan(self.own)
-        settled = (fine & ~own_fine & ~finite) | (~fine & ~own_fine & ~finite & other)
-        if (wrong := broken | settled).any():
+        differs = (fine & ~own_fine & ~finite) | (~fine & ~own_fine & ~finite & other)
+        if (wrong := broken | differs).any():
             place = tuple(int(i) for i in np.argwhere(wrong)[0])
             difference = f"has {candidate[place]} where the original has {self.own[place]}"
             return Finding(False, np.inf, reason=f"{difference}, at {list(place)}")
@@ -297,50 +316,22 @@ class Original:
         reason = ""
         if worst > 1:
             difference = f"is {candidate[place]:.9g} where the exact value is {reference[place]:.9g}"
-            mine = "" if self.unit is not None else f" and the original's {self.own[place]:.9g}"
+            mine = "" if self.rounding_type is not None else f" and the original's {self.own[place]:.9g}"
             reason = f"{difference}{mine}, at {list(place)}"
         return Finding(worst <= 1, worst, max_abs, max_abs / scale, own_abs, own_abs / scale, reason)
 
     def allowed(self) -> Array:
-        """The error that a candidate may have, by element."""
-        limits = _limits(self.unit or self.own.dtype)
+        """Return the error that a candidate may have, by element: the formula at the top of this module."""
+        limits = _float_limits(self.rounding_type or self.own.dtype)
         size = np.abs(np.where(np.isfinite(self.reference), self.reference, 0.0))
         floor = C * float(limits.eps) / 2 * size + float(limits.tiny)
-        return np.asarray(K * np.maximum(self.error, typical(size, self.error)) + floor)
+        return np.asarray(K * np.maximum(self.error, typical_errors(size, self.error)) + floor)
 
 
-def typical(size: Array, error: Array) -> Array:
-    """The QUANTILE of the errors of elements of like size; zeros are like the smallest others."""
-    flat, errors = size.ravel(), error.ravel()
-    exponents = np.frexp(flat)[1]
-    some = np.flatnonzero(flat > 0)
-    result = np.zeros(flat.shape)
-    if not some.size:
-        return result.reshape(size.shape)
-    order = some[np.argsort(exponents[some], kind="stable")]
-    starts = np.flatnonzero(np.diff(exponents[order], prepend=np.iinfo(np.int32).min))
-    groups: list[tuple[int, int]] = []
-    begin = 0
-    for end in (*starts[1:], order.size):
-        last = end == order.size
-        if last or end - begin >= GROUP or exponents[order[end]] - exponents[order[begin]] >= SPAN:
-            groups.append((begin, int(end)))
-            begin = int(end)
-    if len(groups) > 1 and groups[-1][1] - groups[-1][0] < GROUP:
-        first, end = groups[-2][0], groups[-1][1]
-        if exponents[order[end - 1]] - exponents[order[first]] < SPAN:
-            groups[-2:] = [(first, end)]
-    for begin, end in groups:
-        members = order[begin:end]
-        result[members] = np.quantile(errors[members], QUANTILE)
-    result[flat == 0] = result[order[0]]
-    return result.reshape(size.shape)
-
-
-def identical(one: Any, other: Any) -> bool:
-    """Whether two outputs are the same to the last bit."""
+def are_identical(one: Any, other: Any) -> bool:
+    """Return whether two outputs are the same to the last bit."""
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(identical, one, other))
+        return len(one) == len(other) and all(map(are_identical, one, other))
     if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
         return one is None and other is None
     if one.dtype.kind in "OSU":
@@ -348,39 +339,39 @@ def identical(one: Any, other: Any) -> bool:
     return one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
-def _listwise(reference: Any, own: list[Any], candidate: Any, margin: float) -> Finding:
+def _judge_sequence(reference: Any, own: list[Any], candidate: Any, margin: float) -> Finding:
     if not isinstance(candidate, list) or len(candidate) != len(own):
         return Finding(False, np.inf, reason="is a sequence of another length")
     exact = reference if isinstance(reference, list) and len(reference) == len(own) else own
     pairs = zip(exact, own, candidate, strict=True)
-    parts = [Original(r, o).judge(c, margin) for r, o, c in pairs]
+    parts = [OriginalOutput(r, o).judge(c, margin) for r, o, c in pairs]
     return max(parts, key=lambda f: (not f.passed, f.worst), default=Finding())
 
 
 def _distance(a: Array, b: Array) -> Array:
-    """By element, 0 where one of them is no number."""
+    """Return the distance by element, 0 where one of the two is infinite or NaN."""
     with np.errstate(all="ignore"):
         distance = np.abs(a.astype(np.float64) - b)
     return np.where(np.isfinite(distance), distance, 0.0)
 
 
-def _larger(a: Array, b: Array) -> Array:
+def _elementwise_max(a: Array, b: Array) -> Array:
     return np.asarray(np.maximum(a, b))
 
 
-def _same(a: Array, b: Array) -> Array:
+def _are_equal_or_nan(a: Array, b: Array) -> Array:
     return np.asarray((a == b) | (np.isnan(a) & np.isnan(b)))
 
 
-def _real(value: Any) -> bool:
+def _is_float_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) and (value.dtype.kind == "f" or "float" in value.dtype.name)
 
 
-def _shape(value: Any) -> Any:
+def _array_shape(value: Any) -> Any:
     return value.shape if isinstance(value, np.ndarray) else None
 
 
-def _limits(dtype: np.dtype[Any]) -> Any:
+def _float_limits(dtype: np.dtype[Any]) -> Any:
     if dtype.kind == "f":
         return np.finfo(dtype)
     import ml_dtypes
@@ -388,8 +379,8 @@ def _limits(dtype: np.dtype[Any]) -> Any:
     return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
 
 
-def unit_of(elem_type: int) -> np.dtype[Any] | None:
-    """The type of an output if it is a floating-point one."""
+def float_type_of(elem_type: int) -> np.dtype[Any] | None:
+    """Return the numpy type of an ONNX element type if it is a floating-point one, else None."""
     if not elem_type or elem_type == onnx.TensorProto.STRING:
         return None
     found = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(elem_type))

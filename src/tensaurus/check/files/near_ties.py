@@ -1,12 +1,12 @@
-"""Models with pinned scores: where an order of nearly equal scores decides what a model gives out.
+"""Makes models with pinned scores, to compare models whose outputs depend on the order of scores.
 
     s = f(x)   i = TopK(s)   y = g(x, i)        the model
     s = f(x)   i = TopK(p)   y = g(x, i)        pinned: p is an input, s an output
 
-Scores that differ by less than a rounding may change places, and indices with whatever they select change
-by any amount then.  Of two pinned models all of it is compared by the usual measure: the scores, and what
-follows from equal scores.  By induction over the operators that order, from inputs to outputs, models that
-are equal so are equal but for the places of scores that differ by no more than scores may differ.
+Two scores that differ by less than a rounding may change places, and then indices, and elements that these
+select, change by any amount.  Two pinned models are compared by the usual measure in two parts: the scores,
+and the outputs from equal scores.  By induction over the ordering operators, from inputs to outputs, models
+that pass both parts are equal except for the order of scores that differ by no more than scores may.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from tensaurus.ops.ordering import ORDERING
 from tensaurus.runtimes.backends import Array
 from tensaurus.system.errors import TensaurusError
 
-__all__ = ["Pinned", "pin"]
+__all__ = ["PinnedPair", "pin_scores"]
 
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 @dataclass(frozen=True)
-class Pinned:
-    """Two models whose orders are decided by inputs of their own.
+class PinnedPair:
+    """Two models whose ordering operators read scores from added inputs.
 
-    original   and `candidate`, pinned
-    scores     the original with nothing but its scores as outputs
-    inputs     of the pinned models that take scores, with their element types, in the order of `scores`
-    operators  that order, in words
-    behind     the outputs that depend on an order
+    original, candidate  the pinned models
+    scores               the original with its scores as the only outputs
+    inputs               names and element types of the added inputs, in the order of the outputs of `scores`
+    operators            the ordering operators, in words
+    dependent_outputs    outputs of the models that depend on an order
     """
 
     original: ModelProto
@@ -47,17 +47,17 @@ class Pinned:
     scores: ModelProto
     inputs: Mapping[str, np.dtype[np.generic]]
     operators: tuple[str, ...]
-    behind: frozenset[str]
+    dependent_outputs: frozenset[str]
 
-    def pins(self, scores: Sequence[Array]) -> dict[str, Array]:
+    def pinned_inputs(self, scores: Sequence[Array]) -> dict[str, Array]:
         """Return the pinned inputs for these scores of the original."""
         with np.errstate(all="ignore"):
             pairs = zip(self.inputs.items(), scores, strict=True)
             return {name: np.asarray(array).astype(dtype) for (name, dtype), array in pairs}
 
 
-def pin(original: ModelProto, candidate: ModelProto) -> Pinned | None:
-    """Return both models pinned; None where none orders anything, or the candidate does not do so alike."""
+def pin_scores(original: ModelProto, candidate: ModelProto) -> PinnedPair | None:
+    """Return both models pinned; None where neither orders scores, or they do not order the same ones."""
     if not any(node.op_type in ORDERING for graph in graphs_in(original.graph) for node in graph.node):
         return None
     try:
@@ -89,8 +89,10 @@ def pin(original: ModelProto, candidate: ModelProto) -> Pinned | None:
         scores.graph.output.append(_value(name, kind))
     dtypes = (np.dtype(helper.tensor_dtype_to_np_dtype(kind)) for kind in kinds)
     words = dict.fromkeys(f"{a.op_type} {a.name or a.output[0]}" for a, _, _ in places)
-    behind = _behind(one, [a for a, _ in pairs])
-    return Pinned(made[0], made[1], scores, dict(zip(inputs, dtypes, strict=True)), tuple(words), behind)
+    dependent_outputs = _dependent_outputs(one, [a for a, _ in pairs])
+    return PinnedPair(
+        made[0], made[1], scores, dict(zip(inputs, dtypes, strict=True)), tuple(words), dependent_outputs
+    )
 
 
 def _pinned(
@@ -100,7 +102,7 @@ def _pinned(
     outputs: Sequence[str],
     kinds: Sequence[int],
 ) -> ModelProto:
-    """Return the model with inputs in the place of scores, and these as outputs."""
+    """Return the model with its scores as outputs, and with added inputs in the place of scores."""
     copy = ModelProto()
     copy.CopyFrom(model)
     nodes = {name: node for node in copy.graph.node for name in node.output if name}
@@ -114,7 +116,7 @@ def _pinned(
 
 
 def _value(name: str, kind: int) -> ValueInfoProto:
-    """Return a tensor of any shape."""
+    """Return the description of a tensor of unknown shape."""
     value = ValueInfoProto(name=name)
     value.type.tensor_type.elem_type = kind
     return value
@@ -126,20 +128,20 @@ def _typed(model: ModelProto) -> Iterator[ValueInfoProto]:
 
 
 def _deciding(model: ModelProto) -> list[NodeProto]:
-    """Return the nodes that order scores which the model computes, in order."""
+    """Return the nodes that order computed scores, in the order of the graph."""
     nodes = [n for n in model.graph.node if n.op_type in ORDERING and n.domain in ONNX_DOMAINS]
     return [node for node in nodes if _places(model, node)]
 
 
 def _places(model: ModelProto, node: NodeProto) -> list[int]:
-    """Return the inputs with scores that are neither inputs nor constants of the model."""
-    given = initializer_names(model.graph) | {value.name for value in model.graph.input}
+    """Return which inputs of the node are scores that are computed, no inputs or constants of the model."""
+    not_computed = initializer_names(model.graph) | {value.name for value in model.graph.input}
     read = [place for place in ORDERING[node.op_type] if place < len(node.input)]
-    return [place for place in read if node.input[place] and node.input[place] not in given]
+    return [place for place in read if node.input[place] and node.input[place] not in not_computed]
 
 
 def _pairs(one: Sequence[NodeProto], other: Sequence[NodeProto]) -> list[tuple[NodeProto, NodeProto]]:
-    """Return the nodes of two models that correspond, by name or else by order; none where some do not."""
+    """Pair corresponding nodes of two models, by name or else by order; [] where a node has no partner."""
     if len(one) != len(other):
         return []
     named = {node.output[0]: node for node in other}
@@ -154,7 +156,7 @@ def _kind(node: NodeProto) -> tuple[str, list[bytes]]:
     return node.op_type, sorted(a.SerializeToString(deterministic=True) for a in node.attribute)
 
 
-def _behind(model: ModelProto, nodes: Sequence[NodeProto]) -> frozenset[str]:
+def _dependent_outputs(model: ModelProto, nodes: Sequence[NodeProto]) -> frozenset[str]:
     """Return the outputs of the model that depend on these nodes."""
     reached = {name for node in nodes for name in node.output if name}
     for node in model.graph.node:

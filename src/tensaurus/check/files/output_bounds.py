@@ -1,6 +1,7 @@
-"""The largest number that an output of a model can be, where its last operators bound it.
+"""Bounds the elements of a model's output by the value ranges of its last operators.
 
-A detector's sigmoid may stay at 1e-5 on noise: what its kernels know are values from 0 to 1 all the same.
+The scores of a detector, a sigmoid's output, may all stay below 1e-5 on noise.  Kernels approximate a sigmoid
+to a rounding of its largest value, 1, all the same: so errors are judged beside 1, not beside 1e-5.
 """
 
 from __future__ import annotations
@@ -16,39 +17,40 @@ from tensaurus.expr.ir.scope import Source
 from tensaurus.ops import Op, Untypable, registry
 from tensaurus.ops.examples import examples_of
 
-__all__ = ["reach"]
+__all__ = ["largest_magnitude"]
 
-KNOWN = (TypeError, ValueError, ArithmeticError, LookupError)
-DEEP = 4  # operators before an output that are looked at
+EVALUATION_ERRORS = (TypeError, ValueError, ArithmeticError, LookupError)
+MAX_DEPTH = 4  # operators before an output that are followed backwards
 
 
-def reach(graph: onnx.GraphProto, output: str) -> float:
-    """Of the output of that name, in magnitude; 0 where nothing is known."""
+def largest_magnitude(graph: onnx.GraphProto, output: str) -> float:
+    """Return the largest magnitude that an element of the output may have; 0 where no bound is known."""
     producers = {name: node for node in graph.node for name in node.output}
-    low, high = _of(output, producers, DEEP)
+    low, high = _bounds_of(output, producers, MAX_DEPTH)
     return max(abs(low), abs(high)) if isfinite(low) and isfinite(high) else 0.0
 
 
-def _of(name: str, producers: dict[str, onnx.NodeProto], deep: int) -> Bounds:
+def _bounds_of(name: str, producers: dict[str, onnx.NodeProto], depth: int) -> Bounds:
+    """Return bounds of a tensor's elements, found at the shapes of an example of its operator."""
     node = producers.get(name)
-    if node is None or not deep or node.domain not in ("", "ai.onnx") or len(node.output) != 1:
+    if node is None or not depth or node.domain not in ("", "ai.onnx") or len(node.output) != 1:
         return ANY
     op = registry.get(node.op_type)
     if not isinstance(op, Op) or not (examples := examples_of(op)):
         return ANY
     kinds, _ = examples[0]
     try:
-        scopes = op.scopes(kinds, op.canonical(kinds, {a.name: _value(a) for a in node.attribute}))
-    except (Untypable, *KNOWN):  # of these attributes no example is
+        scopes = op.scopes(kinds, op.canonical(kinds, {a.name: _attribute_value(a) for a in node.attribute}))
+    except (Untypable, *EVALUATION_ERRORS):  # the example's shapes do not go with these attributes
         return ANY
-    given: dict[Source, Bounds] = {}
+    input_bounds: dict[Source, Bounds] = {}
     for tensor, read in zip(op.tensors(kinds), node.input, strict=False):
         if tensor is not None:
-            given[tensor] = _of(read, producers, deep - 1)
-    return bounds(scopes[0], given)
+            input_bounds[tensor] = _bounds_of(read, producers, depth - 1)
+    return bounds(scopes[0], input_bounds)
 
 
-def _value(attribute: onnx.AttributeProto) -> Any:
+def _attribute_value(attribute: onnx.AttributeProto) -> Any:
     value = onnx.helper.get_attribute_value(attribute)
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""A comparison repeated with pinned scores, where near ties may be all that two models differ by."""
+"""Repeats a comparison with pinned scores where two models may differ by near ties only (`near_ties`)."""
 
 from __future__ import annotations
 
@@ -7,77 +7,86 @@ from pathlib import Path
 import numpy as np
 
 from tensaurus.check.files.baseline import Baseline, run
-from tensaurus.check.files.candidate_trial import Trial
-from tensaurus.check.files.compared_model import Model
-from tensaurus.check.files.judge import Original, Sight
-from tensaurus.check.files.near_ties import Pinned, pin
+from tensaurus.check.files.candidate_trial import CandidateTrial
+from tensaurus.check.files.compared_model import ComparedModel
+from tensaurus.check.files.judge import OriginalOutput, OutputFinding
+from tensaurus.check.files.near_ties import PinnedPair, pin_scores
 from tensaurus.check.inputs.draw_inputs import Feed
 from tensaurus.graph.onnx.build import Build
 from tensaurus.system.errors import TensaurusError
 from tensaurus.system.scratch import temporary
 
-__all__ = ["beside_near_ties"]
+__all__ = ["recheck_with_pinned_scores"]
 
-ASTRAY = 2.0**-8  # of an output's largest element: where the original itself is so far off, ties were met
+# An error of the original beyond this share of an output's largest element shows that near ties were met.
+STRAY_SHARE = 2.0**-8
 
 
-def beside_near_ties(base: Baseline, sights: list[Sight], margin: float) -> list[Sight]:
-    """Return the sights, those of outputs behind an order of scores with these scores pinned.
+def recheck_with_pinned_scores(
+    base: Baseline, findings: list[OutputFinding], margin: float
+) -> list[OutputFinding]:
+    """Replace the findings of outputs that depend on an order by findings of pinned models.
 
-    They stay as they are where nothing is ordered, or where no order may have made a difference: every output
-    passes, and the original itself keeps to its reference.
+    The findings are returned unchanged where nothing is ordered, or where no order can have mattered: every
+    output passes, and the original itself agrees with its reference.
     """
     large = base.original.large or base.candidate.large
-    pair = None if large else pin(base.original.proto, base.candidate.proto)
-    if pair is None or not pair.behind:
-        return sights
-    wrong = {sight.output for sight in sights if not sight.finding.passed}
-    if wrong - pair.behind or not (wrong or _is_astray(base, pair)):
-        return sights
+    pair = None if large else pin_scores(base.original.proto, base.candidate.proto)
+    if pair is None or not pair.dependent_outputs:
+        return findings
+    wrong = {finding.output for finding in findings if not finding.finding.passed}
+    if wrong - pair.dependent_outputs or not (wrong or _is_astray(base, pair)):
+        return findings
     try:
         with temporary() as folder, _pinned_baseline(base, pair, folder) as pinned:
-            found = Trial(pinned, margin).judge()
+            pinned_findings = CandidateTrial(pinned, margin).judge()
     except TensaurusError as error:  # a WorkerError is one
         base.note(f"near ties were not looked at, as models with pinned scores do not run: {error}")
-        return sights
+        return findings
     names = " and ".join(pair.operators)
     base.note(
         f"scores that {names} puts in order differ by less than rounding here and there: they are compared,"
-        f" and {', '.join(sorted(pair.behind))} with the same scores in both models"
+        f" and {', '.join(sorted(pair.dependent_outputs))} with the same scores in both models"
     )
     for note in pinned.notes:
         base.note(note)
-    base.faults = [f for f in base.faults if not any(f"output {name} " in f for name in pair.behind)]
+    base.faults = [
+        f for f in base.faults if not any(f"output {name} " in f for name in pair.dependent_outputs)
+    ]
     base.faults += [fault for fault in pinned.faults if fault not in base.faults]
-    return [sight for sight in sights if sight.output not in pair.behind or sight.feed.unreal] + found
+    return [
+        finding
+        for finding in findings
+        if finding.output not in pair.dependent_outputs or finding.feed.is_nonfinite
+    ] + pinned_findings
 
 
-def _is_astray(base: Baseline, pair: Pinned) -> bool:
+def _is_astray(base: Baseline, pair: PinnedPair) -> bool:
     """Return whether near ties lead the original, or a perturbed copy, away from the reference."""
     for row in base.rows:
         for name, output in zip(base.names, row.results, strict=False):
-            if name in pair.behind and name not in base.random and _strays(output):
+            if name in pair.dependent_outputs and name not in base.random and _strays(output):
                 return True
     return False
 
 
-def _strays(output: Original) -> bool:
+def _strays(output: OriginalOutput) -> bool:
     if output.error is not None:
-        return bool(output.error.size) and float(output.error.max()) > ASTRAY * output.largest
-    return any(np.shape(n) == np.shape(output.own) and bool(np.any(n != output.own)) for n in output.seen)
+        return bool(output.error.size) and float(output.error.max()) > STRAY_SHARE * output.largest
+    return any(np.shape(n) == np.shape(output.own) and bool(np.any(n != output.own)) for n in output.accepted)
 
 
-def _pinned_baseline(base: Baseline, pair: Pinned, place: Path) -> Baseline:
+def _pinned_baseline(base: Baseline, pair: PinnedPair, place: Path) -> Baseline:
     """Return the pinned original on the inputs of a baseline, with the scores that it has there."""
-    original = Model.read(Build.of(pair.original, place, base.original.build.libraries), {}, place)
-    candidate = Model.read(Build.of(pair.candidate, place, base.candidate.build.libraries), {}, place)
+    original = ComparedModel.read(Build.of(pair.original, place, base.original.build.libraries), {}, place)
+    candidate = ComparedModel.read(Build.of(pair.candidate, place, base.candidate.build.libraries), {}, place)
     scores = Build.of(pair.scores, place, base.original.build.libraries)
     feeds = []
-    with base.tried(Model.read(scores, {}, place)) as worker:
+    with base.tried(ComparedModel.read(scores, {}, place)) as worker:
         for row in base.rows:
             if not row.results:  # what is no number has no order
                 continue
-            pins = pair.pins(run(worker, row.feed.arrays))
+            pins = pair.pinned_inputs(run(worker, row.feed.arrays))
             feed = Feed(row.feed.kind, {**row.feed.arrays, **pins}, frozenset(pins))
             feeds.append((feed, {name: array.shape for name, array in feed.arrays.items()}))
     return Baseline(

@@ -1,5 +1,8 @@
-"""Models in float64, in processes of their own: what they hold may be more than there is memory for, and
-nodes that have no expression are run one by one, with whatever they do."""
+"""Runs models in float64 in child processes: the reference with which results are compared.
+
+A model may need more memory than there is, and its nodes without an expression run other code, which may
+crash or hang: a child process survives neither, and the search goes on.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ from time import monotonic
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from tensaurus.check.files.reference_answers import Answers, hash_of
-from tensaurus.check.inputs.integer_uses import Indices, indices_of
-from tensaurus.check.program.meeting_numbers import met
+from tensaurus.check.files.reference_answers import ReferenceAnswers, hash_of
+from tensaurus.check.inputs.integer_uses import IntegerUses, find_integer_uses
+from tensaurus.check.program.meeting_numbers import find_meeting_numbers
 from tensaurus.expr.analysis.work_counts import functions
 from tensaurus.expr.ir.float_conversions import FORMATS, is_float
 from tensaurus.expr.ir.scalar_functions import cast_target
@@ -27,17 +30,17 @@ from tensaurus.ops import Op, TensorType
 from tensaurus.runtimes.backends.reference import Session
 from tensaurus.system.child import Child, ChildError, available_memory
 
-__all__ = ["Facts", "NoReference", "Reference"]
+__all__ = ["ModelFacts", "NoReference", "Reference"]
 
-SLOWER = 4.0  # times as long as on a runtime a run may take
-LONG = 0.3  # seconds of a run from which on several are computed side by side
-# Large tensors stay in the heap: pages that come back zeroed for each of them cost half of a run.
-KEPT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
-HELD = 8  # bytes of memory that a process takes for each byte of a model, about
+TIMEOUT_FACTOR = 4.0  # a run in float64 may take this many times the limit of a run on a runtime
+LONG_RUN_SECONDS = 0.3  # runs that take longer are computed in several processes at once
+# Large tensors stay in the heap of glibc: fetching zeroed pages for each of them takes half of a run's time.
+HEAP_SETTINGS = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+BYTES_PER_MODEL_BYTE = 8  # about how much memory a process takes for each byte of a model
 
 
 class NoReference(ChildError):
-    """There is no reference; one line that says why."""
+    """The model has no reference; the message says why in one line."""
 
 
 class _Evaluator(Child):
@@ -46,11 +49,15 @@ class _Evaluator(Child):
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What a model's operators say of its inputs, the branches that it has, with those around them, and the
-    binary digits of the narrowest type that it computes in."""
+class ModelFacts:
+    """Facts about a model that need no run.
 
-    indices: Indices
+    indices   how its operators use its integer inputs
+    branches  each branch of an If in words, with the branch around it ("" where there is none)
+    digits    binary digits of the narrowest floating-point type that it computes in
+    """
+
+    indices: IntegerUses
     branches: dict[str, str]
     digits: int
 
@@ -58,60 +65,60 @@ class Facts:
 Branches: TypeAlias = dict[tuple[Node, bool], tuple[str, str]]
 
 
-class Desk:
-    """What the child does."""
+class ReferenceServer:
+    """Answers requests in the child process; `Reference` calls these methods by name."""
 
     def __init__(self) -> None:
         self._session: Session | None = None
         self._branches: Branches = {}
 
     def load(self, build: Build, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Replace the model."""
+        """Replace the model that is held."""
         from tensaurus.graph.onnx.inlining import inlined
         from tensaurus.graph.onnx.onnx_import import import_model
 
         self._session = None
         program = import_model(inlined(build.proto()), shapes)
-        self._session, self._branches = Session(program), branches_of(program)
+        self._session, self._branches = Session(program), name_branches(program)
 
     def run(self, arrays: Mapping[str, Any], rounded: bool) -> list[Any]:
-        """All outputs."""
+        """Return all outputs; `rounded`: every operator's result is rounded to its type."""
         assert self._session is not None
         return self._session.run(None, arrays, rounded=rounded)
 
-    def facts(self) -> Facts:
-        """Of the model."""
+    def facts(self) -> ModelFacts:
+        """Return the facts of the model."""
         assert self._session is not None
         program = self._session.program
-        indices = indices_of(program)
-        met_by = met([program], sorted(indices.free)) if indices.free else {}
+        indices = find_integer_uses(program)
+        met_by = find_meeting_numbers([program], sorted(indices.free)) if indices.free else {}
         branches = dict(self._branches.values())
-        return Facts(replace(indices, meets=met_by), branches, digits_of(program))
+        return ModelFacts(replace(indices, meets=met_by), branches, narrowest_digits(program))
 
-    def neighbours(self, arrays: Mapping[str, Any]) -> list[list[Any]]:
-        """All outputs twice, see `neighbours`."""
-        from tensaurus.check.files.tie_neighbours import neighbours
+    def tie_neighbours(self, arrays: Mapping[str, Any]) -> list[list[Any]]:
+        """Return the outputs beyond ties, see `tie_neighbours`."""
+        from tensaurus.check.files.tie_neighbours import tie_neighbours
 
         assert self._session is not None
-        return neighbours(self._session, arrays)
+        return tie_neighbours(self._session, arrays)
 
     def taken(self, arrays: Mapping[str, Any]) -> list[str]:
-        """The branches that these inputs reach."""
+        """Return the branches that these inputs reach, in words."""
         assert self._session is not None
-        found: set[tuple[Node, bool]] = set()
-        self._session.run(None, arrays, taken=found)
-        return [text for place, (text, _) in self._branches.items() if place in found]
+        reached: set[tuple[Node, bool]] = set()
+        self._session.run(None, arrays, taken=reached)
+        return [text for branch, (text, _) in self._branches.items() if branch in reached]
 
     def drop(self) -> None:
-        """Forget the model."""
+        """Forget the model and return its memory to the system."""
         self._session, self._branches = None, {}
         with suppress(AttributeError, OSError):  # where the C library has no such function
             ctypes.CDLL(None).malloc_trim(0)
 
 
-def branches_of(program: Program) -> Branches:
-    """Every branch of a condition, those within others too, in words, and the branch around it."""
-    found: Branches = {}
+def name_branches(program: Program) -> Branches:
+    """Return every branch of an If, nested ones too: its name in words and that of the branch around it."""
+    branches: Branches = {}
     programs = [(program, "")]
     while programs:
         inner, around = programs.pop(0)
@@ -121,61 +128,61 @@ def branches_of(program: Program) -> Branches:
             if form.operator != "If":
                 programs += [(body, around) for _, body in form.bodies]
                 continue
-            name = inner.names.get(node) or f"number {len(found) // 2 + 1}"
+            name = inner.names.get(node) or f"number {len(branches) // 2 + 1}"
             bodies = dict(form.bodies)
             for holds, word in ((True, "then"), (False, "else")):
                 text = f"the {word} branch of {name}"
-                found.setdefault((node, holds), (text, around))
+                branches.setdefault((node, holds), (text, around))
                 programs.append((bodies[f"{word}_branch"], text))
-    return found
+    return branches
 
 
-def digits_of(program: Program) -> int:
-    """The binary digits of the narrowest type of floats that an operator computes; moves compute nothing."""
-    found = [53]
+def narrowest_digits(program: Program) -> int:
+    """Return the binary digits of the narrowest float type in which an operator computes, moves left out."""
+    digits = [53]
     for node in program.nodes:
         dtypes = [kind.dtype for kind in node.types if isinstance(kind, TensorType)]
         if not isinstance(node.op, Op) or not any(map(is_float, dtypes)):
             continue
         scopes = node.op.scopes(node.kinds(), node.attrs)
         if any(cast_target(fn) is None for scope in scopes for fn in functions(scope)):
-            found += [FORMATS[dtype][0] for dtype in dtypes if is_float(dtype)]
-    return min(found)
+            digits += [FORMATS[dtype][0] for dtype in dtypes if is_float(dtype)]
+    return min(digits)
 
 
-class _Lane:
-    """One of the processes: the model that it holds."""
+class _ReferenceProcess:
+    """One child process, by its number, with the model that it holds."""
 
     def __init__(self, number: int, limit: float) -> None:
         self._number, self._limit = number, limit
         self._loaded: object = None
 
-    def holding(self, build: Build, shapes: Mapping[str, Sequence[int]]) -> _Evaluator:
-        """The process with this model.  Raises NoReference."""
+    def child_with_model(self, build: Build, shapes: Mapping[str, Sequence[int]]) -> _Evaluator:
+        """Return the child process, holding this model.  Raises NoReference."""
         child = _evaluator(os.getpid(), self._number)
-        if not child.alive:  # or it was asked what is not wanted any more
+        if not child.alive:  # it died, or computes an answer that nobody wants any more
             child.close()
             _evaluators.pop((os.getpid(), self._number), None)
             child, self._loaded = _evaluator(os.getpid(), self._number), None
         child.timeout = self._limit
         key = (build, tuple(shapes.items()))
         if self._loaded != key:
-            self._loaded = None  # until it is known to hold this one
+            self._loaded = None  # loading may fail halfway
             child.ask("load", build, dict(shapes))
             self._loaded = key
         return child
 
     def begin(self, build: Build, shapes: Mapping[str, Sequence[int]], arrays: Mapping[str, Any]) -> None:
-        """Ask for a run.  Raises NoReference."""
-        self.holding(build, shapes).begin("run", dict(arrays), False)
+        """Start a run without waiting for it.  Raises NoReference."""
+        self.child_with_model(build, shapes).begin("run", dict(arrays), False)
 
     def finish(self) -> list[Any]:
-        """All outputs of the run that was asked for.  Raises NoReference."""
+        """Wait for the run that was started and return all outputs.  Raises NoReference."""
         outputs: list[Any] = _evaluator(os.getpid(), self._number).finish()
         return outputs
 
     def drop(self) -> None:
-        """Forget the model."""
+        """Let the process forget its model; end it where it does not answer."""
         child = _evaluators.get((os.getpid(), self._number))
         self._loaded = None
         if child is not None and child.alive:
@@ -185,21 +192,23 @@ class _Lane:
 
 
 class Reference:
-    """The reference for one comparison; use it in a `with`.
+    """Runs models in float64 for one comparison; use it in a `with`.
 
-    Its processes stay for the next one.  Each computes on one thread: there are as many as threads, where
-    runs are long and there is memory for it.
+    Each child process computes on one thread.  Where runs are long and the memory suffices, as many processes
+    as threads compute at once.  The processes stay alive for the next comparison.
     """
 
-    def __init__(self, threads: int, limit: float, answers: Answers | None = None) -> None:
-        """A run on a runtime may take `limit` seconds; what is among the answers is not computed again."""
+    def __init__(self, threads: int, limit: float, answers: ReferenceAnswers | None = None) -> None:
+        """Prepare for runs that may take `limit` seconds on a runtime; outputs among `answers` are reused."""
         self.answers = answers
-        self._lanes = [_Lane(number, SLOWER * limit) for number in range(max(1, threads))]
-        self._ahead: deque[_Task] = deque()  # what will be asked for, in this order
-        self._begun: deque[tuple[_Lane, _Task]] = deque()
-        self._done: dict[str, list[Any] | NoReference] = {}
-        self._long = False  # whether runs take long
-        self._wide = 1  # how many of them there is room for side by side
+        self._processes = [
+            _ReferenceProcess(number, TIMEOUT_FACTOR * limit) for number in range(max(1, threads))
+        ]
+        self._planned: deque[_Task] = deque()  # runs that will be asked for, in this order
+        self._running: deque[tuple[_ReferenceProcess, _Task]] = deque()
+        self._done: dict[str, list[Any] | NoReference] = {}  # by keys of tasks
+        self._runs_are_long = False
+        self._parallel = 1  # processes for which there is memory
 
     def run(
         self,
@@ -209,9 +218,9 @@ class Reference:
         *,
         rounded: bool = False,
     ) -> list[Any]:
-        """All outputs of a model whose inputs have these shapes.  Raises NoReference.
+        """Return all outputs of a model whose inputs have these shapes.  Raises NoReference.
 
-        Where `rounded`, every operator's result is rounded to its own type, as a runtime does.
+        With `rounded` every operator's result is rounded to its own type, as runtimes do.
         """
 
         def compute() -> list[Any]:
@@ -221,107 +230,107 @@ class Reference:
                 if isinstance(outcome, NoReference):
                     raise outcome
                 return outcome
-            outputs: list[Any] = self._holding(build, shapes).ask("run", dict(arrays), rounded)
+            outputs: list[Any] = self._child_with_model(build, shapes).ask("run", dict(arrays), rounded)
             return outputs
 
         if self.answers is None or build != self.answers.build:
             return compute()
         return self.answers.get(arrays, shapes, rounded, compute)
 
-    def lanes(self, build: Build, seconds: float) -> int:
-        """How many runs of a model are computed side by side where each takes so long."""
-        room = available_memory() // max(1, HELD * build.whole_size)
-        return max(1, min(len(self._lanes), room)) if seconds >= LONG else 1
+    def parallel_runs(self, build: Build, seconds: float) -> int:
+        """Return how many runs of a model are computed at once where each takes so many seconds."""
+        room = available_memory() // max(1, BYTES_PER_MODEL_BYTE * build.whole_size)
+        return max(1, min(len(self._processes), room)) if seconds >= LONG_RUN_SECONDS else 1
 
-    def ahead(
+    def plan_runs(
         self, build: Build, wanted: Iterable[tuple[Mapping[str, Any], Mapping[str, Sequence[int]]]]
     ) -> None:
-        """Runs that will be asked for in this order: inputs, and the shapes that they have."""
-        self._forget()
-        self._wide = self.lanes(build, LONG)
-        if self._wide == 1:
+        """Announce runs that will be asked for in this order: inputs, and the shapes that they have."""
+        self._cancel_planned()
+        self._parallel = self.parallel_runs(build, LONG_RUN_SECONDS)
+        if self._parallel == 1:
             return
         known = self.answers if self.answers is not None and build == self.answers.build else None
         for arrays, shapes in wanted:
             if known is None or not known.has(arrays, shapes):
-                self._ahead.append(_Task(build, shapes, arrays))
+                self._planned.append(_Task(build, shapes, arrays))
 
     def _wait_for(self, key: str) -> bool:
-        """Whether this run was foreseen; it is done then."""
-        foreseen = (*self._ahead, *(task for _, task in self._begun))
-        if key not in self._done and all(task.key != key for task in foreseen):
+        """Return whether this run was planned; if so, its outcome is in `_done`."""
+        planned = (*self._planned, *(task for _, task in self._running))
+        if key not in self._done and all(task.key != key for task in planned):
             return False
-        self._fill()
+        self._start_planned()
         while key not in self._done:
-            lane, task = self._begun.popleft()
+            process, task = self._running.popleft()
             start = monotonic()
             try:
-                self._done[task.key] = lane.finish()
+                self._done[task.key] = process.finish()
             except NoReference as error:
                 self._done[task.key] = error
-            self._long = self._long or monotonic() - start >= LONG
-            self._fill()
+            self._runs_are_long = self._runs_are_long or monotonic() - start >= LONG_RUN_SECONDS
+            self._start_planned()
         return True
 
-    def _fill(self) -> None:
-        """Begin what comes next wherever nothing is being computed; in one process where runs are short."""
-        for lane in self._lanes[: self._wide if self._long else 1]:
-            while self._ahead and not self._has_begun(lane):
-                task = self._ahead.popleft()
+    def _start_planned(self) -> None:
+        """Start planned runs in all idle processes, in one process where runs are short."""
+        for process in self._processes[: self._parallel if self._runs_are_long else 1]:
+            while self._planned and not self._is_running(process):
+                task = self._planned.popleft()
                 try:
-                    lane.begin(task.build, task.shapes, task.arrays)
-                    self._begun.append((lane, task))
+                    process.begin(task.build, task.shapes, task.arrays)
+                    self._running.append((process, task))
                 except NoReference as error:
                     self._done[task.key] = error
 
-    def _has_begun(self, lane: _Lane) -> bool:
-        """Return whether a run that was foreseen is being computed there."""
-        return any(lane is other for other, _ in self._begun)
+    def _is_running(self, process: _ReferenceProcess) -> bool:
+        """Return whether the process computes a planned run."""
+        return any(process is other for other, _ in self._running)
 
-    def _forget(self) -> None:
-        """Nothing that was foreseen is wanted any more."""
-        for lane, _ in self._begun:
-            lane.drop()
-        self._ahead.clear()
-        self._begun.clear()
+    def _cancel_planned(self) -> None:
+        """Forget all planned runs, and those that are being computed."""
+        for process, _ in self._running:
+            process.drop()
+        self._planned.clear()
+        self._running.clear()
         self._done.clear()
 
-    def facts(self, build: Build, shapes: Mapping[str, Sequence[int]]) -> Facts:
-        """What is known of a model without running it.  Raises NoReference."""
-        known: Facts = self._holding(build, shapes).ask("facts")
+    def facts(self, build: Build, shapes: Mapping[str, Sequence[int]]) -> ModelFacts:
+        """Return what is known of a model without running it.  Raises NoReference."""
+        known: ModelFacts = self._child_with_model(build, shapes).ask("facts")
         return known
 
-    def neighbours(
+    def tie_neighbours(
         self, build: Build, arrays: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]
     ) -> list[list[Any]]:
-        """All outputs twice, see `neighbours`; nothing where nothing is in doubt.  Raises NoReference."""
-        outputs: list[list[Any]] = self._holding(build, shapes).ask("neighbours", dict(arrays))
+        """All outputs twice, see `tie_neighbours`; nothing where nothing is in doubt.  Raises NoReference."""
+        outputs: list[list[Any]] = self._child_with_model(build, shapes).ask("tie_neighbours", dict(arrays))
         return outputs
 
     def taken(
         self, build: Build, arrays: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]
     ) -> list[str]:
-        """The branches, as `facts` names them, that these inputs reach.  Raises NoReference."""
-        branches: list[str] = self._holding(build, shapes).ask("taken", dict(arrays))
+        """Return the branches, as `facts` names them, that these inputs reach.  Raises NoReference."""
+        branches: list[str] = self._child_with_model(build, shapes).ask("taken", dict(arrays))
         return branches
 
-    def _holding(self, build: Build, shapes: Mapping[str, Sequence[int]]) -> _Evaluator:
-        if self._has_begun(self._lanes[0]):
-            self._forget()
-        return self._lanes[0].holding(build, shapes)
+    def _child_with_model(self, build: Build, shapes: Mapping[str, Sequence[int]]) -> _Evaluator:
+        if self._is_running(self._processes[0]):
+            self._cancel_planned()
+        return self._processes[0].child_with_model(build, shapes)
 
     def __enter__(self) -> Reference:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._forget()
-        for lane in self._lanes:
-            lane.drop()
+        self._cancel_planned()
+        for process in self._processes:
+            process.drop()
 
 
 @dataclass(frozen=True)
 class _Task:
-    """A run of a model on inputs of these shapes."""
+    """One planned run of a model."""
 
     build: Build
     shapes: Mapping[str, Sequence[int]]
@@ -337,10 +346,10 @@ _evaluators: dict[tuple[int, int], _Evaluator] = {}
 
 
 def _evaluator(pid: int, number: int) -> _Evaluator:
-    """One of each number for each process that asks."""
-    found = _evaluators.get((pid, number))
-    if found is None:
-        environment = {"OPENBLAS_NUM_THREADS": "1", **KEPT}
-        found = _Evaluator("reference", f"{__name__}:Desk", timeout=60.0, environment=environment)
-        _evaluators[pid, number] = found
-    return found
+    """Return the child process of this number, started where there is none; `pid` is that of its parent."""
+    child = _evaluators.get((pid, number))
+    if child is None:
+        environment = {"OPENBLAS_NUM_THREADS": "1", **HEAP_SETTINGS}
+        child = _Evaluator("reference", f"{__name__}:ReferenceServer", timeout=60.0, environment=environment)
+        _evaluators[pid, number] = child
+    return child

@@ -1,4 +1,4 @@
-"""What the float64 reference has answered of one model: several candidates are compared with it."""
+"""Keeps the outputs of a model's float64 reference, since several candidates are compared with it."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ import numpy as np
 
 from tensaurus.graph.onnx.build import Build
 
-__all__ = ["Answers", "hash_of"]
+__all__ = ["ReferenceAnswers", "hash_of"]
 
-MOST = 1 << 28  # bytes that are kept
+MAX_KEPT_BYTES = 1 << 28  # of outputs in memory; further ones are computed again whenever they are needed
 
 
-class Answers:
-    """Of a model, by its inputs; what there is no room for is computed again.
+class ReferenceAnswers:
+    """The reference outputs of one model, by its inputs.
 
-    quickest  seconds after which an answer was there, of those that were not known, the least so far
+    least_seconds  the shortest time that any output took to compute, so far
     """
 
     def __init__(self, build: Build) -> None:
         self.build = build
         self._known: dict[tuple[Any, ...], list[Any]] = {}
         self._bytes = 0
-        self.quickest = inf
+        self.least_seconds = inf
 
     def has(self, arrays: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -> bool:
-        """Whether the outputs on these inputs are known."""
+        """Return whether the outputs on these inputs are known."""
         return _key(arrays, shapes, False) in self._known
 
     def get(
@@ -40,18 +40,18 @@ class Answers:
         rounded: bool,
         compute: Callable[[], list[Any]],
     ) -> list[Any]:
-        """The outputs on these inputs; arrays among them are not to be written."""
+        """Return the outputs on these inputs, computed where they are not known; arrays are read-only."""
         key = _key(arrays, shapes, rounded)
         known = self._known.get(key)
         if known is None:
             began = monotonic()
             known = compute()
-            self.quickest = min(self.quickest, monotonic() - began)
+            self.least_seconds = min(self.least_seconds, monotonic() - began)
             plain = [value for value in known if isinstance(value, np.ndarray)]
             for value in plain:
                 value.setflags(write=False)
             size = sum(value.nbytes for value in plain)
-            if len(plain) == len(known) and self._bytes + size <= MOST:
+            if len(plain) == len(known) and self._bytes + size <= MAX_KEPT_BYTES:
                 self._known[key], self._bytes = known, self._bytes + size
         return list(known)
 
@@ -61,7 +61,7 @@ def _key(arrays: Mapping[str, Any], shapes: Mapping[str, Sequence[int]], rounded
 
 
 def hash_of(arrays: Mapping[str, Any]) -> str:
-    """Of all elements, their types and shapes."""
+    """Return a SHA-256 digest of the names, types, shapes and elements of all arrays."""
     parts = sha256()
     for name, value in sorted(arrays.items()):
         array = np.ascontiguousarray(value)

@@ -1,21 +1,21 @@
-"""Where rounding is what a model means: its float32 results are no approximation of a real number.
+"""Finds where rounding is what a model means: its float32 results do not approximate real numbers there.
 
     (x + 12582912) - 12582912       over the reals x, in float32 x rounded to an integer
     x - (x / 3) * 3                 over the reals 0, in float32 what the quotient lost
 
-Two computations tell: the runtime on the model as it is written, and the reference with every operator's
-result rounded to its type.  Where both have one result, which is far from the exact one, rounding has led
-both to it, and that is what users of the model see.  It is what a candidate is compared with, if
+Two computations tell: the unfused run of the model, and the reference with every operator's result rounded
+to its type.  Where both have the same result, far from the exact one, rounding has led both to this result,
+and users of the model see it.  A candidate is compared with this result if
 
 - copies of the original one rounding away have it, too: no inaccuracy of kernels or of weights is that large;
 - or no digit of it is right, beside the output's largest element: then there is nothing else to compare with.
   It may be infinite, too, on plausible inputs.
 
-Integers that are made of what is rounded (a quantizer's) are compared with the original's own where copies
-one rounding away, the runtime on the model as it is written and the rounded reference all have them.
+Integers computed from rounded numbers (a quantizer's) are compared with the original's own where copies one
+rounding away, the unfused run and the rounded reference all have the same ones.
 
-Sums of many terms that cancel (a variance as the mean of squares less the square of the mean) are neither:
-every order of adding makes something else of them.
+Sums of many terms that cancel (a variance as the mean of squares less the square of the mean) meet neither
+condition: every order of adding gives another result.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from typing import Any
 
 import numpy as np
 
-from tensaurus.check.files.judge import K, Original, typical
+from tensaurus.check.files.judge import K, OriginalOutput
+from tensaurus.check.files.typical_errors import typical_errors
 from tensaurus.expr.ir.float_conversions import FORMATS
 from tensaurus.runtimes.backends import Array
 
-__all__ = ["astray", "take_own"]
+__all__ = ["far_from_exact", "adopt_own_results"]
 
-FAR = 2.0**10  # roundings of the output's largest element that an error has at least: 2^-14 of it in float32
-SAME = 1 / 16  # of the distance from the exact result that both computations may be apart
-NOTHING = 1 / 8  # of the largest element: an error as large leaves no digit
+MIN_ERROR_ROUNDINGS = 2.0**10  # smaller errors are inaccuracies; in roundings of the largest element
+AGREEMENT_SHARE = 1 / 16  # of the distance from the exact result: both computations may differ by so much
+NO_DIGIT_SHARE = 1 / 8  # of the largest element: an error as large leaves no digit
 
 
-def astray(original: Original, result: Any, digits: int, plausible: bool) -> Array:
-    """Where a result of the original is so far from the exact one that rounding might be its meaning.
+def far_from_exact(original: OriginalOutput, result: Any, digits: int, plausible: bool) -> Array:
+    """Return where a result of the original is so far from the exact one that rounding may be its meaning.
 
-    `digits` are those of the narrowest type that the original computes in, binary ones.  Infinities count on
-    plausible inputs alone.
+    `digits` are the binary digits of the narrowest type that the original computes in.  Infinities count on
+    plausible inputs only.
     """
     if original.error is None:
         return _differing_integers(original, result)
@@ -47,59 +48,64 @@ def astray(original: Original, result: Any, digits: int, plausible: bool) -> Arr
     if known is None or np.shape(result) != original.error.shape:
         return np.zeros((), bool)
     own_digits, _, least = known
-    floor = FAR * 2.0 ** -min(digits, own_digits) * max(original.largest, original.scale) + 2.0**least
+    floor = (
+        MIN_ERROR_ROUNDINGS * 2.0 ** -min(digits, own_digits) * max(original.largest, original.scale)
+        + 2.0**least
+    )
     far = np.isfinite(original.reference) & (_distance(result, original.reference) > floor)
     return np.asarray(far if plausible else far & np.isfinite(result))
 
 
-def _differing_integers(original: Original, result: Any) -> Array:
-    """Where a result of integers is not what the reference has; nowhere where it is no array of integers."""
-    if not original.seen or np.shape(result) != np.shape(original.reference):
+def _differing_integers(original: OriginalOutput, result: Any) -> Array:
+    """Return where integers differ from the reference's; nowhere if the result is no array of integers."""
+    if not original.accepted or np.shape(result) != np.shape(original.reference):
         return np.zeros((), bool)
     return np.asarray(result != original.reference)
 
 
-def take_own(original: Original, witness: Any, rounded: Any, digits: int, plausible: bool) -> float:
-    """Compare with the runtime's results on the model as it is written wherever they are its meaning.
+def adopt_own_results(
+    original: OriginalOutput, unfused: Any, rounded: Any, digits: int, plausible: bool
+) -> float:
+    """Make the unfused run's results the reference of `original` wherever rounding is their meaning.
 
-    `rounded` is what the reference has where every result is rounded; for `digits` see `astray`.  Returns how
-    far off the exact result is, relative to the output's largest element; 0 where there is no such place.
+    `rounded` is the reference with every operator's result rounded; for `digits` see `far_from_exact`.
+    Returns how far off the exact result is, relative to the output's largest element; 0: nothing was adopted.
     """
-    places = astray(original, witness, digits, plausible)
+    places = far_from_exact(original, unfused, digits, plausible)
     if not places.any() or np.shape(rounded) != places.shape:
         return 0.0
     if original.error is None:
-        return _take_own_integers(original, witness, rounded, places)
-    distance = _distance(witness, original.reference)
+        return _adopt_own_integers(original, unfused, rounded, places)
+    distance = _distance(unfused, original.reference)
     size = np.abs(np.where(np.isfinite(original.reference), original.reference, 0.0))
     scale = max(original.largest, original.scale)
-    calm = distance > K * np.maximum(original.spread, typical(size, original.spread))
-    agreed = np.isfinite(original.reference) & (calm | (distance >= NOTHING * scale))
-    agreed &= _distance(witness, rounded) <= np.where(np.isfinite(distance), SAME * distance, 0.0)
+    calm = distance > K * np.maximum(original.spread, typical_errors(size, original.spread))
+    agreed = np.isfinite(original.reference) & (calm | (distance >= NO_DIGIT_SHARE * scale))
+    agreed &= _distance(unfused, rounded) <= np.where(np.isfinite(distance), AGREEMENT_SHARE * distance, 0.0)
     if not (places & agreed).any():
         return 0.0
-    places = agreed  # what is nearer to the exact result, too: its error is no measure of the others'
+    places = agreed  # also elements nearer to the exact result: their errors do not measure those of others
     far = float(np.max(distance, where=places & np.isfinite(distance), initial=0.0))
-    own = np.maximum(_distance(witness, original.own), np.where(calm, original.spread, 0.0))
-    original.reference = np.where(places, np.asarray(witness, np.float64), original.reference)
+    own = np.maximum(_distance(unfused, original.own), np.where(calm, original.spread, 0.0))
+    original.reference = np.where(places, np.asarray(unfused, np.float64), original.reference)
     original.error = np.where(places, own, original.error)
     return far / max(scale, far) if far else 1.0
 
 
-def _take_own_integers(original: Original, witness: Any, rounded: Any, places: Array) -> float:
-    """Compare with the original's own integers at those of the places where all computations have them."""
-    for sample in (witness, rounded, *original.seen[1:]):
+def _adopt_own_integers(original: OriginalOutput, unfused: Any, rounded: Any, places: Array) -> float:
+    """Make the original's own integers the reference at those of the places where all computations agree."""
+    for sample in (unfused, rounded, *original.accepted[1:]):
         places = places & np.asarray(sample == original.own)
     distance = _distance(original.own, original.reference)
     original.reference = np.where(places, original.own, original.reference)
-    original.seen[0] = original.reference
+    original.accepted[0] = original.reference
     largest = np.max(np.abs(original.own.astype(np.float64)), initial=1.0)
     return float(np.max(distance, where=places, initial=0.0) / largest)
 
 
 def _distance(a: Any, b: Any) -> Array:
-    """By element; infinite where one of them is no number, and the other another."""
+    """Return the distance by element; infinite where one is infinite or NaN and the other differs from it."""
     with np.errstate(all="ignore"):
-        found = np.abs(np.asarray(a, np.float64) - b)
+        distance = np.abs(np.asarray(a, np.float64) - b)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
-    return np.where(same, 0.0, np.where(np.isnan(found), np.inf, found))
+    return np.where(same, 0.0, np.where(np.isnan(distance), np.inf, distance))

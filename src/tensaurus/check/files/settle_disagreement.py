@@ -1,6 +1,6 @@
-"""Where the runtime and the float64 reference are further apart than rounding explains: which is right?
+"""Decides where the runtime and the float64 reference differ by more than rounding explains: which is right?
 
-Asked first is whether rounding is the original's meaning there (`meaning`), then the witness.
+First rounding may be the original's meaning there (`rounded_meaning`); else an unfused run decides.
 """
 
 from __future__ import annotations
@@ -11,70 +11,72 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tensaurus.check.files.compared_model import Model
-from tensaurus.check.files.comparison_row import Row
-from tensaurus.check.files.judge import Original
-from tensaurus.check.files.output_bounds import reach
+from tensaurus.check.files.compared_model import ComparedModel
+from tensaurus.check.files.comparison_row import ComparisonRow
+from tensaurus.check.files.judge import OriginalOutput
+from tensaurus.check.files.output_bounds import largest_magnitude
 from tensaurus.check.files.reference import Reference
-from tensaurus.check.files.rounded_meaning import astray, take_own
-from tensaurus.check.files.unfused_run import Witness
+from tensaurus.check.files.rounded_meaning import adopt_own_results, far_from_exact
+from tensaurus.check.files.unfused_run import UnfusedRunner
 from tensaurus.system.errors import TensaurusError
 
-__all__ = ["Comparison", "settle"]
+__all__ = ["Comparison", "settle_disagreements"]
 
 
 class Comparison(Protocol):
-    """What is asked of a baseline here."""
+    """The part of `Baseline` that this module uses."""
 
-    original: Model
+    original: ComparedModel
     names: list[str]
-    rows: list[Row]
+    rows: list[ComparisonRow]
     random: dict[str, tuple[Any, Any]]
     faults: list[str]
     backend: str
-    witness: Witness
+    unfused_runner: UnfusedRunner
     reference: Reference
 
     @property
     def digits(self) -> int: ...
-    def run_perturbed(self, rows: Iterable[Row]) -> None: ...
-    def witnessed(self, whose: str, model: Model, row: Row) -> list[Any] | None: ...
+    def run_perturbed(self, rows: Iterable[ComparisonRow]) -> None: ...
+    def run_unfused(self, whose: str, model: ComparedModel, row: ComparisonRow) -> list[Any] | None: ...
     def note(self, text: str) -> None: ...
 
 
-def settle(of: Comparison) -> None:
-    """Give every output of every row the results that a candidate is compared with."""
+def settle_disagreements(of: Comparison) -> None:
+    """Set for every output of every row the reference with which candidates are compared."""
     scales = [
-        max((row.results[n].largest for row in of.rows if row.feed.plausible), default=0.0)
+        max((row.results[n].largest for row in of.rows if row.feed.is_plausible), default=0.0)
         for n in range(len(of.names))
     ]
-    reaches = [reach(of.original.proto.graph, name) for name in of.names]
+    reaches = [largest_magnitude(of.original.proto.graph, name) for name in of.names]
     for row in of.rows:
         for original, scale, most in zip(row.results, scales, reaches, strict=False):
-            original.scale, original.reach = scale, most
+            original.scale, original.possible_largest = scale, most
     _settle_rounding(of)
     _settle_wrong(of)
 
 
 def _settle_rounding(of: Comparison) -> None:
-    """Where rounding is the meaning of an output, the original's own results are the reference."""
+    """Make the original's own results the reference of outputs whose meaning is rounding."""
     far: dict[str, tuple[float, str]] = {}
-    rows: list[tuple[Row, list[int]]] = []
+    rows: list[tuple[ComparisonRow, list[int]]] = []
     for row in of.rows:
-        plausible = row.feed.plausible
-        places = _places(row, lambda o, plausible=plausible: astray(o, o.own, of.digits, plausible))
-        if places and row.truth is not None:
+        plausible = row.feed.is_plausible
+        places = _places(row, lambda o, plausible=plausible: far_from_exact(o, o.own, of.digits, plausible))
+        if places and row.reference_outputs is not None:
             rows.append((row, places))
     of.run_perturbed(row for row, _ in rows)
     for row, places in rows:
-        witness = of.witnessed("original", of.original, row)
+        witness = of.run_unfused("original", of.original, row)
         rounded = _rounded(of, row)
         if witness is None or rounded is None:
             continue
         for place in places:
             if (name := of.names[place]) not in of.random:
-                plausible = row.feed.plausible
-                size = take_own(row.results[place], witness[place], rounded[place], of.digits, plausible)
+                plausible = row.feed.is_plausible
+                size = adopt_own_results(
+                    row.results[place], witness[place], rounded[place], of.digits, plausible
+                )
                 far[name] = max(far.get(name, (0.0, "")), (size, row.feed.kind))
     for name, (size, kind) in far.items():
         if size:
@@ -83,7 +85,7 @@ def _settle_rounding(of: Comparison) -> None:
 
 
 def _settle_wrong(of: Comparison) -> None:
-    """Elsewhere the witness says who is wrong, the runtime or the reference."""
+    """Find by an unfused run whether the runtime or the reference is wrong where an error is implausible."""
     wrong: dict[str, tuple[float, str]] = {}
     doubtful: dict[str, tuple[float, str]] = {}
     of.run_perturbed(row for row in of.rows if _implausible(row))
@@ -91,17 +93,19 @@ def _settle_wrong(of: Comparison) -> None:
         if not _implausible(row):
             continue
         for original, output in zip(row.results, _rounded(of, row) or (), strict=False):
-            original.shake(output)
+            original.add_rounded(output)
         if not (far := _implausible(row)):
             continue
-        outputs = of.witnessed("original", of.original, row)
+        outputs = of.run_unfused("original", of.original, row)
         for place in far:
             if (name := of.names[place]) in of.random:
                 continue
             witness = None if outputs is None else outputs[place]
-            for worst, size in zip((wrong, doubtful), row.results[place].settle(witness), strict=True):
+            for worst, size in zip(
+                (wrong, doubtful), row.results[place].compare_with_unfused(witness), strict=True
+            ):
                 worst[name] = max(worst.get(name, (0.0, "")), (size, row.feed.kind))
-    plainly = f"{of.witness.name} without graph optimizations"
+    plainly = f"{of.unfused_runner.name} without graph optimizations"
     for name, (size, kind) in wrong.items():
         if size:
             what = f"{of.backend} computes output {name} of the original wrong, by {size:.2g} of its"
@@ -115,22 +119,22 @@ def _settle_wrong(of: Comparison) -> None:
             of.faults.append(f"{what} reference on {kind} inputs, and {how}")
 
 
-def _implausible(row: Row) -> list[int]:
-    """The outputs that no rounding explains."""
+def _implausible(row: ComparisonRow) -> list[int]:
+    """Return the places of outputs whose error no rounding explains."""
     return _places(row, lambda original: original.implausible)
 
 
-def _places(row: Row, differs: Any) -> list[int]:
-    """The outputs, arrays of numbers, of which that is so somewhere."""
+def _places(row: ComparisonRow, differs: Any) -> list[int]:
+    """Return the places of outputs, arrays of numbers, for which `differs` holds at some element."""
     return [n for n, o in enumerate(row.results) if _is_array(o) and differs(o).any()]
 
 
-def _is_array(original: Original) -> bool:
+def _is_array(original: OriginalOutput) -> bool:
     return isinstance(original.own, np.ndarray) and original.own.dtype.kind not in "OSU"
 
 
-def _rounded(of: Comparison, row: Row) -> Sequence[Any] | None:
-    """What the reference has where every operator's result is rounded to its type."""
-    with suppress(TensaurusError):  # it has run in float64
+def _rounded(of: Comparison, row: ComparisonRow) -> Sequence[Any] | None:
+    """Run the reference with every operator's result rounded to its type; None where this fails."""
+    with suppress(TensaurusError):
         return of.reference.run(of.original.build, row.feed.arrays, row.shapes, rounded=True)
     return None

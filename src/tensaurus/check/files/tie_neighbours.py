@@ -1,11 +1,11 @@
-"""What a model computes where its conversions to narrower floats meet the other side of a tie.
+"""Computes a model's outputs with its conversions to narrower floats on the other side of ties.
 
     1.00048828 -> 1 in float16,  1.00048835 -> 1.00097656
 
 The last digit of a float32 decides about the last digit of a float16, a thousand times larger.  So wherever
-rounding of the operators before may have led a number across such a tie, its neighbour is as right.  How far
-rounding leads is seen where the result of every operator is rounded; what came in, and what is only moved,
-is where it is.
+rounding in the operators before may have led a number across such a tie, both float16 neighbours are right.
+How far rounding leads is measured by a run in which the result of every operator is rounded; inputs, and
+numbers that are only moved, are the same in both runs.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from tensaurus.check.files.judge import K, typical
+from tensaurus.check.files.judge import K
+from tensaurus.check.files.typical_errors import typical_errors
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.ir.float_conversions import spacing
 from tensaurus.runtimes.backends import Array
 from tensaurus.runtimes.backends.reference import Session
 
-__all__ = ["neighbours"]
+__all__ = ["tie_neighbours"]
 
 
-class _Seen(Reals):
-    """The reals, and what was converted to narrower floats."""
+class _RecordedConversions(Reals):
+    """The reals, recording all numbers that are converted to narrower floats."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,11 +37,11 @@ class _Seen(Reals):
         return super()._rounded(data, target)
 
 
-class _Moved(Reals):
-    """The reals, where such numbers first move by their doubts, half a step of the narrower type at most.
+class _ShiftedConversions(Reals):
+    """The reals, with each number moved by its doubt, at most half a step of the narrow type, and converted.
 
-    Each moves up or down as a coin says, or with the other sign the other way round: what is summed up behind
-    does not go one way.
+    A coin decides whether a number moves up or down, and the other `sign` reverses all of them: so sums of
+    the moved numbers do not drift in one direction.
     """
 
     def __init__(self, doubts: list[Array], sign: int) -> None:
@@ -55,25 +56,26 @@ class _Moved(Reals):
         return super()._rounded(data, target)
 
 
-def neighbours(session: Session, arrays: Mapping[str, Any]) -> list[list[Any]]:
-    """All outputs, twice; nothing where no conversion is in doubt."""
-    roughly, exactly = _Seen(), _Seen()
-    session.run(None, arrays, rounded=True, field=roughly)
-    if not roughly.numbers:
+def tie_neighbours(session: Session, arrays: Mapping[str, Any]) -> list[list[Any]]:
+    """Return all outputs for each sign of the doubts; [] where no conversion is in doubt."""
+    rounded, exact = _RecordedConversions(), _RecordedConversions()
+    session.run(None, arrays, rounded=True, field=rounded)
+    if not rounded.numbers:
         return []
-    session.run(None, arrays, field=exactly)
-    doubts = list(_doubts(exactly.numbers, roughly.numbers))
+    session.run(None, arrays, field=exact)
+    doubts = list(_doubts(exact.numbers, rounded.numbers))
     if not any(doubt.any() for doubt in doubts):
         return []
-    return [session.run(None, arrays, field=_Moved(doubts, sign)) for sign in (1, -1)]
+    return [session.run(None, arrays, field=_ShiftedConversions(doubts, sign)) for sign in (1, -1)]
 
 
-def _doubts(exactly: list[Array], roughly: list[Array]) -> Iterator[Array]:
-    for exact, rough in zip(exactly, roughly, strict=False):
-        if exact.shape != rough.shape:  # another branch was taken
+def _doubts(exact_numbers: list[Array], rounded_numbers: list[Array]) -> Iterator[Array]:
+    """Yield for each converted tensor how far rounding may have moved its elements."""
+    for exact, rounded in zip(exact_numbers, rounded_numbers, strict=False):
+        if exact.shape != rounded.shape:  # another branch was taken
             return
         with np.errstate(all="ignore"):
-            moved = np.abs(rough - exact)
+            moved = np.abs(rounded - exact)
         moved = np.where(np.isfinite(moved), moved, 0.0)
         size = np.abs(np.where(np.isfinite(exact), exact, 0.0))
-        yield K * np.maximum(moved, typical(size, moved))
+        yield K * np.maximum(moved, typical_errors(size, moved))

@@ -1,28 +1,34 @@
-"""A runtime that runs a model as it is written, nothing fused: who is wrong, the backend or the reference?"""
+"""Runs a model as it is written, without graph optimizations.
+
+Where a backend and the float64 reference disagree, this run decides which of them is wrong.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from tensaurus.check.files.compared_model import Model
+from tensaurus.check.files.compared_model import ComparedModel
 from tensaurus.runtimes import backends
 from tensaurus.runtimes.measure.worker import Worker, tried
 
-WITNESS = "onnxruntime"  # for a backend that cannot run a model as it is written
+FALLBACK_RUNTIME = "onnxruntime"  # takes the place of a backend that cannot run a model unfused
 
 
-class Witness:
-    """The backend itself where it can, in processes of their own, one for each model; `close` it."""
+class UnfusedRunner:
+    """Runs models unfused, on the backend itself where it can, each in a process of its own.
+
+    `close` ends the processes.
+    """
 
     def __init__(self, backend: str, threads: int, limit: float) -> None:
-        """A run may take `limit` seconds."""
-        self.name = backend if isinstance(backends.find(backend), backends.Plain) else WITNESS
+        """Prepare for the backend; a run may take `limit` seconds."""
+        self.name = backend if isinstance(backends.find(backend), backends.Plain) else FALLBACK_RUNTIME
         self._threads, self._limit = threads, limit
         self._workers: dict[str, Worker] = {}
 
-    def outputs(self, whose: str, model: Model, arrays: Mapping[str, Any]) -> list[Any]:
-        """All outputs of a model, which is always the same for `whose`.  Raises WorkerError."""
+    def outputs(self, whose: str, model: ComparedModel, arrays: Mapping[str, Any]) -> list[Any]:
+        """Return all outputs of a model; `whose` names its process.  Raises WorkerError."""
         worker = self._workers.get(whose)
         if worker is None or not worker.alive:
             worker = tried(model.build, self.name, threads=self._threads, limit=self._limit, plain=True)

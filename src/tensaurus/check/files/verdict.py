@@ -1,4 +1,7 @@
-"""Are two model files the same function?  Interface first, then outputs on random and adversarial inputs."""
+"""Decides whether two model files compute the same function, up to rounding.
+
+First the interfaces are compared, then the outputs on random and adversarial inputs.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,14 @@ from onnx import ModelProto
 from rich.text import Text
 
 from tensaurus.check.files.baseline import Baseline
-from tensaurus.check.files.candidate_trial import Trial
-from tensaurus.check.files.compared_model import Model
+from tensaurus.check.files.candidate_trial import CandidateTrial
+from tensaurus.check.files.compared_model import ComparedModel
 from tensaurus.check.files.equality import Equality
-from tensaurus.check.files.pinned_comparison import beside_near_ties
-from tensaurus.check.files.reference_answers import Answers
+from tensaurus.check.files.pinned_comparison import recheck_with_pinned_scores
+from tensaurus.check.files.reference_answers import ReferenceAnswers
 from tensaurus.check.inputs.draw_inputs import KINDS
-from tensaurus.check.inputs.model_interface import same_interface
-from tensaurus.check.inputs.user_inputs import Inputs, given_inputs
+from tensaurus.check.inputs.model_interface import interface_differences
+from tensaurus.check.inputs.user_inputs import Inputs, load_user_inputs
 from tensaurus.check.program.field_check import FieldCheck
 from tensaurus.graph.onnx.build import Build
 from tensaurus.runtimes.measure.machine import usable_threads
@@ -31,10 +34,13 @@ from tensaurus.system.scratch import temporary
 class Verdict:
     """Whether two models are the same function.
 
-    The errors are the largest over the plausible inputs, against the float64 reference: absolute, and
-    relative to the output's largest element there.  `own_*` are the original's.  `inputs` names all that was
-    tried, `detail` is one line of how it was found, or of what differs.  `faults` are of the runtime or of
-    the reference; `notes` name what the verdict does not rest on.
+    max_abs_error  the candidate's largest error over the plausible inputs, against the float64 reference
+    max_rel_error  that error relative to the output's largest element
+    own_*          the same errors of the original
+    inputs         the kinds of all inputs that were tried
+    detail         one line that says how the verdict was reached, or the first difference
+    notes          lines about parts of the models or inputs that were not compared
+    faults         lines about errors of the runtime or of the reference
     """
 
     passed: bool
@@ -50,11 +56,11 @@ class Verdict:
 
     @property
     def equality(self) -> Equality:
-        """The record that a summary keeps."""
+        """Return the part of the verdict that a summary keeps."""
         return Equality(self.max_abs_error, self.max_rel_error, self.passed, self.detail)
 
     def render(self) -> Text:
-        """One line with the verdict, then one for each note."""
+        """Return one line with the verdict, then one for each fault and note."""
         lines = [self.equality.render()]
         if self.field is not None and self.field.trials and self.field.passed:
             lines.append(Text(f"over GF(2^31-1): equal, {self.field.odds}", style="dim"))
@@ -77,27 +83,27 @@ def verify(
     field: FieldCheck | None = None,
     limit: float = RUN_LIMIT,
     stage: Stage = silent,
-    answers: Answers | None = None,
+    answers: ReferenceAnswers | None = None,
     margin: float = 1.0,
 ) -> Verdict:
-    """Compare candidate b with original a.
+    """Compare the candidate `b` with the original `a` and return the verdict.
 
-    shapes  fixes sizes of inputs
-    ranges  values of integer inputs, both ends included; else 0 and 1
-    inputs  the caller's own, {name: array} or an .npz file, tried beside those of the kinds
-    kinds   inputs to make up, of `inputs.KINDS`
-    field   a check made before, for the record
-    limit   seconds that a run may take
-    stage   is called with what is being done
-    answers of the float64 reference of a, kept where several are compared with it
-    margin  how many times the error that is usually allowed b may have (`check/files/allowed_error`)
+    shapes   sizes of inputs that are fixed
+    ranges   values of integer inputs, both ends included; else 0 and 1
+    inputs   the caller's inputs, {name: array} or an .npz file, tried beside those of the kinds
+    kinds    kinds of inputs to draw, of `draw_inputs.KINDS`
+    field    an earlier check of the programs over a field, for the record
+    limit    seconds that a run may take
+    stage    is called with the name of each step
+    answers  the float64 outputs of `a`, shared by the comparisons of several candidates
+    margin   how many times the usually allowed error `b` may have (`allowed_error`)
 
     Raises TensaurusError where a file is no model, or the original does not run.
     """
     with temporary() as folder:
-        original = Model.read(a, shapes or {}, folder)
-        candidate = Model.read(b, shapes or {}, folder)
-        if differences := same_interface(original.proto, candidate.proto):
+        original = ComparedModel.read(a, shapes or {}, folder)
+        candidate = ComparedModel.read(b, shapes or {}, folder)
+        if differences := interface_differences(original.proto, candidate.proto):
             return Verdict(False, detail="; ".join(differences), field=field)
         with naming(original.name):
             started = Baseline(
@@ -111,27 +117,27 @@ def verify(
                 ranges=ranges or {},
                 limit=limit,
                 stage=stage,
-                given=given_inputs(inputs, original.proto, shapes or {}),
+                given=load_user_inputs(inputs, original.proto, shapes or {}),
                 answers=answers,
             )
         with started as base:
             try:
-                sights = beside_near_ties(base, Trial(base, margin).judge(), margin)
+                findings = recheck_with_pinned_scores(base, CandidateTrial(base, margin).judge(), margin)
             except WorkerError as error:
                 tried = tuple(row.feed.kind for row in base.rows)
                 detail = f"{candidate.name} does not run: {error}"
                 notes, faults = tuple(base.notes), tuple(base.faults)
                 return Verdict(False, inputs=tried, detail=detail, field=field, notes=notes, faults=faults)
-    plausible = [s.finding for s in sights if s.feed.plausible and not s.exact]
+    plausible = [s.finding for s in findings if s.feed.is_plausible and not s.exact]
     max_abs, max_rel, own_abs, own_rel = (
         max((getattr(finding, key) for finding in plausible), default=float("nan"))
         for key in ("max_abs", "max_rel", "own_abs", "own_rel")
     )
-    wrong = [str(s) for s in sights if not s.finding.passed]
+    wrong = [str(s) for s in findings if not s.finding.passed]
     if wrong:
         detail = wrong[0] + (f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else "")
     else:
-        worst = max((s.finding.worst for s in sights), default=0.0)
+        worst = max((s.finding.worst for s in findings), default=0.0)
         own = f"the original's own error {own_abs:.2g} absolute, {own_rel:.2g} relative"
         allowed = "what is allowed" if margin == 1 else f"what is allowed, {margin:g} times the usual"
         detail = f"{len(base.rows)} inputs; {own}; at most {worst:.2g} of {allowed}"

@@ -1,1 +1,1 @@
-"""Inputs on which models are compared and timed."""
+"""Makes the inputs on which models are compared and timed."""

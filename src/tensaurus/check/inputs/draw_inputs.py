@@ -1,4 +1,4 @@
-"""Inputs to compare two models on: plausible ones, and ones that overflow, underflow or mean nothing."""
+"""Draws inputs to compare two models on: plausible ones, and others that overflow, underflow or are NaN."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
-from tensaurus.check.inputs.integer_uses import Indices
-from tensaurus.check.inputs.model_constants import HUGE, NEAR, Constants, beside
+from tensaurus.check.inputs.integer_uses import IntegerUses
+from tensaurus.check.inputs.model_constants import (
+    HUGE_NUMBER,
+    NUMBERS_BESIDE_ONE,
+    ModelConstants,
+    numbers_beside,
+)
 from tensaurus.check.inputs.model_interface import required_inputs
-from tensaurus.check.inputs.perturbation import perturbed_feed
+from tensaurus.check.inputs.perturbation import perturb_feed
 from tensaurus.check.inputs.try_shapes import Shape
 from tensaurus.expr.ir.integer_types import limits
 from tensaurus.graph.ir.tensor_data import size_in_bytes
@@ -27,103 +32,104 @@ KINDS = (
     *("random", "blocks", "negative", "zeros", "constant", "large", "tiny", "magnitudes"),
     *("edges", "nan", "infinite"),
 )
-GIVEN = "given"  # by the caller
+GIVEN = "given"  # the kind of inputs that the caller gives
 PLAUSIBLE = frozenset({"random", "blocks", "negative", GIVEN})
-UNREAL = frozenset({"nan", "infinite"})  # no numbers: what a runtime's kernels make of them is not specified
-OFFSETS = 24
-FEW = 3  # inputs that are no numbers one by one
-PARTS, MANY = 4, 24  # feeds of edges at most, and where all inputs together have few elements
-TINY = 64
-TRIPS = (0, 1, 2, 3, 5)  # rounds of a loop
-RANK = 64  # of an array of numpy's
-BLOCK = 8  # noise alone leaves many detectors silent: blocks of 8 x 8 have edges and surfaces
-WORDS = ("", "a", "zwei", "trois mots ici", "42")
+NONFINITE = frozenset({"nan", "infinite"})  # nothing specifies what a runtime's kernels compute of these
+MAX_OFFSET_FEEDS = 24  # feeds around one number each that are tried to reach a branch
+MAX_SINGLE_NONFINITE = 3  # a model with at most so many float inputs gets feeds in which one is nonfinite
+MAX_EDGE_FEEDS = 4
+MAX_SMALL_EDGE_FEEDS, SMALL_ELEMENTS = 24, 64  # edge feeds, where all inputs together have so few elements
+LOOP_TRIPS = (0, 1, 2, 3, 5)  # numbers of rounds of a loop that are tried
+MAX_RANK = 64  # numpy's limit
+BLOCK_SIZE = 8  # pixels along a block: many detectors find nothing in noise, but do in edges and surfaces
+TEXTS = ("", "a", "zwei", "trois mots ici", "42")
 
 
 @dataclass(frozen=True)
 class Feed:
-    """One set of inputs; `kind` names it.  Those that are `pinned` no rounding moves (`near_ties`)."""
+    """One set of inputs of a kind; no perturbation moves those that are `pinned` (`near_ties`)."""
 
     kind: str
     arrays: Mapping[str, Array]
     pinned: frozenset[str] = frozenset()
 
     @property
-    def plausible(self) -> bool:
+    def is_plausible(self) -> bool:
         return self.kind in PLAUSIBLE
 
     @property
-    def unreal(self) -> bool:
-        """Whether not all of it is numbers."""
-        return self.kind.split()[0] in UNREAL
+    def is_nonfinite(self) -> bool:
+        """Whether some elements are infinite or NaN."""
+        return self.kind.split()[0] in NONFINITE
 
-    def beside(self, seed: int) -> dict[str, Array]:
-        """Inputs for a perturbed copy; those near a threshold stay where they are."""
-        moving = {} if self.edge else {n: a for n, a in self.arrays.items() if n not in self.pinned}
-        return {**self.arrays, **perturbed_feed(moving, seed)}
+    def perturb(self, seed: int) -> dict[str, Array]:
+        """Return inputs for a perturbed copy; inputs that stand on thresholds are not moved."""
+        moving = {} if self.is_edge else {n: a for n, a in self.arrays.items() if n not in self.pinned}
+        return {**self.arrays, **perturb_feed(moving, seed)}
 
     @property
-    def edge(self) -> bool:
-        """Whether it stands on thresholds."""
+    def is_edge(self) -> bool:
+        """Whether the elements are thresholds of the models, or next to them."""
         return self.kind.split()[0] == "edges"
 
 
 @dataclass(frozen=True)
-class Values:
-    """What the values of inputs may be.
+class InputValues:
+    """Says which values inputs may have.
 
     ranges     of integer inputs, as the caller gave them, both ends included
-    indices    what the model uses the other integer inputs for; what is not known there is 0 or 1
+    indices    how the model uses the other integer inputs; inputs of unknown use are 0 or 1
     constants  of the models that are compared
-    rows       in which large tables of the models differ: places worth looking up
+    rows       rows in which large tables of the models differ, so that they are worth looking up
     """
 
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    indices: Indices = Indices()
-    constants: Constants = Constants()
+    indices: IntegerUses = IntegerUses()
+    constants: ModelConstants = ModelConstants()
     rows: tuple[int, ...] = ()
 
-    def narrow(self, names: Iterable[str]) -> list[str]:
-        """Of these integer inputs those that are never anything but 0 and 1."""
+    def only_zero_or_one(self, names: Iterable[str]) -> list[str]:
+        """Return those of these integer inputs that are never drawn but from 0 and 1."""
         known = {*self.ranges, *self.indices.limits, *self.indices.free, *self.indices.trips}
         return [n for n in names if n not in known]
 
 
-def feeds(
-    model: ModelProto, shapes: Mapping[str, Shape], kinds: Sequence[str], seed: int, values: Values
+def draw_feeds(
+    model: ModelProto, shapes: Mapping[str, Shape], kinds: Sequence[str], seed: int, values: InputValues
 ) -> Iterator[Feed]:
-    """Inputs of these kinds, several of a kind where one does not hold all that belongs to it."""
-    floats = [value.name for value in required_inputs(model) if _float(value)]
+    """Yield inputs of these kinds, several of a kind where one feed has no room for all its values."""
+    floats = [value.name for value in required_inputs(model) if _is_float(value)]
     for kind in kinds:
-        if kind in UNREAL:
-            alone = [[name] for name in floats] if 1 < len(floats) <= FEW else []
+        if kind in NONFINITE:
+            alone = [[name] for name in floats] if 1 < len(floats) <= MAX_SINGLE_NONFINITE else []
             for names in [floats] * bool(floats) + alone:
-                made = feed(model, shapes, kind, seed, values, only=names)
+                made = draw_feed(model, shapes, kind, seed, values, only=names)
                 yield made if names is floats else Feed(f"{kind} {names[0]}", made.arrays)
             continue
-        for part in range(_parts(model, shapes, values) if kind == "edges" else 1):
-            made = feed(model, shapes, kind, seed, values, part=part)
+        for part in range(_edge_feed_count(model, shapes, values) if kind == "edges" else 1):
+            made = draw_feed(model, shapes, kind, seed, values, part=part)
             yield made if not part else Feed(f"{kind} {part + 1}", made.arrays)
 
 
-def feed(
+def draw_feed(
     model: ModelProto,
     shapes: Mapping[str, Shape],
     kind: str,
     seed: int,
-    values: Values | None = None,
+    values: InputValues | None = None,
     *,
     part: int = 0,
     only: Collection[str] | None = None,
 ) -> Feed:
-    """Inputs of one kind.
+    """Return inputs of one kind.
 
-    Integers are drawn from the ranges that are given or known, whose ends zeros and large take, else from
-    0..1, and far beyond where any number will do and the kind is not plausible.  `part` counts the feeds of
-    edges; `only` these inputs are not numbers where the kind is none, all where None.
-    Raises TensaurusError for an input that is not a tensor of known elements, or larger than the memory.
+    Integers are drawn from the ranges that are given or known, else from 0..1; the kinds "zeros" and "large"
+    take the ends of the range.  Where any number will do, implausible kinds draw from the whole type.
+    `part` counts the feeds of edges.  Of the kinds "nan" and "infinite" `only` these inputs are not finite,
+    all where None.
+    Raises TensaurusError for an input that is not a tensor of known element type, or larger than the memory.
     """
-    values = values or Values()
+    values = values or InputValues()
     rng = np.random.default_rng([seed, KINDS.index(kind)])
     arrays = {}
     for value in required_inputs(model):
@@ -134,23 +140,23 @@ def feed(
             raise TensaurusError(f"the element type of input {value.name} is not known")
         shape = shapes[value.name]
         _require_room(value.name, tensor.elem_type, shape)
-        own = kind if kind not in UNREAL or only is None or value.name in only else "random"
+        own = kind if kind not in NONFINITE or only is None or value.name in only else "random"
         if tensor.elem_type == TensorProto.STRING:
-            arrays[value.name] = np.asarray(rng.choice(WORDS, shape), object)
+            arrays[value.name] = np.asarray(rng.choice(TEXTS, shape), object)
             continue
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
         if dtype == np.bool_:
             drawn = rng.integers(0, 2, shape)
-            arrays[value.name] = np.asarray(_ends(kind, drawn, 0, 1), np.bool_)
-        elif _float(value):
+            arrays[value.name] = np.asarray(_draws_or_ends(kind, drawn, 0, 1), np.bool_)
+        elif _is_float(value):
             if own == "edges" and dtype.kind != "c":
-                made = _edges(_floats_beside(values.constants, dtype), shape, part, rng)
+                made = _draw_edges(_floats_beside(values.constants, dtype), shape, part, rng)
             else:
-                made = _floats(own, shape, dtype, rng)
+                made = _draw_floats(own, shape, dtype, rng)
             with np.errstate(all="ignore"):
                 arrays[value.name] = np.asarray(made).astype(dtype)
         else:
-            arrays[value.name] = _integers(value, shape, own, part, values, rng).astype(dtype)
+            arrays[value.name] = _draw_integers(value, shape, own, part, values, rng).astype(dtype)
     return Feed(kind, arrays)
 
 
@@ -161,20 +167,20 @@ def _dtype(value: ValueInfoProto) -> np.dtype[np.generic] | None:
 
 
 def is_integer(value: ValueInfoProto) -> bool:
-    """Whether an input's elements are integers."""
+    """Return whether an input's elements are integers."""
     dtype = _dtype(value)
     return dtype is not None and (dtype.kind in "iu" or "int" in dtype.name)
 
 
-def _float(value: ValueInfoProto) -> bool:
+def _is_float(value: ValueInfoProto) -> bool:
     dtype = _dtype(value)
     return dtype is not None and ("float" in dtype.name or dtype.kind == "c")
 
 
-def _integers(
-    value: ValueInfoProto, shape: Shape, kind: str, part: int, values: Values, rng: np.random.Generator
+def _draw_integers(
+    value: ValueInfoProto, shape: Shape, kind: str, part: int, values: InputValues, rng: np.random.Generator
 ) -> Array:
-    """Integers of one input."""
+    """Draw the integers of one input."""
     name, least, most = value.name, *limits(dtype_name(value.type.tensor_type.elem_type))
     if name in values.ranges:
         low, high = values.ranges[name]
@@ -183,40 +189,40 @@ def _integers(
         low, high = values.indices.limits[name]
         low, high = max(low, least), min(high, most)
         if kind in ("negative", "constant") and low < 0:  # counted from the end
-            return np.asarray(_ends(kind, rng.integers(low, 0, shape), low, high))
-        near = _places(low, high, values)
+            return np.asarray(_draws_or_ends(kind, rng.integers(low, 0, shape), low, high))
+        near = _edge_places(low, high, values)
         low = max(low, 0)
     elif name in values.indices.trips:
-        low, high, near = TRIPS[0], TRIPS[-1], list(TRIPS)
+        low, high, near = LOOP_TRIPS[0], LOOP_TRIPS[-1], list(LOOP_TRIPS)
     elif name in values.indices.free:
         low, high = 0, 1
         near = _integers_beside(values, name, least, most)
         if kind == "large":
-            return np.full(shape, most, _carrier(most))
+            return np.full(shape, most, _carrier_type(most))
         if kind == "magnitudes":
             drawn = 2.0 ** rng.uniform(0, np.log2(float(most)) - 0.01, shape)
             return np.asarray(drawn * rng.choice((-1, 1) if least < 0 else (1,), shape)).astype(
-                _carrier(most)
+                _carrier_type(most)
             )
     else:
         low, high = 0, 1
         near = [0, 1]
     if kind == "edges":
-        return _edges(near, shape, part, rng).astype(_carrier(max(near)))
-    return np.asarray(_ends(kind, rng.integers(low, high, shape, endpoint=True), low, high))
+        return _draw_edges(near, shape, part, rng).astype(_carrier_type(max(near)))
+    return np.asarray(_draws_or_ends(kind, rng.integers(low, high, shape, endpoint=True), low, high))
 
 
-def _places(low: int, high: int, values: Values) -> list[int]:
-    """The ends of what names places, and rows in which the models differ."""
+def _edge_places(low: int, high: int, values: InputValues) -> list[int]:
+    """Return the least and the largest place, 0, and the rows in which the models differ."""
     return list(dict.fromkeys([low, 0, high, *(row for row in values.rows if low <= row <= high)]))
 
 
-def _carrier(most: int) -> type[np.generic]:
+def _carrier_type(most: int) -> type[np.generic]:
     return np.uint64 if most >= 2**63 else np.int64
 
 
-def _integers_beside(values: Values, name: str, low: int, high: int) -> list[int]:
-    """The ends of the range, and what is at most one away from a constant in it, or from what meets one."""
+def _integers_beside(values: InputValues, name: str, low: int, high: int) -> list[int]:
+    """Return numbers in the range: its ends, and those at most 1 away from a constant or a turning point."""
     constants = values.constants
     whole = [*constants.integers, *(round(number) for number in constants.numbers)]
     whole += [int(number) for number in values.indices.meets.get(name, ())]
@@ -225,24 +231,24 @@ def _integers_beside(values: Values, name: str, low: int, high: int) -> list[int
     return [n for n in near if low <= n <= high]
 
 
-def _floats_beside(constants: Constants, dtype: np.dtype[np.generic]) -> list[float]:
-    near = dict.fromkeys(n for number in constants.numbers for n in beside(number, dtype))
+def _floats_beside(constants: ModelConstants, dtype: np.dtype[np.generic]) -> list[float]:
+    near = dict.fromkeys(n for number in constants.numbers for n in numbers_beside(number, dtype))
     with np.errstate(all="ignore"):
         fine = np.isfinite(np.asarray(list(near), np.float64).astype(dtype).astype(np.float64))
     return [n for n, kept in zip(near, fine, strict=True) if kept] or [0.0]
 
 
-def _groups(candidates: Sequence[float], size: int) -> list[Sequence[float]]:
-    """As many of them as an input holds at once; beside huge ones, the others would have no effect."""
-    plain = [n for n in candidates if abs(n) <= HUGE]
-    rest = [n for n in candidates if abs(n) > HUGE]
+def _group_by_feed(candidates: Sequence[float], size: int) -> list[Sequence[float]]:
+    """Cut the candidates into groups that an input holds at once; beside huge ones others have no effect."""
+    plain = [n for n in candidates if abs(n) <= HUGE_NUMBER]
+    rest = [n for n in candidates if abs(n) > HUGE_NUMBER]
     step = max(size, 1)
     return [part[k : k + step] for part in (plain, rest) for k in range(0, len(part), step)]
 
 
-def _edges(candidates: Sequence[float], shape: Shape, part: int, rng: np.random.Generator) -> Array:
-    """Those of one part, each once at least."""
-    groups = _groups(candidates, prod(shape))
+def _draw_edges(candidates: Sequence[float], shape: Shape, part: int, rng: np.random.Generator) -> Array:
+    """Return the numbers of one group, each at least once, in random places."""
+    groups = _group_by_feed(candidates, prod(shape))
     group = groups[part % len(groups)]
     exact = max(map(abs, group)) >= 2**53  # floats would round it
     pool = np.asarray(group, object if exact else np.float64)
@@ -250,46 +256,46 @@ def _edges(candidates: Sequence[float], shape: Shape, part: int, rng: np.random.
     return np.asarray(rng.permutation(pool[places])).reshape(shape)
 
 
-def _all_groups(
-    model: ModelProto, shapes: Mapping[str, Shape], values: Values
+def _edge_groups(
+    model: ModelProto, shapes: Mapping[str, Shape], values: InputValues
 ) -> Iterator[list[Sequence[float]]]:
-    """What each input takes in of the neighbourhood of the constants, part by part."""
+    """Yield for each input the groups of numbers near constants that its edge feeds hold."""
     for value in required_inputs(model):
         dtype, size = _dtype(value), prod(shapes[value.name])
         if dtype is None or dtype.kind in "bc" or not size:
             continue
-        if _float(value):
-            yield _groups(_floats_beside(values.constants, dtype), size)
+        if _is_float(value):
+            yield _group_by_feed(_floats_beside(values.constants, dtype), size)
         elif value.name in values.indices.limits:
-            yield _groups(_places(*values.indices.limits[value.name], values), size)
+            yield _group_by_feed(_edge_places(*values.indices.limits[value.name], values), size)
         elif value.name in values.indices.trips:
-            yield _groups(TRIPS, size)
+            yield _group_by_feed(LOOP_TRIPS, size)
         elif value.name in values.indices.free:
             ends = limits(dtype_name(value.type.tensor_type.elem_type))
-            yield _groups(_integers_beside(values, value.name, *ends), size)
+            yield _group_by_feed(_integers_beside(values, value.name, *ends), size)
 
 
-def _parts(model: ModelProto, shapes: Mapping[str, Shape], values: Values) -> int:
-    """Feeds that hold the neighbourhood of every constant for every input, as many as are made at most."""
-    most = max((len(groups) for groups in _all_groups(model, shapes, values)), default=1)
-    return min(most, _most(shapes))
+def _edge_feed_count(model: ModelProto, shapes: Mapping[str, Shape], values: InputValues) -> int:
+    """Return how many edge feeds hold numbers near every constant for every input; at most the maximum."""
+    most = max((len(groups) for groups in _edge_groups(model, shapes, values)), default=1)
+    return min(most, _max_edge_feeds(shapes))
 
 
-def _most(shapes: Mapping[str, Shape]) -> int:
-    return MANY if sum(map(prod, shapes.values())) <= TINY else PARTS
+def _max_edge_feeds(shapes: Mapping[str, Shape]) -> int:
+    return MAX_SMALL_EDGE_FEEDS if sum(map(prod, shapes.values())) <= SMALL_ELEMENTS else MAX_EDGE_FEEDS
 
 
-def unmet(model: ModelProto, shapes: Mapping[str, Shape], values: Values) -> int:
-    """How many constants have no input near them."""
-    most = _most(shapes)
-    over = (sum(map(len, groups[most:])) for groups in _all_groups(model, shapes, values))
-    return values.constants.left + -(-max(over, default=0) // NEAR)
+def count_untried_constants(model: ModelProto, shapes: Mapping[str, Shape], values: InputValues) -> int:
+    """Return how many constants no edge feed comes near."""
+    most = _max_edge_feeds(shapes)
+    over = (sum(map(len, groups[most:])) for groups in _edge_groups(model, shapes, values))
+    return values.constants.omitted_count + -(-max(over, default=0) // NUMBERS_BESIDE_ONE)
 
 
 def _require_room(name: str, elem_type: int, shape: Shape) -> None:
     """Raise TensaurusError for values that the memory cannot hold, drawn as they are in eight bytes each."""
-    if len(shape) > RANK:
-        raise TensaurusError(f"input {name} has {len(shape)} dimensions, numpy's arrays at most {RANK}")
+    if len(shape) > MAX_RANK:
+        raise TensaurusError(f"input {name} has {len(shape)} dimensions, numpy's arrays at most {MAX_RANK}")
     size = size_in_bytes(dtype_name(elem_type), shape)
     if size + 8 * prod(shape) > memory_bytes():
         raise TensaurusError(
@@ -298,16 +304,16 @@ def _require_room(name: str, elem_type: int, shape: Shape) -> None:
         )
 
 
-def _ends(kind: str, drawn: Array, low: int, high: int) -> Array:
+def _draws_or_ends(kind: str, drawn: Array, low: int, high: int) -> Array:
     if kind in ("zeros", "constant"):
         return np.full_like(drawn, low)
     return np.full_like(drawn, high) if kind == "large" else drawn
 
 
-def _floats(kind: str, shape: Shape, dtype: np.dtype[np.generic], rng: np.random.Generator) -> Array:
+def _draw_floats(kind: str, shape: Shape, dtype: np.dtype[np.generic], rng: np.random.Generator) -> Array:
     match kind:
         case "blocks":
-            coarse = rng.uniform(-1, 1, [_coarse(shape, k) for k in range(len(shape))])
+            coarse = rng.uniform(-1, 1, [_block_count(shape, k) for k in range(len(shape))])
             grid = np.ix_(*(np.arange(n) * c // max(n, 1) for n, c in zip(shape, coarse.shape, strict=True)))
             return np.asarray(coarse[grid]) if shape else coarse
         case "negative":
@@ -331,10 +337,10 @@ def _floats(kind: str, shape: Shape, dtype: np.dtype[np.generic], rng: np.random
     return rng.standard_normal(shape)
 
 
-def _coarse(shape: Shape, place: int) -> int:
-    """Blocks along a dimension: of the last two of four, or the last of three."""
+def _block_count(shape: Shape, place: int) -> int:
+    """Return how many blocks lie along a dimension: those from the third on or the last are cut."""
     blocked = place >= max(2, len(shape) - 2)
-    return -(-shape[place] // BLOCK) if blocked else shape[place]
+    return -(-shape[place] // BLOCK_SIZE) if blocked else shape[place]
 
 
 def require_ranges(model: ModelProto, ranges: Mapping[str, tuple[int, int]]) -> None:
@@ -353,17 +359,19 @@ def require_ranges(model: ModelProto, ranges: Mapping[str, tuple[int, int]]) -> 
             raise TensaurusError(f"the range {low},{high} of input {name} goes beyond its type {kind}")
 
 
-def offsets(model: ModelProto, shapes: Mapping[str, Shape], seed: int, values: Values) -> Iterator[Feed]:
-    """Inputs that are wholly near one number each time: around powers of ten and the models' constants."""
+def draw_offset_feeds(
+    model: ModelProto, shapes: Mapping[str, Shape], seed: int, values: InputValues
+) -> Iterator[Feed]:
+    """Yield feeds all of whose floats are near one number: a power of ten or a constant of the models."""
     numbers = [sign * 10.0**n for n in (0, 1, 2, 4, -2) for sign in (1, -1)]
     numbers += [n * (1 + way) for n in values.constants.numbers for way in (0.25, -0.25)]
-    for place, number in enumerate(numbers[:OFFSETS]):
-        kind = ("random", "large", "edges", "zeros")[place % 4]  # of what is no float
+    for place, number in enumerate(numbers[:MAX_OFFSET_FEEDS]):
+        kind = ("random", "large", "edges", "zeros")[place % 4]  # of inputs that are no floats
         rng = np.random.default_rng([seed, place])
-        arrays = dict(feed(model, shapes, kind, seed + place, values).arrays)
+        arrays = dict(draw_feed(model, shapes, kind, seed + place, values).arrays)
         for value in required_inputs(model):
             dtype = _dtype(value)
-            if dtype is not None and _float(value):
+            if dtype is not None and _is_float(value):
                 noise = rng.uniform(0.9, 1.1, shapes[value.name])
                 with np.errstate(all="ignore"):
                     arrays[value.name] = np.asarray(number * noise).astype(dtype)

@@ -1,6 +1,7 @@
-"""What a program does with its integer inputs: compute with their values, or look up places that they name.
+"""Finds how a program uses its integer inputs: as numbers to compute with, or as places in other tensors.
 
-Read from the operators' expressions: an index of a read that is itself looked up in a tensor has bounds.
+The operators' expressions tell: where an index of a read is itself read from a tensor, as in Gather, the
+elements of this tensor are places, and the extent of the dimension bounds them.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ Limits = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Indices:
-    """limits  of inputs whose elements name places in another tensor: the least and the largest place
-    free    inputs whose values are computed with and never name a place or a size: any number will do
-    trips   inputs that say how many rounds a loop has
-    meets   of the free ones, the numbers at which something computed from them turns
+class IntegerUses:
+    """The integer inputs of a program by their uses.
 
-    An integer input in neither may name places or sizes that nobody can tell.
+    limits  least and largest place, of inputs whose elements are places in another tensor
+    free    inputs that are computed with and are never places or sizes, so that any number will do
+    trips   inputs that say how many rounds a loop has
+    meets   of free inputs, the numbers at which a comparison, a rounding or the like turns
+
+    An integer input in none of the first three may hold places or sizes whose limits are unknown.
     """
 
     limits: Mapping[str, Limits] = field(default_factory=dict)
@@ -35,38 +38,38 @@ class Indices:
 
 
 @dataclass(frozen=True)
-class _Use:
-    """How an expression reads a tensor: its elements as they are, changed, or as places within limits."""
+class _TensorRead:
+    """One read of a tensor by an expression: its elements unchanged, changed, or as places within limits."""
 
     tensor: Tensor
-    whole: bool = False
+    is_unchanged: bool = False
     places: tuple[object, object] | None = None
 
 
-def indices_of(program: Program) -> Indices:
-    """The integer inputs of a program by what they are used for."""
+def find_integer_uses(program: Program) -> IntegerUses:
+    """Return the integer inputs of a program by their uses."""
     names = {
         node.attribute("name")
         for node in program.inputs
         if isinstance(node.types[0], TensorType) and node.types[0].dtype.startswith(("int", "uint"))
     }
-    run = _Uses()
-    run.visit(program, {node: {node.attribute("name"): True} for node in program.inputs})
+    analysis = _UseAnalysis()
+    analysis.visit(program, {node: {node.attribute("name"): True} for node in program.inputs})
     limits = {
         name: (max(low for low, _ in bounds), min(high for _, high in bounds))
-        for name, bounds in run.limits.items()
-        if name in names and name not in run.unknown
+        for name, bounds in analysis.limits.items()
+        if name in names and name not in analysis.unknown
     }
-    return Indices(
+    return IntegerUses(
         {name: (low, high) for name, (low, high) in limits.items() if low <= high},
-        frozenset(names - run.unknown - set(run.limits) - run.trips),
-        frozenset((names & run.trips) - run.unknown - set(run.limits)),
+        frozenset(names - analysis.unknown - set(analysis.limits) - analysis.trips),
+        frozenset((names & analysis.trips) - analysis.unknown - set(analysis.limits)),
     )
 
 
-def shared_places(a: Program, b: Program) -> dict[str, Limits]:
-    """The limits of the places that integer inputs name in both programs; where none is in both, in `a`."""
-    one, other = indices_of(a).limits, indices_of(b).limits
+def shared_place_limits(a: Program, b: Program) -> dict[str, Limits]:
+    """Return the limits of places that exist in both programs, by inputs; those of `a` where none does."""
+    one, other = find_integer_uses(a).limits, find_integer_uses(b).limits
     shared = {
         name: (max(low, other[name][0]), min(high, other[name][1])) if name in other else (low, high)
         for name, (low, high) in one.items()
@@ -74,8 +77,8 @@ def shared_places(a: Program, b: Program) -> dict[str, Limits]:
     return {name: (low, high) if low <= high else one[name] for name, (low, high) in shared.items()}
 
 
-class _Uses:
-    """For every node the inputs that its elements come from, and whether they come unchanged."""
+class _UseAnalysis:
+    """Follows the elements of inputs through a program and collects their uses."""
 
     def __init__(self) -> None:
         self.limits: dict[str, list[Limits]] = {}
@@ -83,6 +86,7 @@ class _Uses:
         self.trips: set[str] = set()
 
     def visit(self, program: Program, carried: dict[Node, dict[str, bool]]) -> dict[Node, dict[str, bool]]:
+        """Return for every node from which inputs its elements come, and whether they come unchanged."""
         for node in program.nodes:
             owner = node.args[0] if node.op is ITEM else node
             assert owner is not None
@@ -109,10 +113,10 @@ class _Uses:
             if leaf is not None and arg is not None
         }
         result: dict[str, bool] = {}
-        for use in _uses(scope):
+        for use in _reads_of(scope):
             for name, same in inputs.get(use.tensor, {}).items():
                 if use.places is None:
-                    result[name] = result.get(name, True) and same and use.whole
+                    result[name] = result.get(name, True) and same and use.is_unchanged
                     continue
                 low, high = use.places
                 if same and isinstance(low, int) and isinstance(high, int):
@@ -122,7 +126,10 @@ class _Uses:
         return result
 
     def _opaque(self, node: Node, carried: Mapping[Node, Mapping[str, bool]]) -> dict[str, bool]:
-        """A condition chooses a branch and names no place; what else an unknown operator reads may."""
+        """Visit the bodies of an opaque node.
+
+        The condition of an If chooses a branch and holds no place; other inputs of unknown operators may.
+        """
         form = node.attribute("form")
         own, captured = node.args[: form.inputs], node.args[form.inputs :]
         mixed = {name: False for arg in node.args if arg is not None for name in carried.get(arg, {})}
@@ -141,39 +148,39 @@ class _Uses:
         return mixed
 
 
-def _uses(scope: Scope) -> Iterator[_Use]:
-    """Every way that the expression reads a tensor."""
+def _reads_of(scope: Scope) -> Iterator[_TensorRead]:
+    """Yield every read of a tensor by the expression."""
     seen: set[int] = set()
 
-    def visit(body: Body, whole: bool) -> Iterator[_Use]:
+    def visit(body: Body, is_unchanged: bool) -> Iterator[_TensorRead]:
         for size in sizes(body):
             yield from placed(size)
         match body:
             case Read(source, _, _):
-                yield from read(source, whole)
+                yield from read(source, is_unchanged)
             case Call(fn, args):
-                kept = whole and fn.startswith(("to_int", "to_uint"))
+                kept = is_unchanged and fn.startswith(("to_int", "to_uint"))
                 for arg in args:
                     yield from visit(arg, kept)
             case _:
                 for child in children(body):
-                    yield from visit(child, whole and isinstance(body, Select))
+                    yield from visit(child, is_unchanged and isinstance(body, Select))
 
-    def read(source: Source, whole: bool) -> Iterator[_Use]:
+    def read(source: Source, is_unchanged: bool) -> Iterator[_TensorRead]:
         if isinstance(source, Tensor):
-            yield _Use(source, whole)
+            yield _TensorRead(source, is_unchanged)
         elif isinstance(source, Scope) and id(source) not in seen:
             seen.add(id(source))
-            yield from visit(source.body, whole)
+            yield from visit(source.body, is_unchanged)
 
-    def placed(size: Size) -> Iterator[_Use]:
+    def placed(size: Size) -> Iterator[_TensorRead]:
         for atom in looked(size):
             source = atom.read.source
             if isinstance(source, Tensor):
-                yield _Use(source, places=(atom.low, atom.high))
-            else:  # a place that is computed: within unknown limits
+                yield _TensorRead(source, places=(atom.low, atom.high))
+            else:  # the place is computed: its limits are unknown
                 for use in read(source, False):
-                    yield _Use(use.tensor, places=(None, None))
+                    yield _TensorRead(use.tensor, places=(None, None))
             for index in atom.read.indices:
                 yield from placed(index)
 

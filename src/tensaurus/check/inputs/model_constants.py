@@ -1,4 +1,4 @@
-"""The numbers that models hold: where a comparison, a clip or a rounding may turn."""
+"""Collects the numbers that models hold: near them a comparison, a clip or a rounding may turn."""
 
 from __future__ import annotations
 
@@ -15,49 +15,53 @@ from tensaurus.ops.element_type import dtype_name
 from tensaurus.ops.ordering import ROUNDING
 from tensaurus.runtimes.backends import Array
 
-SMALL = 64  # elements of a tensor that is no threshold, or one for each channel
-NEAR = 5  # numbers beside one
-HUGE = 1e6
-ROWS = 32  # of tables that differ
-STEPS, FEW = 7, 8  # halves of a scale on either side of 0, and scales of one rounding
+MAX_THRESHOLD_ELEMENTS = 64  # a larger tensor holds weights, not a threshold or one for each channel
+NUMBERS_BESIDE_ONE = 5  # how many numbers `numbers_beside` returns
+HUGE_NUMBER = 1e6  # beside a larger number in one input, others have no effect
+MAX_DIFFERING_ROWS = 32
+MAX_HALF_STEPS, MAX_SCALES = 7, 8  # multiples of half a scale on either side of 0; scales of one rounding
 UNCOMPARED = frozenset({TensorProto.STRING, TensorProto.COMPLEX64, TensorProto.COMPLEX128})
-MOST = 4096  # constants that inputs are made of
+MAX_CONSTANTS = 4096  # numbers of each kind that are kept
 
 
 @dataclass(frozen=True)
-class Constants:
-    """numbers   of floating-point types, and integers that are not huge, which may be converted to such
-    integers  of integer types
-    left      how many more numbers there are
+class ModelConstants:
+    """Numbers that models hold, each once, those of tensors with one element first.
 
-    Each once, those of single elements first.
+    numbers        of floating-point types, and integers that are not huge, which may be converted to floats
+    integers       of integer types
+    omitted_count  how many more numbers there are
     """
 
     numbers: tuple[float, ...] = ()
     integers: tuple[int, ...] = ()
-    left: int = 0
+    omitted_count: int = 0
 
     @property
-    def whole(self) -> list[int]:
-        """Return all that are integers, of whatever type."""
+    def integral_numbers(self) -> list[int]:
+        """Return all integral numbers, of whatever type."""
         return [*self.integers, *(int(n) for n in self.numbers if n == int(n))]
 
 
-def constants_of(models: Sequence[ModelProto]) -> Constants:
-    """The finite numbers in small tensors and in attributes of all of them."""
-    arrays = [np.ravel(array) for model in models for array in _arrays(model)]
+def collect_constants(models: Sequence[ModelProto]) -> ModelConstants:
+    """Return the finite numbers in small tensors and in attributes of all models."""
+    arrays = [np.ravel(array) for model in models for array in _constant_arrays(model)]
     arrays.sort(key=lambda array: array.size > 1)
     whole = [int(v) for array in arrays if array.dtype.kind in "iu" for v in array]
     values: dict[float, None] = {}
-    for array in (*arrays, *(halves for model in models for halves in _half_steps(model))):
+    for array in (*arrays, *(halves for model in models for halves in _rounding_thresholds(model))):
         wide = np.asarray(array, np.float64)
-        fine = np.isfinite(wide) if array.dtype.kind not in "iu" else np.abs(wide) <= HUGE
+        fine = np.isfinite(wide) if array.dtype.kind not in "iu" else np.abs(wide) <= HUGE_NUMBER
         values.update((float(v), None) for v in wide[fine])
     numbers = list(values)
-    return Constants(tuple(numbers[:MOST]), tuple(dict.fromkeys(whole))[:MOST], len(numbers[MOST:]))
+    return ModelConstants(
+        tuple(numbers[:MAX_CONSTANTS]),
+        tuple(dict.fromkeys(whole))[:MAX_CONSTANTS],
+        len(numbers[MAX_CONSTANTS:]),
+    )
 
 
-def differing_rows(one: ModelProto, other: ModelProto) -> tuple[int, ...]:
+def find_differing_rows(one: ModelProto, other: ModelProto) -> tuple[int, ...]:
     """Return the rows in which large tables of two models differ, the most different first."""
     found: dict[int, float] = {}
     tables = {tensor.name: tensor for tensor in other.graph.initializer}
@@ -65,42 +69,49 @@ def differing_rows(one: ModelProto, other: ModelProto) -> tuple[int, ...]:
         twin = tables.get(tensor.name)
         alike = [t for t in tables.values() if t.dims == tensor.dims and t.data_type == tensor.data_type]
         twin = twin if twin in alike else alike[0] if len(alike) == 1 else None
-        if twin is None or not tensor.dims or tensor.dims[0] <= SMALL or tensor.data_type in UNCOMPARED:
+        if (
+            twin is None
+            or not tensor.dims
+            or tensor.dims[0] <= MAX_THRESHOLD_ELEMENTS
+            or tensor.data_type in UNCOMPARED
+        ):
             continue
-        a, b = (_wide(t).reshape(tensor.dims[0], -1) for t in (tensor, twin))
+        a, b = (_as_float64(t).reshape(tensor.dims[0], -1) for t in (tensor, twin))
         with np.errstate(all="ignore"):
             gaps = np.nan_to_num(np.abs(a - b).max(axis=1, initial=0.0), nan=np.inf)
-        for row in np.argsort(-gaps, kind="stable")[:ROWS]:
+        for row in np.argsort(-gaps, kind="stable")[:MAX_DIFFERING_ROWS]:
             if gaps[row]:
                 found[int(row)] = max(found.get(int(row), 0.0), float(gaps[row]))
-    return tuple(sorted(found, key=lambda row: -found[row])[:ROWS])
+    return tuple(sorted(found, key=lambda row: -found[row])[:MAX_DIFFERING_ROWS])
 
 
-def _wide(tensor: TensorProto) -> Array:
+def _as_float64(tensor: TensorProto) -> Array:
     return numpy_helper.to_array(tensor).astype(np.float64)
 
 
-def _half_steps(model: ModelProto) -> Iterator[Array]:
-    """Yield where roundings turn: multiples of half a scale."""
-    small = {t.name: t for t in model.graph.initializer if np.prod(t.dims, dtype=object) <= SMALL}
+def _rounding_thresholds(model: ModelProto) -> Iterator[Array]:
+    """Yield numbers at which roundings turn: multiples of half a scale."""
+    small = {
+        t.name: t for t in model.graph.initializer if np.prod(t.dims, dtype=object) <= MAX_THRESHOLD_ELEMENTS
+    }
     for node in model.graph.node:
         if (place := ROUNDING.get(node.op_type)) is None:
             continue
         scales = np.ones(1)
         if place < len(node.input) and node.input[place] in small:
-            scales = np.ravel(numpy_helper.to_array(small[node.input[place]]).astype(np.float64))[:FEW]
-        halves = np.arange(-STEPS, STEPS + 1) / 2
+            scales = np.ravel(numpy_helper.to_array(small[node.input[place]]).astype(np.float64))[:MAX_SCALES]
+        halves = np.arange(-MAX_HALF_STEPS, MAX_HALF_STEPS + 1) / 2
         yield np.ravel(scales[:, None] * halves)
 
 
-def shared(one: ModelProto, other: ModelProto) -> frozenset[float]:
-    """The single numbers that both models hold: no rewrite has rounded them."""
-    first, second = ({float(a.item()) for a in _arrays(m) if a.size == 1} for m in (one, other))
+def shared_numbers(one: ModelProto, other: ModelProto) -> frozenset[float]:
+    """Return the single numbers that both models hold: no rewrite has rounded them."""
+    first, second = ({float(a.item()) for a in _constant_arrays(m) if a.size == 1} for m in (one, other))
     return frozenset(first & second)
 
 
-def beside(number: float, dtype: np.dtype[np.generic]) -> list[float]:
-    """The number, its neighbours in the type, and numbers a small step away."""
+def numbers_beside(number: float, dtype: np.dtype[np.generic]) -> list[float]:
+    """Return the number, its neighbours in the type, and the numbers a small step away."""
     with np.errstate(all="ignore"):
         near = np.asarray(number).astype(dtype)
         if dtype.kind == "f":
@@ -112,32 +123,35 @@ def beside(number: float, dtype: np.dtype[np.generic]) -> list[float]:
     return [number, float(steps[0]), float(steps[1]), number - step, number + step]
 
 
-def _arrays(model: ModelProto) -> Iterator[Array]:
+def _constant_arrays(model: ModelProto) -> Iterator[Array]:
     graphs = list(graphs_in(model.graph))
     for graph in graphs:
         for tensor in graph.initializer:
-            yield from _small(tensor)
+            yield from _small_array(tensor)
     for node in chain.from_iterable(part.node for part in (*graphs, *model.functions)):
         for attribute in node.attribute:
             match attribute.type:
                 case AttributeProto.TENSOR:
-                    yield from _small(attribute.t)
+                    yield from _small_array(attribute.t)
                 case AttributeProto.FLOAT:
                     yield np.asarray([attribute.f], np.float32)
-                case AttributeProto.FLOATS if len(attribute.floats) <= SMALL:
+                case AttributeProto.FLOATS if len(attribute.floats) <= MAX_THRESHOLD_ELEMENTS:
                     yield np.asarray(attribute.floats, np.float32)
                 case AttributeProto.INT if attribute.name == "value_int":
                     yield np.asarray([attribute.i], np.int64)
                 case AttributeProto.INT if attribute.name == "to":
-                    yield from _ties(attribute.i)
-                case AttributeProto.INTS if attribute.name == "value_ints" and len(attribute.ints) <= SMALL:
+                    yield from _conversion_thresholds(attribute.i)
+                case AttributeProto.INTS if (
+                    attribute.name == "value_ints" and len(attribute.ints) <= MAX_THRESHOLD_ELEMENTS
+                ):
                     yield np.asarray(attribute.ints, np.int64)
 
 
-def _ties(elem_type: int) -> Iterator[Array]:
-    """Where a conversion to a narrow type of floats turns: halfway between its numbers, and at its ends.
+def _conversion_thresholds(elem_type: int) -> Iterator[Array]:
+    """Yield numbers at which a conversion to a narrow float type turns.
 
-    Not at bfloat16's, where the sums of float32 end as well.
+    They are halfway between two of its numbers, and at the ends of its range; not at those of bfloat16,
+    where the range of float32 ends as well.
     """
     name = dtype_name(elem_type)
     if name not in ("float16", "bfloat16"):
@@ -148,8 +162,8 @@ def _ties(elem_type: int) -> Iterator[Array]:
     yield np.array([1 + half, 1 + 3 * half, *ends])
 
 
-def _small(tensor: TensorProto) -> Iterator[Array]:
-    if np.prod(tensor.dims, dtype=object) > SMALL or tensor.data_type == TensorProto.STRING:
+def _small_array(tensor: TensorProto) -> Iterator[Array]:
+    if np.prod(tensor.dims, dtype=object) > MAX_THRESHOLD_ELEMENTS or tensor.data_type == TensorProto.STRING:
         return
     array = numpy_helper.to_array(tensor)
     if array.dtype.kind != "c":

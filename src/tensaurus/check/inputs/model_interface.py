@@ -1,4 +1,4 @@
-"""What a caller sees of a model: names, order, element types and shapes of its inputs and outputs."""
+"""Compares the interfaces of models: names, order, element types and shapes of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -11,48 +11,51 @@ from tensaurus.ops.element_type import dtype_name
 
 
 def inputs_of(model: ModelProto) -> list[ValueInfoProto]:
-    """What a caller gives: before IR version 4 every weight is listed as an input, and none counts."""
+    """Return the inputs that a caller may give; IR versions below 4 list weights as inputs, too."""
     weights = initializer_names(model.graph) if model.ir_version < 4 else set()
     return [value for value in model.graph.input if value.name not in weights]
 
 
 def required_inputs(model: ModelProto) -> list[ValueInfoProto]:
-    """What a caller must give: inputs without a default."""
+    """Return the inputs that a caller must give: those without a default."""
     weights = initializer_names(model.graph)
     return [value for value in model.graph.input if value.name not in weights]
 
 
-def same_interface(a: ModelProto, b: ModelProto) -> list[str]:
-    """The differences, in words; none where a caller cannot tell the models apart by their signatures.
+def interface_differences(a: ModelProto, b: ModelProto) -> list[str]:
+    """Return in words how two interfaces differ; [] where a caller cannot tell them apart.
 
-    A size that is not known has no value, whatever its name.  Outputs may state more or less of their shape,
-    as long as nothing contradicts.
+    The name of an open size does not count.  Outputs may state more or less of their shape, as long as both
+    statements can be true.
     """
-    return _different("input", inputs_of(a), inputs_of(b), strict=True) + _different(
+    return _differences("input", inputs_of(a), inputs_of(b), strict=True) + _differences(
         "output", list(a.graph.output), list(b.graph.output), strict=False
     )
 
 
-def _different(
+def _differences(
     what: str, left: Sequence[ValueInfoProto], right: Sequence[ValueInfoProto], strict: bool
 ) -> list[str]:
     names, others = [v.name for v in left], [v.name for v in right]
     if names != others:
         if sorted(names) == sorted(others):
-            return [f"the {what}s are in the order {_listed(others)}, not {_listed(names)}"]
-        return [f"the {what}s are {_listed(others)}, not {_listed(names)}"]
+            return [f"the {what}s are in the order {_join_names(others)}, not {_join_names(names)}"]
+        return [f"the {what}s are {_join_names(others)}, not {_join_names(names)}"]
     differences = []
     for one, other in zip(left, right, strict=True):
-        if not _agree(one.type, other.type, strict):
-            differences.append(f"{what} {one.name} is {_text(other.type)}, not {_text(one.type)}")
+        if not _types_agree(one.type, other.type, strict):
+            differences.append(
+                f"{what} {one.name} is {_describe_type(other.type)}, not {_describe_type(one.type)}"
+            )
     return differences
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return ", ".join(names) or "none"
 
 
-def _agree(one: TypeProto, other: TypeProto, strict: bool) -> bool:
+def _types_agree(one: TypeProto, other: TypeProto, strict: bool) -> bool:
+    """Return whether two types are equal, or unless `strict` can both be true."""
     if not one.HasField("tensor_type") or not other.HasField("tensor_type"):
         if not strict and (one.WhichOneof("value") is None or other.WhichOneof("value") is None):
             return True
@@ -70,7 +73,7 @@ def _agree(one: TypeProto, other: TypeProto, strict: bool) -> bool:
     )
 
 
-def _text(kind: TypeProto) -> str:
+def _describe_type(kind: TypeProto) -> str:
     if not kind.HasField("tensor_type"):
         return f"a {(kind.WhichOneof('value') or 'value').removesuffix('_type')}"
     sizes = sizes_of(kind)

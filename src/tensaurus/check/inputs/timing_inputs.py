@@ -1,4 +1,4 @@
-"""Inputs that a model runs on, for timing it."""
+"""Draws inputs on which a model runs, for timing it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from time import monotonic
 
 from onnx import ModelProto
 
-from tensaurus.check.inputs.draw_inputs import Values, feed
-from tensaurus.check.inputs.try_shapes import assignments, give_sizes
+from tensaurus.check.inputs.draw_inputs import InputValues, draw_feed
+from tensaurus.check.inputs.try_shapes import input_remedy, shape_assignments
 from tensaurus.expr.sizes.size import Symbol
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.build import Build
@@ -30,12 +30,11 @@ def sample_feeds(
     limit: float = RUN_LIMIT,
     given: Mapping[str, Array] | None = None,
 ) -> tuple[dict[str, Array], str, float]:
-    """Random inputs on which the model runs, in words the sizes made up for them ("" where none were), and
-    the seconds of that run, the first one.
+    """Return random inputs on which the model runs, the sizes made up for them, and the seconds of that run.
 
-    `build` is the model as the backend takes it; a run may take `limit` seconds; inputs that are `given` are
-    taken as they are.
-    Raises TensaurusError where no values can be made up, or the model runs on none of them.
+    The sizes are in words, "" where the model states them.  The run is the first, which may be slow.  `build`
+    is the model as the backend takes it; a run may take `limit` seconds; `given` inputs are used as they are.
+    Raises TensaurusError where no values can be drawn, or the model runs on none of them.
     """
     refusal = ""
     try:
@@ -45,14 +44,14 @@ def sample_feeds(
     with trial as worker:
         if given:
             try:
-                seconds = _run(worker, given)
+                seconds = _timed_run(worker, given)
             except WorkerError as error:
                 raise TensaurusError(f"{backend} does not run it on the inputs given: {error}") from error
             return dict(given), "", seconds
-        for sizes, words in assignments(model, shapes):
-            arrays = dict(feed(model, sizes, "random", seed, Values(ranges or {})).arrays)
+        for sizes, words in shape_assignments(model, shapes):
+            arrays = dict(draw_feed(model, sizes, "random", seed, InputValues(ranges or {})).arrays)
             try:
-                seconds = _run(worker, arrays)
+                seconds = _timed_run(worker, arrays)
             except WorkerError as error:
                 refusal = refusal or str(error)
                 if not worker.alive:
@@ -61,12 +60,12 @@ def sample_feeds(
             return arrays, words, seconds
     raise TensaurusError(
         f"{backend} does not run it on inputs made up for it: {refusal}",
-        remedy=give_sizes(model, shapes),
+        remedy=input_remedy(model, shapes),
     )
 
 
-def _run(worker: Worker, arrays: Mapping[str, Array]) -> float:
-    """Seconds.  Raises WorkerError."""
+def _timed_run(worker: Worker, arrays: Mapping[str, Array]) -> float:
+    """Run once and return the seconds.  Raises WorkerError."""
     start = monotonic()
     worker.feed(arrays)
     worker.run()
@@ -74,12 +73,12 @@ def _run(worker: Worker, arrays: Mapping[str, Array]) -> float:
 
 
 def symbol_sizes(program: Program, feeds: Mapping[str, Array]) -> dict[Symbol, int]:
-    """The sizes that these inputs give to the program's symbols."""
-    found: dict[Symbol, int] = {}
+    """Return the numbers that these inputs give to the program's symbolic sizes."""
+    numbers: dict[Symbol, int] = {}
     for node in program.inputs:
         array, kind = feeds.get(node.attribute("name")), node.types[0]
         if array is not None and isinstance(kind, TensorType):
             for size, number in zip(kind.shape, array.shape, strict=True):
                 if (symbol := symbol_of(size)) is not None:
-                    found[symbol] = number
-    return found
+                    numbers[symbol] = number
+    return numbers

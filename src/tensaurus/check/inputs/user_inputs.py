@@ -1,4 +1,4 @@
-"""Inputs that the caller gives, checked against what the model takes."""
+"""Reads inputs that the caller gives and checks them against the inputs of the model."""
 
 from __future__ import annotations
 
@@ -16,57 +16,58 @@ from tensaurus.ops.element_type import dtype_name
 from tensaurus.runtimes.backends import Array
 from tensaurus.system.errors import TensaurusError
 
-__all__ = ["Inputs", "given_inputs"]
+__all__ = ["Inputs", "load_user_inputs"]
 
 Inputs: TypeAlias = Mapping[str, Any] | str | Path  # arrays by the inputs' names, or an .npz file of them
 
 
-def given_inputs(
+def load_user_inputs(
     inputs: Inputs | None, model: ModelProto, shapes: Mapping[str, Sequence[int]]
 ) -> dict[str, Array]:
-    """The arrays by name, none where no inputs are given; `shapes` are the sizes that were fixed.
+    """Return the caller's arrays by the names of inputs, {} where none are given.
 
-    Raises TensaurusError, which names the file, for what cannot be read and what the model does not take.
+    `shapes` are the sizes that options fix.  Raises TensaurusError, which names the file, for a file that
+    cannot be read, for names that are not inputs, for missing inputs, and for a wrong type or shape.
     """
     if inputs is None:
         return {}
     file = inputs if isinstance(inputs, str | Path) else None
     if isinstance(inputs, str | Path):
-        arrays = _read(Path(inputs))
+        arrays = _read_npz(Path(inputs))
     else:
         arrays = {name: np.asarray(array) for name, array in inputs.items()}
     values = {value.name: value for value in inputs_of(model)}
     known = ", ".join(values) or "none"
-    if strange := [name for name in arrays if name not in values]:
+    if unknown := [name for name in arrays if name not in values]:
         raise TensaurusError(
-            f"the model has no input {strange[0]}", file=file, remedy=f"Its inputs are: {known}"
+            f"the model has no input {unknown[0]}", file=file, remedy=f"Its inputs are: {known}"
         )
     if missing := [value.name for value in required_inputs(model) if value.name not in arrays]:
         raise TensaurusError(
             f"input {missing[0]} is missing", file=file, remedy=f"Give an array for each of: {known}"
         )
     try:
-        return {name: _fitting(values[name], array, shapes.get(name)) for name, array in arrays.items()}
+        return {name: _check_array(values[name], array, shapes.get(name)) for name, array in arrays.items()}
     except TensaurusError as error:
         error.file = file
         raise
 
 
-def _read(path: Path) -> dict[str, Array]:
+def _read_npz(path: Path) -> dict[str, Array]:
     remedy = "Write it with numpy.savez(file, name=array, ...)."
     try:
-        found = np.load(path, allow_pickle=False)
-        if isinstance(found, np.lib.npyio.NpzFile):
-            with found:
-                return dict(found)
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.lib.npyio.NpzFile):
+            with loaded:
+                return dict(loaded)
     except Exception as error:  # of a file, of a zip archive, or of an array in it
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise TensaurusError(f"cannot be read as inputs: {reason}", file=path, remedy=remedy) from error
     raise TensaurusError("holds one array without a name, not inputs", file=path, remedy=remedy)
 
 
-def _fitting(value: ValueInfoProto, array: Array, fixed: Sequence[int] | None) -> Array:
-    """The array as runtimes take it."""
+def _check_array(value: ValueInfoProto, array: Array, fixed: Sequence[int] | None) -> Array:
+    """Return the array as runtimes take it.  Raises TensaurusError where the model does not take it."""
     name, kind = value.name, value.type
     if not kind.HasField("tensor_type"):
         raise TensaurusError(f"input {name} is not a tensor, no array can be given for it")

@@ -1,1 +1,1 @@
-"""Two programs compared before any constant is rounded."""
+"""Compares programs, and replays the equations between them, before any constant is rounded."""

@@ -1,4 +1,4 @@
-"""A program that should equal the original, with the rewrites that lead to it."""
+"""Holds a candidate: a program that a search found, with the rewrites that lead to it from the original."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ __all__ = ["Candidate", "Rewritten", "continued", "joined"]
 
 @dataclass(frozen=True)
 class Rewritten:
-    """How a program was made: rewrites of a whole program, and that program.
+    """One step from a candidate to the next: the program `before`, and the equations that were applied to it.
 
-    The program after them is equal to it by these and by congruence: what reads equal tensors is equal.
+    The program after the step equals the one before it by these equations and congruence (nodes of equal
+    operators and equal arguments are equal).  `equations` is a function, called when a result is checked:
+    most candidates never become results.
     """
 
-    equations: Callable[[], tuple[Equation, ...]]  # made when asked for: most candidates lead nowhere
+    equations: Callable[[], tuple[Equation, ...]]
     before: Candidate
 
     @cached_property
     def applied(self) -> tuple[Equation, ...]:
-        """The rewrites, in order."""
+        """The equations, in the order in which they were applied."""
         return self.equations()
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A program on the way, with its cost in seconds and the step that made it.
+    """A program with its cost in seconds and the step that made it; the original has no step.
 
-    cost      as it was expected
-    measured  as it took when it was run as a whole, if it was
+    cost      the sum of the costs of its operators, in seconds
+    measured  seconds of a run of the whole program, where there was one
     by        names of the searches that found it
-    sure      whether the cost rests on measurements, not on estimates
+    sure      whether the cost rests on measurements only, on no estimates
     """
 
     program: Program
@@ -48,12 +50,12 @@ class Candidate:
 
     @property
     def seconds(self) -> float:
-        """The best that is known."""
+        """The measured time, or the cost where the program was never run as a whole."""
         return self.cost if self.measured is None else self.measured
 
     @property
     def chain(self) -> list[Candidate]:
-        """From the original program to this one."""
+        """The candidates from the original program to this one."""
         line, at = [self], self
         while at.step is not None:
             at = at.step.before
@@ -62,16 +64,16 @@ class Candidate:
 
     @property
     def applied(self) -> tuple[Equation, ...]:
-        """Every rewrite from the original program to this one, in order."""
+        """The equations of all steps from the original program to this one, in order."""
         return tuple(e for at in self.chain if at.step is not None for e in at.step.applied)
 
     def also(self, by: frozenset[str]) -> Candidate:
-        """The same, found by these searches, too."""
+        """Return a copy that names these searches as its finders, too."""
         return replace(self, by=self.by | by)
 
 
 def continued(candidate: Candidate, first: Candidate) -> Candidate:
-    """The same candidate, whose chain begins with that of `first`, the program where it began so far."""
+    """Return the candidate, whose chain began at the program of `first`, with the chain of `first` before."""
     if candidate.step is None:
         return replace(candidate, step=first.step, by=candidate.by | first.by)
     before = continued(candidate.step.before, first)
@@ -79,9 +81,9 @@ def continued(candidate: Candidate, first: Candidate) -> Candidate:
 
 
 def joined(made: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
-    """All of them, each program once, with the names of the searches that have it."""
-    joined: dict[tuple[Node, ...], Candidate] = {}
+    """Return all candidates, each program once, with the names of all searches that found it."""
+    by_roots: dict[tuple[Node, ...], Candidate] = {}
     for candidate in (*made, *others):
-        known = joined.get(candidate.program.roots)
-        joined[candidate.program.roots] = candidate if known is None else known.also(candidate.by)
-    return list(joined.values())
+        known = by_roots.get(candidate.program.roots)
+        by_roots[candidate.program.roots] = candidate if known is None else known.also(candidate.by)
+    return list(by_roots.values())

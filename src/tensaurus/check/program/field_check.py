@@ -1,9 +1,9 @@
-"""Two programs at random points of a finite field: exact, with a bound on the error.
+"""Compares two programs at random points of a finite field: exactly, with a bound on the error (PET §5.2).
 
 A false equality passes one trial with probability at most (1 + m d) (d / p)^2, where d bounds the degree of
-the polynomials between unknown functions and m counts the values that unknown functions took: either the
-outputs' difference, a polynomial in inputs and values of unknown functions, vanishes at both points, or one
-of the at most d values in a monomial of it coincides by chance with another.
+the polynomials between unknown functions (exp, opaque operators) and m counts the values that unknown
+functions took.  Either the outputs' difference, a polynomial in inputs and values of unknown functions,
+vanishes at both points, or one of the at most d values in a monomial of it equals another value by chance.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from tensaurus.check.inputs.integer_uses import shared_places
-from tensaurus.check.program.meeting_numbers import met, unspecified
+from tensaurus.check.inputs.integer_uses import shared_place_limits
+from tensaurus.check.program.meeting_numbers import find_meeting_numbers, unspecified_elements
 from tensaurus.check.program.replay_sizes import Sizes, shape_at, size_choices
 from tensaurus.expr.analysis.breaking_values import drawn_integers, integers_near
 from tensaurus.expr.evaluate.fields import Array
@@ -28,18 +28,20 @@ from tensaurus.ops import TensorType
 from tensaurus.runtimes.backends import BackendError
 from tensaurus.runtimes.backends.reference.evaluation import evaluate_all
 
-DRAWS = 12  # of integer inputs of which any number will do, which are a sample
-PLAIN = 120  # the largest of the integers above 0 for which nearly everything computed from them is specified
-AGAIN = 3  # draws of such, where nothing specifies what a program makes of others
+INTEGER_DRAWS = 12  # trials where integer inputs take any number: the numbers drawn are only a sample
+MAX_PLAIN_INTEGER = 120  # for integers from 1 to this one nearly every result is specified
+PLAIN_DRAWS = 3  # further draws, of such integers, where outputs are unspecified for others
 
 
 @dataclass(frozen=True)
 class FieldCheck:
-    """passed       no difference was found
-    trials       times that the programs were compared, each at two points; 0: they could not be, see detail
-    degree       of the polynomials between unknown functions at most, inf where vast
-    error_bound  the probability that different programs pass; 1 says nothing
-    sampled      whether inputs were integers or truths, of which the bound holds for those drawn
+    """The result of comparing two programs over a finite field.
+
+    passed       whether no difference was found
+    trials       how often the programs were compared, each time at two points; 0: impossible, see `detail`
+    degree       bound on the degree of the polynomials between unknown functions, inf where vast
+    error_bound  bound on the probability that different programs pass; 1 says nothing
+    sampled      whether inputs were integers or booleans; the bound holds for those that were drawn
     """
 
     passed: bool
@@ -51,7 +53,7 @@ class FieldCheck:
 
     @property
     def odds(self) -> str:
-        """The error bound in words."""
+        """Return the error bound in words."""
         if not self.trials:
             return "not compared over a finite field"
         if self.error_bound >= 1:
@@ -72,15 +74,15 @@ def check_field(
     """Compare all outputs of two programs with the same inputs, over GF(2^31 - 1).
 
     Weights are lifted exactly, so neither program's constants may have been rounded.  Integer inputs are
-    drawn from `ranges` (by name, both ends included; else from the places that they name in both programs;
-    else around the numbers that they meet and everywhere else, and where no such can be computed with, from
-    0..1), and the bound holds for those drawn: where nothing else was, there is none.  `ladder` are the laws
-    that are admitted, one step after the other.
+    drawn from `ranges` (by name, both ends included), else from the places that exist in both programs, else
+    from their whole type and around turning points; where the programs cannot be evaluated there, from 0..1.
+    The bound holds for the integers drawn; if all inputs are integers there is none.  The laws of the
+    `ladder` are admitted step by step until the programs agree: fewer laws give a better bound.
     """
     check: FieldCheck | None = None
-    draws = _Integers(a, b, {**shared_places(a, b), **(ranges or {})}, seed)
+    draws = _IntegerDraws(a, b, {**shared_place_limits(a, b), **(ranges or {})}, seed)
     for laws, words in ladder:
-        least = 8 if laws.order else DRAWS if draws.wide else 1
+        least = 8 if laws.order else INTEGER_DRAWS if draws.wide else 1
         check = _check(a, b, laws, max(trials, least), seed, draws)
         if check.passed:
             text = ", ".join(t for t in (check.detail, words) if t)
@@ -89,48 +91,51 @@ def check_field(
     return check
 
 
-class _Integers:
-    """What integer inputs are drawn from: the ranges that are known, and else the numbers that they meet."""
+class _IntegerDraws:
+    """Draws integer inputs from known ranges, else from the whole type and near turning points."""
 
     def __init__(self, a: Program, b: Program, ranges: Mapping[str, tuple[int, int]], seed: int):
         kinds = {n.attribute("name"): n.types[0] for n in a.inputs if isinstance(n.types[0], TensorType)}
         self.ranges = ranges
         self.any = any(not kind.dtype.startswith(("float", "bfloat")) for kind in kinds.values())
         free = [name for name, kind in kinds.items() if is_integer(kind.dtype) and name not in ranges]
-        self.near = met([a, b], free, seed) if free else {}
-        self.wide = bool(free)  # whether those without a range are drawn from their whole type
+        self.near = find_meeting_numbers([a, b], free, seed) if free else {}
+        self.wide = bool(free)  # whether inputs without a range are drawn from their whole type
 
     def drawn(
         self, name: str, kind: TensorType, shape: Sequence[int], rng: np.random.Generator, again: int = 0
     ) -> Array:
-        """Integers of one input, or truths; `again`: plain ones, at first different, then one everywhere."""
+        """Draw integers or booleans of one input.
+
+        Where `again` is not 0, integers are plain: different ones for 1, one number in all places for more.
+        """
         if again and kind.dtype != "bool" and name not in self.ranges:
-            most = min(PLAIN, limits(kind.dtype)[1])
+            most = min(MAX_PLAIN_INTEGER, limits(kind.dtype)[1])
             return np.broadcast_to(rng.integers(1, most, shape if again == 1 else (), endpoint=True), shape)
         if kind.dtype != "bool" and (not self.wide or name in self.ranges):
             return np.asarray(rng.integers(*self.ranges.get(name, (0, 1)), shape, endpoint=True))
         near = [int(n) for n in self.near.get(name, ())]
         draw = integers_near if near and rng.random() < 0.5 else drawn_integers
-        found = draw(kind.dtype, shape, rng, near)
-        return found if kind.dtype == "bool" else carried(found)
+        values = draw(kind.dtype, shape, rng, near)
+        return values if kind.dtype == "bool" else carried(values)
 
 
-def _check(a: Program, b: Program, laws: Laws, trials: int, seed: int, draws: _Integers) -> FieldCheck:
+def _check(a: Program, b: Program, laws: Laws, trials: int, seed: int, draws: _IntegerDraws) -> FieldCheck:
     degree = total_degree((*a.roots, *b.roots), laws)
     bound = 1.0
     unknown: set[str] = set()
     for trial in range(trials):
-        left_out = {name for name, _ in a.outputs}  # what no draw of this trial has compared wholly
-        for again in range(1 + AGAIN):
+        left_out = {name for name, _ in a.outputs}  # outputs that no draw of this trial has compared wholly
+        for again in range(1 + PLAIN_DRAWS):
             field = Pairs(seed * 1_000_003 + trial, laws)
             try:
                 found = _trial(a, b, field, [seed, trial, again] if again else [seed, trial], again, draws)
             except BackendError as error:
                 if draws.wide and not again:
-                    draws.wide = False  # some of the integers are places or sizes, and there are none such
+                    draws.wide = False  # some integers are places or sizes, and those drawn do not exist
                     return _check(a, b, laws, trials, seed, draws)
                 if not again:
-                    return _unchecked(degree, str(error))
+                    return _not_compared(degree, str(error))
                 continue
             if found.difference:
                 return FieldCheck(False, trial + 1, degree, 1.0, found.difference)
@@ -140,7 +145,7 @@ def _check(a: Program, b: Program, laws: Laws, trials: int, seed: int, draws: _I
         unknown |= left_out
         bound *= field.error(degree) if found.drawn else 1.0
     if unknown:
-        return _unchecked(degree, f"nothing specifies what output {min(unknown)} is")
+        return _not_compared(degree, f"nothing specifies what output {min(unknown)} is")
     vast = "" if bound < 1 or laws.order else "of a degree too large for a bound"
     if draws.any and not any(_is_float(node) for node in a.inputs):
         vast = "" if laws.order else "of integers alone, for which there is no bound"
@@ -149,8 +154,12 @@ def _check(a: Program, b: Program, laws: Laws, trials: int, seed: int, draws: _I
 
 @dataclass(frozen=True)
 class _Trial:
-    """What one draw says: what differs, which outputs differ where nothing specifies what they are, and
-    whether anything that was drawn is an element of the field."""
+    """The result of one draw of the inputs.
+
+    difference  the first difference in words, "" where there is none
+    left_out    outputs that differ in unspecified elements only
+    drawn       how many elements of the field were drawn
+    """
 
     difference: str
     left_out: frozenset[str]
@@ -158,9 +167,9 @@ class _Trial:
 
 
 def _trial(
-    a: Program, b: Program, field: Pairs, seeds: Sequence[int], again: int, draws: _Integers
+    a: Program, b: Program, field: Pairs, seeds: Sequence[int], again: int, draws: _IntegerDraws
 ) -> _Trial:
-    """Both programs at one draw of their inputs; raises BackendError where they are not evaluated there."""
+    """Compare both programs at one draw of their inputs.  Raises BackendError where one is not evaluated."""
     reason: BackendError | None = None
     for sizes in size_choices([a, b]):
         rng = np.random.default_rng(seeds)
@@ -170,7 +179,7 @@ def _trial(
             kind = node.types[0]
             if not isinstance(kind, TensorType) or kind.dtype == "string":
                 raise BackendError(f"input {name} is no tensor of numbers")
-            feeds[name] = _drawn(name, kind, sizes, field, rng, draws, again)
+            feeds[name] = _draw_input(name, kind, sizes, field, rng, draws, again)
         drawn = field.drawn
         try:
             left, right = evaluate_all([a, b], feeds, field, sizes=sizes)
@@ -185,7 +194,7 @@ def _trial(
             return _Trial(f"there is no output {name}", frozenset(), drawn)
         difference = _difference(value, right[name])
         if difference and draws.wide:
-            difference = _difference(value, right[name], unspecified(a, name, feeds, field, sizes))
+            difference = _difference(value, right[name], unspecified_elements(a, name, feeds, field, sizes))
             left_out |= set() if difference else {name}
         if difference:
             return _Trial(f"output {name} {difference}", frozenset(), drawn)
@@ -197,17 +206,17 @@ def _is_float(node: Node) -> bool:
     return isinstance(kind, TensorType) and kind.dtype.startswith(("float", "bfloat"))
 
 
-def _unchecked(degree: float, reason: str) -> FieldCheck:
+def _not_compared(degree: float, reason: str) -> FieldCheck:
     return FieldCheck(True, 0, degree, 1.0, f"not compared over a finite field: {reason}")
 
 
-def _drawn(
+def _draw_input(
     name: str,
     kind: TensorType,
     sizes: Sizes,
     field: Pairs,
     rng: np.random.Generator,
-    draws: _Integers,
+    draws: _IntegerDraws,
     again: int,
 ) -> Array:
     shape = shape_at(kind, sizes)
@@ -217,7 +226,7 @@ def _drawn(
 
 
 def _difference(left: Any, right: Any, left_out: Any = False) -> str:
-    """What differs but for the elements that are left out, "" where nothing does."""
+    """Return in words how two outputs differ, elements that are left out aside; "" where they do not."""
     if np.ndim(left_out) == 0 and left_out:
         return ""
     if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):

@@ -1,4 +1,7 @@
-"""Numbers that the inputs of programs meet: what is computed from them is compared with a constant there."""
+"""Finds numbers at which an input meets a constant of a program: a comparison, a rounding or the like turns.
+
+Of x * 3 + 5 < 100 these are the numbers around 31: two programs that differ there alone agree elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -21,36 +24,46 @@ from tensaurus.runtimes.backends import BackendError
 from tensaurus.runtimes.backends.reference import evaluate_all
 from tensaurus.runtimes.price.operation_counts import operations
 
-__all__ = ["met", "unspecified"]
+__all__ = ["find_meeting_numbers", "unspecified_elements"]
 
-UNKNOWN = 4  # of every dimension that is not known, where work is estimated
-MOST = 1e8  # scalar operations of both programs, beyond which nobody watches what their inputs meet
-LONG = 2**62  # the largest integer that an input is filled with
-SHIFTS = 0, 0x5555_5555_5555_5555, -0x5555_5555_5555_5555  # three numbers, of both signs in every type
+UNKNOWN_SIZE = 4  # stands for every open size where work is estimated
+MAX_OPERATIONS = 1e8  # scalar operations of all programs together; larger ones are not searched for numbers
+MAX_FILL = 2**62  # the largest integer with which an input is filled
+# Numbers that stand in for unspecified results in turn: 0, and one of each sign in every integer type.
+SHIFTS = 0, 0x5555_5555_5555_5555, -0x5555_5555_5555_5555
 
 
-def met(programs: Sequence[Program], names: Sequence[str], seed: int = 0) -> dict[str, list[float]]:
-    """Of each of these inputs the numbers at which something that a program computes from it turns.
+def find_meeting_numbers(
+    programs: Sequence[Program], names: Sequence[str], seed: int = 0
+) -> dict[str, list[float]]:
+    """Return for each of these inputs the numbers at which something that a program computes from it turns.
 
-    Inputs are filled with one number after the other, beside others that are small.  None are found where the
-    programs are not evaluated, and of inputs that name places none beyond these.
+    The input is filled with one number after the other, beside small other inputs.  No numbers are found
+    where the programs cannot be evaluated: for an input that holds places, none beyond existing places.
     """
-    if sum(operations(node, UNKNOWN) for program in programs for node in program.active) > MOST:
+    if (
+        sum(operations(node, UNKNOWN_SIZE) for program in programs for node in program.active)
+        > MAX_OPERATIONS
+    ):
         return {}
     rng = np.random.default_rng(seed)
     inputs = {node.attribute("name"): node for program in programs for node in program.inputs}
     if not all(isinstance(node.types[0], TensorType) for node in inputs.values()):
         return {}
     sizes = next(iter(size_choices(programs)))
-    base = {name: _plain(node, sizes, rng) for name, node in inputs.items()}
+    base = {name: _small_values(node, sizes, rng) for name, node in inputs.items()}
     filled = [name for name in names if prod(base[name].shape)]
-    found = {name: _points(programs, sizes, base, name, inputs[name]) for name in filled}
+    found = {name: _turning_points_of(programs, sizes, base, name, inputs[name]) for name in filled}
     return {name: points for name, points in found.items() if points}
 
 
-def unspecified(program: Program, name: str, feeds: Mapping[str, Array], field: Field, sizes: Sizes) -> Array:
-    """Which elements of an output depend on what nothing specifies (a quotient by the integer 0): those
-    that differ where other numbers stand in for it.  A single True, of no dimensions, is all of them."""
+def unspecified_elements(
+    program: Program, name: str, feeds: Mapping[str, Array], field: Field, sizes: Sizes
+) -> Array:
+    """Return which elements of an output are unspecified: those that depend on a quotient by the integer 0.
+
+    They differ if another number stands in for the quotient.  A True of no dimensions means all elements.
+    """
     alone = replace(program, outputs=tuple(pair for pair in program.outputs if pair[0] == name))
     field = copy(field)
     found = np.asarray(False)
@@ -59,7 +72,7 @@ def unspecified(program: Program, name: str, feeds: Mapping[str, Array], field: 
         field.shift = shift
         try:
             value = evaluate_all([alone], feeds, field, sizes=sizes)[0][name]
-        except BackendError:  # a place that there is not, computed from it
+        except BackendError:  # the unspecified number leads to a place that does not exist
             return np.asarray(True)
         if first is None:
             first = value
@@ -72,7 +85,7 @@ def unspecified(program: Program, name: str, feeds: Mapping[str, Array], field: 
     return np.asarray(found)
 
 
-def _plain(node: Node, sizes: Sizes, rng: np.random.Generator) -> Array:
+def _small_values(node: Node, sizes: Sizes, rng: np.random.Generator) -> Array:
     kind = node.tensor
     shape = shape_at(kind, sizes)
     if kind.dtype.startswith(("float", "bfloat")):
@@ -81,7 +94,7 @@ def _plain(node: Node, sizes: Sizes, rng: np.random.Generator) -> Array:
     return np.asarray(drawn, bool if kind.dtype == "bool" else np.int64)
 
 
-def _points(
+def _turning_points_of(
     programs: Sequence[Program], sizes: Sizes, base: Mapping[str, Array], name: str, node: Node
 ) -> list[float]:
     dtype = node.tensor.dtype
@@ -92,11 +105,11 @@ def _points(
         filled = np.full(base[name].shape, int(number) if whole else number, base[name].dtype)
         try:
             evaluate_all(programs, {**base, name: filled}, watched, sizes=sizes)
-        except BackendError:  # a place that there is not
+        except BackendError:  # the number is a place that does not exist
             return None
         return watched.gaps
 
     if not whole:
         return turning_points(gaps_at)
     low, high = limits(dtype)
-    return turning_points(gaps_at, max(low, -LONG), min(high, LONG), whole=True)
+    return turning_points(gaps_at, max(low, -MAX_FILL), min(high, MAX_FILL), whole=True)

@@ -1,4 +1,4 @@
-"""Two programs in float64, for laws that hold in no other field or have no bound there."""
+"""Compares two programs in float64, for laws that hold in no other field or have no error bound there."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tensaurus.check.inputs.integer_uses import Limits, shared_places
+from tensaurus.check.inputs.integer_uses import Limits, shared_place_limits
 from tensaurus.check.program.field_check import FieldCheck
-from tensaurus.check.program.meeting_numbers import met, unspecified
+from tensaurus.check.program.meeting_numbers import find_meeting_numbers, unspecified_elements
 from tensaurus.check.program.replay_sizes import Sizes, shape_at, size_choices
 from tensaurus.expr.analysis.breaking_values import drawn_integers, integers_near
 from tensaurus.expr.evaluate.fields import Reals
@@ -22,89 +22,91 @@ from tensaurus.runtimes.backends.reference import evaluate_all
 __all__ = ["check_reals"]
 
 TOLERANCE = 1e-9  # of float64 results, relative to the largest element: four digits above its rounding
-TINY = 1e-300  # what is smaller is 0
-DRAWS = 8  # of what is compared in float64
+TINY = 1e-300  # absolute tolerance: smaller numbers count as 0
+DRAWS = 8  # draws of the inputs at which the programs are compared
 
 
-def _real_inputs(
+def _draw_inputs(
     program: Program,
     sizes: Sizes,
     rng: np.random.Generator,
     near: Mapping[str, Sequence[float]],
     places: Mapping[str, Limits],
-    wide: bool,
+    is_wide: bool,
 ) -> dict[str, np.ndarray[Any, Any]]:
     return {
-        (name := node.attribute("name")): _real(
-            node.tensor, sizes, rng, near.get(name, []), places.get(name), wide
+        (name := node.attribute("name")): _draw_input(
+            node.tensor, sizes, rng, near.get(name, []), places.get(name), is_wide
         )
         for node in program.inputs
     }
 
 
 def check_reals(a: Program, b: Program, seed: int) -> FieldCheck:
-    """Compare in float64, at numbers around those that the inputs meet, and at others; where an input names
-    places, at those that there are in both programs."""
-    places = shared_places(a, b)
+    """Compare two programs in float64, at numbers near the turning points of their inputs and at others.
+
+    Inputs that hold places are drawn from the places that exist in both programs.
+    """
+    places = shared_place_limits(a, b)
     names = [
         name
         for node in a.inputs
         if node.tensor.dtype != "bool" and (name := node.attribute("name")) not in places
     ]
-    near = met([a, b], names, seed)
+    near = find_meeting_numbers([a, b], names, seed)
     for place in range(DRAWS):
-        found: list[dict[str, Any]] = []
+        outputs: list[dict[str, Any]] = []
         reason = ""
         for sizes in size_choices([a, b]):
-            feeds = _real_inputs(a, sizes, np.random.default_rng([seed, place]), near, places, bool(place))
+            feeds = _draw_inputs(a, sizes, np.random.default_rng([seed, place]), near, places, bool(place))
             try:
-                found = evaluate_all([a, b], feeds, Reals(), sizes=sizes)
+                outputs = evaluate_all([a, b], feeds, Reals(), sizes=sizes)
                 break
             except BackendError as error:
                 reason = reason or str(error)
-        if not found and not place:
+        if not outputs and not place:
             return FieldCheck(False, 0, 0, 1.0, reason)
-        if not found:  # integers that are no places
+        if not outputs:  # the integers drawn are places that do not exist
             continue
-        left, right = found
+        left, right = outputs
         for name, value in left.items():
             shapes = np.shape(value), np.shape(right[name])
             if shapes[0] != shapes[1]:
-                open_elements = unspecified(a, name, feeds, Reals(), sizes)
+                open_elements = unspecified_elements(a, name, feeds, Reals(), sizes)
                 if place and open_elements.ndim == 0 and open_elements:
                     continue
                 return FieldCheck(False, 1, 0, 1.0, f"shapes differ in float64: {shapes[0]} and {shapes[1]}")
             largest = np.max(np.abs(value), initial=0.0, where=np.isfinite(value))
             same = np.isclose(right[name], value, rtol=0, atol=TOLERANCE * largest + TINY, equal_nan=True)
             if not same.all() and place:
-                same |= unspecified(a, name, feeds, Reals(), sizes)
+                same |= unspecified_elements(a, name, feeds, Reals(), sizes)
             if not same.all():
                 return FieldCheck(False, 1, 0, 1.0, f"{int((~same).sum())} elements differ in float64")
     return FieldCheck(True, 1, 0, 1.0)
 
 
-def _real(
+def _draw_input(
     kind: TensorType,
     sizes: Sizes,
     rng: np.random.Generator,
     near: Sequence[float],
     places: Limits | None,
-    wide: bool,
+    is_wide: bool,
 ) -> np.ndarray[Any, Any]:
-    """Draw one input: the places that it names; else `wide` integers are any of their type, others small."""
+    """Draw one input: from its `places`, else integers from their whole type (`is_wide`) or small ones."""
     shape = shape_at(kind, sizes)
     if places is not None:
         return np.asarray(rng.integers(*places, shape, endpoint=True))
     if kind.dtype == "bool":
         return np.asarray(rng.integers(0, 2, shape), bool)
     if is_integer(kind.dtype):
-        if wide:
+        if is_wide:
             draw = integers_near if near and rng.random() < 0.5 else drawn_integers
             return carried(draw(kind.dtype, shape, rng, [int(n) for n in near]))
         return np.asarray(rng.integers(0, 10, shape))
     plain = np.asarray(rng.standard_normal(shape) * 4)
-    if not near or not wide:
+    if not near or not is_wide:
         return plain
-    # beside them: on which side of a number itself a result lies is rounding
+    # next to turning points: at the point itself rounding decides on which side a result lies
     beside = np.asarray([n + step * max(1, abs(n)) for n in near for step in (-1 / 64, 1 / 64)])
     return np.where(rng.random(shape) < 0.5, rng.choice(beside, shape), plain)

@@ -1,7 +1,7 @@
-"""Numbers for the sizes that programs leave open, chosen before any value is drawn.
+"""Chooses numbers for the sizes that programs leave open, before any value is drawn.
 
-A tensor of [N + max(-5, -N), M] says neither what N is nor, once it is drawn, how it came about: so N and M
-get numbers first, and every shape is computed from them.
+From an array in the place of a tensor of [N + max(-5, -N), M] nobody could tell N: so N and M get numbers
+first, and every shape is computed from them.
 """
 
 from __future__ import annotations
@@ -18,52 +18,55 @@ __all__ = ["Sizes", "shape_at", "size_choices"]
 
 Sizes = Mapping[Symbol, int]
 
-SMALLEST = 4  # the least size that a dimension is given, where the programs can be run with it
-FURTHER = (13, 40)  # the least sizes that are tried where they cannot: a window may be wider than four places
-DIFFERENT = 4  # sizes that differ; a fifth open size is as large as the first
-LARGEST = 1 << 22  # elements of a tensor at sizes other than the smallest
+LEAST_SIZE = 4  # the smallest of the numbers that open sizes get at first
+LARGER_LEAST_SIZES = (13, 40)  # tried where programs do not run at these: a window may be wider than four
+DISTINCT_SIZES = 4  # open sizes that differ; a fifth is as large as the first
+MAX_ELEMENTS = 1 << 22  # of one tensor, at numbers other than the smallest
 
 
 def size_choices(programs: Sequence[Program]) -> Iterator[Sizes]:
-    """Yield numbers for the open sizes of programs with the same inputs, the likeliest first.
+    """Yield numbers for the open sizes of programs with the same inputs, those most likely to fit first.
 
-    Sizes of different names differ at first, and no input is empty where that is possible: [N, M] is
-    [4, 5], [N + max(-5, -N)] is [8] at N = 13.  Where only equal ones fit together, they are equal.
+    Sizes of different names differ at first, later they are equal.  No input is empty where that is possible:
+    [N, M] is [4, 5], [N + max(-5, -N)] is [8] at N = 13.
     """
     symbols = _open_symbols(programs)
     if not symbols:
         yield {}
         return
-    plans = [{s: SMALLEST + k % DIFFERENT for k, s in enumerate(symbols)}, dict.fromkeys(symbols, SMALLEST)]
-    plans += [{s: least + k % DIFFERENT for k, s in enumerate(symbols)} for least in FURTHER]
+    plans = [
+        {s: LEAST_SIZE + k % DISTINCT_SIZES for k, s in enumerate(symbols)},
+        dict.fromkeys(symbols, LEAST_SIZE),
+    ]
+    plans += [{s: least + k % DISTINCT_SIZES for k, s in enumerate(symbols)} for least in LARGER_LEAST_SIZES]
     inputs = [node.types[0] for program in programs for node in program.inputs]
-    shown: list[Sizes] = []
+    yielded: list[Sizes] = []
     for least in (1, 0):
         for place, plan in enumerate(plans):
             shapes = [shape_at(kind, plan) for kind in inputs if isinstance(kind, TensorType)]
             fits = all(n >= least for shape in shapes for n in shape)
-            if fits and plan not in shown and (place < 2 or _is_small(programs, plan)):
-                shown.append(plan)
+            if fits and plan not in yielded and (place < 2 or _is_small(programs, plan)):
+                yielded.append(plan)
                 yield plan
 
 
 def shape_at(kind: TensorType, sizes: Sizes) -> list[int]:
-    """Return the shape of a tensor at these sizes; what they do not tell is as small as can be."""
+    """Return the shape of a tensor at these sizes; other symbols are LEAST_SIZE."""
     return [size_at(n, sizes) for n in kind.shape]
 
 
 def size_at(size: Size, sizes: Sizes) -> int:
-    """Return a size as a number."""
-    return int(evaluate(size, lambda atom: sizes.get(atom, SMALLEST)))  # type: ignore[call-overload]
+    """Return a size as a number; symbols not among `sizes` are LEAST_SIZE."""
+    return int(evaluate(size, lambda atom: sizes.get(atom, LEAST_SIZE)))  # type: ignore[call-overload]
 
 
 def _is_small(programs: Sequence[Program], sizes: Sizes) -> bool:
     kinds = (kind for program in programs for node in program.nodes for kind in node.types)
-    return all(prod(shape_at(kind, sizes)) <= LARGEST for kind in kinds if isinstance(kind, TensorType))
+    return all(prod(shape_at(kind, sizes)) <= MAX_ELEMENTS for kind in kinds if isinstance(kind, TensorType))
 
 
 def _open_symbols(programs: Sequence[Program]) -> list[Symbol]:
-    """Return the open sizes of the inputs and of attributes, but for those that opaque nodes decide."""
+    """Return the open sizes of inputs and of attributes, without those that an opaque node computes."""
     found: dict[Symbol, None] = {}
     decided: set[Symbol] = set()
     for program in programs:

@@ -8,7 +8,7 @@ from functools import partial
 from math import inf
 from time import monotonic
 
-from tensaurus.check.files.allowed_error import LEVELS
+from tensaurus.check.files.allowed_error import ERROR_FACTORS
 from tensaurus.check.files.verdict import Verdict, verify
 from tensaurus.check.inputs.draw_inputs import KINDS
 from tensaurus.check.inputs.timing_inputs import symbol_sizes
@@ -176,7 +176,7 @@ class Contenders:
             field=replay,
             limit=options.run_limit,
             stage=target.progress.stage,
-            margin=LEVELS[options.accuracy],
+            margin=ERROR_FACTORS[options.accuracy],
         )
         verdict = compared(shapes=options.shapes, inputs=target.given or None, answers=target.answers)
         if verdict.passed and target.original.fixed and not row.only:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from tensaurus.check.files.baseline import PERTURBED, run
-from tensaurus.check.files.compared_model import Model
-from tensaurus.check.files.judge import Original
-from tensaurus.check.files.near_ties import pin
+from tensaurus.check.files.baseline import PERTURBED_COPIES, run
+from tensaurus.check.files.compared_model import ComparedModel
+from tensaurus.check.files.judge import OriginalOutput
+from tensaurus.check.files.near_ties import pin_scores
 from tensaurus.check.files.reference import Reference
-from tensaurus.check.files.reference_answers import Answers
-from tensaurus.check.inputs.draw_inputs import Feed, Values, feeds, is_integer
-from tensaurus.check.inputs.model_constants import constants_of
+from tensaurus.check.files.reference_answers import ReferenceAnswers
+from tensaurus.check.inputs.draw_inputs import Feed, InputValues, draw_feeds, is_integer
+from tensaurus.check.inputs.model_constants import collect_constants
 from tensaurus.check.inputs.model_interface import required_inputs
 from tensaurus.graph.onnx.build import Build
 from tensaurus.runtimes.backends import Array
@@ -38,7 +38,7 @@ class Trial:
     backend: str
     threads: int
     limit: float
-    answers: Answers
+    answers: ReferenceAnswers
     folder: Path
 
     def uneven(self, ranges: Mapping[str, tuple[int, int]], seed: int) -> list[Mapping[str, Array]]:
@@ -48,8 +48,8 @@ class Trial:
         if any(map(is_integer, required_inputs(self.proto))):
             return []
         sizes = {name: array.shape for name, array in self.given.items()}
-        values = Values(ranges, constants=constants_of([self.proto]))
-        return [feed.arrays for feed in feeds(self.proto, sizes, ("magnitudes", "edges"), seed, values)]
+        values = InputValues(ranges, constants=collect_constants([self.proto]))
+        return [feed.arrays for feed in draw_feeds(self.proto, sizes, ("magnitudes", "edges"), seed, values)]
 
     def error(self, candidate: Build, inputs: Sequence[Mapping[str, Array]]) -> float:
         """The largest error on these inputs beside what is allowed; infinite where something does not run.
@@ -57,7 +57,7 @@ class Trial:
         Where scores are put in order, it is the error with these scores pinned: near ties change places.
         """
         try:
-            pair = pin(self.source.proto(), candidate.proto())
+            pair = pin_scores(self.source.proto(), candidate.proto())
             if pair is None:
                 feeds = [Feed("timed", arrays) for arrays in inputs]
                 return self._error(self.source, candidate, feeds, self.shapes, self.answers)
@@ -66,7 +66,7 @@ class Trial:
             changed = Build.of(pair.candidate, self.folder, libraries[1])
             scores = Build.of(pair.scores, self.folder, libraries[0])
             with tried(scores, self.backend, threads=self.threads, limit=self.limit) as worker:
-                pins = [pair.pins(run(worker, arrays)) for arrays in inputs]
+                pins = [pair.pinned_inputs(run(worker, arrays)) for arrays in inputs]
             feeds = [
                 Feed("timed", {**arrays, **own}, frozenset(own))
                 for arrays, own in zip(inputs, pins, strict=True)
@@ -81,10 +81,10 @@ class Trial:
         candidate: Build,
         feeds: Sequence[Feed],
         shapes: Mapping[str, Sequence[int]] | None = None,
-        answers: Answers | None = None,
+        answers: ReferenceAnswers | None = None,
     ) -> float:
-        original = Model.read(source, shapes or {}, self.folder)
-        rows: list[list[Original]] = []
+        original = ComparedModel.read(source, shapes or {}, self.folder)
+        rows: list[list[OriginalOutput]] = []
         with (
             Reference(self.threads, self.limit, answers) as reference,
             tried(source, self.backend, threads=self.threads, limit=self.limit) as worker,
@@ -92,14 +92,14 @@ class Trial:
             for feed in feeds:
                 sizes = {name: array.shape for name, array in feed.arrays.items()} if feed.pinned else shapes
                 exact = reference.run(source, feed.arrays, sizes or {})
-                rows.append(list(map(Original, exact, run(worker, feed.arrays))))
-            for seed in () if original.large else range(PERTURBED):
+                rows.append(list(map(OriginalOutput, exact, run(worker, feed.arrays))))
+            for seed in () if original.large else range(PERTURBED_COPIES):
                 with temporary() as folder:
                     worker.compile(original.perturbed(seed, (), folder))
                 for feed, outputs in zip(feeds, rows, strict=True):
-                    copies = run(worker, feed.beside(seed))
+                    copies = run(worker, feed.perturb(seed))
                     for output, copy in zip(outputs, copies, strict=True):
-                        output.add(copy)
+                        output.add_perturbed(copy)
             worker.compile(candidate)
             made = [run(worker, feed.arrays) for feed in feeds]
         pairs = (pair for row in zip(rows, made, strict=True) for pair in zip(*row, strict=True))

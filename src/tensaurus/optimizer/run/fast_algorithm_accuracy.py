@@ -15,9 +15,9 @@ from math import inf
 
 import numpy as np
 
-from tensaurus.check.files.allowed_error import LEVELS
-from tensaurus.check.files.judge import Original
-from tensaurus.check.inputs.perturbation import perturbed
+from tensaurus.check.files.allowed_error import ERROR_FACTORS
+from tensaurus.check.files.judge import OriginalOutput
+from tensaurus.check.inputs.perturbation import perturb_array
 from tensaurus.finders.bilinear import Bilinear
 from tensaurus.finders.bilinear.fast_convolution import Convolution
 from tensaurus.finders.bilinear.float32_error import sampled
@@ -58,7 +58,7 @@ class Accuracy:
     @cached_property
     def limit(self) -> float:
         """Of the share that a layer's error may have; 0 where the model has room for no fast algorithm."""
-        margin, errors = LEVELS[self.level], dict[tuple[Node, ...], float | None]()
+        margin, errors = ERROR_FACTORS[self.level], dict[tuple[Node, ...], float | None]()
         if sum(map(operations, self.program.nodes)) > TRIED:  # the check of the result has the last word
             return LIMITS[1] * margin
         for limit in LIMITS:
@@ -91,7 +91,9 @@ def _within(limit: float, of: Convolution, algorithms: Algorithms) -> bool:
 def share(algorithms: Algorithms, depth: int) -> float:
     """The largest error of a sample beside what is allowed of a whole model (`check/files/judge`)."""
     sample, rng = sampled(algorithms, depth), np.random.default_rng(1)
-    direct = Original(sample.exact, sample.direct(sample.data, sample.weights))
+    direct = OriginalOutput(sample.exact, sample.direct(sample.data, sample.weights))
     for _ in range(COPIES):
-        direct.add(sample.direct(perturbed(sample.data, rng), perturbed(sample.weights, rng)))
+        direct.add_perturbed(
+            sample.direct(perturb_array(sample.data, rng), perturb_array(sample.weights, rng))
+        )
     return direct.judge(sample.fast).worst

@@ -8,7 +8,7 @@ from time import monotonic
 
 from tensaurus.check.inputs.draw_inputs import require_ranges
 from tensaurus.check.inputs.timing_inputs import sample_feeds
-from tensaurus.check.inputs.user_inputs import given_inputs
+from tensaurus.check.inputs.user_inputs import load_user_inputs
 from tensaurus.graph.onnx.build import Build
 from tensaurus.optimizer.run.options import Options
 from tensaurus.optimizer.run.original import Original
@@ -50,7 +50,7 @@ class FirstRun:
         """
         model, shapes, ranges = original.model, options.shapes or {}, options.ranges or {}
         require_ranges(model, ranges)
-        given, began = given_inputs(options.inputs, model, shapes), monotonic()
+        given, began = load_user_inputs(options.inputs, model, shapes), monotonic()
         patience = inf if options.steps is not None else max(STARTING, SHARE * options.time_limit)
         with Bounded(began + patience):
             feeds, words, run = sample_feeds(

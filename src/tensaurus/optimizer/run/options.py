@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tensaurus.check.files.allowed_error import LEVELS, LIKE
+from tensaurus.check.files.allowed_error import ERROR_FACTORS, LIKE_ORIGINAL
 from tensaurus.check.inputs.user_inputs import Inputs
 from tensaurus.egraph.core.finder_protocol import Finder
 from tensaurus.kernels.halide.cpu_features import CPUS, NATIVE, lacking
@@ -71,7 +71,7 @@ class Options:
     custom_ops: bool = True
     cpu: str = NATIVE
     tuning: float = 20.0
-    accuracy: str = LIKE
+    accuracy: str = LIKE_ORIGINAL
     seed: int = 0
     database: Path | None = None
 
@@ -82,9 +82,9 @@ class Options:
         if self.search not in STRATEGIES:
             remedy = f"Take {' or '.join(STRATEGIES)}."
             raise TensaurusError(f"there is no search {self.search!r}", remedy=remedy)
-        if self.accuracy not in LEVELS:
+        if self.accuracy not in ERROR_FACTORS:
             raise TensaurusError(
-                f"there is no accuracy {self.accuracy!r}", remedy=f"Take {' or '.join(LEVELS)}."
+                f"there is no accuracy {self.accuracy!r}", remedy=f"Take {' or '.join(ERROR_FACTORS)}."
             )
         if self.cpu not in CPUS:
             raise TensaurusError(f"there is no processor {self.cpu!r}", remedy=f"Take {' or '.join(CPUS)}.")

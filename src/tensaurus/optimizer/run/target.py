@@ -12,11 +12,11 @@ from time import monotonic
 from types import TracebackType
 from typing import Self
 
-from tensaurus.check.files.baseline import PERTURBED
+from tensaurus.check.files.baseline import PERTURBED_COPIES
 from tensaurus.check.files.reference import Reference
-from tensaurus.check.files.reference_answers import Answers
+from tensaurus.check.files.reference_answers import ReferenceAnswers
 from tensaurus.check.inputs.timing_inputs import symbol_sizes
-from tensaurus.check.program.replay import refutation
+from tensaurus.check.program.replay import refute_equation
 from tensaurus.egraph.core.finder_protocol import Finder, timed_finders
 from tensaurus.finders.derive import Derive, Memory
 from tensaurus.graph.ir.piece import Piece
@@ -88,7 +88,7 @@ class Target:
             self.records = stack.enter_context(Database(options.database))
             self._folder = stack.enter_context(temporary())
             self.source = Build.of(original.model, self._folder, original.libraries)
-            self.answers = Answers(self.source)
+            self.answers = ReferenceAnswers(self.source)
             self._feed()
             generated = Generated.here(options, self.backend, self.machine, self.records)
             self.kernels, expand = stack.enter_context(generated), expander(rules)
@@ -165,7 +165,7 @@ class Target:
                         break
         except TensaurusError:  # then the check will go without
             return 0.0, 1
-        return seconds, reference.lanes(self.source, seconds)
+        return seconds, reference.parallel_runs(self.source, seconds)
 
     @cached_property
     def effort(self) -> Effort:
@@ -219,7 +219,7 @@ class Target:
         feeds: list[Mapping[str, Array]] = [self.feeds]
         if time is not None:
             more = trial.uneven(options.ranges or {}, options.seed)
-            left, each = time.deadline - monotonic() - (3 + PERTURBED) * time.load, TRYING * time.run
+            left, each = time.deadline - monotonic() - (3 + PERTURBED_COPIES) * time.load, TRYING * time.run
             if each > left:
                 return inf
             feeds += more if each + len(more) * (each + time.reference) <= left else []
@@ -239,7 +239,7 @@ class Target:
     @cached_property
     def runtime(self) -> Runtime:
         """What a search can ask."""
-        checked = refutation if os.environ.get("CHECK") == "1" else None
+        checked = refute_equation if os.environ.get("CHECK") == "1" else None
         without = self.options.without
         own = self.kernels.finders(self.costs, self.accuracy, without)
         finders: Sequence[Finder] = (*self.options.finders, *own, *left([self._derive], without))
@@ -259,7 +259,7 @@ class Target:
         check is not needed; else that may have turned out to be quicker."""
         if self.limit is None or not self._whole(program):
             return None
-        self.limit.reference = min(self.limit.reference, self.answers.quickest)
+        self.limit.reference = min(self.limit.reference, self.answers.least_seconds)
         latest = self.limit.deadline if found else self.limit.latest
         if latest - monotonic() < EXTRA * self.limit.seconds:
             return None
