@@ -18,7 +18,7 @@ from sketches.elements import FLOATS, Array, Random, strange
 from sketches.sketch import elements_of, is_large
 
 from tensaurus.expr.evaluate.fields import Reals
-from tensaurus.expr.ir.integer_types import wrapped
+from tensaurus.expr.ir.integer_types import wrap_to_dtype
 from tensaurus.graph.analysis.constant_folding import evaluated
 from tensaurus.graph.ir.census import census
 from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
@@ -332,7 +332,7 @@ def moved(program: Program, feeds: Mapping[str, Array], rng: Random, rounding: f
                 if not exact:
                     value = value * (1 + rounding * rng.uniform(-2, 2, value.shape))
             elif kind.dtype != "bool":
-                value = wrapped(np.asarray(value), kind.dtype)
+                value = wrap_to_dtype(np.asarray(value), kind.dtype)
             values[node] = value
     return {name: np.asarray(values[node]) for name, node in program.outputs}
 

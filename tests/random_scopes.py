@@ -13,7 +13,7 @@ from random_expressions import Expressions
 from tensaurus.expr.evaluate.fields import Array, Field
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.ir.element_types import literal_dtype
-from tensaurus.expr.ir.scalar_functions import FUNCTIONS, VARIADIC
+from tensaurus.expr.ir.scalar_functions import ASSOCIATIVE, FUNCTIONS
 from tensaurus.expr.ir.scope import (
     Body,
     Call,
@@ -101,7 +101,7 @@ class Rewritten(Rewriting):
         match body:
             case Call(fn, _) if fn in FUNCTIONS and FUNCTIONS[fn].commutative:
                 found = self.shuffled([self.body(part) for part in operands(body)])
-                if fn not in VARIADIC:
+                if fn not in ASSOCIATIVE:
                     return Call(fn, tuple(found))
                 while len(found) > 1:  # in any nesting
                     place = self.rng.randrange(len(found) - 1)

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tensaurus.expr.analysis.breaking_values import drawn_integers
-from tensaurus.expr.ir.integer_types import limits
+from tensaurus.expr.ir.integer_types import integer_limits
 from tensaurus.graph.ir.tensor_data import numpy_dtype
 from tensaurus.ops import TensorType
 
@@ -62,7 +62,7 @@ def _floats(shape: tuple[int, ...], rng: Random, sign: str, bounds: tuple[float,
 
 
 def _integers(dtype: str, shape: tuple[int, ...], rng: Random, sign: str, bounds: tuple[float, ...]) -> Any:
-    low, high = limits(dtype)
+    low, high = integer_limits(dtype)
     if sign == "<":
         return rng.integers(0, max(int(bounds[0]), 1), shape)
     if sign == ">":

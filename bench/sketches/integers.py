@@ -11,7 +11,7 @@ from sketches.elements import Array, Random
 from sketches.operators import extend
 from sketches.sketch import Sketch, Undrawn
 from tensaurus.expr.analysis.breaking_values import drawn_integers, integers_near
-from tensaurus.expr.ir.integer_types import is_integer, limits
+from tensaurus.expr.ir.integer_types import integer_limits, is_integer
 from tensaurus.graph.ir.tensor_data import numpy_dtype
 from tensaurus.ops import TensorType, registry
 from tensaurus.ops.declare import NUMBERS
@@ -137,7 +137,7 @@ def _number(sketch: Sketch, value: str) -> int:
     """Of two to five digits and, where the type has them, of both signs."""
     if not is_integer(dtype := sketch.types[value].dtype):
         raise Undrawn("no integers")
-    low, high = limits(dtype)
+    low, high = integer_limits(dtype)
     size = min(int(10 ** sketch.rng.uniform(*DIGITS)), high)
     return -size if low < 0 and sketch.rng.random() < 0.3 else size
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tensaurus.expr.evaluate.field_protocol import Array, Reals
-from tensaurus.expr.ir.integer_types import is_integer, limits
+from tensaurus.expr.ir.integer_types import integer_limits, is_integer
 from tensaurus.expr.ir.scalar_functions import FUNCTIONS
 from tensaurus.kernels.math.halide_functions import BOUNDS, constant, expression, halide_type, supported
 
@@ -101,7 +101,7 @@ def values(dtype: str, count: int, seed: int = 0) -> Array:
         spread = rng.permutation(patterns.astype(f"u{kind.itemsize}").view(dtype))
         moderate = rng.standard_normal(count // 2) * rng.choice([0.01, 1, 10, 100], count // 2)
         return np.concatenate([neighbours(dtype), quiet(spread), moderate.astype(dtype)])
-    low, high = limits(dtype)
+    low, high = integer_limits(dtype)
     edges = [v for v in (low, low + 1, -2, -1, 0, 1, 2, 3, 7, 10, high - 1, high) if low <= v <= high]
     random = rng.integers(0, 2**width - 1, count, dtype=np.uint64, endpoint=True)
     shifted = random >> rng.integers(0, width, count).astype(np.uint64)
@@ -113,7 +113,7 @@ def arguments(dtype: str, arity: int) -> tuple[Array, ...]:
     if arity == 1:
         return (values(dtype, 2**20 if dtype == "float32" else 2**15),)
     if dtype in ("int8", "uint8"):
-        low, high = limits(dtype)
+        low, high = integer_limits(dtype)
         every = np.arange(low, high + 1).astype(dtype)
         pairs = np.meshgrid(every, every)
     else:
@@ -182,7 +182,7 @@ def of_integers(fn: str, args: Sequence[Array], dtype: str) -> Array:
 
 def whole(data: Array, dtype: str) -> tuple[Array, Array]:
     """Which float64 are integers of the type when they are truncated, and these."""
-    low, high = limits(dtype)
+    low, high = integer_limits(dtype)
     cut = np.trunc(data)
     fits = (cut >= low) & (cut < float(high + 1))
     return fits, np.where(fits, cut, 0).astype(dtype)

@@ -12,7 +12,7 @@ import pytest
 from tensaurus.check import check_field, verify
 from tensaurus.expr.evaluate.fields import Prime, Rationals, Reals, Symbols
 from tensaurus.expr.evaluate.two_point_field import Laws, Pairs
-from tensaurus.expr.ir.float_conversions import keeps_numbers, rounded
+from tensaurus.expr.ir.float_conversions import is_exact_conversion, round_to_dtype
 from tensaurus.expr.ir.scope import Tensor, call, compute
 from tensaurus.graph.analysis.constant_folding import fold
 from tensaurus.graph.analysis.conversion_chains import arguments
@@ -50,8 +50,8 @@ def test_numbers_are_rounded_once_to_the_nearest(dtype: str) -> None:
     beyond = largest + step / 2 * largest / (2 - step)  # halfway to what would be the next
     given += [least / 2, least * 0.75, -largest, beyond * (1 - 2.0**-50), beyond, -beyond * 2, np.inf]
     found += [0.0, least, -largest, largest, np.inf, -np.inf, np.inf]
-    assert rounded(np.array(given), dtype).tolist() == found
-    assert np.isnan(rounded(np.array([np.nan]), dtype)).all()
+    assert round_to_dtype(np.array(given), dtype).tolist() == found
+    assert np.isnan(round_to_dtype(np.array([np.nan]), dtype)).all()
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_numbers_are_rounded_once_to_the_nearest(dtype: str) -> None:
     ],
 )  # fmt: skip
 def test_which_conversions_keep_every_number(source: str, target: str, kept: bool) -> None:
-    assert keeps_numbers(source, target) == kept
+    assert is_exact_conversion(source, target) == kept
 
 
 @pytest.mark.parametrize("field", [Prime(3), Pairs(3), Pairs(3, Laws(True, True)), Rationals(3), Symbols()])

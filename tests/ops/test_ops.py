@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from op_samples import Sample, _run, differences, newest_of_onnxruntime, samples, with_symbol
 
 from tensaurus.expr.evaluate.fields import P, Prime, Rationals, Reals
-from tensaurus.expr.ir.scalar_functions import RING
+from tensaurus.expr.ir.scalar_functions import FIELD_FUNCTIONS
 from tensaurus.expr.ir.scope import Body, Call, Reduce, Scope
 from tensaurus.expr.ir.walk import children, reads
 from tensaurus.expr.sizes.open_questions import record_questions
@@ -202,7 +202,7 @@ def ring_only(scope: Scope) -> bool:
 
     def fine(body: Body) -> bool:
         match body:
-            case Call(fn, _) if fn not in RING and not fn.startswith("to_float"):
+            case Call(fn, _) if fn not in FIELD_FUNCTIONS and not fn.startswith("to_float"):
                 return False
             case Reduce(monoid, _, _) if monoid not in ("sum", "prod"):
                 return False

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from tensaurus.expr.ir.element_types import Untypable
-from tensaurus.expr.ir.float_conversions import is_float, largest
+from tensaurus.expr.ir.float_conversions import is_float, largest_finite
 from tensaurus.expr.ir.scope import Body, Const, Scope, Tensor, call, compute, lift
 from tensaurus.expr.sizes.size import is_same_size
 from tensaurus.ops.axes import one_axis
@@ -156,7 +156,7 @@ def clip(x: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Sco
             if bound is not None:
                 v = call(fn, v, aligned(bound, (0,)))
             elif is_float(x.dtype):
-                v = call(fn, v, sign * largest(x.dtype))
+                v = call(fn, v, sign * largest_finite(x.dtype))
         return v
 
     return broadcast(at, x)

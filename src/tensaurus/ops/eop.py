@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensaurus.expr.ir.axis_binding import bind
+from tensaurus.expr.ir.axis_binding import bind_symbols
 from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.expr.ir.expression_text import parse
-from tensaurus.expr.ir.identity_cache import ByIdentity
-from tensaurus.expr.ir.printer import free_in
+from tensaurus.expr.ir.identity_cache import IdentityCache
+from tensaurus.expr.ir.printer import free_names
 from tensaurus.expr.ir.scope import Scope, Tensor
 from tensaurus.expr.ir.walk import replace_tensors
 from tensaurus.expr.normal.intern import interned
@@ -26,7 +26,9 @@ from tensaurus.expr.sizes.size import (
 from tensaurus.ops.composite import OURS
 from tensaurus.ops.declare import op
 
-_wider: ByIdentity[Scope] = ByIdentity()  # of scopes whose symbols became numbers, those with the symbols
+_wider: IdentityCache[Scope] = (
+    IdentityCache()
+)  # of scopes whose symbols became numbers, those with the symbols
 
 
 def _over_inputs(inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,14 +49,14 @@ def _over_inputs(inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> dict[str
             raise
         return _over_inputs(inputs, {"scope": _wider[scope]})
     made = interned(bound)
-    if made is not scope and free_in(scope).symbols:
+    if made is not scope and free_names(scope).symbols:
         _wider[made] = scope
     return {"scope": made}
 
 
 def _bound(scope: Scope, inputs: Sequence[Tensor]) -> Scope:
     """The scope over these tensors in the place of its own of the same names.  Raises Untypable."""
-    free = free_in(scope)
+    free = free_names(scope)
     own = {x.name: x for x in free.tensors}
     given = {x.name: x for x in inputs}
     if len(own) < len(free.tensors):
@@ -79,7 +81,7 @@ def _bound(scope: Scope, inputs: Sequence[Tensor]) -> Scope:
         ):
             raise Untypable(f"{name} is {x.shape} in the scope, {given[name].shape} here")
     changed = {x: given[name] for name, x in own.items() if x != given[name]}
-    return replace_tensors(bind(scope, values), changed) if changed else scope
+    return replace_tensors(bind_symbols(scope, values), changed) if changed else scope
 
 
 def _symbol(size: Size) -> Symbol | None:

@@ -22,7 +22,7 @@ from tensaurus.expr.ir.scope import (
     Body,
     Call,
     Const,
-    Looked,
+    Lookup,
     Read,
     Reduce,
     Scope,
@@ -158,7 +158,7 @@ def holds(scope: Scope, regions: tuple[Region, ...], *, exactly: bool = False) -
                 assert not exactly or (here[0] == claimed).all()
         if region.affine:
             for index, at in points.indices():
-                if any(isinstance(atom, Looked) for atom in atoms(index)):
+                if any(isinstance(atom, Lookup) for atom in atoms(index)):
                     sides = dict(zip(scope.axes, region.box.sides, strict=True))
                     assert all(sides[a].count == 1 for a in sides if a in atoms(index))
                     continue

@@ -13,7 +13,13 @@ from onnx import TensorProto, helper
 
 from tensaurus.expr.evaluate.field_protocol import Reals
 from tensaurus.expr.evaluate.fields import Prime
-from tensaurus.expr.ir.integer_types import Overflow, converted, limits, native, wrapped
+from tensaurus.expr.ir.integer_types import (
+    Overflow,
+    integer_limits,
+    to_native,
+    truncate_floats,
+    wrap_to_dtype,
+)
 from tensaurus.graph.ir.tensor_data import numpy_dtype
 from tensaurus.graph.onnx.onnx_export import export_model
 from tensaurus.graph.onnx.onnx_import import import_model
@@ -30,7 +36,7 @@ def code(dtype: str) -> int:
 
 def edges(dtype: str) -> np.ndarray[Any, Any]:
     """The ends of the type, and small numbers."""
-    low, high = limits(dtype)
+    low, high = integer_limits(dtype)
     numbers = {low, low + 1, -2, -1, 0, 1, 2, 3, 100, high // 2, high // 2 + 1, high - 1, high}
     return np.array([n for n in sorted(numbers) if low <= n <= high], numpy_dtype(dtype))
 
@@ -69,7 +75,7 @@ def test_operators_are_what_they_are_on_a_runtime(dtype: str) -> None:
     for name in [*PAIRWISE, *ALONE]:
         feeds = {"x": x, "w": w} if name in PAIRWISE else {"x": x}
         if name == "Div":  # neither quotient has a value
-            fine = (w != 0) & ~((x == limits(dtype)[0]) & (w.astype(object) == -1))
+            fine = (w != 0) & ~((x == integer_limits(dtype)[0]) & (w.astype(object) == -1))
             feeds = {"x": x[fine], "w": w[fine]}
         output = TensorProto.BOOL if name in PAIRWISE[6:] else code(dtype)
         model = model_of(helper.make_node(name, list(feeds), ["y"]), feeds, output)
@@ -105,21 +111,27 @@ def test_casts_between_integers_wrap(source: str) -> None:
 
 @pytest.mark.parametrize("dtype", [*TYPES, "int4", "uint4", "int2", "uint2"])
 def test_what_is_carried_comes_back(dtype: str) -> None:
-    low, high = limits(dtype)
+    low, high = integer_limits(dtype)
     numbers = np.array([low, -1 if low else 0, 0, 1, high], object)
-    kept = wrapped(np.array([int(n) % 2**64 for n in numbers], np.uint64).view(np.int64), dtype)
-    assert [int(n) for n in native(kept, dtype)] == list(numbers)
+    kept = wrap_to_dtype(np.array([int(n) % 2**64 for n in numbers], np.uint64).view(np.int64), dtype)
+    assert [int(n) for n in to_native(kept, dtype)] == list(numbers)
     if high < 2**63 - 1:
-        assert [int(n) for n in wrapped(np.array([high + 1, low - 1]), dtype)] == [low, high]
+        assert [int(n) for n in wrap_to_dtype(np.array([high + 1, low - 1]), dtype)] == [low, high]
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_what_has_no_value_is_not_folded(dtype: str) -> None:
-    for value in (np.nan, np.inf, -np.inf, float(limits(dtype)[1]) * 2 + 2, float(limits(dtype)[0]) * 2 - 2):
+    for value in (
+        np.nan,
+        np.inf,
+        -np.inf,
+        float(integer_limits(dtype)[1]) * 2 + 2,
+        float(integer_limits(dtype)[0]) * 2 - 2,
+    ):
         with pytest.raises(Overflow):
-            converted(np.array([1.0, value]), dtype, strict=True)
-    fine = [float(limits(dtype)[0]), 1.9, -0.9, 100.0]
-    found = native(converted(np.array(fine), dtype, strict=True), dtype)
+            truncate_floats(np.array([1.0, value]), dtype, strict=True)
+    fine = [float(integer_limits(dtype)[0]), 1.9, -0.9, 100.0]
+    found = to_native(truncate_floats(np.array(fine), dtype, strict=True), dtype)
     assert [int(n) for n in found] == [int(n) for n in fine]
     model = onnx.parser.parse_model(
         f'<ir_version: 8, opset_import: ["": 18]> net () => ({dtype}[2] y) {{'
@@ -127,7 +139,7 @@ def test_what_has_no_value_is_not_folded(dtype: str) -> None:
     )
     assert [node.op_type for node in export_model(import_model(model)).graph.node].count("Cast") == 1
     field = Reals(strict=True)
-    low = wrapped(np.array([limits(dtype)[0]]), dtype) if dtype[0] != "u" else np.array([1])
+    low = wrap_to_dtype(np.array([integer_limits(dtype)[0]]), dtype) if dtype[0] != "u" else np.array([1])
     for fn in ("div", "mod", "fmod"):
         with pytest.raises(Overflow):
             field.call(fn, [low, np.array([0])], dtype)

@@ -21,7 +21,7 @@ from tensaurus.check.files.reference_answers import ReferenceAnswers, hash_of
 from tensaurus.check.inputs.integer_uses import IntegerUses, find_integer_uses
 from tensaurus.check.program.meeting_numbers import find_meeting_numbers
 from tensaurus.expr.analysis.work_counts import functions
-from tensaurus.expr.ir.float_conversions import FORMATS, is_float
+from tensaurus.expr.ir.float_conversions import FLOAT_FORMATS, is_float
 from tensaurus.expr.ir.scalar_functions import cast_target
 from tensaurus.graph.ir.node import OPAQUE, Node
 from tensaurus.graph.ir.program import Program
@@ -146,7 +146,7 @@ def narrowest_digits(program: Program) -> int:
             continue
         scopes = node.op.scopes(node.kinds(), node.attrs)
         if any(cast_target(fn) is None for scope in scopes for fn in functions(scope)):
-            digits += [FORMATS[dtype][0] for dtype in dtypes if is_float(dtype)]
+            digits += [FLOAT_FORMATS[dtype][0] for dtype in dtypes if is_float(dtype)]
     return min(digits)
 
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from tensaurus.check.files.judge import K, OriginalOutput
 from tensaurus.check.files.typical_errors import typical_errors
-from tensaurus.expr.ir.float_conversions import FORMATS
+from tensaurus.expr.ir.float_conversions import FLOAT_FORMATS
 from tensaurus.runtimes.backends import Array
 
 __all__ = ["far_from_exact", "adopt_own_results"]
@@ -44,7 +44,7 @@ def far_from_exact(original: OriginalOutput, result: Any, digits: int, plausible
     """
     if original.error is None:
         return _differing_integers(original, result)
-    known = FORMATS.get(original.own.dtype.name)
+    known = FLOAT_FORMATS.get(original.own.dtype.name)
     if known is None or np.shape(result) != original.error.shape:
         return np.zeros((), bool)
     own_digits, _, least = known

@@ -18,7 +18,7 @@ import numpy as np
 from tensaurus.check.files.judge import K
 from tensaurus.check.files.typical_errors import typical_errors
 from tensaurus.expr.evaluate.fields import Reals
-from tensaurus.expr.ir.float_conversions import spacing
+from tensaurus.expr.ir.float_conversions import float_spacing
 from tensaurus.runtimes.backends import Array
 from tensaurus.runtimes.backends.reference import Session
 
@@ -52,7 +52,7 @@ class _ShiftedConversions(Reals):
         doubt = next(self.doubts, None)
         if doubt is not None and doubt.shape == data.shape:
             side = self.sign * self.coins.choice((-1.0, 1.0), data.shape)
-            data = data + side * np.minimum(doubt, spacing(data, target) / 2)
+            data = data + side * np.minimum(doubt, float_spacing(data, target) / 2)
         return super()._rounded(data, target)
 
 

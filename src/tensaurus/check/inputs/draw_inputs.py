@@ -21,7 +21,7 @@ from tensaurus.check.inputs.model_constants import (
 from tensaurus.check.inputs.model_interface import required_inputs
 from tensaurus.check.inputs.perturbation import perturb_feed
 from tensaurus.check.inputs.try_shapes import Shape
-from tensaurus.expr.ir.integer_types import limits
+from tensaurus.expr.ir.integer_types import integer_limits
 from tensaurus.graph.ir.tensor_data import size_in_bytes
 from tensaurus.ops.element_type import dtype_name
 from tensaurus.runtimes.backends import Array
@@ -181,7 +181,7 @@ def _draw_integers(
     value: ValueInfoProto, shape: Shape, kind: str, part: int, values: InputValues, rng: np.random.Generator
 ) -> Array:
     """Draw the integers of one input."""
-    name, least, most = value.name, *limits(dtype_name(value.type.tensor_type.elem_type))
+    name, least, most = value.name, *integer_limits(dtype_name(value.type.tensor_type.elem_type))
     if name in values.ranges:
         low, high = values.ranges[name]
         near = _integers_beside(values, name, low, high)
@@ -271,7 +271,7 @@ def _edge_groups(
         elif value.name in values.indices.trips:
             yield _group_by_feed(LOOP_TRIPS, size)
         elif value.name in values.indices.free:
-            ends = limits(dtype_name(value.type.tensor_type.elem_type))
+            ends = integer_limits(dtype_name(value.type.tensor_type.elem_type))
             yield _group_by_feed(_integers_beside(values, value.name, *ends), size)
 
 

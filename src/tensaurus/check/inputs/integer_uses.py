@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensaurus.expr.ir.scope import Body, Call, Read, Scope, Select, Source, Tensor
-from tensaurus.expr.ir.walk import children, looked, sizes
+from tensaurus.expr.ir.walk import children, lookups_in, sizes
 from tensaurus.expr.sizes.size import Size
 from tensaurus.graph.ir.node import INPUT, ITEM, OPAQUE, Node
 from tensaurus.graph.ir.program import Program
@@ -174,7 +174,7 @@ def _reads_of(scope: Scope) -> Iterator[_TensorRead]:
             yield from visit(source.body, is_unchanged)
 
     def placed(size: Size) -> Iterator[_TensorRead]:
-        for atom in looked(size):
+        for atom in lookups_in(size):
             source = atom.read.source
             if isinstance(source, Tensor):
                 yield _TensorRead(source, places=(atom.low, atom.high))

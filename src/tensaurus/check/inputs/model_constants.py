@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 from onnx import AttributeProto, ModelProto, TensorProto, numpy_helper
 
-from tensaurus.expr.ir.float_conversions import FORMATS
+from tensaurus.expr.ir.float_conversions import FLOAT_FORMATS
 from tensaurus.graph.onnx.onnx_frame import graphs_in
 from tensaurus.ops.element_type import dtype_name
 from tensaurus.ops.ordering import ROUNDING
@@ -156,7 +156,7 @@ def _conversion_thresholds(elem_type: int) -> Iterator[Array]:
     name = dtype_name(elem_type)
     if name not in ("float16", "bfloat16"):
         return
-    digits, largest, least = FORMATS[name]
+    digits, largest, least = FLOAT_FORMATS[name]
     half, most = 2.0**-digits, 2.0**largest
     ends = [most * (2 - 2 * half), most * (2 - half), 2.0 ** (least - digits)] if name == "float16" else []
     yield np.array([1 + half, 1 + 3 * half, *ends])

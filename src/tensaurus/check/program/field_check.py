@@ -20,7 +20,7 @@ from tensaurus.check.program.replay_sizes import Sizes, shape_at, size_choices
 from tensaurus.expr.analysis.breaking_values import drawn_integers, integers_near
 from tensaurus.expr.evaluate.fields import Array
 from tensaurus.expr.evaluate.two_point_field import LADDER, Laws, Pairs
-from tensaurus.expr.ir.integer_types import carried, is_integer, limits
+from tensaurus.expr.ir.integer_types import integer_limits, is_integer, to_int64
 from tensaurus.graph.analysis.program_degree import total_degree
 from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.program import Program
@@ -110,14 +110,14 @@ class _IntegerDraws:
         Where `again` is not 0, integers are plain: different ones for 1, one number in all places for more.
         """
         if again and kind.dtype != "bool" and name not in self.ranges:
-            most = min(MAX_PLAIN_INTEGER, limits(kind.dtype)[1])
+            most = min(MAX_PLAIN_INTEGER, integer_limits(kind.dtype)[1])
             return np.broadcast_to(rng.integers(1, most, shape if again == 1 else (), endpoint=True), shape)
         if kind.dtype != "bool" and (not self.wide or name in self.ranges):
             return np.asarray(rng.integers(*self.ranges.get(name, (0, 1)), shape, endpoint=True))
         near = [int(n) for n in self.near.get(name, ())]
         draw = integers_near if near and rng.random() < 0.5 else drawn_integers
         values = draw(kind.dtype, shape, rng, near)
-        return values if kind.dtype == "bool" else carried(values)
+        return values if kind.dtype == "bool" else to_int64(values)
 
 
 def _check(a: Program, b: Program, laws: Laws, trials: int, seed: int, draws: _IntegerDraws) -> FieldCheck:

@@ -16,7 +16,7 @@ import numpy as np
 from tensaurus.check.program.replay_sizes import Sizes, shape_at, size_choices
 from tensaurus.expr.analysis.turning_points import Watched, turning_points
 from tensaurus.expr.evaluate.fields import Array, Field
-from tensaurus.expr.ir.integer_types import is_integer, limits
+from tensaurus.expr.ir.integer_types import integer_limits, is_integer
 from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.program import Program
 from tensaurus.ops import TensorType
@@ -111,5 +111,5 @@ def _turning_points_of(
 
     if not whole:
         return turning_points(gaps_at)
-    low, high = limits(dtype)
+    low, high = integer_limits(dtype)
     return turning_points(gaps_at, max(low, -MAX_FILL), min(high, MAX_FILL), whole=True)

@@ -13,7 +13,7 @@ from tensaurus.check.program.meeting_numbers import find_meeting_numbers, unspec
 from tensaurus.check.program.replay_sizes import Sizes, shape_at, size_choices
 from tensaurus.expr.analysis.breaking_values import drawn_integers, integers_near
 from tensaurus.expr.evaluate.fields import Reals
-from tensaurus.expr.ir.integer_types import carried, is_integer
+from tensaurus.expr.ir.integer_types import is_integer, to_int64
 from tensaurus.graph.ir.program import Program
 from tensaurus.ops import TensorType
 from tensaurus.runtimes.backends import BackendError
@@ -102,7 +102,7 @@ def _draw_input(
     if is_integer(kind.dtype):
         if is_wide:
             draw = integers_near if near and rng.random() < 0.5 else drawn_integers
-            return carried(draw(kind.dtype, shape, rng, [int(n) for n in near]))
+            return to_int64(draw(kind.dtype, shape, rng, [int(n) for n in near]))
         return np.asarray(rng.integers(0, 10, shape))
     plain = np.asarray(rng.standard_normal(shape) * 4)
     if not near or not is_wide:

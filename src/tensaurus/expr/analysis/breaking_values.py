@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from tensaurus.expr.evaluate.field_protocol import Array
-from tensaurus.expr.ir.integer_types import limits
+from tensaurus.expr.ir.integer_types import integer_limits
 
 __all__ = ["drawn_integers", "integers_near"]
 
@@ -31,7 +31,7 @@ def drawn_integers(
         return rng.integers(0, 2, shape).astype(bool)
     if rng.random() < 0.15:
         return np.full(shape, drawn_integers(dtype, (1,), rng, near)[0])
-    low, high = limits(dtype)
+    low, high = integer_limits(dtype)
     inside = sorted({n for n in near if low <= n <= high})
     kinds = [_small(low, high, shape, rng)]
     if (draw := rng.random()) < 0.7:
@@ -49,7 +49,7 @@ def drawn_integers(
 def integers_near(dtype: str, shape: Sequence[int], rng: np.random.Generator, near: Collection[int]) -> Array:
     """Integers of a type around those given alone, as many different ones as there is room for; any of the
     type where none given is one of them."""
-    low, high = limits(dtype)
+    low, high = integer_limits(dtype)
     every = {n + step for n in near for step in range(-BESIDE, BESIDE + 1)}
     around = sorted(n for n in every if low <= n <= high)
     if not around:

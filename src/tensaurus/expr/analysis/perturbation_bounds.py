@@ -38,10 +38,10 @@ from tensaurus.expr.analysis.perturbation_rules import (
     root,
     together,
 )
-from tensaurus.expr.ir.element_types import is_rounding
+from tensaurus.expr.ir.element_types import is_rounding_cast
 from tensaurus.expr.ir.scalar_functions import cast_target
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select, Source, Table, Tensor
-from tensaurus.expr.ir.walk import looked, reads, sizes
+from tensaurus.expr.ir.walk import lookups_in, reads, sizes
 from tensaurus.expr.sizes.size import Axis, Poly, Size, interval, is_nonnegative, is_same_size, polynomial
 
 __all__ = ["Influence", "Sensitive", "influence"]
@@ -98,7 +98,7 @@ class _Spreading:
 
     def body(self, body: Body) -> Part:
         for size in sizes(body):
-            if any(self.body(atom.read).moves for atom in looked(size)):
+            if any(self.body(atom.read).moves for atom in lookups_in(size)):
                 raise Sensitive("a place is computed from it")
         match body:
             case Const(value):
@@ -116,7 +116,7 @@ class _Spreading:
                 parts = together([self.body(arg) for arg in args])
                 if self.terms == 1:
                     self.check_infinities(fn, args, parts)
-                if is_rounding(body) and parts[0].moves:  # across a tie, perhaps
+                if is_rounding_cast(body) and parts[0].moves:  # across a tie, perhaps
                     raise Sensitive("a conversion to a narrower type of it")
                 return self.rounded(self.called(fn, parts, len(args) == 2 and args[0] == args[1]))
         raise TypeError(type(body))

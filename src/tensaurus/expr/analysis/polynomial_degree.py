@@ -13,11 +13,11 @@ from math import prod
 from typing import Any, NamedTuple
 
 from tensaurus.expr.evaluate.two_point_field import Laws
-from tensaurus.expr.ir.element_types import is_rounding, literal_dtype
+from tensaurus.expr.ir.element_types import is_rounding_cast, literal_dtype
 from tensaurus.expr.ir.float_conversions import is_float
 from tensaurus.expr.ir.scalar_functions import cast_target
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select, Table, Tensor
-from tensaurus.expr.ir.walk import looked, reads, sizes, tensors
+from tensaurus.expr.ir.walk import lookups_in, reads, sizes, tensors
 from tensaurus.expr.sizes.size import Axis, atoms
 
 __all__ = ["NONE", "ONE", "Degree", "Degrees", "multilinear"]
@@ -201,12 +201,12 @@ class _Homogeneous:
 
     def indexed(self, body: Body) -> bool:
         """True where an index or a guard is read from the tensor."""
-        return any(self.body(a.read) != 0 for s in sizes(body) for a in looked(s))
+        return any(self.body(a.read) != 0 for s in sizes(body) for a in lookups_in(s))
 
 
 def _keeps(fn: str, args: Sequence[Body]) -> bool:
     """Whether it is a conversion to floating-point numbers that keeps every number."""
-    return is_float(cast_target(fn) or "") and not is_rounding(Call(fn, tuple(args)))
+    return is_float(cast_target(fn) or "") and not is_rounding_cast(Call(fn, tuple(args)))
 
 
 def _truncates(args: tuple[Body, ...]) -> bool:

@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tensaurus.expr.evaluate.field_protocol import Array, Reals
-from tensaurus.expr.ir.integer_types import RING, is_integer, limits, native
+from tensaurus.expr.ir.integer_types import RING_FUNCTIONS, integer_limits, is_integer, to_native
 from tensaurus.expr.ir.scalar_functions import cast_target
 
 __all__ = ["Watched", "turning_points"]
@@ -63,7 +63,7 @@ def _thinned(gap: Array) -> Array:
 
 def _gaps(fn: str, args: Sequence[Array], found: Array, dtype: str) -> Iterator[Array]:
     """How far the arguments are from each number at which the function turns."""
-    numbers = [np.asarray(native(a, dtype) if a.dtype.kind == "i" else a) for a in args]
+    numbers = [np.asarray(to_native(a, dtype) if a.dtype.kind == "i" else a) for a in args]
     if any(a.dtype.kind not in "iuf" for a in numbers):
         return
     wide = [a.astype(np.float64) for a in numbers]
@@ -80,13 +80,13 @@ def _gaps(fn: str, args: Sequence[Array], found: Array, dtype: str) -> Iterator[
     if target is not None:
         ends: Sequence[float] = (0, -1, 1)
         if is_integer(target):
-            ends = (*ends, *limits(target))
+            ends = (*ends, *integer_limits(target))
         elif target != "bool":
             last = MANTISSA.get(target, inf) if numbers[0].dtype.kind in "iu" else GREATEST.get(target, inf)
             ends = (-last, last)
         yield from (wide[0] - end for end in ends if isfinite(end))
-    if fn in RING and found.dtype.kind == "i":
-        yield from (found.astype(np.float64) - end for end in limits(dtype))
+    if fn in RING_FUNCTIONS and found.dtype.kind == "i":
+        yield from (found.astype(np.float64) - end for end in integer_limits(dtype))
 
 
 def turning_points(

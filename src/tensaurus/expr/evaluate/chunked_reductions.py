@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from math import prod
 
 from tensaurus.expr.evaluate.labelled_arrays import length
-from tensaurus.expr.ir.axis_binding import open_atoms
+from tensaurus.expr.ir.axis_binding import unnested_atoms
 from tensaurus.expr.ir.scope import Body, Const, Read, Reduce
-from tensaurus.expr.ir.walk import looked, sizes, walk
+from tensaurus.expr.ir.walk import lookups_in, sizes, walk
 from tensaurus.expr.sizes.size import Axis
 
 __all__ = ["pieces"]
@@ -40,13 +40,13 @@ def _computed(body: Body) -> frozenset[Axis]:
     """The axes of the array that is computed for a body; a reduction in it comes to less."""
     if isinstance(body, (Const, Reduce)):
         return frozenset()
-    if isinstance(body, Read) and not any(map(looked, body.indices)):
+    if isinstance(body, Read) and not any(map(lookups_in, body.indices)):
         return frozenset()
     return frozenset(
         atom
         for inner, bound in walk(body, nested=False)
         for size in sizes(inner)
-        for atom in open_atoms(size)
+        for atom in unnested_atoms(size)
         if isinstance(atom, Axis) and atom not in bound
     )
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from tensaurus.expr.evaluate.field_protocol import Array, Field
 from tensaurus.expr.evaluate.prime_field import Prime
-from tensaurus.expr.ir.integer_types import wrapped
-from tensaurus.expr.ir.scalar_functions import COMBINE, FUNCTIONS
+from tensaurus.expr.ir.integer_types import wrap_to_dtype
+from tensaurus.expr.ir.scalar_functions import FUNCTIONS, MONOID_FUNCTIONS
 from tensaurus.expr.sizes.polynomial import Atom, Poly, polynomial
 from tensaurus.expr.sizes.symbol import Symbol
 from tensaurus.system.deadline import cancelling
@@ -74,7 +74,9 @@ class Exact(Field):
         kept = [i for i in range(data.ndim) if i not in axes]
         flat = data.transpose(*kept, *axes).reshape(*(data.shape[i] for i in kept), -1)
         parts = [flat[..., i] for i in range(flat.shape[-1])]
-        return reduce(lambda a, b: self.apply(COMBINE[monoid], [np.asarray(a), np.asarray(b)]), parts)
+        return reduce(
+            lambda a, b: self.apply(MONOID_FUNCTIONS[monoid], [np.asarray(a), np.asarray(b)]), parts
+        )
 
     def matmul(self, a: Array, b: Array) -> Array:
         return self.reduce("sum", self.apply("mul", [a[..., :, :, None], b[..., None, :, :]]), (a.ndim - 1,))
@@ -86,7 +88,7 @@ class Exact(Field):
         return bool(a == b)
 
     def _to_int(self, data: Array, target: str) -> Array:
-        return wrapped(np.asarray(np.frompyfunc(lambda x: int(x), 1, 1)(data)).astype(np.int64), target)
+        return wrap_to_dtype(np.asarray(np.frompyfunc(lambda x: int(x), 1, 1)(data)).astype(np.int64), target)
 
     def _rounded(self, data: Array, target: str) -> Array:
         def one(x: Any) -> Any:

@@ -7,8 +7,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tensaurus.expr.ir.float_conversions import is_float, rounded, rounds
-from tensaurus.expr.ir.integer_types import RING, converted, native, run, wrapped
+from tensaurus.expr.ir.float_conversions import is_float, is_rounding_conversion, round_to_dtype
+from tensaurus.expr.ir.integer_types import (
+    RING_FUNCTIONS,
+    apply_to_integers,
+    to_native,
+    truncate_floats,
+    wrap_to_dtype,
+)
 from tensaurus.expr.ir.scalar_functions import FUNCTIONS, cast_target
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -78,13 +84,13 @@ class Field:
             return np.asarray(np.where(condition.astype(bool), then, other))
         if any(self.elements(a) for a in args) or FUNCTIONS[fn].result == "float":
             return self.apply(fn, [a if self.elements(a) else self._lifted(a, dtype) for a in args])
-        if fn in RING:
+        if fn in RING_FUNCTIONS:
             with np.errstate(all="ignore"):
                 return np.asarray(FUNCTIONS[fn].run(*args))
-        return run(fn, FUNCTIONS[fn].run, args, dtype, self.strict, self.shift)
+        return apply_to_integers(fn, FUNCTIONS[fn].run, args, dtype, self.strict, self.shift)
 
     def _lifted(self, data: Array, dtype: str) -> Array:
-        return self.from_int(native(data, dtype) if data.dtype.kind == "i" else data)
+        return self.from_int(to_native(data, dtype) if data.dtype.kind == "i" else data)
 
     def _alike(self, a: Array, b: Array, dtype: str) -> tuple[Array, Array]:
         if self.elements(a) != self.elements(b):
@@ -99,11 +105,15 @@ class Field:
         if is_float(target):
             if not self.elements(data):
                 known = self._lifted(data, dtype)
-                return self.lift(rounded(native(data, dtype), target)) if rounds(dtype, target) else known
-            return self._rounded(data, target) if rounds(dtype, target) else data
+                return (
+                    self.lift(round_to_dtype(to_native(data, dtype), target))
+                    if is_rounding_conversion(dtype, target)
+                    else known
+                )
+            return self._rounded(data, target) if is_rounding_conversion(dtype, target) else data
         if target == "bool":
             return np.asarray(~(data == 0)).astype(bool)
-        return self._to_int(data, target) if self.elements(data) else wrapped(data, target)
+        return self._to_int(data, target) if self.elements(data) else wrap_to_dtype(data, target)
 
     def _to_int(self, data: Array, target: str) -> Array:
         """Elements rounded towards zero, where the field has an order; a function of them elsewhere."""
@@ -150,7 +160,7 @@ class Reals(Field):
         return data.astype(np.float64)
 
     def _to_int(self, data: Array, target: str) -> Array:
-        return converted(data, target, self.strict, self.shift)
+        return truncate_floats(data, target, self.strict, self.shift)
 
     def _rounded(self, data: Array, target: str) -> Array:
-        return rounded(data, target)
+        return round_to_dtype(data, target)

@@ -21,15 +21,15 @@ from tensaurus.expr.evaluate.field_protocol import Array, Field
 from tensaurus.expr.evaluate.labelled_arrays import Arrays, Labelled, length, union
 from tensaurus.expr.evaluate.strided_sums import edged, opened, phases, placed
 from tensaurus.expr.evaluate.strided_views import addressed
-from tensaurus.expr.ir.axis_binding import bind, open_atoms, split_axes
-from tensaurus.expr.ir.element_types import dtype_of, literal_dtype, numbers_of, unconverted
-from tensaurus.expr.ir.integer_types import carried, extreme, is_integer, native, wrapped
+from tensaurus.expr.ir.axis_binding import bind_symbols, split_axes, unnested_atoms
+from tensaurus.expr.ir.element_types import dtype_of, literal_dtype, narrowest_dtype, strip_exact_casts
+from tensaurus.expr.ir.integer_types import integer_literal, is_integer, to_int64, to_native, wrap_to_dtype
 from tensaurus.expr.ir.scalar_functions import cast_target
 from tensaurus.expr.ir.scope import (
     Body,
     Call,
     Const,
-    Looked,
+    Lookup,
     Read,
     Reduce,
     Scope,
@@ -39,7 +39,7 @@ from tensaurus.expr.ir.scope import (
     Tensor,
     axis,
 )
-from tensaurus.expr.ir.walk import looked, operands, replace_axes, sizes
+from tensaurus.expr.ir.walk import lookups_in, operands, replace_axes, sizes
 from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import Atom, Axis, Poly, Size, Symbol, evaluate, interval
 
@@ -64,7 +64,7 @@ class Evaluation:
         self.inner: dict[int, tuple[Scope, Array]] = {}
 
     def scope(self, scope: Scope) -> Array:
-        known = bind(scope, self.sizes)
+        known = bind_symbols(scope, self.sizes)
         shape = [length(a) for a in known.axes]
         if 0 in shape:
             # nothing is read; only the kind of the elements matters
@@ -77,7 +77,7 @@ class Evaluation:
             result = self.lifted(result)
         data = np.broadcast_to(result.aligned(flat.axes), [length(a) for a in flat.axes])
         if data.dtype.kind == "i" and is_integer(dtype_of(scope)):
-            data = wrapped(data, dtype_of(scope))
+            data = wrap_to_dtype(data, dtype_of(scope))
         return np.ascontiguousarray(data).reshape(shape)
 
     def _empty_kind(self, body: Body) -> Any:
@@ -118,8 +118,8 @@ class Evaluation:
                 return self.read(body)
             case Call(fn, args):
                 if cast_target(fn) is not None:
-                    known = numbers_of(args[0])
-                    return self.arrays.call(fn, [self.body(unconverted(args[0]))], known)
+                    known = narrowest_dtype(args[0])
+                    return self.arrays.call(fn, [self.body(strip_exact_casts(args[0]))], known)
                 found = [self.body(a) for a in args]
                 whole = fn == "div" and not any(self.field.elements(a.data) for a in found)
                 if whole and not literal_dtype(body).startswith(("int", "uint")):
@@ -144,8 +144,8 @@ class Evaluation:
         axes: list[Axis] = []
         arrays: dict[Atom, Any] = {}
         looked: dict[Atom, Labelled] = {}
-        for atom in open_atoms(size):
-            if isinstance(atom, Looked):
+        for atom in unnested_atoms(size):
+            if isinstance(atom, Lookup):
                 looked[atom] = self.body(atom.read)
                 axes.extend(a for a in looked[atom].axes if a not in axes)
             elif isinstance(atom, Axis) and atom not in axes:
@@ -154,7 +154,7 @@ class Evaluation:
             arrays[a] = np.arange(length(a)).reshape([-1 if i == place else 1 for i in range(len(axes))])
         for atom, found in looked.items():
             data = found.aligned(axes)
-            assert isinstance(atom, Looked)
+            assert isinstance(atom, Lookup)
             low, high = self._bound(atom.low), self._bound(atom.high)
             if data.size and not self.field.elements(data) and (data.min() < low or data.max() > high):
                 raise IndexError(f"an index outside {low}..{high}")
@@ -199,7 +199,7 @@ class Evaluation:
         elif isinstance(source, Table) and self.field.elements(fill):
             data = data if self.field.elements(data) else self.field.from_int(data)
         elif not self.field.elements(data) and self.field.elements(fill):
-            fill = carried(extreme(value, dtype_of(source)))
+            fill = to_int64(integer_literal(value, dtype_of(source)))
         wide = np.empty([n + b + a for n, b, a in zip(data.shape, lows, highs, strict=True)], data.dtype)
         inside: list[slice] = []
         for n, below in zip(data.shape, lows, strict=True):  # the edges alone: it may be large
@@ -214,7 +214,7 @@ class Evaluation:
         affine: dict[int, tuple[dict[Axis, Size], Size]] = {}
         others: list[int] = []
         for place, size in enumerate(indices):
-            found = affine_coefficients(size, [a for a in open_atoms(size) if isinstance(a, Axis)])
+            found = affine_coefficients(size, [a for a in unnested_atoms(size) if isinstance(a, Axis)])
             if found is not None and all(isinstance(c, int) for c in (found[1], *found[0].values())):
                 affine[place] = found
             else:
@@ -275,9 +275,9 @@ class Evaluation:
         return self.body(select.then)
 
     def branch(self, size: Size, then: Body, other: Body) -> Labelled:
-        inside = [a for a in open_atoms(size) if isinstance(a, Axis)]
+        inside = [a for a in unnested_atoms(size) if isinstance(a, Axis)]
         found = affine_coefficients(size, inside)
-        read = any(isinstance(a, Looked) for a in open_atoms(size))
+        read = any(isinstance(a, Lookup) for a in unnested_atoms(size))
         if found is not None and len(found[0]) == 1 and not read:
             ((a, slope),) = found[0].items()
             assert isinstance(slope, int) and isinstance(found[1], int)
@@ -318,7 +318,7 @@ class Evaluation:
             neutral = {"sum": 0, "prod": 1, "max": float("-inf"), "min": float("inf")}[monoid]
             dtype = literal_dtype(body)
             if is_integer(dtype):
-                return Labelled(carried(extreme(neutral, dtype)), ())
+                return Labelled(to_int64(integer_literal(neutral, dtype)), ())
             return Labelled(self.field.constant(neutral), ())
         if monoid == "sum":
             parts = operands(body, "mul")
@@ -328,8 +328,10 @@ class Evaluation:
         item = self.body(body)
         if item.data.dtype.kind != "i" or monoid == "prod":
             return self.arrays.reduced(monoid, item, axes)
-        found = self.arrays.reduced(monoid, Labelled(native(item.data, literal_dtype(body)), item.axes), axes)
-        return Labelled(carried(found.data), found.axes)
+        found = self.arrays.reduced(
+            monoid, Labelled(to_native(item.data, literal_dtype(body)), item.axes), axes
+        )
+        return Labelled(to_int64(found.data), found.axes)
 
     def contracted(self, parts: Sequence[Body], axes: tuple[Axis, ...]) -> Labelled:
         """The sum of the product of the parts."""
@@ -353,7 +355,7 @@ class Evaluation:
 
     def in_phases(self, parts: Sequence[Body], axes: tuple[Axis, ...]) -> Labelled | None:
         """The same without the terms that guards make zero; None where there are few, or any might be NaN."""
-        inside = {a for part in parts for size in sizes(part) for a in open_atoms(size)}
+        inside = {a for part in parts for size in sizes(part) for a in unnested_atoms(size)}
         if self.field.kind == "O" or prod(length(a) for a in inside if isinstance(a, Axis)) < SPARSE:
             return None
         factors = [opened(part) for part in parts]
@@ -372,7 +374,7 @@ class Evaluation:
         if self.field.kind != "O" and isinstance(part, Select) and part.other == Const(0):
             factors = [edged(factor) for factor in operands(part.then, "mul")]
             indices = [index for factor in factors for index in sizes(factor)]
-            if not any(map(looked, indices)) and all(map(self.finite, factors)):
+            if not any(map(lookups_in, indices)) and all(map(self.finite, factors)):
                 return (Select(part.guard, Const(1), part.other), *factors)
         return (part,)
 

@@ -12,7 +12,7 @@ from zlib import crc32
 import numpy as np
 
 from tensaurus.expr.evaluate.field_protocol import Array, Field
-from tensaurus.expr.ir.integer_types import wrapped
+from tensaurus.expr.ir.integer_types import wrap_to_dtype
 from tensaurus.expr.ir.scalar_functions import FUNCTIONS
 
 P = 2**31 - 1
@@ -182,7 +182,7 @@ class Prime(Field):
 
     def _to_int(self, data: Array, target: str) -> Array:
         # of each type another function: what does not fit is another number in each
-        return wrapped(self.unknown(f"to_{target}", [data]).astype(np.int64), target)
+        return wrap_to_dtype(self.unknown(f"to_{target}", [data]).astype(np.int64), target)
 
     def _rounded(self, data: Array, target: str) -> Array:
         kept = np.isin(data, [self.constant(value) for value in (0, inf, -inf, nan)])

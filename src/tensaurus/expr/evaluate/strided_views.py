@@ -9,7 +9,7 @@ import numpy as np
 
 from tensaurus.expr.evaluate.field_protocol import Array
 from tensaurus.expr.evaluate.labelled_arrays import Labelled, length
-from tensaurus.expr.ir.axis_binding import open_atoms
+from tensaurus.expr.ir.axis_binding import unnested_atoms
 from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.polynomial import plus, polynomial
 from tensaurus.expr.sizes.size import Axis, Size, evaluate
@@ -19,7 +19,7 @@ __all__ = ["addressed"]
 
 def addressed(data: Array, indices: Sequence[Size]) -> Labelled | None:
     """data[indices], where the address is affine in the axes though an index is not: what a reshape reads."""
-    inside = set().union(*map(open_atoms, indices))
+    inside = set().union(*map(unnested_atoms, indices))
     axes = [a for a in inside if isinstance(a, Axis)]
     if len(axes) < len(inside) or not data.size or not all(map(length, axes)):
         return None

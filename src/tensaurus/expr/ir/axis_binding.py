@@ -1,4 +1,4 @@
-"""Changes of axes: known sizes put in for symbols, and axes split where an index divides them.
+"""Substitute sizes for symbols, and split axes that an index divides evenly into digits.
 
     L[i:12](x[i // 4, i % 4])   ->   L[i:3, j:4](x[i, j])        (mixed radix: a reshape is a change of axes)
 """
@@ -13,8 +13,8 @@ from tensaurus.expr.ir.walk import Rewriting, bodies, sizes
 from tensaurus.expr.sizes.size import Atom, Axis, Floor, Largest, Size, atoms, substitute, terms_of
 
 
-class _Binding(Rewriting):
-    """Symbols replaced by sizes, in what they stand in too: axes are of other extents then."""
+class _SymbolBinder(Rewriting):
+    """Replaces symbols by sizes, also in the extents of axes."""
 
     def __init__(self, values: Mapping[Atom, Any]):
         super().__init__()
@@ -27,42 +27,45 @@ class _Binding(Rewriting):
         return substitute(super().size(size), self.values)  # type: ignore[no-any-return]
 
 
-def bind(scope: Scope, values: Mapping[Atom, Any]) -> Scope:
-    """The scope with symbols replaced by sizes, in extents, indices and inner scopes alike."""
-    return _Binding(values).scope(scope) if values else scope
+def bind_symbols(scope: Scope, values: Mapping[Atom, Any]) -> Scope:
+    """Return the scope with symbols replaced by sizes in extents, indices and inner scopes."""
+    return _SymbolBinder(values).scope(scope) if values else scope
 
 
-def divisors(body: Body) -> Iterator[tuple[Axis, int]]:
-    """(axis, k) for every index that divides an axis by a k that its extent is a multiple of."""
+def axis_divisors(body: Body) -> Iterator[tuple[Axis, int]]:
+    """Yield (axis, k) for every index that divides an axis by a divisor k of its extent."""
     for inner in bodies(body, nested=False):
         for size in sizes(inner):
             for atom in atoms(size):
                 if isinstance(atom, Floor) and isinstance(atom.bottom, int):
                     match terms_of(atom.top):
-                        case [((Axis(_, int(extent)) as whole,), 1)] if extent % atom.bottom == 0:
-                            yield whole, atom.bottom
+                        case [((Axis(_, int(extent)) as divided_axis,), 1)] if extent % atom.bottom == 0:
+                            yield divided_axis, atom.bottom
 
 
 def split_axes(scope: Scope) -> Scope:
-    """The same elements in the same order, with every evenly divided axis split into its digits."""
+    """Return the scope with every evenly divided axis split into two, its quotient and its remainder.
+
+    Elements keep their row-major order; the shape becomes that of the split axes.
+    """
     axes, body = scope.axes, scope.body
     while True:
-        found = sorted(set(divisors(body)), key=lambda pair: (pair[0].name, pair[1]))
-        if not found:
+        candidates = sorted(set(axis_divisors(body)), key=lambda pair: (pair[0].name, pair[1]))
+        if not candidates:
             return Scope(axes, body)
-        whole, step = found[0]
-        respread = _Respread(whole, step)
-        body, axes = respread.body(body), respread.axes(axes)
+        divided_axis, step = candidates[0]
+        splitter = _AxisSplitter(divided_axis, step)
+        body, axes = splitter.body(body), splitter.axes(axes)
 
 
-class _Respread(Rewriting):
-    """An axis replaced by its two digits in one scope, where it is bound, too."""
+class _AxisSplitter(Rewriting):
+    """Replaces one axis by its two digits in one scope; scopes that are read keep theirs."""
 
-    def __init__(self, whole: Axis, step: int):
+    def __init__(self, divided_axis: Axis, step: int):
         super().__init__()
-        high, low, place = digit_axes(whole, step)
-        self.digits = {whole: (high, low)}
-        self.value: dict[Atom, Any] = {whole: place}
+        high, low, recombined = digit_axes(divided_axis, step)
+        self.digits = {divided_axis: (high, low)}
+        self.values: dict[Atom, Any] = {divided_axis: recombined}
 
     def source(self, source: Source) -> Source:
         return source
@@ -71,16 +74,16 @@ class _Respread(Rewriting):
         return tuple(d for a in axes for d in self.digits.get(a, (a,)))
 
     def size(self, size: Size) -> Size:
-        return substitute(size, self.value)  # type: ignore[no-any-return]
+        return substitute(size, self.values)  # type: ignore[no-any-return]
 
 
-def open_atoms(size: Size) -> set[Atom]:
-    """The axes and looked-up indices of a size, without what stands inside the latter."""
-    found: set[Atom] = set()
+def unnested_atoms(size: Size) -> set[Atom]:
+    """Return the symbols, axes and lookups of a size, without the atoms inside those lookups."""
+    unnested: set[Atom] = set()
     for factors, _ in terms_of(size):
         for atom in factors:
             if isinstance(atom, (Floor, Largest)):
-                found.update(*map(open_atoms, atom.nested_sizes()))
+                unnested.update(*map(unnested_atoms, atom.nested_sizes()))
             else:
-                found.add(atom)
-    return found
+                unnested.add(atom)
+    return unnested

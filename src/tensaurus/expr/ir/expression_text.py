@@ -1,4 +1,4 @@
-"""Expressions as text, and back.
+"""Write expressions as text, and read them back.
 
     scope  ::=  L[i:extent, ...](body)                     one element per point of the axes; L[()] has rank 0
     body   ::=  size | rational | inf | -inf | nan | True | False
@@ -8,10 +8,10 @@
              |  sum[r:extent, ...](body)                    or max, min, prod
              |  size(size)                                  a size whose text would begin like a function
     source ::=  tensor | scope | [number, ...] | [[number, ...], ...]       nested lists are a literal table
-             |  (A := scope) | A                            one that is read more than once, written once
+             |  (A := scope) | A                            one that is read twice is written once, named A
     size   ::=  integers, symbols and axes under  + - * // %,  max(size, ...), min(size, ...),
                 look(read, low, high)                       an index read from an integer tensor
-                symbol(N, low), symbol(N, low, high)        one with bounds that no tensor's shape tells
+                symbol(N, low), symbol(N, low, high)        bounds that the shapes of the tensors do not state
 
 It is a subset of Python's expressions, parsed by Python's own grammar and never run.  Names that are not
 identifiers stand in quotes; `and`, `or`, `not` are written `and_`, `or_`, `not_`.

@@ -1,10 +1,10 @@
-"""Which conversions between element types keep every number, and what those to narrower floats make of it.
+"""Say which conversions between element types are exact, and round to the narrower float types.
 
-    int8 -> float16 -> float32 -> float64      keeps every number
+    int8 -> float16 -> float32 -> float64      exact
     float64 -> float32,  int32 -> float32      rounds: 16777217 becomes 16777216
 
-What rounds is a function of its argument and no identity: over the reals it rounds, in a field in which
-nothing can be rounded it is unknown, but that it keeps zero.
+An exact conversion is an identity.  One that rounds is an opaque function: in a field in which nothing can be
+rounded only its value at zero is known, which is zero.
 """
 
 from __future__ import annotations
@@ -13,66 +13,66 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tensaurus.expr.ir.integer_types import is_integer, limits
+from tensaurus.expr.ir.integer_types import integer_limits, is_integer
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-# binary digits of a number, and the exponents of the largest and of the least (normal) one
-FORMATS = {
+# (binary digits of the significand, exponent of the largest number, exponent of the least normal number)
+FLOAT_FORMATS = {
     "float16": (11, 15, -14),
     "bfloat16": (8, 127, -126),
     "float32": (24, 127, -126),
     "float64": (53, 1023, -1022),
 }
-LITERALS = frozenset({"int", "real"})  # which are of the type that they meet
+LITERAL_KINDS = frozenset({"int", "real"})  # literals have the type of what they are combined with
 
 
 def is_float(dtype: str) -> bool:
-    """Whether it is an element type of floating-point numbers."""
-    return dtype in FORMATS
+    """Return whether this is a floating-point element type."""
+    return dtype in FLOAT_FORMATS
 
 
-def largest(dtype: str) -> int:
-    """The largest number of a type of floats."""
-    digits, exponent, _ = FORMATS[dtype]
+def largest_finite(dtype: str) -> int:
+    """Return the largest finite number of a floating-point type."""
+    digits, exponent, _ = FLOAT_FORMATS[dtype]
     return int((2**digits - 1) * 2 ** (exponent + 1 - digits))
 
 
-def keeps_numbers(source: str, target: str) -> bool:
-    """Whether every number of one element type is one of another, a floating-point type."""
-    digits, largest, least = FORMATS[target]
-    if source == "bool" or source in LITERALS:
+def is_exact_conversion(source: str, target: str) -> bool:
+    """Return whether every number of `source` is one of `target`, a floating-point type."""
+    digits, largest, least = FLOAT_FORMATS[target]
+    if source == "bool" or source in LITERAL_KINDS:
         return True
     if is_integer(source):
-        low, high = limits(source)
+        low, high = integer_limits(source)
         return bool(max(-low, high) <= 2**digits)
-    own_digits, own_largest, own_least = FORMATS[source]
-    # the least subnormal number is one of so many digits less
+    own_digits, own_largest, own_least = FLOAT_FORMATS[source]
+    # the exponent of the least subnormal number is least - (digits - 1)
     return own_digits <= digits and own_largest <= largest and own_least - own_digits >= least - digits
 
 
-def rounds(source: str, target: str) -> bool:
-    """Whether a conversion may make another floating-point number of a number."""
-    return is_float(target) and not keeps_numbers(source, target)
+def is_rounding_conversion(source: str, target: str) -> bool:
+    """Return whether a conversion to a floating-point type may change a number."""
+    return is_float(target) and not is_exact_conversion(source, target)
 
 
-def rounded(data: Array, target: str) -> Array:
-    """Numbers in float64 as the nearest of an element type, ties to even; infinite beyond its largest."""
+def round_to_dtype(data: Array, target: str) -> Array:
+    """Round float64 numbers to the nearest of a float type, ties to even; infinite beyond its largest."""
     with np.errstate(all="ignore"):
         if target != "bfloat16":
             return np.asarray(data, target).astype(np.float64)
         return _nearest(np.asarray(data, np.float64), target)
 
 
-def spacing(data: Array, target: str) -> Array:
-    """The distance of the numbers of an element type around others, below its largest."""
-    digits, _, least = FORMATS[target]
+def float_spacing(data: Array, target: str) -> Array:
+    """Return the distance between neighbouring numbers of a float type at each element."""
+    digits, _, least = FLOAT_FORMATS[target]
     return np.asarray(np.ldexp(1.0, np.maximum(np.frexp(data)[1] - 1, least) - (digits - 1)))
 
 
 def _nearest(data: Array, target: str) -> Array:
-    """Of a type that numpy lacks: rounding to float32 first would round twice."""
-    largest, step = FORMATS[target][1], spacing(data, target)
-    found = np.round(data / step) * step
-    found = np.where(np.abs(found) >= 2.0 ** (largest + 1), np.copysign(np.inf, data), found)
-    return np.asarray(np.where(np.isfinite(data), found, data))
+    """Round to a type that numpy lacks; going through float32 would round twice."""
+    largest, step = FLOAT_FORMATS[target][1], float_spacing(data, target)
+    rounded = np.round(data / step) * step
+    rounded = np.where(np.abs(rounded) >= 2.0 ** (largest + 1), np.copysign(np.inf, data), rounded)
+    return np.asarray(np.where(np.isfinite(data), rounded, data))

@@ -1,4 +1,6 @@
-"""What is known of objects, by identity and as long as they live: equal scopes are dear to compare."""
+"""A cache keyed by object identity, for objects that are expensive to compare; entries live as long as their
+keys.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from weakref import ref
 Value = TypeVar("Value")
 
 
-class ByIdentity(Generic[Value]):
-    """A table of objects that can be weakly referred to; a value must not hold its object."""
+class IdentityCache(Generic[Value]):
+    """Maps objects that can be weakly referenced to values; a value must not refer to its key."""
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[ref[Any], Value]] = {}

@@ -1,8 +1,8 @@
-"""The integers of each element type: what does not fit wraps to the type's width, as on every runtime.
+"""Integer arithmetic of each element type: results wrap to the type's width, as on every runtime.
 
-They are carried as int64 in the evaluator, whatever their type: sums and products of such numbers wrap at 64
-bits, and what is right modulo 2^64 is right modulo every smaller power of two.  So only functions that are
-no ring operations need the numbers themselves (`native`), and only results must be `wrapped`.
+The evaluator stores integers of every type as int64: sums and products wrap at 64 bits, and a number that is
+right modulo 2^64 is right modulo every smaller power of two.  So only functions other than +, -, * need the
+exact numbers (`to_native`), and only results must be reduced to the type's range (`wrap_to_dtype`).
 """
 
 from __future__ import annotations
@@ -15,99 +15,101 @@ import numpy as np
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-RING = frozenset({"add", "sub", "mul", "neg"})
-DIVIDE = frozenset({"div", "mod", "fmod"})
+RING_FUNCTIONS = frozenset({"add", "sub", "mul", "neg"})
+DIVISIONS = frozenset({"div", "mod", "fmod"})
 
 
 class Overflow(OverflowError):
-    """A number that no element of the type stands for: what a runtime makes of it is not specified."""
+    """Raised for a number that no element of the type represents: runtimes differ in what they return."""
 
 
 def is_integer(dtype: str) -> bool:
-    """Whether it is an element type of integers."""
+    """Return whether this is an integer element type."""
     return dtype.startswith(("int", "uint"))
 
 
-def limits(dtype: str) -> tuple[int, int]:
-    """The least and the largest integer of the type."""
+def integer_limits(dtype: str) -> tuple[int, int]:
+    """Return the least and the largest integer of the type."""
     if dtype == "bool":
         return 0, 1
     bits = int(dtype.removeprefix("u").removeprefix("int") or 64)
     return (0, 2**bits - 1) if dtype[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
-def extreme(value: Any, dtype: str) -> Array:
-    """A literal that stands in for an integer: infinities are the type's own least and largest."""
-    low, high = limits(dtype)
-    return np.asarray(low if value == -inf else high if value == inf else int(value), _numpy(dtype))
+def integer_literal(value: Any, dtype: str) -> Array:
+    """Return a literal as an integer; infinities become the least and the largest of the type."""
+    low, high = integer_limits(dtype)
+    return np.asarray(low if value == -inf else high if value == inf else int(value), _storage_type(dtype))
 
 
-def _numpy(dtype: str) -> type[Any]:
+def _storage_type(dtype: str) -> type[Any]:
     return np.uint64 if dtype == "uint64" else np.int64
 
 
-def wrapped(data: Array, dtype: str) -> Array:
-    """Carried integers as the type's own: modulo 2^bits, between its limits."""
-    low, high = limits(dtype)
-    found = carried(data)
-    whole = high - low == 2**64 - 1 or data.dtype.kind == "b" or not data.size
-    if whole or (found.min() >= low and found.max() <= high):
-        return found
+def wrap_to_dtype(data: Array, dtype: str) -> Array:
+    """Reduce stored integers modulo 2^bits into the range of the type."""
+    low, high = integer_limits(dtype)
+    stored = to_int64(data)
+    is_unchanged = high - low == 2**64 - 1 or data.dtype.kind == "b" or not data.size
+    if is_unchanged or (stored.min() >= low and stored.max() <= high):
+        return stored
     with np.errstate(all="ignore"):
-        return np.asarray(((found - low) & (high - low)) + low)
+        return np.asarray(((stored - low) & (high - low)) + low)
 
 
-def native(data: Array, dtype: str) -> Array:
-    """The numbers that are carried: of uint64 as numpy's uint64, of all others as int64."""
-    found = wrapped(data, dtype) if is_integer(dtype) else data
-    return found.view(np.uint64) if dtype == "uint64" and found.dtype.kind == "i" else found
+def to_native(data: Array, dtype: str) -> Array:
+    """Return the exact numbers: uint64 as numpy's uint64, all others as int64."""
+    numbers = wrap_to_dtype(data, dtype) if is_integer(dtype) else data
+    return numbers.view(np.uint64) if dtype == "uint64" and numbers.dtype.kind == "i" else numbers
 
 
-def carried(data: Array) -> Array:
-    """Integers of any type as int64, bits kept."""
+def to_int64(data: Array) -> Array:
+    """Return integers of any type as int64, keeping their bits."""
     return data.astype(np.int64, copy=False)
 
 
-def run(
+def apply_to_integers(
     name: str, function: Callable[..., Any], args: Sequence[Array], dtype: str, strict: bool, shift: int = 0
 ) -> Array:
-    """A function of integers of one type; bools stay bools.  For `strict` and `shift` see `converted`."""
+    """Apply a function to integers of one type; bools stay bools.  For `strict` and `shift` see
+    `truncate_floats`.
+    """
     if not is_integer(dtype):
         return np.asarray(function(*args))
-    numbers = [native(a, dtype) for a in args]
-    lacking = np.asarray(False)  # where there is no quotient
-    if name in DIVIDE and (strict or shift):
+    numbers = [to_native(a, dtype) for a in args]
+    undefined = np.asarray(False)  # division by zero, and the least integer divided by -1
+    if name in DIVISIONS and (strict or shift):
         a, b = numbers
-        lacking = np.asarray((b == 0) | ((a == limits(dtype)[0]) & (a < 0) & (b == -1)))
-        if strict and lacking.any():
+        undefined = np.asarray((b == 0) | ((a == integer_limits(dtype)[0]) & (a < 0) & (b == -1)))
+        if strict and undefined.any():
             raise Overflow(f"a quotient that is no {dtype}")
     with np.errstate(all="ignore"):
-        found = np.asarray(function(*numbers))
-    if found.dtype.kind == "f":
-        return converted(found, dtype, strict, shift)
-    if found.dtype.kind == "b":
-        return found
-    found = carried(found)
-    return wrapped(np.where(lacking, found ^ shift, found) if lacking.any() else found, dtype)
+        result = np.asarray(function(*numbers))
+    if result.dtype.kind == "f":
+        return truncate_floats(result, dtype, strict, shift)
+    if result.dtype.kind == "b":
+        return result
+    result = to_int64(result)
+    return wrap_to_dtype(np.where(undefined, result ^ shift, result) if undefined.any() else result, dtype)
 
 
-def converted(data: Array, dtype: str, strict: bool, shift: int = 0) -> Array:
-    """Floats rounded towards zero.
+def truncate_floats(data: Array, dtype: str, strict: bool, shift: int = 0) -> Array:
+    """Round floats towards zero to integers of a type.
 
-    What is no number of the type (too large, NaN, an infinity) becomes what numpy makes of it on this
-    machine, with the bits of `shift` turned: what differs with another shift depends on what nothing
-    specifies.  Where this is strict, it raises Overflow.
+    Numbers outside the type (too large, NaN, infinite) become what numpy makes of them on this machine, with
+    the bits of `shift` flipped: a result that changes with `shift` depends on unspecified behaviour.  Raises
+    Overflow for such numbers if `strict`.
     """
-    low, high = limits(dtype)
+    low, high = integer_limits(dtype)
     with np.errstate(all="ignore"):
-        whole = np.trunc(data)
-        # the largest integers of 64 bits are no floats: the next power of two is the first that is too large
-        fits = (whole >= low) & (whole < float(high + 1))
+        truncated = np.trunc(data)
+        # 2^63 - 1 is no float64: the next power of two is the first number that is too large
+        fits = (truncated >= low) & (truncated < float(high + 1))
         if fits.all():
-            return carried(whole.astype(_numpy(dtype)))
+            return to_int64(truncated.astype(_storage_type(dtype)))
         if strict:
-            worst = whole[~fits].flat[0]
+            worst = truncated[~fits].flat[0]
             raise Overflow(f"{worst} is no {dtype}")
-        kind = np.dtype(dtype if limits(dtype)[1] >= 127 else "int8")
-        made = carried(data.astype(np.float32).astype(kind))
-        return wrapped(np.where(fits, made, made ^ shift), dtype)
+        numpy_dtype = np.dtype(dtype if integer_limits(dtype)[1] >= 127 else "int8")
+        unspecified = to_int64(data.astype(np.float32).astype(numpy_dtype))
+        return wrap_to_dtype(np.where(fits, unspecified, unspecified ^ shift), dtype)

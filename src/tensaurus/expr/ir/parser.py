@@ -1,4 +1,4 @@
-"""Expressions parsed from their texts by Python's own parser; `expr.ir.expression_text` has the grammar."""
+"""Parse expressions from their texts with Python's parser; `expr.ir.expression_text` has the grammar."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from functools import reduce
 from typing import Any, NoReturn
 
 from tensaurus.expr.ir.printer import LITERALS, symbols_of
-from tensaurus.expr.ir.scalar_functions import FUNCTIONS, VARIADIC, cast_target
+from tensaurus.expr.ir.scalar_functions import ASSOCIATIVE, FUNCTIONS, cast_target
 from tensaurus.expr.ir.scope import (
     MONOIDS,
     Body,
     Call,
     Const,
-    Looked,
+    Lookup,
     Read,
     Reduce,
     Scope,
@@ -30,40 +30,40 @@ from tensaurus.expr.ir.scope import (
 from tensaurus.expr.sizes.size import Axis, Symbol, floordiv, largest, mod, polynomial, smallest
 from tensaurus.system.syntax import expression
 
-_PIECE = re.compile(r"""((?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^;'"])+)""")  # no semicolon but in quotes
+_DECLARATION = re.compile(r"""((?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^;'"])+)""")  # ; only within quotes
 
 
 def parse(text: str, tensors: Mapping[str, Tensor]) -> Scope:
-    """The scope with this text, its axes new.  Raises ValueError."""
-    node = _expression(text)
+    """Return the scope with this text, with new axes.  Raises ValueError."""
+    node = _parse_python(text)
     named = [item for item in ast.walk(node) if isinstance(item, ast.NamedExpr)]
     shared = {item.target.id: item.value for item in named}
     if len(shared) < len(named):
         raise ValueError(f"two scopes of one name: {text[:80]!r}")
     sources = [item.value for item in ast.walk(node) if isinstance(item, ast.Subscript)]
-    names = [_name(source) for source in sources]
-    read = {name: tensors[name] for name in names if name in tensors and name not in shared}
-    return _Reader(text, read, shared).scope(node)
+    names = [_identifier(source) for source in sources]
+    used_tensors = {name: tensors[name] for name in names if name in tensors and name not in shared}
+    return _Reader(text, used_tensors, shared).scope(node)
 
 
 def parse_declarations(text: str) -> dict[str, Tensor]:
-    """The tensors that `declarations` shows.  Raises ValueError."""
-    kinds: dict[str, ast.expr] = {}
+    """Return the tensors that `declarations` has written, by name.  Raises ValueError."""
+    types: dict[str, ast.expr] = {}
     reader = _Reader(text, {})
-    for piece in filter(None, map(str.strip, _PIECE.findall(text))):
-        match _expression("{" + piece + "}"):
-            case ast.Dict([name], [kind]) if name is not None:
-                kinds[_name(name)] = kind
+    for declaration in filter(None, map(str.strip, _DECLARATION.findall(text))):
+        match _parse_python("{" + declaration + "}"):
+            case ast.Dict([name], [type_node]) if name is not None:
+                types[_identifier(name)] = type_node
             case ast.Set([ast.Compare(left, [ast.GtE() | ast.LtE() as order], [bound])]):
-                found = reader.symbols.get(_name(left)) or Symbol(_name(left))
+                symbol = reader.symbols.get(_identifier(left)) or Symbol(_identifier(left))
                 side = "low" if isinstance(order, ast.GtE) else "high"
-                reader.symbols[found.name] = replace(found, **{side: reader.size(bound, {})})
+                reader.symbols[symbol.name] = replace(symbol, **{side: reader.size(bound, {})})
             case _:
-                raise ValueError(f"not a declaration: {piece!r}")
-    return {name: reader.tensor(name, kind) for name, kind in kinds.items()}
+                raise ValueError(f"not a declaration: {declaration!r}")
+    return {name: reader.tensor(name, type_node) for name, type_node in types.items()}
 
 
-def _name(node: ast.expr) -> str:
+def _identifier(node: ast.expr) -> str:
     match node:
         case ast.Name(id=str(name)) | ast.Constant(value=str(name)):
             return name
@@ -71,15 +71,15 @@ def _name(node: ast.expr) -> str:
 
 
 def parse_size(text: str, names: Mapping[str, Any] | None = None) -> Any:
-    """The size with this text; names are looked up, or symbols >= 0 where no lookup is given.
+    """Return the size with this text.
 
-    Raises ValueError.
+    Names are looked up in `names`; without it they are symbols >= 0.  Raises ValueError.
     """
     reader = _Reader(text, {})
-    return reader.size(_expression(text), names or {}, free=names is None)
+    return reader.size(_parse_python(text), names or {}, allows_symbols=names is None)
 
 
-def _expression(text: str) -> ast.expr:
+def _parse_python(text: str) -> ast.expr:
     try:
         return expression(text.strip())
     except (SyntaxError, RecursionError, MemoryError) as error:
@@ -87,27 +87,27 @@ def _expression(text: str) -> ast.expr:
 
 
 class _Reader:
-    """One parse: names of axes are lexical, all else is looked up in the tensors and in the named scopes."""
+    """Reads one text: names of axes are lexical, others are names of tensors or of shared scopes."""
 
     def __init__(
         self, text: str, tensors: Mapping[str, Tensor], shared: Mapping[str, ast.expr] | None = None
     ):
         self.text = text
         self.tensors = tensors
-        self.shared = dict(shared or {})  # those that are not read yet
+        self.shared = dict(shared or {})  # named scopes that are not parsed yet
         self.scopes: dict[str, Scope] = {}
         self.symbols = symbols_of(tensors.values())
 
     def fail(self, node: ast.AST, reason: str) -> NoReturn:
-        place = ast.get_source_segment(self.text.strip(), node)
-        raise ValueError(f"{reason}: {place!r}")
+        segment = ast.get_source_segment(self.text.strip(), node)
+        raise ValueError(f"{reason}: {segment!r}")
 
     def scope(self, node: ast.expr) -> Scope:
         match node:
             case ast.Call(func=ast.Subscript(ast.Name(id="L"), ranges), args=[body], keywords=[]):
-                named = self.ranges(ranges)
+                axes = self.ranges(ranges)
                 # a scope is closed: the axes around it are not seen inside
-                return Scope(tuple(named.values()), self.body(body, _sized(named)))
+                return Scope(tuple(axes.values()), self.body(body, _axis_sizes(axes)))
         self.fail(node, "not a scope L[...](...)")
 
     def tensor(self, name: str, node: ast.expr) -> Tensor:
@@ -119,16 +119,16 @@ class _Reader:
         self.fail(node, "not a type")
 
     def ranges(self, node: ast.expr) -> dict[str, Axis]:
-        named: dict[str, Axis] = {}
+        axes: dict[str, Axis] = {}
         for item in _items(node):
             match item:
                 case ast.Slice(lower=ast.Name(id=name), upper=ast.expr() as upper, step=None):
-                    if name in named:
+                    if name in axes:
                         self.fail(item, "an axis twice")
-                    named[name] = axis(self.size(upper, {}), name)
+                    axes[name] = axis(self.size(upper, {}), name)
                 case _:
                     self.fail(item, "not a range name:extent")
-        return named
+        return axes
 
     def body(self, node: ast.expr, axes: Mapping[str, Any]) -> Body:
         match node:
@@ -150,8 +150,10 @@ class _Reader:
             case ast.Call(func=ast.Subscript(ast.Name(id=monoid), ranges), args=[inner], keywords=[]):
                 if monoid not in MONOIDS:
                     self.fail(node, "not a reduction")
-                named = self.ranges(ranges)
-                return Reduce(monoid, tuple(named.values()), self.body(inner, {**axes, **_sized(named)}))
+                reduced = self.ranges(ranges)
+                return Reduce(
+                    monoid, tuple(reduced.values()), self.body(inner, {**axes, **_axis_sizes(reduced)})
+                )
             case ast.Call(func=ast.Name(id="size"), args=[inner], keywords=[]):
                 return Const(self.size(inner, axes))
             case ast.Call(func=ast.Name(id=fn), args=args, keywords=[]):
@@ -162,7 +164,7 @@ class _Reader:
         if fn not in FUNCTIONS and cast_target(fn) is None:
             self.fail(node, f"no function {fn}")
         arity = FUNCTIONS[fn].arity if fn in FUNCTIONS else 1
-        if fn in VARIADIC and len(args) > arity:
+        if fn in ASSOCIATIVE and len(args) > arity:
             return reduce(lambda a, b: Call(fn, (a, b)), args)
         if len(args) != arity:
             self.fail(node, f"{fn} takes {arity} arguments")
@@ -171,38 +173,37 @@ class _Reader:
     def read(
         self, node: ast.expr, source: ast.expr, indices: Sequence[ast.expr], axes: Mapping[str, Any]
     ) -> Read:
-        found: Source
+        source_tensor: Source
         match source:
-            case ast.NamedExpr(target=ast.Name(id=name)) | ast.Name(id=name) if self.names(name):
-                found = self.named(name)
+            case ast.NamedExpr(target=ast.Name(id=name)) | ast.Name(id=name) if self.is_scope_name(name):
+                source_tensor = self.named_scope(name)
             case ast.Name(id=name) | ast.Constant(value=str(name)):
                 if name not in self.tensors:
                     self.fail(node, f"no tensor {name}")
-                found = self.tensors[name]
+                source_tensor = self.tensors[name]
             case ast.List():
-                found = table(self.rows(source))
+                source_tensor = table(self.rows(source))
             case _:
-                found = self.scope(source)
-        if found.rank != len(indices):
-            self.fail(node, f"{len(indices)} indices into rank {found.rank}")
-        return Read(found, tuple(self.size(i, axes) for i in indices))
+                source_tensor = self.scope(source)
+        if source_tensor.rank != len(indices):
+            self.fail(node, f"{len(indices)} indices into rank {source_tensor.rank}")
+        return Read(source_tensor, tuple(self.size(i, axes) for i in indices))
 
-    def names(self, name: str) -> bool:
-        """Whether it is the name of a scope."""
+    def is_scope_name(self, name: str) -> bool:
         return name in self.shared or name in self.scopes
 
-    def named(self, name: str) -> Scope:
+    def named_scope(self, name: str) -> Scope:
         if name not in self.scopes:
-            # it is not known inside of itself
+            # `pop` before parsing: a scope must not read itself
             self.scopes[name] = self.scope(self.shared.pop(name))
         return self.scopes[name]
 
     def rows(self, node: ast.expr) -> Any:
-        """The numbers of a table."""
+        """Return the numbers of a table as nested lists."""
         if isinstance(node, ast.List):
             return [self.rows(item) for item in node.elts]
-        value = self.size(node, {}, free=False)
-        return value if isinstance(value, (int, Fraction)) else self.fail(node, "not a number")
+        number = self.size(node, {}, allows_symbols=False)
+        return number if isinstance(number, (int, Fraction)) else self.fail(node, "not a number")
 
     def guard(self, node: ast.expr, axes: Mapping[str, Any]) -> tuple[Any, ...]:
         match node:
@@ -214,9 +215,9 @@ class _Reader:
                 return (self.size(left, axes),)
         self.fail(node, "not a guard size >= 0 and ...")
 
-    def size(self, node: ast.expr, axes: Mapping[str, Any], free: bool = True) -> Any:
-        def run(item: ast.expr) -> Any:
-            return self.size(item, axes, free)
+    def size(self, node: ast.expr, axes: Mapping[str, Any], allows_symbols: bool = True) -> Any:
+        def parse_part(item: ast.expr) -> Any:
+            return self.size(item, axes, allows_symbols)
 
         match node:
             case ast.Constant(value=bool()):
@@ -228,23 +229,23 @@ class _Reader:
             case ast.Name(id=name) | ast.Constant(value=str(name)):
                 if name in axes:
                     return polynomial(axes[name])
-                if not free:
+                if not allows_symbols:
                     self.fail(node, "unknown name")
                 if name in self.symbols and self.symbols[name] is None:
                     self.fail(node, "two symbols of one name")
                 return polynomial(self.symbols.get(name) or Symbol(name))
             case ast.Call(func=ast.Name(id="symbol"), args=[name, low, *high], keywords=[]) if len(high) < 2:
-                return polynomial(Symbol(_name(name), run(low), *map(run, high)))
+                return polynomial(Symbol(_identifier(name), parse_part(low), *map(parse_part, high)))
             case ast.UnaryOp(op=ast.USub(), operand=inner):
-                return 0 - run(inner)
+                return 0 - parse_part(inner)
             case ast.BinOp(left=left, op=op, right=right):
-                return self.operation(node, op, run(left), run(right))
+                return self.operation(node, op, parse_part(left), parse_part(right))
             case ast.Call(func=ast.Name(id="max" | "min" as fn), args=[_, *_] as args, keywords=[]):
-                return reduce(largest if fn == "max" else smallest, map(run, args))
+                return reduce(largest if fn == "max" else smallest, map(parse_part, args))
             case ast.Call(func=ast.Name(id="look"), args=[inner, low, high], keywords=[]):
                 read = self.body(inner, axes)
                 if isinstance(read, Read):
-                    return polynomial(Looked(read, run(low), run(high)))
+                    return polynomial(Lookup(read, parse_part(low), parse_part(high)))
         self.fail(node, "not a size")
 
     def operation(self, node: ast.expr, op: ast.operator, a: Any, b: Any) -> Any:
@@ -264,8 +265,8 @@ class _Reader:
         self.fail(node, "not a size")
 
 
-def _sized(named: Mapping[str, Axis]) -> dict[str, Any]:
-    return {name: polynomial(a) for name, a in named.items()}
+def _axis_sizes(axes: Mapping[str, Axis]) -> dict[str, Any]:
+    return {name: polynomial(a) for name, a in axes.items()}
 
 
 def _items(node: ast.expr) -> Sequence[ast.expr]:

@@ -1,4 +1,4 @@
-"""Expressions as text: `expr.ir.expression_text` has the grammar."""
+"""Write expressions as text; `expr.ir.expression_text` has the grammar."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hashlib import sha256
 from keyword import iskeyword
 from typing import Any, NamedTuple, TypeAlias
 
-from tensaurus.expr.ir.scalar_functions import VARIADIC
+from tensaurus.expr.ir.scalar_functions import ASSOCIATIVE
 from tensaurus.expr.ir.scope import (
     MONOIDS,
     Body,
     Call,
     Const,
-    Looked,
+    Lookup,
     Read,
     Reduce,
     Scope,
@@ -28,51 +28,53 @@ from tensaurus.expr.ir.walk import reads, sizes, walk
 from tensaurus.expr.sizes.size import Atom, Axis, Floor, Largest, Poly, Size, Symbol, atoms, terms_of
 
 LITERALS = {"inf": float("inf"), "nan": float("nan")}
-KEPT, REDUCED = "ijklmnopq", "rstuvabcdefgh"  # names of axes of scopes, of reductions
-SHARED = "ABCDEFGHIJKMNOPQRSTUVWXYZ"  # of scopes that are read more than once
+SCOPE_AXIS_LETTERS, REDUCED_AXIS_LETTERS = "ijklmnopq", "rstuvabcdefgh"
+SHARED_SCOPE_LETTERS = "ABCDEFGHIJKMNOPQRSTUVWXYZ"  # for scopes that are read twice; L begins a scope
 _RESERVED = frozenset({*LITERALS, "L", *MONOIDS, "look", "size", "symbol"})
 
-Names: TypeAlias = Mapping[Any, str]  # of axes and symbols
+Names: TypeAlias = Mapping[Any, str]  # texts by axis or symbol
 
 
 def show(item: Scope | Body) -> str:
-    """The text of a scope or of a body, whose open axes keep their own names."""
-    free = free_in(item)
-    printer = Printer(free.names, free.unbounded, shared=_shared(item))
+    """Return the text of a scope or body; open axes of a body keep their own names."""
+    outer = free_names(item)
+    printer = Printer(outer.names, outer.unbounded, shared=_shared_digests(item))
     return printer.scope(item) if isinstance(item, Scope) else printer.body(item, printer.symbols)
 
 
-def _shared(item: Scope | Body) -> set[str]:
-    """The digests of scopes that are read more than once; equal ones are one, be they one object or two."""
+def _shared_digests(item: Scope | Body) -> set[str]:
+    """Return the digests of scopes that are read more than once; equal scopes may be two objects."""
     counts, waiting = Counter[str](), [item]
     while waiting:
         for read in reads(waiting.pop()):
             if isinstance(read.source, Scope):
-                name = digest(read.source)
-                counts[name] += 1
-                if counts[name] == 1:
+                key = scope_digest(read.source)
+                counts[key] += 1
+                if counts[key] == 1:
                     waiting.append(read.source)
-    return {name for name, count in counts.items() if count > 1}
+    return {key for key, count in counts.items() if count > 1}
 
 
 _digests: dict[int, tuple[Scope, str]] = {}
 _texts: dict[str, str] = {}
 
 
-def digest(scope: Scope) -> str:
-    """A short name of a scope's text, read scopes in it named likewise: the whole text may be exponential."""
-    found = _digests.get(id(scope))
-    if found is None:
+def scope_digest(scope: Scope) -> str:
+    """Return a short hash of a scope's text in which inner scopes are digests: the whole text may be
+    exponential.
+    """
+    entry = _digests.get(id(scope))
+    if entry is None:
         if len(_digests) >= 4096:
             _digests.clear()
-        free = free_in(scope, nested=False)
-        text = Printer(free.names, free.unbounded, brief=True).scope(scope)
-        found = _digests[id(scope)] = scope, short(text)
-    return found[1]
+        outer = free_names(scope, nested=False)
+        text = Printer(outer.names, outer.unbounded, brief=True).scope(scope)
+        entry = _digests[id(scope)] = scope, hash_text(text)
+    return entry[1]
 
 
-def short(text: str) -> str:
-    """A hash of the text.  Raises RuntimeError if two texts were ever given one name."""
+def hash_text(text: str) -> str:
+    """Return a hash of the text.  Raises RuntimeError where two texts have the same hash."""
     name = sha256(text.encode()).hexdigest()[:16]
     if _texts.setdefault(name, text) != text:
         raise RuntimeError(f"the name {name} stands for two expressions:\n{_texts[name]}\n{text}")
@@ -80,37 +82,43 @@ def short(text: str) -> str:
 
 
 def show_size(size: Any, names: Names) -> str:
-    """The text of a size under these names of axes: sorted by text, so independent of the axes' own names."""
+    """Return the text of a size under these names of axes; terms are sorted by text, not by the axes' own
+    names.
+    """
     if not isinstance(size, (Poly, Atom)):
         return str(size)
     terms = terms_of(size)
     if len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1:
-        return _factor(terms[0][0][0], names)
-    pieces = []
+        return _show_atom(terms[0][0][0], names)
+    sortable_terms = []
     for factors, coefficient in terms:
-        texts = sorted(_factor(a, names) for a in factors)
-        pieces.append((-len(texts), texts, coefficient))
-    pieces.sort()  # by coefficient last: two axes may go by one name while they are being ordered
+        texts = sorted(_show_atom(a, names) for a in factors)
+        sortable_terms.append((-len(texts), texts, coefficient))
+    sortable_terms.sort()   # also by coefficient: while axes are being ordered, two may have one name
     text = ""
-    for _, texts, coefficient in pieces:
-        sign, amount = ("-", -coefficient) if coefficient < 0 else ("+", coefficient)
-        digits = [] if amount == 1 and texts else [str(amount) if isinstance(amount, int) else f"({amount})"]
-        text += f" {sign} " + "*".join(digits + texts)
+    for _, texts, coefficient in sortable_terms:
+        sign, magnitude = ("-", -coefficient) if coefficient < 0 else ("+", coefficient)
+        number_text = (
+            []
+            if magnitude == 1 and texts
+            else [str(magnitude) if isinstance(magnitude, int) else f"({magnitude})"]
+        )
+        text += f" {sign} " + "*".join(number_text + texts)
     return text[3:] if text.startswith(" + ") else "-" + text[3:]
 
 
-def _factor(atom: Atom, names: Names) -> str:
+def _show_atom(atom: Atom, names: Names) -> str:
     match atom:
         case Axis():
             return names.get(atom) or _quoted(atom.name)
         case Floor(top, bottom):
-            return f"({_operand(top, names)} // {_operand(bottom, names)})"
+            return f"({_show_operand(top, names)} // {_show_operand(bottom, names)})"
         case Largest(args):
             return f"max({', '.join(sorted(show_size(a, names) for a in args))})"
-        case Looked(Read(source, indices, outside), low, high):
+        case Lookup(Read(source, indices, outside), low, high):
             symbols = {a: text for a, text in names.items() if isinstance(a, Symbol)}
             # a scope is closed: its axes may have any names
-            taken = free_in(source).names if isinstance(source, Scope) else set()
+            taken = free_names(source).names if isinstance(source, Scope) else set()
             inside = Printer(taken, symbols).element(source, indices, outside, names)
             return f"look({inside}, {show_size(low, names)}, {show_size(high, names)})"
         case Symbol(name):
@@ -118,32 +126,33 @@ def _factor(atom: Atom, names: Names) -> str:
     return atom.key
 
 
-def _operand(size: Any, names: Names) -> str:
+def _show_operand(size: Any, names: Names) -> str:
     text = show_size(size, names)
     return text if text.isidentifier() or text.isdigit() else f"({text})"
 
 
-def show_name(source: Tensor | Table) -> str:
-    """How it is called where it is read."""
+def show_source_name(source: Tensor | Table) -> str:
+    """Return the text of a tensor or table where it is read."""
     return source.text if isinstance(source, Table) else _quoted(source.name)
 
 
 def _quoted(name: str) -> str:
-    plain = name.isidentifier() and name.isascii() and not iskeyword(name) and name not in _RESERVED
-    return name if plain else repr(name)
+    needs_no_quotes = name.isidentifier() and name.isascii() and not iskeyword(name) and name not in _RESERVED
+    return name if needs_no_quotes else repr(name)
 
 
 def letters(letters: str) -> Iterator[str]:
+    """Yield the letters, then the letters with 2, with 3, and so on."""
     yield from letters
     for number in itertools.count(2):
         yield from (f"{letter}{number}" for letter in letters)
 
 
 class Printer:
-    """Prints bodies, giving every axis a name that nothing else has, and some symbols a text.
+    """Prints bodies, giving every axis a name that nothing else in the expression has.
 
-    `shared`: digests of the scopes that are named where they are first read, and read by name from then on;
-    `brief`: scopes that are read are their digests.
+    `symbols`: texts of symbols.  `shared`: digests of scopes that get a name where they are first read, and
+    are read by that name afterwards.  `brief`: scopes that are read are printed as their digests.
     """
 
     def __init__(
@@ -152,20 +161,20 @@ class Printer:
         self.symbols = symbols
         self.brief = brief
         self.shared = shared
-        self.scopes: dict[str, str] = {}  # names of those that were printed, by digest
+        self.scopes: dict[str, str] = {}  # names of printed shared scopes, by digest
         self.taken = taken | _RESERVED
-        self.kept = letters(KEPT)
-        self.reduced = letters(REDUCED)
-        self.capitals = letters(SHARED)
+        self.scope_axis_names = letters(SCOPE_AXIS_LETTERS)
+        self.reduced_axis_names = letters(REDUCED_AXIS_LETTERS)
+        self.scope_names = letters(SHARED_SCOPE_LETTERS)
 
-    def named(self, axes: Sequence[Axis], letters: Iterator[str]) -> dict[Axis, str]:
-        return {a: self.fresh(letters) for a in axes}
+    def name_axes(self, axes: Sequence[Axis], letters: Iterator[str]) -> dict[Axis, str]:
+        return {a: self.fresh_name(letters) for a in axes}
 
-    def fresh(self, letters: Iterator[str]) -> str:
+    def fresh_name(self, letters: Iterator[str]) -> str:
         return next(name for name in letters if name not in self.taken)
 
     def scope(self, scope: Scope) -> str:
-        inner = {**self.symbols, **self.named(scope.axes, self.kept)}
+        inner = {**self.symbols, **self.name_axes(scope.axes, self.scope_axis_names)}
         return f"L[{self.ranges(scope.axes, inner)}]({self.body(scope.body, inner)})"
 
     def ranges(self, axes: Sequence[Axis], names: Names) -> str:
@@ -178,7 +187,7 @@ class Printer:
             case Read(source, indices, outside):
                 return self.element(source, indices, outside, names)
             case Call(fn, args):
-                flat = chain(body) if fn in VARIADIC else args
+                flat = left_operands(body) if fn in ASSOCIATIVE else args
                 name = fn + "_" if iskeyword(fn) else fn
                 return f"{name}({', '.join(self.body(a, names) for a in flat)})"
             case Select(guard, then, other):
@@ -186,24 +195,23 @@ class Printer:
                 text = f"{self.branch(then, names)} if {condition} else {self.branch(other, names)}"
                 return text
             case Reduce(monoid, axes, inner):
-                wider = {**names, **self.named(axes, self.reduced)}
+                wider = {**names, **self.name_axes(axes, self.reduced_axis_names)}
                 return f"{monoid}[{self.ranges(axes, wider)}]({self.body(inner, wider)})"
         raise TypeError(type(body))
 
     def element(self, source: Source, indices: Sequence[Size], outside: Const | None, names: Names) -> str:
-        text = self.source(source) if isinstance(source, Scope) else show_name(source)
+        text = self.source(source) if isinstance(source, Scope) else show_source_name(source)
         text += f"[{', '.join(show_size(i, names) for i in indices) or '()'}]"
         return text if outside is None else f"{text} | {show_constant(outside.value, names)}"
 
     def source(self, scope: Scope) -> str:
-        """A scope that is read."""
         if self.brief:
-            return f"{{{digest(scope)}}}"
-        if not self.shared or (key := digest(scope)) not in self.shared:
+            return f"{{{scope_digest(scope)}}}"
+        if not self.shared or (key := scope_digest(scope)) not in self.shared:
             return self.scope(scope)
         if key in self.scopes:
             return self.scopes[key]
-        name = self.scopes[key] = self.fresh(self.capitals)
+        name = self.scopes[key] = self.fresh_name(self.scope_names)
         return f"({name} := {self.scope(scope)})"
 
     def branch(self, body: Body, names: Names) -> str:
@@ -212,23 +220,23 @@ class Printer:
 
 
 def show_constant(value: Any, names: Names) -> str:
-    """A literal of a body."""
+    """Return the text of a literal of a body."""
     if isinstance(value, Poly):
         text = show_size(value, names)
         return f"size({text})" if text.startswith(("max(", "look(", "symbol(")) else text
     return str(value)
 
 
-def chain(body: Call) -> tuple[Body, ...]:
-    """(a, b, c) of f(f(a, b), c)."""
+def left_operands(body: Call) -> tuple[Body, ...]:
+    """Return (a, b, c) for f(f(a, b), c)."""
     first, *rest = body.args
     if isinstance(first, Call) and first.fn == body.fn:
-        return (*chain(first), *rest)
+        return (*left_operands(first), *rest)
     return body.args
 
 
-class Free(NamedTuple):
-    """What an expression has from outside, each once, in the order of appearance."""
+class FreeNames(NamedTuple):
+    """The tensors, symbols and axes that an expression takes from outside, each once, by first appearance."""
 
     tensors: dict[Tensor, None]
     symbols: dict[Symbol, None]
@@ -236,22 +244,26 @@ class Free(NamedTuple):
 
     @property
     def names(self) -> set[str]:
-        """No axis may be given one of them."""
+        """Their names; none may be given to an axis."""
         return {item.name for group in self for item in group}
 
     @property
     def unbounded(self) -> Names:
-        """The texts of symbols whose bounds no shape of the tensors tells."""
+        """The texts of symbols whose bounds the shapes of the tensors do not state."""
         if not self.symbols:
             return {}
-        known = symbols_of(self.tensors)
-        plain = {s for s in self.symbols if s == (known[s.name] if s.name in known else Symbol(s.name))}
-        return {s: _bounded(s) for s in self.symbols if s not in plain}
+        stated_symbols = symbols_of(self.tensors)
+        stated = {
+            s
+            for s in self.symbols
+            if s == (stated_symbols[s.name] if s.name in stated_symbols else Symbol(s.name))
+        }
+        return {s: _show_symbol(s) for s in self.symbols if s not in stated}
 
 
-def free_in(item: Scope | Body, nested: bool = True) -> Free:
-    """The tensors, symbols and open axes of an expression; `nested`: those of the scopes it reads, too."""
-    found = Free({}, {}, {})
+def free_names(item: Scope | Body, nested: bool = True) -> FreeNames:
+    """Return what an expression takes from outside, with `nested` also what the scopes it reads take."""
+    free = FreeNames({}, {}, {})
 
     def add(sizes: Iterable[Size | None], bound: Container[Axis] = ()) -> None:
         for size in sizes:
@@ -259,9 +271,9 @@ def free_in(item: Scope | Body, nested: bool = True) -> Free:
                 if isinstance(atom, Axis):
                     add((atom.extent,), bound)
                     if atom not in bound:
-                        found.axes[atom] = None
+                        free.axes[atom] = None
                 elif isinstance(atom, Symbol):
-                    found.symbols[atom] = None
+                    free.symbols[atom] = None
                     add((atom.high,))
 
     if isinstance(item, Scope):
@@ -273,52 +285,52 @@ def free_in(item: Scope | Body, nested: bool = True) -> Free:
         elif isinstance(body, Read):
             add(body.source.shape)
             if isinstance(body.source, Tensor):
-                found.tensors[body.source] = None
-    return found
+                free.tensors[body.source] = None
+    return free
 
 
 def names_in(item: Scope | Body) -> set[str]:
-    """Names of tensors, symbols and open axes: no axis may be given one of them."""
-    return free_in(item).names
+    """Return the names of tensors, symbols and open axes."""
+    return free_names(item).names
 
 
 def symbols_of(tensors: Iterable[Tensor]) -> dict[str, Symbol | None]:
-    """The symbols in the shapes of tensors by name, None for a name that two of them have."""
-    found: dict[str, Symbol | None] = {}
+    """Return the symbols in the shapes of tensors by name, None for a name that two symbols have."""
+    symbols: dict[str, Symbol | None] = {}
     for a in (a for t in tensors for extent in t.shape if isinstance(extent, Poly) for a in atoms(extent)):
-        if isinstance(a, Symbol) and found.setdefault(a.name, a) != a:
-            found[a.name] = None
-    return found
+        if isinstance(a, Symbol) and symbols.setdefault(a.name, a) != a:
+            symbols[a.name] = None
+    return symbols
 
 
-def _bounded(symbol: Symbol) -> str:
-    high = "" if symbol.high is None else f", {_high(symbol)}"
+def _show_symbol(symbol: Symbol) -> str:
+    high = "" if symbol.high is None else f", {_show_upper_bound(symbol)}"
     return f"symbol({_quoted(symbol.name)}, {symbol.low}{high})"
 
 
-def _high(symbol: Symbol) -> str:
-    inside = {a: _bounded(a) for a in atoms(symbol.high) if isinstance(a, Symbol)}
+def _show_upper_bound(symbol: Symbol) -> str:
+    inside = {a: _show_symbol(a) for a in atoms(symbol.high) if isinstance(a, Symbol)}
     return show_size(symbol.high, inside)
 
 
 def declarations(scope: Scope) -> str:
-    """The tensors that a scope reads, and the bounds of the symbols in their shapes.
+    """Return the tensors that a scope reads with their types, and the bounds of the symbols in their shapes.
 
-    N <= 512; N >= 1; w: float32[3] != 0; x: float32[3, N]         != 0 says that no element is zero
+        N <= 512; N >= 1; w: float32[3] != 0; x: float32[3, N]         != 0: no element is zero
     """
-    return declared(free_in(scope))
+    return show_declarations(free_names(scope))
 
 
-def declared(free: Free) -> str:
-    """As `declarations`, of what an expression has from outside."""
+def show_declarations(free: FreeNames) -> str:
+    """Return the same as `declarations`, for given tensors and symbols."""
     unbounded = free.unbounded
-    pieces = []
+    texts = []
     for t in free.tensors:
         shape = ", ".join(show_size(n, unbounded) for n in t.shape) or "()"
-        pieces.append(f"{_quoted(t.name)}: {t.dtype}[{shape}]{' != 0' if t.nonzero else ''}")
+        texts.append(f"{_quoted(t.name)}: {t.dtype}[{shape}]{' != 0' if t.nonzero else ''}")
     for s in symbols_of(free.tensors).values():
         if s is not None and s.low != 0:
-            pieces.append(f"{_quoted(s.name)} >= {s.low}")
+            texts.append(f"{_quoted(s.name)} >= {s.low}")
         if s is not None and s.high is not None:
-            pieces.append(f"{_quoted(s.name)} <= {_high(s)}")
-    return "; ".join(sorted(pieces))
+            texts.append(f"{_quoted(s.name)} <= {_show_upper_bound(s)}")
+    return "; ".join(sorted(texts))

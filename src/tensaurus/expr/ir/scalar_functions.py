@@ -1,8 +1,7 @@
-"""The scalar functions of the algebra: their meaning over the reals and the type of their result.
+"""The scalar functions of expressions, with their meaning over the reals and the type of their result.
 
-Ring operations (add, sub, mul, neg, div by a non-zero) have a meaning in every field; max, min and the
-comparisons need an order; everything else is transcendental: outside the reals it is an uninterpreted
-function, equal for equal arguments and nothing more.
+add, sub, mul, neg and div have a meaning in every field; max, min and the comparisons need an order.  All
+others are transcendental: outside the reals they are uninterpreted functions, equal for equal arguments.
 """
 
 from __future__ import annotations
@@ -14,17 +13,18 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-RING = frozenset({"add", "sub", "mul", "neg", "div"})
-ORDER = frozenset({"max", "min"})
-COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}  # what a reduction does with two
-VARIADIC = frozenset({"add", "mul", "max", "min", "and", "or"})  # associative, too
+FIELD_FUNCTIONS = frozenset({"add", "sub", "mul", "neg", "div"})
+LATTICE_FUNCTIONS = frozenset({"max", "min"})
+MONOID_FUNCTIONS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}  # reduction: its function of two
+ASSOCIATIVE = frozenset({"add", "mul", "max", "min", "and", "or"})   # and commutative
 
 
 @dataclass(frozen=True)
 class Function:
-    """`run` works on arrays of float64, of bools, or of integers that `integers.native` gives.
+    """A scalar function; `run` takes arrays of float64, of bools, or of integers from
+    `integer_types.to_native`.
 
-    `result` is "same", "bool" or "float".
+    `result` is the element type of the result: "same" as the arguments, "bool" or "float".
     """
 
     name: str
@@ -36,16 +36,18 @@ class Function:
 
 def _divide(a: Any, b: Any) -> Any:
     if np.issubdtype(np.result_type(a, b), np.integer):
-        safe = np.where(np.equal(b, 0), 1, b)
-        # not by the magnitudes: the least integer has none
-        floor = np.floor_divide(a, safe)
-        return np.where(np.equal(b, 0), 0, floor + ((floor * safe != a) & ((a < 0) != (safe < 0))))
+        nonzero = np.where(np.equal(b, 0), 1, b)
+        # truncated by correcting the floor: the magnitude of the least integer overflows
+        quotient = np.floor_divide(a, nonzero)
+        return np.where(
+            np.equal(b, 0), 0, quotient + ((quotient * nonzero != a) & ((a < 0) != (nonzero < 0)))
+        )
     return np.divide(a, b)
 
 
 def _power(a: Any, b: Any) -> Any:
     if np.issubdtype(np.result_type(a, b), np.integer):
-        return np.power(np.asarray(a, np.float64), b)  # as runtimes do: a negative exponent, too, has a power
+        return np.power(np.asarray(a, np.float64), b)   # in floats, as runtimes do: 2 ** -1 is 0.5
     return np.power(a, b)
 
 
@@ -103,5 +105,5 @@ FUNCTIONS: dict[str, Function] = {
 
 
 def cast_target(fn: str) -> str | None:
-    """The dtype of a conversion function `to_<dtype>`, None for any other function."""
+    """Return the element type of a conversion function `to_<dtype>`, None for any other function."""
     return fn.removeprefix("to_") if fn.startswith("to_") else None

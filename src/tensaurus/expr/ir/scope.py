@@ -5,7 +5,8 @@
     read  ::=  source[index, ...]    source is a tensor, a literal table or another scope; an index is a size
     guard ::=  size >= 0, ...        a conjunction
 
-(EINNET section 3: scopes and traversals; `outside` is the value of a read beyond the edge of its source.)
+Scopes are those of EINNET (section 3.1); the `outside` of a read is its value beyond the edge of its source,
+EINNET's padding.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def _exact(value: Number) -> Number:
 
 
 class Indexed:
-    """What can be read.  Indexing it builds a read."""
+    """Base of everything that can be read.  Indexing it builds a read."""
 
     if TYPE_CHECKING:
 
@@ -94,15 +95,15 @@ class Indexed:
         return read(self, indices)  # type: ignore[arg-type]
 
     def padded(self, value: Scalar | Const = 0) -> Padded:
-        """It, continued beyond every edge by a constant."""
+        """Return the source with a constant value beyond every edge."""
         return Padded(self, Const(value) if not isinstance(value, Const) else value)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Tensor(Indexed):
-    """A named input: the leaves of an expression.
+    """A named input, a leaf of an expression.
 
-    `nonzero` says that none of its elements is zero.
+    `nonzero` states that none of its elements is zero.
     """
 
     name: str
@@ -115,7 +116,7 @@ class Tensor(Indexed):
 class Table(Indexed):
     """A literal tensor of exact rationals in row-major order, of rank 1 at least and not empty.
 
-    Its numbers are literals: they adapt to the type that they meet.  Raises ValueError.
+    Its numbers take the type of what they are combined with, as all literals do.  Raises ValueError.
     """
 
     shape: tuple[int, ...]
@@ -127,7 +128,7 @@ class Table(Indexed):
         object.__setattr__(self, "values", tuple(map(_exact, self.values)))
 
     def element(self, indices: Sequence[int]) -> Number | None:
-        """The number at this place, None beyond the edge."""
+        """Return the number at this place, None beyond the edge."""
         place = 0
         for index, extent in zip(indices, self.shape, strict=True):
             if not 0 <= index < extent:
@@ -135,21 +136,24 @@ class Table(Indexed):
             place = place * extent + index
         return self.values[place]
 
-    def narrowed(self, indices: Sequence[Size]) -> tuple[Table, Sequence[Size], Number | None]:
-        """Its part at those indices that are numbers, the other indices, and what all of that part is."""
+    def narrow(self, indices: Sequence[Size]) -> tuple[Table, Sequence[Size], Number | None]:
+        """Return the sub-table at those indices that are numbers, the other indices, and its only value.
+
+        The last is None where the sub-table holds different numbers, or part of it is beyond the edge.
+        """
         pairs = list(zip(indices, self.shape, strict=True))
-        spots = [(index,) if isinstance(index, int) else range(n) for index, n in pairs]
-        values = [self.element(spot) for spot in itertools.product(*spots)]
-        whole = values[0] if values.count(values[0]) == len(values) else None
-        left = [(index, n) for index, n in pairs if not isinstance(index, int)]
-        if None in values or len(left) in (0, len(pairs)):
-            return self, indices, whole
-        part = Table(tuple(n for _, n in left), tuple(v for v in values if v is not None))
-        return part, [index for index, _ in left], whole
+        ranges = [(index,) if isinstance(index, int) else range(n) for index, n in pairs]
+        values = [self.element(spot) for spot in itertools.product(*ranges)]
+        only_value = values[0] if values.count(values[0]) == len(values) else None
+        open_indices = [(index, n) for index, n in pairs if not isinstance(index, int)]
+        if None in values or len(open_indices) in (0, len(pairs)):
+            return self, indices, only_value
+        sub_table = Table(tuple(n for _, n in open_indices), tuple(v for v in values if v is not None))
+        return sub_table, [index for index, _ in open_indices], only_value
 
     @cached_property
     def text(self) -> str:
-        """Nested lists: [[1, 0], [1/2, 1]]."""
+        """The table as nested lists: [[1, 0], [1/2, 1]]."""
         rows = list(map(str, self.values))
         for extent in reversed(self.shape):
             rows = [f"[{', '.join(rows[i : i + extent])}]" for i in range(0, len(rows), extent)]
@@ -161,6 +165,8 @@ Source: TypeAlias = Union[Tensor, Table, "Scope"]
 
 @dataclass(frozen=True)
 class Padded:
+    """A source with a constant beyond its edges; indexing it builds a read."""
+
     source: Source
     outside: Const
 
@@ -170,7 +176,7 @@ class Padded:
 
 @dataclass(frozen=True)
 class Read(Body):
-    """One element of a source; beyond the edge its value is `outside` (None: the index never is beyond)."""
+    """One element of a source; its value beyond the edge is `outside`, None if no index is beyond it."""
 
     source: Source
     indices: tuple[Index, ...]
@@ -187,7 +193,7 @@ class Call(Body):
 
 @dataclass(frozen=True)
 class Select(Body):
-    """`then` where every size of the guard is >= 0, else `other`; only the chosen branch is defined."""
+    """The value `then` where every size of the guard is >= 0, else `other`; only that branch is evaluated."""
 
     guard: tuple[Index, ...]
     then: Body
@@ -205,10 +211,10 @@ class Reduce(Body):
 
 @dataclass(frozen=True)
 class Scope(Indexed):
-    """A tensor given by an expression: its axes' extents are its shape.
+    """A tensor that an expression defines; the extents of its axes are its shape.
 
-    A scope that several read stands in the expression as often as there are ways to it, which double with
-    each that reads the one before twice: so that its hash is computed once.
+    Its hash is cached: scopes are shared, and a chain in which each reads the one before twice is a tree of
+    exponential size.
     """
 
     axes: tuple[Axis, ...]
@@ -226,12 +232,12 @@ class Scope(Indexed):
         return hash((self.axes, self.body))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Scope, (self.axes, self.body)  # in another process it has another hash
+        return Scope, (self.axes, self.body)  # hashes differ between processes
 
 
 @dataclass(frozen=True, repr=False)
-class Looked(Atom):
-    """An index that is itself read from an integer tensor (Gather): opaque to every analysis but bounds."""
+class Lookup(Atom):
+    """An index that is read from an integer tensor, as in Gather: only its bounds are known to analyses."""
 
     read: Read
     low: Size
@@ -239,7 +245,7 @@ class Looked(Atom):
 
     @cached_property
     def key(self) -> str:  # type: ignore[override]
-        # an order and no text: `expr.ir.printer` prints it
+        # orders atoms; the text is printed by `expr.ir.printer`
         source = self.read.source
         name = source.name if isinstance(source, Tensor) else repr(source)
         return f"look({name}{self.read.indices} | {self.read.outside}, {self.low}, {self.high})"
@@ -249,7 +255,7 @@ class Looked(Atom):
 
     def rebuild(self, change: Callable[[Size], Size]) -> Any:
         inner = Read(self.read.source, tuple(map(change, self.read.indices)), self.read.outside)
-        return polynomial(Looked(inner, change(self.low), change(self.high)))
+        return polynomial(Lookup(inner, change(self.low), change(self.high)))
 
     def nested_sizes(self) -> tuple[Size, ...]:
         return (*self.read.indices, self.low, self.high)
@@ -260,21 +266,21 @@ _fresh = itertools.count()
 
 
 def axis(extent: Size, hint: str = "i") -> Axis:
-    """A new axis, distinct from every other."""
+    """Return a new axis, distinct from every other."""
     return Axis(f"{hint}_{next(_fresh)}", extent)
 
 
-def digit_axes(whole: Axis, step: Size, hint: str = "i") -> tuple[Axis, Axis, Size]:
-    """An axis's quotient and its remainder by a step as new axes, and the axis over them.
+def digit_axes(split_axis: Axis, step: Size, hint: str = "i") -> tuple[Axis, Axis, Size]:
+    """Return new axes for quotient and remainder of an axis by a step, and the axis as a size over both.
 
-        i:6 by 2   ->   h:3, d:2, 2*h + d       (i:5 by 2: h:3, too, the last place is beyond the axis)
+        i:6 by 2   ->   h:3, d:2, 2*h + d       (i:5 by 2: also h:3; the last point is beyond the axis)
     """
-    high, low = axis(0 - floordiv(0 - whole.extent, step), hint), axis(step, hint)
+    high, low = axis(0 - floordiv(0 - split_axis.extent, step), hint), axis(step, hint)
     return high, low, polynomial(high) * step + polynomial(low)
 
 
 def lift(value: Any) -> Body:
-    """A number, size or body as a body."""
+    """Return a number, size or body as a body."""
     if isinstance(value, Body):
         return value
     if isinstance(value, (bool, int, float, Fraction, Arithmetic)):
@@ -287,20 +293,20 @@ def call(fn: str, *args: Any) -> Call:
 
 
 def read(source: Source, indices: Any, outside: Const | None = None) -> Read:
-    """source[indices]; a scope of rank 0 or a tensor of rank 0 is read with ()."""
-    spots = indices if isinstance(indices, tuple) else (indices,)
-    if len(spots) != source.rank:
-        raise ValueError(f"{len(spots)} indices into rank {source.rank}")
-    return Read(source, tuple(polynomial(spot) for spot in spots), outside)
+    """Return source[indices]; a source of rank 0 is read with ()."""
+    index_tuple = indices if isinstance(indices, tuple) else (indices,)
+    if len(index_tuple) != source.rank:
+        raise ValueError(f"{len(index_tuple)} indices into rank {source.rank}")
+    return Read(source, tuple(polynomial(spot) for spot in index_tuple), outside)
 
 
 def look(source: Read, low: Size, high: Size) -> Size:
-    """A read as an index, known to lie in low..high (inclusive)."""
-    return polynomial(Looked(source, low, high))  # type: ignore[no-any-return]
+    """Return a read as an index that is known to lie in low..high (inclusive)."""
+    return polynomial(Lookup(source, low, high))  # type: ignore[no-any-return]
 
 
 def table(rows: Any) -> Table:
-    """The table of these rows: a sequence of numbers, or of rows of one length.  Raises ValueError."""
+    """Return the table of a sequence of numbers, or of rows of one length.  Raises ValueError."""
     shape: list[int] = []
     values = [rows]
     while True:
@@ -314,29 +320,29 @@ def table(rows: Any) -> Table:
 
 
 def compute(shape: Sequence[Size], element: Callable[..., Any]) -> Scope:
-    """The tensor of this shape whose element at (i, j, ...) is element(i, j, ...)."""
+    """Return the tensor of this shape whose element at (i, j, ...) is element(i, j, ...)."""
     axes = tuple(axis(extent) for extent in shape)
     return Scope(axes, lift(element(*map(polynomial, axes))))
 
 
 def fold(monoid: str, extents: Sequence[Size], element: Callable[..., Any]) -> Body:
-    """Reduce element(r, s, ...) over ranges of these extents."""
+    """Return the reduction of element(r, s, ...) over ranges of these extents."""
     axes = tuple(axis(extent, "r") for extent in extents)
     body = lift(element(*map(polynomial, axes)))
     return Reduce(monoid, axes, body) if axes else body
 
 
 def total(extents: Sequence[Size], element: Callable[..., Any]) -> Body:
-    """The sum over ranges of these extents."""
+    """Return the sum of element(r, s, ...) over ranges of these extents."""
     return fold("sum", extents, element)
 
 
 def where(guard: Size | Sequence[Size], then: Any, other: Any) -> Select:
-    """`then` where every size of the guard is >= 0."""
+    """Return `then` where every size of the guard is >= 0, else `other`."""
     sizes = tuple(guard) if isinstance(guard, (tuple, list)) else (guard,)
     return Select(tuple(polynomial(size) for size in sizes), lift(then), lift(other))
 
 
 def within(index: Size, low: Size, high: Size) -> tuple[Size, Size]:
-    """The guard low <= index < high."""
+    """Return the guard low <= index < high."""
     return (polynomial(index) - low, high - 1 - polynomial(index))

@@ -1,10 +1,10 @@
-"""What stands inside bodies and scopes, and maps of them: the one place that knows where to go.
+"""Traverse and rewrite scopes and bodies; all code that need not distinguish their constructors uses this.
 
-A scope is closed: axes outside it mean nothing inside.  Scopes are shared, and a tree of them may be
-exponential, so each is visited, and rewritten, once.
+A scope is closed: axes outside it have no meaning inside.  Scopes are shared, and the tree of their reads may
+be exponential, so each scope is visited, or rewritten, once.
 
-What gives every constructor a meaning of its own (the evaluator, types, degrees, normal forms, texts) matches
-on them itself: a fold would only rename its cases.
+Code that gives each constructor its own meaning (evaluator, types, degrees, normal forms, texts) matches on
+them directly.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from tensaurus.expr.ir.scalar_functions import VARIADIC
-from tensaurus.expr.ir.scope import Body, Call, Const, Looked, Read, Reduce, Scope, Select, Source, Tensor
+from tensaurus.expr.ir.scalar_functions import ASSOCIATIVE
+from tensaurus.expr.ir.scope import Body, Call, Const, Lookup, Read, Reduce, Scope, Select, Source, Tensor
 from tensaurus.expr.sizes.size import Atom, Axis, Poly, Size, atoms, polynomial, substitute, terms_of
 
 
 def children(body: Body) -> tuple[Body, ...]:
-    """The bodies directly inside (not that of a source)."""
+    """Return the bodies directly inside, without that of a source."""
     match body:
         case Call(_, args):
             return args
@@ -31,19 +31,20 @@ def children(body: Body) -> tuple[Body, ...]:
 
 
 def operands(body: Body, fn: str = "") -> tuple[Body, ...]:
-    """(a, b, c) of f(f(a, b), c) and f(a, f(b, c)), of an associative f; (a, b) of another g(a, b).
+    """Return (a, b, c) for f(f(a, b), c) and f(a, f(b, c)) where f is associative, else the arguments of a
+    call.
 
-    `fn`: of this f, (body,) for any other body.
+    With `fn`, only calls of that function are taken apart; any other body is returned as (body,).
     """
     if not isinstance(body, Call) or fn not in ("", body.fn):
         return (body,)
-    if body.fn not in VARIADIC:
+    if body.fn not in ASSOCIATIVE:
         return body.args
-    return tuple(part for arg in body.args for part in operands(arg, body.fn))
+    return tuple(operand for arg in body.args for operand in operands(arg, body.fn))
 
 
 def sizes(body: Body) -> tuple[Size, ...]:
-    """The sizes that stand directly in this body: indices, guards, a literal; extents of axes do not."""
+    """Return the sizes directly in a body: indices, guards, a literal; not the extents of axes."""
     match body:
         case Read(_, indices, outside):
             return indices if outside is None else (*indices, *sizes(outside))
@@ -54,49 +55,49 @@ def sizes(body: Body) -> tuple[Size, ...]:
     return ()
 
 
-def binds(body: Body) -> tuple[Axis, ...]:
-    """The axes that it binds."""
+def bound_axes(body: Body) -> tuple[Axis, ...]:
+    """Return the axes that a body binds."""
     return body.axes if isinstance(body, Reduce) else ()
 
 
 @lru_cache(maxsize=100_000)
 def axes_in(size: Size) -> frozenset[Axis]:
-    """The axes of a size, those inside of indices that are read, too."""
+    """Return the axes of a size, those inside lookups included."""
     return frozenset(a for a in atoms(size) if isinstance(a, Axis))
 
 
 def free_axes(body: Body) -> set[Axis]:
-    """The axes that a body depends on, those that it binds excepted."""
-    found = set[Axis]().union(*map(axes_in, sizes(body)))
+    """Return the axes that a body depends on and does not bind."""
+    axes = set[Axis]().union(*map(axes_in, sizes(body)))
     for child in children(body):
-        found |= free_axes(child)
-    return found.difference(binds(body))
+        axes |= free_axes(child)
+    return axes.difference(bound_axes(body))
 
 
 @lru_cache(maxsize=100_000)
-def looked(size: Size) -> tuple[Looked, ...]:
-    """The indices in a size that are read, those inside such reads excepted; from left to right."""
-    found: list[Looked] = []
+def lookups_in(size: Size) -> tuple[Lookup, ...]:
+    """Return the outermost lookups in a size, from left to right."""
+    lookups: list[Lookup] = []
     for factors, _ in terms_of(size):
         for atom in factors:
-            if isinstance(atom, Looked):
-                found.append(atom)
+            if isinstance(atom, Lookup):
+                lookups.append(atom)
             else:
-                found.extend(part for inner in atom.nested_sizes() for part in looked(inner))
-    return tuple(found)
+                lookups.extend(lookup for inner in atom.nested_sizes() for lookup in lookups_in(inner))
+    return tuple(lookups)
 
 
 def walk(item: Scope | Body, nested: bool = True) -> Iterator[tuple[Body, frozenset[Axis]]]:
-    """Every body inside, readers first, with the axes bound around it; those of indices that are read, too.
+    """Yield every body inside, readers first, with the axes bound around it; bodies in lookups included.
 
-    `nested`: those of the scopes that are read as well, each scope once.
+    With `nested`, also the bodies of the scopes that are read, each scope once.
     """
-    met: set[int] = set()
+    visited: set[int] = set()
     waiting: list[tuple[Body, frozenset[Axis]]] = []
 
     def enter(scope: Scope) -> None:
-        if id(scope) not in met:
-            met.add(id(scope))
+        if id(scope) not in visited:
+            visited.add(id(scope))
             waiting.append((scope.body, frozenset(scope.axes)))
 
     if isinstance(item, Scope):
@@ -106,38 +107,40 @@ def walk(item: Scope | Body, nested: bool = True) -> Iterator[tuple[Body, frozen
     while waiting:
         body, bound = waiting.pop()
         yield body, bound
-        inside = bound.union(binds(body)) if isinstance(body, Reduce) else bound
-        waiting += [(child, inside) for child in reversed(children(body))]
-        read = [atom.read for size in sizes(body) if isinstance(size, Poly) for atom in looked(size)]
-        waiting += [(index, bound) for index in reversed(read)]
+        inner_bound = bound.union(bound_axes(body)) if isinstance(body, Reduce) else bound
+        waiting += [(child, inner_bound) for child in reversed(children(body))]
+        lookup_reads = [
+            atom.read for size in sizes(body) if isinstance(size, Poly) for atom in lookups_in(size)
+        ]
+        waiting += [(index, bound) for index in reversed(lookup_reads)]
         if nested and isinstance(body, Read) and isinstance(body.source, Scope):
             enter(body.source)
 
 
 def bodies(item: Scope | Body, nested: bool = True) -> Iterator[Body]:
-    """As `walk`, the bodies alone."""
+    """Yield every body that `walk` yields, without the axes bound around it."""
     return (body for body, _ in walk(item, nested))
 
 
 def reads(item: Scope | Body, nested: bool = False) -> Iterator[Read]:
-    """Every read, those inside indices included."""
+    """Yield every read, those inside indices included."""
     return (body for body, _ in walk(item, nested) if isinstance(body, Read))
 
 
 def scopes(scope: Scope) -> tuple[Scope, ...]:
-    """The scope and those that it reads, directly or not, each once, readers first."""
-    found = {id(scope): scope}
+    """Return the scope and those that it reads, directly or not, each once, readers first."""
+    scope_by_id = {id(scope): scope}
     for read in reads(scope, nested=True):
         if isinstance(read.source, Scope):
-            found.setdefault(id(read.source), read.source)
-    return tuple(found.values())
+            scope_by_id.setdefault(id(read.source), read.source)
+    return tuple(scope_by_id.values())
 
 
 def innermost_first(scope: Scope, known: Container[Scope]) -> Iterator[Scope]:
-    """The scope and those that it reads, directly or not, sources before readers, but those that are known.
+    """Yield a scope and those that it reads, directly or not, sources before readers, without the known ones.
 
-    Each must be known before the next is asked for.  A program's scopes are nested as deep as it is long, so
-    what is computed of the inner ones first need not recur.
+    The caller must add each scope to `known` before it asks for the next.  A program's scopes are nested as
+    deep as it is long, so that computing by this order avoids deep recursion.
     """
     waiting = [scope]
     while waiting:
@@ -153,24 +156,24 @@ def innermost_first(scope: Scope, known: Container[Scope]) -> Iterator[Scope]:
 
 
 def tensors(scope: Scope) -> tuple[Tensor, ...]:
-    """The tensors an expression reads, each once, in order of their first appearance."""
-    found = (read.source for read in reads(scope, nested=True))
-    return tuple(dict.fromkeys(source for source in found if isinstance(source, Tensor)))
+    """Return the tensors an expression reads, each once, in order of first appearance."""
+    sources = (read.source for read in reads(scope, nested=True))
+    return tuple(dict.fromkeys(source for source in sources if isinstance(source, Tensor)))
 
 
-def rebuilt(
+def rebuild_body(
     body: Body,
     child: Callable[[Body], Body],
     size: Callable[[Size], Size],
     source: Callable[[Source], Source] = lambda source: source,
     axes: Callable[[tuple[Axis, ...]], tuple[Axis, ...]] = lambda axes: axes,
 ) -> Body:
-    """The body with what stands directly inside it changed."""
+    """Return the body with its children, sizes, source and bound axes replaced by the given functions."""
     match body:
         case Const(value):
             return Const(size(value)) if isinstance(value, Poly) else body
         case Read(read, indices, outside):
-            beyond = outside if outside is None else rebuilt(outside, child, size)
+            beyond = outside if outside is None else rebuild_body(outside, child, size)
             return Read(source(read), tuple(map(size, indices)), beyond)  # type: ignore[arg-type]
         case Call(fn, args):
             return Call(fn, tuple(map(child, args)))
@@ -181,27 +184,27 @@ def rebuilt(
     raise TypeError(type(body))
 
 
-def with_reads(size: Size, change: Callable[[Read], Read]) -> Size:
-    """The size with the reads changed that stand in it as indices, those inside such reads excepted."""
-    found = set(looked(size)) if isinstance(size, Poly) else ()
-    if not found:
+def map_reads(size: Size, change: Callable[[Read], Read]) -> Size:
+    """Return the size with the reads of its outermost lookups changed."""
+    lookups = set(lookups_in(size)) if isinstance(size, Poly) else ()
+    if not lookups:
         return size
-    known: dict[Atom, Any] = {a: polynomial(Looked(change(a.read), a.low, a.high)) for a in found}
-    return substitute(size, known)  # type: ignore[no-any-return]
+    replacements: dict[Atom, Any] = {a: polynomial(Lookup(change(a.read), a.low, a.high)) for a in lookups}
+    return substitute(size, replacements)  # type: ignore[no-any-return]
 
 
 class Rewriting:
-    """A map of scopes and bodies that changes nothing; override what shall change."""
+    """A map of scopes and bodies that changes nothing by itself; subclasses override what they change."""
 
     def __init__(self) -> None:
         self._scopes: dict[int, tuple[Scope, Scope]] = {}
 
     def scope(self, scope: Scope) -> Scope:
-        found = self._scopes.get(id(scope))
-        if found is None:
-            # the entry holds the scope, so that its id stays its own
-            found = self._scopes[id(scope)] = scope, Scope(self.axes(scope.axes), self.body(scope.body))
-        return found[1]
+        entry = self._scopes.get(id(scope))
+        if entry is None:
+            # the entry holds the scope, so that no other object gets its id
+            entry = self._scopes[id(scope)] = scope, Scope(self.axes(scope.axes), self.body(scope.body))
+        return entry[1]
 
     def source(self, source: Source) -> Source:
         return self.scope(source) if isinstance(source, Scope) else source
@@ -210,24 +213,26 @@ class Rewriting:
         return axes
 
     def size(self, size: Size) -> Size:
-        return with_reads(size, self.read)
+        return map_reads(size, self.read)
 
     def read(self, read: Read) -> Read:
-        return rebuilt(read, self.body, self.size, self.source)  # type: ignore[return-value]
+        return rebuild_body(read, self.body, self.size, self.source)  # type: ignore[return-value]
 
     def body(self, body: Body) -> Body:
         if isinstance(body, Read):
             return self.read(body)
-        return rebuilt(body, self.body, self.size, self.source, self.axes)
+        return rebuild_body(body, self.body, self.size, self.source, self.axes)
 
 
 def replace_axes(body: Body, values: Mapping[Atom, Any]) -> Body:
-    """The body with axes replaced by sizes, where they are not bound anew."""
-    if not values.keys().isdisjoint(binds(body)):
-        values = {a: value for a, value in values.items() if a not in binds(body)}
+    """Return the body with its free axes replaced by sizes."""
+    if not values.keys().isdisjoint(bound_axes(body)):
+        values = {a: value for a, value in values.items() if a not in bound_axes(body)}
     if not values:
         return body
-    return rebuilt(body, lambda inner: replace_axes(inner, values), lambda size: substitute(size, values))
+    return rebuild_body(
+        body, lambda inner: replace_axes(inner, values), lambda size: substitute(size, values)
+    )
 
 
 class _Replacing(Rewriting):
@@ -240,5 +245,5 @@ class _Replacing(Rewriting):
 
 
 def replace_tensors(scope: Scope, values: Mapping[Tensor, Source]) -> Scope:
-    """The scope with tensors replaced by sources of the same shape: how nodes compose to expressions."""
+    """Return the scope with tensors replaced by sources of the same shape: how nodes compose."""
     return _Replacing(values).scope(scope)

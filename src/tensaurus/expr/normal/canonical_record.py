@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import factorial, prod
 from typing import Any
 
-from tensaurus.expr.ir.printer import KEPT, REDUCED, Names, letters, show_size
+from tensaurus.expr.ir.printer import REDUCED_AXIS_LETTERS, SCOPE_AXIS_LETTERS, Names, letters, show_size
 from tensaurus.expr.sizes.size import Atom, Axis, Size, atoms, polynomial, substitute
 
 PERMUTATIONS = 720  # orders of indistinguishable axes that are tried; beyond, the order is arbitrary
@@ -154,8 +154,8 @@ class Naming:
     """Axes with the names that `show` gives, for those of records; `axes` are the scope's."""
 
     def __init__(self, axes: Sequence[Axis], taken: set[str]):
-        kept = (name for name in letters(KEPT) if name not in taken)
-        self.letters = (name for name in letters(REDUCED) if name not in taken)
+        kept = (name for name in letters(SCOPE_AXIS_LETTERS) if name not in taken)
+        self.letters = (name for name in letters(REDUCED_AXIS_LETTERS) if name not in taken)
         self.known: dict[Atom, Any] = {}
         self.axes = self._named(axes, kept)
 

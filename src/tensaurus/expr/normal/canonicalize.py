@@ -19,8 +19,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from tensaurus.expr.ir.element_types import dtype_of, literal_dtype
-from tensaurus.expr.ir.float_conversions import is_float, keeps_numbers
-from tensaurus.expr.ir.scalar_functions import RING, cast_target
+from tensaurus.expr.ir.float_conversions import is_exact_conversion, is_float
+from tensaurus.expr.ir.scalar_functions import FIELD_FUNCTIONS, cast_target
 from tensaurus.expr.ir.scope import (
     Body,
     Call,
@@ -34,7 +34,7 @@ from tensaurus.expr.ir.scope import (
     Tensor,
     axis,
 )
-from tensaurus.expr.ir.walk import operands, replace_tensors, tensors, with_reads
+from tensaurus.expr.ir.walk import map_reads, operands, replace_tensors, tensors
 from tensaurus.expr.normal.canonical_record import Record
 from tensaurus.expr.normal.guards import range_guards
 from tensaurus.expr.normal.max_min import UNORDERED, Order, assuming, undecided
@@ -212,7 +212,7 @@ def size_of(size: Size, names: Mapping[Atom, Any]) -> Size:
     result = substitute(size, names)
     if not isinstance(result, Poly):
         return result  # type: ignore[no-any-return]
-    return with_reads(result, _index_read)
+    return map_reads(result, _index_read)
 
 
 def _index_read(read: Read) -> Read:
@@ -246,7 +246,7 @@ def _call(fn: str, args: tuple[Body, ...], names: Mapping[Atom, Any], body: Body
             return plus(*flat) if fn == "add" else times(*flat)
         return applied(fn, [normal(a, names) for a in args])
     inner = [normal(a, names) for a in args]
-    if fn in RING and not any(map(_boolean, inner)):
+    if fn in FIELD_FUNCTIONS and not any(map(_boolean, inner)):
         if fn == "neg":
             return scaled(-1, inner[0])
         if fn == "sub":
@@ -271,7 +271,7 @@ def _converted(inner: Sum, source: str, target: str) -> Sum:
     while isinstance(factor, Apply) and is_float(cast_target(factor.fn) or ""):
         (before,) = factor.args
         own = _dtype(before)
-        if own is None or not keeps_numbers(own, source):
+        if own is None or not is_exact_conversion(own, source):
             break
         inner, source, factor = before, own, before.factor
     if source == target or target.startswith("float") and _exact(inner, source):

@@ -16,20 +16,29 @@ from functools import reduce
 from hashlib import blake2b
 from weakref import WeakValueDictionary
 
-from tensaurus.expr.ir.cleanup import Trivial
+from tensaurus.expr.ir.cleanup import Simplification
 from tensaurus.expr.ir.element_types import literal_dtype
-from tensaurus.expr.ir.identity_cache import ByIdentity
-from tensaurus.expr.ir.printer import Names, declared, free_in, show_constant, show_name, show_size
+from tensaurus.expr.ir.identity_cache import IdentityCache
+from tensaurus.expr.ir.printer import (
+    Names,
+    free_names,
+    show_constant,
+    show_declarations,
+    show_size,
+    show_source_name,
+)
 from tensaurus.expr.ir.scalar_functions import FUNCTIONS
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select
-from tensaurus.expr.ir.walk import binds, children, innermost_first, operands, rebuilt, sizes
+from tensaurus.expr.ir.walk import bound_axes, children, innermost_first, operands, rebuild_body, sizes
 from tensaurus.expr.normal.canonical_record import Naming, Record, bind_names, ordered
 from tensaurus.expr.sizes.size import Axis, Size
 
 __all__ = ["fingerprint", "interned"]
 
 _scopes: WeakValueDictionary[str, Scope] = WeakValueDictionary()  # by fingerprint
-_known: ByIdentity[tuple[str, Scope | None]] = ByIdentity()  # fingerprints and interned scopes, None: itself
+_known: IdentityCache[tuple[str, Scope | None]] = (
+    IdentityCache()
+)  # fingerprints and interned scopes, None: itself
 
 
 def interned(scope: Scope) -> Scope:
@@ -56,17 +65,17 @@ def _entry(scope: Scope) -> tuple[str, Scope | None]:
 
 def _named(scope: Scope) -> tuple[str, Scope]:
     """The fingerprint, and the scope that has it."""
-    body = Trivial(interned, scope.axes).body(scope.body)
+    body = Simplification(interned, scope.axes).body(scope.body)
     if literal_dtype(body) != literal_dtype(scope.body):
         # 1/2 + 1/2 is a real, and 1 an integer
-        body = Trivial(interned, scope.axes, literals=False).body(scope.body)
-    free = free_in(Scope(scope.axes, body), nested=False)
+        body = Simplification(interned, scope.axes, literals=False).body(scope.body)
+    free = free_names(Scope(scope.axes, body), nested=False)
     if len({t.name for t in free.tensors}) < len(free.tensors):
         raise ValueError("two tensors have one name")
     term = Term(body)
     names = {**free.unbounded, **{a: f"${place}" for place, a in enumerate(scope.axes)}}
     shape = ", ".join(show_size(n, names) for n in scope.shape)
-    text = f"{declared(free)} [{shape}] {term.text(names)}"
+    text = f"{show_declarations(free)} [{shape}] {term.text(names)}"
     name = blake2b(text.encode(), digest_size=16).hexdigest()
     found = _scopes.get(name)
     if found is None:
@@ -92,7 +101,7 @@ class Term(Record):
         return self.inside
 
     def bound(self) -> tuple[Axis, ...]:
-        return binds(self.body)
+        return bound_axes(self.body)
 
     def ranked(self, names: Names, depth: int) -> Sequence[Term]:
         """The operands, those of a commutative function by their texts."""
@@ -112,7 +121,7 @@ class Term(Record):
             case Const(value):
                 return show_constant(value, names)
             case Read(source, indices, outside):
-                name = f"{{{fingerprint(source)}}}" if isinstance(source, Scope) else show_name(source)
+                name = f"{{{fingerprint(source)}}}" if isinstance(source, Scope) else show_source_name(source)
                 text = f"{name}[{', '.join(show_size(i, names) for i in indices)}]"
                 return text if outside is None else f"{text} | {show_constant(outside.value, names)}"
             case Call(fn, _):
@@ -146,4 +155,4 @@ class _Writer(Naming):
                 order = ordered(axes, inner.factors, (), names, depth)
                 wider = {**names, **{a: f"~{depth + place}" for place, a in enumerate(order)}}
                 return Reduce(monoid, self.bind(order), self.body(inner, wider, depth + len(axes)))
-        return rebuilt(term.body, lambda body: body, self.size)
+        return rebuild_body(term.body, lambda body: body, self.size)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from tensaurus.expr.ir.scalar_functions import ORDER
+from tensaurus.expr.ir.scalar_functions import LATTICE_FUNCTIONS
 from tensaurus.expr.normal.canonical_record import Record
 from tensaurus.expr.normal.normal_form import Apply, Literal, Sum, of_factor
 from tensaurus.expr.sizes.size import Axis
@@ -101,7 +101,7 @@ def undecided(record: Record, order: Order, axes: frozenset[Axis]) -> tuple[Sum,
         pair = undecided(part, order, axes)
         if pair is not None:
             return pair
-    if isinstance(record, Apply) and record.fn in ORDER:
+    if isinstance(record, Apply) and record.fn in LATTICE_FUNCTIONS:
         known = [a for a in record.args if a.free <= axes]
         for place, a in enumerate(known):
             for b in known[:place]:

@@ -16,7 +16,7 @@ from math import gcd, lcm
 from typing import TypeAlias
 
 from tensaurus.expr.ir.element_types import dtype_of
-from tensaurus.expr.ir.printer import Names, digest, show_constant, show_size
+from tensaurus.expr.ir.printer import Names, scope_digest, show_constant, show_size
 from tensaurus.expr.ir.scalar_functions import FUNCTIONS
 from tensaurus.expr.ir.scope import Const, Scope, Source, Tensor
 from tensaurus.expr.normal.canonical_record import Record, bind_names
@@ -36,7 +36,7 @@ class Leaf(Record):
     def name(self) -> str:
         if isinstance(self.source, Tensor):
             return self.source.name
-        return f"{{{digest(self.source)}}}" if isinstance(self.source, Scope) else self.source.text
+        return f"{{{scope_digest(self.source)}}}" if isinstance(self.source, Scope) else self.source.text
 
     def sizes(self) -> tuple[Size, ...]:
         return self.indices

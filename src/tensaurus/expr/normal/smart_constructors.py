@@ -195,7 +195,7 @@ def leaf(source: Source, indices: Sequence[Size], outside: Const | None) -> Sum:
     A literal table that is read in one place, or is the same everywhere, is that number.
     """
     if isinstance(source, Table):
-        source, indices, found = source.narrowed(indices)
+        source, indices, found = source.narrow(indices)
         if found is not None and outside is None:
             return number(found)
         if found is not None and outside is not None:

@@ -17,7 +17,7 @@ from tensaurus.expr.analysis.work_counts import flops
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.ir.expression_text import show
-from tensaurus.expr.ir.identity_cache import ByIdentity
+from tensaurus.expr.ir.identity_cache import IdentityCache
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Scope, Source, Tensor
 from tensaurus.expr.ir.walk import Rewriting, innermost_first, reads, replace_tensors, tensors
 from tensaurus.expr.normal.intern import fingerprint, interned
@@ -80,7 +80,7 @@ class State:
     @cached_property
     def stages(self) -> tuple[Scope, ...]:
         """The roots and what is nested in them, each once, readers first."""
-        known, found = ByIdentity[bool](), list[Scope]()
+        known, found = IdentityCache[bool](), list[Scope]()
         for root in self.roots:
             for scope in innermost_first(root, known):
                 known[scope] = True
@@ -197,7 +197,7 @@ def intensity(scope: Scope) -> float:
     return _intensities[scope]
 
 
-_intensities: ByIdentity[float] = ByIdentity()
+_intensities: IdentityCache[float] = IdentityCache()
 
 
 def _intensity(scope: Scope) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tensaurus.expr.ir.element_types import dtype_of, literal_dtype
 from tensaurus.expr.ir.scope import Body, Const, Read, Reduce, Scope, Select, axis, within
-from tensaurus.expr.ir.walk import Rewriting, children, rebuilt, replace_axes
+from tensaurus.expr.ir.walk import Rewriting, children, rebuild_body, replace_axes
 from tensaurus.expr.normal.intern import interned
 from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import Atom, Size, interval, is_nonnegative, polynomial
@@ -139,7 +139,7 @@ def _inlined(body: Body, inner: Scope) -> Body:
                 if not is_nonnegative(guard)
             )
             return Select(guards, contained(made), part.outside) if guards else made
-        return rebuilt(part, visit, lambda size: size)
+        return rebuild_body(part, visit, lambda size: size)
 
     return _pulled(visit(body))
 
@@ -150,12 +150,12 @@ def _fresh(body: Body) -> Body:
         axes = tuple(axis(a.extent, hint(a)) for a in body.axes)
         values: dict[Atom, Any] = {a: polynomial(b) for a, b in zip(body.axes, axes, strict=True)}
         return Reduce(body.monoid, axes, _fresh(replace_axes(body.body, values)))
-    return rebuilt(body, _fresh, lambda size: size)
+    return rebuild_body(body, _fresh, lambda size: size)
 
 
 def _pulled(body: Body) -> Body:
     """The body with a sum of a product in front of the product: f * sum[c](g) = sum[c](f * g)."""
-    body = rebuilt(body, _pulled, lambda size: size)
+    body = rebuild_body(body, _pulled, lambda size: size)
     if not isinstance(body, Reduce) or body.monoid != "sum":
         return body
     product = product_of(body.body)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tensaurus.expr.ir.element_types import dtype_of, literal_dtype
 from tensaurus.expr.ir.scope import Body, Read, Reduce, Scope, Select, axis
-from tensaurus.expr.ir.walk import bodies, rebuilt, replace_axes, sizes
+from tensaurus.expr.ir.walk import bodies, rebuild_body, replace_axes, sizes
 from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import (
     Atom,
@@ -88,7 +88,7 @@ def _turns(guard: Size, a: Axis) -> Iterator[int]:
 def _narrowed(body: Body) -> Body:
     """The body without choices that bounds of axes decide, in expressions that are read there, too, and
     without terms of sums that guards leave out."""
-    made = rebuilt(body, _narrowed, lambda size: size)
+    made = rebuild_body(body, _narrowed, lambda size: size)
     match made:
         case Reduce("sum", reduced, inner):
             return _shorter(reduced, product_of(inner)) or made

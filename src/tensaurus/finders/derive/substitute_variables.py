@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tensaurus.expr.ir.scope import Body, Read, Scope, axis, digit_axes
-from tensaurus.expr.ir.walk import bodies, rebuilt, replace_axes
+from tensaurus.expr.ir.walk import bodies, rebuild_body, replace_axes
 from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import (
     Atom,
@@ -108,7 +108,7 @@ def _without(body: Body, a: Axis, form: Size, place: Size) -> Body | None:
         return old
 
     def visit(part: Body) -> Body:
-        return rebuilt(part, visit, size)
+        return rebuild_body(part, visit, size)
 
     made = visit(body)
     return None if failed else made

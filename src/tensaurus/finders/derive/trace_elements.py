@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensaurus.expr.ir.scope import Body, Call, Const, Looked, Read, Scope, Select, Source, Tensor
+from tensaurus.expr.ir.scope import Body, Call, Const, Lookup, Read, Scope, Select, Source, Tensor
 from tensaurus.expr.sizes.size import Atom, Size, evaluate
 from tensaurus.graph.ir.node import CONSTANT, ITEM, Node
 from tensaurus.ops import Op
@@ -110,7 +110,7 @@ class _Following:
         self, size: Size, at: Mapping[Atom, Any], shape: tuple[int, ...], args: Mapping[Source, Node]
     ) -> Any:
         def of(atom: Atom) -> Any:
-            if not isinstance(atom, Looked):
+            if not isinstance(atom, Lookup):
                 return at[atom]
             numbers, constants = self.read(atom.read, at, shape, args)
             if (numbers >= 0).any():

@@ -33,7 +33,7 @@ import numpy as np
 
 from tensaurus.expr.analysis.work_counts import functions
 from tensaurus.expr.evaluate.fields import Array, Reals
-from tensaurus.expr.ir.float_conversions import FORMATS, is_float
+from tensaurus.expr.ir.float_conversions import FLOAT_FORMATS, is_float
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select, Source
 from tensaurus.expr.sizes.size import product
 from tensaurus.graph.analysis.evaluate_node import evaluated, expression_of
@@ -181,7 +181,7 @@ def _operation(
 
 def _limit(node: Node) -> float:
     """The magnitude beyond which a constant of the node's type is large."""
-    return 2.0 ** min(LARGE, FORMATS[node.tensor.dtype][0] - SPARE)
+    return 2.0 ** min(LARGE, FLOAT_FORMATS[node.tensor.dtype][0] - SPARE)
 
 
 def _is_float(node: Node) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tensaurus.expr.analysis.work_counts import functions
 from tensaurus.expr.evaluate.fields import Array, Reals
-from tensaurus.expr.ir.element_types import is_rounding
+from tensaurus.expr.ir.element_types import is_rounding_cast
 from tensaurus.expr.ir.scalar_functions import cast_target
 from tensaurus.expr.ir.walk import bodies
 from tensaurus.graph.analysis.cancellation import has_own_rounding
@@ -168,7 +168,7 @@ def _jumps(nodes: list[Node]) -> bool:
             for scope in node.op.scopes(kinds, node.attrs):
                 if any(fn in JUMPS or "int" in (cast_target(fn) or "") for fn in functions(scope)):
                     return True
-                if any(map(is_rounding, bodies(scope))):
+                if any(map(is_rounding_cast, bodies(scope))):
                     return True
     return False
 

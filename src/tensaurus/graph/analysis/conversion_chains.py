@@ -9,7 +9,7 @@ unknown function there, whatever the values are.
 
 from __future__ import annotations
 
-from tensaurus.expr.ir.element_types import is_rounding
+from tensaurus.expr.ir.element_types import is_rounding_cast
 from tensaurus.expr.ir.float_conversions import is_float
 from tensaurus.expr.ir.scalar_functions import cast_target
 from tensaurus.expr.ir.scope import Call, Read
@@ -31,7 +31,7 @@ def arguments(node: Node) -> tuple[Node | None, ...]:
 def _origin(node: Node) -> Node:
     while (call := _convert(node)) is not None:
         before = node.args[0]
-        if before is None or not is_float(cast_target(call.fn) or "") or is_rounding(call):
+        if before is None or not is_float(cast_target(call.fn) or "") or is_rounding_cast(call):
             break
         node = before
     return node

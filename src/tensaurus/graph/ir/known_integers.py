@@ -15,7 +15,7 @@ import numpy as np
 from tensaurus.expr.evaluate.fields import Array, Exact, Reals
 from tensaurus.expr.evaluate.interpret import Evaluation, interpret
 from tensaurus.expr.evaluate.labelled_arrays import Labelled
-from tensaurus.expr.ir.integer_types import limits, native
+from tensaurus.expr.ir.integer_types import integer_limits, to_native
 from tensaurus.expr.ir.scope import Scope, Tensor
 from tensaurus.expr.ir.walk import tensors
 from tensaurus.expr.sizes.size import (
@@ -182,7 +182,7 @@ def _evaluated(node: Node, values: Mapping[Tensor, Any]) -> Array:
     field = Reals(strict=True)
     value = interpret(scope, {leaf: field.lift(v) for leaf, v in values.items()}, field)
     with np.errstate(all="ignore"):
-        return value.astype(numpy_dtype(kind.dtype)) if floats else native(value, kind.dtype)
+        return value.astype(numpy_dtype(kind.dtype)) if floats else to_native(value, kind.dtype)
 
 
 def _plain(value: Array, dtype: str) -> Array:
@@ -191,11 +191,11 @@ def _plain(value: Array, dtype: str) -> Array:
     Symbols are sizes, and as sizes they and what is computed of them are taken to be below 2^31.
     """
     if value.dtype.kind != "O":
-        return native(value, dtype)
+        return to_native(value, dtype)
     numbers = [int(x) for x in value.flat if isinstance(x, (int, np.integer))]
     if len(numbers) == value.size:
-        return native(value.astype(np.int64), dtype)
-    low, high = limits(dtype)
+        return to_native(value.astype(np.int64), dtype)
+    low, high = integer_limits(dtype)
     if high < 2**31 - 1 or not all(low <= x <= high for x in numbers):
         raise Untypable(f"sizes that are no {dtype}")
     return value

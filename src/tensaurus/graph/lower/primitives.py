@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tensaurus.expr.ir.integer_types import extreme, is_integer, limits
+from tensaurus.expr.ir.integer_types import integer_limits, integer_literal, is_integer
 from tensaurus.expr.ir.scalar_functions import cast_target
 from tensaurus.expr.ir.scope import Call, Read, Reduce, Scope, Tensor
 from tensaurus.expr.sizes.size import polynomial
@@ -41,9 +41,9 @@ def literal(value: Any, dtype: str) -> Node:
     if dtype == "bool":
         return constant(np.asarray(bool(value)))
     if is_integer(dtype):
-        low, high = limits(dtype)
+        low, high = integer_limits(dtype)
         if isinstance(value, float) and not isfinite(value):
-            return constant(np.asarray(extreme(value, dtype), kind))
+            return constant(np.asarray(integer_literal(value, dtype), kind))
         if Fraction(value).denominator != 1 or not low <= value <= high:
             raise Untypable(f"{value} is no {dtype}")
         return constant(np.asarray(int(value), kind))
@@ -78,7 +78,7 @@ def numbers(values: Sequence[int | Fraction], shape: tuple[int, ...], dtype: str
 def filled(value: Any, dtype: str) -> int | float | bool | None:
     """A number of the type as an attribute; None where it would be rounded."""
     if is_integer(dtype):
-        return int(extreme(value, dtype))
+        return int(integer_literal(value, dtype))
     if dtype == "bool":
         return bool(value)
     near = float(np.asarray(float(value), numpy_dtype(dtype)))

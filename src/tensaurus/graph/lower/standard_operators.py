@@ -18,15 +18,15 @@ from numpy import ndindex
 
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.evaluate.interpret import Evaluation
-from tensaurus.expr.ir.axis_binding import open_atoms, split_axes
+from tensaurus.expr.ir.axis_binding import split_axes, unnested_atoms
 from tensaurus.expr.ir.element_types import dtype_of, literal_dtype
 from tensaurus.expr.ir.integer_types import is_integer
-from tensaurus.expr.ir.scalar_functions import COMBINE, FUNCTIONS, cast_target
+from tensaurus.expr.ir.scalar_functions import FUNCTIONS, MONOID_FUNCTIONS, cast_target
 from tensaurus.expr.ir.scope import (
     Body,
     Call,
     Const,
-    Looked,
+    Lookup,
     Read,
     Reduce,
     Scope,
@@ -181,7 +181,7 @@ class _Lowering:
 
     def computed(self, size: Size) -> Labelled | None:
         """An index that is read from a tensor."""
-        if not any(isinstance(a, Looked) for a in open_atoms(size)):
+        if not any(isinstance(a, Lookup) for a in unnested_atoms(size)):
             return None
         return self.body(_as_body(size), "int64")
 
@@ -200,7 +200,7 @@ class _Lowering:
             cut = _cut(size)
             if cut is not None:
                 return self.joined(*cut, rest, select.other, dtype, order)
-            if any(isinstance(a, Looked) for a in atoms(size)):
+            if any(isinstance(a, Lookup) for a in atoms(size)):
                 mask = self.body(Call("le", (Const(0), _as_body(size))), "bool")
             else:
                 data, axes = table(size, self.places)
@@ -274,7 +274,7 @@ class _Lowering:
         result: Labelled | None = None
         for spots in ndindex(*map(length, axes)):
             term = self.body(replace_axes(body, dict(zip(axes, spots, strict=True))), dtype, order)
-            result = term if result is None else function(COMBINE[monoid], result, term)
+            result = term if result is None else function(MONOID_FUNCTIONS[monoid], result, term)
         assert result is not None
         return result
 
@@ -300,9 +300,9 @@ def _factors(body: Body) -> Iterator[Body]:
 
 def _cut(size: Size) -> tuple[Axis, int, bool] | None:
     """(axis, place, whether above) where a guard holds on one side of a place of one axis."""
-    inside = [a for a in open_atoms(size) if isinstance(a, Axis)]
+    inside = [a for a in unnested_atoms(size) if isinstance(a, Axis)]
     found = affine_coefficients(size, inside)
-    if found is None or len(found[0]) != 1 or any(isinstance(a, Looked) for a in atoms(size)):
+    if found is None or len(found[0]) != 1 or any(isinstance(a, Lookup) for a in atoms(size)):
         return None
     ((a, slope),) = found[0].items()
     rest = found[1]
@@ -314,7 +314,7 @@ def _cut(size: Size) -> tuple[Axis, int, bool] | None:
 
 def _as_body(size: Size) -> Body:
     """A size that reads a tensor, as an expression of int64."""
-    if not any(isinstance(a, Looked) for a in atoms(size)):
+    if not any(isinstance(a, Lookup) for a in atoms(size)):
         return Const(size)
     total: Body | None = None
     for factors, coefficient in terms_of(size):
@@ -327,7 +327,7 @@ def _as_body(size: Size) -> Body:
 
 def _atom(atom: Any) -> Body:
     match atom:
-        case Looked(read, _, _):
+        case Lookup(read, _, _):
             return Call("to_int64", (read,))
         case Floor(top, bottom):
             above, below = _as_body(top), _as_body(bottom)

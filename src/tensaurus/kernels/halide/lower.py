@@ -15,8 +15,8 @@ from typing import Any
 import halide as hl
 import numpy as np
 
-from tensaurus.expr.ir.scalar_functions import COMBINE
-from tensaurus.expr.ir.scope import Body, Call, Const, Looked, Read, Select, Table, Tensor, axis
+from tensaurus.expr.ir.scalar_functions import MONOID_FUNCTIONS
+from tensaurus.expr.ir.scope import Body, Call, Const, Lookup, Read, Select, Table, Tensor, axis
 from tensaurus.expr.ir.walk import free_axes, replace_axes
 from tensaurus.expr.sizes.size import Atom, Axis, Floor, Largest, Poly, Size, interval, polynomial, terms_of
 from tensaurus.kernels.halide.lowering_errors import Unlowered
@@ -97,7 +97,7 @@ def _define(stage: Stage, lowered: Lowered, order: Sequence[int]) -> None:
         if stage.monoid == "sum" and dtype.startswith("float"):
             sums[place] += value
         else:
-            sums[place] = expression(COMBINE[stage.monoid], [sums[place], value], dtype)
+            sums[place] = expression(MONOID_FUNCTIONS[stage.monoid], [sums[place], value], dtype)
         func[place] = sums[place]
     elif stage.linear:
         func[place] = Terms(lowered).linear(stage.body, dtype)
@@ -310,7 +310,7 @@ class Terms:
             return reduce(hl.max, others, first)
         if isinstance(atom, Axis):
             return self.values[atom] if atom in self.values else hl.Expr(self.lowered.variables[atom])
-        if isinstance(atom, Looked):
+        if isinstance(atom, Lookup):
             value = hl.cast(hl.Int(32), self.read(atom.read, "int64"))
             return hl.clamp(value, self.size(atom.low), self.size(atom.high))
         raise TypeError(type(atom))

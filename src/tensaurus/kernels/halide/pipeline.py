@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
-from tensaurus.expr.ir.printer import free_in
+from tensaurus.expr.ir.printer import free_names
 from tensaurus.expr.ir.scope import Scope, Tensor
 from tensaurus.expr.ir.walk import free_axes, reads
 from tensaurus.kernels.halide.chain_loops import transform
@@ -41,7 +41,7 @@ def prepared(
     Raises ValueError for bands of another scope, and Unlowered for element types that kernels lack, and for
     sizes that are no numbers, or too large.
     """
-    symbols = free_in(scope).symbols
+    symbols = free_names(scope).symbols
     if symbols:
         raise Unlowered(f"sizes that are no numbers: {', '.join(map(str, symbols))}")
     _storable(inputs)

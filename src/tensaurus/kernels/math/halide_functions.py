@@ -19,7 +19,7 @@ from typing import TypeAlias, TypeGuard
 
 import halide as hl
 
-from tensaurus.expr.ir.integer_types import extreme, is_integer
+from tensaurus.expr.ir.integer_types import integer_literal, is_integer
 from tensaurus.expr.ir.scalar_functions import cast_target
 from tensaurus.kernels.math import integer_arithmetic, rare_functions, transcendental
 from tensaurus.kernels.math.float_bits import absolute, at_most, is_infinite, is_nan, negated, number
@@ -75,7 +75,7 @@ def constant(value: Literal, dtype: str) -> hl.Expr:
         return hl.f32(float(value)) if kind.bits() == 32 else hl.f64(float(value))
     if value != value or abs(value) != inf and value != int(value):
         raise ValueError(f"{value} is no {dtype}")
-    whole = int(extreme(value, dtype))
+    whole = int(integer_literal(value, dtype))
     return hl.cast(kind, hl.u64(whole) if whole >= 0 else hl.i64(whole))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tensaurus.expr.ir.scope import Body, Const, Read, Select, Tensor, axis
-from tensaurus.expr.ir.walk import bodies, rebuilt, replace_axes
+from tensaurus.expr.ir.walk import bodies, rebuild_body, replace_axes
 from tensaurus.expr.sizes.size import Atom, Axis, Size, atoms, polynomial
 from tensaurus.kernels.stages.copy_operands import slopes
 from tensaurus.kernels.stages.sketch import Band
@@ -115,4 +115,4 @@ def _edged(body: Body, column: Axis) -> Body:
         if any(column in atoms(index) for index in body.indices):
             return replace(body, outside=Const(0))
         return body
-    return rebuilt(body, lambda inner: _edged(inner, column), lambda size: size)
+    return rebuild_body(body, lambda inner: _edged(inner, column), lambda size: size)

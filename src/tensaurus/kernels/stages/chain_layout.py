@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tensaurus.expr.ir.scope import Body, Const, Read, Tensor, axis, digit_axes
-from tensaurus.expr.ir.walk import axes_in, free_axes, reads, rebuilt, replace_axes
+from tensaurus.expr.ir.walk import axes_in, free_axes, reads, rebuild_body, replace_axes
 from tensaurus.expr.sizes.size import Axis, Size, floordiv, mod, polynomial, substitute
 from tensaurus.kernels.stages.bilinear_chain import Chain, Combination
 from tensaurus.kernels.stages.copy_operands import replaced, span
@@ -254,4 +254,4 @@ def _mapped(body: Body, name: str, made: Any) -> Body:
     if isinstance(body, Read) and isinstance(body.source, Tensor) and body.source.name == name:
         result: Body = made(body.indices)
         return result
-    return rebuilt(body, lambda inner: _mapped(inner, name, made), lambda size: size)
+    return rebuild_body(body, lambda inner: _mapped(inner, name, made), lambda size: size)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tensaurus.expr.ir.scope import Body, Const, Read, Tensor, axis
-from tensaurus.expr.ir.walk import rebuilt
+from tensaurus.expr.ir.walk import rebuild_body
 from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import Atom, Axis, Size, floordiv, interval, mod, polynomial, substitute
 from tensaurus.kernels.stages.stage import Stage
@@ -127,4 +127,4 @@ def replaced(body: Body, values: Mapping[Read, Body]) -> Body:
     """The body with others in the place of some reads."""
     if isinstance(body, Read) and body in values:
         return values[body]
-    return rebuilt(body, lambda inner: replaced(inner, values), lambda size: size)
+    return rebuild_body(body, lambda inner: replaced(inner, values), lambda size: size)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensaurus.expr.ir.scalar_functions import ORDER, RING
+from tensaurus.expr.ir.scalar_functions import FIELD_FUNCTIONS, LATTICE_FUNCTIONS
 from tensaurus.expr.ir.scope import Call, Read, Tensor
 from tensaurus.expr.ir.walk import bodies
 from tensaurus.expr.sizes.size import polynomial
@@ -18,7 +18,7 @@ from tensaurus.kernels.stages.stage import Stage
 
 __all__ = ["Nest", "nests", "rows"]
 
-CHEAP = RING - {"div"} | ORDER  # functions that take no longer than a read
+CHEAP = FIELD_FUNCTIONS - {"div"} | LATTICE_FUNCTIONS  # functions that take no longer than a read
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from tensaurus.expr.ir.scope import Body, Read, Tensor, axis
-from tensaurus.expr.ir.walk import axes_in, bodies, rebuilt, sizes
+from tensaurus.expr.ir.walk import axes_in, bodies, rebuild_body, sizes
 from tensaurus.expr.sizes.size import Axis, Size, polynomial
 from tensaurus.kernels.stages.stage import Stage, extent
 
@@ -130,7 +130,7 @@ def _stage(stage: Stage, pairs: set[Pair], reduced: set[Pair], shapes: dict[str,
                     index = next(polynomial(b) for a, b in places.items() if polynomial(a) == index)
                 indices.append(index)
             return Read(shapes[source.name], tuple(indices), body.outside)
-        return rebuilt(body, changed, lambda size: size)
+        return rebuild_body(body, changed, lambda size: size)
 
     return Stage(shapes[name], axes, changed(stage.body), inner, stage.monoid)
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from tensaurus.expr.ir.scope import Read, Tensor, axis
-from tensaurus.expr.ir.walk import axes_in, reads, rebuilt, replace_axes, with_reads
+from tensaurus.expr.ir.walk import axes_in, map_reads, reads, rebuild_body, replace_axes
 from tensaurus.expr.sizes.size import Axis, polynomial
 from tensaurus.kernels.stages.sketch import Pack
 from tensaurus.kernels.stages.stage import Stage, extent
@@ -104,6 +104,6 @@ def _reading(stage: Stage, tensors: dict[str, Tensor]) -> Stage:
     def changed(body: Any) -> Any:
         if isinstance(body, Read) and isinstance(body.source, Tensor) and body.source.name in tensors:
             body = replace(body, source=tensors[body.source.name])
-        return rebuilt(body, changed, lambda size: with_reads(size, changed))
+        return rebuild_body(body, changed, lambda size: map_reads(size, changed))
 
     return replace(stage, body=changed(stage.body)) if tensors else stage

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tensaurus.expr.ir.axis_binding import divisors
+from tensaurus.expr.ir.axis_binding import axis_divisors
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Select, Tensor, axis, digit_axes
-from tensaurus.expr.ir.walk import bodies, rebuilt, replace_axes, sizes, with_reads
+from tensaurus.expr.ir.walk import bodies, map_reads, rebuild_body, replace_axes, sizes
 from tensaurus.expr.normal.flatten import chosen
 from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import (
@@ -73,7 +73,7 @@ def _digits(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Axis, int]]:
     divides its extent.
     """
     for stage in stages:
-        found = {*divisors(stage.body), *_shifted(stage)} if stage.reduced else ()
+        found = {*axis_divisors(stage.body), *_shifted(stage)} if stage.reduced else ()
         for whole, step in sorted(found, key=str):
             if whole in stage.axes and 1 < step < extent(whole):
                 yield stage, whole, step
@@ -101,7 +101,7 @@ def _of_pairs(body: Body) -> Body:
                 values[atom] = ends[0] + polynomial(a) * (ends[1] - ends[0])
         return substitute(size, values) if values else size
 
-    return rebuilt(body, _of_pairs, settled)
+    return rebuild_body(body, _of_pairs, settled)
 
 
 def _guards(stage: Stage) -> Iterator[Size]:
@@ -212,7 +212,7 @@ def _dropped(body: Body) -> Body:
                 then = Read(then.source, then.indices, other) if kept != left else then
                 return chosen(kept, then, other)
             return chosen(left, then, other)
-    return rebuilt(body, _dropped, lambda size: size)
+    return rebuild_body(body, _dropped, lambda size: size)
 
 
 def _holds(guard: Size) -> bool:
@@ -253,6 +253,6 @@ def _read_split(body: Body, tensors: dict[str, tuple[Tensor, int]], step: int) -
         index = body.indices[place]
         digits = (floordiv(index, step), mod(index, step))
         body = Read(tensor, (*body.indices[:place], *digits, *body.indices[place + 1 :]), body.outside)
-    return rebuilt(
-        body, lambda inner: _read_split(inner, tensors, step), lambda size: with_reads(size, changed)
+    return rebuild_body(
+        body, lambda inner: _read_split(inner, tensors, step), lambda size: map_reads(size, changed)
     )

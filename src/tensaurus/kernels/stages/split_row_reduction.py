@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensaurus.expr.ir.scalar_functions import COMBINE
+from tensaurus.expr.ir.scalar_functions import MONOID_FUNCTIONS
 from tensaurus.expr.ir.scope import Body, Call, Read, Tensor, axis
 from tensaurus.expr.ir.walk import replace_axes
 from tensaurus.expr.sizes.size import Atom, Axis, Size, polynomial
@@ -65,14 +65,14 @@ def partial(stage: Stage, along: Axis, width: int) -> Partial:
             place = tuple(map(polynomial, own))
             pair = tuple(Read(source, (*place, polynomial(lane) + shift)) for shift in (0, size))
             tensor = _tensor(stage, f"{name}_{size}", (lane,))
-            halves.append(Stage(tensor, (*own, lane), Call(COMBINE[stage.monoid], pair)))
+            halves.append(Stage(tensor, (*own, lane), Call(MONOID_FUNCTIONS[stage.monoid], pair)))
             source = tensor
         parts.append(Read(source, (*map(polynomial, stage.axes), 0)))
     if left:
         step = axis(left, "r")
         rest = summed(polynomial(step) + blocks * width, (), (step,), "rest")
         parts.append(Read(rest.tensor, tuple(map(polynomial, stage.axes))))
-    body = parts[0] if len(parts) == 1 else Call(COMBINE[stage.monoid], tuple(parts))
+    body = parts[0] if len(parts) == 1 else Call(MONOID_FUNCTIONS[stage.monoid], tuple(parts))
     return Partial(sums, rest, tuple(halves), Stage(stage.tensor, stage.axes, body))
 
 

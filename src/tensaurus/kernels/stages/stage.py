@@ -18,18 +18,18 @@ from typing import Any, TypeGuard
 
 from tensaurus.expr.analysis.summation_regions import NEUTRAL
 from tensaurus.expr.ir.element_types import dtype_of, literal_dtype
-from tensaurus.expr.ir.integer_types import extreme
+from tensaurus.expr.ir.integer_types import integer_literal
 from tensaurus.expr.ir.scalar_functions import FUNCTIONS, cast_target
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select, Source, Tensor, axis
 from tensaurus.expr.ir.walk import (
     bodies,
     free_axes,
     innermost_first,
+    map_reads,
     reads,
-    rebuilt,
+    rebuild_body,
     replace_axes,
     sizes,
-    with_reads,
 )
 from tensaurus.expr.normal.flatten import chosen
 from tensaurus.expr.normal.guards import range_guards
@@ -100,7 +100,7 @@ def neutral(monoid: str, dtype: str) -> Const:
     value = NEUTRAL[monoid]
     if dtype.startswith("float"):
         return Const(value)
-    whole = int(extreme(value, dtype))
+    whole = int(integer_literal(value, dtype))
     return Const(bool(whole) if dtype == "bool" else whole)
 
 
@@ -185,7 +185,9 @@ class _Staging:
             case Select(guard, then, other):
                 sides = [self.body(part, axes, dtype) for part in (then, other)]
                 return chosen([self.size(g, axes) for g in guard], sides[0], sides[1])
-        return rebuilt(body, lambda inner: self.body(inner, axes, dtype), lambda size: self.size(size, axes))
+        return rebuild_body(
+            body, lambda inner: self.body(inner, axes, dtype), lambda size: self.size(size, axes)
+        )
 
     def size(self, size: Size, axes: tuple[Axis, ...]) -> Size:
         def changed(read: Read) -> Read:
@@ -194,7 +196,7 @@ class _Staging:
                 return made
             return Read(self.stage(axes, made, "int64"), tuple(map(polynomial, axes)))
 
-        return with_reads(size, changed)
+        return map_reads(size, changed)
 
     def read(self, read: Read, axes: tuple[Axis, ...]) -> Body:
         indices = tuple(self.size(i, axes) for i in read.indices)
@@ -248,8 +250,8 @@ def _substituted(body: Body, values: Mapping[Atom, Any]) -> Body:
             sides = _substituted(then, values), _substituted(other, values)
             return chosen([substitute(g, values) for g in guard], *sides)
         case Const():
-            return rebuilt(body, lambda b: b, lambda size: substitute(size, values))
-    return rebuilt(body, lambda b: _substituted(b, values), lambda size: substitute(size, values))
+            return rebuild_body(body, lambda b: b, lambda size: substitute(size, values))
+    return rebuild_body(body, lambda b: _substituted(b, values), lambda size: substitute(size, values))
 
 
 def _moves(body: Body) -> bool:

@@ -15,7 +15,7 @@ from functools import reduce
 from tensaurus.expr.ir.element_types import dtype_of
 from tensaurus.expr.ir.expression_text import show
 from tensaurus.expr.ir.scope import Body, Call, Const, Reduce, Scope, Source
-from tensaurus.expr.ir.walk import free_axes, operands, rebuilt
+from tensaurus.expr.ir.walk import free_axes, operands, rebuild_body
 from tensaurus.expr.normal.canonicalize import canonical
 from tensaurus.expr.sizes.size import Number
 
@@ -37,7 +37,7 @@ def _changed(body: Body) -> Body:
     def source(read: Source) -> Source:
         return _within(read) if isinstance(read, Scope) else read
 
-    inside = rebuilt(body, _changed, lambda size: size, source)
+    inside = rebuild_body(body, _changed, lambda size: size, source)
     match inside:
         case Reduce(monoid, axes, inner) if monoid in TURNED and _is_real(body):
             terms = operands(inner, "add")

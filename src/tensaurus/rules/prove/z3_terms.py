@@ -10,7 +10,7 @@ from typing import Any
 
 from tensaurus.expr.ir.element_types import dtype_of
 from tensaurus.expr.ir.expression_text import show
-from tensaurus.expr.ir.integer_types import RING, is_integer
+from tensaurus.expr.ir.integer_types import RING_FUNCTIONS, is_integer
 from tensaurus.expr.ir.scalar_functions import cast_target
 from tensaurus.expr.ir.scope import Body, Call, Const, Index, Read, Scope, Select, Table, Tensor
 from tensaurus.expr.ir.walk import replace_axes
@@ -40,8 +40,8 @@ class SolverTerms:
 
     def admit(self) -> None:
         """Raises NotImplementedError where integers are asked for more than a ring has.  When all is said."""
-        if self.integers and self.called - RING - CHOICES:
-            fns = " and ".join(sorted(self.called - RING - CHOICES))
+        if self.integers and self.called - RING_FUNCTIONS - CHOICES:
+            fns = " and ".join(sorted(self.called - RING_FUNCTIONS - CHOICES))
             raise NotImplementedError(f"{fns} of {' and '.join(sorted(self.integers))}")
 
     def of(self, body: Body) -> Any:

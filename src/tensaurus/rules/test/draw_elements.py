@@ -11,7 +11,7 @@ import numpy as np
 from tensaurus.expr.analysis.breaking_values import drawn_integers
 from tensaurus.expr.analysis.turning_points import Watched, turning_points
 from tensaurus.expr.evaluate.fields import Array, Field, Reals
-from tensaurus.expr.ir.integer_types import is_integer, limits
+from tensaurus.expr.ir.integer_types import integer_limits, is_integer
 from tensaurus.graph.analysis.constant_folding import evaluated
 from tensaurus.graph.ir.node import CONSTANT, ITEM, Node
 from tensaurus.graph.ir.program import topological
@@ -108,7 +108,7 @@ def _met(instance: Instance, base: Mapping[Node, Array], leaf: Node) -> list[flo
 
     if not whole:
         return turning_points(gaps_at)
-    low, high = limits(leaf.tensor.dtype)
+    low, high = integer_limits(leaf.tensor.dtype)
     return turning_points(gaps_at, max(low, -LONG), min(high, LONG), whole=True)
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from tensaurus.expr.evaluate.fields import Array, Field, Rationals, Reals, Terms
 from tensaurus.expr.evaluate.two_point_field import LADDER, Laws, Pairs
-from tensaurus.expr.ir.integer_types import Overflow, is_integer, limits
+from tensaurus.expr.ir.integer_types import Overflow, integer_limits, is_integer
 from tensaurus.graph.analysis.program_degree import total_degree
 from tensaurus.graph.ir.node import CONSTANT, Node
 from tensaurus.rules.language.evidence import Axiom, Evidence, Proved, Tested
@@ -287,7 +287,7 @@ def within(data: Array, span: int, dtype: str) -> Array:
     """Integers of a type that are places in so many elements, where it has negative ones from both ends."""
     if not is_integer(dtype):
         return data
-    below = span if limits(dtype)[0] < 0 else 0
+    below = span if integer_limits(dtype)[0] < 0 else 0
     return (data % (span + below) - below).astype(data.dtype)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from tensaurus.expr.evaluate.fields import Field
 from tensaurus.expr.evaluate.interpret import interpret
-from tensaurus.expr.ir.integer_types import wrapped
+from tensaurus.expr.ir.integer_types import wrap_to_dtype
 from tensaurus.expr.sizes.size import Symbol, atoms, terms_of
 from tensaurus.expr.sizes.size import evaluate as value_of
 from tensaurus.graph.analysis.conversion_chains import arguments
@@ -189,7 +189,7 @@ class _Run:
             return value
         if kind.dtype == "bool":
             return value.astype(bool, copy=False)
-        return wrapped(value, kind.dtype)
+        return wrap_to_dtype(value, kind.dtype)
 
     def check(self, kind: Type, value: Value, node: Node) -> None:
         """The value has its type's shape; sizes that are symbols become known from it."""
