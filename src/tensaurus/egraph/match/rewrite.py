@@ -7,17 +7,19 @@ variables, not on which classes they are: who asks for a plan may keep it, or th
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from itertools import product
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 from tensaurus.egraph.core.class_analysis import Analysis, typed
 from tensaurus.egraph.core.egraph import ABSENT, EGraph
 from tensaurus.egraph.core.enode_head import Head, operator_head, output_head
+from tensaurus.egraph.match.insertion import Insert, Step, insert_function
 from tensaurus.egraph.match.variable_guard import ASKS_CONTENT, ClassFact, calls
+from tensaurus.expr.ir.integer_types import is_integer
 from tensaurus.graph.analysis.cancellation import cancels, is_large, is_rigid
 from tensaurus.graph.ir.node import Node, Type, source
 from tensaurus.graph.lower.primitives import exact_number, literal
@@ -26,6 +28,7 @@ from tensaurus.ops.element_type import REAL_TYPES
 from tensaurus.rules.language import occurrences
 from tensaurus.rules.language.attribute_terms import attributes_given, attributes_match, output_of
 from tensaurus.rules.language.evidence_limits import Limits, shown
+from tensaurus.rules.language.integer_division import added_divisors
 from tensaurus.rules.language.match import Binding, build, orders
 from tensaurus.rules.language.operand_partners import regrouped
 from tensaurus.rules.language.rule import Rule
@@ -33,22 +36,6 @@ from tensaurus.rules.language.side_conditions import Fact, Undefined, holds
 from tensaurus.rules.language.term import Apply, Item, Literal, Term, Variable
 
 __all__ = ["Plan", "Rewrite", "rewrites"]
-
-
-class Step(NamedTuple):
-    """One e-node to insert; arguments are variables (their number), earlier steps (~number) or absent.
-
-    A step with a node inserts that, a constant.
-    """
-
-    head: Head
-    args: tuple[int | None, ...]
-    analyses: tuple[Analysis, Analysis]  # what its types say, see `egraph.typed`
-    node: Node | None
-
-
-# graph, the terms of the variables and their classes: the e-node of each step
-Insert: TypeAlias = Callable[[EGraph, Sequence[int], Sequence[int]], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -137,6 +124,7 @@ class Rewrite:
         gone -= {n.id for tree in written for n in ast.walk(tree) if isinstance(n, ast.Name)}
         self.dropped = gone if self.dtypes is not None else set()  # what is moved alone may be left out
         self.regrouped = regrouped(side, rule.rhs)
+        self.divisors = added_divisors(rule.lhs, rule.rhs) if self.dtypes is None else frozenset[str]()
         self.foreign = [self._foreign(root) for root in side]
 
     def _foreign(self, root: Term) -> bool:
@@ -199,6 +187,9 @@ class Rewrite:
         kinds = [analysis.tensor for analysis in analyses]
         if any(kind is None or (self.dtypes is not None and kind.dtype not in self.dtypes) for kind in kinds):
             return None
+        types = dict(zip(variables, kinds, strict=True))
+        if any(is_integer(kind.dtype) for name in self.divisors if (kind := types[name])):
+            return None
         names: dict[str, Any] = {name: ClassFact(analysis) for name, analysis in known.items()}
         values: dict[str, Any] = {}
         flat = [term for group in operators for term in group]
@@ -225,7 +216,7 @@ class Rewrite:
             for place in sorted(static)
             if variables[place] in self.regrouped
         )
-        insert = _insert(steps, len(variables))
+        insert = insert_function(steps, len(variables))
         combined = _combined(steps, static)
         roots_at = tuple(ref for ref, _ in written)
         return Plan(steps, roots_at, values, dtype, insert, combined, dropped, rigid)
@@ -249,46 +240,6 @@ def _combined(steps: Sequence[Step], static: set[int]) -> tuple[int, ...]:
             known.add(~number)
     found = tuple(number for number in range(len(steps)) if ~number in known)
     return found if any(steps[number].node is None for number in found) else ()
-
-
-def _insert(steps: Sequence[Step], variables: int) -> Insert:
-    """Inserts the steps, one after the other."""
-    form = tuple([None if step.node is not None else step.args for step in steps])
-    made: Insert = _inserter(form, variables)(*[part for step in steps for part in step])
-    return made
-
-
-@cache
-def _inserter(form: tuple[tuple[int | None, ...] | None, ...], variables: int) -> Callable[..., Insert]:
-    """Written out, as every match goes through it; steps of one form share the code, None is a constant."""
-    named = "".join(f"h{k}, a{k}, f{k}, n{k}, " for k in range(len(form)))
-    lines = [f"def over({named}):", "    def insert(graph, terms, classes):"]
-    lines += ["        known, parents = graph.known, graph.parents"]
-    if variables:
-        lines += [f"        {''.join(f't{k}, ' for k in range(variables))} = terms"]
-        lines += [f"        {''.join(f'c{k}, ' for k in range(variables))} = classes"]
-    for number, args in enumerate(form):
-        if args is None:
-            lines += [f"        m{number} = graph.adopt(n{number})"]
-        else:
-            born = "".join(f"{_place(a, 't', 'm')}, " for a in args)
-            classes = "".join(f", {_place(a, 'c', 'd')}" for a in args)
-            lines += [f"        key = (h{number}{classes},)", f"        m{number} = known.get(key)"]
-            lines += [f"        if m{number} is None: m{number} = graph.insert(key, ({born}), f{number})"]
-        if any(~number in others for others in form[number + 1 :] if others):
-            lines += [f"        d{number} = parents[m{number}]"]
-            lines += [f"        if parents[d{number}] != d{number}: d{number} = graph.find(m{number})"]
-    lines += [f"        return ({''.join(f'm{k}, ' for k in range(len(form)))})", "    return insert"]
-    scope: dict[str, Any] = {}
-    exec(compile("\n".join(lines), "<plan>", "exec"), scope)  # written above from numbers alone
-    made: Callable[..., Insert] = scope["over"]
-    return made
-
-
-def _place(arg: int | None, variable: str, step: str) -> str:
-    if arg is None:
-        return str(ABSENT)
-    return f"{variable}{arg}" if arg >= 0 else f"{step}{~arg}"
 
 
 def _attributes(

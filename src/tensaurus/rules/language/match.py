@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from tensaurus.expr.ir.integer_types import is_integer
 from tensaurus.expr.normal.canonicalize import symmetric
 from tensaurus.graph.analysis.cancellation import is_rigid, loses
 from tensaurus.graph.ir.node import CONSTANT, ITEM, Node, apply, item
@@ -26,6 +27,7 @@ from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.element_type import REAL_TYPES
 from tensaurus.rules.language.attribute_terms import attributes_given, attributes_match, output_of
 from tensaurus.rules.language.evidence_limits import Limits, shown
+from tensaurus.rules.language.integer_division import added_divisors
 from tensaurus.rules.language.operand_partners import regrouped
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.side_conditions import Fact, Undefined, holds
@@ -198,6 +200,7 @@ class Matcher:
         self.rule, self.limits = rule, Limits(rule)
         self.dtypes = None if "any" in rule.tags else REAL_TYPES
         self.regrouped = regrouped(rule.lhs, rule.rhs)
+        self.divisors = added_divisors(rule.lhs, rule.rhs) if self.dtypes is None else frozenset[str]()
         self.sides = [tuple(choice) for choice in product(*(orders(root) for root in rule.lhs))]
         self.heads = tuple(_head(root) for root in rule.lhs)
 
@@ -220,6 +223,8 @@ class Matcher:
         """The right-hand sides under a binding, None where a condition, a type or the evidence refuses."""
         try:
             facts = binding.facts()
+            if any(is_integer(facts[name].dtype) for name in self.divisors & facts.keys()):
+                return None
             names = {**facts, **binding.values}
             if not all(holds(condition, names) for condition in self.rule.where):
                 return None

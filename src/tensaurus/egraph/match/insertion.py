@@ -1,0 +1,73 @@
+"""The right side of a rule as code that inserts its e-nodes, since every match goes through it.
+
+Plans whose e-nodes have the same form share the code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NamedTuple, TypeAlias
+
+from tensaurus.egraph.core.class_analysis import Analysis
+from tensaurus.egraph.core.egraph import ABSENT, EGraph
+from tensaurus.egraph.core.enode_head import Head
+from tensaurus.graph.ir.node import Node
+
+__all__ = ["Insert", "Step", "insert_function"]
+
+
+class Step(NamedTuple):
+    """One e-node to insert; arguments are variables (their number), earlier steps (~number) or absent.
+
+    A step with a node inserts that, a constant.
+    """
+
+    head: Head
+    args: tuple[int | None, ...]
+    analyses: tuple[Analysis, Analysis]  # what its types say, see `egraph.typed`
+    node: Node | None
+
+
+# graph, the terms of the variables and their classes: the e-node of each step
+Insert: TypeAlias = Callable[[EGraph, Sequence[int], Sequence[int]], tuple[int, ...]]
+
+
+def insert_function(steps: Sequence[Step], variables: int) -> Insert:
+    """Return the function that inserts the steps, one after the other."""
+    form = tuple([None if step.node is not None else step.args for step in steps])
+    made: Insert = _inserter(form, variables)(*[part for step in steps for part in step])
+    return made
+
+
+@cache
+def _inserter(form: tuple[tuple[int | None, ...] | None, ...], variables: int) -> Callable[..., Insert]:
+    """Return what makes the function of steps of this form; None is a constant."""
+    named = "".join(f"h{k}, a{k}, f{k}, n{k}, " for k in range(len(form)))
+    lines = [f"def over({named}):", "    def insert(graph, terms, classes):"]
+    lines += ["        known, parents = graph.known, graph.parents"]
+    if variables:
+        lines += [f"        {''.join(f't{k}, ' for k in range(variables))} = terms"]
+        lines += [f"        {''.join(f'c{k}, ' for k in range(variables))} = classes"]
+    for number, args in enumerate(form):
+        if args is None:
+            lines += [f"        m{number} = graph.adopt(n{number})"]
+        else:
+            born = "".join(f"{_place(a, 't', 'm')}, " for a in args)
+            classes = "".join(f", {_place(a, 'c', 'd')}" for a in args)
+            lines += [f"        key = (h{number}{classes},)", f"        m{number} = known.get(key)"]
+            lines += [f"        if m{number} is None: m{number} = graph.insert(key, ({born}), f{number})"]
+        if any(~number in others for others in form[number + 1 :] if others):
+            lines += [f"        d{number} = parents[m{number}]"]
+            lines += [f"        if parents[d{number}] != d{number}: d{number} = graph.find(m{number})"]
+    lines += [f"        return ({''.join(f'm{k}, ' for k in range(len(form)))})", "    return insert"]
+    scope: dict[str, Any] = {}
+    exec(compile("\n".join(lines), "<plan>", "exec"), scope)  # written above from numbers alone
+    made: Callable[..., Insert] = scope["over"]
+    return made
+
+
+def _place(arg: int | None, variable: str, step: str) -> str:
+    if arg is None:
+        return str(ABSENT)
+    return f"{variable}{arg}" if arg >= 0 else f"{step}{~arg}"
