@@ -51,9 +51,9 @@ from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import topological
 from tensaurus.graph.onnx.builds import Builds
 from tensaurus.graph.onnx.onnx_export import export_model
-from tensaurus.kernels.library.shared_library import linked
+from tensaurus.kernels.library.shared_library import linked_library
 from tensaurus.kernels.tune.tune import Tuner
-from tensaurus.kernels.tune.tuned_kernels import Kernels
+from tensaurus.kernels.tune.tuned_kernels import TunedKernels
 from tensaurus.ops.eop import eop
 from tensaurus.rules.language.match import expander
 from tensaurus.rules.language.rule import library
@@ -236,8 +236,8 @@ def taken(piece: Piece, machine: Machine, tuning: float) -> dict[str, float]:
             found[backend] = timed(backend, build, feeds, machine.threads)
         if piece.generated:
             tuner = Tuner(records, machine, "native")
-            kernels = Kernels(tuner, lambda: tuning)
-            build = Builds(folder, expander(library()), kernels, linked, folded=False)(program)
+            kernels = TunedKernels(tuner, lambda: tuning)
+            build = Builds(folder, expander(library()), kernels, linked_library, folded=False)(program)
             tuner.close()
             found["kernels"] = timed("onnxruntime", build, feeds, machine.threads)
     return found

@@ -30,15 +30,15 @@ from tensaurus.finders.bilinear.tiling import Window
 from tensaurus.finders.fuse.blocked_layouts import blockable, relaid
 from tensaurus.finders.fuse.inline_stages import merged
 from tensaurus.graph.ir.tensor_data import numpy_dtype
-from tensaurus.kernels.halide.compile import jit, tensors
-from tensaurus.kernels.halide.lowering_errors import Unlowered
-from tensaurus.kernels.halide.pipeline import prepared
-from tensaurus.kernels.stages.bilinear_chain import combined
-from tensaurus.kernels.stages.sketch import Schedule, show
-from tensaurus.kernels.tune.chain_schedules import transforms
-from tensaurus.kernels.tune.guard_pages import guarded
-from tensaurus.kernels.tune.schedule_space import bands_of, sketches
-from tensaurus.kernels.tune.target_core import Core
+from tensaurus.kernels.halide.compile import input_tensors, jit
+from tensaurus.kernels.halide.lowering_errors import LoweringError
+from tensaurus.kernels.halide.pipeline import schedulable_stages
+from tensaurus.kernels.stages.bilinear_chain import has_combinations
+from tensaurus.kernels.stages.sketch import Schedule, format_schedule
+from tensaurus.kernels.tune.chain_schedules import rank_chain_schedules
+from tensaurus.kernels.tune.guard_pages import guarded_array
+from tensaurus.kernels.tune.schedule_space import candidate_bands, rank_sketches
+from tensaurus.kernels.tune.target_core import TargetCore
 from tensaurus.ops import TensorType, registry
 from tensaurus.ops.examples import parse_example
 
@@ -57,10 +57,10 @@ __all__ = [
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}  # of an element and of the largest; inputs are of size 1
 CORES = (
-    (Core(512, 32, 1), "native"),
-    (Core(256, 16, 2), "x86-64-v3"),
-    (Core(512, 32, 2), "native"),
-    (Core(256, 16, 1), "x86-64-v3"),
+    (TargetCore(512, 32, 1), "native"),
+    (TargetCore(256, 16, 2), "x86-64-v3"),
+    (TargetCore(512, 32, 2), "native"),
+    (TargetCore(256, 16, 1), "x86-64-v3"),
 )
 
 
@@ -91,7 +91,7 @@ class Case:
         """What the evaluator makes of the elements, moved by a rounding of them."""
         field, rng = Reals(), np.random.default_rng(0)
         values = {}
-        for x, array in zip(tensors(self.types), self.arrays, strict=True):
+        for x, array in zip(input_tensors(self.types), self.arrays, strict=True):
             lifted = np.asarray(field.lift(array))
             if rounding and lifted.dtype.kind == "f":
                 lifted = lifted * (1 + rounding * rng.uniform(-1, 1, lifted.shape))
@@ -173,7 +173,7 @@ def of_examples(strange: bool = False) -> Iterator[Case]:
             arrays = [np.asarray(value) for value in values if value is not None]
             if strange:
                 arrays = [_strange(array) for array in arrays]
-            named = dict(zip((x for x in own if x is not None), tensors(types), strict=True))
+            named = dict(zip((x for x in own if x is not None), input_tensors(types), strict=True))
             for place, scope in enumerate(
                 op.scopes(example.types, op.canonical(example.types, example.attrs))
             ):
@@ -361,23 +361,25 @@ def _bands(rng: Random) -> Scope:
     return compute((heads, rows_, deep), mean)
 
 
-def schedules(case: Case, core: Core, rng: Random, count: int) -> list[Schedule]:
+def schedules(case: Case, core: TargetCore, rng: Random, count: int) -> list[Schedule]:
     """The first that is proposed, the last, and random ones, in this order, and some of each band."""
-    stages, _ = prepared(case.scope, tensors(case.types))
-    if combined(stages):
+    stages, _ = schedulable_stages(case.scope, input_tensors(case.types))
+    if has_combinations(stages):
         chained: list[Schedule] = [
             (*packed, sketch)
-            for packed, pool, _ in transforms(case.scope, case.types, [k > 0 for k in range(9)], core)
+            for packed, pool, _ in rank_chain_schedules(
+                case.scope, case.types, [k > 0 for k in range(9)], core
+            )
             for sketch in (pool[0], pool[-1], *(rng.choice(pool) for _ in range(count)))
         ]
         if not chained:
-            raise Unlowered("a chain without a schedule")
+            raise LoweringError("a chain without a schedule")
         return chained
     found: list[Schedule] = []
-    for band in (None, *bands_of(case.scope)):
+    for band in (None, *candidate_bands(case.scope)):
         parts = () if band is None else (band,)
-        stages, _ = prepared(case.scope, tensors(case.types), parts)
-        pools = sketches(stages, core)
+        stages, _ = schedulable_stages(case.scope, input_tensors(case.types), parts)
+        pools = rank_sketches(stages, core)
         found += [(*parts, *(pool[0] for pool in pools)), (*parts, *(pool[-1] for pool in pools))]
         found += [(*parts, *(rng.choice(pool) for pool in pools)) for _ in range(count)]
     return list(dict.fromkeys(found))
@@ -392,9 +394,9 @@ def wrong(case: Case, schedule: Schedule, cpu: str, checks: bool = False) -> str
     for last in (True, False):
         arrays = []
         for array in case.arrays:
-            arrays.append(guarded(array.shape, array.dtype, last))
+            arrays.append(guarded_array(array.shape, array.dtype, last))
             arrays[-1][...] = array
-        result = guarded([int(n) for n in case.scope.shape], numpy_dtype(case.dtype), last)  # type: ignore[call-overload]
+        result = guarded_array([int(n) for n in case.scope.shape], numpy_dtype(case.dtype), last)  # type: ignore[call-overload]
         result.reshape(-1).view(np.uint8)[...] = 1 if case.dtype == "bool" else 0xFF
         bound(arrays, result)()
         if found := case.differs(result):
@@ -412,17 +414,17 @@ def findings(case: Case, tries: Sequence[tuple[int, int, bool]], rng: Random) ->
         core, cpu = CORES[place]
         try:
             proposed = schedules(case, core, rng, count)
-        except Unlowered as error:
+        except LoweringError as error:
             yield Finding("unlowered", "", cpu, str(error))
             return
         for schedule in [rng.choice(proposed)] if count == 1 else proposed:
             try:
                 found = wrong(case, schedule, cpu)
-            except Unlowered as error:
-                yield Finding("refused", show(schedule), cpu, str(error))
+            except LoweringError as error:
+                yield Finding("refused", format_schedule(schedule), cpu, str(error))
                 continue
             if found:
-                yield Finding("wrong", show(schedule), cpu, found)
+                yield Finding("wrong", format_schedule(schedule), cpu, found)
             elif checks:
                 yield from _checked(case, schedule, cpu)
 
@@ -434,7 +436,7 @@ def _checked(case: Case, schedule: Schedule, cpu: str) -> Iterator[Finding]:
     except HalideError as error:
         found = str(error).strip().splitlines()[0]
         if found.startswith("Error: Input buffer"):
-            yield Finding("inexact", show(schedule), cpu, found)
+            yield Finding("inexact", format_schedule(schedule), cpu, found)
             return
     if found:
-        yield Finding("wrong", show(schedule), cpu, f"with checks: {found}")
+        yield Finding("wrong", format_schedule(schedule), cpu, f"with checks: {found}")

@@ -28,9 +28,9 @@ from tensaurus.graph.ir.node import Node, again, apply, constant, source
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.onnx.build import Build
 from tensaurus.graph.onnx.builds import Builds
-from tensaurus.kernels.library.shared_library import linked
+from tensaurus.kernels.library.shared_library import linked_library
 from tensaurus.kernels.tune.tune import Tuner
-from tensaurus.kernels.tune.tuned_kernels import Kernels
+from tensaurus.kernels.tune.tuned_kernels import TunedKernels
 from tensaurus.ops import registry
 from tensaurus.ops.examples import parse_example
 from tensaurus.rules.language.match import expander
@@ -159,9 +159,9 @@ def tuned(piece: Piece, machine: Machine, tuning: float) -> Tuned | None:
     with temporary() as folder, Database(folder / "times.db") as records:
         roofline = Roofline.here(records, machine)
         tuner = Tuner(records, machine, "native")
-        kernels = Kernels(tuner, lambda: tuning)
+        kernels = TunedKernels(tuner, lambda: tuning)
         begin = monotonic()
-        builds = Builds(folder, expander(library()), kernels, linked, folded=False)
+        builds = Builds(folder, expander(library()), kernels, linked_library, folded=False)
         program, feeds = alone(kernel, OPSET)
         build = builds(program)
         seconds = monotonic() - begin
@@ -170,7 +170,7 @@ def tuned(piece: Piece, machine: Machine, tuning: float) -> Tuned | None:
         if not build.libraries:
             return None
         own, one = (timed("onnxruntime", build, feeds, n) for n in (machine.threads, 1))
-    return Tuned(own, one, estimate(piece, roofline) / own, tuner.tried, seconds, schedule)
+    return Tuned(own, one, estimate(piece, roofline) / own, tuner.tried_count, seconds, schedule)
 
 
 def peers(piece: Piece, machine: Machine) -> dict[str, float]:

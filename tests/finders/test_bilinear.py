@@ -42,7 +42,7 @@ from tensaurus.graph.ir.node import INPUT, Node, apply, constant, source
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program, topological
 from tensaurus.graph.ir.program_text import parse_program, show, table
-from tensaurus.kernels.stages.stage import staged
+from tensaurus.kernels.stages.stage import build_stages
 from tensaurus.ops import TensorType, Untypable, registry
 from tensaurus.optimizer.run.fast_algorithm_accuracy import LIMITS, Accuracy, share
 from tensaurus.optimizer.run.options import Options
@@ -418,7 +418,7 @@ def test_stages_are_the_transforms_and_one_product() -> None:
         algorithms = tuple(best(2, 3) if n == 3 else None for n in taps)
         equation = fast_convolution(node("Conv", x, w), algorithms)
         assert equation is not None
-        made = staged(equation.right[0].attribute("scope"))
+        made = build_stages(equation.right[0].attribute("scope"))
         assert len(made) == 2 * rank + 2
         assert [len(stage.sources) for stage in made] == [1] * rank + [2] + [1] * rank + [1]
 

@@ -21,23 +21,30 @@ from tensaurus.finders.bilinear import best
 from tensaurus.finders.bilinear.fast_convolution import Convolution, fast
 from tensaurus.finders.bilinear.tiling import Window
 from tensaurus.finders.fuse.inline_stages import merged
-from tensaurus.kernels.halide.compile import compiled, operands, tensors
-from tensaurus.kernels.halide.pipeline import prepared
-from tensaurus.kernels.stages.bilinear_chain import chain, combined
-from tensaurus.kernels.stages.linear_combinations import Sum, shared
-from tensaurus.kernels.stages.pack_weights import packed_type, packing
-from tensaurus.kernels.stages.pad_to_blocks import widened
-from tensaurus.kernels.stages.register_transpose import radix, shuffled, turnable
-from tensaurus.kernels.stages.sketch import Pack, Transform, loops, packs, parse, show
-from tensaurus.kernels.stages.stage import Stage, extent, staged
-from tensaurus.kernels.tune.chain_schedules import transforms
-from tensaurus.kernels.tune.guard_pages import guarded
-from tensaurus.kernels.tune.target_core import Core, share
+from tensaurus.kernels.halide.compile import compile_kernel, input_tensors, kernel_interface
+from tensaurus.kernels.halide.pipeline import schedulable_stages
+from tensaurus.kernels.stages.bilinear_chain import has_combinations, recognize_chain
+from tensaurus.kernels.stages.linear_combinations import Sum, share_partial_sums
+from tensaurus.kernels.stages.pack_weights import packed_type, packing_scope
+from tensaurus.kernels.stages.pad_to_blocks import widen_to_blocks
+from tensaurus.kernels.stages.register_transpose import is_transposable, shuffle_radix, transpose_rows
+from tensaurus.kernels.stages.sketch import (
+    ChainSketch,
+    PackedInput,
+    format_schedule,
+    nest_sketches,
+    parse_schedule,
+    select_packs,
+)
+from tensaurus.kernels.stages.stage import Stage, build_stages, extent
+from tensaurus.kernels.tune.chain_schedules import rank_chain_schedules
+from tensaurus.kernels.tune.guard_pages import guarded_array
+from tensaurus.kernels.tune.target_core import TargetCore, busiest_share
 from tensaurus.ops import TensorType
 
 jit = pytest.importorskip("tensaurus.kernels.halide.compile").jit
 
-CORES = (Core(512, 32, 1), Core(512, 32, 2), Core(256, 16, 2))
+CORES = (TargetCore(512, 32, 1), TargetCore(512, 32, 2), TargetCore(256, 16, 2))
 
 # batch, channels, filters, windows, outputs of tiles (None: direct), groups
 CASES = {
@@ -97,21 +104,21 @@ def test_schedules_of_a_chain_compute_it(name: str) -> None:
     scope, types = _kernel(name)
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(kind.shape).astype(np.float32) for kind in types]
-    lifted = {x: a.astype(np.float64) for x, a in zip(tensors(types), arrays, strict=True)}
+    lifted = {x: a.astype(np.float64) for x, a in zip(input_tensors(types), arrays, strict=True)}
     wanted = interpret(scope, lifted, Reals())
     schedules = [
         (*packed, sketch)
         for core in CORES
-        for packed, pool, _ in transforms(scope, types, [False, True, True], core)
+        for packed, pool, _ in rank_chain_schedules(scope, types, [False, True, True], core)
         for sketch in _spread(pool, 2)
     ]
     assert schedules
     for schedule in schedules[:: max(len(schedules) // 5, 1)]:
-        assert parse(show(schedule)) == schedule
+        assert parse_schedule(format_schedule(schedule)) == schedule
         got = np.full(wanted.shape, np.nan, np.float32)
         jit(scope, types, schedule, checks=True)(arrays, got)()
         error = np.max(np.abs(got - wanted)) / np.max(np.abs(wanted))
-        assert error < 1e-4, (show(schedule), error)
+        assert error < 1e-4, (format_schedule(schedule), error)
 
 
 @pytest.mark.parametrize("name", ["3x3", "odd tiles", "wide", "batch"])
@@ -124,15 +131,15 @@ def test_what_follows_reads_nothing_beyond_its_arrays(name: str) -> None:
     types = [*types, TensorType("float32", inner.shape)]
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(kind.shape).astype(np.float32) for kind in types]
-    lifted = {x: a.astype(np.float64) for x, a in zip(tensors(types), arrays, strict=True)}
+    lifted = {x: a.astype(np.float64) for x, a in zip(input_tensors(types), arrays, strict=True)}
     wanted = interpret(scope, lifted, Reals())
-    for packed, pool, _ in transforms(scope, types, [False, True, True, False], CORES[0]):
+    for packed, pool, _ in rank_chain_schedules(scope, types, [False, True, True, False], CORES[0]):
         bound = jit(scope, types, (*packed, pool[0]))
         for last in (False, True):
-            given = [guarded(a.shape, a.dtype, last) for a in arrays]
+            given = [guarded_array(a.shape, a.dtype, last) for a in arrays]
             for place, array in zip(given, arrays, strict=True):
                 place[...] = array
-            got = guarded(wanted.shape, np.dtype(np.float32), last)
+            got = guarded_array(wanted.shape, np.dtype(np.float32), last)
             bound(given, got)()
             assert np.max(np.abs(got - wanted)) < 1e-4 * np.max(np.abs(wanted))
 
@@ -164,10 +171,10 @@ def test_with_or_without_a_bias_and_with_what_follows_it_stays_a_chain(
     types = [TensorType(x.dtype, x.shape) for x in read]
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(kind.shape).astype(np.float32) for kind in types]
-    lifted = {x: a.astype(np.float64) for x, a in zip(tensors(types), arrays, strict=True)}
+    lifted = {x: a.astype(np.float64) for x, a in zip(input_tensors(types), arrays, strict=True)}
     wanted = interpret(scope, lifted, Reals())
     fixed = [False, True, *[bias] * bias, *[False] * (len(types) - 2 - bias)]
-    pools = [(packed, pool) for packed, pool, _ in transforms(scope, types, fixed, CORES[0])]
+    pools = [(packed, pool) for packed, pool, _ in rank_chain_schedules(scope, types, fixed, CORES[0])]
     assert pools
     for packed, pool in pools[:1]:
         got = np.full(wanted.shape, np.nan, np.float32)
@@ -195,9 +202,9 @@ def test_what_is_computed_of_its_input_is_computed_where_that_is_copied(name: st
     types = [*types, TensorType("float32", x.shape)]
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(kind.shape).astype(np.float32) for kind in types]
-    lifted = {x: a.astype(np.float64) for x, a in zip(tensors(types), arrays, strict=True)}
+    lifted = {x: a.astype(np.float64) for x, a in zip(input_tensors(types), arrays, strict=True)}
     wanted = interpret(scope, lifted, Reals())
-    pools = list(transforms(scope, types, [False, True, True, False], CORES[0]))
+    pools = list(rank_chain_schedules(scope, types, [False, True, True, False], CORES[0]))
     assert pools
     for packed, pool, _ in pools[:2]:
         got = np.full(wanted.shape, np.nan, np.float32)
@@ -208,39 +215,42 @@ def test_what_is_computed_of_its_input_is_computed_where_that_is_copied(name: st
 def test_a_kernel_of_another_chain_is_refused() -> None:
     scope, types = _kernel("3x3")
     output = TensorType("float32", tuple(a.extent for a in scope.axes))
-    pack = Pack("x1", 2, 16)
+    pack = PackedInput("x1", 2, 16)
     for sketch in (
-        Transform(16, 1, (1,), (1,), 16),  # other tiles
-        Transform(16, 2, (1, 1), (1, 1), 16),  # weights that are packed in another way
-        Transform(16, 1, (1, 1), (1, 1), 5),  # channels that it does not divide
+        ChainSketch(16, 1, (1,), (1,), 16),  # other tiles
+        ChainSketch(16, 2, (1, 1), (1, 1), 16),  # weights that are packed in another way
+        ChainSketch(16, 1, (1, 1), (1, 1), 5),  # channels that it does not divide
     ):
         with pytest.raises(ValueError, match=r"sketch|channels"):
-            compiled(scope, types, output, (pack, sketch))
+            compile_kernel(scope, types, output, (pack, sketch))
 
 
 def test_what_is_no_chain() -> None:
     x = Tensor("x0", (8, 8))
     product = compute((8, 8), lambda i, j: total((8,), lambda k: x[i, k] * x[k, j]))
-    assert chain(staged(product)) is None and not combined(staged(product))
+    assert recognize_chain(build_stages(product)) is None and not has_combinations(build_stages(product))
     scope, types = _kernel("3x3")
-    assert combined(staged(scope))
-    stages, _ = prepared(scope, tensors(types))
-    assert chain(stages) is None  # nothing is packed: no vector of weights lies side by side
-    types, own, _ = operands(scope, types, (Pack("x1", 2, 16),))
-    assert chain(prepared(own, tensors(types), (Pack("x1", 2, 16),))[0]) is not None
+    assert has_combinations(build_stages(scope))
+    stages, _ = schedulable_stages(scope, input_tensors(types))
+    assert recognize_chain(stages) is None  # nothing is packed: no vector of weights lies side by side
+    types, own, _ = kernel_interface(scope, types, (PackedInput("x1", 2, 16),))
+    assert (
+        recognize_chain(schedulable_stages(own, input_tensors(types), (PackedInput("x1", 2, 16),))[0])
+        is not None
+    )
 
 
 def test_no_schedules_where_weights_are_no_constants() -> None:
     scope, types = _kernel("3x3")
-    assert not [*transforms(scope, types, [False, False, False], CORES[0])]
+    assert not [*rank_chain_schedules(scope, types, [False, False, False], CORES[0])]
 
 
 @pytest.mark.parametrize("core", CORES)
-def test_a_thread_has_its_share(core: Core) -> None:
+def test_a_thread_has_its_share(core: TargetCore) -> None:
     scope, types = _kernel("wide")
-    for _, pool, shape in transforms(scope, types, [False, True, True], core):
+    for _, pool, shape in rank_chain_schedules(scope, types, [False, True, True], core):
         for sketch in pool:
-            assert 1 / core.threads <= share(sketch, shape, core.threads) <= 1
+            assert 1 / core.threads <= busiest_share(sketch, shape, core.threads) <= 1
             held = int(np.prod(sketch.block)) * sketch.vectors
             assert held < core.registers
 
@@ -249,15 +259,15 @@ def test_a_thread_has_its_share(core: Core) -> None:
 def test_blocks_of_tiles_are_whole_rows(name: str) -> None:
     """What is less than the output's last axis and no whole rows would be computed as if it were."""
     scope, types = _kernel(name)
-    for (pack,), pool, shape in transforms(scope, types, [False, True, True], CORES[1]):
-        kinds, own, _ = operands(scope, types, (pack,))
-        found = chain(prepared(own, tensors(kinds), (pack,))[0])
+    for (pack,), pool, shape in rank_chain_schedules(scope, types, [False, True, True], CORES[1]):
+        kinds, own, _ = kernel_interface(scope, types, (pack,))
+        found = recognize_chain(schedulable_stages(own, input_tensors(kinds), (pack,))[0])
         assert found is not None
         for place, tile in enumerate(found.tiles):
             if tile.axis is found.output.axes[-1]:
-                counts = {sketch.tile[place] for sketch in pool if isinstance(sketch, Transform)}
+                counts = {sketch.tile[place] for sketch in pool if isinstance(sketch, ChainSketch)}
                 assert shape.extents[place] in counts
-                assert all(n * tile.size % found.row == 0 for n in counts - {shape.extents[place]})
+                assert all(n * tile.size % found.row_elements == 0 for n in counts - {shape.extents[place]})
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4, 8, 16, 32])
@@ -269,31 +279,31 @@ def test_shuffles_turn_rows(rows: int, length: int) -> None:
     first = Stage(
         Tensor("s", values.shape), (outer, place), source[polynomial(outer), polynomial(place)]
     )
-    stages = shuffled(first, rows)
+    stages = transpose_rows(first, rows)
     known = {source: values}
     for stage in stages:
         known[stage.tensor] = interpret(Scope(stage.axes, stage.body), known, Reals())
     turned = values.reshape(2, rows, length).swapaxes(1, 2).reshape(2, -1)
     assert np.array_equal(known[stages[-1].tensor], turned)
-    assert np.prod([radix(stage) for stage in stages[1:]]) == rows
+    assert np.prod([shuffle_radix(stage) for stage in stages[1:]]) == rows
     assert all(a.tensor != b.tensor for a, b in pairwise(stages))
 
 
 def test_rows_that_cannot_be_turned() -> None:
-    assert not turnable(0) and not turnable(6)
+    assert not is_transposable(0) and not is_transposable(6)
     place = axis(12)
     stage = Stage(Tensor("s", (12,)), (place,), Tensor("x0", (12,))[polynomial(place)])
     with pytest.raises(ValueError, match="no power of two"):
-        shuffled(stage, 6)
+        transpose_rows(stage, 6)
 
 
 def test_packs_and_loops_of_a_transform() -> None:
     text = "pack(x1=2/32); transform(v=16x2, u=1:7, t=7:14, c=16, k=4, p=1)"
-    schedule = parse(text)
-    assert show(schedule) == text
-    assert packs(schedule) == (Pack("x1", 2, 32),)
-    assert loops(schedule) == (Transform(16, 2, (1, 7), (7, 14), 16, 4, 1),)
-    assert parse("transform(v=8x1, u=, t=, c=8, k=4, p=0)") == (Transform(8, 1, (), (), 8),)
+    schedule = parse_schedule(text)
+    assert format_schedule(schedule) == text
+    assert select_packs(schedule) == (PackedInput("x1", 2, 32),)
+    assert nest_sketches(schedule) == (ChainSketch(16, 2, (1, 7), (7, 14), 16, 4, 1),)
+    assert parse_schedule("transform(v=8x1, u=, t=, c=8, k=4, p=0)") == (ChainSketch(8, 1, (), (), 8),)
 
 
 def _value(item: int | Sum, columns: list[Fraction]) -> Fraction:
@@ -323,7 +333,7 @@ TABLES = st.integers(1, 5).flatmap(
 @given(TABLES)
 def test_shared_sums_are_the_rows(table: list[list[Fraction | int]]) -> None:
     columns = [Fraction(7**k + 1, 3 + k) for k in range(len(table[0]))]
-    sums = shared(len(table), [v for row in table for v in row])
+    sums = share_partial_sums(len(table), [v for row in table for v in row])
     wanted = [sum(v * x for v, x in zip(row, columns, strict=True)) for row in table]
     assert [_value(each, columns) for each in sums] == wanted
     plain = {tuple(row) for row in table}
@@ -337,19 +347,19 @@ def test_pairs_of_points_are_shared(outputs: int, taps: int) -> None:
     for matrix in (algorithm.data, algorithm.output):
         values = [v for row in matrix for v in row]
         plain = sum(max(sum(v != 0 for v in row) - 1, 0) for row in matrix)
-        assert _operations(shared(len(matrix), values)) <= plain
+        assert _operations(share_partial_sums(len(matrix), values)) <= plain
         if len(matrix) > 2 and outputs + taps > 5:
-            assert _operations(shared(len(matrix), values)) < plain
+            assert _operations(share_partial_sums(len(matrix), values)) < plain
 
 
 def test_axes_reach_to_the_end_of_blocks_where_nothing_else_is_read() -> None:
     x, w, b = Tensor("x0", (4, 8)), Tensor("x1", (20, 8)), Tensor("x2", (20,))
-    pack = Pack("x1", 0, 16)
+    pack = PackedInput("x1", 0, 16)
 
     def widths(scope: Scope) -> list[int]:
         types = [TensorType(t.dtype, t.shape) for t in (x, w, b)]
-        _, own, _ = operands(scope, types, (pack,))
-        stages = widened(staged(own), (pack,))
+        _, own, _ = kernel_interface(scope, types, (pack,))
+        stages = widen_to_blocks(build_stages(own), (pack,))
         return [extent(a) for stage in stages for a in stage.axes if extent(a) > 8]
 
     product = compute((4, 20), lambda i, f: total((8,), lambda c: x[i, c] * w[f, c]))
@@ -364,8 +374,8 @@ def test_axes_reach_to_the_end_of_blocks_where_nothing_else_is_read() -> None:
 def test_a_pack_that_does_not_divide_is_filled_with_zeros() -> None:
     kind = TensorType("float32", (5, 3))
     values = np.arange(15, dtype=np.float32).reshape(5, 3)
-    assert packed_type(kind, Pack("x0", 0, 4)).shape == (2, 3, 4)
-    scope = packing(kind, Pack("x0", 0, 4))
+    assert packed_type(kind, PackedInput("x0", 0, 4)).shape == (2, 3, 4)
+    scope = packing_scope(kind, PackedInput("x0", 0, 4))
     got = interpret(scope, dict.fromkeys(tensors_of(scope), values), Reals())
     padded = np.concatenate([values, np.zeros((3, 3))]).reshape(2, 4, 3).swapaxes(1, 2)
     assert np.array_equal(got, padded)

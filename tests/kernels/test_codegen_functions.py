@@ -17,12 +17,18 @@ import pytest
 from tensaurus.expr.evaluate.field_protocol import Array, Reals
 from tensaurus.expr.ir.integer_types import integer_limits, is_integer
 from tensaurus.expr.ir.scalar_functions import FUNCTIONS
-from tensaurus.kernels.math.halide_functions import BOUNDS, constant, expression, halide_type, supported
+from tensaurus.kernels.math.halide_functions import (
+    MAX_ERROR_ULPS,
+    apply_function,
+    halide_type,
+    is_supported,
+    literal_constant,
+)
 
 FLOATS = ("float32", "float64")
 INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 TYPES = (*FLOATS, *INTEGERS, "bool")
-CASES = [(fn, dtype) for fn in FUNCTIONS for dtype in TYPES if supported(fn, dtype)]
+CASES = [(fn, dtype) for fn in FUNCTIONS for dtype in TYPES if is_supported(fn, dtype)]
 BUFFERS = {"bool": np.uint8, "uint64": np.int64}
 AVX2 = hl.Target("x86-64-linux-avx-avx2-f16c-fma-sse41-no_runtime-no_asserts-no_bounds_query")
 
@@ -137,7 +143,7 @@ def result_type(fn: str, dtype: str) -> str:
 def computed(dtype: str, arity: int) -> dict[str, Array]:
     """All functions of one type and arity, compiled at once."""
     names = [fn for fn, d in CASES if d == dtype and FUNCTIONS[fn].arity == arity]
-    elements = [lambda *x, fn=fn: expression(fn, x, dtype) for fn in names]
+    elements = [lambda *x, fn=fn: apply_function(fn, x, dtype) for fn in names]
     found = run(elements, arguments(dtype, arity), [result_type(fn, dtype) for fn in names])
     return dict(zip(names, found, strict=True))
 
@@ -198,11 +204,11 @@ def same(found: Array, right: Array, zeros: bool = True) -> Array:
 def test_functions_are_the_algebras(fn: str, dtype: str) -> None:
     args = arguments(dtype, FUNCTIONS[fn].arity)
     found = computed(dtype, FUNCTIONS[fn].arity)[fn]
-    if fn in BOUNDS.get(dtype, ()):
+    if fn in MAX_ERROR_ULPS.get(dtype, ()):
         right = exact(fn, args)
         wrong = errors(found, right)
         worst = int(wrong.argmax())
-        assert wrong[worst] <= BOUNDS[dtype][fn], [a[worst] for a in args]
+        assert wrong[worst] <= MAX_ERROR_ULPS[dtype][fn], [a[worst] for a in args]
         signs = np.isnan(found) | (np.signbit(found) == np.signbit(right))
         assert signs.all(), [a[~signs][:3] for a in args]
         return
@@ -232,16 +238,16 @@ def test_every_function_has_a_kernel_where_the_operators_have_it() -> None:
                         | {"and", "or", "xor", "not", "floor", "ceil", "round", "isnan", "isinf"}),
     }  # fmt: skip
     for dtype in TYPES:
-        assert {fn for fn in FUNCTIONS if not supported(fn, dtype)} == lacking[dtype], dtype
-    assert not supported("add", "float16") and not supported("to_float16", "float32")
+        assert {fn for fn in FUNCTIONS if not is_supported(fn, dtype)} == lacking[dtype], dtype
+    assert not is_supported("add", "float16") and not is_supported("to_float16", "float32")
     with pytest.raises(ValueError, match="fmod of float64"):
-        expression("fmod", [1.0, 2.0], "float64")
+        apply_function("fmod", [1.0, 2.0], "float64")
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_conversions(dtype: str) -> None:
     (x,) = (values("bool", 100),) if dtype == "bool" else (values(dtype, 2**15),)
-    found = run([lambda v, to=to: expression(f"to_{to}", [v], dtype) for to in TYPES], [x], TYPES)
+    found = run([lambda v, to=to: apply_function(f"to_{to}", [v], dtype) for to in TYPES], [x], TYPES)
     for to, result in zip(TYPES, found, strict=True):
         with np.errstate(all="ignore"):
             if dtype in FLOATS and is_integer(to):
@@ -255,11 +261,11 @@ def test_conversions(dtype: str) -> None:
 def test_what_no_integer_stands_for() -> None:
     x = np.array([nan, inf, -inf, 3e38, 300, -129, -1, 70000] * 2, np.float32)
     least = [-(2**31)] * 4 + [300, -129, -1, 70000]
-    assert one(lambda v: expression("to_int32", [v], "float32"), x, dtype="int32").tolist() == least * 2
-    wide = one(lambda v: expression("to_int64", [v], "float32"), x, dtype="int64")
+    assert one(lambda v: apply_function("to_int32", [v], "float32"), x, dtype="int32").tolist() == least * 2
+    wide = one(lambda v: apply_function("to_int64", [v], "float32"), x, dtype="int64")
     assert wide.tolist() == ([-(2**63)] * 4 + least[4:]) * 2
     for to in ("int8", "uint8", "int16", "uint16"):
-        found = one(lambda v, to=to: expression(f"to_{to}", [v], "float32"), x, dtype=to)
+        found = one(lambda v, to=to: apply_function(f"to_{to}", [v], "float32"), x, dtype=to)
         assert (found == np.array(least * 2).astype(to)).all()
 
 
@@ -274,7 +280,7 @@ def test_literals_are_constants(dtype: str) -> None:
     cases = [c for c in itertools.product(names, literals, (False, True)) if c[0] != "pow" or not c[2]]
 
     def element(fn: str, value: float, left: bool) -> Element:
-        return lambda v: expression(fn, [value, v] if left else [v, value], dtype)
+        return lambda v: apply_function(fn, [value, v] if left else [v, value], dtype)
 
     found = run([element(*case) for case in cases], [x], [dtype] * len(cases))
     for (fn, value, left), result in zip(cases, found, strict=True):
@@ -292,7 +298,7 @@ def test_literals_are_constants(dtype: str) -> None:
 
 def test_constants() -> None:
     x = np.zeros(16, np.float64)
-    third = one(lambda v: v + constant(Fraction(1, 3), "float64"), x)
+    third = one(lambda v: v + literal_constant(Fraction(1, 3), "float64"), x)
     assert (third == 1 / 3).all()
     for value, dtype, right in [
         (Fraction(1, 3), "float32", np.float32(1 / 3)), (inf, "float32", inf), (2**-149, "float32", 2**-149),
@@ -300,17 +306,17 @@ def test_constants() -> None:
         (-(2**63), "int64", -(2**63)), (True, "bool", True), (False, "bool", False), (3, "float64", 3.0),
         (inf, "uint64", 2**64 - 1), (-1, "int16", -1),
     ]:  # fmt: skip
-        literal = constant(value, dtype)
+        literal = literal_constant(value, dtype)
         found = one(lambda v, c=literal: hl.select(v == v, c, c), x, dtype=dtype)
         assert found.tolist() == [right] * 16, (value, dtype)
     for value in (Fraction(1, 2), 0.5, nan):
         with pytest.raises(ValueError, match="is no int32"):
-            constant(value, "int32")
+            literal_constant(value, "int32")
 
 
 def test_nothing_is_reassociated_or_assumed() -> None:
     def fn(name: str) -> Element:
-        return lambda *args: expression(name, args, "float32")
+        return lambda *args: apply_function(name, args, "float32")
 
     add, sub, mul, div = map(fn, ("add", "sub", "mul", "div"))
     cases: list[tuple[Element, Callable[..., Array]]] = [
@@ -336,7 +342,7 @@ def test_nothing_is_reassociated_or_assumed() -> None:
 
 
 def test_transcendental_functions_are_the_same_wherever_they_are_called() -> None:
-    names = [fn for fn in BOUNDS["float32"] if FUNCTIONS[fn].arity == 1]
+    names = [fn for fn in MAX_ERROR_ULPS["float32"] if FUNCTIONS[fn].arity == 1]
     (x,) = arguments("float32", 1)
     surrounded = run([lambda v, fn=fn: _surrounded(fn, v) for fn in names], [x], ["float32"] * len(names))
     with np.errstate(all="ignore"):
@@ -346,8 +352,8 @@ def test_transcendental_functions_are_the_same_wherever_they_are_called() -> Non
 
 
 def _surrounded(fn: str, v: hl.Expr) -> hl.Expr:
-    inner = expression("max", [expression(fn, [v], "float32"), Fraction(-1, 2)], "float32")
-    return expression("add", [inner, 1], "float32")
+    inner = apply_function("max", [apply_function(fn, [v], "float32"), Fraction(-1, 2)], "float32")
+    return apply_function("add", [inner, 1], "float32")
 
 
 def test_special_values_are_seen_behind_conversions_and_functions() -> None:
@@ -356,7 +362,7 @@ def test_special_values_are_seen_behind_conversions_and_functions() -> None:
         single = x.astype(np.float32)
 
     def seen(test: str, inner: str, dtype: str, to: str) -> Element:
-        return lambda v: expression(test, [expression(inner, [v], dtype)], to)
+        return lambda v: apply_function(test, [apply_function(inner, [v], dtype)], to)
 
     with np.errstate(all="ignore"):
         for test in ("isnan", "isinf"):
@@ -379,7 +385,7 @@ def test_rectified_sums_of_products_keep_their_nan() -> None:
     total, out = hl.Func("total"), hl.Func("out")
     total[x] = hl.f32(-5)
     total[x] += p[x, r.x] * p[x, r.x]
-    out[x] = expression("exp", [expression("max", [total[x], 0], "float32")], "float32")
+    out[x] = apply_function("exp", [apply_function("max", [total[x], 0], "float32")], "float32")
     out.vectorize(x, 16)
     total.compute_at(out, x).vectorize(x).update().vectorize(x).unroll(r.x)
     result = np.empty(32, np.float32)
@@ -397,9 +403,9 @@ def test_single_precision_calls_no_library_and_relu_is_one_instruction(tmp_path:
 
     for arity in (1, 2):
         names = [fn for fn, d in CASES if d == "float32" and FUNCTIONS[fn].arity == arity]
-        text = assembly([lambda *v, fn=fn: expression(fn, v, "float32") for fn in names], arity)
+        text = assembly([lambda *v, fn=fn: apply_function(fn, v, "float32") for fn in names], arity)
         assert set(re.findall(r"call\w*\s+(\w+)", text)) <= {"kernel"}
-    relu = assembly([lambda v: expression("max", [0, v], "float32")], 1)
+    relu = assembly([lambda v: apply_function("max", [0, v], "float32")], 1)
     assert "vmaxps" in relu and not re.search(r"vcmp|vblend|vand|vadd", relu)
 
 
@@ -408,8 +414,10 @@ def test_what_is_shared_costs_no_time() -> None:
 
     def chain(v: hl.Expr) -> hl.Expr:
         for _ in range(40):
-            squared = expression("mul", [v, v], "float32")
-            v = expression("add", [expression("mul", [squared, Fraction(1, 4)], "float32"), v], "float32")
+            squared = apply_function("mul", [v, v], "float32")
+            v = apply_function(
+                "add", [apply_function("mul", [squared, Fraction(1, 4)], "float32"), v], "float32"
+            )
         return v
 
     x = np.linspace(-1, 0, 64).astype(np.float32)

@@ -53,9 +53,9 @@ from tensaurus.graph.onnx.kernel_libraries import METADATA_KEY, libraries_of, pl
 from tensaurus.graph.onnx.onnx_export import export_model
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.kernels.halide import cpu_features
-from tensaurus.kernels.halide.cpu_features import Bit, needed
+from tensaurus.kernels.halide.cpu_features import CpuidBit, required_features
 from tensaurus.kernels.library import shared_library
-from tensaurus.kernels.library.shared_library import compiler, link, linked
+from tensaurus.kernels.library.shared_library import find_compiler, link_library, linked_library
 from tensaurus.ops import TensorType, registry
 from tensaurus.ops.kernel_form import KERNELS
 from tensaurus.optimizer.optimize import Result
@@ -73,7 +73,9 @@ pytestmark = needs_cc
 
 def build_of(folder: Path, *cases: Case) -> Build:
     """One model with an output y0, y1, ... for each case; inputs of equal types are shared."""
-    return Builds(folder, kernels=known(*cases), link=linked)(program_of(*(case.node() for case in cases)))
+    return Builds(folder, kernels=known(*cases), link=linked_library)(
+        program_of(*(case.node() for case in cases))
+    )
 
 
 def session_of(build: Build, threads: int = 2) -> ort.InferenceSession:
@@ -153,14 +155,14 @@ def test_all_kernels_of_a_model_are_in_one_library(tmp_path: Path) -> None:
     cases = [AFFINE, TWIN, DOUBLED]
     chained = AFFINE.node()
     twice = AFFINE.node([chained, chained.args[1]])
-    builds = Builds(tmp_path, kernels=known(*cases), link=linked)
+    builds = Builds(tmp_path, kernels=known(*cases), link=linked_library)
     build = builds(program_of(twice))
     feeds = AFFINE.feeds()
     once = expected(AFFINE, feeds).astype(np.float32)
     found = session_of(build).run(None, feeds)[0]
     assert_computes(AFFINE, found, {**feeds, "v0": once})
     assert builds(program_of(chained)).libraries == build.libraries
-    others = Builds(tmp_path, kernels=known(*cases), link=linked)
+    others = Builds(tmp_path, kernels=known(*cases), link=linked_library)
     assert others(program_of(twice)).libraries == build.libraries
     assert build.libraries[0].exists() and list(tmp_path.iterdir()) == []  # it outlives the builder's folder
 
@@ -187,7 +189,7 @@ def test_two_libraries_and_many_threads_at_once(tmp_path: Path) -> None:
 def test_the_runtime_knows_the_shape_of_what_a_kernel_makes(tmp_path: Path) -> None:
     for case in (AFFINE, DOUBLED, NONE):
         kernel, kind = case.kernel(), case.node().tensor
-        path = link([kernel], tmp_path / f"{case}.so")
+        path = link_library([kernel], tmp_path / f"{case}.so")
         inputs = [value_info(f"v{k}", each) for k, each in enumerate(case.types)]
         session = session_of(Build(model_calling(kernel, inputs), (path,)))
         assert session.get_outputs()[0].shape == list(kind.shape)
@@ -198,7 +200,7 @@ def test_the_runtime_knows_the_shape_of_what_a_kernel_makes(tmp_path: Path) -> N
 
 def test_other_shapes_are_refused(tmp_path: Path) -> None:
     kernel = AFFINE.kernel()
-    path = link([kernel], tmp_path / "a.so")
+    path = link_library([kernel], tmp_path / "a.so")
     inputs = [onnx.helper.make_tensor_value_info(f"v{k}", 1, None) for k in range(2)]
     session, feeds = session_of(Build(model_calling(kernel, inputs), (path,))), AFFINE.feeds()
     for wrong, said in (
@@ -218,7 +220,7 @@ def test_other_shapes_are_refused(tmp_path: Path) -> None:
 
 def test_other_element_types_are_refused(tmp_path: Path) -> None:
     kernel = AFFINE.kernel()
-    path = link([kernel], tmp_path / "a.so")
+    path = link_library([kernel], tmp_path / "a.so")
     inputs = [onnx.helper.make_tensor_value_info(f"v{k}", 11, None) for k in range(2)]
     with pytest.raises(Exception, match="eop_affine"):
         session_of(Build(model_calling(kernel, inputs, 11), (path,)))
@@ -228,7 +230,7 @@ def test_scratch_beyond_a_kernels_reach_is_a_status(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """More than 2 GiB, in a parallel loop; what runs then is not the worse for it."""
-    path = link([GREEDY.kernel(), AFFINE.kernel()], tmp_path / "a.so")
+    path = link_library([GREEDY.kernel(), AFFINE.kernel()], tmp_path / "a.so")
     for threads in (1, 2):
         failing, working = (session_of(Build(written(case), (path,)), threads) for case in (GREEDY, AFFINE))
         for seed in range(3):
@@ -242,7 +244,7 @@ def test_scratch_beyond_a_kernels_reach_is_a_status(
 @pytest.mark.parametrize("threads", [1, 2])
 def test_memory_that_is_out_is_a_status(threads: int, tmp_path: Path) -> None:
     """In tasks of tasks; what they held is kept for the next run, which does not need more of the system."""
-    path = link([DEEP.kernel()], tmp_path / "a.so")
+    path = link_library([DEEP.kernel()], tmp_path / "a.so")
     (tmp_path / "m.onnx").write_bytes(written(DEEP))
     np.savez(tmp_path / "feeds.npz", **DEEP.feeds())
     script = f"""
@@ -282,13 +284,15 @@ assert used() - before < {2 + 2 * threads} * 2**24, (before, used())
 
 
 def test_a_lacking_processor_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(cpu_features.FEATURES, "imaginary", Bit(7, 0, 3, 0))  # reserved, always 0
-    monkeypatch.setitem(cpu_features.FEATURES, "far", Bit(0x7FFFFFFF, 0, 0, 0))  # a leaf that there is not
+    monkeypatch.setitem(cpu_features.FEATURES, "imaginary", CpuidBit(7, 0, 3, 0))  # reserved, always 0
     monkeypatch.setitem(
-        cpu_features.FEATURES, "unsaved", Bit(1, 0, 2, 28, 1 << 31)
+        cpu_features.FEATURES, "far", CpuidBit(0x7FFFFFFF, 0, 0, 0)
+    )  # a leaf that there is not
+    monkeypatch.setitem(
+        cpu_features.FEATURES, "unsaved", CpuidBit(1, 0, 2, 28, 1 << 31)
     )  # state that nobody saves
     kernels = [replace(DOUBLED.kernel(), cpu="imaginary, far unsaved"), AFFINE.kernel()]
-    path = link(kernels, tmp_path / "a.so")
+    path = link_library(kernels, tmp_path / "a.so")
     words = r"this processor lacks imaginary, far, unsaved, for which they were compiled"
     with pytest.raises(BackendError, match=words) as caught:
         backends.find("onnxruntime").compile(Build(build_of(tmp_path, AFFINE).model, (path,)), threads=1)
@@ -296,13 +300,13 @@ def test_a_lacking_processor_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_words_for_processors() -> None:
-    assert needed("") == () and needed("fma") == ("fma",)
+    assert required_features("") == () and required_features("fma") == ("fma",)
     for lower, higher in (("x86-64-v2", "x86-64-v3"), ("x86-64-v3", "x86-64-v4"), ("avx2", "avx512_skylake")):
-        assert set(needed(lower)) < set(needed(higher))
-    others = [name for name in needed("avx2") if name not in ("sse41", "avx")]
-    assert needed("sse41,avx avx2") == ("sse41", "avx", *others)
+        assert set(required_features(lower)) < set(required_features(higher))
+    others = [name for name in required_features("avx2") if name not in ("sse41", "avx")]
+    assert required_features("sse41,avx avx2") == ("sse41", "avx", *others)
     with pytest.raises(TensaurusError, match="no feature of a processor is known as 'neon'"):
-        needed("neon")
+        required_features("neon")
 
 
 # What Linux calls otherwise, or writes with an underscore.
@@ -317,10 +321,10 @@ def test_the_processors_features_are_those_that_linux_sees(
 ) -> None:
     (flags, *_) = re.findall(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     absent = [name for name in cpu_features.FEATURES if LINUX.get(name, name) not in flags.split()]
-    monkeypatch.setitem(cpu_features.FEATURES, "imaginary", Bit(7, 0, 3, 0))
+    monkeypatch.setitem(cpu_features.FEATURES, "imaginary", CpuidBit(7, 0, 3, 0))
     kernel = replace(DOUBLED.kernel(), cpu=" ".join(cpu_features.FEATURES))
     with pytest.raises(Exception, match="lacks") as caught:
-        ort.SessionOptions().register_custom_ops_library(str(link([kernel], tmp_path / "a.so")))
+        ort.SessionOptions().register_custom_ops_library(str(link_library([kernel], tmp_path / "a.so")))
     said = str(caught.value).partition("lacks ")[2].partition(", for which")[0]
     assert said.split(", ") == [*absent, "imaginary"]
 
@@ -345,7 +349,7 @@ def test_an_old_runtime_is_told_so(tmp_path: Path, oldest: int | None) -> None:
     number = ctypes.create_string_buffer(b"1.19.2")
     version = GetVersion(lambda: ctypes.addressof(number))
     base = (ctypes.c_void_p * 2)(ctypes.cast(get, ctypes.c_void_p), ctypes.cast(version, ctypes.c_void_p))
-    loaded = ctypes.CDLL(str(link([DOUBLED.kernel()], tmp_path / "a.so")))
+    loaded = ctypes.CDLL(str(link_library([DOUBLED.kernel()], tmp_path / "a.so")))
     loaded.RegisterCustomOps.restype = ctypes.c_void_p
     assert loaded.RegisterCustomOps(None, base) == (77 if oldest else None)
     assert said == ([b"these kernels need onnxruntime 1.20 or newer, this is 1.19.2"] if oldest else [])
@@ -356,16 +360,19 @@ def test_an_old_runtime_is_told_so(tmp_path: Path, oldest: int | None) -> None:
 
 def test_equal_kernels_make_equal_bytes(tmp_path: Path) -> None:
     kernels = [case.kernel() for case in CASES]
-    one, two = link(kernels, tmp_path / "a.so"), link(kernels[::-1] + kernels[:2], tmp_path / "b.so")
+    one, two = (
+        link_library(kernels, tmp_path / "a.so"),
+        link_library(kernels[::-1] + kernels[:2], tmp_path / "b.so"),
+    )
     assert one.read_bytes() == two.read_bytes()
     assert str(tmp_path).encode() not in one.read_bytes()
     start = perf_counter()
-    link(kernels[:1], tmp_path / "c.so")
+    link_library(kernels[:1], tmp_path / "c.so")
     assert perf_counter() - start < 5  # about 0.2 s of an idle machine
 
 
 def test_nothing_else_is_exported(tmp_path: Path) -> None:
-    loaded = ctypes.CDLL(str(link([case.kernel() for case in CASES], tmp_path / "a.so")))
+    loaded = ctypes.CDLL(str(link_library([case.kernel() for case in CASES], tmp_path / "a.so")))
     assert loaded.RegisterCustomOps
     for name in ("halide_malloc", "halide_do_par_for", "halide_error", AFFINE.kernel().name, "compute"):
         assert not hasattr(loaded, name)
@@ -373,7 +380,7 @@ def test_nothing_else_is_exported(tmp_path: Path) -> None:
 
 def test_scratch_is_kept_and_bounded(tmp_path: Path) -> None:
     """The pool alone: aligned, apart from each other, nothing from the system once it has what it takes."""
-    (tmp_path / "kernels.inc").write_text("\n".join(shared_library._tables([])))
+    (tmp_path / "kernels.inc").write_text("\n".join(shared_library._kernel_tables([])))
     shutil.copy(shared_library.SHIM, tmp_path)
     (tmp_path / "pool.c").write_text(
         """
@@ -462,16 +469,16 @@ def test_scratch_is_kept_and_bounded(tmp_path: Path) -> None:
 
 def test_a_compiler_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CC", "my-cc -m64")
-    assert compiler() == ["my-cc", "-m64"]
+    assert find_compiler() == ["my-cc", "-m64"]
     with pytest.raises(TensaurusError, match="the C compiler my-cc cannot be run: No such file"):
-        link([DOUBLED.kernel()], tmp_path / "a.so")
+        link_library([DOUBLED.kernel()], tmp_path / "a.so")
     monkeypatch.delenv("CC")
-    assert compiler() in (["cc"], ["gcc"], ["clang"])
+    assert find_compiler() in (["cc"], ["gcc"], ["clang"])
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("tensaurus.kernels.library.shared_library.find_spec", lambda name: None)
-    assert compiler() is None
+    assert find_compiler() is None
     with pytest.raises(TensaurusError, match=r"need a C compiler.* pip install 'tensaurus\[compiler\]'"):
-        link([DOUBLED.kernel()], tmp_path / "a.so")
+        link_library([DOUBLED.kernel()], tmp_path / "a.so")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -479,8 +486,8 @@ def test_the_compiler_of_a_wheel_does(monkeypatch: pytest.MonkeyPatch, tmp_path:
     pytest.importorskip("ziglang")
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert compiler()[1:3] == ["-m", "ziglang"]
-    paths = [link([AFFINE.kernel(), DOUBLED.kernel()], tmp_path / f"{name}.so") for name in "ab"]
+    assert find_compiler()[1:3] == ["-m", "ziglang"]
+    paths = [link_library([AFFINE.kernel(), DOUBLED.kernel()], tmp_path / f"{name}.so") for name in "ab"]
     assert paths[0].read_bytes() == paths[1].read_bytes()
     feeds = AFFINE.feeds()
     session = session_of(Build(written(AFFINE), (paths[0],)))
@@ -499,14 +506,14 @@ def test_the_compiler_of_a_wheel_does(monkeypatch: pytest.MonkeyPatch, tmp_path:
 )
 def test_what_cannot_be_linked_is_said(change: dict[str, object], said: str, tmp_path: Path) -> None:
     with pytest.raises(TensaurusError, match=said) as caught:
-        link([replace(DOUBLED.kernel(), **change)], tmp_path / "a.so")  # type: ignore[arg-type]
+        link_library([replace(DOUBLED.kernel(), **change)], tmp_path / "a.so")  # type: ignore[arg-type]
     assert "\n" not in str(caught.value) and list(tmp_path.iterdir()) == []
 
 
 def test_two_kernels_of_one_name_are_refused(tmp_path: Path) -> None:
     other = replace(AFFINE.kernel(), name=DOUBLED.kernel().name)
     with pytest.raises(TensaurusError, match="two kernels have the name eop_doubled"):
-        link([DOUBLED.kernel(), other], tmp_path / "a.so")
+        link_library([DOUBLED.kernel(), other], tmp_path / "a.so")
 
 
 # In a model
@@ -794,7 +801,7 @@ def test_a_kernel_flushes_for_itself_alone(case: Case, threads: int, tmp_path: P
     if case is NESTED:
         feeds = {"v0": feeds["v0"] - 1}  # (x + 1) * (x + 1): what it adds to is 0, and nothing is subnormal
     for flushing in (False, True):
-        path = link([replace(kernel, flushing=flushing)], tmp_path / f"{flushing}.so")
+        path = link_library([replace(kernel, flushing=flushing)], tmp_path / f"{flushing}.so")
         model = onnx.load_from_string(model_calling(kernel, inputs))
         model.graph.node.append(onnx.helper.make_node("Mul", ["v0", "two"], ["t"]))
         model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(2), "two"))
@@ -811,7 +818,7 @@ def test_a_kernel_flushes_for_itself_alone(case: Case, threads: int, tmp_path: P
 
 
 def test_the_processor_is_told_what_it_was_told_when_a_kernel_fails(tmp_path: Path) -> None:
-    path = link([replace(GREEDY.kernel(), flushing=True)], tmp_path / "a.so")
+    path = link_library([replace(GREEDY.kernel(), flushing=True)], tmp_path / "a.so")
     for threads in (1, 2):
         session = session_of(Build(written(GREEDY), (path,)), threads)
         with pytest.raises(Exception, match="no memory for scratch"):
@@ -824,7 +831,7 @@ def test_which_kernels_flush(tmp_path: Path) -> None:
     doubled = DOUBLED.node()
 
     def flushing(root: Node, *cases: Case) -> set[str]:
-        builds = Builds(tmp_path, kernels=known(*cases), link=linked)
+        builds = Builds(tmp_path, kernels=known(*cases), link=linked_library)
         return set(builds._flushing(program_of(root), builds(program_of(root)).proto()))
 
     one, zero = constant(np.float32(1)), constant(np.float32(0))

@@ -13,18 +13,18 @@ from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.ir.scope import Reduce, Scope, Tensor, axis, compute, total
 from tensaurus.expr.sizes.size import polynomial
-from tensaurus.kernels.stages.group_long_sums import grouped
-from tensaurus.kernels.stages.sketch import Block
+from tensaurus.kernels.stages.group_long_sums import group_long_sum
+from tensaurus.kernels.stages.sketch import BlockSketch
 from tensaurus.kernels.stages.stage import Stage, extent
 from tensaurus.ops import TensorType
 
 jit = pytest.importorskip("tensaurus.kernels.halide.compile").jit
-from tensaurus.kernels.halide.compile import tensors  # noqa: E402
-from tensaurus.kernels.halide.pipeline import prepared  # noqa: E402
-from tensaurus.kernels.tune.schedule_space import sketches  # noqa: E402
-from tensaurus.kernels.tune.target_core import Core  # noqa: E402
+from tensaurus.kernels.halide.compile import input_tensors  # noqa: E402
+from tensaurus.kernels.halide.pipeline import schedulable_stages  # noqa: E402
+from tensaurus.kernels.tune.schedule_space import rank_sketches  # noqa: E402
+from tensaurus.kernels.tune.target_core import TargetCore  # noqa: E402
 
-CORE = Core(512, 32, 2)
+CORE = TargetCore(512, 32, 2)
 
 SIZES = st.lists(st.integers(1, 24), min_size=1, max_size=3)
 
@@ -38,7 +38,7 @@ def test_sums_of_groups_are_the_sum(sizes: list[int], data: st.DataObject) -> No
     own, reduced = axis(3), tuple(axis(n, "r") for n in sizes)
     stage = Stage(Tensor("s", (3,)), (own,), x[tuple(map(polynomial, (own, *reduced)))], reduced, "sum")
     values = np.arange(3 * prod(sizes), dtype=np.float64).reshape(3, *sizes)
-    found = grouped(stage, order, most, whole)
+    found = group_long_sum(stage, order, most, whole)
     if found is None:
         return
     groups, whole_sum = found
@@ -87,12 +87,12 @@ CASES = {
 def test_equal_terms_are_added_up_as_they_should(name: str) -> None:
     """One accumulator rounds each of 4,096 equal terms the same way: 5e-5 of the sum."""
     scope, types = CASES[name]
-    stages, _ = prepared(scope, tensors(types))
+    stages, _ = schedulable_stages(scope, input_tensors(types))
     arrays = [np.full(kind.shape, 0.1 + k, np.float32) for k, kind in enumerate(types)]
-    lifted = {x: a.astype(np.float64) for x, a in zip(tensors(types), arrays, strict=True)}
+    lifted = {x: a.astype(np.float64) for x, a in zip(input_tensors(types), arrays, strict=True)}
     wanted = interpret(scope, lifted, Reals())
-    (pool,) = sketches(stages, CORE)
-    blocks = [sketch for sketch in pool if isinstance(sketch, Block)]
+    (pool,) = rank_sketches(stages, CORE)
+    blocks = [sketch for sketch in pool if isinstance(sketch, BlockSketch)]
     for sketch in blocks[:: max(len(blocks) // 3, 1)]:
         got = np.full(wanted.shape, np.nan, np.float32)
         jit(scope, types, (sketch,), checks=True)(arrays, got)()
@@ -103,12 +103,12 @@ def test_equal_terms_are_added_up_as_they_should(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_random_terms(name: str) -> None:
     scope, types = CASES[name]
-    stages, _ = prepared(scope, tensors(types))
+    stages, _ = schedulable_stages(scope, input_tensors(types))
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(kind.shape).astype(np.float32) for kind in types]
-    lifted = {x: a.astype(np.float64) for x, a in zip(tensors(types), arrays, strict=True)}
+    lifted = {x: a.astype(np.float64) for x, a in zip(input_tensors(types), arrays, strict=True)}
     wanted = interpret(scope, lifted, Reals())
-    (pool,) = sketches(stages, CORE)
+    (pool,) = rank_sketches(stages, CORE)
     for sketch in pool[:: max(len(pool) // 4, 1)]:
         got = np.full(wanted.shape, np.nan, np.float32)
         jit(scope, types, (sketch,), checks=True)(arrays, got)()

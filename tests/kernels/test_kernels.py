@@ -38,16 +38,16 @@ from tensaurus.expr.normal.intern import interned
 from tensaurus.graph.ir.kernel import Kernel
 from tensaurus.graph.ir.node import Node, apply, source
 from tensaurus.graph.onnx.builds import Builds
-from tensaurus.kernels.halide.compile import compiled, jit, tensors
-from tensaurus.kernels.halide.lowering_errors import Unlowered
-from tensaurus.kernels.halide.pipeline import prepared, scheduled
-from tensaurus.kernels.halide.schedule import TASKS
-from tensaurus.kernels.library.shared_library import linked
-from tensaurus.kernels.stages.loop_nest import nests
-from tensaurus.kernels.stages.sketch import Band, Block, Flat, loops
-from tensaurus.kernels.tune.guard_pages import PAGE, guarded
-from tensaurus.kernels.tune.schedule_space import bands_of, sketches
-from tensaurus.kernels.tune.target_core import Core
+from tensaurus.kernels.halide.compile import compile_kernel, input_tensors, jit
+from tensaurus.kernels.halide.lowering_errors import LoweringError
+from tensaurus.kernels.halide.pipeline import build_pipeline, schedulable_stages
+from tensaurus.kernels.halide.schedule import MAX_TASKS
+from tensaurus.kernels.library.shared_library import linked_library
+from tensaurus.kernels.stages.loop_nest import find_nests
+from tensaurus.kernels.stages.sketch import BlockedBand, BlockSketch, FlatSketch, nest_sketches
+from tensaurus.kernels.tune.guard_pages import PAGE_BYTES, guarded_array
+from tensaurus.kernels.tune.schedule_space import candidate_bands, rank_sketches
+from tensaurus.kernels.tune.target_core import TargetCore
 from tensaurus.ops import TensorType, registry
 from tensaurus.ops.examples import parse_example
 
@@ -93,10 +93,10 @@ def test_what_is_not_lowered_is_listed() -> None:
     found = {}
     for case in of_examples():
         try:
-            stages, inputs = prepared(case.scope, tensors(case.types))
+            stages, inputs = schedulable_stages(case.scope, input_tensors(case.types))
             core, _ = CORES[0]
-            scheduled(stages, inputs, loops(schedules(case, core, Random(0), 0)[0]))
-        except Unlowered as error:
+            build_pipeline(stages, inputs, nest_sketches(schedules(case, core, Random(0), 0)[0]))
+        except LoweringError as error:
             found[case.name] = str(error)
     assert found == UNLOWERED
 
@@ -143,9 +143,11 @@ def test_every_operator_as_a_custom_operator(tmp_path: Path) -> None:
         inputs = [source(name, kind) for name, kind in zip(names, case.types, strict=True)]
         node = apply(registry["eop"], inputs, {"scope": show(case.scope)})
         schedule, _ = chosen(case)
-        made[node] = case, compiled(case.scope, case.types, node.tensor, schedule, "x86-64-v3")
+        made[node] = case, compile_kernel(case.scope, case.types, node.tensor, schedule, "x86-64-v3")
         feeds.update(zip(names, case.arrays, strict=True))
-    builds = Builds(tmp_path, kernels=lambda node: made[node][1] if node in made else None, link=linked)
+    builds = Builds(
+        tmp_path, kernels=lambda node: made[node][1] if node in made else None, link=linked_library
+    )
     build = builds(program_of(*made))
     assert [instructions(path) for path in build.libraries] == [{"AVX2"}]
     for threads in (1, 2):
@@ -201,7 +203,7 @@ def test_mended(inputs: str, text: str, tmp_path: Path) -> None:
     example = parse_example(inputs)
     types = tuple(kind for kind in example.types if kind is not None)
     arrays = [np.asarray(value) for value in example.values(np.random.default_rng(0))]
-    scope = interned(parse(text, {x.name: x for x in tensors(types)}))
+    scope = interned(parse(text, {x.name: x for x in input_tensors(types)}))
     case = Case(text, scope, types, arrays)
     work = lambda place: list(findings(case, [(place, 2, False)], Random(0)))  # noqa: E731
     assert [
@@ -212,9 +214,9 @@ def test_mended(inputs: str, text: str, tmp_path: Path) -> None:
 def test_reasons_are_clear() -> None:
     def refused(inputs: str, text: str, schedule: Any = None) -> str:
         types = tuple(kind for kind in parse_example(inputs).types if kind is not None)
-        scope = parse(text, {x.name: x for x in tensors(types)})
-        with pytest.raises(Unlowered) as caught:
-            jit(scope, types, schedule or (Flat(16),), "x86-64-v3")
+        scope = parse(text, {x.name: x for x in input_tensors(types)})
+        with pytest.raises(LoweringError) as caught:
+            jit(scope, types, schedule or (FlatSketch(16),), "x86-64-v3")
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
@@ -222,24 +224,30 @@ def test_reasons_are_clear() -> None:
     assert refused("f32[3]", "L[i:3](to_float16(x0[i]))") == "elements of float16"
     assert refused("f32[N]", "L[i:3](x0[i])") == "sizes that are no numbers: N"
     assert "32-bit" in refused("u8[3000000000]", "L[i:3](x0[i])")
-    assert "1 nests" in refused("f32[3]", "L[i:3](x0[i])", (Flat(16), Flat(16)))
+    assert "1 nests" in refused("f32[3]", "L[i:3](x0[i])", (FlatSketch(16), FlatSketch(16)))
 
 
 def test_nothing_is_touched_beyond_an_array(tmp_path: Path) -> None:
     def work(where: tuple[bool, int]) -> int:
         last, place = where
-        array = guarded([PAGE + 100], np.uint8, last)
+        array = guarded_array([PAGE_BYTES + 100], np.uint8, last)
         return ctypes.c_uint8.from_address(array.ctypes.data + place).value
 
     def answer(last: bool, place: int) -> Any:
         return next(in_a_process(work, [(last, place)], tmp_path))
 
-    assert answer(True, 0) == answer(True, PAGE + 99) == answer(False, 0) == answer(False, PAGE + 99) == 0
-    for last, place in ((True, PAGE + 100), (False, -1)):
+    assert (
+        answer(True, 0)
+        == answer(True, PAGE_BYTES + 99)
+        == answer(False, 0)
+        == answer(False, PAGE_BYTES + 99)
+        == 0
+    )
+    for last, place in ((True, PAGE_BYTES + 100), (False, -1)):
         with pytest.raises(Fallen, match="SIGSEGV"):
             answer(last, place)
-    assert guarded([3, 5], np.float32, alignment=64).ctypes.data % 64 == 0
-    assert guarded([0], np.float32).size == 0
+    assert guarded_array([3, 5], np.float32, alignment=64).ctypes.data % 64 == 0
+    assert guarded_array([0], np.float32).size == 0
 
 
 @pytest.mark.parametrize(
@@ -253,14 +261,14 @@ def test_nothing_is_touched_beyond_an_array(tmp_path: Path) -> None:
 def test_maps_have_vectors_and_few_tasks(text: str, shape: tuple[int, ...]) -> None:
     """A task for each element computes the right numbers, two hundred times slower."""
     x = Tensor("x0", shape)
-    stages, plain = prepared(interned(parse(text, {"x0": x})), [x])
-    core = Core(512, 32, 2)
-    for sketches_ in zip(*sketches(stages, core), strict=False):
-        lowered, func = scheduled(stages, plain, sketches_)
+    stages, plain = schedulable_stages(interned(parse(text, {"x0": x})), [x])
+    core = TargetCore(512, 32, 2)
+    for sketches_ in zip(*rank_sketches(stages, core), strict=False):
+        lowered, func = build_pipeline(stages, plain, sketches_)
         said = _lowered(func, lowered)
         tasks = [int(n) for n in re.findall(r"halide_do_par_for\([^)]*\)[^)]*?, 0, (\d+)", said)]
         assert "ramp(" in said, said
-        assert tasks and all(2 <= n <= TASKS for n in tasks), said
+        assert tasks and all(2 <= n <= MAX_TASKS for n in tasks), said
 
 
 def test_products_in_the_loops_of_others_and_bands() -> None:
@@ -280,11 +288,11 @@ BAND = "L[h:2, i:48, j:17](sum[d:8](mul(x0[h, i, d], x1[h, i + {step}*j - {shift
 def test_a_product_is_computed_where_its_reader_has_a_few_channels() -> None:
     inputs = [Tensor("x0", (8, 14, 14)), Tensor("x1", (32, 8)), Tensor("x2", (32, 3, 3))]
     scope = interned(parse(" ".join(PAIR.split()), {x.name: x for x in inputs}))
-    stages, plain = prepared(scope, inputs)
-    inner, outer = sketches(stages, Core(512, 32, 2))
-    assert isinstance(inner[0], Block) and inner[0].parallel == 0
-    chosen_ = next(s for s in outer if isinstance(s, Block) and s.tile[0] == (0, 16))
-    lowered, func = scheduled(stages, plain, (inner[0], chosen_))
+    stages, plain = schedulable_stages(scope, inputs)
+    inner, outer = rank_sketches(stages, TargetCore(512, 32, 2))
+    assert isinstance(inner[0], BlockSketch) and inner[0].parallel == 0
+    chosen_ = next(s for s in outer if isinstance(s, BlockSketch) and s.tile[0] == (0, 16))
+    lowered, func = build_pipeline(stages, plain, (inner[0], chosen_))
     said = _lowered(func, lowered)
     found = re.findall(r"allocate s\d+(?:\$\d+)?\[float32 \* 14 \* (\d+) \* (\d+)", said)
     assert {int(n) * int(m) for n, m in found} == {14 * 16}, said  # channels of one turn, not 32
@@ -294,23 +302,23 @@ def test_a_product_is_computed_where_its_reader_has_a_few_channels() -> None:
 def test_a_band_is_blocks_of_rows(step: int, rows: int) -> None:
     inputs = [Tensor("x0", (2, 48, 8)), Tensor("x1", (2, 48, 8))]
     scope = interned(parse(BAND.format(step=step, shift=8 * step), {x.name: x for x in inputs}))
-    blocks = [band.rows for band in bands_of(scope)]
+    blocks = [band.rows for band in candidate_bands(scope)]
     assert blocks and all(48 % (step * n) == 0 for n in blocks)
-    stages, _ = prepared(scope, inputs, (Band("s0", 1, rows),))
+    stages, _ = schedulable_stages(scope, inputs, (BlockedBand("s0", 1, rows),))
     block = stages[0]
     assert block.points == 2 * 48 * (17 + rows - 1) * 8  # a block is so much wider than the band
     with pytest.raises(ValueError, match="another expression"):
-        prepared(scope, inputs, (Band("s0", 1, 5),))
+        schedulable_stages(scope, inputs, (BlockedBand("s0", 1, 5),))
     with pytest.raises(ValueError, match="another expression"):
-        prepared(scope, inputs, (Band("s0", 2, 1),))
+        schedulable_stages(scope, inputs, (BlockedBand("s0", 2, 1),))
 
 
 @pytest.mark.parametrize(("text", "count"), [("exp(x0[i, r])", 2), ("max(x0[i, r], 0)", 1), ("x0[r, i]", 1)])
 def test_what_costs_much_is_not_computed_for_every_product(text: str, count: int) -> None:
     inputs = [Tensor("x0", (16, 16)), Tensor("x1", (16, 8))]
     whole = f"L[i:16, j:8](sum[r:16](mul(L[i:16, r:16]({text})[i, r], x1[r, j])))"
-    stages, _ = prepared(interned(parse(whole, {x.name: x for x in inputs})), inputs)
-    assert len(nests(stages)) == count
+    stages, _ = schedulable_stages(interned(parse(whole, {x.name: x for x in inputs})), inputs)
+    assert len(find_nests(stages)) == count
 
 
 JOINED = "L[c:32, i:16](max(x0[c, i] if 15 - c >= 0 else x1[c - 16, i], 0))"
@@ -320,9 +328,9 @@ JOINED = "L[c:32, i:16](max(x0[c, i] if 15 - c >= 0 else x1[c - 16, i], 0))"
 def test_what_is_joined_may_be_copied_for_many_results(results: int, copied: bool) -> None:
     inputs = [Tensor("x0", (16, 16)), Tensor("x1", (16, 16)), Tensor("x2", (results, 32))]
     text = f"L[f:{results}, i:16](sum[r:32](mul(x2[f, r], {JOINED}[r, i])))"
-    stages, _ = prepared(interned(parse(text, {x.name: x for x in inputs})), inputs)
-    (pool,) = sketches(stages, Core(512, 32, 1))
-    along = [sketch for sketch in pool if isinstance(sketch, Block) and sketch.vector == 1]
+    stages, _ = schedulable_stages(interned(parse(text, {x.name: x for x in inputs})), inputs)
+    (pool,) = rank_sketches(stages, TargetCore(512, 32, 1))
+    along = [sketch for sketch in pool if isinstance(sketch, BlockSketch) and sketch.vector == 1]
     found = [any(name == "s0" for name, _ in sketch.copies) for sketch in along]
     assert any(found) == copied and not all(found)  # to compute it again may be faster, too
 
@@ -340,10 +348,10 @@ def test_phases_with_one_tap_have_dense_vectors(shift: int, size: int) -> None:
     arrays = [rng.standard_normal(t.shape).astype(np.float32) for t in (x, w)]
     lifted = {t: a.astype(np.float64) for t, a in zip((x, w), arrays, strict=True)}
     wanted = interpret(scope, lifted, Reals())
-    stages, _ = prepared(scope, (x, w))
+    stages, _ = schedulable_stages(scope, (x, w))
     assert len(stages[-1].axes) == 3  # of three results, places and phases
     types = [TensorType("float32", t.shape) for t in (x, w)]
-    for sketch in sketches(stages, Core(512, 32, 1))[-1][:3]:
+    for sketch in rank_sketches(stages, TargetCore(512, 32, 1))[-1][:3]:
         got = np.full(wanted.shape, np.nan, np.float32)
         jit(scope, types, (sketch,), checks=True)(arrays, got)()
         assert np.allclose(got, wanted, atol=1e-5)
@@ -353,7 +361,7 @@ def test_what_is_no_band_has_no_blocks() -> None:
     x = {name: Tensor(name, (2, 48, 8)) for name in ("x0", "x1")}
     for index in ("j - i + 30", "j", "i"):  # the other way, no row, no column
         text = f"L[h:2, i:20, j:17](sum[d:8](mul(x0[h, i, d], x1[h, {index}, d])))"
-        assert bands_of(interned(parse(text, x))) == [], index
+        assert candidate_bands(interned(parse(text, x))) == [], index
 
 
 def _lowered(func: Any, lowered: Any) -> str:

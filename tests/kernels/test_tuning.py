@@ -14,31 +14,42 @@ from hypothesis import strategies as st
 from tensaurus.expr.ir.expression_text import parse as parse_scope
 from tensaurus.expr.ir.scope import Scope, Tensor
 from tensaurus.expr.normal.intern import interned
-from tensaurus.kernels.halide.compile import operands
+from tensaurus.kernels.halide.compile import kernel_interface
 from tensaurus.kernels.stages.sketch import (
-    Band,
-    Block,
-    Flat,
-    Pack,
-    Prefix,
-    Row,
+    BlockedBand,
+    BlockSketch,
+    ChainSketch,
+    FlatSketch,
+    NestChange,
+    PackedInput,
+    RowSketch,
     Schedule,
-    Transform,
-    bands,
-    loops,
-    packs,
-    parse,
-    prefix,
-    show,
+    format_schedule,
+    nest_changes,
+    nest_sketches,
+    parse_schedule,
+    select_bands,
+    select_packs,
 )
-from tensaurus.kernels.stages.stage import extent, staged
+from tensaurus.kernels.stages.stage import build_stages, extent
 from tensaurus.kernels.tune import tune
-from tensaurus.kernels.tune.operand_access import conditional
-from tensaurus.kernels.tune.register_blocks import blocks as register_blocks
-from tensaurus.kernels.tune.schedule_pools import alike, in_order, in_turns, unique
-from tensaurus.kernels.tune.target_core import L2, Core, Shape, exchanged, share
-from tensaurus.kernels.tune.timing_processes import Runner
-from tensaurus.kernels.tune.tune import LOOPS, Tuner
+from tensaurus.kernels.tune.operand_access import condition_axes
+from tensaurus.kernels.tune.register_blocks import rank_blocks as register_blocks
+from tensaurus.kernels.tune.schedule_pools import (
+    interleave,
+    ranked_schedules,
+    similar_schedules,
+    unique_schedules,
+)
+from tensaurus.kernels.tune.target_core import (
+    L2_BYTES,
+    NestShape,
+    TargetCore,
+    busiest_share,
+    exchange_seconds,
+)
+from tensaurus.kernels.tune.timing_processes import TimingProcesses
+from tensaurus.kernels.tune.tune import REDUCTION_ROWS, Tuner
 from tensaurus.ops import TensorType
 from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine
@@ -47,7 +58,7 @@ from tensaurus.system.deadline import Overdue
 small = st.integers(0, 9)
 pairs = st.lists(st.tuples(small, st.integers(1, 99)), max_size=3).map(tuple)
 blocks = st.builds(
-    Block,
+    BlockSketch,
     small,
     st.integers(1, 16),
     st.integers(1, 6),
@@ -60,90 +71,103 @@ blocks = st.builds(
 )
 sketches = st.one_of(
     blocks,
-    st.builds(Row, st.integers(1, 16), st.integers(1, 128), st.integers(0, 3)),
-    st.builds(Flat, st.integers(1, 16), st.integers(1, 8), st.integers(0, 3), st.integers(0, 3)),
+    st.builds(RowSketch, st.integers(1, 16), st.integers(1, 128), st.integers(0, 3)),
+    st.builds(FlatSketch, st.integers(1, 16), st.integers(1, 8), st.integers(0, 3), st.integers(0, 3)),
 )
-packings = st.builds(Pack, st.sampled_from(["x1", "x10"]), small, st.integers(2, 16))
-blockings = st.builds(Band, st.sampled_from(["s0", "s10"]), small, st.integers(2, 16))
+packings = st.builds(PackedInput, st.sampled_from(["x1", "x10"]), small, st.integers(2, 16))
+blockings = st.builds(BlockedBand, st.sampled_from(["s0", "s10"]), small, st.integers(2, 16))
 
 
 @given(st.lists(packings | blockings, max_size=2), st.lists(sketches, min_size=1, max_size=3))
 def test_schedules_are_read_back_from_their_text(
-    packed: list[Prefix], sides: list[Block | Row | Flat]
+    packed: list[NestChange], sides: list[BlockSketch | RowSketch | FlatSketch]
 ) -> None:
     schedule: Schedule = (*packed, *sides)
-    assert parse(show(schedule)) == schedule
-    assert (*prefix(schedule), *loops(schedule)) == schedule
-    assert sorted((*packs(schedule), *bands(schedule)), key=packed.index) == packed
+    assert parse_schedule(format_schedule(schedule)) == schedule
+    assert (*nest_changes(schedule), *nest_sketches(schedule)) == schedule
+    assert sorted((*select_packs(schedule), *select_bands(schedule)), key=packed.index) == packed
 
 
 @pytest.mark.parametrize("text", ["block", "block(v=1)", "flat(u=x, p=1)", "roll(p=1)", "flat(u=4*16, p=1)x"])
 def test_what_is_no_schedule_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no schedule"):
-        parse(text)
+        parse_schedule(text)
 
 
 @pytest.mark.parametrize(
     "sketch, threads, wanted",
     [
-        (Flat(16, 1, 0), 2, 1.0),
-        (Flat(16, 1, 1), 2, 4 / 7),
-        (Flat(16, 1, 2), 3, 12 / 35),
-        (Block(1, 16, tile=((0, 4),), parallel=1), 2, 0.5),
-        (Block(1, 16, tile=((0, 7),), parallel=1), 2, 1.0),
-        (Row(16, 64, 1), 8, 1 / 7),
+        (FlatSketch(16, 1, 0), 2, 1.0),
+        (FlatSketch(16, 1, 1), 2, 4 / 7),
+        (FlatSketch(16, 1, 2), 3, 12 / 35),
+        (BlockSketch(1, 16, tile=((0, 4),), parallel=1), 2, 0.5),
+        (BlockSketch(1, 16, tile=((0, 7),), parallel=1), 2, 1.0),
+        (RowSketch(16, 64, 1), 8, 1 / 7),
     ],
 )
 def test_the_busiest_thread_has_its_tasks_of_all(
-    sketch: Block | Row | Flat, threads: int, wanted: float
+    sketch: BlockSketch | RowSketch | FlatSketch, threads: int, wanted: float
 ) -> None:
-    assert share(sketch, Shape((7, 5), 35), threads) == pytest.approx(wanted)
+    assert busiest_share(sketch, NestShape((7, 5), 35), threads) == pytest.approx(wanted)
 
 
-SHAPE = Shape((4, 4, 2), 1 << 20, {"": 1 << 20, "x0": 1 << 18}, 1 << 22)
+SHAPE = NestShape((4, 4, 2), 1 << 20, {"": 1 << 20, "x0": 1 << 18}, 1 << 22)
 LARGER = replace(SHAPE, copied={"": 1 << 22, "x0": 1 << 20}, weights=1 << 24)
 
 
 def test_threads_lose_time_by_what_they_share() -> None:
     """Data that they make together, or weights that all of them read; one thread shares with nobody."""
-    chained = Transform(16, 2, (1, 4), (2, 4), 16, 4, 2)
-    copied = Block(1, 16, tile=((0, 2),), copies=(("x0", 0), ("x1", 1)), parallel=1)
+    chained = ChainSketch(16, 2, (1, 4), (2, 4), 16, 4, 2)
+    copied = BlockSketch(1, 16, tile=((0, 2),), copies=(("x0", 0), ("x1", 1)), parallel=1)
     apart = replace(chained, parallel=1)
     for sketch in (chained, copied, apart):
-        assert exchanged(sketch, SHAPE, 1) == 0.0
-        assert 0.0 < exchanged(sketch, SHAPE, 2) < exchanged(sketch, LARGER, 2)
-        assert exchanged(replace(sketch, parallel=0), SHAPE, 2) == 0.0
-    assert exchanged(chained, SHAPE, 2) > exchanged(replace(chained, tile=(4, 4)), SHAPE, 2)  # fewer rounds
-    assert exchanged(apart, replace(SHAPE, weights=L2), 2) == 0.0  # which lie in each core's cache
-    assert exchanged(replace(copied, copies=(("x1", 1),)), SHAPE, 2) == 0.0  # each thread has its own
-    assert exchanged(Flat(16, 1, 1), SHAPE, 2) == 0.0
+        assert exchange_seconds(sketch, SHAPE, 1) == 0.0
+        assert 0.0 < exchange_seconds(sketch, SHAPE, 2) < exchange_seconds(sketch, LARGER, 2)
+        assert exchange_seconds(replace(sketch, parallel=0), SHAPE, 2) == 0.0
+    assert exchange_seconds(chained, SHAPE, 2) > exchange_seconds(
+        replace(chained, tile=(4, 4)), SHAPE, 2
+    )  # fewer rounds
+    assert (
+        exchange_seconds(apart, replace(SHAPE, weights=L2_BYTES), 2) == 0.0
+    )  # which lie in each core's cache
+    assert exchange_seconds(replace(copied, copies=(("x1", 1),)), SHAPE, 2) == 0.0  # each thread has its own
+    assert exchange_seconds(FlatSketch(16, 1, 1), SHAPE, 2) == 0.0
 
 
 # ------------------------------------------------------------------------------------- orders of schedules
 
 
-def of_width(vectors: int, block: int = 4) -> tuple[Pack, Transform]:
-    return Pack("x1", 0, 16 * vectors), Transform(16, vectors, (1, block), (2, 4), 16, 4, 1)
+def of_width(vectors: int, block: int = 4) -> tuple[PackedInput, ChainSketch]:
+    return PackedInput("x1", 0, 16 * vectors), ChainSketch(16, vectors, (1, block), (2, 4), 16, 4, 1)
 
 
 WIDTHS = [((of_width(v)[0],), [[of_width(v, block)[1] for block in (4, 2)]], [SHAPE]) for v in (2, 4, 1)]
 
 
 def test_the_first_of_each_pool_come_first() -> None:
-    first = list(in_order(WIDTHS))
+    first = list(ranked_schedules(WIDTHS))
     assert first == [of_width(v, block) for block in (4, 2) for v in (2, 4, 1)]
 
 
 def test_schedules_of_other_sizes_are_sought_where_as_much_is_packed() -> None:
     known = of_width(4, 3)
-    assert next(alike([known], WIDTHS)) == of_width(4)
-    assert next(alike([of_width(6, 3)], WIDTHS)) == of_width(2)  # nothing is: in the most promising
-    assert not [*alike([(Pack("x1", 1, 32), known[1])], WIDTHS)]  # another dimension is another form
+    assert next(similar_schedules([known], WIDTHS)) == of_width(4)
+    assert next(similar_schedules([of_width(6, 3)], WIDTHS)) == of_width(
+        2
+    )  # nothing is: in the most promising
+    assert not [
+        *similar_schedules([(PackedInput("x1", 1, 32), known[1])], WIDTHS)
+    ]  # another dimension is another form
 
 
 def test_orders_take_turns() -> None:
     one, other = [of_width(2), of_width(4)], [of_width(1), of_width(2), of_width(2, 2)]
-    assert list(unique(in_turns(one, other))) == [of_width(2), of_width(1), of_width(4), of_width(2, 2)]
+    assert list(unique_schedules(interleave(one, other))) == [
+        of_width(2),
+        of_width(1),
+        of_width(4),
+        of_width(2, 2),
+    ]
 
 
 # ----------------------------------------------------------------------------------------- the tuner
@@ -179,11 +203,11 @@ def tuner(tmp_path: Path) -> Iterator[Tuner]:
 def test_the_most_promising_blocks_of_registers(text: str) -> None:
     """Fewer are the first of more; vectors lie along the axes that are asked for, and registers hold all."""
     known = {"x": Tensor("x", (1, 64, 14, 14)), "w": Tensor("w", (64, 32, 3, 3))}
-    (stage,) = staged(parse_scope(text, known))
-    core = Core(512, 32, 2)
+    (stage,) = build_stages(parse_scope(text, known))
+    core = TargetCore(512, 32, 2)
     found = register_blocks(stage, core, 16)
     assert found and len(set(found)) == len(found)
-    assert register_blocks(stage, core, 16, most=7) == found[:7]
+    assert register_blocks(stage, core, 16, limit=7) == found[:7]
     last = len(stage.axes) - 1
     assert all(block.vector == last for block in register_blocks(stage, core, 16, least=last))
     sizes = [extent(a) for a in stage.axes]
@@ -194,7 +218,7 @@ def test_the_most_promising_blocks_of_registers(text: str) -> None:
         assert block.parallel <= sum(n < sizes[k] for k, n in block.tile)
         # stores apart, of several rows, in one straight line with all sums would compile for seconds
         rows = any(block.vector < k < last for k, _ in block.block)
-        assert not rows or conditional(stage) or block.unrolled < len(stage.reduced)
+        assert not rows or condition_axes(stage) or block.unrolled < len(stage.reduced)
 
 
 @pytest.mark.parametrize(
@@ -212,29 +236,29 @@ def test_the_most_promising_blocks_of_registers(text: str) -> None:
 )
 def test_what_a_vector_needs_of_a_copy_may_be_all_of_it(text: str, tile: tuple[int, int]) -> None:
     known = {"x": Tensor("x", (960, 9, 9)), "w": Tensor("w", (960, 3, 3))}
-    (stage,) = staged(parse_scope(text, known))
-    across = [block for block in register_blocks(stage, Core(512, 32, 2), 16) if block.vector < 2]
+    (stage,) = build_stages(parse_scope(text, known))
+    across = [block for block in register_blocks(stage, TargetCore(512, 32, 2), 16) if block.vector < 2]
     assert any(tile in block.tile and block.copies[0][1] > 0 for block in across)
 
 
 def test_a_schedule_is_found_once(tuner: Tuner) -> None:
     scope, types = scope_of(PRODUCT, WIDE, WEIGHTS), (WIDE, WEIGHTS)
-    assert tuner.best(scope, types, OUT, 0.0) is None and tuner.tried == 0
-    first = tuner.best(scope, types, OUT, 0.5)
-    assert first is not None and tuner.tried > 0
-    tried = tuner.tried
-    assert tuner.best(scope, types, OUT, 0.5) == first and tuner.tried == tried
-    rows = tuner.measured(scope, types)
-    assert rows[0].schedule == show(first) and all(0 < row.seconds < inf for row in rows)
+    assert tuner.best_schedule(scope, types, OUT, 0.0) is None and tuner.tried_count == 0
+    first = tuner.best_schedule(scope, types, OUT, 0.5)
+    assert first is not None and tuner.tried_count > 0
+    tried = tuner.tried_count
+    assert tuner.best_schedule(scope, types, OUT, 0.5) == first and tuner.tried_count == tried
+    rows = tuner.measured_schedules(scope, types)
+    assert rows[0].schedule == format_schedule(first) and all(0 < row.seconds < inf for row in rows)
 
 
 def test_constants_are_packed_and_others_never(tuner: Tuner) -> None:
     scope, types = scope_of(PRODUCT, WIDE, WEIGHTS), (WIDE, WEIGHTS)
-    pools = tuner._pools(scope, types, (False, True))
-    assert [packed for packed, _, _ in pools] == [(), (Pack("x1", 0, tuner.core.lanes("float32")),)]
-    assert [packed for packed, _, _ in tuner._pools(scope, types, (False, False))] == [()]
+    pools = tuner._schedule_pools(scope, types, (False, True))
+    assert [packed for packed, _, _ in pools] == [(), (PackedInput("x1", 0, tuner.core.lanes("float32")),)]
+    assert [packed for packed, _, _ in tuner._schedule_pools(scope, types, (False, False))] == [()]
     packed = pools[1][0]
-    kinds, own, packing = operands(scope, types, packed)
+    kinds, own, packing = kernel_interface(scope, types, packed)
     lanes = tuner.core.lanes("float32")
     assert kinds == (WIDE, TensorType("float32", (32 // lanes, 32, lanes)))
     assert own is not scope and [p is not None for p in packing] == [False, True]
@@ -244,60 +268,62 @@ def test_digits_of_one_number_are_summed_up_in_blocks_of_registers(tuner: Tuner)
     """As a product of attention's heads side by side, which no copy puts there."""
     types = TensorType("float32", (4, 32, 8)), TensorType("float32", (32, 24))
     text = "L[i:32, j:24](sum[r:32](mul(x0[r // 8, i, -8*(r // 8) + r], x1[r, j])))"
-    found = tuner.best(scope_of(text, *types), types, OUT, 0.5, (False, True))
-    assert found is not None and isinstance(loops(found)[0], Block)
-    assert len(loops(found)[0].order) == 2
+    found = tuner.best_schedule(scope_of(text, *types), types, OUT, 0.5, (False, True))
+    assert found is not None and isinstance(nest_sketches(found)[0], BlockSketch)
+    assert len(nest_sketches(found)[0].order) == 2
 
 
 def test_what_computes_other_numbers_is_no_schedule(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
     scope, types = scope_of(PRODUCT, WIDE, WEIGHTS), (WIDE, WEIGHTS)
-    monkeypatch.setattr(Runner, "wrong", lambda self, schedule: "other numbers")
-    assert tuner.best(scope, types, OUT, 0.3) is None
-    assert tuner.measured(scope, types) == []
+    monkeypatch.setattr(TimingProcesses, "find_error", lambda self, schedule: "other numbers")
+    assert tuner.best_schedule(scope, types, OUT, 0.3) is None
+    assert tuner.measured_schedules(scope, types) == []
 
 
 def test_a_process_that_dies_is_replaced(tuner: Tuner) -> None:
-    scope, runner = scope_of(PRODUCT, WIDE, WEIGHTS), tuner.runner
-    good = show(next(iter(tuner._pools(scope, (WIDE, WEIGHTS), ())))[1][0][:1])  # type: ignore[arg-type]
-    runner.take(PRODUCT, (WIDE, WEIGHTS), OUT)
-    assert runner.times([good], 0.01)[0] < inf
-    child = runner._single[0]
+    scope, runner = scope_of(PRODUCT, WIDE, WEIGHTS), tuner.timer
+    good = format_schedule(next(iter(tuner._schedule_pools(scope, (WIDE, WEIGHTS), ())))[1][0][:1])  # type: ignore[arg-type]
+    runner.set_expression(PRODUCT, (WIDE, WEIGHTS), OUT)
+    assert runner.time_on_one_thread([good], 0.01)[0] < inf
+    child = runner._single_threads[0]
     assert child is not None
     child._process.kill()
     child._process.wait()
-    runner.take(PRODUCT, (WIDE, WEIGHTS), OUT)
-    assert runner.times([good], 0.01)[0] < inf
-    assert runner.times(["flat(u=1*16, p=0); flat(u=1*16, p=0)"], 0.01) == [inf]  # of another expression
-    assert runner.wrong(good) == ""
-    assert "sketches for" in runner.wrong("flat(u=1*16, p=0); flat(u=1*16, p=0)")
+    runner.set_expression(PRODUCT, (WIDE, WEIGHTS), OUT)
+    assert runner.time_on_one_thread([good], 0.01)[0] < inf
+    assert runner.time_on_one_thread(["flat(u=1*16, p=0); flat(u=1*16, p=0)"], 0.01) == [
+        inf
+    ]  # of another expression
+    assert runner.find_error(good) == ""
+    assert "sketches for" in runner.find_error("flat(u=1*16, p=0); flat(u=1*16, p=0)")
 
 
 def test_a_table_whose_reading_was_ended_is_read_again(
     tuner: Tuner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    form = tuner._reduced(scope_of(PRODUCT, WIDE, WEIGHTS), (WIDE, WEIGHTS), ())
+    form = tuner._reduction_form(scope_of(PRODUCT, WIDE, WEIGHTS), (WIDE, WEIGHTS), ())
     assert form is not None
-    tuner._keep(f"{LOOPS}{form.text}", {"a schedule": 1.0, "": 3.0})
+    tuner._store_times(f"{REDUCTION_ROWS}{form.text}", {"a schedule": 1.0, "": 3.0})
 
     def late(*_: str) -> None:
         raise Overdue
 
     with monkeypatch.context() as patched, pytest.raises(Overdue):
         patched.setattr(tuner.database, "beginning", late)
-        tuner._tuning(form)
-    assert tuner._tuning(form).seconds == 3.0
+        tuner._history_of(form)
+    assert tuner._history_of(form).seconds == 3.0
 
 
 def test_expressions_of_other_sizes_are_alike(tuner: Tuner) -> None:
     scope, types = scope_of(PRODUCT, WIDE, WEIGHTS), (WIDE, WEIGHTS)
-    winner = tuner.best(scope, types, OUT, 0.3)
+    winner = tuner.best_schedule(scope, types, OUT, 0.3)
     assert winner is not None
     more = TensorType("float32", (32, 48))
     text = PRODUCT.replace("j:24", "j:48")
-    other = tuner._reduced(scope_of(text, more, WEIGHTS), (more, WEIGHTS), ())
-    assert other is not None and tuner._similar(other) == [winner]
-    softmax = tuner._reduced(scope_of("L[i:32](max[r:24](x0[i, r]))", WIDE), (WIDE,), ())
-    assert softmax is not None and tuner._similar(softmax) == []
+    other = tuner._reduction_form(scope_of(text, more, WEIGHTS), (more, WEIGHTS), ())
+    assert other is not None and tuner._similar_fastest(other) == [winner]
+    softmax = tuner._reduction_form(scope_of("L[i:32](max[r:24](x0[i, r]))", WIDE), (WIDE,), ())
+    assert softmax is not None and tuner._similar_fastest(softmax) == []
 
 
 ADDED = "L[i:32, j:24](add(sum[r:32](mul(max(0, x0[i, r]), x2[r, j])), x1[i, j]))"
@@ -313,69 +339,71 @@ UNLIKE = {
 
 def test_what_reduces_alike_is_tuned_once(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
     """With other names, with something before and behind it; and in another run from the database."""
-    monkeypatch.setattr(tune, "ENOUGH", 1)
+    monkeypatch.setattr(tune, "MIN_TRIES", 1)
     types = WIDE, WEIGHTS
-    first = tuner.best(scope_of(PRODUCT, *types), types, OUT, 0.5)
+    first = tuner.best_schedule(scope_of(PRODUCT, *types), types, OUT, 0.5)
     assert first is not None
-    form = tuner._reduced(scope_of(PRODUCT, *types), types, ())
-    assert form is not None and form.own(form.general(first)) == first
+    form = tuner._reduction_form(scope_of(PRODUCT, *types), types, ())
+    assert form is not None and form.from_role_text(form.to_role_text(first)) == first
     again = Tuner(tuner.database, tuner.machine, "native")
     kinds = WEIGHTS, OUT, WIDE
     try:
         for each in (tuner, again):
-            tried = each.tried
+            tried = each.tried_count
             scope = scope_of(ADDED, *kinds)
-            found = each._tuned(scope, kinds, OUT, 0.2, ())
-            assert each.tried == tried + 1  # it is timed, and checked
-            other = each._reduced(scope, kinds, ())
+            found = each._tune(scope, kinds, OUT, 0.2, ())
+            assert each.tried_count == tried + 1  # it is timed, and checked
+            other = each._reduction_form(scope, kinds, ())
             assert found is not None and other is not None
-            assert other.text == form.text and other.general(found) == form.general(first)
+            assert other.text == form.text and other.to_role_text(found) == form.to_role_text(first)
     finally:
         again.close()
-    seconds = tuner._tuning(form).seconds + 1.0
-    assert tuner._tuned(scope_of(PRODUCT, *types), types, OUT, seconds, ()) is not None
-    assert tuner.tried > tried + 1  # there is more time than went into it
+    seconds = tuner._history_of(form).seconds + 1.0
+    assert tuner._tune(scope_of(PRODUCT, *types), types, OUT, seconds, ()) is not None
+    assert tuner.tried_count > tried + 1  # there is more time than went into it
 
 
 @pytest.mark.parametrize("what", UNLIKE)
 def test_what_reduces_otherwise_is_tuned_for_itself(tuner: Tuner, what: str) -> None:
     types = WIDE, WEIGHTS
-    one, other = (tuner._reduced(scope_of(text, *types), types, ()) for text in (PRODUCT, UNLIKE[what]))
+    one, other = (
+        tuner._reduction_form(scope_of(text, *types), types, ()) for text in (PRODUCT, UNLIKE[what])
+    )
     assert one is not None and other is not None and one.text != other.text
-    fixed = tuner._reduced(scope_of(PRODUCT, *types), types, (False, True))
+    fixed = tuner._reduction_form(scope_of(PRODUCT, *types), types, (False, True))
     assert fixed is not None and fixed.text != one.text  # it may be packed
-    assert tuner._reduced(scope_of("L[i:32](x0[i, 0])", WIDE), (WIDE,), ()) is None
+    assert tuner._reduction_form(scope_of("L[i:32](x0[i, 0])", WIDE), (WIDE,), ()) is None
 
 
 def test_what_was_tuned_for_a_moment_is_tuned_on(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few tries may all have fallen into a slow moment of the machine."""
-    monkeypatch.setattr(tune, "ENOUGH", 1000)
+    monkeypatch.setattr(tune, "MIN_TRIES", 1000)
     types, kinds = (WIDE, WEIGHTS), (WEIGHTS, OUT, WIDE)
-    assert tuner._tuned(scope_of(PRODUCT, *types), types, OUT, 0.5, ()) is not None
-    form = tuner._reduced(scope_of(PRODUCT, *types), types, ())
+    assert tuner._tune(scope_of(PRODUCT, *types), types, OUT, 0.5, ()) is not None
+    form = tuner._reduction_form(scope_of(PRODUCT, *types), types, ())
     assert form is not None
-    before = tuner._tuning(form).passed
-    assert tuner._tuning(form).tried > 0
-    assert tuner._tuned(scope_of(ADDED, *kinds), kinds, OUT, 0.5, ()) is not None
-    assert tuner._tuning(form).passed > before
+    before = tuner._history_of(form).passed_count
+    assert tuner._history_of(form).tried_count > 0
+    assert tuner._tune(scope_of(ADDED, *kinds), kinds, OUT, 0.5, ()) is not None
+    assert tuner._history_of(form).passed_count > before
 
 
-@pytest.mark.parametrize("verb, verdict", [("decided", inf), ("wrong", "other numbers")])
+@pytest.mark.parametrize("verb, verdict", [("time_on_all_threads", inf), ("find_error", "other numbers")])
 def test_a_reused_schedule_that_fails_is_no_schedule(
     tuner: Tuner, monkeypatch: pytest.MonkeyPatch, verb: str, verdict: object
 ) -> None:
     """Then the expression is tuned as if nothing were known."""
-    monkeypatch.setattr(tune, "ENOUGH", 1)
+    monkeypatch.setattr(tune, "MIN_TRIES", 1)
     types = WIDE, WEIGHTS
-    assert tuner.best(scope_of(PRODUCT, *types), types, OUT, 0.5) is not None
-    plain, asked = getattr(Runner, verb), []
+    assert tuner.best_schedule(scope_of(PRODUCT, *types), types, OUT, 0.5) is not None
+    plain, asked = getattr(TimingProcesses, verb), []
 
-    def refusing(self: Runner, *given: object, **named: object) -> object:
+    def refusing(self: TimingProcesses, *given: object, **named: object) -> object:
         asked.append(given)
         return verdict if len(asked) == 1 else plain(self, *given, **named)
 
-    monkeypatch.setattr(Runner, verb, refusing)
+    monkeypatch.setattr(TimingProcesses, verb, refusing)
     kinds = WEIGHTS, OUT, WIDE
-    tried = tuner.tried
-    assert tuner.best(scope_of(ADDED, *kinds), kinds, OUT, 0.3) is not None
-    assert tuner.tried > tried + 1
+    tried = tuner.tried_count
+    assert tuner.best_schedule(scope_of(ADDED, *kinds), kinds, OUT, 0.3) is not None
+    assert tuner.tried_count > tried + 1

@@ -278,7 +278,7 @@ def test_explain_tells_of_kernels(tuned: Tuned, tmp_path: Path) -> None:
 
 @pytest.mark.kernels
 @pytest.mark.usefixtures("kernels_win")
-@pytest.mark.skipif(bool(cpu_features.lacking("x86-64-v3")), reason="not of this processor")
+@pytest.mark.skipif(bool(cpu_features.missing_features("x86-64-v3")), reason="not of this processor")
 def test_kernels_for_another_processor(tmp_path: Path) -> None:
     """They are tuned, run and saved as those of this one, and have none of its further instructions."""
     model, fast = softmax(), tmp_path / "fast.onnx"
@@ -309,7 +309,7 @@ def test_why_there_are_no_kernels_is_said(
     if "halide" in change:
         monkeypatch.setattr(kernel_budget, "find_spec", lambda name: None)
     elif "compiler" in change:
-        monkeypatch.setattr(kernel_budget, "compiler", lambda: None)
+        monkeypatch.setattr(kernel_budget, "find_compiler", lambda: None)
     elif "backend" in change:
         pytest.importorskip("openvino")
     options = {name: value for name, value in change.items() if name in ("custom_ops", "backend")}
@@ -329,7 +329,7 @@ def test_what_cannot_be_compiled_is_dropped_and_said(
     def refused(*given: object, **more: object) -> None:
         raise ValueError("a loop of another expression\nand more")
 
-    monkeypatch.setattr("tensaurus.kernels.tune.compiled_objects.Compiler.code", refused)
+    monkeypatch.setattr("tensaurus.kernels.tune.compiled_objects.ObjectCompiler.code", refused)
     result = run(softmax(), tmp_path / "db.sqlite")
     assert not result.libraries and not result.summary.kernels
     assert result.summary.dropped == ("a loop of another expression",)
@@ -353,23 +353,23 @@ def test_a_lucky_kernel_flatters_its_own_kind_alone(scope: str, label: str) -> N
 def test_processors() -> None:
     from tensaurus.kernels.halide import compile as compiling
 
-    assert set(cpu_features.CPUS) == {cpu_features.NATIVE, *compiling.LEVELS}
+    assert set(cpu_features.CPUS) == {cpu_features.NATIVE, *compiling.FEATURES_OF_LEVEL}
     for cpu in cpu_features.CPUS:
-        features = cpu_features.needed(" ".join(compiling.features(cpu)))
-        assert cpu == cpu_features.NATIVE or set(cpu_features.needed(cpu)) <= set(features)
-    assert cpu_features.lacking("") == ()
+        features = cpu_features.required_features(" ".join(compiling.halide_features(cpu)))
+        assert cpu == cpu_features.NATIVE or set(cpu_features.required_features(cpu)) <= set(features)
+    assert cpu_features.missing_features("") == ()
 
 
 def test_a_processor_that_this_is_not_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(TensaurusError, match="no processor 'x86-64-v9'"):
         Options(cpu="x86-64-v9")
-    monkeypatch.setattr(cpu_features, "_flags", lambda: frozenset({"avx", "pni"}))
-    assert cpu_features.lacking("sse3 avx fma") == ("fma",)
+    monkeypatch.setattr(cpu_features, "_linux_flags", lambda: frozenset({"avx", "pni"}))
+    assert cpu_features.missing_features("sse3 avx fma") == ("fma",)
     with pytest.raises(TensaurusError, match="no x86-64-v3, it lacks ssse3, ") as caught:
         Options(cpu="x86-64-v3")
     assert "\n" not in str(caught.value)
-    monkeypatch.setattr(cpu_features, "_flags", frozenset)  # a system that does not tell
-    assert cpu_features.lacking("fma") == ()
+    monkeypatch.setattr(cpu_features, "_linux_flags", frozenset)  # a system that does not tell
+    assert cpu_features.missing_features("fma") == ()
     model = tmp_path / "m.onnx"
     onnx.save(softmax(), model)
     done = CliRunner().invoke(app, ["optimize", str(model), "-o", str(tmp_path / "o.onnx"), "--cpu", "arm"])

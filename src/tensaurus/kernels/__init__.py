@@ -1,1 +1,2 @@
-"""Expressions compiled to kernels, tuned, and linked to a library that a stock onnxruntime loads."""
+"""Compiles expressions to kernels, tunes them, and links them into a library that a stock onnxruntime loads.
+"""

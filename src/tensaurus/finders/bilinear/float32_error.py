@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tensaurus.finders.bilinear.bilinear_algorithm import Algorithm, Matrix
 from tensaurus.finders.bilinear.tiling import Algorithms
-from tensaurus.kernels.stages.chain_layout import GROUP
+from tensaurus.kernels.stages.chain_layout import CHANNEL_GROUP
 
 __all__ = ["Sample", "sampled"]
 
@@ -54,9 +54,9 @@ class Sample:
             data = _applied(algorithm.data, data, place)
         wide, short = data.astype(np.float64), weights.astype(data.dtype).astype(np.float64)
         found = np.zeros((len(data), len(weights), *data.shape[2:]), data.dtype)
-        for start in range(0, data.shape[1], GROUP):
+        for start in range(0, data.shape[1], CHANNEL_GROUP):
             group = np.zeros_like(found)
-            for c in range(start, min(start + GROUP, data.shape[1])):
+            for c in range(start, min(start + CHANNEL_GROUP, data.shape[1])):
                 group = (group + wide[:, None, c] * short[None, :, c]).astype(data.dtype)
             found = found + group
         for place, algorithm in enumerate(self.algorithms, 2):

@@ -28,7 +28,7 @@ class Kernel:
     inputs: tuple[TensorType, ...]  # of x0, x1, ...; sizes are numbers
     output: TensorType
     code: bytes
-    cpu: str  # what it needs of a processor, as `processor.needed` reads it
+    cpu: str  # what it needs of a processor, as `cpu_features.required_features` reads it
     scope: Scope | None = None
     packing: tuple[Scope | None, ...] = ()
     flushing: bool = False

@@ -1,1 +1,1 @@
-"""Loop nests lowered to Halide functions, scheduled and compiled."""
+"""Lowers loop nests to Halide functions, schedules them, and compiles them."""

@@ -1,11 +1,11 @@
-"""An expression with a schedule as machine code."""
+"""Compiles an expression with a schedule to machine code: an object file, or a function in this process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 import halide as hl
 import numpy as np
@@ -17,75 +17,80 @@ from tensaurus.expr.ir.scope import Scope, Tensor
 from tensaurus.expr.ir.walk import tensors as tensors_of
 from tensaurus.graph.ir.kernel import Kernel
 from tensaurus.kernels.halide.cpu_features import NATIVE
-from tensaurus.kernels.halide.lowering_errors import Unlowered
-from tensaurus.kernels.halide.pipeline import prepared, scheduled
-from tensaurus.kernels.stages.pack_weights import packed, packed_type
-from tensaurus.kernels.stages.pack_weights import packing as packing_scope
-from tensaurus.kernels.stages.sketch import Schedule, loops, packs, prefix
-from tensaurus.kernels.stages.sketch import show as show_schedule
+from tensaurus.kernels.halide.lowering_errors import LoweringError
+from tensaurus.kernels.halide.pipeline import build_pipeline, schedulable_stages
+from tensaurus.kernels.stages.pack_weights import pack_scope_inputs, packed_type
+from tensaurus.kernels.stages.pack_weights import packing_scope as packing_scope
+from tensaurus.kernels.stages.sketch import Schedule, nest_changes, nest_sketches, select_packs
+from tensaurus.kernels.stages.sketch import format_schedule as show_schedule
 from tensaurus.ops import TensorType
 from tensaurus.system.scratch import temporary
 
-__all__ = ["NATIVE", "code_of", "compiled", "features", "jit", "kernel_of"]
+__all__ = ["NATIVE", "compile_object", "compile_kernel", "halide_features", "jit", "kernel_with_code"]
 
-LEVELS = {
+FEATURES_OF_LEVEL = {
     "x86-64-v3": ("avx", "avx2", "f16c", "fma", "sse41"),
     "x86-64-v4": ("avx", "avx2", "avx512", "avx512_skylake", "f16c", "fma", "sse41"),
 }
-# shapes are checked by whoever calls a kernel, and every buffer is dense
-PLAIN = ("no_asserts", "no_bounds_query")
-LINKED = ("no_runtime", "user_context")
+# Halide's target features. The shim that calls kernels checks shapes, and every buffer is dense, so kernels
+# need no checks; a kernel that is linked gets its runtime from the shim.
+UNCHECKED = ("no_asserts", "no_bounds_query")
+FOR_LINKING = ("no_runtime", "user_context")
 
 
-def features(cpu: str) -> tuple[str, ...]:
-    """What Halide may use of a processor: of this one, or of one of the levels.  Raises KeyError."""
+def halide_features(cpu: str) -> tuple[str, ...]:
+    """Returns the features of a processor that Halide may use: this one, or an x86-64 level. Raises KeyError.
+    """
     if cpu != NATIVE:
-        return LEVELS[cpu]
-    known = {word for level in LEVELS.values() for word in level}
+        return FEATURES_OF_LEVEL[cpu]
+    known = {word for level in FEATURES_OF_LEVEL.values() for word in level}
     parts = hl.get_host_target().to_string().split("-")
     return tuple(sorted(w for w in parts if w in known or w.startswith("avx512_")))
 
 
 def _target(cpu: str, more: Sequence[str]) -> Any:
-    return hl.Target("-".join(("x86", "64", "linux", *features(cpu), *more)))
+    return hl.Target("-".join(("x86", "64", "linux", *halide_features(cpu), *more)))
 
 
-def tensors(types: Sequence[TensorType]) -> list[Tensor]:
+def input_tensors(types: Sequence[TensorType]) -> list[Tensor]:
     return [Tensor(f"x{place}", kind.shape, kind.dtype) for place, kind in enumerate(types)]
 
 
-def compiled(
+def compile_kernel(
     scope: Scope, inputs: Sequence[TensorType], output: TensorType, schedule: Schedule, cpu: str = NATIVE
 ) -> Kernel:
-    """The kernel of a scope over x0, x1, ... of these types, whose sizes are numbers.
+    """Compiles the kernel of a scope over x0, x1, ... of these types, whose sizes are numbers.
 
-    Raises Unlowered, also where the schedule is one of another expression, or one that Halide refuses.
+    Raises LoweringError, also where the schedule belongs to another expression or Halide rejects it.
     """
-    return kernel_of(scope, inputs, output, schedule, code_of(scope, inputs, output, schedule, cpu), cpu)
+    return kernel_with_code(
+        scope, inputs, output, schedule, compile_object(scope, inputs, output, schedule, cpu), cpu
+    )
 
 
-def code_of(
+def compile_object(
     scope: Scope, inputs: Sequence[TensorType], output: TensorType, schedule: Schedule, cpu: str = NATIVE
 ) -> bytes:
-    """The kernel's object.  What was compiled before in this process shows in it, as Halide numbers names.
+    """Compiles the kernel to an object file, and returns its bytes.
 
-    Raises as `compiled`.
+    The bytes depend on what this process compiled before, as Halide numbers names. Raises as
+    `compile_kernel`.
     """
-    name = _name(scope, inputs, output, schedule, cpu)
-    with temporary() as folder, refusals():
-        types, own, _ = operands(scope, inputs, schedule)
-        stages, plain = prepared(own, tensors(types), prefix(schedule))
-        lowered, func = scheduled(stages, plain, loops(schedule))
+    name = _kernel_name(scope, inputs, output, schedule, cpu)
+    with temporary() as folder, raising_lowering_errors():
+        types, own, _ = kernel_interface(scope, inputs, schedule)
+        stages, read_inputs = schedulable_stages(own, input_tensors(types), nest_changes(schedule))
+        lowered, func = build_pipeline(stages, read_inputs, nest_sketches(schedule))
         path = folder / "kernel.o"
-        # without metadata, where Halide writes names that depend on what was compiled before
+        # metadata are left out, as Halide writes names into them that depend on what was compiled before
         module = hl.Pipeline(func).compile_to_module(
-            lowered.inputs, name, _target(cpu, (*PLAIN, *LINKED)), hl.LinkageType.External
+            lowered.inputs, name, _target(cpu, (*UNCHECKED, *FOR_LINKING)), hl.LinkageType.External
         )
         module.compile({hl.OutputFileType.object: str(path)})
         return path.read_bytes()
 
 
-def kernel_of(
+def kernel_with_code(
     scope: Scope,
     inputs: Sequence[TensorType],
     output: TensorType,
@@ -93,52 +98,62 @@ def kernel_of(
     code: bytes,
     cpu: str = NATIVE,
 ) -> Kernel:
-    """The kernel whose object was compiled already."""
-    name = _name(scope, inputs, output, schedule, cpu)
-    types, own, packing = operands(scope, inputs, schedule)
+    """Returns the kernel whose object code was compiled already."""
+    name = _kernel_name(scope, inputs, output, schedule, cpu)
+    types, own, packing = kernel_interface(scope, inputs, schedule)
     packed_scope = own if any(packing) else None
-    return Kernel(name, types, output, code, " ".join(features(cpu)), packed_scope, packing)
+    return Kernel(name, types, output, code, " ".join(halide_features(cpu)), packed_scope, packing)
 
 
-def _name(
+def _kernel_name(
     scope: Scope, inputs: Sequence[TensorType], output: TensorType, schedule: Schedule, cpu: str
 ) -> str:
-    words = " ".join(features(cpu))
+    words = " ".join(halide_features(cpu))
     text = "\n".join([show(scope), *map(str, inputs), str(output), show_schedule(schedule), words])
     return f"eop_{sha256(text.encode()).hexdigest()[:16]}"
 
 
-def operands(
+class KernelInterface(NamedTuple):
+    """The types of a kernel's inputs, the scope that it computes, and the scope that packs each input."""
+
+    types: tuple[TensorType, ...]
+    scope: Scope
+    packing: tuple[Scope | None, ...]
+
+
+def kernel_interface(
     scope: Scope, inputs: Sequence[TensorType], schedule: Schedule
-) -> tuple[tuple[TensorType, ...], Scope, tuple[Scope | None, ...]]:
-    """The types of a kernel's inputs, what it computes of them, and how each is packed."""
-    wanted = {pack.tensor: pack for pack in packs(schedule)}
-    named = {x.name: x for x in tensors(inputs)}
+) -> KernelInterface:
+    """Packs the inputs that the schedule says, and rewrites the scope to read them."""
+    wanted = {pack.tensor: pack for pack in select_packs(schedule)}
+    inputs_by_name = {x.name: x for x in input_tensors(inputs)}
     types, packing = [], []
-    for name, kind in zip(named, inputs, strict=True):
+    for name, kind in zip(inputs_by_name, inputs, strict=True):
         pack = wanted.get(name)
         types.append(kind if pack is None else packed_type(kind, pack))
         packing.append(None if pack is None else packing_scope(kind, pack))
-    return tuple(types), packed(scope, named, packs(schedule)), tuple(packing)
+    scope = pack_scope_inputs(scope, inputs_by_name, select_packs(schedule))
+    return KernelInterface(tuple(types), scope, tuple(packing))
 
 
 def jit(
     scope: Scope, inputs: Sequence[TensorType], schedule: Schedule, cpu: str = NATIVE, checks: bool = False
 ) -> Callable[[Sequence[np.ndarray[Any, Any]], np.ndarray[Any, Any]], Callable[[], None]]:
-    """The kernel in this process: given arrays for inputs and output, a call that computes it.
+    """Compiles the kernel into this process: returns a function of input arrays and an output array, which
+    returns a function without arguments that runs the kernel on them.
 
-    Raises as `compiled`.  With Halide's own `checks` the call raises halide.HalideError where one fails.
+    Raises as `compile_kernel`. With Halide's own `checks`, a run raises halide.HalideError where one fails.
     """
-    with refusals():
-        types, own, packing = operands(scope, inputs, schedule)
-        stages, plain = prepared(own, tensors(types), prefix(schedule))
-        lowered, func = scheduled(stages, plain, loops(schedule))
-        call = func.compile_to_callable(lowered.inputs, _target(cpu, () if checks else PLAIN))
+    with raising_lowering_errors():
+        types, own, packing = kernel_interface(scope, inputs, schedule)
+        stages, read_inputs = schedulable_stages(own, input_tensors(types), nest_changes(schedule))
+        lowered, func = build_pipeline(stages, read_inputs, nest_sketches(schedule))
+        call = func.compile_to_callable(lowered.inputs, _target(cpu, () if checks else UNCHECKED))
     shape = stages[-1].tensor.shape
 
     def bound(arrays: Sequence[np.ndarray[Any, Any]], result: np.ndarray[Any, Any]) -> Callable[[], None]:
-        kept = [_packed(array, pack) for array, pack in zip(arrays, packing, strict=True)]
-        views = [_buffer(array, x.shape) for array, x in zip(kept, plain, strict=True)]
+        kept = [_pack_array(array, pack) for array, pack in zip(arrays, packing, strict=True)]
+        views = [_buffer(array, x.shape) for array, x in zip(kept, read_inputs, strict=True)]
         views.append(_buffer(result, shape))
 
         def run(keep: object = (kept, result)) -> None:
@@ -149,7 +164,7 @@ def jit(
     return bound
 
 
-def _packed(array: np.ndarray[Any, Any], packing: Scope | None) -> np.ndarray[Any, Any]:
+def _pack_array(array: np.ndarray[Any, Any], packing: Scope | None) -> np.ndarray[Any, Any]:
     if packing is None:
         return array
     (x,) = tensors_of(packing)
@@ -157,16 +172,16 @@ def _packed(array: np.ndarray[Any, Any], packing: Scope | None) -> np.ndarray[An
 
 
 @contextmanager
-def refusals() -> Iterator[None]:
-    """What Halide refuses is Unlowered, and what there is no expression or no schedule of."""
+def raising_lowering_errors() -> Iterator[None]:
+    """Raises LoweringError in place of the errors of Halide and of stages that a schedule does not fit."""
     try:
         yield
-    except Unlowered:
+    except LoweringError:
         raise
     except (hl.HalideError, ValueError) as error:
-        raise Unlowered(str(error).strip().splitlines()[0]) from error
+        raise LoweringError(str(error).strip().splitlines()[0]) from error
 
 
 def _buffer(array: np.ndarray[Any, Any], shape: Sequence[Any]) -> Any:
-    """Halide's view of a dense array."""
+    """Returns Halide's view of a dense array."""
     return hl.Buffer(array.reshape([int(n) for n in shape]))

@@ -1,4 +1,4 @@
-"""What a kernel needs of a processor, by the bits of CPUID that tell whether it is there."""
+"""Lists the processor features that kernels require, with the bits of CPUID that tell them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from pathlib import Path
 
 from tensaurus.system.errors import TensaurusError
 
-__all__ = ["CPUS", "FEATURES", "NATIVE", "Bit", "lacking", "needed"]
+__all__ = ["CPUS", "FEATURES", "NATIVE", "CpuidBit", "missing_features", "required_features"]
 
 NATIVE = "native"
-CPUS = (NATIVE, "x86-64-v3", "x86-64-v4")  # that kernels can be compiled for
+CPUS = (NATIVE, "x86-64-v3", "x86-64-v4")  # processors that kernels can be compiled for
 
-YMM, ZMM, TILES = 0x6, 0xE6, 0x60000  # of XCR0: the registers that the operating system saves
+# Bits of XCR0 that say which registers the operating system saves: a feature must not be used without them.
+YMM, ZMM, TILES = 0x6, 0xE6, 0x60000
 
 
 @dataclass(frozen=True)
-class Bit:
-    """One of a register (0 to 3: eax, ebx, ecx, edx) that CPUID gives for a leaf and its part."""
+class CpuidBit:
+    """A bit of a register (0 to 3: eax, ebx, ecx, edx) that CPUID returns for a leaf and subleaf (`part`)."""
 
     leaf: int
     part: int
@@ -29,36 +30,36 @@ class Bit:
 
 
 FEATURES = {
-    "sse3": Bit(1, 0, 2, 0),
-    "ssse3": Bit(1, 0, 2, 9),
-    "sse41": Bit(1, 0, 2, 19),
-    "sse42": Bit(1, 0, 2, 20),
-    "popcnt": Bit(1, 0, 2, 23),
-    "movbe": Bit(1, 0, 2, 22),
-    "lzcnt": Bit(0x80000001, 0, 2, 5),
-    "bmi1": Bit(7, 0, 1, 3),
-    "bmi2": Bit(7, 0, 1, 8),
-    "avx": Bit(1, 0, 2, 28, YMM),
-    "f16c": Bit(1, 0, 2, 29, YMM),
-    "fma": Bit(1, 0, 2, 12, YMM),
-    "avx2": Bit(7, 0, 1, 5, YMM),
-    "avxvnni": Bit(7, 1, 0, 4, YMM),
-    "avx512f": Bit(7, 0, 1, 16, ZMM),
-    "avx512cd": Bit(7, 0, 1, 28, ZMM),
-    "avx512dq": Bit(7, 0, 1, 17, ZMM),
-    "avx512bw": Bit(7, 0, 1, 30, ZMM),
-    "avx512vl": Bit(7, 0, 1, 31, ZMM),
-    "avx512ifma": Bit(7, 0, 1, 21, ZMM),
-    "avx512vbmi": Bit(7, 0, 2, 1, ZMM),
-    "avx512vbmi2": Bit(7, 0, 2, 6, ZMM),
-    "avx512vnni": Bit(7, 0, 2, 11, ZMM),
-    "avx512bitalg": Bit(7, 0, 2, 12, ZMM),
-    "avx512vpopcntdq": Bit(7, 0, 2, 14, ZMM),
-    "avx512bf16": Bit(7, 1, 0, 5, ZMM),
-    "avx512vp2intersect": Bit(7, 0, 3, 8, ZMM),
-    "amxtile": Bit(7, 0, 3, 24, TILES),
-    "amxint8": Bit(7, 0, 3, 25, TILES),
-    "amxbf16": Bit(7, 0, 3, 22, TILES),
+    "sse3": CpuidBit(1, 0, 2, 0),
+    "ssse3": CpuidBit(1, 0, 2, 9),
+    "sse41": CpuidBit(1, 0, 2, 19),
+    "sse42": CpuidBit(1, 0, 2, 20),
+    "popcnt": CpuidBit(1, 0, 2, 23),
+    "movbe": CpuidBit(1, 0, 2, 22),
+    "lzcnt": CpuidBit(0x80000001, 0, 2, 5),
+    "bmi1": CpuidBit(7, 0, 1, 3),
+    "bmi2": CpuidBit(7, 0, 1, 8),
+    "avx": CpuidBit(1, 0, 2, 28, YMM),
+    "f16c": CpuidBit(1, 0, 2, 29, YMM),
+    "fma": CpuidBit(1, 0, 2, 12, YMM),
+    "avx2": CpuidBit(7, 0, 1, 5, YMM),
+    "avxvnni": CpuidBit(7, 1, 0, 4, YMM),
+    "avx512f": CpuidBit(7, 0, 1, 16, ZMM),
+    "avx512cd": CpuidBit(7, 0, 1, 28, ZMM),
+    "avx512dq": CpuidBit(7, 0, 1, 17, ZMM),
+    "avx512bw": CpuidBit(7, 0, 1, 30, ZMM),
+    "avx512vl": CpuidBit(7, 0, 1, 31, ZMM),
+    "avx512ifma": CpuidBit(7, 0, 1, 21, ZMM),
+    "avx512vbmi": CpuidBit(7, 0, 2, 1, ZMM),
+    "avx512vbmi2": CpuidBit(7, 0, 2, 6, ZMM),
+    "avx512vnni": CpuidBit(7, 0, 2, 11, ZMM),
+    "avx512bitalg": CpuidBit(7, 0, 2, 12, ZMM),
+    "avx512vpopcntdq": CpuidBit(7, 0, 2, 14, ZMM),
+    "avx512bf16": CpuidBit(7, 1, 0, 5, ZMM),
+    "avx512vp2intersect": CpuidBit(7, 0, 3, 8, ZMM),
+    "amxtile": CpuidBit(7, 0, 3, 24, TILES),
+    "amxint8": CpuidBit(7, 0, 3, 25, TILES),
+    "amxbf16": CpuidBit(7, 0, 3, 22, TILES),
 }
 
 _V2 = ("sse3", "ssse3", "sse41", "sse42", "popcnt")
@@ -70,9 +71,9 @@ _ZEN4 = (
     *("avx512vpopcntdq", "avx512bf16"),
 )
 
-# The levels of the x86-64 psABI, and the features of Halide's targets: from avx2 on Halide compiles for a
-# model of processor, which may use all that it has.
-_SETS = {
+# The levels of the x86-64 psABI, and the features of Halide's targets. From avx2 on Halide compiles for a
+# model of processor, and LLVM may use every feature of that model.
+_FEATURES_OF_WORD = {
     "x86-64": (),
     "x86-64-v2": _V2,
     "x86-64-v3": _V3,
@@ -87,39 +88,45 @@ _SETS = {
 }
 
 
-def needed(cpu: str) -> tuple[str, ...]:
-    """The features that these words ask for, each once: levels, features of Halide's, or of `FEATURES`.
+def required_features(cpu: str) -> tuple[str, ...]:
+    """Returns the features that the words of `cpu` require, each once.
 
-    Words are parted by commas or spaces; none ask for nothing.  Raises TensaurusError for others.
+    Words are levels, Halide's features or names in `FEATURES`, separated by commas or spaces. Raises
+    TensaurusError for other words.
     """
-    found: dict[str, None] = {}
+    features_found: dict[str, None] = {}
     for word in re.findall(r"[^\s,]+", cpu):
-        features = _SETS.get(word, (word,) if word in FEATURES else None)
+        features = _FEATURES_OF_WORD.get(word, (word,) if word in FEATURES else None)
         if features is None:
             raise TensaurusError(
                 f"no feature of a processor is known as {word!r}",
-                remedy=f"For example: {', '.join(list(_SETS)[1:4])}, {', '.join(list(FEATURES)[9:13])}.",
+                remedy="For example: "
+                f"{', '.join(list(_FEATURES_OF_WORD)[1:4])}, {', '.join(list(FEATURES)[9:13])}.",
             )
-        found.update(dict.fromkeys(features))
-    return tuple(found)
+        features_found.update(dict.fromkeys(features))
+    return tuple(features_found)
 
 
-# What Linux calls otherwise, or writes with an underscore.
-_LINUX = {"sse3": "pni", "sse41": "sse4_1", "sse42": "sse4_2", "lzcnt": "abm", "avxvnni": "avx_vnni"}
-_LINUX |= {f"avx512{name}": f"avx512_{name}" for name in ("vbmi2", "vnni", "bitalg", "vpopcntdq", "bf16")}
-_LINUX |= {"avx512vp2intersect": "avx512_vp2intersect"}
-_LINUX |= {f"amx{name}": f"amx_{name}" for name in ("tile", "int8", "bf16")}
+# Linux's names in /proc/cpuinfo, where they differ from ours.
+_LINUX_NAMES = {"sse3": "pni", "sse41": "sse4_1", "sse42": "sse4_2", "lzcnt": "abm", "avxvnni": "avx_vnni"}
+_LINUX_NAMES |= {
+    f"avx512{name}": f"avx512_{name}" for name in ("vbmi2", "vnni", "bitalg", "vpopcntdq", "bf16")
+}
+_LINUX_NAMES |= {"avx512vp2intersect": "avx512_vp2intersect"}
+_LINUX_NAMES |= {f"amx{name}": f"amx_{name}" for name in ("tile", "int8", "bf16")}
 
 
-def lacking(cpu: str) -> tuple[str, ...]:
-    """What this machine's processor lacks of `needed(cpu)`; nothing where the system does not tell."""
-    flags = _flags()
-    return tuple(name for name in needed(cpu) if flags and _LINUX.get(name, name) not in flags)
+def missing_features(cpu: str) -> tuple[str, ...]:
+    """Returns the required features that this processor lacks; none where the system lists no features."""
+    flags = _linux_flags()
+    return tuple(
+        name for name in required_features(cpu) if flags and _LINUX_NAMES.get(name, name) not in flags
+    )
 
 
 @cache
-def _flags() -> frozenset[str]:
-    """The processor's features, by Linux's names."""
+def _linux_flags() -> frozenset[str]:
+    """Returns the processor's features by Linux's names; none on other systems."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:

@@ -1,7 +1,10 @@
-"""Loop nests as Halide functions, without a schedule.
+"""Translates stages to Halide functions without a schedule.
 
-A tensor's last axis is a function's first argument: Halide stores the first one densely.  What is read is in
-range wherever it is used, or chosen away; indices are clamped only where bounds do not show it.
+    s[i:4] = sum[r:8] x[i, r]   ->   s_sums(i) = 0;  s_sums(i) += x(r, i);  s(i) = s_sums(i)
+
+A tensor's last axis is a function's first argument, as Halide stores the first one densely. A read is in
+range wherever its value is used; elsewhere a select drops the value, and the index is clamped where bounds do
+not show that it is in range.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
-from typing import Any
+from typing import Any, TypeGuard
 
 import halide as hl
 import numpy as np
@@ -19,23 +22,27 @@ from tensaurus.expr.ir.scalar_functions import MONOID_FUNCTIONS
 from tensaurus.expr.ir.scope import Body, Call, Const, Lookup, Read, Select, Table, Tensor, axis
 from tensaurus.expr.ir.walk import free_axes, replace_axes
 from tensaurus.expr.sizes.size import Atom, Axis, Floor, Largest, Poly, Size, interval, polynomial, terms_of
-from tensaurus.kernels.halide.lowering_errors import Unlowered
-from tensaurus.kernels.math.halide_functions import constant, expression, halide_type
-from tensaurus.kernels.stages.copy_operands import slopes
-from tensaurus.kernels.stages.stage import Stage, extent, neutral, operand_dtypes
+from tensaurus.kernels.halide.lowering_errors import LoweringError
+from tensaurus.kernels.math.halide_functions import apply_function, halide_type, literal_constant
+from tensaurus.kernels.stages.copy_operands import axis_coefficients
+from tensaurus.kernels.stages.stage import Stage, extent, neutral_element, operand_dtypes
 
-__all__ = ["LARGEST", "Lowered", "lower"]
+__all__ = ["MAX_INDEX", "LoweredStages", "lower_stages"]
 
-LARGEST = 2**31 - 1  # of what places and sizes are computed in
+MAX_INDEX = 2**31 - 1  # indices and sizes are computed as int32
 
 
 @dataclass
-class Lowered:
-    """The functions of some stages, by the names of their tensors.
+class LoweredStages:
+    """The Halide functions of stages, by the names of their tensors.
 
-    accumulators  those of reductions; a stage that is one has a function of its own that reads it
-    interiors     of copies with edges: the loop over the inside of a row, and its size
-    variables     the loops' own
+    inputs        the parameters of the kernel
+    funcs         the function that stores the tensor of a stage
+    accumulators  the function that a reduction updates; the stage's function reads it
+    interiors     for copies with edges: the reduction variable over the inside of a row, and its extent
+    sources       all that a body may read: parameters and functions
+    variables     the loop variable of each axis
+    tables        buffers of literal tables, by table and element type
     """
 
     inputs: list[hl.ImageParam]
@@ -47,35 +54,35 @@ class Lowered:
     tables: dict[tuple[Table, str], Any] = field(default_factory=dict)
 
 
-def dense(param: Any, shape: Sequence[int]) -> None:
-    """Says that a buffer has this shape and no gaps."""
+def set_dense_layout(param: Any, shape: Sequence[int]) -> None:
+    """Tells Halide that a buffer has this shape, and strides without gaps."""
     stride = 1
     for place, size in enumerate(reversed(shape)):
         param.dim(place).set_bounds(0, size).set_stride(stride)
         stride *= size
 
 
-def lower(
+def lower_stages(
     stages: Sequence[Stage], inputs: Sequence[Tensor], orders: Mapping[str, Sequence[int]] | None = None
-) -> Lowered:
-    """The stages over these inputs.
+) -> LoweredStages:
+    """Lowers the stages over these inputs.
 
-    `orders`: by the name of a stage its reduced axes, innermost first.  Of few reductions Halide knows that
-    another order than the one in which they are written gives the same.
+    `orders` has, by the name of a stage, its reduced axes, innermost first. The order is fixed here because
+    Halide proves of few reductions that they may be reordered later.
     """
     params = []
     for x in inputs:
         param = hl.ImageParam(halide_type(x.dtype), len(x.shape), x.name)
-        dense(param, [n for n in x.shape if isinstance(n, int)])
+        set_dense_layout(param, [n for n in x.shape if isinstance(n, int)])
         params.append(param)
-    found = Lowered(params, sources={p.name(): p for p in params})
+    lowered = LoweredStages(params, sources={p.name(): p for p in params})
     for stage in stages:
         order = (orders or {}).get(stage.tensor.name)
-        _define(stage, found, range(len(stage.reduced))[::-1] if order is None else order)
-    return found
+        _define_func(stage, lowered, range(len(stage.reduced))[::-1] if order is None else order)
+    return lowered
 
 
-def _define(stage: Stage, lowered: Lowered, order: Sequence[int]) -> None:
+def _define_func(stage: Stage, lowered: LoweredStages, order: Sequence[int]) -> None:
     name, dtype = stage.tensor.name, stage.tensor.dtype
     for a in stage.axes:
         lowered.variables[a] = hl.Var(f"{name}_{len(lowered.variables)}")
@@ -87,38 +94,43 @@ def _define(stage: Stage, lowered: Lowered, order: Sequence[int]) -> None:
         for number, a in enumerate(reduced):
             lowered.variables[a] = domain[number]
         sums = lowered.accumulators[name] = hl.Func(f"{name}_sums")
-        sums[place] = Terms(lowered).body(neutral(stage.monoid, dtype), dtype)
+        sums[place] = _BodyLowering(lowered).lower_body(neutral_element(stage.monoid, dtype), dtype)
         if stage.monoid == "sum" and dtype.startswith("float"):
-            value = Terms(lowered).summand(stage.body, dtype)
+            value = _BodyLowering(lowered).lower_summand(stage.body, dtype)
         else:
-            value = Terms(lowered).body(stage.body, dtype)
+            value = _BodyLowering(lowered).lower_body(stage.body, dtype)
         if free_axes(stage.body).isdisjoint(reduced):
-            value = hl.select(domain[0] >= 0, value, value)  # else Halide sees no reduction
+            value = hl.select(
+                domain[0] >= 0, value, value
+            )  # mentions the domain, without which this is no reduction
         if stage.monoid == "sum" and dtype.startswith("float"):
             sums[place] += value
         else:
-            sums[place] = expression(MONOID_FUNCTIONS[stage.monoid], [sums[place], value], dtype)
+            sums[place] = apply_function(MONOID_FUNCTIONS[stage.monoid], [sums[place], value], dtype)
         func[place] = sums[place]
     elif stage.linear:
-        func[place] = Terms(lowered).linear(stage.body, dtype)
-    elif not _filled(stage, func, lowered):
-        func[place] = Terms(lowered).body(stage.body, dtype)
+        func[place] = _BodyLowering(lowered).lower_linear(stage.body, dtype)
+    elif not _define_filled_copy(stage, func, lowered):
+        func[place] = _BodyLowering(lowered).lower_body(stage.body, dtype)
     lowered.funcs[name] = lowered.sources[name] = func
 
 
-def _filled(stage: Stage, func: hl.Func, lowered: Lowered) -> bool:
-    """A copy with edges as one that is filled with what is outside, and its rows' insides copied over that.
+def _define_filled_copy(stage: Stage, func: hl.Func, lowered: LoweredStages) -> bool:
+    """Defines a copy with edges: filled with the value outside, then the inside of each row copied.
 
-    A choice within a vector is three times slower (measured).
+    Selecting within each vector is three times slower (measured). Returns False where the stage is no such
+    copy.
     """
     body = stage.body
     if not (isinstance(body, Read) and isinstance(body.source, Tensor) and stage.axes):
         return False
     if body.outside is None:
         return False
-    form = slopes(body.indices[-1], stage.axes)
+    form = axis_coefficients(body.indices[-1], stage.axes)
     last = stage.axes[-1]
-    if form != {last: 1} or any(last in (slopes(i, stage.axes) or {last: 1}) for i in body.indices[:-1]):
+    if form != {last: 1} or any(
+        last in (axis_coefficients(i, stage.axes) or {last: 1}) for i in body.indices[:-1]
+    ):
         return False
     offset = body.indices[-1] - last
     size = body.source.shape[-1]
@@ -126,33 +138,34 @@ def _filled(stage: Stage, func: hl.Func, lowered: Lowered) -> bool:
     first, end = max(0, -offset), min(extent(last), size - offset)
     if first == 0 and end == extent(last) or end <= first:
         return False
-    terms = Terms(lowered)
+    terms = _BodyLowering(lowered)
     place = tuple(lowered.variables[a] for a in reversed(stage.axes))
-    func[place] = terms.body(body.outside, stage.tensor.dtype)
+    func[place] = terms.lower_body(body.outside, stage.tensor.dtype)
     row = hl.RDom([(first, end - first)]).x
     inner = axis(end - first, "row")
     moved = replace_axes(body, {last: polynomial(inner) + first})
-    value = Terms(lowered, {inner: row - first}).body(moved, stage.tensor.dtype)
+    value = _BodyLowering(lowered, {inner: row - first}).lower_body(moved, stage.tensor.dtype)
     others = tuple(lowered.variables[a] for a in reversed(stage.axes[:-1]))
     func[(row, *others)] = value
     lowered.interiors[stage.tensor.name] = row, end - first
     return True
 
 
-def _reciprocal(value: Any) -> bool:
-    """Whether a literal has a reciprocal that is a number."""
+
+def _has_reciprocal(value: object) -> TypeGuard[int | Fraction]:
+    """Whether a literal is a number other than 0."""
     return isinstance(value, (int, Fraction)) and not isinstance(value, bool) and value != 0
 
 
-def _remainder(size: Size) -> tuple[int, Size, int, Size] | None:
-    """(m, t, k, rest) where the size is rest + m * (t % k): of a remainder Halide has bounds."""
+def _match_remainder(size: Size) -> tuple[int, Size, int, Size] | None:
+    """Returns (m, t, k, rest) with size = rest + m * (t % k), as Halide can bound a remainder; or None."""
     terms = terms_of(size)
     for factors, coefficient in terms:
         match factors:
             case (Floor(top, int(bottom)) as floor,):
-                # of what it is the quotient: the top, or a quotient of a smaller divisor
-                of = [(top, bottom), *_quotients(top, terms, bottom)]
-                for inner, times in of:
+                # the dividend is the top, or a quotient of the top by a smaller divisor
+                dividends = [(top, bottom), *_quotients(top, terms, bottom)]
+                for inner, times in dividends:
                     if coefficient % times:
                         continue
                     rest = size + coefficient // times * (inner - times * polynomial(floor))
@@ -162,7 +175,7 @@ def _remainder(size: Size) -> tuple[int, Size, int, Size] | None:
 
 
 def _quotients(top: Size, terms: Any, bottom: int) -> list[tuple[Size, int]]:
-    """Quotients of the same by smaller numbers, and by what they are divided for the one by `bottom`."""
+    """Returns the quotients of `top` by divisors of `bottom` among the terms, and the missing factors."""
     found: list[tuple[Size, int]] = []
     for factors, _ in terms:
         match factors:
@@ -172,93 +185,97 @@ def _quotients(top: Size, terms: Any, bottom: int) -> list[tuple[Size, int]]:
     return found
 
 
-class Terms:
-    """Bodies as Halide's expressions; `values` are expressions for axes that are no loops of their own."""
+class _BodyLowering:
+    """Translates bodies to Halide expressions; `values` replaces axes that are no loop variables."""
 
-    def __init__(self, lowered: Lowered, values: Mapping[Axis, Any] | None = None):
+    def __init__(self, lowered: LoweredStages, values: Mapping[Axis, Any] | None = None):
         self.lowered = lowered
         self.values = values or {}
 
-    def body(self, body: Body, dtype: str) -> hl.Expr:
-        """The body, whose literals are of this type."""
+    def lower_body(self, body: Body, dtype: str) -> hl.Expr:
+        """Lowers a body, whose literals take the element type `dtype`."""
         match body:
             case Const(value) if isinstance(value, Poly):
-                return hl.cast(halide_type(dtype), self.size(value))
+                return hl.cast(halide_type(dtype), self.lower_size(value))
             case Const(value):
-                return constant(value, dtype)  # type: ignore[arg-type]
+                return literal_constant(value, dtype)  # type: ignore[arg-type]
             case Read():
-                return self.read(body, dtype)
+                return self.lower_read(body, dtype)
             case Call(fn, args):
-                return self.call(fn, args, dtype)
+                return self.lower_call(fn, args, dtype)
             case Select(guard, then, other):
-                sides = [self.body(then, dtype), self.body(other, dtype)]
-                return expression("where", [self.guard(guard), *sides], dtype)
+                sides = [self.lower_body(then, dtype), self.lower_body(other, dtype)]
+                return apply_function("where", [self.lower_guard(guard), *sides], dtype)
         raise TypeError(type(body))
 
-    def summand(self, body: Body, dtype: str) -> hl.Expr:
-        """A body that is added up: its product is Halide's own, so that both become one instruction.
-
-        What a guard leaves out adds nothing; it is decided where its axes are unrolled.
+    def lower_summand(self, body: Body, dtype: str) -> hl.Expr:
+        """Lowers a body that is added up with Halide's own product, so that product and sum become one fused
+        multiply-add. A guard selects 0; it is decided at compile time where its axes are unrolled.
         """
         match body:
             case Call("mul", (a, b)):
-                return self.summand(a, dtype) * self.summand(b, dtype)
+                return self.lower_summand(a, dtype) * self.lower_summand(b, dtype)
             case Select(guard, then, Const(0)):
-                return hl.select(self.guard(guard), self.summand(then, dtype), constant(0, dtype))
-        return self.body(body, dtype)
+                return hl.select(
+                    self.lower_guard(guard), self.lower_summand(then, dtype), literal_constant(0, dtype)
+                )
+        return self.lower_body(body, dtype)
 
-    def linear(self, body: Body, dtype: str) -> hl.Expr:
-        """A sum of products that is written out, by Halide's own, as what a reduction adds up."""
+    def lower_linear(self, body: Body, dtype: str) -> hl.Expr:
+        """Lowers a sum of products by Halide's own operations, which become fused multiply-adds."""
         match body:
             case Call("add", (a, b)):
-                return self.linear(a, dtype) + self.linear(b, dtype)
+                return self.lower_linear(a, dtype) + self.lower_linear(b, dtype)
             case Call("sub", (a, b)):
-                return self.linear(a, dtype) - self.linear(b, dtype)
+                return self.lower_linear(a, dtype) - self.lower_linear(b, dtype)
             case Call("mul", (Const() as a, b)):
-                return self.body(a, dtype) * self.linear(b, dtype)
+                return self.lower_body(a, dtype) * self.lower_linear(b, dtype)
             case Select(guard, then, other):
-                return hl.select(self.guard(guard), self.linear(then, dtype), self.linear(other, dtype))
-        return self.body(body, dtype)
+                return hl.select(
+                    self.lower_guard(guard), self.lower_linear(then, dtype), self.lower_linear(other, dtype)
+                )
+        return self.lower_body(body, dtype)
 
-    def call(self, fn: str, args: Sequence[Body], dtype: str) -> hl.Expr:
+    def lower_call(self, fn: str, args: Sequence[Body], dtype: str) -> hl.Expr:
         kinds = operand_dtypes(fn, args, dtype)
-        own = kinds[-1]
+        operand_dtype = kinds[-1]
         divisor = args[1].value if fn == "div" and isinstance(args[1], Const) else None
-        if own.startswith("float") and isinstance(divisor, (int, Fraction)) and _reciprocal(divisor):
-            # one rounding more than the quotient's own
+        if operand_dtype.startswith("float") and _has_reciprocal(divisor):
+            # a product is faster; it rounds once more than the quotient
             fn, args = "mul", (args[0], Const(1 / Fraction(divisor)))
-        parts = [self.part(a, kind) for a, kind in zip(args, kinds, strict=True)]
-        if not any(isinstance(part, hl.Expr) for part in parts):
-            parts[0] = constant(parts[0], kinds[0])
-        return expression(fn, parts, own)
+        lowered_args = [self.lower_argument(a, kind) for a, kind in zip(args, kinds, strict=True)]
+        if not any(isinstance(part, hl.Expr) for part in lowered_args):
+            lowered_args[0] = literal_constant(lowered_args[0], kinds[0])
+        return apply_function(fn, lowered_args, operand_dtype)
 
-    def part(self, body: Body, dtype: str) -> Any:
-        """As `body`; a literal stays one, as functions have cheaper forms for them."""
+    def lower_argument(self, body: Body, dtype: str) -> Any:
+        """Lowers an argument of a function; literals stay, as functions have cheaper forms for them."""
         plain = isinstance(body, Const) and not isinstance(body.value, Poly)
-        return body.value if plain else self.body(body, dtype)  # type: ignore[attr-defined]
+        return body.value if plain else self.lower_body(body, dtype)  # type: ignore[attr-defined]
 
-    def guard(self, guard: Sequence[Size]) -> hl.Expr:
-        whole: Any = None
+    def lower_guard(self, guard: Sequence[Size]) -> hl.Expr:
+        condition: Any = None
         for size in guard:
-            test = self.size(size) >= 0
-            whole = test if whole is None else whole & test
-        return whole
+            test = self.lower_size(size) >= 0
+            condition = test if condition is None else condition & test
+        return condition
 
-    def read(self, read: Read, dtype: str) -> hl.Expr:
+    def lower_read(self, read: Read, dtype: str) -> hl.Expr:
         source, indices = read.source, read.indices
         if isinstance(source, Table):
-            target: Any = self.table(source, dtype)
+            target: Any = self.lower_table(source, dtype)
         else:
             assert isinstance(source, Tensor)
             target = self.lowered.sources[source.name]
         shape = source.shape
-        own = source.dtype if isinstance(source, Tensor) else dtype
-        if 0 in shape:  # nothing is read
-            return self.body(neutral("sum", own) if read.outside is None else read.outside, own)
+        own_dtype = source.dtype if isinstance(source, Tensor) else dtype
+        if 0 in shape:  # every read is outside
+            outside = neutral_element("sum", own_dtype) if read.outside is None else read.outside
+            return self.lower_body(outside, own_dtype)
         places, tests = [], []
         for index, size in zip(indices, shape, strict=True):
             assert isinstance(size, int)
-            expr = self.size(index)
+            expr = self.lower_size(index)
             low, high = interval(index)
             below = not (isinstance(low, int) and low >= 0)
             above = not (isinstance(high, int) and high < size)
@@ -269,16 +286,17 @@ class Terms:
             if below or above:
                 expr = hl.clamp(expr, 0, size - 1)
             places.append(expr)
-        value = hl.cast(halide_type(own), target[tuple(reversed(places))])  # a Func's element is no Expr yet
+        # the cast makes an Expr of an element of a Func
+        value = hl.cast(halide_type(own_dtype), target[tuple(reversed(places))])
         if not tests:
             return value
-        whole = tests[0]
+        in_range = tests[0]
         for test in tests[1:]:
-            whole = whole & test
+            in_range = in_range & test
         assert read.outside is not None
-        return expression("where", [whole, value, self.body(read.outside, own)], own)
+        return apply_function("where", [in_range, value, self.lower_body(read.outside, own_dtype)], own_dtype)
 
-    def table(self, table: Table, dtype: str) -> Any:
+    def lower_table(self, table: Table, dtype: str) -> Any:
         key = table, dtype
         if key not in self.lowered.tables:
             lift = float if dtype.startswith("float") else int
@@ -286,31 +304,31 @@ class Terms:
             self.lowered.tables[key] = hl.Buffer(data, name=f"t{len(self.lowered.tables)}")
         return self.lowered.tables[key]
 
-    def size(self, size: Size) -> hl.Expr:
-        """An integer as a 32-bit expression.  Raises Unlowered where it does not fit."""
-        if any(isinstance(end, int) and abs(end) > LARGEST for end in interval(size)):
-            raise Unlowered(f"an index beyond 32 bits: {size}")
-        remainder = _remainder(size)
+    def lower_size(self, size: Size) -> hl.Expr:
+        """Lowers a size to an int32 expression. Raises LoweringError where it may not fit."""
+        if any(isinstance(end, int) and abs(end) > MAX_INDEX for end in interval(size)):
+            raise LoweringError(f"an index beyond 32 bits: {size}")
+        remainder = _match_remainder(size)
         if remainder is not None:
             times, top, bottom, rest = remainder
-            return self.size(rest) + times * (self.size(top) % bottom)
-        whole: Any = hl.i32(0)
+            return self.lower_size(rest) + times * (self.lower_size(top) % bottom)
+        total: Any = hl.i32(0)
         for factors, coefficient in terms_of(size):
             term: Any = hl.i32(int(coefficient))
             for atom in factors:
-                term = term * self.atom(atom)
-            whole = whole + term
-        return whole
+                term = term * self.lower_atom(atom)
+            total = total + term
+        return total
 
-    def atom(self, atom: Atom) -> hl.Expr:
+    def lower_atom(self, atom: Atom) -> hl.Expr:
         if isinstance(atom, Floor):
-            return self.size(atom.top) // self.size(atom.bottom)
+            return self.lower_size(atom.top) // self.lower_size(atom.bottom)
         if isinstance(atom, Largest):
-            first, *others = map(self.size, atom.args)
+            first, *others = map(self.lower_size, atom.args)
             return reduce(hl.max, others, first)
         if isinstance(atom, Axis):
             return self.values[atom] if atom in self.values else hl.Expr(self.lowered.variables[atom])
         if isinstance(atom, Lookup):
-            value = hl.cast(hl.Int(32), self.read(atom.read, "int64"))
-            return hl.clamp(value, self.size(atom.low), self.size(atom.high))
+            value = hl.cast(hl.Int(32), self.lower_read(atom.read, "int64"))
+            return hl.clamp(value, self.lower_size(atom.low), self.lower_size(atom.high))
         raise TypeError(type(atom))

@@ -1,9 +1,9 @@
-"""What cannot be lowered."""
+"""Defines the error of expressions and schedules that cannot be compiled."""
 
 from __future__ import annotations
 
-__all__ = ["Unlowered"]
+__all__ = ["LoweringError"]
 
 
-class Unlowered(ValueError):
-    """There is no kernel of this expression, or not by this schedule; the reason in one line."""
+class LoweringError(ValueError):
+    """This expression has no kernel, or not with this schedule; the message is the reason in one line."""

@@ -1,4 +1,7 @@
-"""From a scope and a schedule to Halide's functions with their loops."""
+"""Builds Halide's functions with their loops from an expression and a schedule.
+
+    scope -> `schedulable_stages` -> stages -> `build_pipeline` -> scheduled Halide functions
+"""
 
 from __future__ import annotations
 
@@ -9,193 +12,217 @@ from typing import Any
 from tensaurus.expr.ir.printer import free_names
 from tensaurus.expr.ir.scope import Scope, Tensor
 from tensaurus.expr.ir.walk import free_axes, reads
-from tensaurus.kernels.halide.chain_loops import transform
-from tensaurus.kernels.halide.lower import LARGEST, Lowered, dense, lower
-from tensaurus.kernels.halide.lowering_errors import Unlowered
-from tensaurus.kernels.halide.schedule import NOTHING, Around, block, flat, row
+from tensaurus.kernels.halide.chain_loops import schedule_chain
+from tensaurus.kernels.halide.lower import MAX_INDEX, LoweredStages, lower_stages, set_dense_layout
+from tensaurus.kernels.halide.lowering_errors import LoweringError
+from tensaurus.kernels.halide.schedule import (
+    AT_ROOT,
+    EnclosingLoops,
+    schedule_block,
+    schedule_flat,
+    schedule_row,
+)
 from tensaurus.kernels.math.halide_functions import halide_type
-from tensaurus.kernels.stages.band_blocks import banded
-from tensaurus.kernels.stages.bilinear_chain import chain
-from tensaurus.kernels.stages.chain_layout import transformed
-from tensaurus.kernels.stages.copy_operands import copied
-from tensaurus.kernels.stages.group_long_sums import grouped
-from tensaurus.kernels.stages.loop_nest import Nest, nests, rows
-from tensaurus.kernels.stages.merge_axes import merged
-from tensaurus.kernels.stages.pad_to_blocks import widened
-from tensaurus.kernels.stages.sketch import Block, Flat, Prefix, Row, Sketch, Transform, bands, packs
-from tensaurus.kernels.stages.split_phases import phased
-from tensaurus.kernels.stages.split_row_reduction import Partial, partial
-from tensaurus.kernels.stages.stage import Stage, extent, staged
+from tensaurus.kernels.stages.band_blocks import block_band
+from tensaurus.kernels.stages.bilinear_chain import recognize_chain
+from tensaurus.kernels.stages.chain_layout import lay_out_chain
+from tensaurus.kernels.stages.copy_operands import copy_operand
+from tensaurus.kernels.stages.group_long_sums import group_long_sum
+from tensaurus.kernels.stages.loop_nest import Nest, count_shared_axes, find_nests
+from tensaurus.kernels.stages.merge_axes import merge_axes
+from tensaurus.kernels.stages.pad_to_blocks import widen_to_blocks
+from tensaurus.kernels.stages.sketch import (
+    BlockSketch,
+    ChainSketch,
+    FlatSketch,
+    NestChange,
+    RowSketch,
+    Sketch,
+    select_bands,
+    select_packs,
+)
+from tensaurus.kernels.stages.split_phases import split_phases
+from tensaurus.kernels.stages.split_row_reduction import SplitReduction, split_row_reduction
+from tensaurus.kernels.stages.stage import Stage, build_stages, extent
 
-__all__ = ["prepared", "scheduled"]
+__all__ = ["schedulable_stages", "build_pipeline"]
 
-LONG, GROUP = 512, 256  # terms of a sum beyond which it is one of groups, and terms of one of these at most
+# A sum of more floats than LONG_SUM_TERMS is computed in groups of at most GROUP_TERMS, to lose less to
+# rounding.
+LONG_SUM_TERMS, GROUP_TERMS = 512, 256
 
 
-def prepared(
-    scope: Scope, inputs: Sequence[Tensor], changes: Sequence[Prefix] = ()
+def schedulable_stages(
+    scope: Scope, inputs: Sequence[Tensor], changes: Sequence[NestChange] = ()
 ) -> tuple[tuple[Stage, ...], tuple[Tensor, ...]]:
-    """The stages of a scope, some of whose inputs are packed, as schedules speak of them, and the inputs as
-    these read them: without gaps, so that only the number of elements is that of the tensors.
+    """Returns the stages of a scope that sketches refer to, and the inputs in the shapes that they read.
 
-    Raises ValueError for bands of another scope, and Unlowered for element types that kernels lack, and for
-    sizes that are no numbers, or too large.
+    The stages are built, widened to packed inputs, freed of strided guards, blocked along bands (as `changes`
+    say), and their axes merged. Inputs keep their elements in row-major order, but may have fewer axes.
+
+    Raises ValueError for bands of another scope, and LoweringError for element types that kernels do not
+    support and for sizes that are symbolic or too large.
     """
     symbols = free_names(scope).symbols
     if symbols:
-        raise Unlowered(f"sizes that are no numbers: {', '.join(map(str, symbols))}")
-    _storable(inputs)
-    plain = [Tensor(x.name, tuple(n for n in x.shape if n != 1), x.dtype) for x in inputs]
-    stages = phased(widened(staged(scope), packs(changes)))
-    for band in bands(changes):
-        stages = banded(stages, band)
-    stages, read = merged(stages, plain)
-    _storable([stage.tensor for stage in stages])
-    return stages, read
+        raise LoweringError(f"sizes that are no numbers: {', '.join(map(str, symbols))}")
+    _check_storable(inputs)
+    squeezed = [Tensor(x.name, tuple(n for n in x.shape if n != 1), x.dtype) for x in inputs]
+    stages = split_phases(widen_to_blocks(build_stages(scope), select_packs(changes)))
+    for band in select_bands(changes):
+        stages = block_band(stages, band)
+    stages, read_inputs = merge_axes(stages, squeezed)
+    _check_storable([stage.tensor for stage in stages])
+    return stages, read_inputs
 
 
-def _storable(tensors: Iterable[Tensor]) -> None:
+def _check_storable(tensors: Iterable[Tensor]) -> None:
     for x in tensors:
         try:
             halide_type(x.dtype)
         except KeyError:
-            raise Unlowered(f"elements of {x.dtype}") from None
-        if prod(n for n in x.shape if isinstance(n, int)) > LARGEST:
-            raise Unlowered(f"more than {LARGEST} elements in a tensor: places are 32-bit integers")
+            raise LoweringError(f"elements of {x.dtype}") from None
+        if prod(n for n in x.shape if isinstance(n, int)) > MAX_INDEX:
+            raise LoweringError(f"more than {MAX_INDEX} elements in a tensor: places are 32-bit integers")
 
 
-def scheduled(
+def build_pipeline(
     stages: Sequence[Stage], inputs: Sequence[Tensor], schedule: Sequence[Sketch]
-) -> tuple[Lowered, Any]:
-    """Halide's functions, and the one of the output, with the loops of a schedule: a sketch for each nest.
+) -> tuple[LoweredStages, Any]:
+    """Lowers stages and schedules them by a sketch for each nest; returns the output's function, too.
 
-    Raises ValueError for a schedule of other stages, and halide.HalideError for loops that Halide refuses:
-    `kernels.halide.compile` makes Unlowered of both.
+    Raises ValueError for a schedule of other stages, and halide.HalideError for loops that Halide rejects;
+    `kernels.halide.compile` turns both into LoweringError.
     """
     match schedule:
-        case (Transform() as sketch,):
-            return _chained(stages, inputs, sketch)
-    return _Scheduling(stages, inputs, schedule).whole()
+        case (ChainSketch() as sketch,):
+            return _build_chain_pipeline(stages, inputs, sketch)
+    return _PipelineBuilder(stages, inputs, schedule).build()
 
 
-def _chained(stages: Sequence[Stage], inputs: Sequence[Tensor], sketch: Transform) -> tuple[Lowered, Any]:
-    """The loops of all stages of a chain."""
-    found = chain(stages)
-    if found is None or not len(sketch.block) == len(sketch.tile) == len(found.tiles):
+def _build_chain_pipeline(
+    stages: Sequence[Stage], inputs: Sequence[Tensor], sketch: ChainSketch
+) -> tuple[LoweredStages, Any]:
+    """Lays out, lowers and schedules the stages of a bilinear chain."""
+    chain = recognize_chain(stages)
+    if chain is None or not len(sketch.block) == len(sketch.tile) == len(chain.tiles):
         raise ValueError("a sketch of another chain")
-    if extent(found.products.axes[found.lane]) != sketch.lanes * sketch.vectors:
+    if extent(chain.products.axes[chain.lane_place]) != sketch.lanes * sketch.vectors:
         raise ValueError("a sketch of weights that are packed in another way")
-    made = transformed(found, sketch.deep, sketch.lanes, found.row)
-    orders = {stage.tensor.name: range(len(stage.reduced))[::-1] for stage in made.products}
-    lowered = lower(made.stages, inputs, orders)
-    func = lowered.funcs[made.output.tensor.name]
-    dense(func.output_buffer(), [extent(a) for a in made.output.axes])
-    for a in made.output.axes:
+    layout = lay_out_chain(chain, sketch.channel_lanes, sketch.lanes, chain.row_elements)
+    orders = {stage.tensor.name: range(len(stage.reduced))[::-1] for stage in layout.products}
+    lowered = lower_stages(layout.stages, inputs, orders)
+    func = lowered.funcs[layout.output.tensor.name]
+    set_dense_layout(func.output_buffer(), [extent(a) for a in layout.output.axes])
+    for a in layout.output.axes:
         func.bound(lowered.variables[a], 0, extent(a))
-    transform(found, made, sketch, lowered)
+    schedule_chain(chain, layout, sketch, lowered)
     return lowered, func
 
 
-def _long(stage: Stage) -> bool:
-    """Whether it adds up so many floats that their order matters."""
+def _is_long_float_sum(stage: Stage) -> bool:
+    """Whether the stage adds up so many floats that one long sum would lose accuracy."""
     terms = prod(extent(r) for r in stage.reduced)
-    return terms > LONG and stage.monoid == "sum" and stage.tensor.dtype.startswith("float")
+    return terms > LONG_SUM_TERMS and stage.monoid == "sum" and stage.tensor.dtype.startswith("float")
 
 
-class _Scheduling:
+class _PipelineBuilder:
     def __init__(self, stages: Sequence[Stage], inputs: Sequence[Tensor], schedule: Sequence[Sketch]):
         self.stages = {stage.tensor.name: stage for stage in stages}
-        self.before: dict[str, Sequence[Stage]] = {}  # what was made of a stage's operands
+        # by stage: its copied operands, its partial sums or the groups that it adds up
+        self.operand_stages: dict[str, Sequence[Stage]] = {}
         self.copies: dict[str, list[tuple[Stage, int]]] = {}
-        self.partials: dict[str, Partial] = {}
-        self.groups: dict[str, Stage] = {}  # of which a stage is the sum
+        self.partials: dict[str, SplitReduction] = {}
+        self.groups: dict[str, Stage] = {}  # by stage: the groups that it adds up
         self.orders: dict[str, Sequence[int]] = {}  # of reduced axes, innermost first
-        self.nests = nests(stages)
+        self.nests = find_nests(stages)
         if len(self.nests) != len(schedule):
             raise ValueError(f"{len(schedule)} sketches for {len(self.nests)} nests")
         self.sketches = dict(zip((n.output.tensor.name for n in self.nests), schedule, strict=True))
-        self.rows = rows(stages, self.nests) if len(self.nests) > 1 else 0
+        self.shared_axes = count_shared_axes(stages, self.nests) if len(self.nests) > 1 else 0
         for nest in self.nests:
-            self.change(nest, self.sketches[nest.output.tensor.name])
+            self.apply_sketch(nest, self.sketches[nest.output.tensor.name])
         ordered: list[Stage] = []
         for name, stage in self.stages.items():
-            ordered += [*self.before.get(name, ()), stage]
-        self.lowered = lower(ordered, inputs, self.orders)
+            ordered += [*self.operand_stages.get(name, ()), stage]
+        self.lowered = lower_stages(ordered, inputs, self.orders)
 
-    def change(self, nest: Nest, sketch: Sketch) -> None:
-        """The stages that a sketch wants beside those that there are."""
+    def apply_sketch(self, nest: Nest, sketch: Sketch) -> None:
+        """Adds the stages that a sketch needs: copies of operands, partial results, groups of sums."""
         if nest.main is None:
             return
         name, main = nest.main.tensor.name, nest.main
-        if isinstance(sketch, Row):
-            found = self.partials[name] = partial(main, main.reduced[-1], sketch.width)
-            self.before[name] = found.stages[:-1]
-            self.stages[name] = found.whole
-        elif isinstance(sketch, Block):
+        if isinstance(sketch, RowSketch):
+            split = self.partials[name] = split_row_reduction(main, main.reduced[-1], sketch.width)
+            self.operand_stages[name] = split.stages[:-1]
+            self.stages[name] = split.result
+        elif isinstance(sketch, BlockSketch):
             copies: list[Stage] = []
             levels: list[tuple[Stage, int]] = []
             vector, width = main.axes[sketch.vector], sketch.lanes * sketch.vectors
             exact = extent(vector) >= width or extent(vector) % sketch.lanes == 0
             for source, level in sketch.copies:
-                known = (r for r in reads(main.body) if isinstance(r.source, Tensor))
-                wanted = next((r for r in known if r.source.name == source), None)  # type: ignore[union-attr]
+                operand_reads = (r for r in reads(main.body) if isinstance(r.source, Tensor))
+                wanted = next((r for r in operand_reads if r.source.name == source), None)  # type: ignore[union-attr]
                 filled = 1 if exact else width
-                result = None if wanted is None else copied(main, wanted, vector, f"{name}_{source}", filled)
+                copied = f"{name}_{source}"
+                result = None if wanted is None else copy_operand(main, wanted, vector, copied, filled)
                 if result is None:
                     raise ValueError(f"{source} cannot be copied")
-                more, main = result
-                copies += more
-                levels += [(copy, level) for copy in more]
-            made = {copy.tensor.name for copy in copies}
+                new_copies, main = result
+                copies += new_copies
+                levels += [(copy, level) for copy in new_copies]
+            copied_names = {copy.tensor.name for copy in copies}
             if not exact and any(
-                isinstance(r.source, Tensor) and r.source.name not in made and vector in free_axes(r)
+                isinstance(r.source, Tensor) and r.source.name not in copied_names and vector in free_axes(r)
                 for r in reads(main.body)
             ):
                 raise ValueError("a vector that reaches beyond what is no copy")
             self.orders[name] = sketch.order
             before = copies
-            if _long(main) and (parts := grouped(main, sketch.order, GROUP, sketch.unrolled)):
+            is_long = _is_long_float_sum(main)
+            if is_long and (parts := group_long_sum(main, sketch.order, GROUP_TERMS, sketch.unrolled)):
                 self.groups[name], main = parts
                 before = [*copies, parts[0]]
                 for stage in parts:
                     self.orders[stage.tensor.name] = range(len(stage.reduced))[::-1]
-            self.before[name], self.copies[name], self.stages[name] = before, levels, main
+            self.operand_stages[name], self.copies[name], self.stages[name] = before, levels, main
 
-    def whole(self) -> tuple[Lowered, Any]:
+    def build(self) -> tuple[LoweredStages, Any]:
         output = self.nests[-1].output
         func = self.lowered.funcs[output.tensor.name]
-        dense(func.output_buffer(), [extent(a) for a in output.axes])
+        set_dense_layout(func.output_buffer(), [extent(a) for a in output.axes])
         for a in output.axes:
             func.bound(self.lowered.variables[a], 0, extent(a))
-        around = self.loops(self.nests[-1], self.rows, NOTHING)
+        around = self.schedule_nest(self.nests[-1], self.shared_axes, AT_ROOT)
         for nest in reversed(self.nests[:-1]):
-            inner = around.computes(self.lowered.funcs[nest.output.tensor.name])
+            inner = around.place_func(self.lowered.funcs[nest.output.tensor.name])
             for a in nest.output.axes[len(around.sizes) :]:
                 inner.bound(self.lowered.variables[a], 0, extent(a))
-            self.loops(nest, 0, around)
+            self.schedule_nest(nest, 0, around)
         return self.lowered, func
 
-    def loops(self, nest: Nest, rows_: int, around: Around) -> Around:
-        """The loops of one nest; those of its first axes."""
+    def schedule_nest(self, nest: Nest, shared_axes: int, around: EnclosingLoops) -> EnclosingLoops:
+        """Schedules the loops of one nest, and returns those over its first `shared_axes` axes."""
         sketch = self.sketches[nest.output.tensor.name]
         main = None if nest.main is None else self.stages[nest.main.tensor.name]
         now = Nest(self.stages[nest.output.tensor.name], main)
-        if isinstance(sketch, Block):
+        if isinstance(sketch, BlockSketch):
             copies = () if main is None else self.copies.get(main.tensor.name, ())
             groups = None if main is None else self.groups.get(main.tensor.name)
-            return block(now, sketch, self.lowered, copies, groups, rows_, around)
+            return schedule_block(now, sketch, self.lowered, copies, groups, shared_axes, around)
         func = self.lowered.funcs[nest.output.tensor.name]
 
-        def inside(found: Sequence[Any], count: int) -> Around:
-            return Around(func, found[count - 1], (1,) * count) if count else NOTHING
+        def inside(found: Sequence[Any], count: int) -> EnclosingLoops:
+            return EnclosingLoops(func, found[count - 1], (1,) * count) if count else AT_ROOT
 
-        if isinstance(sketch, Flat):
-            count = min(sketch.around or rows_, rows_)
-            return inside(flat(now, sketch, self.lowered, count, around), count)
+        if isinstance(sketch, FlatSketch):
+            count = min(sketch.around or shared_axes, shared_axes)
+            return inside(schedule_flat(now, sketch, self.lowered, count, around), count)
         assert main is not None
-        own = len(now.output.axes)
-        found = flat(now, Flat(1, 1, sketch.parallel), self.lowered, own, around)
-        one = around.func is not None and all(n == 1 for n in around.within(now.output))
-        level = around if one else inside(found, own)
-        row(self.partials[main.tensor.name], self.lowered, level, sketch.lanes)
-        return inside(found, rows_)
+        rank = len(now.output.axes)
+        outer = schedule_flat(now, FlatSketch(1, 1, sketch.parallel), self.lowered, rank, around)
+        is_single = around.func is not None and all(n == 1 for n in around.sizes_inside(now.output))
+        level = around if is_single else inside(outer, rank)
+        schedule_row(self.partials[main.tensor.name], self.lowered, level, sketch.lanes)
+        return inside(outer, shared_axes)

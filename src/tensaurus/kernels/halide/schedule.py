@@ -1,4 +1,4 @@
-"""Sketches put to work: the loops of Halide functions."""
+"""Applies sketches to the loops of Halide functions: splits, reorders, unrolls, vectorizes them."""
 
 from __future__ import annotations
 
@@ -11,123 +11,134 @@ import halide as hl
 
 from tensaurus.expr.ir.scope import Read
 from tensaurus.expr.sizes.size import Axis, atoms
-from tensaurus.kernels.halide.lower import Lowered
+from tensaurus.kernels.halide.lower import LoweredStages
 from tensaurus.kernels.stages.loop_nest import Nest
-from tensaurus.kernels.stages.sketch import Block, Flat
-from tensaurus.kernels.stages.split_row_reduction import Partial
+from tensaurus.kernels.stages.sketch import BlockSketch, FlatSketch
+from tensaurus.kernels.stages.split_row_reduction import SplitReduction
 from tensaurus.kernels.stages.stage import Stage, extent
 
-__all__ = ["NOTHING", "Around", "Loops", "block", "copy", "flat", "row"]
+__all__ = [
+    "AT_ROOT",
+    "EnclosingLoops",
+    "FuncLoops",
+    "schedule_block",
+    "schedule_copy",
+    "schedule_flat",
+    "schedule_row",
+]
 
-EXACT = hl.TailStrategy.RoundUp
-INWARDS = hl.TailStrategy.ShiftInwards
-LARGE = 1 << 16  # elements of a copy, at least, that several threads make
-TASKS = 64  # of one parallel loop, at most: what is left over when they are done is one of them
+EXACT_TAIL = hl.TailStrategy.RoundUp  # for factors that divide the extent
+SHIFTED_TAIL = hl.TailStrategy.ShiftInwards
+PARALLEL_COPY_ELEMENTS = 1 << 16  # elements from which on a copy is computed by several threads
+MAX_TASKS = 64  # tasks of one parallel loop: starting a task takes as long as some hundred elements
 
 
 @dataclass(frozen=True)
-class Around:
-    """Loops in which a nest is computed.
+class EnclosingLoops:
+    """The loops of another nest inside which a nest is computed.
 
-    func    whose they are; None where a nest is computed in no other
-    loop    the innermost of them
-    sizes   of the nest's first axes, inside
+    func    the function that has the loops; None where the nest is computed at the root
+    loop    the innermost of the loops
+    sizes   the sizes that the nest's first axes have inside the loops
     """
 
     func: Any | None = None
     loop: Any | None = None
     sizes: tuple[int, ...] = ()
 
-    def computes(self, func: Any) -> Any:
-        """Computes a function there."""
+    def place_func(self, func: Any) -> Any:
+        """Schedules a function to be computed inside these loops."""
         return func.compute_root() if self.func is None else func.compute_at(self.func, self.loop)
 
-    def within(self, stage: Stage) -> list[int]:
-        """The sizes of the stage's axes inside."""
+    def sizes_inside(self, stage: Stage) -> list[int]:
+        """Returns the sizes that the stage's axes have inside these loops."""
         inner = self.sizes[: len(stage.axes)]
         return [*inner, *(extent(a) for a in stage.axes[len(inner) :])]
 
 
-NOTHING = Around()
+AT_ROOT = EnclosingLoops()
 
 
-def tail(size: int, factor: int) -> Any:
-    """How a loop of steps that do not divide it ends: its last step begins earlier, where there is room."""
+def tail_strategy(size: int, factor: int) -> Any:
+    """Returns how a split ends: where the factor does not divide the size, the last step begins earlier, if
+    the loop has room for a whole step.
+    """
     if size % factor == 0:
-        return EXACT
-    return INWARDS if size >= factor else hl.TailStrategy.GuardWithIf
+        return EXACT_TAIL
+    return SHIFTED_TAIL if size >= factor else hl.TailStrategy.GuardWithIf
 
 
-class Loops:
-    """The loops of one function that is stored: axes in tiles, blocks and lanes, then put in order."""
+class FuncLoops:
+    """The loops of one stored function, while its axes are split in tiles, blocks and lanes."""
 
     def __init__(self, func: Any, axes: Sequence[Any], sizes: Sequence[int]):
-        """Axes and their sizes, outermost first."""
+        """Begins with one loop for each axis, of the given sizes, outermost first."""
         self.func = func
         self.axes = list(axes)
         self.sizes = list(sizes)
         self.count = 0
 
     def split(self, place: int, factor: int, ending: Any = None) -> Any | None:
-        """The loop over blocks of an axis, whose own loop is inside one from now on; None for one block.
+        """Splits the loop of an axis into a loop over blocks, which is returned, and one inside a block,
+        which becomes the axis's own loop. Returns None where one block holds the axis.
 
-        `ending` is how it ends where blocks do not divide it, else as `tail` says.
+        `ending` is the tail strategy where blocks do not divide the axis; None leaves it to `tail_strategy`.
         """
         if factor >= self.sizes[place]:
             return None
-        outer, inner = self.fresh(), self.fresh()
+        outer, inner = self.new_variable(), self.new_variable()
         exact = self.sizes[place] % factor == 0
-        how = tail(self.sizes[place], factor) if exact or ending is None else ending
+        how = tail_strategy(self.sizes[place], factor) if exact or ending is None else ending
         self.func.split(self.axes[place], outer, inner, factor, how)
         self.axes[place], self.sizes[place] = inner, factor
         return outer
 
-    def fresh(self) -> Any:
+    def new_variable(self) -> Any:
         self.count += 1
         return hl.Var(f"{self.func.name().replace('$', '_')}_l{self.count}")
 
-    def fused(self, loops: Sequence[Any]) -> list[Any]:
-        """These loops, innermost first, as one; none of none."""
-        found = list(loops)
-        while len(found) > 1:
-            whole = self.fresh()
-            self.func.fuse(found[0], found[1], whole)
-            found[:2] = [whole]
-        return found
+    def fuse(self, loops: Sequence[Any]) -> list[Any]:
+        """Fuses loops, innermost first, to one; returns a list that is empty if there are no loops."""
+        remaining = list(loops)
+        while len(remaining) > 1:
+            fused = self.new_variable()
+            self.func.fuse(remaining[0], remaining[1], fused)
+            remaining[:2] = [fused]
+        return remaining
 
-    def tasks(self, loop: Any, turns: int) -> tuple[Any, Any]:
-        """The loop as one over tasks and one inside, which are one where it has no more turns."""
-        if turns <= TASKS:  # a task costs as much as some hundred elements
+    def split_tasks(self, loop: Any, turns: int) -> tuple[Any, Any]:
+        """Splits a long loop of `turns` steps into a loop over tasks and one inside a task."""
+        if turns <= MAX_TASKS:
             return loop, loop
-        task, inside = self.fresh(), self.fresh()
-        self.func.split(loop, task, inside, -(-turns // TASKS), hl.TailStrategy.GuardWithIf)
+        task, inside = self.new_variable(), self.new_variable()
+        self.func.split(loop, task, inside, -(-turns // MAX_TASKS), hl.TailStrategy.GuardWithIf)
         return task, inside
 
 
-def block(
+def schedule_block(
     nest: Nest,
-    sketch: Block,
-    lowered: Lowered,
+    sketch: BlockSketch,
+    lowered: LoweredStages,
     copies: Sequence[tuple[Stage, int]],
     groups: Stage | None = None,
     rows: int = 0,
-    around: Around = NOTHING,
-) -> Around:
-    """A register block: accumulators in registers inside, tiles outside, copies where they are wanted; those
-    of `groups` inside of the sum of these, where it is one.
+    around: EnclosingLoops = AT_ROOT,
+) -> EnclosingLoops:
+    """Schedules a register block: tiles outside, accumulators in registers inside, copies at their levels.
 
-    Returns the loops over the first `rows` axes that are outside of all others, one of each.
+    `groups` is the stage of groups where the reduction is a sum of groups. Returns the loops over the first
+    `rows` axes, inside which other nests may be computed, if these loops are outside all others.
     """
     assert nest.main is not None
     out = lowered.funcs[nest.output.tensor.name]
-    acc = lowered.accumulators[nest.main.tensor.name]
+    accumulators = lowered.accumulators[nest.main.tensor.name]
     variables = [lowered.variables[a] for a in nest.output.axes]
-    sizes = around.within(nest.output)
+    sizes = around.sizes_inside(nest.output)
     if sketch.vector < len(around.sizes) and sizes[sketch.vector] % (sketch.lanes * sketch.vectors):
         raise ValueError("a vector beyond what is computed at once")
-    loops = Loops(out, variables, sizes)
+    loops = FuncLoops(out, variables, sizes)
     tiles: list[Any] = []
-    turns: list[int] = []  # of these loops
+    turns: list[int] = []  # steps of the loops over tiles
     shared, inside = 0, sizes[:rows]
     for place, (a, n) in enumerate(sketch.tile):
         whole = loops.sizes[a]
@@ -137,107 +148,118 @@ def block(
         before = [b for b, _ in sketch.tile[:place]]
         if a not in before and all(b < rows for b in (*before, a)):
             shared, inside[a] = len(tiles), loops.sizes[a]
-    rest_in = dict(sketch.block)
+    blocked = dict(sketch.block)
     middle = []
     lane = sketch.vector
     width = sketch.lanes * sketch.vectors
     outer = loops.split(lane, width)
     middle += [] if outer is None else [outer]
     wide = loops.split(lane, sketch.lanes) if sketch.vectors > 1 else None
-    straight = [] if wide is None else [wide]
+    unrolled_loops = [] if wide is None else [wide]
     for a, n in sketch.block:
         outer = loops.split(a, n)
         middle += [] if outer is None else [outer]
-        straight.append(loops.axes[a])
+        unrolled_loops.append(loops.axes[a])
     tiled = {a for a, _ in sketch.tile}
-    free = [a for a in range(len(sizes)) if a != lane and a not in rest_in and sizes[a] > 1]
+    free = [a for a in range(len(sizes)) if a != lane and a not in blocked and sizes[a] > 1]
     inner = [loops.axes[a] for a in reversed(free) if a in tiled]
     untiled = [a for a in free if a not in tiled]
     outermost = [loops.axes[a] for a in reversed(untiled)]
     turns = [*(sizes[a] for a in untiled), *turns]
-    order = [loops.axes[lane], *straight, *middle, *inner, *reversed(tiles), *outermost]
+    order = [loops.axes[lane], *unrolled_loops, *middle, *inner, *reversed(tiles), *outermost]
     out.reorder(*order)
     _vectorize(out, loops.axes[lane], loops.sizes[lane], sketch.lanes)
-    for loop in straight:
+    for loop in unrolled_loops:
         out.unroll(loop)
-    levels = [*reversed(outermost), *tiles]  # from outside
+    levels = [*reversed(outermost), *tiles]  # outermost first
     level_vars: list[Any] = list(levels)
     if sketch.parallel and levels:
         count = min(sketch.parallel, len(levels))
-        (one,) = loops.fused(list(reversed(levels[:count])))
-        task, one = loops.tasks(one, prod(turns[:count]))
+        (one,) = loops.fuse(list(reversed(levels[:count])))
+        task, one = loops.split_tasks(one, prod(turns[:count]))
         out.parallel(task)
         level_vars = [one] * count + levels[count:]
     after = [*middle, *inner, *reversed(level_vars)]
     if after:
-        acc.compute_at(out, after[0])
-    else:  # one block: where it is read each lane would have accumulators of its own
-        around.computes(acc)
-    acc.store_in(hl.MemoryType.Register if after else hl.MemoryType.Auto)
+        accumulators.compute_at(out, after[0])
+    else:  # one block: inside the output's vector loop each lane would have accumulators of its own
+        around.place_func(accumulators)
+    accumulators.store_in(hl.MemoryType.Register if after else hl.MemoryType.Auto)
     if groups is None:
-        _sums(nest.main, sketch, lowered, sketch.order, sketch.unrolled)
+        _schedule_accumulators(nest.main, sketch, lowered, sketch.order, sketch.unrolled)
     else:
         count = len(nest.main.reduced)
-        within = _sums(nest.main, sketch, lowered, range(count)[::-1], 0)
+        within = _schedule_accumulators(nest.main, sketch, lowered, range(count)[::-1], 0)
         inner = lowered.accumulators[groups.tensor.name]
-        inner.compute_at(acc, within).store_in(hl.MemoryType.Register)
-        _sums(groups, sketch, lowered, range(len(groups.reduced))[::-1], sketch.unrolled, count)
-    given = {param.name() for param in lowered.inputs}  # what other nests compute is not there at the root
+        inner.compute_at(accumulators, within).store_in(hl.MemoryType.Register)
+        reduction_order = range(len(groups.reduced))[::-1]
+        _schedule_accumulators(groups, sketch, lowered, reduction_order, sketch.unrolled, count)
+    # copies of inputs can be computed at the root; tensors of other nests may not exist there yet
+    available = {param.name() for param in lowered.inputs}
     for each, level in copies:
         within = level_vars[:level][-1:]
         if within:
-            copy(each, lowered, sketch.lanes, Around(out, within[0]))
-        elif given.issuperset(x.name for x in each.sources):
-            given.add(each.tensor.name)
-            copy(each, lowered, sketch.lanes, NOTHING, sketch.parallel > 0 or around.func is not None)
+            schedule_copy(each, lowered, sketch.lanes, EnclosingLoops(out, within[0]))
+        elif available.issuperset(x.name for x in each.sources):
+            available.add(each.tensor.name)
+            parallel = sketch.parallel > 0 or around.func is not None
+            schedule_copy(each, lowered, sketch.lanes, AT_ROOT, parallel)
         else:
-            copy(each, lowered, sketch.lanes, around)
+            schedule_copy(each, lowered, sketch.lanes, around)
     if not rows or any(a >= rows for a in untiled):
-        return NOTHING
+        return AT_ROOT
     for a in untiled:
         inside[a] = 1
     count = len(untiled) + shared
-    return Around(out, level_vars[count - 1], tuple(inside)) if count else NOTHING
+    return EnclosingLoops(out, level_vars[count - 1], tuple(inside)) if count else AT_ROOT
 
 
-def _sums(
-    stage: Stage, sketch: Block, lowered: Lowered, order: Sequence[int], unrolled: int, groups: int = 0
+def _schedule_accumulators(
+    stage: Stage,
+    sketch: BlockSketch,
+    lowered: LoweredStages,
+    order: Sequence[int],
+    unrolled: int,
+    groups: int = 0,
 ) -> Any:
-    """The loops of accumulators, whose first axes are those of so many groups; the innermost over what is
-    added up."""
-    acc = lowered.accumulators[stage.tensor.name]
+    """Schedules the loops of accumulators, whose first `groups` axes number groups of a long sum.
+
+    Returns the innermost loop of the reduction.
+    """
+    accumulators = lowered.accumulators[stage.tensor.name]
     variables = [lowered.variables[a] for a in stage.axes]
     own, outer = variables[groups:], variables[:groups]
     first = own[sketch.vector]
     others = [*(v for v in reversed(own) if v is not first), *reversed(outer)]
     if others:
-        acc.reorder_storage(first, *others)
+        accumulators.reorder_storage(first, *others)
     blocked = [own[a] for a, _ in sketch.block]
     unblocked = [v for v in others if all(v is not b for b in blocked)]
-    acc.reorder(first, *blocked, *unblocked)
-    acc.vectorize(first, sketch.lanes, EXACT).unroll(first)
-    update = acc.update()
+    accumulators.reorder(first, *blocked, *unblocked)
+    accumulators.vectorize(first, sketch.lanes, EXACT_TAIL).unroll(first)
+    update = accumulators.update()
     reduced = [lowered.variables[stage.reduced[k]] for k in order]
-    update.reorder(first, *blocked, *reduced, *unblocked).vectorize(first, sketch.lanes, EXACT).unroll(first)
+    update.reorder(first, *blocked, *reduced, *unblocked)
+    update.vectorize(first, sketch.lanes, EXACT_TAIL).unroll(first)
     for variable in blocked:
-        acc.unroll(variable)
+        accumulators.unroll(variable)
         update.unroll(variable)
     for variable in reduced[:unrolled]:
         update.unroll(variable)
     return reduced[0]
 
 
-def copy(
-    stage: Stage, lowered: Lowered, lanes: int, around: Around = NOTHING, parallel: bool = False
+def schedule_copy(
+    stage: Stage, lowered: LoweredStages, lanes: int, around: EnclosingLoops = AT_ROOT, parallel: bool = False
 ) -> None:
-    """The loops of a copy, which is computed there; in parallel where it is large."""
-    func = around.computes(lowered.funcs[stage.tensor.name])
+    """Schedules a copy inside the given loops; `parallel` allows several threads where the copy is large."""
+    func = around.place_func(lowered.funcs[stage.tensor.name])
     axes, variables = stage.axes[::-1], [lowered.variables[a] for a in reversed(stage.axes)]
     if not variables:
         return
     filled = lowered.interiors.get(stage.tensor.name)
-    if filled is not None:  # it reads nothing beyond
-        func.vectorize(variables[0], lanes, EXACT)
+    if filled is not None:  # the fill reads no memory, so that whole vectors may be written
+        func.vectorize(variables[0], lanes, EXACT_TAIL)
         row, size = filled
         update = func.update()
         update.reorder(row, *variables[1:])
@@ -247,15 +269,15 @@ def copy(
             update.vectorize(row, lanes)
         return
     size = extent(axes[0])
-    if around.func is None:  # all of it, so that as many as there are vectors are
+    if around.func is None:  # the whole copy is computed, so that its extent is known
         func.bound(variables[0], 0, size)
-        how = tail(size, lanes)
+        how = tail_strategy(size, lanes)
     else:
         how = hl.TailStrategy.GuardWithIf
-    dense = _dense(stage)
+    dense = _dense_source_axis(stage)
     if dense is not None and size > lanes:
-        # columns of vectors: the lines that a gathered vector reads are those of the next one
-        loops = Loops(func, variables, [extent(a) for a in axes])
+        # columns of vectors: the next vector reads the cache lines that a gathered vector has read
+        loops = FuncLoops(func, variables, [extent(a) for a in axes])
         outer = loops.split(0, lanes, how)
         beside = loops.axes.pop(axes.index(dense))
         func.reorder(loops.axes[0], beside, outer, *loops.axes[1:])
@@ -265,15 +287,15 @@ def copy(
     else:
         func.vectorize(variables[0], lanes, how)
         rest, sizes = variables[1:], [extent(a) for a in axes[1:]]
-    if parallel and stage.points >= LARGE and rest:
-        loops = Loops(func, rest, sizes)
-        loops.count = len(axes) + 2  # names of its own
-        (one,) = loops.fused(rest)
-        func.parallel(loops.tasks(one, prod(sizes))[0])
+    if parallel and stage.points >= PARALLEL_COPY_ELEMENTS and rest:
+        loops = FuncLoops(func, rest, sizes)
+        loops.count = len(axes) + 2  # so that its variables have new names
+        (one,) = loops.fuse(rest)
+        func.parallel(loops.split_tasks(one, prod(sizes))[0])
 
 
-def _dense(stage: Stage) -> Axis | None:
-    """The axis along which a copy's source is stored, unless it is the copy's own last."""
+def _dense_source_axis(stage: Stage) -> Axis | None:
+    """Returns the axis that moves along the last dimension of the source, unless it is the copy's last."""
     if not isinstance(stage.body, Read) or not stage.body.indices:
         return None
     found = [a for a in stage.axes if a in atoms(stage.body.indices[-1])]
@@ -287,14 +309,14 @@ def _vectorize(func: Any, variable: Any, size: int, lanes: int) -> None:
         func.vectorize(variable)
 
 
-def flat(
-    nest: Nest, sketch: Flat, lowered: Lowered, rows: int = 0, around: Around = NOTHING
+def schedule_flat(
+    nest: Nest, sketch: FlatSketch, lowered: LoweredStages, rows: int = 0, around: EnclosingLoops = AT_ROOT
 ) -> list[Any]:
-    """Vectors along the last axis; the outer loops in parallel.  The loops of the first `rows` axes."""
+    """Schedules vectors along the last axis; returns the loops of the first `rows` axes."""
     out = lowered.funcs[nest.output.tensor.name]
     axes = [lowered.variables[a] for a in nest.output.axes]
-    sizes = around.within(nest.output)
-    loops = Loops(out, axes, sizes)
+    sizes = around.sizes_inside(nest.output)
+    loops = FuncLoops(out, axes, sizes)
     outside = axes[:rows]
     free = list(zip(axes, sizes, strict=True))[:rows]
     if rows < len(axes):
@@ -317,18 +339,18 @@ def flat(
     if not sketch.parallel or not free:
         return outside
     count = min(sketch.parallel, len(free))
-    (one,) = loops.fused([loop for loop, _ in reversed(free[:count])])
-    task, one = loops.tasks(one, prod(size for _, size in free[:count]))
+    (one,) = loops.fuse([loop for loop, _ in reversed(free[:count])])
+    task, one = loops.split_tasks(one, prod(size for _, size in free[:count]))
     out.parallel(task)
     return [*([one] * count), *outside[count:]] if outside else []
 
 
-def row(parts: Partial, lowered: Lowered, around: Around, lanes: int) -> None:
-    """The partial results of a reduction, computed at a loop of their reader."""
+def schedule_row(parts: SplitReduction, lowered: LoweredStages, around: EnclosingLoops, lanes: int) -> None:
+    """Schedules the stages of a split reduction inside the loops of their reader."""
     for stage in (parts.sums, parts.rest):
         if stage is None:
             continue
-        sums = around.computes(lowered.accumulators[stage.tensor.name])
+        sums = around.place_func(lowered.accumulators[stage.tensor.name])
         if around.func is not None:
             sums.store_in(hl.MemoryType.Register)
         if stage is parts.rest:
@@ -336,13 +358,13 @@ def row(parts: Partial, lowered: Lowered, around: Around, lanes: int) -> None:
         lane = lowered.variables[stage.axes[-1]]
         reduced = [lowered.variables[a] for a in reversed(stage.reduced)]
         others = [lowered.variables[a] for a in reversed(stage.axes[:-1])]
-        sums.vectorize(lane, lanes, EXACT).unroll(lane)
-        sums.update().reorder(lane, *reduced, *others).vectorize(lane, lanes, EXACT).unroll(lane)
+        sums.vectorize(lane, lanes, EXACT_TAIL).unroll(lane)
+        sums.update().reorder(lane, *reduced, *others).vectorize(lane, lanes, EXACT_TAIL).unroll(lane)
     for stage in parts.halves:
-        func = around.computes(lowered.funcs[stage.tensor.name])
+        func = around.place_func(lowered.funcs[stage.tensor.name])
         size = extent(stage.axes[-1])
         if size > 1:
             lane = lowered.variables[stage.axes[-1]]
-            func.vectorize(lane, min(size, lanes), EXACT)
+            func.vectorize(lane, min(size, lanes), EXACT_TAIL)
             if around.func is not None:
                 func.store_in(hl.MemoryType.Register).unroll(lane)

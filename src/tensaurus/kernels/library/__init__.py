@@ -1,1 +1,1 @@
-"""Compiled kernels as a shared library of custom operators for onnxruntime."""
+"""Links compiled kernels into a shared library of custom operators for onnxruntime."""

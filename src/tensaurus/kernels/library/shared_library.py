@@ -1,4 +1,4 @@
-"""Kernels as one shared library of custom operators, which any onnxruntime from 1.20 on loads."""
+"""Links kernels into one shared library of custom operators, which any onnxruntime from 1.20 on loads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from math import prod
 from pathlib import Path
 
 from tensaurus.graph.ir.kernel import Kernel
-from tensaurus.kernels.halide.cpu_features import FEATURES, needed
+from tensaurus.kernels.halide.cpu_features import FEATURES, required_features
 from tensaurus.ops import TensorType
 from tensaurus.ops.element_type import dtype_code
 from tensaurus.ops.kernel_form import KERNELS
@@ -23,98 +23,102 @@ from tensaurus.system.errors import TensaurusError
 from tensaurus.system.files import cache_folder, replacing
 from tensaurus.system.scratch import folder, temporary
 
-__all__ = ["compiler", "link", "linked"]
+__all__ = ["find_compiler", "link_library", "linked_library"]
 
 SHIM = Path(__file__).with_name("shim.c")
-PATIENCE = 120.0  # seconds that a compiler may take
-LARGEST = 2**31 - 1  # what strides of Halide's buffers can say
-MOST_AXES = 64  # MOST_RANK of the shim
+COMPILER_TIMEOUT = 120.0  # seconds after which the C compiler is taken to hang
+MAX_ELEMENTS = 2**31 - 1  # elements of a tensor: strides of Halide's buffers are int32
+MAX_RANK = 64  # axes of a tensor: MOST_RANK of shim.c
 
-# Nothing but RegisterCustomOps is seen from outside: another Halide runtime in the process would otherwise
-# take the place of ours.
-EXPORTS = "{ global: RegisterCustomOps; local: *; };\n"
-OPTIONS = (
+# Only RegisterCustomOps is exported: another Halide runtime in the process would otherwise take the place of
+# ours.
+EXPORTS_MAP = "{ global: RegisterCustomOps; local: *; };\n"
+COMPILER_OPTIONS = (
     *("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-shared", "-s", "-Wl,-Bsymbolic"),
     *("-Wl,--version-script=exports.map", "-Wl,-z,defs", "-Wl,-z,noexecstack", "-Wl,--build-id=none"),
 )
 
-# Codes of halide_type_t by the beginning of an element type's name.
-_CODES = {"int": 0, "uint": 1, "bool": 1, "float": 2, "bfloat": 3}
+# The type code of halide_type_t, by the letters of an element type's name.
+_TYPE_CODES = {"int": 0, "uint": 1, "bool": 1, "float": 2, "bfloat": 3}
 
 
-def compiler() -> list[str] | None:
-    """The command of the C compiler: $CC, the system's, or the wheel ziglang's; None where there is none."""
-    given = os.environ.get("CC", "").split()
-    if given:
+def find_compiler() -> list[str] | None:
+    """Returns the command of the C compiler: $CC, the system's, or the wheel ziglang's; None without any."""
+    configured = os.environ.get("CC", "").split()
+    if configured:
         return shlex.split(os.environ["CC"])
     for name in ("cc", "gcc", "clang"):
         if shutil.which(name):
             return [name]
-    # zig compiles for the processor that it runs on, unless it is told otherwise
+    # by default zig compiles for the processor that it runs on
     return [sys.executable, "-m", "ziglang", "cc", "-mcpu=baseline"] if find_spec("ziglang") else None
 
 
-def link(kernels: Collection[Kernel], path: Path) -> Path:
-    """The library with an operator for each kernel; equal kernels give equal bytes.  Returns the path.
+def link_library(kernels: Collection[Kernel], path: Path) -> Path:
+    """Writes the library with one operator for each kernel to the path, and returns the path.
 
-    The operators are of the domain `KERNELS`, named as the kernels are, for tensors of exactly their types.
-    Raises TensaurusError where there is no compiler or it refuses, and for two kernels of one name.
+    Equal kernels give equal bytes. The operators are of the domain `KERNELS`, have the names of the kernels,
+    and take tensors of exactly their types. Raises TensaurusError where there is no compiler or it fails, and
+    for two kernels of one name.
     """
-    command = compiler()
+    command = find_compiler()
     if command is None:
         raise TensaurusError(
             "kernels need a C compiler to be linked",
             remedy="Install one (gcc or clang), or: pip install 'tensaurus[compiler]'",
         )
-    named = {kernel.name: kernel for kernel in kernels}
-    if twins := [kernel.name for kernel in kernels if named[kernel.name] != kernel]:
+    by_name = {kernel.name: kernel for kernel in kernels}
+    if twins := [kernel.name for kernel in kernels if by_name[kernel.name] != kernel]:
         raise TensaurusError(f"two kernels have the name {twins[0]}")
-    ordered = [named[name] for name in sorted(named)]
+    ordered = [by_name[name] for name in sorted(by_name)]
     with temporary() as place:
         objects = [f"{number}.o" for number in range(len(ordered))]
         for kernel, file in zip(ordered, objects, strict=True):
             (place / file).write_bytes(kernel.code)
-        (place / "kernels.inc").write_text("\n".join(_tables(ordered)) + "\n", encoding="utf-8")
-        (place / "exports.map").write_text(EXPORTS, encoding="utf-8")
+        (place / "kernels.inc").write_text("\n".join(_kernel_tables(ordered)) + "\n", encoding="utf-8")
+        (place / "exports.map").write_text(EXPORTS_MAP, encoding="utf-8")
         shutil.copyfile(SHIM, place / SHIM.name)
-        _run([*command, *OPTIONS, "-o", "kernels.so", SHIM.name, *objects, "-lm"], place)
+        _run_compiler([*command, *COMPILER_OPTIONS, "-o", "kernels.so", SHIM.name, *objects, "-lm"], place)
         with replacing(path) as beside:
             shutil.copyfile(place / "kernels.so", beside)
     return path
 
 
-def linked(kernels: Collection[Kernel]) -> Path:
-    """The library with these kernels, linked once; it stays until this process ends.  Raises as `link`."""
+def linked_library(kernels: Collection[Kernel]) -> Path:
+    """Returns the library of these kernels, linked once in this process, and deleted when this process ends.
+
+    Raises as `link_library`.
+    """
     parts = sorted(repr(kernel) for kernel in set(kernels))
     path = folder() / f"{sha256(''.join(parts).encode()).hexdigest()[:16]}.kernels.so"
-    return path if path.exists() else link(kernels, path)
+    return path if path.exists() else link_library(kernels, path)
 
 
-def _run(command: Sequence[str], folder: Path) -> None:
+def _run_compiler(command: Sequence[str], folder: Path) -> None:
     cache = str(cache_folder() / "zig")
     environment = {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache, **os.environ, "LC_ALL": "C"}
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             cwd=folder,
             env=environment,
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=PATIENCE,
+            timeout=COMPILER_TIMEOUT,
             stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = error.strerror if isinstance(error, OSError) else "it takes too long"
         raise TensaurusError(f"the C compiler {command[0]} cannot be run: {reason}") from error
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no reason given"]
-        telling = [line for line in lines if re.search(r"error|undefined", line)] or lines
-        raise TensaurusError(f"the C compiler {command[0]} refuses the kernels: {telling[0][:300]}")
+    if completed.returncode:
+        lines = [line for line in completed.stderr.splitlines() if line.strip()] or ["no reason given"]
+        error_lines = [line for line in lines if re.search(r"error|undefined", line)] or lines
+        raise TensaurusError(f"the C compiler {command[0]} refuses the kernels: {error_lines[0][:300]}")
 
 
-def _tables(kernels: Sequence[Kernel]) -> Iterator[str]:
-    """The lines of kernels.inc, in C."""
+def _kernel_tables(kernels: Sequence[Kernel]) -> Iterator[str]:
+    """Yields the lines of kernels.inc, the C tables that shim.c includes."""
     for kernel in kernels:
         if not re.fullmatch(r"[A-Za-z_]\w*", kernel.name, re.ASCII):
             raise TensaurusError(f"a kernel cannot have the name {kernel.name!r}")
@@ -124,17 +128,17 @@ def _tables(kernels: Sequence[Kernel]) -> Iterator[str]:
         yield f"int {kernel.name}({formals.replace('void *call', 'void *')});"
         yield f"static int run_{kernel.name}(void *call, Buffer *b) {{ return {kernel.name}({actuals}); }}"
         yield f"static const Tensor tensors_of_{kernel.name}[] = {{"
-        yield from (f"    {_tensor(kind)}," for kind in tensors)
+        yield from (f"    {_tensor_literal(kind)}," for kind in tensors)
         yield "};"
     yield "static const Kernel KERNELS[] = {"
     for kernel in kernels:
         name, flushing = kernel.name, int(kernel.flushing)
         yield f'    {{"{name}", {len(kernel.inputs)}, tensors_of_{name}, run_{name}, {flushing}}},'
     yield "};"
-    most = max((len(kernel.inputs) + 1 for kernel in kernels), default=1)
-    yield f"enum {{ KERNEL_COUNT = {len(kernels)}, MOST_TENSORS = {most} }};"
+    max_tensors = max((len(kernel.inputs) + 1 for kernel in kernels), default=1)
+    yield f"enum {{ KERNEL_COUNT = {len(kernels)}, MOST_TENSORS = {max_tensors} }};"
     yield "static const Feature FEATURES[] = {"
-    for name in dict.fromkeys(name for kernel in kernels for name in needed(kernel.cpu)):
+    for name in dict.fromkeys(name for kernel in kernels for name in required_features(kernel.cpu)):
         bit = FEATURES[name]
         yield f'    {{"{name}", {bit.leaf}u, {bit.part}, {bit.register}, {bit.bit}, {bit.saved}u}},'
     yield "    {NULL, 0, 0, 0, 0, 0},"
@@ -142,10 +146,10 @@ def _tables(kernels: Sequence[Kernel]) -> Iterator[str]:
     yield f'#define DOMAIN_NAME "{KERNELS}"'
 
 
-def _tensor(kind: TensorType) -> str:
-    """The type as a Tensor of the shim."""
+def _tensor_literal(kind: TensorType) -> str:
+    """Returns the type as a C initializer of a `Tensor` of shim.c."""
     sizes = [n for n in kind.shape if isinstance(n, int)]
-    if len(sizes) < kind.rank or kind.rank > MOST_AXES or max([*sizes, prod(sizes)]) > LARGEST:
+    if len(sizes) < kind.rank or kind.rank > MAX_RANK or max([*sizes, prod(sizes)]) > MAX_ELEMENTS:
         raise TensaurusError(f"no kernel can be for {kind}")
     strides = [prod(sizes[place + 1 :]) for place in range(len(sizes))]
     dimensions = [
@@ -154,7 +158,7 @@ def _tensor(kind: TensorType) -> str:
     letters, digits = re.fullmatch(r"([a-z]+)(\d*)", kind.dtype).groups()  # type: ignore[union-attr]
     parts = [
         str(dtype_code(kind.dtype)),
-        str(_CODES[letters]),
+        str(_TYPE_CODES[letters]),
         digits or "1",
         str(kind.rank),
         str(int(0 in sizes)),

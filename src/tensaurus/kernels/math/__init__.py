@@ -1,1 +1,1 @@
-"""Scalar functions and conversions as Halide expressions."""
+"""Builds Halide expressions of scalar functions and type conversions."""

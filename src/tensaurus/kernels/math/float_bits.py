@@ -1,4 +1,8 @@
-"""What floats are made of: their bits, signs and bounds, and polynomials of them."""
+"""Builds Halide expressions of the bits, signs and bounds of floats, and of polynomials.
+
+Several of these read bits where a comparison would do, because the compiler may assume that floats are
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -8,82 +12,90 @@ from math import inf
 import halide as hl
 
 
-def number(value: float, like: hl.Expr) -> hl.Expr:
-    """A float of the type of another."""
+def float_constant(value: float, like: hl.Expr) -> hl.Expr:
+    """Returns the value as a literal of the type of `like`, float32 or float64."""
     return hl.f32(value) if like.type().bits() == 32 else hl.f64(value)
 
 
 def bits(x: hl.Expr) -> hl.Expr:
-    """The bits of a float, an unsigned integer."""
+    """Returns the bits of a float as an unsigned integer of the same width."""
     return hl.reinterpret(hl.UInt(x.type().bits()), x)
 
 
-def _sign(x: hl.Expr) -> hl.Expr:
+def _sign_bit(x: hl.Expr) -> hl.Expr:
     width = x.type().bits()
     return hl.cast(hl.UInt(width), hl.u64(2 ** (width - 1)))
 
 
 def absolute(x: hl.Expr) -> hl.Expr:
-    """|x|; Halide's own of float64 makes 0 -0.0."""
-    return hl.reinterpret(x.type(), bits(x) & ~_sign(x))
+    """Returns |x|. Halide's own `abs` of a float64 turns 0 into -0.0."""
+    return hl.reinterpret(x.type(), bits(x) & ~_sign_bit(x))
 
 
-def negated(x: hl.Expr) -> hl.Expr:
-    """-x, also of 0 and NaN."""
-    return hl.reinterpret(x.type(), bits(x) ^ _sign(x))
+def negate(x: hl.Expr) -> hl.Expr:
+    """Returns -x with its sign bit flipped, also where x is 0 or NaN."""
+    return hl.reinterpret(x.type(), bits(x) ^ _sign_bit(x))
 
 
-def signed(value: hl.Expr, x: hl.Expr) -> hl.Expr:
-    """The value, negated where x has the sign."""
-    return hl.reinterpret(value.type(), bits(value) ^ (bits(x) & _sign(x)))
+def apply_sign(value: hl.Expr, x: hl.Expr) -> hl.Expr:
+    """Returns the value, negated wherever the sign bit of x is set."""
+    return hl.reinterpret(value.type(), bits(value) ^ (bits(x) & _sign_bit(x)))
 
 
 def is_nan(x: hl.Expr) -> hl.Expr:
-    """By its bits: what is not strict, such as a sum of products, the compiler takes for a number."""
-    return bits(absolute(x)) > bits(number(inf, x))
+    """Tests for NaN by bits: the compiler takes the result of operations that are not strict, such as a sum
+    of products, for a number, and would drop `x != x`.
+    """
+    return bits(absolute(x)) > bits(float_constant(inf, x))
 
 
 def is_infinite(x: hl.Expr) -> hl.Expr:
-    """By its bits, too, but the sign: an equation of all of them with infinity the compiler sees through."""
-    unsigned = bits(number(inf, x))
+    """Tests for an infinity by bits without the sign: the compiler recognizes a comparison of all bits with
+    those of infinity, and would drop the test.
+    """
+    unsigned = bits(float_constant(inf, x))
     return (bits(x) + bits(x)) == unsigned + unsigned
 
 
 def at_most(a: hl.Expr, b: hl.Expr) -> hl.Expr:
-    """a <= b, which Halide 21 compiles as not b < a even where it is strict: true of NaN."""
+    """Returns a <= b. Halide 21 compiles `<=` as `not b < a`, even in strict code, which is true of NaN."""
     return (a < b) | (a == b)
 
 
-def within(x: hl.Expr, low: float, high: float) -> hl.Expr:
-    """x between numbers; NaN stays: each is one vmaxps or vminps, which return their second operand."""
-    least, most = number(low, x), number(high, x)
-    x = hl.select(x < least, least, x)
-    return hl.select(most < x, most, x)
+def clamp_keeping_nan(x: hl.Expr, low: float, high: float) -> hl.Expr:
+    """Returns x clamped to low..high, and NaN for NaN.
+
+    Each selection is one vmaxps or vminps, which return their second operand where one operand is NaN.
+    """
+    lower, upper = float_constant(low, x), float_constant(high, x)
+    x = hl.select(x < lower, lower, x)
+    return hl.select(upper < x, upper, x)
 
 
-def rounded(domain: hl.Expr, value: hl.Expr, elsewhere: hl.Expr) -> hl.Expr:
-    """A float64 as float32.
+def round_to_float32(domain: hl.Expr, value: hl.Expr, elsewhere: hl.Expr) -> hl.Expr:
+    """Rounds a float64 to float32 where `domain` holds; elsewhere returns the float32 `elsewhere`.
 
-    Even in strict expressions the compiler assumes that conversions meet numbers alone, and drops comparisons
-    that only NaN or infinities would fail: so these are chosen by other comparisons.
+    Even in strict expressions the compiler assumes that conversions meet only numbers, and drops comparisons
+    that only NaN or infinities would fail. So the caller says by other comparisons where the value is a
+    number.
     """
     infinity = hl.select(value > hl.f64(0), hl.f32(inf), hl.f32(-inf))
-    # what is less is rounded to float32's largest number
+    # below this bound a number is rounded to float32's largest number, from it on to infinity
     small = absolute(value) < hl.f64(2.0**128 - 2.0**103)
     return hl.select(domain, hl.select(small, hl.cast(hl.Float(32), value), infinity), elsewhere)
 
 
-def finite(x: hl.Expr) -> hl.Expr:
+def is_finite(x: hl.Expr) -> hl.Expr:
     return absolute(x) < hl.f32(inf)
 
 
-def double(x: hl.Expr) -> hl.Expr:
+def to_float64(x: hl.Expr) -> hl.Expr:
     return hl.cast(hl.Float(64), x)
 
 
 def horner(x: hl.Expr, coefficients: Sequence[float]) -> hl.Expr:
-    """The polynomial of these coefficients, lowest first."""
-    result = number(coefficients[-1], x)
+    """Evaluates a polynomial at x by Horner's rule; `coefficients` begin with the constant term."""
+    result = float_constant(coefficients[-1], x)
     for c in reversed(coefficients[:-1]):
-        result = result * x + number(c, x)
+        result = result * x + float_constant(c, x)
     return result

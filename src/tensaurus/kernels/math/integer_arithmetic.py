@@ -1,7 +1,8 @@
-"""Arithmetic of integers as every runtime has it: results wrap, quotients are rounded towards zero.
+"""Computes with integers as every runtime does: results wrap around, quotients are rounded towards zero.
 
-Halide takes sums of int32 and int64 not to overflow, so they are those of the unsigned type; its `/` rounds
-so that remainders are not negative, and its division towards zero traps where the processor's does.
+Halide assumes that sums of int32 and int64 do not overflow, so sums are computed in the unsigned type.
+Halide's `/` rounds so that remainders are not negative, and its division towards zero traps where the
+processor's does.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from collections.abc import Callable
 import halide as hl
 
 
-def literal(value: int, like: hl.Expr) -> hl.Expr:
-    """An integer of the type of an expression."""
+def integer_constant(value: int, like: hl.Expr) -> hl.Expr:
+    """Returns the value as a literal of the type of `like`."""
     kind = like.type()
     return hl.cast(kind, hl.u64(value) if kind.is_uint() else hl.i64(value))
 
 
 def wrapping(function: Callable[..., hl.Expr]) -> Callable[..., hl.Expr]:
-    """A ring operation modulo 2^bits."""
+    """Returns the ring operation modulo 2^bits, computed in the unsigned type of the arguments' width."""
 
     def wrapped(*args: hl.Expr) -> hl.Expr:
         kind = args[0].type()
@@ -28,44 +29,44 @@ def wrapping(function: Callable[..., hl.Expr]) -> Callable[..., hl.Expr]:
     return wrapped
 
 
-added = wrapping(lambda a, b: a + b)
-negative = wrapping(lambda a: ~a + literal(1, a))
+add = wrapping(lambda a, b: a + b)
+negate = wrapping(lambda a: ~a + integer_constant(1, a))
 
 
 def quotient(a: hl.Expr, b: hl.Expr) -> hl.Expr:
-    """a / b rounded towards zero; 0 where b is 0."""
-    zero, one = literal(0, b), literal(1, b)
+    """Returns a / b rounded towards zero, and 0 where b is 0."""
+    zero, one = integer_constant(0, b), integer_constant(1, b)
     if b.type().is_uint():
         return hl.select(b == zero, zero, a / hl.select(b == zero, one, b))
-    # the least integer has no negative: by -1 it wraps
-    minus = literal(-1, b)
+    # the least integer has no negative, so division by -1 must wrap around instead of trapping
+    minus = integer_constant(-1, b)
     whole = hl.div_round_to_zero(a, hl.select((b == zero) | (b == minus), one, b))
-    return hl.select(b == zero, zero, hl.select(b == minus, negative(a), whole))
+    return hl.select(b == zero, zero, hl.select(b == minus, negate(a), whole))
 
 
 def remainder(a: hl.Expr, b: hl.Expr) -> hl.Expr:
-    """What the quotient rounded towards zero leaves, of the sign of a; 0 where b is 0."""
-    zero, one = literal(0, b), literal(1, b)
+    """Returns the remainder of division rounded towards zero, with the sign of a, and 0 where b is 0."""
+    zero, one = integer_constant(0, b), integer_constant(1, b)
     if b.type().is_uint():
         return hl.select(b == zero, zero, a % hl.select(b == zero, one, b))
-    nothing = (b == zero) | (b == literal(-1, b))
+    nothing = (b == zero) | (b == integer_constant(-1, b))
     return hl.select(nothing, zero, hl.mod_round_to_zero(a, hl.select(nothing, one, b)))
 
 
 def modulo(a: hl.Expr, b: hl.Expr) -> hl.Expr:
-    """What the quotient rounded down leaves, of the sign of b; 0 where b is 0."""
-    rest, zero = remainder(a, b), literal(0, b)
+    """Returns the remainder of division rounded down, with the sign of b, and 0 where b is 0."""
+    rest, zero = remainder(a, b), integer_constant(0, b)
     if b.type().is_uint():
         return rest
     turned = (rest != zero) & ((rest < zero) != (b < zero))
-    return hl.select(turned, added(rest, b), rest)
+    return hl.select(turned, add(rest, b), rest)
 
 
 def sign(a: hl.Expr) -> hl.Expr:
-    zero, one = literal(0, a), literal(1, a)
+    zero, one = integer_constant(0, a), integer_constant(1, a)
     positive = hl.select(a > zero, one, zero)
-    return positive if a.type().is_uint() else hl.select(a < zero, literal(-1, a), positive)
+    return positive if a.type().is_uint() else hl.select(a < zero, integer_constant(-1, a), positive)
 
 
 def absolute(a: hl.Expr) -> hl.Expr:
-    return a if a.type().is_uint() else hl.select(a < literal(0, a), negative(a), a)
+    return a if a.type().is_uint() else hl.select(a < integer_constant(0, a), negate(a), a)

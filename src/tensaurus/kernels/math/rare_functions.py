@@ -1,7 +1,8 @@
-"""The rarer transcendental functions of float32, vectorised, in float64.
+"""Computes the rarer transcendental functions of float32, vectorized, by way of float64.
 
-There the Taylor series, cut where they are exact beyond float32, and plain formulas leave an error of little
-more than the half ulp of the last rounding; nothing overflows or is subnormal on the way.
+In float64 truncated Taylor series and textbook formulas are accurate beyond float32, so that the result is
+off by little more than the half ulp of the last rounding, and no intermediate value overflows or is
+subnormal.
 """
 
 from __future__ import annotations
@@ -14,24 +15,26 @@ import halide as hl
 
 from tensaurus.kernels.math.float_bits import (
     absolute,
+    apply_sign,
     at_most,
     bits,
-    double,
-    finite,
+    clamp_keeping_nan,
     horner,
+    is_finite,
     is_nan,
-    negated,
-    rounded,
-    signed,
-    within,
+    negate,
+    round_to_float32,
+    to_float64,
 )
 from tensaurus.kernels.math.strict_float import strict
 
-_LOG_2 = float.fromhex("0x1.62e42feep-1")  # 32 bits of it
+# Constants are split in two, c = head + _REST: the product of the head and a small integer is exact.
+_LOG_2 = float.fromhex("0x1.62e42feep-1")  # the first 32 bits of log(2)
 _REST = 1.9082149292705877e-10
-_HALF_PI = float.fromhex("0x1.921fb544p+0")  # 33 bits of it
+_HALF_PI = float.fromhex("0x1.921fb544p+0")  # the first 33 bits of pi / 2
 _REST_OF_HALF_PI = 6.07710050650619224932e-11
 
+# Taylor coefficients, lowest power first; even and odd functions are series in x^2.
 _EXP = [1 / factorial(k) for k in range(12)]
 _ATANH = [1 / (2 * k + 1) for k in range(8)]
 _ATAN = [(-1) ** k / (2 * k + 1) for k in range(12)]
@@ -41,9 +44,9 @@ _SINH = [1 / factorial(2 * k + 1) for k in range(5)]
 
 
 def _exp(x: hl.Expr) -> hl.Expr:
-    """Of numbers that are no infinities: beyond 700 as at 700."""
+    """Returns exp(x) in float64 for finite x, clamped to -700..700."""
     magic = hl.f64(1.5 * 2**52)
-    x = within(x, -700, 700)
+    x = clamp_keeping_nan(x, -700, 700)
     shifted = x * hl.f64(1 / log(2)) + magic
     n = shifted - magic
     r = x - n * hl.f64(_LOG_2) - n * hl.f64(_REST)
@@ -52,9 +55,9 @@ def _exp(x: hl.Expr) -> hl.Expr:
 
 
 def _log(x: hl.Expr) -> hl.Expr:
-    """Of positive numbers, neither subnormal nor infinite."""
-    root = hl.u64(0x3FE6A09E667F3BCD)  # of 1/2
-    # 2^11 + k, x = 2^k m, m between the roots of 1/2 and of 2
+    """Returns log(x) in float64 for positive x, neither subnormal nor infinite."""
+    root = hl.u64(0x3FE6A09E667F3BCD)  # the bits of sqrt(1/2)
+    # x = 2^k m with m between sqrt(1/2) and sqrt(2); here k is biased by 2^11
     k = (bits(x) - root + hl.u64(2**63)) >> hl.u64(52)
     f = hl.reinterpret(hl.Float(64), bits(x) - ((k - hl.u64(2**11)) << hl.u64(52))) - hl.f64(1)
     scale = hl.reinterpret(hl.Float(64), k | bits(hl.f64(2.0**52))) - hl.f64(2.0**52 + 2**11)
@@ -64,45 +67,52 @@ def _log(x: hl.Expr) -> hl.Expr:
 
 @strict
 def sinh(x: hl.Expr) -> hl.Expr:
-    d = double(x)
+    d = to_float64(x)
     e = _exp(d)
     large = (e - hl.f64(1) / e) * hl.f64(0.5)
-    return rounded(finite(x), hl.select(absolute(d) < hl.f64(0.5), d * horner(d * d, _SINH), large), x)
+    return round_to_float32(
+        is_finite(x), hl.select(absolute(d) < hl.f64(0.5), d * horner(d * d, _SINH), large), x
+    )
 
 
 @strict
 def cosh(x: hl.Expr) -> hl.Expr:
-    e = _exp(double(x))
-    return rounded(finite(x), (e + hl.f64(1) / e) * hl.f64(0.5), absolute(x))
+    e = _exp(to_float64(x))
+    return round_to_float32(is_finite(x), (e + hl.f64(1) / e) * hl.f64(0.5), absolute(x))
 
 
 @strict
 def asinh(x: hl.Expr) -> hl.Expr:
-    d = double(x)
+    d = to_float64(x)
     a = absolute(d)
-    large = signed(_log(a + hl.sqrt(a * a + hl.f64(1))), d)
+    large = apply_sign(_log(a + hl.sqrt(a * a + hl.f64(1))), d)
     value = hl.select(a < hl.f64(2.0**-12), d * (hl.f64(1) - d * d * hl.f64(1 / 6)), large)
-    return rounded(finite(x), value, x)
+    return round_to_float32(is_finite(x), value, x)
 
 
 @strict
 def acosh(x: hl.Expr) -> hl.Expr:
-    d = double(x)
+    d = to_float64(x)
     value = _log(d + hl.sqrt((d - hl.f64(1)) * (d + hl.f64(1))))
-    return rounded(at_most(hl.f32(1), x) & finite(x), value, hl.select(x > hl.f32(1), x, hl.f32(nan)))
+    return round_to_float32(
+        at_most(hl.f32(1), x) & is_finite(x), value, hl.select(x > hl.f32(1), x, hl.f32(nan))
+    )
 
 
 @strict
 def atanh(x: hl.Expr) -> hl.Expr:
-    d, one = double(x), hl.f64(1)
+    d, one = to_float64(x), hl.f64(1)
     large = hl.f64(0.5) * _log((one + d) / (one - d))
     value = hl.select(absolute(d) < hl.f64(2.0**-12), d + d * d * d * hl.f64(1 / 3), large)
     edge = hl.select(absolute(x) == hl.f32(1), x * hl.f32(inf), hl.f32(nan))
-    return rounded(absolute(x) < hl.f32(1), value, edge)
+    return round_to_float32(absolute(x) < hl.f32(1), value, edge)
 
 
 def _atan(a: hl.Expr) -> hl.Expr:
-    """Of a >= 0, reduced to |t| <= tan(pi/8): atan(a) = pi/2 - atan(1/a) = pi/4 + atan((a - 1) / (a + 1))."""
+    """Returns atan(a) for a >= 0 by a series in |t| <= tan(pi/8).
+
+    The argument is reduced by atan(a) = pi/2 - atan(1/a) = pi/4 + atan((a - 1) / (a + 1)).
+    """
     one = hl.f64(1)
     steep, middling = a > hl.f64(2**0.5 + 1), a > hl.f64(2**0.5 - 1)
     above = hl.select(steep, hl.f64(-1), hl.select(middling, a - one, a))
@@ -114,25 +124,25 @@ def _atan(a: hl.Expr) -> hl.Expr:
 
 @strict
 def atan(x: hl.Expr) -> hl.Expr:
-    d = double(x)
-    edge = hl.select(is_nan(x), x, signed(hl.f32(pi / 2), x))
-    return rounded(finite(x), signed(_atan(absolute(d)), d), edge)
+    d = to_float64(x)
+    edge = hl.select(is_nan(x), x, apply_sign(hl.f32(pi / 2), x))
+    return round_to_float32(is_finite(x), apply_sign(_atan(absolute(d)), d), edge)
 
 
 @strict
 def asin(x: hl.Expr) -> hl.Expr:
-    d, one = double(x), hl.f64(1)
+    d, one = to_float64(x), hl.f64(1)
     a = absolute(d)
     value = hl.f64(2) * _atan(a / (one + hl.sqrt((one - a) * (one + a))))
-    return rounded(at_most(absolute(x), hl.f32(1)), signed(value, d), hl.f32(nan))
+    return round_to_float32(at_most(absolute(x), hl.f32(1)), apply_sign(value, d), hl.f32(nan))
 
 
 @strict
 def acos(x: hl.Expr) -> hl.Expr:
-    d, one = double(x), hl.f64(1)
+    d, one = to_float64(x), hl.f64(1)
     # atan(1e9) is that of infinity, to more than float32
-    ratio = (one - d) / within(one + d, 1e-18, 2)
-    return rounded(at_most(absolute(x), hl.f32(1)), hl.f64(2) * _atan(hl.sqrt(ratio)), hl.f32(nan))
+    ratio = (one - d) / clamp_keeping_nan(one + d, 1e-18, 2)
+    return round_to_float32(at_most(absolute(x), hl.f32(1)), hl.f64(2) * _atan(hl.sqrt(ratio)), hl.f32(nan))
 
 
 @strict
@@ -142,12 +152,12 @@ def power(x: hl.Expr, y: hl.Expr) -> hl.Expr:
     half = y * hl.f32(0.5)
     odd = whole & (hl.floor(half) != half)
     ordinary = (a > zero) & (a < infinity) & (absolute(y) < infinity)
-    value = _exp(_log(double(hl.select(ordinary, a, one))) * double(y))
-    # of 0 and infinity, and to the power of infinity: 0, 1 or infinity
+    value = _exp(_log(to_float64(hl.select(ordinary, a, one))) * to_float64(y))
+    # a base of 0 or infinity, or an infinite exponent, gives 0, 1 or infinity
     grows = hl.select(absolute(y) == infinity, (a > one) == (y > zero), (a == infinity) == (y > zero))
     extreme = hl.select((absolute(y) == infinity) & (a == one), one, hl.select(grows, infinity, zero))
-    size = rounded(ordinary, value, extreme)
-    result = hl.select(odd, signed(size, x), size)
+    size = round_to_float32(ordinary, value, extreme)
+    result = hl.select(odd, apply_sign(size, x), size)
     result = hl.select((x < zero) & (a < infinity) & ~whole, hl.f32(nan), result)
     result = hl.select(is_nan(x) | is_nan(y), hl.f32(nan), result)
     return hl.select((y == zero) | (x == one), one, result)
@@ -155,7 +165,7 @@ def power(x: hl.Expr, y: hl.Expr) -> hl.Expr:
 
 @cache
 def _two_over_pi() -> list[int]:
-    """Bits of 2 / pi: number k has 32 of them, up to the one of weight 2^-(8 k + 8)."""
+    """Returns windows of the bits of 2 / pi: number k has 32 bits, the last of weight 2^-(8 k + 8)."""
     scale = 1 << 400
 
     def arctan_of_inverse(n: int) -> int:
@@ -171,57 +181,58 @@ def _two_over_pi() -> list[int]:
     return [(quotient >> (392 - 8 * k)) & 0xFFFFFFFF for k in range(24)]
 
 
-def _chosen(place: hl.Expr, numbers: Sequence[int]) -> hl.Expr:
-    """The number at a place, by bisection; their count is a power of two."""
+def _select_by_index(place: hl.Expr, numbers: Sequence[int]) -> hl.Expr:
+    """Selects numbers[place] by bisection, without a load; the count of numbers is a power of two."""
     if len(numbers) == 1:
         return hl.u32(numbers[0])
     half = len(numbers) // 2
-    low, high = _chosen(place, numbers[:half]), _chosen(place, numbers[half:])
+    low, high = _select_by_index(place, numbers[:half]), _select_by_index(place, numbers[half:])
     return hl.select((place & hl.u32(half)) == hl.u32(0), low, high)
 
 
 def _quarter_turns(a: hl.Expr) -> tuple[hl.Expr, hl.Expr]:
-    """a >= 0 of float32 as n quarter turns, of which two bits matter, and a rest of at most half of one.
+    """Reduces a float32 a >= 0 to (n, r) with a = n pi/2 + r and |r| <= pi/4; n modulo 4.
 
-    From 2 on by the bits of 2/pi that matter, in integers (Payne and Hanek, 1983): 2 of the quarter turns,
-    62 of the fraction, in which no float32 is nearer to a whole number than 2^-32.
+    For a >= 2 the product with 2/pi is computed in integers from the bits that matter (Payne and Hanek,
+    1983): 2 bits of the number of quarter turns and 62 of the fraction. No float32 comes nearer to a multiple
+    than 2^-32.
     """
     table = _two_over_pi()
     exponent = hl.max(bits(a) >> hl.u32(23), hl.u32(128)) - hl.u32(128)
-    words = (_chosen(exponent >> hl.u32(3), table[k : k + 16]) for k in (8, 4, 0))
+    words = (_select_by_index(exponent >> hl.u32(3), table[k : k + 16]) for k in (8, 4, 0))
     mantissa = ((bits(a) & hl.u32(0x7FFFFF)) | hl.u32(0x800000)) << (exponent & hl.u32(7))
     low, middle, high = (hl.cast(hl.UInt(64), mantissa) * hl.cast(hl.UInt(64), word) for word in words)
     product = (high << hl.u64(32)) + middle + (low >> hl.u64(32))
     turns = (product + hl.u64(2**61)) >> hl.u64(62)
     fraction = hl.reinterpret(hl.Int(64), product - (turns << hl.u64(62)))
     far = hl.cast(hl.Float(64), fraction) * hl.f64(pi / 2 / 2**62)
-    d = double(a)
+    d = to_float64(a)
     near = hl.select(a > hl.f32(pi / 4), d - hl.f64(_HALF_PI) - hl.f64(_REST_OF_HALF_PI), d)
     few = hl.select(a > hl.f32(pi / 4), hl.u32(1), hl.u32(0))
     return hl.select(a < hl.f32(2), few, hl.cast(hl.UInt(32), turns)), hl.select(a < hl.f32(2), near, far)
 
 
 def _sine(n: hl.Expr, r: hl.Expr) -> hl.Expr:
-    """sin(n pi/2 + r)."""
+    """Returns sin(n pi/2 + r)."""
     s = r * r
     size = hl.select((n & hl.u32(1)) == hl.u32(0), r * horner(s, _SIN), horner(s, _COS))
-    return hl.select((n & hl.u32(2)) == hl.u32(0), size, negated(size))
+    return hl.select((n & hl.u32(2)) == hl.u32(0), size, negate(size))
 
 
 @strict
 def sin(x: hl.Expr) -> hl.Expr:
     value = _sine(*_quarter_turns(absolute(x)))
-    return rounded(finite(x), signed(value, double(x)), hl.f32(nan))
+    return round_to_float32(is_finite(x), apply_sign(value, to_float64(x)), hl.f32(nan))
 
 
 @strict
 def cos(x: hl.Expr) -> hl.Expr:
     n, r = _quarter_turns(absolute(x))
-    return rounded(finite(x), _sine(n + hl.u32(1), r), hl.f32(nan))
+    return round_to_float32(is_finite(x), _sine(n + hl.u32(1), r), hl.f32(nan))
 
 
 @strict
 def tan(x: hl.Expr) -> hl.Expr:
     n, r = _quarter_turns(absolute(x))
     value = _sine(n, r) / _sine(n + hl.u32(1), r)
-    return rounded(finite(x), signed(value, double(x)), hl.f32(nan))
+    return round_to_float32(is_finite(x), apply_sign(value, to_float64(x)), hl.f32(nan))

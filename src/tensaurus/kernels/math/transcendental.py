@@ -1,7 +1,8 @@
-"""exp, log, tanh and erf of float32, vectorised, in float32; and erf of float64, which Halide lacks.
+"""Computes exp, log, tanh and erf of float32, vectorized in float32, and erf of float64, which Halide lacks.
 
-Arguments are reduced by strict operations; only Horner's rule is fused multiply-adds.  The
-coefficients are minimax fits, rounded one after the other from the lowest.  Nothing is flushed to zero.
+Arguments are reduced by strict operations; only Horner's rule may use fused multiply-adds. The coefficients
+are minimax fits that are rounded one after the other from the lowest. Subnormal results are not flushed to
+zero.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from math import inf, log, nan
 
 import halide as hl
 
-from tensaurus.kernels.math.float_bits import absolute, bits, horner, signed, within
+from tensaurus.kernels.math.float_bits import absolute, apply_sign, bits, clamp_keeping_nan, horner
 from tensaurus.kernels.math.strict_float import fused, strict
 
 _LOG2_E = 1 / log(2)
-_LOG_2 = 0.693359375  # 10 bits of it
+_LOG_2 = 0.693359375  # the first 10 bits of log(2), so that its product with a small integer is exact
 _REST = log(2) - _LOG_2
 
 _EXP = (1.0, 1.0, 0.49999994, 0.166665196, 0.0416682884, 0.0083688926, 0.00138193916)
@@ -38,7 +39,8 @@ _ERF_DOUBLE = (
     1.6462110782018636e-06, -1.636576864883207e-07, 1.4806027146128752e-08, -1.2277734486795524e-09,
     9.323723518153027e-11, -6.1967364287877e-12, 2.8067128195611264e-13,
 )  # fmt: skip
-# exp(a^2) (1 - erf(a)) (a + 5/2) for a in 1..6, of 2.38 (a - 5/2) / (a + 5/2) + 0.02, by interpolation
+# exp(a^2) (1 - erf(a)) (a + 5/2) for a in 1..6, interpolated as a polynomial of 2.38 (a - 5/2) / (a + 5/2) +
+# 0.02
 _ERFC_DOUBLE = (
     1.0608257561353167, -0.3413096658373071, 0.08089883112107979, -0.012773163443111704,
     0.0008727889449429508, 0.00011308222280872438, -2.636425433755951e-05, -1.1242381809040965e-06,
@@ -55,31 +57,31 @@ def _exp_polynomial(r: hl.Expr) -> hl.Expr:
 
 @fused
 def _log_polynomial(f: hl.Expr) -> hl.Expr:
-    """(log(1 + f) - f) / f^2."""
+    """Returns (log(1 + f) - f) / f^2."""
     return f * horner(f, _LOG) + hl.f32(-0.5)
 
 
 @fused
 def _tanh_polynomial(s: hl.Expr) -> hl.Expr:
-    """tanh(x) / x - 1, s = x^2."""
+    """Returns tanh(x) / x - 1 for s = x^2."""
     return s * horner(s, _TANH)
 
 
 @fused
 def _erf_polynomial(s: hl.Expr) -> hl.Expr:
-    """erf(x) / x - 1, s = x^2."""
+    """Returns erf(x) / x - 1 for s = x^2."""
     return horner(s, _ERF)
 
 
 @fused
 def _erfc_polynomial(a: hl.Expr) -> hl.Expr:
-    """log(1 - erf(a)) for a in 1..4."""
+    """Returns log(1 - erf(a)) for a in 1..4."""
     return -a * horner(a, _ERFC)
 
 
-def _halved(x: hl.Expr) -> tuple[hl.Expr, hl.Expr]:
-    """exp(x) as p * 2^n: p in 0.7..1.5, and n, an int32 as a uint32 (of NaN, anything)."""
-    # the sum is rounded to a whole number, whose bits are the last ones of the sum
+def _exp_parts(x: hl.Expr) -> tuple[hl.Expr, hl.Expr]:
+    """Returns (p, n) with exp(x) = p * 2^n, p in 0.7..1.5, and n the bits of an int32 (arbitrary for NaN)."""
+    # adding the magic number rounds to an integer, and leaves that integer in the last bits of the sum
     magic = hl.f32(1.5 * 2**23)
     shifted = x * hl.f32(_LOG2_E) + magic
     n = shifted - magic
@@ -94,8 +96,8 @@ def _power_of_two(n: hl.Expr) -> hl.Expr:
 
 @strict
 def exp(x: hl.Expr) -> hl.Expr:
-    p, n = _halved(within(x, -104, 89))
-    # in two steps, of which the second may overflow, or round to a subnormal number
+    p, n = _exp_parts(clamp_keeping_nan(x, -104, 89))
+    # 2^n is multiplied in two steps, of which only the second may overflow or round to a subnormal number
     half = hl.reinterpret(hl.UInt(32), hl.reinterpret(hl.Int(32), n) >> 1)
     return p * _power_of_two(half) * _power_of_two(n - half)
 
@@ -103,33 +105,33 @@ def exp(x: hl.Expr) -> hl.Expr:
 @strict
 def tanh(x: hl.Expr) -> hl.Expr:
     a = absolute(x)
-    p, n = _halved(within(a, 0, 10) * hl.f32(2))
+    p, n = _exp_parts(clamp_keeping_nan(a, 0, 10) * hl.f32(2))
     large = hl.f32(1) - hl.f32(2) / (p * _power_of_two(n) + hl.f32(1))
-    return signed(hl.select(a < hl.f32(1), a + a * _tanh_polynomial(a * a), large), x)
+    return apply_sign(hl.select(a < hl.f32(1), a + a * _tanh_polynomial(a * a), large), x)
 
 
 @strict
 def erf(x: hl.Expr) -> hl.Expr:
     a = absolute(x)
-    p, n = _halved(_erfc_polynomial(within(a, 0, 3.95)))
+    p, n = _exp_parts(_erfc_polynomial(clamp_keeping_nan(a, 0, 3.95)))
     large = hl.f32(1) - p * _power_of_two(n)
-    return signed(hl.select(a < hl.f32(1), a + a * _erf_polynomial(a * a), large), x)
+    return apply_sign(hl.select(a < hl.f32(1), a + a * _erf_polynomial(a * a), large), x)
 
 
 @strict
 def erf_double(x: hl.Expr) -> hl.Expr:
-    """erf of float64, by the exponential function of the C library."""
-    a = within(absolute(x), 0, 6)
+    """Returns erf of a float64, by the exponential function of the C library."""
+    a = clamp_keeping_nan(absolute(x), 0, 6)
     t = hl.f64(2.38) * ((a - hl.f64(2.5)) / (a + hl.f64(2.5))) + hl.f64(0.02)
     large = hl.f64(1) - hl.exp(-a * a) * (horner(t, _ERFC_DOUBLE) / (a + hl.f64(2.5)))
-    return signed(hl.select(a < hl.f64(1), a + a * horner(a * a, _ERF_DOUBLE), large), x)
+    return apply_sign(hl.select(a < hl.f64(1), a + a * horner(a * a, _ERF_DOUBLE), large), x)
 
 
 @strict
 def logarithm(x: hl.Expr) -> hl.Expr:
     tiny = x < hl.f32(2.0**-126)
     normal = bits(hl.select(tiny, x * hl.f32(2.0**23), x))
-    # x = 2^k m, m between the roots of 1/2 and of 2
+    # x = 2^k m with m between sqrt(1/2) and sqrt(2)
     k = hl.reinterpret(hl.Int(32), normal - hl.u32(0x3F3504F3)) >> 23
     m = hl.reinterpret(hl.Float(32), normal - (hl.reinterpret(hl.UInt(32), k) << hl.u32(23)))
     scale = hl.cast(hl.Float(32), k - hl.select(tiny, 23, 0))

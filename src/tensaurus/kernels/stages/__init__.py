@@ -1,1 +1,1 @@
-"""An expression as loop nests, and the passes that change them before they are scheduled."""
+"""Turns an expression into loop nests, and rewrites the nests before they are scheduled."""

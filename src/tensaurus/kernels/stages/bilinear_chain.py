@@ -1,8 +1,10 @@
-"""Products between linear combinations: what a fast bilinear algorithm computes of two operands.
+"""Recognizes bilinear chains among stages: input combinations, products at points, output combinations.
 
-    t[c, i, p]    = sum[a] B[p, a] * x[c, 4*i + a - 1]         combinations before, by literal tables
-    s[f, i, p]    = sum[c] t[c, i, p] * u[p, f, c]             the products, at each point
-    z[f, i, j]    = sum[p] A[j, p] * s[f, i, p]                combinations after
+Fast convolution algorithms (Winograd's and others) have this form; the chain is compiled to one kernel.
+
+    t[c, i, p]    = sum[a] B[p, a] * x[c, 4*i + a - 1]         input combinations, by literal tables
+    s[f, i, p]    = sum[c] t[c, i, p] * u[p, f, c]             the products, at each point p
+    z[f, i, j]    = sum[p] A[j, p] * s[f, i, p]                output combinations
     y[f, k]       = z[f, k // 4, k % 4] + b[f]                 the output, tile by tile
 """
 
@@ -15,19 +17,19 @@ from itertools import product
 from tensaurus.expr.ir.scope import Body, Call, Read, Table, Tensor
 from tensaurus.expr.ir.walk import axes_in, free_axes, reads, replace_axes
 from tensaurus.expr.sizes.size import Axis, Size, floordiv, mod, polynomial
-from tensaurus.kernels.stages.copy_operands import replaced, slopes
-from tensaurus.kernels.stages.register_transpose import turnable
-from tensaurus.kernels.stages.stage import Stage, extent, in_digits
+from tensaurus.kernels.stages.copy_operands import axis_coefficients, replace_reads
+from tensaurus.kernels.stages.register_transpose import is_transposable
+from tensaurus.kernels.stages.stage import Stage, extent, split_reduced_axes
 
-ROW = 16  # elements of the output's last axis that are turned at once, about
-READS = 32  # that maps computed in their reader may make of one another
+ROW_ELEMENTS = 16  # elements of the output's last axis that are transposed at once: about one vector
+MAX_INLINED_READS = 32  # reads in an output that inlines the elementwise stage before it
 
-__all__ = ["Chain", "Combination", "Tile", "chain", "combined"]
+__all__ = ["BilinearChain", "Combination", "Tile", "recognize_chain", "has_combinations"]
 
 
 @dataclass(frozen=True)
 class Combination:
-    """stage[..., p, ...] = sum[a] table[p, a] * body, where p is the axis at `place`."""
+    """A linear combination: stage[..., p, ...] = sum[a] table[p, a] * body, p the axis at `place`."""
 
     stage: Stage
     table: Table
@@ -37,7 +39,7 @@ class Combination:
 
 @dataclass(frozen=True)
 class Tile:
-    """An axis of the products that says which tile: `size` elements each along `axis` of the output."""
+    """The products' axis at `place` numbers tiles of `size` elements along `axis` of the output."""
 
     place: int
     axis: Axis
@@ -45,106 +47,119 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Chain:
-    """The stages of one output.  Places are those in the axes of `products`, which combinations keep.
+class BilinearChain:
+    """The stages of a bilinear chain. Places number the axes of `products`, whose order combinations keep.
 
-    prologue  what the first combination reads and is no input: computed where it is copied
-    products  the sum over `channel` and others
-    moving    what it reads of the combinations before
-    weights   what it reads of an input, which no tile moves
-    results   the places of the axes that the weights alone have; `lane` is that of their last dimension
-    along     the axis of the output that goes over them, block by block or over those of one block
-    points    those that both have
-    tiles     those that the combinations before alone have, in their order
-    phases    those of them that say which of the interleaved parts of one tile
-    channel   the reduced axis that vectors of the combinations before lie along
-    dimension the one of `moving` that it is in, after the channels of the groups before where there are some
-    read      what the output reads of the combinations after
+    prologue           computed stages that the first combination reads; they are inlined in its copies
+    products           the sum of products over `channel_axis` and perhaps other axes
+    data_read          the factor that reads the last input combination
+    weights_read       the factor that reads an input, with no axis of tiles
+    result_places      places of the axes that only the weights have
+    lane_place         the place among them whose axis is the last dimension of the weights
+    result_axis        the axis of the output that goes over results, within one block or over all blocks
+    point_places       places of the axes that both factors have
+    tiles              axes that only the data has, in their order
+    phase_places       places of data axes that number the interleaved parts of one tile
+    channel_axis       the reduced axis that vectors of the input combinations lie along
+    channel_dimension  the dimension of `data_read` that contains it, perhaps beside an axis over groups
+    output_read        the output's read of the last output combination
     """
 
     prologue: tuple[Stage, ...]
-    before: tuple[Combination, ...]
+    input_combinations: tuple[Combination, ...]
     products: Stage
-    moving: Read
-    weights: Read
-    after: tuple[Combination, ...]
+    data_read: Read
+    weights_read: Read
+    output_combinations: tuple[Combination, ...]
     output: Stage
-    results: tuple[int, ...]
-    lane: int
-    along: Axis
-    points: tuple[int, ...]
+    result_places: tuple[int, ...]
+    lane_place: int
+    result_axis: Axis
+    point_places: tuple[int, ...]
     tiles: tuple[Tile, ...]
-    phases: tuple[int, ...]
-    channel: Axis
-    dimension: int
-    read: Read
+    phase_places: tuple[int, ...]
+    channel_axis: Axis
+    channel_dimension: int
+    output_read: Read
 
     @property
-    def row(self) -> int:
-        """Elements of the output's last axis that are turned at once: whole tiles."""
+    def all_channels(self) -> int:
+        """The channels of all groups."""
+        return extent(self.input_combinations[0].stage.axes[self.channel_dimension])
+
+    @property
+    def row_elements(self) -> int:
+        """Elements of the output's last axis that are transposed at once: a whole number of tiles."""
         last = self.output.axes[-1]
         size = next((t.size for t in self.tiles if t.axis is last), 1 << (extent(last) - 1).bit_length())
-        times = max(min(ROW // size, -(-extent(last) // size)), 1)
-        return size * (1 << (times - 1).bit_length() if turnable(size) else times)
+        times = max(min(ROW_ELEMENTS // size, -(-extent(last) // size)), 1)
+        return size * (1 << (times - 1).bit_length() if is_transposable(size) else times)
 
 
-def chain(stages: Sequence[Stage]) -> Chain | None:
-    """The stages as one chain; None where they are none."""
-    stages = _ended(stages)
+def recognize_chain(stages: Sequence[Stage]) -> BilinearChain | None:
+    """Returns the stages as one bilinear chain, or None where they have another form."""
+    stages = _inline_final_maps(stages)
     by_name = {stage.tensor.name: stage for stage in stages}
-    sums = [stage for stage in stages if stage.monoid == "sum" and _combination(stage) is None]
+    sums = [stage for stage in stages if stage.monoid == "sum" and _recognize_combination(stage) is None]
     if len(sums) != 1 or stages[-1].reduced:
         return None
-    place, output = stages.index(sums[0]), stages[-1]
-    products = in_digits(sums[0])  # of stages whose axes were merged
-    start = next((k for k, stage in enumerate(stages) if stage.reduced), place)
+    products_place, output = stages.index(sums[0]), stages[-1]
+    products = split_reduced_axes(sums[0])  # merging axes of the stages may have joined channels with others
+    start = next((k for k, stage in enumerate(stages) if stage.reduced), products_place)
     prologue = stages[:start]
-    before = [_combination(stage) for stage in stages[start:place]]
-    after = [_combination(stage) for stage in stages[place + 1 : -1]]
+    before = [_recognize_combination(stage) for stage in stages[start:products_place]]
+    after = [_recognize_combination(stage) for stage in stages[products_place + 1 : -1]]
     if not before or not after or None in before or None in after:
         return None
-    made_first = {stage.tensor.name for stage in prologue}
-    if not made_first.issuperset(x.name for x in stages[start].sources if x.name in by_name):
+    prologue_names = {stage.tensor.name for stage in prologue}
+    if not prologue_names.issuperset(x.name for x in stages[start].sources if x.name in by_name):
         return None
-    for own in ((*stages[start:place], products), (products, *stages[place + 1 : -1])):
+    for own in ((*stages[start:products_place], products), (products, *stages[products_place + 1 : -1])):
         for stage, reader in zip(own, own[1:], strict=False):
             if [x.name for x in reader.sources if x.name in by_name] != [stage.tensor.name]:
                 return None
-    read = [*dict.fromkeys(r for r in reads(output.body) if _name(r) in by_name)]
-    if len(read) != 1 or _name(read[0]) != stages[-2].tensor.name or read[0].outside is not None:
+    output_reads = [*dict.fromkeys(r for r in reads(output.body) if _source_name(r) in by_name)]
+    if len(output_reads) != 1 or output_reads[0].outside is not None:
         return None
-    return _of(prologue, [c for c in before if c], products, [c for c in after if c], output, read[0])
+    if _source_name(output_reads[0]) != stages[-2].tensor.name:
+        return None
+    return _assemble_chain(
+        prologue, [c for c in before if c], products, [c for c in after if c], output, output_reads[0]
+    )
 
 
-def _ended(stages: Sequence[Stage]) -> Sequence[Stage]:
-    """The stages with maps before the last one computed there, if it reads them place by place.
+def _inline_final_maps(stages: Sequence[Stage]) -> Sequence[Stage]:
+    """Inlines elementwise stages before the output in the output, if it reads them place by place.
 
         a[i] = s[i] + b[i],  y[i] = a[i] * sigmoid(a[i])   ->   y[i] = (s[i] + b[i]) * sigmoid(s[i] + b[i])
     """
     while len(stages) > 1 and not (stages[-2].reduced or stages[-1].reduced):
         *before, inner, output = stages
-        own = [*dict.fromkeys(r for r in reads(output.body) if r.source == inner.tensor)]
-        if len(own) != 1 or own[0].outside is not None or inner.tensor.dtype != output.tensor.dtype:
+        inner_reads = [*dict.fromkeys(r for r in reads(output.body) if r.source == inner.tensor)]
+        if len(inner_reads) != 1 or inner_reads[0].outside is not None:
             break
-        if {*own[0].indices} != {*map(polynomial, output.axes)} or len(inner.axes) != len(output.axes):
+        if inner.tensor.dtype != output.tensor.dtype or len(inner.axes) != len(output.axes):
             break
-        if len([*reads(inner.body)]) * sum(r == own[0] for r in reads(output.body)) > READS:
+        if {*inner_reads[0].indices} != {*map(polynomial, output.axes)}:
             break
-        made = replace_axes(inner.body, dict(zip(inner.axes, own[0].indices, strict=True)))
-        stages = (*before, replace(output, body=replaced(output.body, {own[0]: made})))
+        times = sum(r == inner_reads[0] for r in reads(output.body))
+        if len([*reads(inner.body)]) * times > MAX_INLINED_READS:
+            break
+        inlined = replace_axes(inner.body, dict(zip(inner.axes, inner_reads[0].indices, strict=True)))
+        stages = (*before, replace(output, body=replace_reads(output.body, {inner_reads[0]: inlined})))
     return stages
 
 
-def combined(stages: Sequence[Stage]) -> bool:
+def has_combinations(stages: Sequence[Stage]) -> bool:
     """Whether some of the stages are combinations by literal tables."""
-    return any(_combination(stage) is not None for stage in stages)
+    return any(_recognize_combination(stage) is not None for stage in stages)
 
 
-def _name(read: Read) -> str:
+def _source_name(read: Read) -> str:
     return read.source.name if isinstance(read.source, Tensor) else ""
 
 
-def _combination(stage: Stage) -> Combination | None:
+def _recognize_combination(stage: Stage) -> Combination | None:
     if stage.monoid != "sum" or len(stage.reduced) != 1:
         return None
     (a,) = stage.reduced
@@ -156,41 +171,41 @@ def _combination(stage: Stage) -> Combination | None:
     return None
 
 
-def _aligned(combination: Combination, source: Tensor) -> bool:
-    """Whether it reads the source place by place, but for the axis that it combines."""
+def _reads_place_by_place(combination: Combination, source: Tensor) -> bool:
+    """Whether the combination reads the source place by place, except along the axis that it combines."""
     stage, (a,) = combination.stage, combination.stage.reduced
     own = tuple(polynomial(a if k == combination.place else b) for k, b in enumerate(stage.axes))
     return combination.body == Read(source, own)
 
 
-def _of(
+def _assemble_chain(
     prologue: Sequence[Stage],
     before: Sequence[Combination],
     products: Stage,
     after: Sequence[Combination],
     output: Stage,
     read: Read,
-) -> Chain | None:
+) -> BilinearChain | None:
     match products.body:
         case Call("mul", (Read() as one, Read() as other)):
-            made = before[-1].stage.tensor
-            moving, weights = (one, other) if one.source == made else (other, one)
+            last_input = before[-1].stage.tensor
+            moving, weights = (one, other) if one.source == last_input else (other, one)
         case _:
             return None
-    if moving.source != made or moving.outside is not None or weights.outside is not None:
+    if moving.source != last_input or moving.outside is not None or weights.outside is not None:
         return None
     tensors = [products.tensor, *(c.stage.tensor for c in after)]
     steps = [*zip(before[1:], (c.stage.tensor for c in before), strict=False)]
     steps += zip(after, tensors, strict=False)
-    if not all(_aligned(combination, source) for combination, source in steps):
+    if not all(_reads_place_by_place(combination, source) for combination, source in steps):
         return None
     axes, with_weights = products.axes, free_axes(weights)
-    for channel, dimension in _channels(before[0], moving, products):
+    for channel, dimension in _channel_candidates(before[0], moving, products):
         others = (i for k, i in enumerate(moving.indices) if k != dimension)
         with_tiles = frozenset[Axis]().union(*map(axes_in, others))
         if {channel, *(with_weights - with_tiles)}.issuperset(axes_in(moving.indices[dimension])):
             break
-    else:  # taps of a direct sum are in a dimension of tiles
+    else:  # in a direct convolution the taps are in a dimension of tiles, and this is no chain
         return None
     results = tuple(k for k, a in enumerate(axes) if a in with_weights and a not in with_tiles)
     lane = next((k for k in results if weights.indices[-1] == polynomial(axes[k])), None)
@@ -198,12 +213,12 @@ def _of(
     if lane is None or not points or {c.place for c in after} != set(points):
         return None
     moved = [k for k in range(len(axes)) if k not in (*results, *points)]
-    phases = tuple(k for k in moved if _remains(read.indices[k], axes[k], output))
-    tiles = [_tile(k, read, products, output, after) for k in moved if k not in phases]
-    along = _along(read, output, products, results, lane)
+    phases = tuple(k for k in moved if _is_remainder(read.indices[k], axes[k], output))
+    tiles = [_recognize_tile(k, read, products, output, after) for k in moved if k not in phases]
+    along = _result_axis(read, output, products, results, lane)
     if None in tiles or along is None:
         return None
-    return Chain(
+    return BilinearChain(
         tuple(prologue),
         tuple(before),
         products,
@@ -223,21 +238,21 @@ def _of(
     )
 
 
-def _along(
+def _result_axis(
     read: Read, output: Stage, products: Stage, results: Sequence[int], lane: int
 ) -> Axis | None:
-    """The output's axis that is read by results of one block, or by blocks of them."""
+    """Returns the output's axis that goes over the results, within one block or over all blocks."""
     own, width = read.indices[lane], extent(products.axes[lane])
     wholes = [own, *(read.indices[k] * width + own for k in results if k != lane)]
     return next((a for whole in wholes for a in output.axes if whole == polynomial(a)), None)
 
 
-def _remains(index: Size, own: Axis, output: Stage) -> bool:
-    """Whether it is what remains of an axis of the output."""
+def _is_remainder(index: Size, own: Axis, output: Stage) -> bool:
+    """Whether the index is the remainder of an axis of the output modulo the extent of `own`."""
     return any(index == mod(polynomial(a), own.extent) for a in output.axes if a.extent != own.extent)
 
 
-def _tile(
+def _recognize_tile(
     place: int, read: Read, products: Stage, output: Stage, after: Sequence[Combination]
 ) -> Tile | None:
     index = read.indices[place]
@@ -253,23 +268,24 @@ def _tile(
     return None
 
 
-def _channels(first: Combination, moving: Read, products: Stage) -> list[tuple[Axis, int]]:
-    """The reduced axes that move what is read first along a dimension of their own, and which: step by step,
-    from somewhere on; the longest first.
+def _channel_candidates(first: Combination, moving: Read, products: Stage) -> list[tuple[Axis, int]]:
+    """Returns (reduced axis, dimension) for axes that may be the channels, the longest first.
+
+    Along such an axis the first combination reads a dimension of its operand one by one.
     """
-    found: list[tuple[Axis, int]] = []
+    candidates: list[tuple[Axis, int]] = []
     axes = (*first.stage.axes, *first.stage.reduced)
     for place, index in enumerate(moving.indices):
         axes_of = [*axes_in(index)]
-        own = [r for r in products.reduced if r in axes_of and r not in axes_in(index - polynomial(r))]
-        if not own or place >= len(first.stage.axes):
+        reduced = [r for r in products.reduced if r in axes_of and r not in axes_in(index - polynomial(r))]
+        if not reduced or place >= len(first.stage.axes):
             continue
         a = first.stage.axes[place]
         if all(
-            None not in (forms := [slopes(i, axes) for i in r.indices])
+            None not in (forms := [axis_coefficients(i, axes) for i in r.indices])
             and [form for form in forms if form and a in form] == [{a: 1}]
             for r in reads(first.body)
             if isinstance(r.source, Tensor) and a in free_axes(r)
         ):
-            found.append((own[0], place))
-    return sorted(found, key=lambda pair: -extent(pair[0]))
+            candidates.append((reduced[0], place))
+    return sorted(candidates, key=lambda pair: -extent(pair[0]))

@@ -1,9 +1,9 @@
-"""The stages of a chain in the form that its loops want: channels in vectors, the result turned at the end.
+"""Rewrites the stages of a bilinear chain so that vectors lie along channels, then along results.
 
     s[f, l, i, j, p, q]   ->   s[p, q, f, i, j, l]
 
-Operands are copied with the channel last, combinations are written out, and products and sums stand with the
-vector's axis innermost.
+Operands are copied with the channel last, combinations are written out without their tables, products and
+sums have the vector's axis last, and the result is transposed at the end.
 """
 
 from __future__ import annotations
@@ -15,131 +15,138 @@ from typing import Any
 from tensaurus.expr.ir.scope import Body, Const, Read, Tensor, axis, digit_axes
 from tensaurus.expr.ir.walk import axes_in, free_axes, reads, rebuild_body, replace_axes
 from tensaurus.expr.sizes.size import Axis, Size, floordiv, mod, polynomial, substitute
-from tensaurus.kernels.stages.bilinear_chain import Chain, Combination
-from tensaurus.kernels.stages.copy_operands import replaced, span
-from tensaurus.kernels.stages.group_long_sums import grouped
-from tensaurus.kernels.stages.linear_combinations import written_out
-from tensaurus.kernels.stages.register_transpose import shuffled, turnable
+from tensaurus.kernels.stages.bilinear_chain import BilinearChain, Combination
+from tensaurus.kernels.stages.copy_operands import index_range, replace_reads
+from tensaurus.kernels.stages.group_long_sums import group_long_sum
+from tensaurus.kernels.stages.linear_combinations import write_out
+from tensaurus.kernels.stages.register_transpose import is_transposable, transpose_rows
 from tensaurus.kernels.stages.stage import Stage, extent
 
-GROUP = 32  # channels whose products are added up before they are added to others
+CHANNEL_GROUP = 32  # channels of one group: sums of groups lose less to rounding than one long sum
 
-__all__ = ["GROUP", "Transformed", "part_of", "transformed"]
+__all__ = ["CHANNEL_GROUP", "ChainLayout", "channels_per_vector", "lay_out_chain"]
 
 
 @dataclass(frozen=True)
-class Transformed:
+class ChainLayout:
     """The stages of a chain, each with the axis of its vectors last.
 
-    prologue  of what is copied, as it is
-    copies    of what the first combination reads: padded, then turned, so that its channels are last
-    before    (points, blocks of channels, others, channels of one block)
-    products  (points, blocks of results, phases, tiles, results of one block); first of groups of channels,
-              where there are several
-    after     (tiles, phases, points, blocks of results, results of one block)
-    turned    the last of these in the order of the output: the last axis holds rows along the output's last
+    prologue             stages that copies read, unchanged
+    copies               of each operand of the first combination: padded, then transposed to channels last
+    input_combinations   axes: points, blocks of channels, others, channels of one block
+    products             axes: points, blocks of results, phases, tiles, results of one block; where there are
+                         several groups of channels, the stage of groups comes first
+    output_combinations  axes: tiles, phases, points, blocks of results, results of one block
+    transposed           the last combination transposed, so that its last axis holds rows of the output
     """
 
     prologue: tuple[Stage, ...]
     copies: tuple[tuple[Stage, ...], ...]
-    before: tuple[Stage, ...]
+    input_combinations: tuple[Stage, ...]
     products: tuple[Stage, ...]
-    after: tuple[Stage, ...]
-    turned: tuple[Stage, ...]
+    output_combinations: tuple[Stage, ...]
+    transposed: tuple[Stage, ...]
     output: Stage
 
     @property
     def stages(self) -> tuple[Stage, ...]:
         copies = (stage for copy in self.copies for stage in copy)
-        return (*self.prologue, *copies, *self.before, *self.products, *self.after, *self.turned, self.output)
+        first = *self.prologue, *copies, *self.input_combinations
+        return (*first, *self.products, *self.output_combinations, *self.transposed, self.output)
 
 
-def transformed(chain: Chain, deep: int, lanes: int, row: int) -> Transformed:
-    """The chain with `deep` channels, and `lanes` results, in a vector; `row` elements are turned at once.
+def lay_out_chain(chain: BilinearChain, channel_lanes: int, lanes: int, row_elements: int) -> ChainLayout:
+    """Lays out a chain for vectors of `channel_lanes` channels and of `lanes` results, and transposed rows of
+    `row_elements` elements of the output.
 
-    Channels that `deep` does not divide lie in vectors that are not full, `part_of` them in each.  Raises
-    ValueError where results do not divide, or such channels are of several groups or are read otherwise than
-    one by one; where sizes are no powers of two, or no output axis is along rows.
+    Where `channel_lanes` does not divide the channels, vectors hold fewer (`channels_per_vector`). Raises
+    ValueError where results do not divide, where channels of partly filled vectors are of several groups or
+    are not read one by one, where sizes are no powers of two, or where no output axis lies along rows.
     """
-    return _Transforming(chain, deep, lanes, row).whole()
+    return _LayoutBuilder(chain, channel_lanes, lanes, row_elements).build()
 
 
-def part_of(channels: int, deep: int) -> int:
-    """How many of so many channels are in a vector of `deep`: the most of which there are whole blocks."""
-    return next(n for n in range(deep, 0, -1) if channels % n == 0)
+def channels_per_vector(channels: int, channel_lanes: int) -> int:
+    """Returns how many channels each vector holds: the largest divisor of `channels` that fits."""
+    return next(n for n in range(channel_lanes, 0, -1) if channels % n == 0)
 
 
-class _Transforming:
-    def __init__(self, chain: Chain, deep: int, lanes: int, row: int):
-        self.chain, self.deep, self.lanes, self.row = chain, deep, lanes, row
-        channels, groups = extent(chain.channel), extent(chain.before[0].stage.axes[chain.dimension])
-        self.part = part_of(channels, deep)
-        if self.part < deep and (groups > channels or not turnable(deep)):
+class _LayoutBuilder:
+    def __init__(self, chain: BilinearChain, deep: int, lanes: int, row: int):
+        self.chain, self.channel_lanes, self.lanes, self.row_elements = chain, deep, lanes, row
+        # `filled_lanes` of the `channel_lanes` of a vector hold channels, the others zeros
+        channels = extent(chain.channel_axis)
+        self.filled_lanes = channels_per_vector(channels, deep)
+        if self.filled_lanes < deep and (chain.all_channels > channels or not is_transposable(deep)):
             raise ValueError(f"blocks of {deep} of {channels} channels")
-        self.channel = chain.dimension
+        self.channel = chain.channel_dimension
 
-    def whole(self) -> Transformed:
+    def build(self) -> ChainLayout:
         chain = self.chain
-        copies, first = self.copied(chain.before[0])
-        before: list[Stage] = []
-        for combination in (first, *chain.before[1:]):
-            before.append(self.deepened(written_out(combination), before))
-        whole = self.multiplied(before[-1])
-        products = grouped(whole, range(len(whole.reduced))[::-1], GROUP, 1) or (whole,)
-        after: list[Stage] = []
-        for combination in chain.after:
-            source = after[-1].tensor if after else products[-1].tensor
-            after.append(self.widened(written_out(combination), source, self.last if after else self.blocked))
-        turned, output = self.turned(after[-1])
-        made = tuple(copies), tuple(before), products, tuple(after)
-        return Transformed(chain.prologue, *made, turned, output)
+        copies, first = self.copy_first_operands(chain.input_combinations[0])
+        inputs: list[Stage] = []
+        for combination in (first, *chain.input_combinations[1:]):
+            inputs.append(self.vectorize_channels(write_out(combination), inputs))
+        product = self.lay_out_products(inputs[-1])
+        products = group_long_sum(product, range(len(product.reduced))[::-1], CHANNEL_GROUP, 1) or (product,)
+        outputs: list[Stage] = []
+        for combination in chain.output_combinations:
+            source = outputs[-1].tensor if outputs else products[-1].tensor
+            order = self.output_order if outputs else self.product_order
+            outputs.append(self.lay_out_output_combination(write_out(combination), source, order))
+        turned, output = self.transpose_result(outputs[-1])
+        parts = tuple(copies), tuple(inputs), products, tuple(outputs)
+        return ChainLayout(chain.prologue, *parts, turned, output)
 
-    def copied(self, first: Combination) -> tuple[list[tuple[Stage, ...]], Combination]:
-        """What the first combination reads by the channel, padded, channels last."""
-        made: dict[Read, Body] = {}
+    def copy_first_operands(self, first: Combination) -> tuple[list[tuple[Stage, ...]], Combination]:
+        """Copies the operands that the first combination reads by the channel: padded, channels last."""
+        replacements: dict[Read, Body] = {}
         copies: list[tuple[Stage, ...]] = []
         c = first.stage.axes[self.channel]
         for read in dict.fromkeys(reads(first.body)):
             if isinstance(read.source, Tensor) and c in free_axes(read):
                 name = f"{first.stage.tensor.name}_{read.source.name}_{len(copies)}"
-                stages, made[read] = self.channels_last(read, c, name)
+                stages, replacements[read] = self.copy_channels_last(read, c, name)
                 copies.append(stages)
-        if self.part < self.deep and c in free_axes(replaced(first.body, dict.fromkeys(made, Const(0)))):
+        others = replace_reads(first.body, dict.fromkeys(replacements, Const(0)))
+        if self.filled_lanes < self.channel_lanes and c in free_axes(others):
             raise ValueError("channels that are counted, in vectors that are not full")
-        return copies, replace(first, body=replaced(first.body, made))
+        return copies, replace(first, body=replace_reads(first.body, replacements))
 
-    def channels_last(self, read: Read, c: Axis, name: str) -> tuple[tuple[Stage, ...], Read]:
-        """Copies of what is read, and how it is read of the last."""
+    def copy_channels_last(self, read: Read, c: Axis, name: str) -> tuple[tuple[Stage, ...], Read]:
+        """Returns the copies of an operand, and the read of the last copy that replaces the given read."""
         source = read.source
         assert isinstance(source, Tensor)
         dimension = next(d for d, index in enumerate(read.indices) if c in axes_in(index))
         last = len(read.indices) - 1
         if dimension == last:
             raise ValueError("channels that lie side by side")
-        deep, row = self.deep, self.lanes
-        lows, sizes = map(list, zip(*map(span, read.indices), strict=True))
+        deep, row = self.channel_lanes, self.lanes
+        lows, sizes = map(list, zip(*map(index_range, read.indices), strict=True))
         sizes[last] = -(-sizes[last] // row) * row
-        blocks = -(-sizes[dimension] // self.part)
-        if self.part < deep and read.indices[dimension] != polynomial(c):
-            raise ValueError(f"{self.part} channels in a vector of {deep} that are not read one by one")
-        sizes[dimension] = blocks * self.part + deep - self.part  # zeros fill the last vector
-        own = tuple(axis(size, "q") for size in sizes)
-        places = tuple(polynomial(a) + low for a, low in zip(own, lows, strict=True))
+        blocks = -(-sizes[dimension] // self.filled_lanes)
+        if self.filled_lanes < deep and read.indices[dimension] != polynomial(c):
+            raise ValueError(
+                f"{self.filled_lanes} channels in a vector of {deep} that are not read one by one"
+            )
+        sizes[dimension] = blocks * self.filled_lanes + deep - self.filled_lanes  # zeros fill the last vector
+        axes_ = tuple(axis(size, "q") for size in sizes)
+        places = tuple(polynomial(a) + low for a, low in zip(axes_, lows, strict=True))
         outside = Const(0) if read.outside is None else read.outside
         padded = Stage(
-            Tensor(name, tuple(sizes), source.dtype), own, Read(source, places, outside)
+            Tensor(name, tuple(sizes), source.dtype), axes_, Read(source, places, outside)
         )
         others = [k for k in range(last) if k != dimension]
         block, part, element = axis(blocks), axis(sizes[last] // row), axis(deep * row)
         moved: list[Size] = [0] * (last + 1)
-        moved[dimension] = polynomial(block) * self.part + floordiv(polynomial(element), row)
+        moved[dimension] = polynomial(block) * self.filled_lanes + floordiv(polynomial(element), row)
         moved[last] = polynomial(part) * row + mod(polynomial(element), row)
         kept = {k: axis(sizes[k]) for k in others}
         for k, a in kept.items():
             moved[k] = polynomial(a)
         axes = (block, *kept.values(), part, element)
         tensor = Tensor(f"{name}_turned", tuple(a.extent for a in axes), source.dtype)
-        rows = shuffled(Stage(tensor, axes, Read(padded.tensor, tuple(moved))), deep)
+        rows = transpose_rows(Stage(tensor, axes, Read(padded.tensor, tuple(moved))), deep)
         inside = [i - low for i, low in zip(read.indices, lows, strict=True)]
         channel, along = inside[dimension], inside[last]
         indices = (
@@ -150,92 +157,95 @@ class _Transforming:
         )
         return (padded, *rows), Read(rows[-1].tensor, indices)
 
-    def deepened(self, stage: Stage, before: Sequence[Stage]) -> Stage:
-        """A combination before, its channels in vectors, as if each were full."""
+    def vectorize_channels(self, stage: Stage, before: Sequence[Stage]) -> Stage:
+        """Lays out an input combination with channels in vectors; unused lanes are computed, too."""
         c = stage.axes[self.channel]
-        block, lane = axis(extent(c) // self.part), axis(self.deep)
-        body = replace_axes(stage.body, {c: polynomial(block) * self.deep + polynomial(lane)})
+        block, lane = axis(extent(c) // self.filled_lanes), axis(self.channel_lanes)
+        body = replace_axes(stage.body, {c: polynomial(block) * self.channel_lanes + polynomial(lane)})
         if before:
             source = before[-1].tensor
-            body = _mapped(body, source.name, lambda indices: Read(source, self.deeply(indices)))
-        axes = self.ordered(stage.axes, block, lane)
+            split = self.split_channel_index
+            body = _map_reads(body, source.name, lambda indices: Read(source, split(indices)))
+        axes = self.input_order(stage.axes, block, lane)
         tensor = replace(stage.tensor, shape=tuple(a.extent for a in axes))
         return replace(stage, tensor=tensor, axes=axes, body=body)
 
-    def deeply(self, indices: Sequence[Size]) -> tuple[Size, ...]:
+    def split_channel_index(self, indices: Sequence[Size]) -> tuple[Size, ...]:
         c = indices[self.channel]
-        return self.ordered(indices, floordiv(c, self.deep), mod(c, self.deep))
+        return self.input_order(indices, floordiv(c, self.channel_lanes), mod(c, self.channel_lanes))
 
-    def ordered(self, items: Sequence[Any], block: Any, lane: Any) -> tuple[Any, ...]:
-        """What stands at the places of a combination before, in the order of its new axes."""
-        points = [combination.place for combination in self.chain.before]
+    def input_order(self, items: Sequence[Any], block: Any, lane: Any) -> tuple[Any, ...]:
+        """Reorders items, one for each axis of an input combination, for its new axes."""
+        points = [combination.place for combination in self.chain.input_combinations]
         others = [k for k in range(len(items)) if k not in points and k != self.channel]
         return (*(items[k] for k in points), block, *(items[k] for k in others), lane)
 
-    def multiplied(self, last: Stage) -> Stage:
+    def lay_out_products(self, last: Stage) -> Stage:
         chain = self.chain
-        old, c = chain.products, chain.channel
-        deep, step, own = digit_axes(c, self.part, "r")
-        within: dict[Any, Any] = {c: polynomial(deep) * self.deep + polynomial(step)}
-        others = (i for k, i in enumerate(chain.moving.indices) if k != self.channel)
-        if self.part < self.deep and any(c in axes_in(index) for index in others):
+        old, c = chain.products, chain.channel_axis
+        deep, step, own = digit_axes(c, self.filled_lanes, "r")
+        within: dict[Any, Any] = {c: polynomial(deep) * self.channel_lanes + polynomial(step)}
+        others = (i for k, i in enumerate(chain.data_read.indices) if k != self.channel)
+        if self.filled_lanes < self.channel_lanes and any(c in axes_in(index) for index in others):
             raise ValueError("channels that move tiles, in vectors that are not full")
 
         def moving(indices: Sequence[Size]) -> Read:
-            return Read(last.tensor, self.deeply([substitute(i, within) for i in indices]))
+            return Read(last.tensor, self.split_channel_index([substitute(i, within) for i in indices]))
 
-        body = replace_axes(_mapped(old.body, last.tensor.name, moving), {c: own})
-        axes = self.blocked(old.axes)
+        body = replace_axes(_map_reads(old.body, last.tensor.name, moving), {c: own})
+        axes = self.product_order(old.axes)
         reduced = (*(a for a in old.reduced if a is not c), deep, step)
         tensor = replace(old.tensor, shape=tuple(a.extent for a in axes))
         return Stage(tensor, axes, body, reduced, old.monoid)
 
-    def blocked(self, items: Sequence[Any]) -> tuple[Any, ...]:
-        """What stands at the places of the products, in the order of their new axes."""
+    def product_order(self, items: Sequence[Any]) -> tuple[Any, ...]:
+        """Reorders items, one for each axis of the products, for their new axes."""
         chain = self.chain
-        blocks = (k for k in chain.results if k != chain.lane)
+        blocks = (k for k in chain.result_places if k != chain.lane_place)
         tiles = (t.place for t in chain.tiles)
-        return tuple(items[k] for k in (*chain.points, *blocks, *chain.phases, *tiles, chain.lane))
+        places = *chain.point_places, *blocks, *chain.phase_places, *tiles, chain.lane_place
+        return tuple(items[k] for k in places)
 
-    def last(self, items: Sequence[Any]) -> tuple[Any, ...]:
-        """The same of the combinations after."""
+    def output_order(self, items: Sequence[Any]) -> tuple[Any, ...]:
+        """Reorders items, one for each axis of an output combination, for its new axes."""
         chain = self.chain
-        blocks = (k for k in chain.results if k != chain.lane)
+        blocks = (k for k in chain.result_places if k != chain.lane_place)
         tiles = (t.place for t in chain.tiles)
-        return tuple(items[k] for k in (*tiles, *chain.phases, *chain.points, *blocks, chain.lane))
+        places = *tiles, *chain.phase_places, *chain.point_places, *blocks, chain.lane_place
+        return tuple(items[k] for k in places)
 
-    def widened(
+    def lay_out_output_combination(
         self, stage: Stage, source: Tensor, order: Callable[[Sequence[Any]], tuple[Any, ...]]
     ) -> Stage:
-        """A combination after, results last."""
-        body = _mapped(stage.body, source.name, lambda indices: Read(source, order(indices)))
-        axes = self.last(stage.axes)
+        """Lays out an output combination with the results of a block last."""
+        body = _map_reads(stage.body, source.name, lambda indices: Read(source, order(indices)))
+        axes = self.output_order(stage.axes)
         tensor = replace(stage.tensor, shape=tuple(a.extent for a in axes))
         return replace(stage, tensor=tensor, axes=axes, body=body)
 
-    def turned(self, last: Stage) -> tuple[tuple[Stage, ...], Stage]:
-        """The combinations' result along the output's last axis, and the output that reads it."""
-        chain, output, lanes, row = self.chain, self.chain.output, self.lanes, self.row
-        f, x = chain.along, output.axes[-1]
-        if f is x or x not in free_axes(chain.read):
+    def transpose_result(self, last: Stage) -> tuple[tuple[Stage, ...], Stage]:
+        """Returns the stages that transpose the last combination to rows of the output, and the output."""
+        chain, output, lanes, row = self.chain, self.chain.output, self.lanes, self.row_elements
+        f, x = chain.result_axis, output.axes[-1]
+        if f is x or x not in free_axes(chain.output_read):
             raise ValueError("an output whose last axis is not one of tiles")
-        others = [a for a in output.axes[:-1] if a in free_axes(chain.read) and a is not f]
+        others = [a for a in output.axes[:-1] if a in free_axes(chain.output_read) and a is not f]
         fresh = {a: axis(a.extent) for a in others}
         block, part, element = axis(-(-extent(f) // lanes)), axis(-(-extent(x) // row)), axis(lanes * row)
         values: dict[Any, Any] = {a: polynomial(b) for a, b in fresh.items()}
-        inner, outer = (lanes, 1) if turnable(row) else (1, row)  # else it is read by the step of a vector
+        inner, outer = (lanes, 1) if is_transposable(row) else (1, row)  # else read with a vector's stride
         values[x] = polynomial(part) * row + mod(floordiv(polynomial(element), inner), row)
-        vectors = extent(chain.products.axes[chain.lane]) // lanes  # of one block of results
+        vectors = extent(chain.products.axes[chain.lane_place]) // lanes  # in one block of results
         within = mod(floordiv(polynomial(element), outer), lanes)
-        indices = list(chain.read.indices)
-        for k in chain.results:
+        indices = list(chain.output_read.indices)
+        for k in chain.result_places:
             if f in axes_in(indices[k]):
                 indices[k] = floordiv(polynomial(block), vectors)
-        indices[chain.lane] = mod(polynomial(block), vectors) * lanes + within
-        moved = replace_axes(Read(last.tensor, self.last(indices)), values)
+        indices[chain.lane_place] = mod(polynomial(block), vectors) * lanes + within
+        moved = replace_axes(Read(last.tensor, self.output_order(indices)), values)
         axes = (*fresh.values(), block, part, element)
         tensor = Tensor(f"{last.tensor.name}_turned", tuple(a.extent for a in axes), last.tensor.dtype)
-        stages = shuffled(Stage(tensor, axes, moved), row if turnable(row) else 1)
+        stages = transpose_rows(Stage(tensor, axes, moved), row if is_transposable(row) else 1)
         own, along = polynomial(f), polynomial(x)
         read = Read(
             stages[-1].tensor,
@@ -246,12 +256,12 @@ class _Transforming:
                 mod(own, lanes) * row + mod(along, row),
             ),
         )
-        return stages, replace(output, body=replaced(output.body, {chain.read: read}))
+        return stages, replace(output, body=replace_reads(output.body, {chain.output_read: read}))
 
 
-def _mapped(body: Body, name: str, made: Any) -> Body:
-    """The body with what it reads of a tensor of this name read as `made` says of the indices."""
+def _map_reads(body: Body, name: str, replacement: Any) -> Body:
+    """Replaces reads of the tensor of this name by what `made` returns for their indices."""
     if isinstance(body, Read) and isinstance(body.source, Tensor) and body.source.name == name:
-        result: Body = made(body.indices)
+        result: Body = replacement(body.indices)
         return result
-    return rebuild_body(body, lambda inner: _mapped(inner, name, made), lambda size: size)
+    return rebuild_body(body, lambda inner: _map_reads(inner, name, replacement), lambda size: size)

@@ -1,9 +1,9 @@
-"""Operands as copies: padded, with strides turned to phases, the vector's dimension last.
+"""Copies operands for vectors: padded, strides split into phases, the vector's dimension last.
 
     s[i:28] = sum[r:3] x[2*i + r - 1] | 0
  -> c[p:2, q:29] = x[2*q + p - 1] | 0,   s[i:28] = sum[r:3] c[r % 2, i + r // 2]
 
-A copy is a stage as any other; a schedule says where it is computed.
+A copy is a stage like any other; the schedule says where it is computed.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import Atom, Axis, Size, floordiv, interval, mod, polynomial, substitute
 from tensaurus.kernels.stages.stage import Stage
 
-__all__ = ["copied", "replaced", "slopes", "span"]
+__all__ = ["copy_operand", "replace_reads", "axis_coefficients", "index_range"]
 
-# Steps up to which vectors are gathered out of dense ones where they are used: a depthwise convolution of
-# stride 2 is twice as fast so, one of many channels as fast.
-NARROW = 4
+# The largest stride (in elements) whose vectors are gathered from dense ones where they are used, without a
+# copy by phases: that makes a depthwise convolution of stride 2 twice as fast, and costs one of many channels
+# nothing.
+MAX_GATHER_STEP = 4
 
 
-def slopes(index: Size, axes: Sequence[Axis]) -> dict[Axis, int] | None:
-    """The coefficient of each axis, where the index is affine with numbers."""
+def axis_coefficients(index: Size, axes: Sequence[Axis]) -> dict[Axis, int] | None:
+    """Returns the coefficient of each axis in an index, or None if the index is not affine with integers."""
     form = affine_coefficients(index, axes)
     if form is None or not isinstance(form[1], int):
         return None
@@ -33,48 +34,49 @@ def slopes(index: Size, axes: Sequence[Axis]) -> dict[Axis, int] | None:
     return numbers if len(numbers) == len(form[0]) else None
 
 
-def copied(
+def copy_operand(
     stage: Stage, read: Read, vector: Axis, name: str, width: int = 1
 ) -> tuple[tuple[Stage, ...], Stage] | None:
-    """The copies of what a read reads, each of the one before, and the stage reading the last of them.
+    """Returns copies of a read's operand, each of the copy before, and the stage that reads the last.
 
-    One has the edges, and one the phases and the order.  They hold what the last vector, one of `width`
-    elements, reads beyond its axis.  None where an index is not affine, or where the vector lies along
-    several dimensions.
+    One copy adds the edges, the next splits phases and reorders dimensions. Copies also hold the elements
+    that the last vector of `width` elements reads beyond its axis. Returns None where an index is not affine,
+    or where several dimensions move with the vector's axis.
     """
     axes = (*stage.axes, *stage.reduced)
-    forms = [slopes(index, axes) for index in read.indices]
+    forms = [axis_coefficients(index, axes) for index in read.indices]
     if not forms or any(form is None for form in forms):
         return None
     along = [d for d, form in enumerate(forms) if form and vector in form]
     steps = [abs((forms[d] or {}).get(vector, 1)) for d in range(len(forms))]
     if len(along) > 1:
         return None
-    made: list[Stage] = []
+    copies: list[Stage] = []
     moved = read
     filled: dict[Atom, Size] = {vector: polynomial(axis(-(-_number(vector.extent) // width) * width))}
-    lows, counts = zip(*(span(substitute(index, filled)) for index in read.indices), strict=True)
-    turned = bool(along) and (along[0] != len(forms) - 1 or steps[along[0]] > NARROW)
-    # a phase ends where the longest does: what nobody reads there is in the copy, too
-    whole = [step if turned else 1 for step in steps]
-    spans = [-(-n // step) * step for n, step in zip(counts, whole, strict=True)]
+    lows, counts = zip(*(index_range(substitute(index, filled)) for index in read.indices), strict=True)
+    is_reordered = bool(along) and (along[0] != len(forms) - 1 or steps[along[0]] > MAX_GATHER_STEP)
+    # all phases are as long as the longest one, although no reader needs the elements at the ends of the
+    # others
+    phase_steps = [step if is_reordered else 1 for step in steps]
+    spans = [-(-n // step) * step for n, step in zip(counts, phase_steps, strict=True)]
     sizes = map(_number, read.source.shape)
-    short = any(low < 0 or low + n > size for low, n, size in zip(lows, spans, sizes, strict=True))
-    if read.outside is not None or short or not turned:
-        beyond = Const(0) if read.outside is None and short else read.outside
-        made.append(_padded(replace(read, outside=beyond), lows, spans, name))
-        moved = Read(made[-1].tensor, tuple(i - low for i, low in zip(read.indices, lows, strict=True)))
+    is_short = any(low < 0 or low + n > size for low, n, size in zip(lows, spans, sizes, strict=True))
+    if read.outside is not None or is_short or not is_reordered:
+        outside = Const(0) if read.outside is None and is_short else read.outside
+        copies.append(_pad_stage(replace(read, outside=outside), lows, spans, name))
+        moved = Read(copies[-1].tensor, tuple(i - low for i, low in zip(read.indices, lows, strict=True)))
         lows = (0,) * len(lows)
-    if turned:
+    if is_reordered:
         order = [d for d in range(len(forms)) if d not in along] + along
-        made.append(_turned(moved, order, steps, lows, counts, f"{name}_turned"))
+        copies.append(_reorder_stage(moved, order, steps, lows, counts, f"{name}_turned"))
         places = []
         for d in order:
             shifted = moved.indices[d] - lows[d]
             step = steps[d]
             places += [mod(shifted, step), floordiv(shifted, step)] if step > 1 else [shifted]
-        moved = Read(made[-1].tensor, tuple(places))
-    return tuple(made), replace(stage, body=replaced(stage.body, {read: moved}))
+        moved = Read(copies[-1].tensor, tuple(places))
+    return tuple(copies), replace(stage, body=replace_reads(stage.body, {read: moved}))
 
 
 def _number(size: Size) -> int:
@@ -82,23 +84,23 @@ def _number(size: Size) -> int:
     return size
 
 
-def span(index: Size) -> tuple[int, int]:
-    """The first, and how many."""
+def index_range(index: Size) -> tuple[int, int]:
+    """Returns the first value of an index, and the number of values up to the last."""
     low, high = interval(index)
     assert isinstance(low, int) and isinstance(high, int)
     return low, high - low + 1
 
 
-def _padded(read: Read, lows: Sequence[int], spans: Sequence[int], name: str) -> Stage:
-    """All that is read, and what is read beyond the edges."""
+def _pad_stage(read: Read, lows: Sequence[int], spans: Sequence[int], name: str) -> Stage:
+    """Returns the stage that copies the range of indices that is read, with the values beyond the edges."""
     assert isinstance(read.source, Tensor)
-    own = tuple(axis(span, "q") for span in spans)
-    places = tuple(polynomial(a) + low for a, low in zip(own, lows, strict=True))
-    tensor = Tensor(name, tuple(a.extent for a in own), read.source.dtype)
-    return Stage(tensor, own, Read(read.source, places, read.outside))
+    axes = tuple(axis(span, "q") for span in spans)
+    places = tuple(polynomial(a) + low for a, low in zip(axes, lows, strict=True))
+    tensor = Tensor(name, tuple(a.extent for a in axes), read.source.dtype)
+    return Stage(tensor, axes, Read(read.source, places, read.outside))
 
 
-def _turned(
+def _reorder_stage(
     read: Read,
     order: Sequence[int],
     steps: Sequence[int],
@@ -106,25 +108,25 @@ def _turned(
     counts: Sequence[int],
     name: str,
 ) -> Stage:
-    """The dimensions in this order, each in as many phases as it has steps."""
+    """Returns the stage that copies the dimensions in this order, each split in phases of its step."""
     assert isinstance(read.source, Tensor)
-    own: list[Axis] = []
+    axes: list[Axis] = []
     indices: dict[int, Size] = {}
     for d in order:
         low, count, step = lows[d], counts[d], steps[d]
         if step > 1:
-            own += [axis(step, "p"), axis(-(-count // step), "q")]
-            indices[d] = polynomial(own[-1]) * step + polynomial(own[-2]) + low
+            axes += [axis(step, "p"), axis(-(-count // step), "q")]
+            indices[d] = polynomial(axes[-1]) * step + polynomial(axes[-2]) + low
         else:
-            own.append(axis(count, "q"))
-            indices[d] = polynomial(own[-1]) + low
-    tensor = Tensor(name, tuple(a.extent for a in own), read.source.dtype)
+            axes.append(axis(count, "q"))
+            indices[d] = polynomial(axes[-1]) + low
+    tensor = Tensor(name, tuple(a.extent for a in axes), read.source.dtype)
     places = tuple(indices[d] for d in range(len(read.indices)))
-    return Stage(tensor, tuple(own), Read(read.source, places))
+    return Stage(tensor, tuple(axes), Read(read.source, places))
 
 
-def replaced(body: Body, values: Mapping[Read, Body]) -> Body:
-    """The body with others in the place of some reads."""
+def replace_reads(body: Body, values: Mapping[Read, Body]) -> Body:
+    """Replaces some reads of the body by other bodies."""
     if isinstance(body, Read) and body in values:
         return values[body]
-    return rebuild_body(body, lambda inner: replaced(inner, values), lambda size: size)
+    return rebuild_body(body, lambda inner: replace_reads(inner, values), lambda size: size)

@@ -1,8 +1,10 @@
-"""Which stages share one nest of loops: a reduction with what is computed of it at once, or neither.
+"""Groups stages in loop nests: a reduction shares a nest with the elementwise stages that follow it.
 
-A reduction whose only reader reads it place by place is finished in that reader's loops; what computes
-little is
-computed again in each of its readers, and what moves or costs much is stored.
+    s0[i:4] = sum[r:8] x[i, r],  s1[i:4] = exp(s0[i])   ->   one nest that stores s1
+
+A reduction whose only reader reads it place by place is finished in that reader's loops. Other stages that
+compute little are inlined in each of their readers; those that compute much, and would be computed
+repeatedly, are stored.
 """
 
 from __future__ import annotations
@@ -16,55 +18,60 @@ from tensaurus.expr.ir.walk import bodies
 from tensaurus.expr.sizes.size import polynomial
 from tensaurus.kernels.stages.stage import Stage
 
-__all__ = ["Nest", "nests", "rows"]
+__all__ = ["Nest", "find_nests", "count_shared_axes"]
 
-CHEAP = FIELD_FUNCTIONS - {"div"} | LATTICE_FUNCTIONS  # functions that take no longer than a read
+CHEAP_FUNCTIONS = (
+    FIELD_FUNCTIONS - {"div"} | LATTICE_FUNCTIONS
+)  # scalar functions that take no longer than a read, and may be inlined
 
 
 @dataclass(frozen=True)
 class Nest:
-    """`output` is stored; `main` is the reduction that it finishes, itself perhaps; others are put in
-    them.
-    """
+    """A loop nest: it stores `output`, after the reduction `main` (may be `output`) if there is one."""
 
     output: Stage
     main: Stage | None
 
 
-def nests(stages: Sequence[Stage]) -> tuple[Nest, ...]:
-    """The nests in their order; stages in none of them are computed where they are read."""
+def find_nests(stages: Sequence[Stage]) -> tuple[Nest, ...]:
+    """Returns the nests in the order of their stages; stages in no nest are inlined where they are read."""
     readers: dict[str, list[Stage]] = {stage.tensor.name: [] for stage in stages}
     for stage in stages:
         for tensor in stage.sources:
             if tensor.name in readers:
                 readers[tensor.name].append(stage)
-    found: list[Nest] = []
-    ends: dict[str, Stage] = {}
+    nests: list[Nest] = []
+    reductions: dict[str, Stage] = {}
     for stage in stages:
         if not stage.reduced:
             continue
         last = stage
-        while len(after := readers[last.tensor.name]) == 1 and _finishes(after[0], last):
+        while len(after := readers[last.tensor.name]) == 1 and _reads_place_by_place(after[0], last):
             last = after[0]
-        if last.tensor.name in ends:
+        if last.tensor.name in reductions:
             last = stage
-        ends[last.tensor.name] = stage
+        reductions[last.tensor.name] = stage
     for stage in stages:
         name = stage.tensor.name
-        if name in ends:
-            found.append(Nest(stage, ends[name]))
-        elif stage is stages[-1] or not stage.reduced and _dear(stage) and _repeated(stage, readers[name]):
-            found.append(Nest(stage, None))
-    return tuple(found)
+        if name in reductions:
+            nests.append(Nest(stage, reductions[name]))
+        elif (
+            stage is stages[-1]
+            or not stage.reduced
+            and _has_expensive_function(stage)
+            and _is_computed_repeatedly(stage, readers[name])
+        ):
+            nests.append(Nest(stage, None))
+    return tuple(nests)
 
 
-def _finishes(reader: Stage, stage: Stage) -> bool:
-    """Whether it reads the stage place by place, and nothing else of it."""
+def _reads_place_by_place(reader: Stage, stage: Stage) -> bool:
+    """Whether each element of the reader reads the element of the stage at the same place, and no other."""
     if reader.reduced or len(reader.axes) != len(stage.axes):
         return False
-    own = tuple(map(polynomial, reader.axes))
+    places = tuple(map(polynomial, reader.axes))
     return all(
-        body.indices == own and body.source.shape == reader.tensor.shape
+        body.indices == places and body.source.shape == reader.tensor.shape
         for body in bodies(reader.body)
         if isinstance(body, Read)
         and isinstance(body.source, Tensor)
@@ -72,36 +79,36 @@ def _finishes(reader: Stage, stage: Stage) -> bool:
     )
 
 
-def _repeated(stage: Stage, readers: Sequence[Stage]) -> bool:
-    """Whether its elements would be computed more than once: by several readers, or in one's reduction."""
+def _is_computed_repeatedly(stage: Stage, readers: Sequence[Stage]) -> bool:
+    """Whether inlining would compute elements repeatedly: in several readers, or in one's reduction."""
     return len(readers) > 1 or any(reader.points > stage.points for reader in readers)
 
 
-def _dear(stage: Stage) -> bool:
-    return any(isinstance(body, Call) and body.fn not in CHEAP for body in bodies(stage.body))
+def _has_expensive_function(stage: Stage) -> bool:
+    return any(isinstance(body, Call) and body.fn not in CHEAP_FUNCTIONS for body in bodies(stage.body))
 
 
-def rows(stages: Sequence[Stage], found: Sequence[Nest]) -> int:
-    """How many leading axes of the output all nests share: each reads what it reads of others in its own
-    row.
+def count_shared_axes(stages: Sequence[Stage], nests: Sequence[Nest]) -> int:
+    """Returns how many leading axes of the output all nests share: along them, each nest reads of the other
+    nests only elements at its own place, so that one loop can compute all nests.
     """
     computed = {stage.tensor.name for stage in stages}
-    inner = [nest.main for nest in found if nest.main is not None]
-    output = found[-1].output
-    shared = min(len(nest.output.axes) for nest in found)
-    if any(nest.output.tensor.shape[:shared] != output.tensor.shape[:shared] for nest in found):
-        shapes = [nest.output.tensor.shape for nest in found]
+    reductions = [nest.main for nest in nests if nest.main is not None]
+    output = nests[-1].output
+    shared = min(len(nest.output.axes) for nest in nests)
+    if any(nest.output.tensor.shape[:shared] != output.tensor.shape[:shared] for nest in nests):
+        shapes = [nest.output.tensor.shape for nest in nests]
         shared = next(d for d in range(shared + 1) if d == shared or len({s[d] for s in shapes}) > 1)
     for stage in stages:
-        if stage.reduced and stage not in inner:
+        if stage.reduced and stage not in reductions:
             return 0
         for body in bodies(stage.body):
             source = body.source if isinstance(body, Read) else None
             if isinstance(body, Read) and isinstance(source, Tensor) and source.name in computed:
-                alike = 0
+                leading = 0
                 for index, a in zip(body.indices, stage.axes, strict=False):
                     if index != polynomial(a):
                         break
-                    alike += 1
-                shared = min(shared, alike)
+                    leading += 1
+                shared = min(shared, leading)
     return shared

@@ -1,6 +1,6 @@
-"""Axes that always go together as one: a tensor's memory is the same under both.
+"""Merges axes that stand side by side in all stages into one; the memory of tensors stays the same.
 
-    s[i:64, j:56, k:56] = x[i, j, k] + b[i]   ->   s[i:64, j:3136] = x[i, j] + b[i]
+s[i:64, j:56, k:56] = x[i, j, k] + b[i]   ->   s[i:64, j:3136] = x[i, j] + b[i]
 """
 
 from __future__ import annotations
@@ -16,72 +16,79 @@ from tensaurus.expr.ir.walk import axes_in, bodies, rebuild_body, sizes
 from tensaurus.expr.sizes.size import Axis, Size, polynomial
 from tensaurus.kernels.stages.stage import Stage, extent
 
-__all__ = ["merged"]
+__all__ = ["merge_axes"]
 
-Pair = tuple[str, int]  # two dimensions of a tensor side by side, by the place of the first
+DimensionPair = tuple[str, int]  # dimensions d and d + 1 of a tensor, as (the tensor's name, d)
 
 
-def merged(stages: Sequence[Stage], inputs: Sequence[Tensor]) -> tuple[tuple[Stage, ...], tuple[Tensor, ...]]:
-    """The stages, and the inputs as they read them."""
+def merge_axes(
+    stages: Sequence[Stage], inputs: Sequence[Tensor]
+) -> tuple[tuple[Stage, ...], tuple[Tensor, ...]]:
+    """Returns the stages with merged axes, and the inputs with the shapes in which these stages read them.
+
+    All pairs of neighbouring dimensions and reduced axes are candidates; those that some stage uses apart are
+    dropped until a fixed point is reached.
+    """
     tensors = {x.name: x for x in (*inputs, *(s.tensor for s in stages))}
     pairs = {(x.name, d) for x in tensors.values() for d in range(len(x.shape) - 1)}
     reduced = {(s.tensor.name, d) for s in stages for d in range(len(s.reduced) - 1)}
     while True:
         kept_pairs, kept_reduced = set(pairs), set(reduced)
         for stage in stages:
-            good = _adjacent(stage, pairs, reduced)
-            bad = {b for pair in _split_by(stage, good, pairs, tensors) for b in pair}
+            together = _adjacent(stage, pairs, reduced)
+            apart = {b for pair in _separated_pairs(stage, together, pairs, tensors) for b in pair}
             for place, (a, b) in enumerate(pairwise(stage.axes)):
-                if (a, b) in bad or (a, b) not in good:
+                if (a, b) in apart or (a, b) not in together:
                     kept_pairs.discard((stage.tensor.name, place))
             for place, (a, b) in enumerate(pairwise(stage.reduced)):
-                if (a, b) in bad or (a, b) not in good:
+                if (a, b) in apart or (a, b) not in together:
                     kept_reduced.discard((stage.tensor.name, place))
-            for body in _reads(stage):
+            for body in _tensor_reads(stage):
                 for place, (e, f) in enumerate(pairwise(body.indices)):
-                    match = next(((a, b) for a, b in good if polynomial(a) == e and polynomial(b) == f), None)
+                    pairs_read = ((a, b) for a, b in together if polynomial(a) == e and polynomial(b) == f)
+                    match = next(pairs_read, None)
                     assert isinstance(body.source, Tensor)
                     fits = match is not None and body.source.shape[place + 1] == match[1].extent
-                    if not fits or match in bad:
+                    if not fits or match in apart:
                         kept_pairs.discard((body.source.name, place))
         if (kept_pairs, kept_reduced) == (pairs, reduced):
             break
         pairs, reduced = kept_pairs, kept_reduced
     if not pairs and not reduced:
         return tuple(stages), tuple(inputs)
-    shapes = {name: replace(x, shape=_shape(x, pairs)) for name, x in tensors.items()}
-    return tuple(_stage(s, pairs, reduced, shapes) for s in stages), tuple(shapes[x.name] for x in inputs)
+    shapes = {name: replace(x, shape=_merged_shape(x, pairs)) for name, x in tensors.items()}
+    return tuple(_merge_stage(s, pairs, reduced, shapes) for s in stages), tuple(
+        shapes[x.name] for x in inputs
+    )
 
 
-def _reads(stage: Stage) -> Iterator[Read]:
+def _tensor_reads(stage: Stage) -> Iterator[Read]:
     for body in bodies(stage.body):
         if isinstance(body, Read) and isinstance(body.source, Tensor):
             yield body
 
 
-def _adjacent(stage: Stage, pairs: set[Pair], reduced: set[Pair]) -> set[tuple[Axis, Axis]]:
+def _adjacent(stage: Stage, pairs: set[DimensionPair], reduced: set[DimensionPair]) -> set[tuple[Axis, Axis]]:
     name = stage.tensor.name
     first = {p for d, p in enumerate(pairwise(stage.axes)) if (name, d) in pairs}
     return first | {p for d, p in enumerate(pairwise(stage.reduced)) if (name, d) in reduced}
 
 
-def _split_by(
-    stage: Stage, good: set[tuple[Axis, Axis]], pairs: set[Pair], tensors: dict[str, Tensor]
+def _separated_pairs(
+    stage: Stage, together: set[tuple[Axis, Axis]], pairs: set[DimensionPair], tensors: dict[str, Tensor]
 ) -> Iterator[set[tuple[Axis, Axis]]]:
-    """Pairs of which one axis is used without the other."""
+    """Yields sets of axis pairs of which a stage uses one axis without the other."""
     for body in bodies(stage.body):
-        whole: set[int] = set()
         if isinstance(body, Read) and isinstance(body.source, Tensor):
             for place, (e, f) in enumerate(pairwise(body.indices)):
-                for a, b in good:
+                for a, b in together:
                     if e == polynomial(a) and f == polynomial(b) and (body.source.name, place) in pairs:
-                        whole |= {place, place + 1}
                         for d, other in enumerate(body.indices):
                             if d not in (place, place + 1) and {a, b} & set(axes_in(other)):
                                 yield {(a, b)}
             for d, index in enumerate(body.indices):
                 inside = set(axes_in(index))
-                for a, b in good:
+                for a, b in together:
                     paired = any(
                         d in (p, p + 1)
                         and (body.source.name, p) in pairs
@@ -94,35 +101,37 @@ def _split_by(
                         yield {(a, b)}
         else:
             inside = {x for size in sizes(body) for x in axes_in(size)}
-            yield {pair for pair in good if set(pair) & inside}
+            yield {pair for pair in together if set(pair) & inside}
 
 
-def _runs(count: int, joined: Any) -> list[list[int]]:
-    """Places in runs: a place is in one with the place before where `joined` says so."""
-    found: list[list[int]] = []
+def _group_in_runs(count: int, joined: Any) -> list[list[int]]:
+    """Groups the places 0..count-1 in runs; `joined(p)` says whether p and p + 1 are in one run."""
+    runs: list[list[int]] = []
     for place in range(count):
         if place and joined(place - 1):
-            found[-1].append(place)
+            runs[-1].append(place)
         else:
-            found.append([place])
-    return found
+            runs.append([place])
+    return runs
 
 
-def _shape(tensor: Tensor, pairs: set[Pair]) -> tuple[Size, ...]:
-    runs = _runs(len(tensor.shape), lambda d: (tensor.name, d) in pairs)
+def _merged_shape(tensor: Tensor, pairs: set[DimensionPair]) -> tuple[Size, ...]:
+    runs = _group_in_runs(len(tensor.shape), lambda d: (tensor.name, d) in pairs)
     return tuple(prod(tensor.shape[d] for d in run) for run in runs)
 
 
-def _stage(stage: Stage, pairs: set[Pair], reduced: set[Pair], shapes: dict[str, Tensor]) -> Stage:
+def _merge_stage(
+    stage: Stage, pairs: set[DimensionPair], reduced: set[DimensionPair], shapes: dict[str, Tensor]
+) -> Stage:
     name = stage.tensor.name
-    places: dict[Axis, Axis] = {}  # the first of a run -> the whole
-    axes = _merged_axes(stage.axes, lambda d: (name, d) in pairs, places)
-    inner = _merged_axes(stage.reduced, lambda d: (name, d) in reduced, places)
+    places: dict[Axis, Axis] = {}  # the first axis of a run -> the merged axis
+    axes = _merge_axis_runs(stage.axes, lambda d: (name, d) in pairs, places)
+    inner = _merge_axis_runs(stage.reduced, lambda d: (name, d) in reduced, places)
 
     def changed(body: Body) -> Body:
         if isinstance(body, Read) and isinstance(body.source, Tensor):
             source = body.source
-            runs = _runs(len(source.shape), lambda d: (source.name, d) in pairs)
+            runs = _group_in_runs(len(source.shape), lambda d: (source.name, d) in pairs)
             indices = []
             for run in runs:
                 index = body.indices[run[0]]
@@ -135,12 +144,12 @@ def _stage(stage: Stage, pairs: set[Pair], reduced: set[Pair], shapes: dict[str,
     return Stage(shapes[name], axes, changed(stage.body), inner, stage.monoid)
 
 
-def _merged_axes(axes: Sequence[Axis], joined: Any, places: dict[Axis, Axis]) -> tuple[Axis, ...]:
-    found = []
-    for run in _runs(len(axes), joined):
-        whole = axes[run[0]]
+def _merge_axis_runs(axes: Sequence[Axis], joined: Any, places: dict[Axis, Axis]) -> tuple[Axis, ...]:
+    merged = []
+    for run in _group_in_runs(len(axes), joined):
+        merged_axis = axes[run[0]]
         if len(run) > 1:
-            whole = axis(prod(extent(axes[d]) for d in run), "m")
-            places[axes[run[0]]] = whole
-        found.append(whole)
-    return tuple(found)
+            merged_axis = axis(prod(extent(axes[d]) for d in run), "m")
+            places[axes[run[0]]] = merged_axis
+        merged.append(merged_axis)
+    return tuple(merged)

@@ -1,9 +1,9 @@
-"""Rows turned to columns within registers: perfect shuffles, each one interleaving of vectors.
+"""Transposes rows within registers by perfect shuffles, each of which interleaves a few vectors.
 
-    t[k:256] = s[k // 4 + 64 * (k % 4)]        twice: element 16 * r + c goes to 16 * c + r
+    t[k:256] = s[k // 4 + 64 * (k % 4)]        applied twice, element 16 * r + c goes to 16 * c + r
 
-Reading with a stride costs a vector as many loads as it has elements; this costs it two instructions for each
-shuffle.
+Reading a vector with a stride takes as many loads as the vector has elements; a shuffle takes two
+instructions for each vector.
 """
 
 from __future__ import annotations
@@ -14,33 +14,34 @@ from tensaurus.expr.ir.scope import Body, Read, Select, Tensor, axis
 from tensaurus.expr.sizes.size import floordiv, mod, polynomial
 from tensaurus.kernels.stages.stage import Stage, extent
 
-__all__ = ["radix", "shuffled", "turnable"]
+__all__ = ["shuffle_radix", "transpose_rows", "is_transposable"]
 
-RADICES = (4, 2)  # vectors that one interleaving takes: Halide knows those of few
+SHUFFLE_RADICES = (4, 2)  # vectors that one shuffle interleaves: Halide has good code for few vectors only
 
 
-def turnable(rows: int) -> bool:
-    """Whether so many rows can be turned: a power of two."""
+def is_transposable(rows: int) -> bool:
+    """Whether this number of rows can be transposed by shuffles: it is a power of two."""
     return rows > 0 and rows & (rows - 1) == 0
 
 
-def shuffled(first: Stage, rows: int) -> tuple[Stage, ...]:
-    """The stage, whose last axis holds so many rows one after the other, and its shuffles.
+def transpose_rows(first: Stage, rows: int) -> tuple[Stage, ...]:
+    """Returns the stage, whose last axis holds `rows` rows one after the other, followed by its shuffles.
 
-    The last of them holds the columns one after the other.  Raises ValueError where rows are not turnable.
+    The last stage holds the columns one after the other. Raises ValueError where the rows are no power of
+    two.
     """
-    if not turnable(rows):
+    if not is_transposable(rows):
         raise ValueError(f"{rows} rows, which is no power of two")
     stages = [first]
     while rows > 1:
-        ways = next(r for r in RADICES if rows % r == 0)
+        ways = next(r for r in SHUFFLE_RADICES if rows % r == 0)
         stages.append(_shuffle(stages[-1], ways, f"{first.tensor.name}_{len(stages)}"))
         rows //= ways
     return tuple(stages)
 
 
-def radix(shuffle: Stage) -> int:
-    """How many vectors one of the shuffles interleaves."""
+def shuffle_radix(shuffle: Stage) -> int:
+    """Returns how many vectors a shuffle interleaves."""
     count = 1
     body = shuffle.body
     while isinstance(body, Select):
@@ -49,15 +50,15 @@ def radix(shuffle: Stage) -> int:
 
 
 def _shuffle(source: Stage, ways: int, name: str) -> Stage:
-    """Its last axis in `ways` parts, interleaved."""
+    """Returns the stage that interleaves `ways` equal parts of the source's last axis."""
     axes = tuple(axis(a.extent) for a in source.axes)
     place: Any = polynomial(axes[-1])
     step = extent(axes[-1]) // ways
-    parts: list[Body] = [
+    interleaved: list[Body] = [
         Read(source.tensor, (*map(polynomial, axes[:-1]), floordiv(place, ways) + step * k))
         for k in range(ways)
     ]
-    body = parts[-1]
+    body = interleaved[-1]
     for k in reversed(range(ways - 1)):
-        body = Select((k - mod(place, ways),), parts[k], body)
+        body = Select((k - mod(place, ways),), interleaved[k], body)
     return Stage(Tensor(name, source.tensor.shape, source.tensor.dtype), axes, body)

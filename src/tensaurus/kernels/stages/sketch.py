@@ -1,13 +1,13 @@
-"""Schedules as data: a sketch with parameters for each nest (ETO section 4.1, here for vectors and caches).
+"""Represents schedules as data: for each loop nest a sketch with its parameters filled in (ETO section 4.1).
 
     block(v=2*16x2, u=0:7, t=1:8, k=2!1!0, c=x0@1, p=1)      a register block of an output
-    row(w=64, p=1)                                           partial results of a reduction along a row
-    flat(u=4, p=1)                                           one element after the other
-    transform(v=16x2, u=1:14, t=7:14, c=16, k=4, p=1)        a chain of combinations around products
-    pack(x1=0/16)                                            weights in blocks, ahead of time
-    band(s0=1/16)                                            a band in blocks of rows
+    row(w=64/16, p=1)                                        partial results of a reduction along a row
+    flat(u=4*16, p=1)                                        one vector after the other
+    transform(v=16x2, u=1:14, t=7:14, c=16, k=4, p=1)        a bilinear chain
+    pack(x1=0/16)                                            a constant input in blocks, packed ahead of time
+    band(s0=1/16)                                            a banded product in blocks of rows
 
-Axes are places in the output of a nest or in the axes that its reduction reduces.
+Axes are numbered: by their places in the output of a nest, or in the reduced axes of its reduction.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 __all__ = [
-    "Band",
-    "Block",
-    "Flat",
-    "Pack",
-    "Prefix",
-    "Row",
+    "BlockedBand",
+    "BlockSketch",
+    "FlatSketch",
+    "PackedInput",
+    "NestChange",
+    "RowSketch",
     "Schedule",
     "Sketch",
-    "Transform",
-    "bands",
-    "loops",
-    "packs",
-    "parse",
-    "prefix",
-    "show",
+    "ChainSketch",
+    "select_bands",
+    "nest_sketches",
+    "select_packs",
+    "parse_schedule",
+    "nest_changes",
+    "format_schedule",
 ]
 
 
 @dataclass(frozen=True)
-class Block:
-    """Accumulators in registers: `vectors` of `lanes` along one axis times a block of others.
+class BlockSketch:
+    """Keeps accumulators in registers: vectors along one axis times an unrolled block of other axes.
 
     vector    the axis that vectors lie along
     lanes     elements of a vector
     vectors   vectors side by side
-    block     (axis, how many): what is unrolled
-    tile      (axis, size): the output in tiles, outermost loop first
+    block     (axis, places): how far other axes are unrolled
+    tile      (axis, size): the tiles of the output, outermost loop first
     order     the reduced axes, innermost loop first
-    unrolled  how many of these, from the innermost, are unrolled
-    copies    (tensor, level): operands that are copied, at the root (0) or in the so-many-th loop
-    parallel  how many of the outermost loops are one parallel loop
+    unrolled  how many axes of `order`, from the innermost, are unrolled
+    copies    (tensor, level): operands that are copied, at the root (level 0) or inside that loop
+    parallel  how many of the outermost loops are fused to one parallel loop
     """
 
     vector: int
@@ -65,16 +65,16 @@ class Block:
     def text(self) -> str:
         order = "".join(f"{k}{'!' if n < self.unrolled else '.'}" for n, k in enumerate(self.order))
         parts = [f"v={self.vector}*{self.lanes}x{self.vectors}"]
-        parts += [f"u={_pairs(self.block)}"] if self.block else []
-        parts += [f"t={_pairs(self.tile)}"] if self.tile else []
+        parts += [f"u={_format_pairs(self.block)}"] if self.block else []
+        parts += [f"t={_format_pairs(self.tile)}"] if self.tile else []
         parts += [f"k={order}"] if order else []
         parts += [f"c={'+'.join(f'{name}@{level}' for name, level in self.copies)}"] if self.copies else []
         return f"block({', '.join([*parts, f'p={self.parallel}'])})"
 
 
 @dataclass(frozen=True)
-class Row:
-    """A reduction along the last axis in `width` partial results; `parallel` as in `Block`."""
+class RowSketch:
+    """Reduces along the last reduced axis to `width` partial results; `parallel` as in `BlockSketch`."""
 
     lanes: int
     width: int
@@ -86,9 +86,12 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Flat:
-    """Vectors along the last axis, `unroll` of them side by side; other nests in the loops over its first
-    `around` axes, all that they have in common where this is 0."""
+class FlatSketch:
+    """Computes vectors along the last axis, `unroll` of them side by side.
+
+    Other nests are computed in the loops over the first `around` axes; 0 stands for all axes that nests
+    share.
+    """
 
     lanes: int
     unroll: int = 1
@@ -102,22 +105,22 @@ class Flat:
 
 
 @dataclass(frozen=True)
-class Transform:
-    """All nests of a chain (`kernels.stages.bilinear_chain`) at once, tile by tile.
+class ChainSketch:
+    """Computes all nests of a bilinear chain (`kernels.stages.bilinear_chain`) together.
 
-    lanes, vectors  of the results, in one block
-    block           how many tiles a register block has, along each axis of tiles
-    tile            how many tiles are between two combinations before
-    deep            channels in one vector of these
-    unrolled        channels whose products are one straight line
-    parallel        1: blocks of tiles are one parallel loop; 2: blocks of results are
+    lanes, vectors  elements of a vector of results, and vectors in one block of results
+    block           tiles of a register block, along each axis of tiles
+    tile            tiles whose input combinations are computed at once, along each axis of tiles
+    channel_lanes   channels in one vector of the input combinations
+    unrolled        channels whose products are unrolled
+    parallel        1: the loop over blocks of tiles is parallel; 2: that over blocks of results; 0: none
     """
 
     lanes: int
     vectors: int
     block: tuple[int, ...]
     tile: tuple[int, ...]
-    deep: int
+    channel_lanes: int
     unrolled: int = 4
     parallel: int = 0
 
@@ -125,13 +128,13 @@ class Transform:
     def text(self) -> str:
         parts = [f"v={self.lanes}x{self.vectors}"]
         parts += [f"u={':'.join(map(str, self.block))}", f"t={':'.join(map(str, self.tile))}"]
-        parts += [f"c={self.deep}", f"k={self.unrolled}", f"p={self.parallel}"]
+        parts += [f"c={self.channel_lanes}", f"k={self.unrolled}", f"p={self.parallel}"]
         return f"transform({', '.join(parts)})"
 
 
 @dataclass(frozen=True)
-class Pack:
-    """An input of the kernel in blocks of `width` along one of its dimensions, the block's elements last."""
+class PackedInput:
+    """Packs an input of the kernel in blocks of `width` along one dimension; a block comes last."""
 
     tensor: str
     dimension: int
@@ -143,8 +146,8 @@ class Pack:
 
 
 @dataclass(frozen=True)
-class Band:
-    """A banded product in blocks of `rows` along an axis of the stage (`kernels.stages.band_blocks`)."""
+class BlockedBand:
+    """Computes a banded product in blocks of `rows` along an axis (`kernels.stages.band_blocks`)."""
 
     stage: str
     axis: int
@@ -155,51 +158,54 @@ class Band:
         return f"band({self.stage}={self.axis}/{self.rows})"
 
 
-Prefix: TypeAlias = Pack | Band
-Sketch: TypeAlias = Block | Row | Flat | Transform
-Schedule: TypeAlias = tuple[Prefix | Sketch, ...]  # what is packed and blocked, then a sketch for each nest
+NestChange: TypeAlias = PackedInput | BlockedBand
+Sketch: TypeAlias = BlockSketch | RowSketch | FlatSketch | ChainSketch
+Schedule: TypeAlias = tuple[
+    NestChange | Sketch, ...
+]  # first all changes of nests, then a sketch for each nest
 
 
-def prefix(schedule: Schedule) -> tuple[Prefix, ...]:
-    """What changes the nests before they have sketches."""
-    return tuple(part for part in schedule if isinstance(part, Pack | Band))
+def nest_changes(schedule: Schedule) -> tuple[NestChange, ...]:
+    """Returns the packed inputs and blocked bands of a schedule, which define the nests to sketch."""
+    return tuple(part for part in schedule if isinstance(part, PackedInput | BlockedBand))
 
 
-def bands(schedule: Iterable[Prefix | Sketch]) -> tuple[Band, ...]:
-    """What is blocked."""
-    return tuple(part for part in schedule if isinstance(part, Band))
+def select_bands(schedule: Iterable[NestChange | Sketch]) -> tuple[BlockedBand, ...]:
+    """Returns the banded products that a schedule computes in blocks."""
+    return tuple(part for part in schedule if isinstance(part, BlockedBand))
 
 
-def packs(schedule: Iterable[Prefix | Sketch]) -> tuple[Pack, ...]:
-    """What is packed ahead of time."""
-    return tuple(part for part in schedule if isinstance(part, Pack))
+def select_packs(schedule: Iterable[NestChange | Sketch]) -> tuple[PackedInput, ...]:
+    """Returns the inputs that a schedule packs ahead of time."""
+    return tuple(part for part in schedule if isinstance(part, PackedInput))
 
 
-def loops(schedule: Schedule) -> tuple[Sketch, ...]:
-    """The sketches of the nests."""
-    return tuple(part for part in schedule if not isinstance(part, Pack | Band))
+def nest_sketches(schedule: Schedule) -> tuple[Sketch, ...]:
+    """Returns the sketches of a schedule, one for each nest."""
+    return tuple(part for part in schedule if not isinstance(part, PackedInput | BlockedBand))
 
 
-def _pairs(pairs: tuple[tuple[int, int], ...]) -> str:
+def _format_pairs(pairs: tuple[tuple[int, int], ...]) -> str:
     return "+".join(f"{a}:{n}" for a, n in pairs)
 
 
-def show(schedule: Schedule) -> str:
-    """As text, which `parse` reads back."""
+def format_schedule(schedule: Schedule) -> str:
+    """Formats a schedule as text, which `parse_schedule` reads back."""
     return "; ".join(sketch.text for sketch in schedule)
 
 
-def parse(text: str) -> Schedule:
-    """The schedule of a text.  Raises ValueError."""
+def parse_schedule(text: str) -> Schedule:
+    """Parses the text of a schedule. Raises ValueError."""
     try:
-        return tuple(map(_sketch, filter(None, text.split("; "))))
+        return tuple(map(_parse_sketch, filter(None, text.split("; "))))
     except (KeyError, ValueError) as error:
         raise ValueError(f"no schedule: {text!r}") from error
 
 
-def _sketch(text: str) -> Prefix | Sketch:
-    if of := re.fullmatch(r"(pack|band)\((\w+)=(\d+)/(\d+)\)", text):
-        return (Pack if of[1] == "pack" else Band)(of[2], int(of[3]), int(of[4]))
+def _parse_sketch(text: str) -> NestChange | Sketch:
+    if change := re.fullmatch(r"(pack|band)\((\w+)=(\d+)/(\d+)\)", text):
+        kind = PackedInput if change[1] == "pack" else BlockedBand
+        return kind(change[2], int(change[3]), int(change[4]))
     match = re.fullmatch(r"(block|row|flat|transform)\((.*)\)", text)
     if match is None:
         raise ValueError(f"no sketch: {text!r}")
@@ -207,25 +213,25 @@ def _sketch(text: str) -> Prefix | Sketch:
     parallel = int(values["p"])
     if match[1] == "flat":
         unroll, lanes = values["u"].split("*")
-        return Flat(int(lanes), int(unroll), parallel, int(values.get("r", 0)))
+        return FlatSketch(int(lanes), int(unroll), parallel, int(values.get("r", 0)))
     if match[1] == "row":
         width, lanes = values["w"].split("/")
-        return Row(int(lanes), int(width), parallel)
+        return RowSketch(int(lanes), int(width), parallel)
     if match[1] == "transform":
         lanes, vectors = values["v"].split("x")
         block, tile = (tuple(map(int, filter(None, values[key].split(":")))) for key in "ut")
         deep, unrolled = int(values["c"]), int(values["k"])
-        return Transform(int(lanes), int(vectors), block, tile, deep, unrolled, parallel)
+        return ChainSketch(int(lanes), int(vectors), block, tile, deep, unrolled, parallel)
     vector, shape = values["v"].split("*")
     lanes, vectors = shape.split("x")
     order = re.findall(r"(\d+)([!.])", values.get("k", ""))
     copies = [c.split("@") for c in values.get("c", "").split("+") if c]
-    return Block(
+    return BlockSketch(
         int(vector),
         int(lanes),
         int(vectors),
-        _unpaired(values.get("u", "")),
-        _unpaired(values.get("t", "")),
+        _parse_pairs(values.get("u", "")),
+        _parse_pairs(values.get("t", "")),
         tuple(int(k) for k, _ in order),
         sum(mark == "!" for _, mark in order),
         tuple((name, int(level)) for name, level in copies),
@@ -233,6 +239,6 @@ def _sketch(text: str) -> Prefix | Sketch:
     )
 
 
-def _unpaired(text: str) -> tuple[tuple[int, int], ...]:
+def _parse_pairs(text: str) -> tuple[tuple[int, int], ...]:
     pairs = (pair.split(":") for pair in text.split("+") if pair)
     return tuple((int(a), int(n)) for a, n in pairs)

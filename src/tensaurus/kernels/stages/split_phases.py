@@ -1,10 +1,10 @@
-"""Strides taken out of guards: what is computed of every s-th element becomes dense, s phases side by side.
+"""Removes strides from guards: a sum over every s-th element becomes dense sums, one for each of s phases.
 
     s[i:8] = sum[r:4] (x[(i + r) // 2] if (i + r) % 2 == 0) * w[r]
  -> s[i:4, p:2] = sum[r:3] (x[i + r] * w[2*r - p] if 0 <= 2*r - p < 4)
 
-Transposed convolutions need it: each phase of the output reads its own phase of the kernel (ETO section 4.1
-makes the same of them by hand).
+Transposed convolutions need this: each phase of the output reads its own phase of the weights (ETO section
+4.1 splits them so by hand).
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from tensaurus.expr.sizes.size import (
     polynomial,
     substitute,
 )
-from tensaurus.kernels.stages.stage import Stage, extent, neutral
+from tensaurus.kernels.stages.stage import Stage, extent, neutral_element
 
-__all__ = ["phased", "split"]
+__all__ = ["split_phases", "split_axis"]
 
 
-def phased(stages: Sequence[Stage]) -> tuple[Stage, ...]:
-    """The stages with strides out of the guards of reductions; the output may have its axes split in two."""
-    found = tuple(stages)
-    while (digit := next(_digits(found), None)) is not None:
-        found = split(found, *digit)
+def split_phases(stages: Sequence[Stage]) -> tuple[Stage, ...]:
+    """Removes strides from the guards of reductions; axes, also of the output, may be split in two."""
+    result = tuple(stages)
+    while (digit := next(_divided_axes(result), None)) is not None:
+        result = split_axis(result, *digit)
     while True:
-        change = next(_splits(found), None)
+        change = next(_strided_guards(result), None)
         if change is None:
-            return found
-        found = split(found, *change)
+            return result
+        result = split_axis(result, *change)
 
 
-def _splits(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Axis, int, Axis]]:
-    """(stage, axis, s, reduced axis): a guard holds at each s-th place of the reduced axis only, by the
-    axis.
+def _strided_guards(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Axis, int, Axis]]:
+    """Yields (stage, axis, s, reduced axis) where a guard holds at every s-th place of the reduced axis only,
+    and the axis decides at which.
     """
     for stage in stages:
         for guard in _guards(stage) if stage.reduced else ():
-            if not _vanishes(stage, stage.body, guard):
+            if not _is_neutral_outside(stage, stage.body, guard):
                 continue
             for atom in atoms(guard):
                 if not isinstance(atom, Floor) or not isinstance(atom.bottom, int):
@@ -64,23 +64,26 @@ def _splits(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Axis, int, Axis]]:
                         continue
                     for r in inner:
                         _, low, whole = digit_axes(a, atom.bottom)
-                        if _aligned(substitute(guard, {a: whole}), low, r, atom.bottom) is not None:
+                        if (
+                            _place_where_guard_holds(substitute(guard, {a: whole}), low, r, atom.bottom)
+                            is not None
+                        ):
                             yield stage, a, atom.bottom, r
 
 
-def _digits(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Axis, int]]:
-    """(stage, axis, k): an index of a reduction has the axis, or a place beside it, divided by k, which
-    divides its extent.
+def _divided_axes(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Axis, int]]:
+    """Yields (stage, axis, k) where an index of a reduction contains axis // k or a shifted quotient, and k
+    divides the extent of the axis.
     """
     for stage in stages:
-        found = {*axis_divisors(stage.body), *_shifted(stage)} if stage.reduced else ()
+        found = {*axis_divisors(stage.body), *_shifted_halves(stage)} if stage.reduced else ()
         for whole, step in sorted(found, key=str):
             if whole in stage.axes and 1 < step < extent(whole):
                 yield stage, whole, step
 
 
-def _shifted(stage: Stage) -> Iterator[tuple[Axis, int]]:
-    """(axis, 2) where the body has (axis + c) // 2, as a transposed convolution whose phases have one tap."""
+def _shifted_halves(stage: Stage) -> Iterator[tuple[Axis, int]]:
+    """Yields (axis, 2) for (axis + c) // 2, as in transposed convolutions whose phases have one tap."""
     for body in bodies(stage.body):
         for atom in (atom for size in sizes(body) for atom in atoms(size)):
             if isinstance(atom, Floor) and atom.bottom == 2:
@@ -89,10 +92,10 @@ def _shifted(stage: Stage) -> Iterator[tuple[Axis, int]]:
                         yield a, 2
 
 
-def _of_pairs(body: Body) -> Body:
-    """The body with quotients of an axis of two places as what they are: (p + 1) // 2 is p."""
+def _simplify_binary_quotients(body: Body) -> Body:
+    """Writes quotients of an axis of extent 2 as linear forms: (p + 1) // 2 is p."""
 
-    def settled(size: Size) -> Size:
+    def linearized(size: Size) -> Size:
         values: dict[Atom, Size] = {}
         for atom in atoms(size):
             inside = atoms(atom.top) if isinstance(atom, Floor) else ()
@@ -101,7 +104,7 @@ def _of_pairs(body: Body) -> Body:
                 values[atom] = ends[0] + polynomial(a) * (ends[1] - ends[0])
         return substitute(size, values) if values else size
 
-    return rebuild_body(body, _of_pairs, settled)
+    return rebuild_body(body, _simplify_binary_quotients, linearized)
 
 
 def _guards(stage: Stage) -> Iterator[Size]:
@@ -110,118 +113,131 @@ def _guards(stage: Stage) -> Iterator[Size]:
             yield from body.guard
 
 
-def _aligned(guard: Size, low: Axis, r: Axis, step: int) -> Size | None:
-    """The place of the reduced axis, in steps, at which the guard always holds, and at no other."""
-    whole = axis(1, "q")  # no bound of it is used
+def _place_where_guard_holds(guard: Size, low: Axis, r: Axis, step: int) -> Size | None:
+    """Returns the residue of the reduced axis modulo `step`, by `low`, at which the guard always holds.
+
+    Returns None unless the guard holds at no other residue.
+    """
+    quotient = axis(1, "q")  # stands for r // step; its bound is not used
     for slope in range(step):
         places: list[Size] = [polynomial(low) * -slope + offset for offset in range(step)]
-        values = [substitute(guard, {r: polynomial(whole) * step + place}) for place in places]
+        values = [substitute(guard, {r: polynomial(quotient) * step + place}) for place in places]
         ends = [interval(value) for value in values]
-        if any(whole in atoms(v) for v in values) or not all(isinstance(n, int) for end in ends for n in end):
+        if any(quotient in atoms(value) for value in values):
             continue
-        fitting = [place for place, (least, _) in zip(places, ends, strict=True) if least >= 0]  # type: ignore[operator]
-        if len(fitting) == 1 and sum(most < 0 for _, most in ends) == step - 1:  # type: ignore[operator]
+        if not all(isinstance(n, int) for end in ends for n in end):
+            continue
+        fitting = [place for place, (low_end, _) in zip(places, ends, strict=True) if low_end >= 0]  # type: ignore[operator]
+        if len(fitting) == 1 and sum(high_end < 0 for _, high_end in ends) == step - 1:  # type: ignore[operator]
             return fitting[0]
     return None
 
 
-def _vanishes(stage: Stage, body: Body, guard: Size) -> bool:
-    """Whether a part of the stage's body is its monoid's neutral element wherever the guard does not hold."""
+def _is_neutral_outside(stage: Stage, body: Body, guard: Size) -> bool:
+    """Whether this part of the stage's body is the reduction's neutral element where the guard fails."""
     match body:
         case Const():
-            return body == neutral(stage.monoid, stage.tensor.dtype)
+            return body == neutral_element(stage.monoid, stage.tensor.dtype)
         case Select(guards, then, other):
-            return _vanishes(stage, other, guard) and (guard in guards or _vanishes(stage, then, guard))
+            return _is_neutral_outside(stage, other, guard) and (
+                guard in guards or _is_neutral_outside(stage, then, guard)
+            )
         case Call("mul", args) if stage.monoid == "sum":
-            return any(_vanishes(stage, arg, guard) for arg in args)
+            return any(_is_neutral_outside(stage, arg, guard) for arg in args)
         case Call("add" | "sub" | "neg", args) if stage.monoid == "sum":
-            return all(_vanishes(stage, arg, guard) for arg in args)
+            return all(_is_neutral_outside(stage, arg, guard) for arg in args)
     return False
 
 
-def split(
+def split_axis(
     stages: Sequence[Stage], stage: Stage, a: Axis, step: int, r: Axis | None = None
 ) -> tuple[Stage, ...]:
-    """The stages with an axis of one in two, the outer one and `step` places of it, and those axes that
-    readers of the stage read it by; with the reduced axis r in steps, where its guard holds."""
+    """Splits an axis of a stage in blocks of `step` places, and the axes by which readers read it.
+
+    If a reduced axis r is given, the reduction goes over r in steps, at the places where the guard holds.
+    """
     chosen_axes: dict[str, Axis] = {stage.tensor.name: a}
     for reader in stages:
         for name, split in list(chosen_axes.items()):
-            place = _dimension(stages, name, split)
+            place = _place_of_axis(stages, name, split)
             for body in bodies(reader.body):
                 if isinstance(body, Read) and isinstance(body.source, Tensor) and body.source.name == name:
                     own = next((b for b in reader.axes if polynomial(b) == body.indices[place]), None)
                     if own is not None and extent(own) % step == 0:
                         chosen_axes.setdefault(reader.tensor.name, own)
     tensors: dict[str, tuple[Tensor, int]] = {}
-    found: list[Stage] = []
+    result: list[Stage] = []
     for old in stages:
         body, axes = old.body, old.axes
         reduced = old.reduced
-        whole = chosen_axes.get(old.tensor.name)
-        if whole is not None:
-            high, low, digits = digit_axes(whole, step, "p")
-            place = axes.index(whole)
-            body = replace_axes(body, {whole: digits})
-            body = _dropped(_of_pairs(body)) if r is None else body
+        wide = chosen_axes.get(old.tensor.name)
+        if wide is not None:
+            high, low, digits = digit_axes(wide, step, "p")
+            place = axes.index(wide)
+            body = replace_axes(body, {wide: digits})
+            body = _drop_guards(_simplify_binary_quotients(body)) if r is None else body
             axes = (*axes[:place], high, low, *axes[place + 1 :])
             tensor = replace(old.tensor, shape=tuple(b.extent for b in axes))
             tensors[old.tensor.name] = tensor, place
             if old is stage and r is not None:
-                body, reduced = _dense(old, body, low, r, step)
+                body, reduced = _step_reduced_axis(old, body, low, r, step)
         else:
             tensor = old.tensor
-        found.append(Stage(tensor, axes, _read_split(body, tensors, step), reduced, old.monoid))
-    return tuple(found)
+        result.append(Stage(tensor, axes, _read_both_digits(body, tensors, step), reduced, old.monoid))
+    return tuple(result)
 
 
-def _dimension(stages: Sequence[Stage], name: str, a: Axis) -> int:
+def _place_of_axis(stages: Sequence[Stage], name: str, a: Axis) -> int:
     return next(s for s in stages if s.tensor.name == name).axes.index(a)
 
 
-def _dense(stage: Stage, body: Body, low: Axis, r: Axis, step: int) -> tuple[Body, tuple[Axis, ...]]:
-    """The body and the reduced axes with r in steps, at the places where the guard holds."""
+def _step_reduced_axis(
+    stage: Stage, body: Body, low: Axis, r: Axis, step: int
+) -> tuple[Body, tuple[Axis, ...]]:
+    """Replaces r by an axis over the places, `step` apart, where the guard holds."""
     guard = next(
         g
         for inner in bodies(body)
         if isinstance(inner, Select)
         for g in inner.guard
-        if r in atoms(g) and _vanishes(stage, body, g) and _aligned(g, low, r, step) is not None
+        if r in atoms(g)
+        and _is_neutral_outside(stage, body, g)
+        and _place_where_guard_holds(g, low, r, step) is not None
     )
-    shift = _aligned(guard, low, r, step)
-    least, most = interval(shift)
-    assert isinstance(least, int) and isinstance(most, int)
-    first = -(most // step)
-    last = (extent(r) - 1 - least) // step
+    shift = _place_where_guard_holds(guard, low, r, step)
+    lowest, highest = interval(shift)
+    assert isinstance(lowest, int) and isinstance(highest, int)
+    first = -(highest // step)
+    last = (extent(r) - 1 - lowest) // step
     new = axis(last - first + 1, "r")
     place = (polynomial(new) + first) * step + shift
-    inner = _dropped(replace_axes(body, {r: place}))
-    beyond = neutral(stage.monoid, stage.tensor.dtype)
-    whole = chosen([place, extent(r) - 1 - place], inner, beyond)
-    return whole, tuple(new if b == r else b for b in stage.reduced)
+    inner = _drop_guards(replace_axes(body, {r: place}))
+    beyond = neutral_element(stage.monoid, stage.tensor.dtype)
+    guarded = chosen([place, extent(r) - 1 - place], inner, beyond)
+    return guarded, tuple(new if b == r else b for b in stage.reduced)
 
 
-def _dropped(body: Body) -> Body:
-    """The body without guards that always hold, and with those that say what an edge says turned to edges."""
+def _drop_guards(body: Body) -> Body:
+    """Drops guards that always hold, and turns guards that keep a read in range into edges of the read."""
     match body:
         case Select(guard, then, Const() as other):
-            then = _dropped(then)
-            left = [g for g in guard if not _holds(g)]
+            then = _drop_guards(then)
+            undecided = [g for g in guard if not _always_holds(g)]
             if isinstance(then, Read) and then.outside in (None, other):
-                kept = [g for g in left if not _implied(g, then)]
-                then = Read(then.source, then.indices, other) if kept != left else then
+                kept = [g for g in undecided if not _is_implied_by_read(g, then)]
+                then = Read(then.source, then.indices, other) if kept != undecided else then
                 return chosen(kept, then, other)
-            return chosen(left, then, other)
-    return rebuild_body(body, _dropped, lambda size: size)
+            return chosen(undecided, then, other)
+    return rebuild_body(body, _drop_guards, lambda size: size)
 
 
-def _holds(guard: Size) -> bool:
+def _always_holds(guard: Size) -> bool:
     low, _ = interval(guard)
     return isinstance(low, int) and low >= 0
 
 
-def _implied(guard: Size, read: Read) -> bool:
-    """Whether the guard holds wherever the indices are in range."""
+def _is_implied_by_read(guard: Size, read: Read) -> bool:
+    """Whether the guard holds wherever the indices of the read are in range."""
     for index, size in zip(read.indices, read.source.shape, strict=True):
         inside = [a for a in atoms(index) if isinstance(a, Axis)]
         forms = affine_coefficients(index, inside), affine_coefficients(guard, inside)
@@ -240,11 +256,11 @@ def _implied(guard: Size, read: Read) -> bool:
     return False
 
 
-def _read_split(body: Body, tensors: dict[str, tuple[Tensor, int]], step: int) -> Body:
-    """Reads of split tensors by both digits."""
+def _read_both_digits(body: Body, tensors: dict[str, tuple[Tensor, int]], step: int) -> Body:
+    """Reads tensors whose dimension was split by the quotient and the remainder of the index."""
 
     def changed(read: Read) -> Read:
-        found = _read_split(read, tensors, step)
+        found = _read_both_digits(read, tensors, step)
         assert isinstance(found, Read)
         return found
 
@@ -254,5 +270,5 @@ def _read_split(body: Body, tensors: dict[str, tuple[Tensor, int]], step: int) -
         digits = (floordiv(index, step), mod(index, step))
         body = Read(tensor, (*body.indices[:place], *digits, *body.indices[place + 1 :]), body.outside)
     return rebuild_body(
-        body, lambda inner: _read_split(inner, tensors, step), lambda size: map_reads(size, changed)
+        body, lambda inner: _read_both_digits(inner, tensors, step), lambda size: map_reads(size, changed)
     )

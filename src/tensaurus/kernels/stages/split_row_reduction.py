@@ -1,9 +1,9 @@
-"""Reductions along a row in partial results, a vector of them, and these in halves.
+"""Splits a reduction along a row into a vector of partial results, which is then reduced by halves.
 
     s[i] = sum[r:768] x[i, r]
  -> a[i, l:64] = sum[q:12] x[i, 64*q + l],  b[i, l:32] = a[i, l] + a[i, l + 32],  ...  s[i] = z[i, 0]
 
-The order of a sum is another one, as it is in every runtime.
+This changes the order of a sum, as every runtime does.
 """
 
 from __future__ import annotations
@@ -18,28 +18,34 @@ from tensaurus.expr.ir.walk import replace_axes
 from tensaurus.expr.sizes.size import Atom, Axis, Size, polynomial
 from tensaurus.kernels.stages.stage import Stage, extent
 
-__all__ = ["Partial", "partial"]
+__all__ = ["SplitReduction", "split_row_reduction"]
 
 
 @dataclass(frozen=True)
-class Partial:
-    """What stands for a reduction: `sums` in vectors, `rest` what no vector fills, then the halves."""
+class SplitReduction:
+    """The stages of a split reduction.
+
+    sums    the vector of partial results; None where the row is shorter than the vector
+    rest    the reduction of the last elements, which fill no vector; None where there are none
+    halves  the reduction of the partial results, by half in each stage
+    result  combines the last half with the rest
+    """
 
     sums: Stage | None
     rest: Stage | None
     halves: tuple[Stage, ...]
-    whole: Stage
+    result: Stage
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        return tuple(s for s in (self.sums, self.rest, *self.halves, self.whole) if s is not None)
+        return tuple(s for s in (self.sums, self.rest, *self.halves, self.result) if s is not None)
 
 
-def partial(stage: Stage, along: Axis, width: int) -> Partial:
-    """The reduction with `width` partial results along one of its axes."""
+def split_row_reduction(stage: Stage, along: Axis, width: int) -> SplitReduction:
+    """Splits a reduction into `width` partial results along one of its reduced axes."""
     name, count = stage.tensor.name, extent(along)
     others = tuple(a for a in stage.reduced if a is not along)
-    blocks, left = divmod(count, width)
+    blocks, remaining = divmod(count, width)
 
     def summed(place: Size, axes: tuple[Axis, ...], reduced: tuple[Axis, ...], suffix: str) -> Stage:
         own = tuple(axis(extent(a)) for a in stage.axes)
@@ -48,7 +54,7 @@ def partial(stage: Stage, along: Axis, width: int) -> Partial:
             zip((*stage.axes, *others), map(polynomial, (*own, *inner)), strict=True)
         )
         body = replace_axes(stage.body, {**values, along: place})
-        tensor = _tensor(stage, f"{name}_{suffix}", axes)
+        tensor = _tensor_with_axes(stage, f"{name}_{suffix}", axes)
         return Stage(tensor, (*own, *axes), body, (*inner, *reduced), stage.monoid)
 
     sums = rest = None
@@ -64,17 +70,17 @@ def partial(stage: Stage, along: Axis, width: int) -> Partial:
             lane = axis(size, "l")
             place = tuple(map(polynomial, own))
             pair = tuple(Read(source, (*place, polynomial(lane) + shift)) for shift in (0, size))
-            tensor = _tensor(stage, f"{name}_{size}", (lane,))
+            tensor = _tensor_with_axes(stage, f"{name}_{size}", (lane,))
             halves.append(Stage(tensor, (*own, lane), Call(MONOID_FUNCTIONS[stage.monoid], pair)))
             source = tensor
         parts.append(Read(source, (*map(polynomial, stage.axes), 0)))
-    if left:
-        step = axis(left, "r")
+    if remaining:
+        step = axis(remaining, "r")
         rest = summed(polynomial(step) + blocks * width, (), (step,), "rest")
         parts.append(Read(rest.tensor, tuple(map(polynomial, stage.axes))))
     body = parts[0] if len(parts) == 1 else Call(MONOID_FUNCTIONS[stage.monoid], tuple(parts))
-    return Partial(sums, rest, tuple(halves), Stage(stage.tensor, stage.axes, body))
+    return SplitReduction(sums, rest, tuple(halves), Stage(stage.tensor, stage.axes, body))
 
 
-def _tensor(stage: Stage, name: str, axes: Sequence[Axis]) -> Tensor:
+def _tensor_with_axes(stage: Stage, name: str, axes: Sequence[Axis]) -> Tensor:
     return Tensor(name, (*stage.tensor.shape, *(extent(a) for a in axes)), stage.tensor.dtype)

@@ -1,11 +1,11 @@
-"""An expression as loop nests: each computes one tensor, from inputs and from the tensors of nests before it.
+"""Splits an expression into stages: each stage computes one tensor from inputs and from earlier stages.
 
     L[i:4](sum[r:8](exp(x[i, r])) * 2)
-
+ ->
     s0[i:4] = sum[r:8] exp(x[i, r])
     s1[i:4] = s0[i] * 2
 
-Scopes that only move elements are put in their readers, and axes of extent 1 are gone.
+Scopes that only move elements are substituted into their readers, and axes of extent 1 are dropped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tensaurus.expr.analysis.summation_regions import NEUTRAL
 from tensaurus.expr.ir.element_types import dtype_of, literal_dtype
 from tensaurus.expr.ir.integer_types import integer_literal
 from tensaurus.expr.ir.scalar_functions import FUNCTIONS, cast_target
-from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select, Source, Tensor, axis
+from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select, Tensor, axis
 from tensaurus.expr.ir.walk import (
     bodies,
     free_axes,
@@ -38,21 +38,22 @@ from tensaurus.expr.sizes.size import Atom, Axis, Floor, Size, atoms, polynomial
 __all__ = [
     "Stage",
     "extent",
-    "in_digits",
-    "neutral",
+    "split_reduced_axes",
+    "neutral_element",
     "operand_dtypes",
-    "staged",
+    "build_stages",
 ]
 
-DEFAULTS = {"int": "int64", "real": "float32"}
+# The element type of a literal where no operand beside it has a type.
+LITERAL_DTYPES = {"int": "int64", "real": "float32"}
 
 
 @dataclass(frozen=True)
 class Stage:
-    """tensor[axes] = body, or its reduction over the axes `reduced`; the body has neither scopes nor
-    reductions.
+    """tensor[axes] = body, or the reduction of the body over the axes `reduced` by `monoid`.
 
-    `linear`: it is a sum of products that is written out, and rounds as a reduction does.
+    The body has neither scopes nor reductions. `linear` says that the body is a sum of products that is
+    written out term by term; it is compiled to fused multiply-adds, as a reduction is.
     """
 
     tensor: Tensor
@@ -64,12 +65,12 @@ class Stage:
 
     @property
     def points(self) -> int:
-        """How often the body is computed."""
+        """The number of times that the body is computed."""
         return prod(extent(a) for a in (*self.axes, *self.reduced))
 
     @cached_property
     def sources(self) -> tuple[Tensor, ...]:
-        """The tensors that it reads, each once."""
+        """The tensors that the body reads, each once, in the order of the first reads."""
         return tuple(dict.fromkeys(r.source for r in reads(self.body) if isinstance(r.source, Tensor)))
 
 
@@ -79,216 +80,219 @@ def extent(a: Axis) -> int:
 
 
 def operand_dtypes(fn: str, args: Sequence[Body], dtype: str) -> tuple[str, ...]:
-    """The types of a function's arguments where the result is of this type: literals adapt to what they
-    meet.
-    """
+    """Returns the element types of a function's arguments; literals take the type of other operands."""
     kinds = [literal_dtype(a) for a in (args[1:] if fn == "where" else args)]
-    own = next((k for k in kinds if k not in DEFAULTS), None)
-    if own is None:
+    shared_dtype = next((k for k in kinds if k not in LITERAL_DTYPES), None)
+    if shared_dtype is None:
         target = cast_target(fn)
         if target is None and FUNCTIONS[fn].result != "bool":
-            own = dtype
+            shared_dtype = dtype
         elif target is not None and target.startswith("float"):
-            own = target  # rounded once
+            shared_dtype = target  # so that a literal is rounded once
         else:
-            own = DEFAULTS["real" if "real" in kinds else "int"]
-    return ("bool", own, own) if fn == "where" else (own,) * len(args)
+            shared_dtype = LITERAL_DTYPES["real" if "real" in kinds else "int"]
+    return ("bool", shared_dtype, shared_dtype) if fn == "where" else (shared_dtype,) * len(args)
 
 
-def neutral(monoid: str, dtype: str) -> Const:
-    """What a reduction of no elements of this type is."""
+def neutral_element(monoid: str, dtype: str) -> Const:
+    """Returns the neutral element of a monoid in this element type: the reduction of no elements."""
     value = NEUTRAL[monoid]
     if dtype.startswith("float"):
         return Const(value)
-    whole = int(integer_literal(value, dtype))
-    return Const(bool(whole) if dtype == "bool" else whole)
+    integer = int(integer_literal(value, dtype))
+    return Const(bool(integer) if dtype == "bool" else integer)
 
 
-def staged(scope: Scope) -> tuple[Stage, ...]:
-    """The loop nests of a scope whose sizes are numbers, sources before readers, the output last."""
-    return tuple(map(in_digits, _Staging().of(scope)))
+def build_stages(scope: Scope) -> tuple[Stage, ...]:
+    """Returns the stages of a scope whose sizes are numbers: sources before readers, the output last."""
+    return tuple(map(split_reduced_axes, _StageBuilder().build(scope)))
 
 
-class _Staging:
+class _StageBuilder:
     def __init__(self) -> None:
         self.stages: list[Stage] = []
-        self.known: dict[Scope, Source | Scope] = {}  # by identity: scopes are read in many places
-        self.ids: dict[int, tuple[Scope, Tensor | Scope]] = {}
+        # by identity, as scopes are read in many places: the tensor of a scope's stage, or the scope to
+        # substitute
+        self.lowered: dict[int, tuple[Scope, Tensor | Scope]] = {}
 
-    def of(self, scope: Scope) -> tuple[Stage, ...]:
-        for inner in innermost_first(scope, _Keys(self.ids)):
-            self.ids[id(inner)] = inner, self.scope(inner, last=inner is scope)
-        made = self.ids[id(scope)][1]
-        assert isinstance(made, Tensor)
+    def build(self, scope: Scope) -> tuple[Stage, ...]:
+        for inner in innermost_first(scope, _IdentityKeys(self.lowered)):
+            self.lowered[id(inner)] = inner, self.add_scope(inner, last=inner is scope)
+        output = self.lowered[id(scope)][1]
+        assert isinstance(output, Tensor)
         return tuple(self.stages)
 
-    def scope(self, scope: Scope, last: bool) -> Tensor | Scope:
-        """The tensor that a stage computes; or the scope itself, over tensors, where it only moves
-        elements.
-        """
-        # axes of their own: equal axes stand in many scopes
+    def add_scope(self, scope: Scope, last: bool) -> Tensor | Scope:
+        """Returns the tensor of the scope's stage, or the rewritten scope where it only moves elements."""
+        # fresh axes, as one axis may stand in many scopes
         values: dict[Atom, Any] = {a: 0 if a.extent == 1 else polynomial(axis(a.extent)) for a in scope.axes}
-        axes = tuple(b for a in scope.axes if isinstance(b := _only(values[a]), Axis))
+        axes = tuple(b for a in scope.axes if isinstance(b := _only_atom(values[a]), Axis))
         dtype = dtype_of(scope)
-        if any(a.extent == 0 for a in axes):  # nothing is computed
-            return self.stage(axes, neutral("max", dtype), dtype)
+        if any(a.extent == 0 for a in axes):  # no element is computed
+            return self.add_stage(axes, neutral_element("max", dtype), dtype)
         body = replace_axes(scope.body, values)
         if isinstance(body, Reduce):
-            return self.reduction(body, axes, dtype)
-        body = self.body(body, axes, dtype)
-        if not last and _moves(body):
-            return Scope(tuple(b if isinstance(b := _only(values[a]), Axis) else a for a in scope.axes), body)
-        return self.stage(axes, body, dtype)
+            return self.add_reduction(body, axes, dtype)
+        body = self.rewrite_body(body, axes, dtype)
+        if not last and _only_moves_elements(body):
+            return Scope(
+                tuple(b if isinstance(b := _only_atom(values[a]), Axis) else a for a in scope.axes), body
+            )
+        return self.add_stage(axes, body, dtype)
 
-    def stage(self, axes: tuple[Axis, ...], body: Body, dtype: str, **more: Any) -> Tensor:
+    def add_stage(self, axes: tuple[Axis, ...], body: Body, dtype: str, **more: Any) -> Tensor:
         tensor = Tensor(f"s{len(self.stages)}", tuple(a.extent for a in axes), dtype)
         self.stages.append(Stage(tensor, axes, body, **more))
         return tensor
 
-    def reduction(self, body: Reduce, axes: tuple[Axis, ...], dtype: str) -> Tensor:
+    def add_reduction(self, body: Reduce, axes: tuple[Axis, ...], dtype: str) -> Tensor:
         unit: dict[Atom, Any] = {a: 0 for a in body.axes if a.extent == 1}
         fresh = {a: axis(a.extent, "r") for a in body.axes if a.extent != 1}
         renamed = replace_axes(body.body, {**unit, **{a: polynomial(b) for a, b in fresh.items()}})
         reduced = tuple(fresh.values())
-        inner = self.body(renamed, (*axes, *reduced), dtype)
+        inner = self.rewrite_body(renamed, (*axes, *reduced), dtype)
         used = free_axes(inner)
-        times = prod(extent(a) for a in reduced if a not in used)
+        repetitions = prod(extent(a) for a in reduced if a not in used)
         if any(extent(a) == 0 for a in reduced):
-            inner, used = neutral(body.monoid, dtype), set()
+            inner, used = neutral_element(body.monoid, dtype), set()
         elif body.monoid == "prod":
             used |= set(reduced)
-        elif body.monoid == "sum" and times != 1:
-            inner = Call("mul", (inner, Const(times)))
+        elif body.monoid == "sum" and repetitions != 1:
+            inner = Call("mul", (inner, Const(repetitions)))
         reduced = tuple(a for a in reduced if a in used)
-        return self.stage(axes, inner, dtype, reduced=reduced, monoid=body.monoid if reduced else "")
+        return self.add_stage(axes, inner, dtype, reduced=reduced, monoid=body.monoid if reduced else "")
 
-    def body(self, body: Body, axes: tuple[Axis, ...], dtype: str) -> Body:
-        """The body with reductions and scopes that compute replaced by reads of their stages.
+    def rewrite_body(self, body: Body, axes: tuple[Axis, ...], dtype: str) -> Body:
+        """Replaces reductions and computing scopes in the body by reads of their stages.
 
-        Literals in it are of the type `dtype`.
+        Literals of the body take the element type `dtype`.
         """
         match body:
             case Reduce():
                 used = free_axes(body)
                 kept = tuple(a for a in axes if a in used)
-                places = tuple(axis(a.extent) for a in kept)
-                renamed = replace_axes(body, {a: polynomial(b) for a, b in zip(kept, places, strict=True)})
+                fresh_axes = tuple(axis(a.extent) for a in kept)
+                fresh: dict[Atom, Any] = dict(zip(kept, map(polynomial, fresh_axes), strict=True))
+                renamed = replace_axes(body, fresh)
                 assert isinstance(renamed, Reduce)
-                found = literal_dtype(body)
-                made = self.reduction(renamed, places, dtype if found in DEFAULTS else found)
-                return Read(made, tuple(map(polynomial, kept)))
+                kind = literal_dtype(body)
+                tensor = self.add_reduction(renamed, fresh_axes, dtype if kind in LITERAL_DTYPES else kind)
+                return Read(tensor, tuple(map(polynomial, kept)))
             case Read():
-                return self.read(body, axes)
+                return self.rewrite_read(body, axes)
             case Call(fn, args):
-                own = operand_dtypes(fn, args, dtype)
-                return Call(fn, tuple(self.body(a, axes, d) for a, d in zip(args, own, strict=True)))
+                dtypes = operand_dtypes(fn, args, dtype)
+                typed = zip(args, dtypes, strict=True)
+                return Call(fn, tuple(self.rewrite_body(arg, axes, kind) for arg, kind in typed))
             case Select(guard, then, other):
-                sides = [self.body(part, axes, dtype) for part in (then, other)]
-                return chosen([self.size(g, axes) for g in guard], sides[0], sides[1])
+                sides = [self.rewrite_body(part, axes, dtype) for part in (then, other)]
+                return chosen([self.rewrite_size(g, axes) for g in guard], sides[0], sides[1])
         return rebuild_body(
-            body, lambda inner: self.body(inner, axes, dtype), lambda size: self.size(size, axes)
+            body,
+            lambda inner: self.rewrite_body(inner, axes, dtype),
+            lambda size: self.rewrite_size(size, axes),
         )
 
-    def size(self, size: Size, axes: tuple[Axis, ...]) -> Size:
-        def changed(read: Read) -> Read:
-            made = self.read(read, axes)
-            if isinstance(made, Read):
-                return made
-            return Read(self.stage(axes, made, "int64"), tuple(map(polynomial, axes)))
+    def rewrite_size(self, size: Size, axes: tuple[Axis, ...]) -> Size:
+        def replace_read(read: Read) -> Read:
+            value = self.rewrite_read(read, axes)
+            if isinstance(value, Read):
+                return value
+            return Read(self.add_stage(axes, value, "int64"), tuple(map(polynomial, axes)))
 
-        return map_reads(size, changed)
+        return map_reads(size, replace_read)
 
-    def read(self, read: Read, axes: tuple[Axis, ...]) -> Body:
-        indices = tuple(self.size(i, axes) for i in read.indices)
+    def rewrite_read(self, read: Read, axes: tuple[Axis, ...]) -> Body:
+        indices = tuple(self.rewrite_size(i, axes) for i in read.indices)
         source = read.source
         if isinstance(source, Scope):
-            inner = self.ids[id(source)][1]
+            inner = self.lowered[id(source)][1]
             if isinstance(inner, Scope):
-                known: dict[Atom, Any] = dict(zip(inner.axes, indices, strict=True))
-                inside = _substituted(inner.body, known)
-                if literal_dtype(inside) in DEFAULTS:  # of its own type, whatever it meets
-                    inside = Call(f"to_{dtype_of(source)}", (inside,))
+                places: dict[Atom, Any] = dict(zip(inner.axes, indices, strict=True))
+                value = _substitute_axes(inner.body, places)
+                if (
+                    literal_dtype(value) in LITERAL_DTYPES
+                ):  # keeps the scope's type, whatever operand it meets
+                    value = Call(f"to_{dtype_of(source)}", (value,))
             else:
-                inside = Read(inner, tuple(i for i, n in zip(indices, source.shape, strict=True) if n != 1))
+                value = Read(inner, tuple(i for i, n in zip(indices, source.shape, strict=True) if n != 1))
         elif isinstance(source, Tensor):
             kept = [(i, n) for i, n in zip(indices, source.shape, strict=True) if n != 1]
-            plain = Tensor(source.name, tuple(n for _, n in kept), source.dtype)
-            inside = Read(plain, tuple(i for i, _ in kept))
+            squeezed = Tensor(source.name, tuple(n for _, n in kept), source.dtype)
+            value = Read(squeezed, tuple(i for i, _ in kept))
         else:
-            inside = Read(source, indices)
+            value = Read(source, indices)
         if read.outside is None:
-            return inside
-        left = range_guards(source.shape, indices)
-        if isinstance(inside, Read) and inside.outside is None:
-            # where the edge is one of the tensor itself it stays an edge
-            edges = range_guards(inside.source.shape, inside.indices)
-            if not set(edges).isdisjoint(left):
-                inside = replace(inside, outside=read.outside)
-                left = tuple(g for g in left if g not in edges)
-        return chosen(list(left), inside, read.outside)
+            return value
+        guards = range_guards(source.shape, indices)
+        if isinstance(value, Read) and value.outside is None:
+            # guards that say that an index is in range become an edge of the read (`Read.outside`)
+            edges = range_guards(value.source.shape, value.indices)
+            if not set(edges).isdisjoint(guards):
+                value = replace(value, outside=read.outside)
+                guards = tuple(g for g in guards if g not in edges)
+        return chosen(list(guards), value, read.outside)
 
 
-def _only(size: Size) -> Atom | None:
-    """The axis that a size is."""
+def _only_atom(size: Size) -> Atom | None:
+    """Returns the one atom of a size that is an axis alone, or None for a constant."""
     return next(iter(atoms(size)), None)
 
 
-class _Keys:
-    """Scopes by identity."""
+class _IdentityKeys:
+    """Contains the scopes whose identities are keys of a mapping."""
 
     def __init__(self, ids: Mapping[int, Any]):
-        self.ids = ids
+        self.lowered = ids
 
     def __contains__(self, scope: object) -> bool:
-        return id(scope) in self.ids
+        return id(scope) in self.lowered
 
 
-def _substituted(body: Body, values: Mapping[Atom, Any]) -> Body:
-    """The body at these places; guards that they decide are decided."""
+def _substitute_axes(body: Body, values: Mapping[Atom, Any]) -> Body:
+    """Substitutes sizes for axes in the body, and drops guards that are decided by the substitution."""
     match body:
         case Select(guard, then, other):
-            sides = _substituted(then, values), _substituted(other, values)
+            sides = _substitute_axes(then, values), _substitute_axes(other, values)
             return chosen([substitute(g, values) for g in guard], *sides)
         case Const():
             return rebuild_body(body, lambda b: b, lambda size: substitute(size, values))
-    return rebuild_body(body, lambda b: _substituted(b, values), lambda size: substitute(size, values))
+    return rebuild_body(body, lambda b: _substitute_axes(b, values), lambda size: substitute(size, values))
 
 
-def _moves(body: Body) -> bool:
-    """Whether it is put in its readers: an element of a source, or a constant.
+def _only_moves_elements(body: Body) -> bool:
+    """Whether the body is an element of a source or a constant, and may be substituted into readers.
 
-    A choice of which element (a concatenation) stays, as a reader whose vectors cross it would choose for
-    each
-    element; but one by a remainder goes, as phases (`kernels.stages.split_phases`) take it out of the reader.
+    A choice between elements (a concatenation) stays a stage, as readers whose vectors cross the seam would
+    choose for each element. A choice by a remainder is substituted: `kernels.stages.split_phases` removes it
+    from readers.
     """
     match body:
         case Const() | Read():
             return True
         case Select(guard, then, other):
             strided = any(isinstance(atom, Floor) for size in guard for atom in atoms(size))
-            return strided and _moves(then) and _moves(other)
+            return strided and _only_moves_elements(then) and _only_moves_elements(other)
     return False
 
 
-def in_digits(stage: Stage) -> Stage:
-    """The stage with as many reduced axes as its reads take one apart: where they read r // 4 and r % 4, r is
-    4 * q + p.
-    """
+def split_reduced_axes(stage: Stage) -> Stage:
+    """Splits reduced axes by the digits that reads take: for r // 4 and r % 4, r becomes 4 * q + p."""
     values: dict[Any, Any] = {}
     reduced: list[Axis] = []
     for r in stage.reduced:
-        own = (atom for body in bodies(stage.body) for size in sizes(body) for atom in atoms(size))
-        floors = {atom.bottom for atom in own if _divides(atom, r)}
-        steps = sorted(n for n in floors if isinstance(n, int))
+        size_atoms = (atom for body in bodies(stage.body) for size in sizes(body) for atom in atoms(size))
+        divisors = {atom.bottom for atom in size_atoms if _is_quotient_of(atom, r)}
+        steps = sorted(n for n in divisors if isinstance(n, int))
         if any(b % a for a, b in zip([1, *steps], [*steps, extent(r)], strict=True)):
             return stage
-        parts = [axis(b // a, "r") for a, b in zip([1, *steps], [*steps, extent(r)], strict=True)]
-        values[r] = sum((polynomial(a) * n for a, n in zip(parts, [1, *steps], strict=True)), polynomial(0))
-        reduced += reversed(parts)
+        digits = [axis(b // a, "r") for a, b in zip([1, *steps], [*steps, extent(r)], strict=True)]
+        values[r] = sum((polynomial(a) * n for a, n in zip(digits, [1, *steps], strict=True)), polynomial(0))
+        reduced += reversed(digits)
     if len(reduced) == len(stage.reduced):
         return stage
     return replace(stage, body=replace_axes(stage.body, values), reduced=tuple(reduced))
 
 
-def _divides(atom: Atom, r: Axis) -> TypeGuard[Floor]:
+def _is_quotient_of(atom: Atom, r: Axis) -> TypeGuard[Floor]:
     return isinstance(atom, Floor) and atom.top == polynomial(r)

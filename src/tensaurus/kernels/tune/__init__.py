@@ -1,1 +1,1 @@
-"""Which schedules a kernel may have, and which is fastest here (ETO sections 4 and 5, on processors)."""
+"""Enumerates the schedules of a kernel, and finds the fastest on this machine (ETO sections 4 and 5)."""

@@ -1,4 +1,5 @@
-"""The schedules that a chain may have (`kernels.stages.bilinear_chain`), the most promising first."""
+"""Ranks the schedules of a bilinear chain (`kernels.stages.bilinear_chain`) by an estimate of their cycles.
+"""
 
 from __future__ import annotations
 
@@ -8,75 +9,88 @@ from math import ceil, prod
 from operator import itemgetter
 
 from tensaurus.expr.ir.scope import Scope
-from tensaurus.kernels.halide.compile import operands, tensors
-from tensaurus.kernels.halide.pipeline import prepared
-from tensaurus.kernels.stages.bilinear_chain import Chain, Tile, chain
-from tensaurus.kernels.stages.chain_layout import part_of
-from tensaurus.kernels.stages.sketch import Pack, Sketch, Transform
+from tensaurus.kernels.halide.compile import input_tensors, kernel_interface
+from tensaurus.kernels.halide.pipeline import schedulable_stages
+from tensaurus.kernels.stages.bilinear_chain import BilinearChain, Tile, recognize_chain
+from tensaurus.kernels.stages.chain_layout import channels_per_vector
+from tensaurus.kernels.stages.sketch import ChainSketch, PackedInput, Sketch
 from tensaurus.kernels.stages.stage import extent
-from tensaurus.kernels.tune.register_blocks import WASTE
-from tensaurus.kernels.tune.target_core import BYTES, L2, Core, Shape, exchanged, share
+from tensaurus.kernels.tune.register_blocks import MAX_WASTE
+from tensaurus.kernels.tune.target_core import (
+    ELEMENT_BYTES,
+    L2_BYTES,
+    NestShape,
+    TargetCore,
+    busiest_share,
+    exchange_seconds,
+)
 from tensaurus.ops import TensorType
 
-__all__ = ["transforms"]
+__all__ = ["rank_chain_schedules"]
 
-VECTORS = (2, 4, 1, 3, 6)  # of results in one block
-SPARE = 4  # registers that hold no results
-BLOCK_ROWS = 8  # tiles of a register block along one axis but the last, at most
-NEAR, FAR = 1 / 32, 1 / 8  # cycles for a byte from the second cache, and from behind it
-FULL = 0.5  # of a vector are channels, at least
-HERTZ = 3.5e9  # cycles in a second, about
-GATHERED = 2.0  # cycles for an element that is turned
+VECTOR_COUNTS = (2, 4, 1, 3, 6)  # vectors of results in one block
+SPARE_REGISTERS = 4  # registers that hold operands instead of accumulators
+MAX_BLOCK_ROWS = 8  # tiles of a register block along an axis before the last: more take long to compile
+L2_CYCLES_PER_BYTE, MEMORY_CYCLES_PER_BYTE = (
+    1 / 32,
+    1 / 8,
+)  # for reading from the L2 cache, and from behind it
+MIN_VECTOR_FILL = 0.5  # fraction of a vector that channels must fill
+CYCLES_PER_SECOND = 3.5e9  # a typical clock rate, to compare cycles with waiting times
+TRANSPOSE_CYCLES = 2.0  # for each element that is transposed
 
 
-def transforms(
-    scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool], core: Core
-) -> Iterator[tuple[tuple[Pack, ...], list[Sketch], Shape]]:
-    """What is packed, its sketches and its shape, the most promising first; nothing where it is no chain.
+def rank_chain_schedules(
+    scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool], core: TargetCore
+) -> Iterator[tuple[tuple[PackedInput, ...], list[Sketch], NestShape]]:
+    """Yields (packed inputs, sketches, shape), the fastest first by estimate; nothing if this is no chain.
 
-    The shape's extents are those of the tiles, then the number of blocks of results.
+    The shape's extents are the numbers of tiles along each axis, then the number of blocks of results.
     """
-    found = sorted(_scored(scope, types, fixed, core), key=lambda one: one[1][0][0])
-    for pack, scored, shape in found:
+    ranked = sorted(_scored_chains(scope, types, is_constant, core), key=lambda one: one[1][0][0])
+    for pack, scored, shape in ranked:
         yield (pack,), [sketch for _, sketch in scored], shape
 
 
-def _scored(
-    scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool], core: Core
-) -> Iterator[tuple[Pack, list[tuple[float, Transform]], Shape]]:
-    """What may be packed, its sketches with the cycles that they take, the fewest first, and its shape."""
+def _scored_chains(
+    scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool], core: TargetCore
+) -> Iterator[tuple[PackedInput, list[tuple[float, ChainSketch]], NestShape]]:
+    """Yields (packed input, its sketches with their estimated cycles, the fewest first, and its shape)."""
     for place, kind in enumerate(types):
-        if not (place < len(fixed) and fixed[place]):
+        if not (place < len(is_constant) and is_constant[place]):
             continue
         for dimension in range(len(kind.shape) - 1):
             size = kind.shape[dimension]
             if not isinstance(size, int):
                 continue
-            for lanes, vectors in _widths(size, core.lanes(kind.dtype)):
-                pack = Pack(f"x{place}", dimension, lanes * vectors)
-                packed_types, own, _ = operands(scope, types, (pack,))
-                stages, _ = prepared(own, tensors(packed_types), (pack,))
-                found = chain(stages)
-                if found is None or found.weights.source.name != pack.tensor:  # type: ignore[union-attr]
-                    continue  # some fit in a group of results, and others do not
-                blocks = prod(extent(found.products.axes[k]) for k in found.results if k != found.lane)
-                counts = tuple(map(_count, found.tiles))
-                data = _points(found) * _read(found) * prod(counts) * _phases(found) * BYTES
-                weights = BYTES * prod(n for n in kind.shape if isinstance(n, int))
-                shape = Shape((*counts, blocks), found.products.points, {"": data}, weights)
-                scored = [(_cycles(found, s, shape, core), s) for s in _sketches(found, lanes, vectors, core)]
+            for lanes, vectors in _block_widths(size, core.lanes(kind.dtype)):
+                pack = PackedInput(f"x{place}", dimension, lanes * vectors)
+                packed_types, own, _ = kernel_interface(scope, types, (pack,))
+                stages, _ = schedulable_stages(own, input_tensors(packed_types), (pack,))
+                chain = recognize_chain(stages)
+                if chain is None or chain.weights_read.source.name != pack.tensor:  # type: ignore[union-attr]
+                    continue  # blocks of this width may cross groups of results
+                blocks = _extent_of(chain, [k for k in chain.result_places if k != chain.lane_place])
+                counts = tuple(map(_tile_count, chain.tiles))
+                tiles = prod(counts) * _extent_of(chain, chain.phase_places)
+                data = _extent_of(chain, chain.point_places) * _channel_count(chain) * tiles * ELEMENT_BYTES
+                weights = ELEMENT_BYTES * prod(n for n in kind.shape if isinstance(n, int))
+                shape = NestShape((*counts, blocks), chain.products.points, {"": data}, weights)
+                sketches = _chain_sketches(chain, lanes, vectors, core)
+                scored = [(_estimate_cycles(chain, s, shape, core), s) for s in sketches]
                 if scored:
                     yield pack, sorted(scored, key=itemgetter(0)), shape
 
 
-def _widths(size: int, lanes: int) -> Iterator[tuple[int, int]]:
-    """Lanes and vectors of blocks that divide so many results, or reach beyond by less than a vector: of 21
-    results one block of 24 is done by three half vectors, of which many processors do two at once.
+def _block_widths(size: int, lanes: int) -> Iterator[tuple[int, int]]:
+    """Yields (lanes, vectors) of blocks that divide `size` results, or exceed them by less than a vector.
+
+    21 results may be one block of three half vectors of 8; many processors compute two half vectors at once.
     """
     narrow = lanes
     while narrow >= 4 and size % narrow:
         narrow //= 2
-    for vectors in VECTORS:
+    for vectors in VECTOR_COUNTS:
         if narrow >= 4 and size % (narrow * vectors) == 0:
             yield narrow, vectors
         for whole in (lanes, lanes // 2):
@@ -85,104 +99,103 @@ def _widths(size: int, lanes: int) -> Iterator[tuple[int, int]]:
                 yield whole, vectors
 
 
-def _count(tile: Tile) -> int:
-    """How many tiles an axis has."""
+def _tile_count(tile: Tile) -> int:
+    """Returns the number of tiles along an axis."""
     return ceil(extent(tile.axis) / tile.size)
 
 
-def _sketches(found: Chain, lanes: int, vectors: int, core: Core) -> Iterator[Transform]:
-    counts = [*map(_count, found.tiles)]
-    channels = extent(found.channel)
+def _chain_sketches(
+    chain: BilinearChain, lanes: int, vectors: int, core: TargetCore
+) -> Iterator[ChainSketch]:
+    counts = [*map(_tile_count, chain.tiles)]
+    channels = extent(chain.channel_axis)
     widths = [n for n in (lanes, 8, 4) if n <= lanes]
-    deep = next((n for n in widths if channels % n == 0), 0)
-    if not deep and extent(found.before[0].stage.axes[found.dimension]) == channels:  # of one group
-        deep = max(widths, key=lambda n: part_of(channels, n) / n)
-    if not deep or part_of(channels, deep) < FULL * deep:  # combinations before would lie along no vector
+    channel_lanes = next((n for n in widths if channels % n == 0), 0)
+    if not channel_lanes and chain.all_channels == channels:  # there is one group of channels
+        channel_lanes = max(widths, key=lambda n: channels_per_vector(channels, n) / n)
+    if not channel_lanes or channels_per_vector(channels, channel_lanes) < MIN_VECTOR_FILL * channel_lanes:
         return
-    unrolled = next(n for n in (4, 3, 2, 1) if part_of(channels, deep) % n == 0)
-    held = (core.registers - SPARE) // vectors
-    for tile in product(*(_blocks_of(found, tile) for tile in found.tiles)):
-        for block in _blocks(tile, held):
-            for parallel in _parallel(counts, tile, core.threads):
-                yield Transform(lanes, vectors, block, tile, deep, unrolled, parallel)
+    unrolled = next(n for n in (4, 3, 2, 1) if channels_per_vector(channels, channel_lanes) % n == 0)
+    accumulators = (core.registers - SPARE_REGISTERS) // vectors
+    for tile in product(*(_tile_block_sizes(chain, tile) for tile in chain.tiles)):
+        for block in _register_blocks(tile, accumulators):
+            for parallel in _parallel_choices(counts, tile, core.threads):
+                yield ChainSketch(lanes, vectors, block, tile, channel_lanes, unrolled, parallel)
 
 
-def _blocks_of(found: Chain, tile: Tile) -> list[int]:
-    """How many of an axis's tiles are done at once: of the output's last one, whole rows that are turned."""
-    count = _count(tile)
-    if tile.axis is not found.output.axes[-1]:
-        return _even(count)
-    row = found.row // tile.size
-    rounded = {min(ceil(n / row) * row, count) for n in _even(count)}
-    return [n for n in sorted(rounded) if ceil(count / n) * n <= count * WASTE]
+def _tile_block_sizes(chain: BilinearChain, tile: Tile) -> list[int]:
+    """Returns how many tiles of an axis may be computed at once; along the output's last axis, whole rows."""
+    count = _tile_count(tile)
+    if tile.axis is not chain.output.axes[-1]:
+        return _even_block_sizes(count)
+    row = chain.row_elements // tile.size
+    rounded = {min(ceil(n / row) * row, count) for n in _even_block_sizes(count)}
+    return [n for n in sorted(rounded) if ceil(count / n) * n <= count * MAX_WASTE]
 
 
-def _even(count: int) -> list[int]:
-    """How many of so many are done at once, so that the last are nearly as many."""
+def _even_block_sizes(count: int) -> list[int]:
+    """Returns block sizes for which the last block is nearly full."""
     sizes = {ceil(count / parts) for parts in range(1, count + 1)}
-    return [n for n in sorted(sizes) if ceil(count / n) * n <= count * WASTE]
+    return [n for n in sorted(sizes) if ceil(count / n) * n <= count * MAX_WASTE]
 
 
-def _blocks(tile: Sequence[int], held: int) -> list[tuple[int, ...]]:
-    """Register blocks of a block of tiles: rows that are whole before there are several."""
+def _register_blocks(tile: Sequence[int], accumulators: int) -> list[tuple[int, ...]]:
+    """Returns register blocks of a block of tiles: parts of the last axis, or several whole rows."""
     if not tile:
         return [()]
     *outer, last = tile
-    found = [
-        (*(1 for _ in outer), n) for n in range(1, min(last, held) + 1) if ceil(last / n) * n <= last * WASTE
-    ]
-    if outer and last <= held:
-        found += [
+    sizes = (n for n in range(1, min(last, accumulators) + 1) if ceil(last / n) * n <= last * MAX_WASTE)
+    blocks = [(*(1 for _ in outer), n) for n in sizes]
+    if outer and last <= accumulators:
+        blocks += [
             (*(1 for _ in outer[:-1]), n, last)
-            for n in range(2, min(outer[-1], BLOCK_ROWS) + 1)
-            if n * last <= held and ceil(outer[-1] / n) * n <= outer[-1] * WASTE
+            for n in range(2, min(outer[-1], MAX_BLOCK_ROWS) + 1)
+            if n * last <= accumulators and ceil(outer[-1] / n) * n <= outer[-1] * MAX_WASTE
         ]
-    return found
+    return blocks
 
 
-def _parallel(counts: Sequence[int], tile: Sequence[int], threads: int) -> list[int]:
+def _parallel_choices(counts: Sequence[int], tile: Sequence[int], threads: int) -> list[int]:
     if threads == 1:
         return [0]
     return [1, 2] if tuple(counts) != tuple(tile) else [2]
 
 
-def _cycles(found: Chain, sketch: Transform, shape: Shape, core: Core) -> float:
-    """Cycles of the whole, about: multiplications or loads, weights and operands from their caches, what is
-    turned.
-    """
+def _estimate_cycles(chain: BilinearChain, sketch: ChainSketch, shape: NestShape, core: TargetCore) -> float:
+    """Estimates the cycles of multiplications or loads, of reads from caches, and of transpositions."""
     counts = shape.extents[:-1]
-    points, read = _points(found), _read(found)
-    reduced = prod(extent(r) for r in found.products.reduced)
+    points, read = _extent_of(chain, chain.point_places), _channel_count(chain)
+    reduced = prod(extent(r) for r in chain.products.reduced)
     results = shape.extents[-1] * sketch.lanes * sketch.vectors
     rounds = prod(ceil(n / t) for n, t in zip(counts, sketch.tile, strict=True))
     tiles = rounds * prod(ceil(t / b) * b for t, b in zip(sketch.tile, sketch.block, strict=True))
-    tiles *= _phases(found)
-    held = prod(sketch.block)
-    step = max(held * sketch.vectors, (held + sketch.vectors) / 2, 8.0) / held  # for a tile's vectors
-    if sketch.lanes * BYTES * 8 < core.bits:
-        step *= 0.75  # narrow vectors are no slower, two at once
+    tiles *= _extent_of(chain, chain.phase_places)
+    block_tiles = prod(sketch.block)
+    # cycles of one step of the reduction, for each tile
+    step = max(block_tiles * sketch.vectors, (block_tiles + sketch.vectors) / 2, 8.0) / block_tiles
+    if sketch.lanes * ELEMENT_BYTES * 8 < core.bits:
+        step *= 0.75  # half vectors are as fast, and processors may compute two at once
     cycles = tiles * points * reduced * (results / sketch.lanes / sketch.vectors) * step
-    weights = points * reduced * results * BYTES
-    moved = points * read * prod(sketch.tile) * BYTES
-    cycles += rounds * weights * (NEAR if weights + moved <= L2 else FAR)
-    if moved > L2:
-        cycles += rounds * shape.extents[-1] * moved * FAR
-    # the edges of a block are turned again for each
-    edge = prod((t * tile.size + 2) for t, tile in zip(sketch.tile, found.tiles, strict=True))
-    cycles += rounds * read * edge * GATHERED
+    weights = points * reduced * results * ELEMENT_BYTES
+    moved = points * read * prod(sketch.tile) * ELEMENT_BYTES
+    fits = weights + moved <= L2_BYTES
+    cycles += rounds * weights * (L2_CYCLES_PER_BYTE if fits else MEMORY_CYCLES_PER_BYTE)
+    if moved > L2_BYTES:
+        cycles += rounds * shape.extents[-1] * moved * MEMORY_CYCLES_PER_BYTE
+    # each block of tiles transposes its edges again
+    edge = prod((t * tile.size + 2) for t, tile in zip(sketch.tile, chain.tiles, strict=True))
+    cycles += rounds * read * edge * TRANSPOSE_CYCLES
     cycles += tiles * points * (read + results) / sketch.lanes * 2.0
-    return cycles * share(sketch, shape, core.threads) + HERTZ * exchanged(sketch, shape, core.threads)
+    waiting = CYCLES_PER_SECOND * exchange_seconds(sketch, shape, core.threads)
+    return cycles * busiest_share(sketch, shape, core.threads) + waiting
 
 
-def _points(found: Chain) -> int:
-    return prod(extent(found.products.axes[k]) for k in found.points)
+def _extent_of(chain: BilinearChain, places: Sequence[int]) -> int:
+    """Returns the product of the extents of some axes of the products."""
+    return prod(extent(chain.products.axes[k]) for k in places)
 
 
-def _phases(found: Chain) -> int:
-    return prod(extent(found.products.axes[k]) for k in found.phases)
-
-
-def _read(found: Chain) -> int:
-    """Elements of the transformed data at each point of a tile, of all groups."""
-    groups = extent(found.before[0].stage.axes[found.dimension]) // extent(found.channel)
-    return groups * prod(extent(r) for r in found.products.reduced)
+def _channel_count(chain: BilinearChain) -> int:
+    """Returns how many elements of the transformed data, over all groups, each point of a tile has."""
+    groups = chain.all_channels // extent(chain.channel_axis)
+    return groups * prod(extent(r) for r in chain.products.reduced)

@@ -1,8 +1,8 @@
-"""Kernels' objects, compiled beside what else is done, each in a process that has compiled nothing before.
+"""Compiles kernels to objects in the background, each in a process that has compiled nothing before.
 
-Halide numbers what it names, so that an object would depend on what was compiled before it in its process;
-and a program whose kernels are other bytes is another program to whatever was measured of it.  A process
-that has got everything ready is forked for each object.
+Halide numbers its names, so that an object's bytes depend on what its process compiled before; and a program
+with other bytes counts as another program in the measurement database. So a process that has loaded
+everything is forked for each object.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from tensaurus.expr.ir.expression_text import parse as parse_scope
 from tensaurus.expr.ir.expression_text import show as show_scope
 from tensaurus.expr.ir.scope import Scope
 from tensaurus.expr.normal.intern import interned
-from tensaurus.kernels.halide.compile import code_of, tensors
-from tensaurus.kernels.stages.sketch import Schedule, parse, show
+from tensaurus.kernels.halide.compile import compile_object, input_tensors
+from tensaurus.kernels.stages.sketch import Schedule, format_schedule, parse_schedule
 from tensaurus.ops import TensorType
 from tensaurus.system.child import Child, ChildError, tied
 
-__all__ = ["Compiler", "Objects"]
+__all__ = ["ObjectCompiler", "ForkingCompiler"]
 
-LONG = 60.0  # seconds that one may take
-ONE = TensorType("float32", (1,))
-MADE, FAILED = 0, 1  # begin the answer of a fork
+TIMEOUT_SECONDS = 60.0  # after which compiling one object is given up
+_ONE_FLOAT = TensorType("float32", (1,))
+COMPILED, FAILED = 0, 1  # the first byte of a fork's answer: the object follows, or the reason
 _Task: TypeAlias = tuple[str, tuple[TensorType, ...], TensorType, str]
 
 
-class Compiler:
-    """Compiles one object after the other for one processor."""
+class ObjectCompiler:
+    """Compiles objects for one processor, one after the other, in a child process."""
 
     def __init__(self, cpu: str):
         self.cpu = cpu
@@ -41,24 +41,24 @@ class Compiler:
     def begin(
         self, scope: Scope, types: Sequence[TensorType], output: TensorType, schedule: Schedule
     ) -> None:
-        """Compile this one, which is asked for next, perhaps."""
-        self.wait()
+        """Starts to compile an object that may be asked for next, and returns at once."""
+        self.wait_for_pending()
         with suppress(ChildError):
-            self._begin(_task(scope, types, output, schedule))
+            self._begin(_make_task(scope, types, output, schedule))
 
-    def wait(self) -> None:
-        """Until what was begun is there; what is wrong with it is said when it is asked for."""
+    def wait_for_pending(self) -> None:
+        """Waits for the object that was begun; an error is raised when the object is asked for."""
         with suppress(ChildError):
             self._finish()
 
     def code(
         self, scope: Scope, types: Sequence[TensorType], output: TensorType, schedule: Schedule
     ) -> bytes:
-        """The object.  Raises ChildError where it cannot be compiled, in one line."""
-        task = _task(scope, types, output, schedule)
+        """Returns the object. Raises ChildError, with the reason in one line, where it cannot be compiled."""
+        task = _make_task(scope, types, output, schedule)
         if self._pending == task:
             self._finish()
-        self.wait()
+        self.wait_for_pending()
         if self._last is None or self._last[0] != task:
             self._begin(task)
             self._finish()
@@ -69,7 +69,7 @@ class Compiler:
         if self._child is None or not self._child.alive:
             self.close()
             self._child = Child(
-                "the compiler of kernels", f"{__name__}:Objects", self.cpu, timeout=LONG
+                "the compiler of kernels", f"{__name__}:ForkingCompiler", self.cpu, timeout=TIMEOUT_SECONDS
             )
         self._child.begin("code", *task)
         self._pending = task
@@ -83,37 +83,37 @@ class Compiler:
         except ChildError:
             raise
         except BaseException:
-            self.close()  # an answer may still come
+            self.close()  # as an answer may still come, which would be taken for the next one's
             raise
 
     def close(self) -> None:
-        """End the process; it is started again when it is needed."""
+        """Ends the child process; it is started again when it is needed."""
         if self._child is not None:
             self._child.close()
         self._child, self._pending = None, None
 
 
-def _task(scope: Scope, types: Sequence[TensorType], output: TensorType, schedule: Schedule) -> _Task:
-    return show_scope(scope), tuple(types), output, show(schedule)
+def _make_task(scope: Scope, types: Sequence[TensorType], output: TensorType, schedule: Schedule) -> _Task:
+    return show_scope(scope), tuple(types), output, format_schedule(schedule)
 
 
-class Objects:
-    """The process that is forked for each object."""
+class ForkingCompiler:
+    """Lives in the child process, which is forked for each object."""
 
     def __init__(self, cpu: str) -> None:
         self.cpu = cpu
-        # the first compilation takes ten times as long as the others
-        self._code("L[i:1](x0[i])", (ONE,), ONE, "flat(u=1*1, p=0)")
+        # the first compilation takes ten times as long as later ones, so it is done before any fork
+        self._compile_in_fork("L[i:1](x0[i])", (_ONE_FLOAT,), _ONE_FLOAT, "flat(u=1*1, p=0)")
 
     def code(self, scope: str, types: tuple[TensorType, ...], output: TensorType, schedule: str) -> bytes:
-        """Raises ValueError where there is none, with the reason."""
+        """Returns the object, compiled in a fork of this process. Raises ValueError with the reason."""
         reading, writing = os.pipe()
         own = os.getpid()
         if (pid := os.fork()) == 0:
             answer = bytes([FAILED])
             try:
                 if tied(own):
-                    answer = bytes([MADE]) + self._code(scope, types, output, schedule)
+                    answer = bytes([COMPILED]) + self._compile_in_fork(scope, types, output, schedule)
             except BaseException as error:
                 answer += (str(error) or type(error).__name__).encode()
             finally:
@@ -124,10 +124,12 @@ class Objects:
         with open(reading, "rb") as pipe:
             answer = pipe.read()
         _, status = os.waitpid(pid, 0)
-        if answer[:1] != bytes([MADE]):
+        if answer[:1] != bytes([COMPILED]):
             raise ValueError(answer[1:].decode() or f"compiling ended by signal {status & 0x7F}")
         return answer[1:]
 
-    def _code(self, scope: str, types: tuple[TensorType, ...], output: TensorType, schedule: str) -> bytes:
-        whole = interned(parse_scope(scope, {x.name: x for x in tensors(types)}))
-        return code_of(whole, types, output, parse(schedule), self.cpu)
+    def _compile_in_fork(
+        self, scope: str, types: tuple[TensorType, ...], output: TensorType, schedule: str
+    ) -> bytes:
+        whole = interned(parse_scope(scope, {x.name: x for x in input_tensors(types)}))
+        return compile_object(whole, types, output, parse_schedule(schedule), self.cpu)

@@ -1,4 +1,5 @@
-"""Arrays between pages that nobody may touch: what reads or writes beyond one is ended by SIGSEGV."""
+"""Allocates arrays between protected pages, so that a kernel that reads or writes beyond one dies by SIGSEGV.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +12,28 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["guarded"]
+__all__ = ["guarded_array"]
 
-PAGE = mmap.PAGESIZE
-NOBODY = 0  # PROT_NONE
+PAGE_BYTES = mmap.PAGESIZE
+NO_ACCESS = 0  # PROT_NONE
 _protect = ctypes.CDLL(None, use_errno=True).mprotect
 _protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
-def guarded(shape: Sequence[int], dtype: Any, last: bool = True, alignment: int = 1) -> np.ndarray[Any, Any]:
-    """Zeros whose last byte, or else whose first one, lies against such a page.
+def guarded_array(
+    shape: Sequence[int], dtype: Any, last: bool = True, alignment: int = 1
+) -> np.ndarray[Any, Any]:
+    """Returns an array of zeros whose last byte (unless `last`: first byte) lies against a protected page.
 
-    `alignment`, in bytes, is that of the first element; where it is last, as many bytes less one may lie
-    between it and the page.  Raises OSError.
+    The first element is aligned to `alignment` bytes, so that where the last byte should lie against the
+    page, up to `alignment` - 1 bytes may lie between. Raises OSError.
     """
     size = prod(shape) * np.dtype(dtype).itemsize
-    inside = -(-size // PAGE) * PAGE
-    memory = np.frombuffer(mmap.mmap(-1, inside + 2 * PAGE), np.uint8)  # keeps the mapping
-    for page in (0, PAGE + inside):
-        if _protect(memory.ctypes.data + page, PAGE, NOBODY):
+    inside = -(-size // PAGE_BYTES) * PAGE_BYTES
+    memory = np.frombuffer(mmap.mmap(-1, inside + 2 * PAGE_BYTES), np.uint8)  # keeps the mapping
+    for page in (0, PAGE_BYTES + inside):
+        if _protect(memory.ctypes.data + page, PAGE_BYTES, NO_ACCESS):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    start = PAGE + ((inside - size) // alignment * alignment if last else 0)
-    found: np.ndarray[Any, Any] = memory[start : start + size].view(dtype).reshape(shape)
-    return found
+    start = PAGE_BYTES + ((inside - size) // alignment * alignment if last else 0)
+    array: np.ndarray[Any, Any] = memory[start : start + size].view(dtype).reshape(shape)
+    return array

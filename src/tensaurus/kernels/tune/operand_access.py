@@ -1,4 +1,4 @@
-"""How a reduction reads its operands: which axes move along which dimensions (ETO section 4.2)."""
+"""Describes how a reduction reads its operands: which axes move along which dimensions (ETO section 4.2)."""
 
 from __future__ import annotations
 
@@ -8,61 +8,67 @@ from dataclasses import dataclass
 from tensaurus.expr.ir.scope import Read, Select, Tensor
 from tensaurus.expr.ir.walk import bodies, reads
 from tensaurus.expr.sizes.size import Axis, atoms
-from tensaurus.kernels.stages.copy_operands import slopes
+from tensaurus.kernels.stages.copy_operands import axis_coefficients
 from tensaurus.kernels.stages.stage import Stage
 
-__all__ = ["Operand", "conditional", "operands", "windowed"]
+__all__ = ["OperandAccess", "condition_axes", "operand_accesses", "window_axes"]
 
 
 @dataclass(frozen=True)
-class Operand:
-    """One read of a stage; `forms`: the coefficient of each axis in each dimension, None where not affine."""
+class OperandAccess:
+    """One read of a stage, with the axes' coefficients in each dimension (None: not affine)."""
 
     read: Read
     name: str
-    forms: tuple[dict[Axis, int] | None, ...]
-    repeated: bool  # whether the stage reads the tensor at another place, too
+    coefficients: tuple[dict[Axis, int] | None, ...]
+    is_repeated: bool  # the stage has other reads of the same tensor
 
-    def along(self, a: Axis) -> list[int]:
-        """The dimensions in which the axis moves it."""
-        return [d for d, form in enumerate(self.forms) if form is None or a in form]
+    def dimensions_moved_by(self, a: Axis) -> list[int]:
+        """Returns the dimensions whose index the axis moves, or may move."""
+        return [d for d, form in enumerate(self.coefficients) if form is None or a in form]
 
-    def step(self, a: Axis) -> int | None:
-        """By how many elements the axis moves along the last dimension alone; None for any other way."""
-        places = self.along(a)
-        form = self.forms[-1] if self.forms else {}
-        if not places:
+    def last_dimension_step(self, a: Axis) -> int | None:
+        """Returns an axis's coefficient if it moves the last dimension only (0 if none), else None."""
+        dimensions = self.dimensions_moved_by(a)
+        form = self.coefficients[-1] if self.coefficients else {}
+        if not dimensions:
             return 0
-        return form[a] if places == [len(self.forms) - 1] and form is not None else None
+        return form[a] if dimensions == [len(self.coefficients) - 1] and form is not None else None
 
-    def copyable(self, a: Axis) -> bool:
-        return not self.repeated and None not in self.forms and len(self.along(a)) <= 1 and bool(self.forms)
+    def is_copyable(self, a: Axis) -> bool:
+        """Whether the operand can be copied for vectors along the axis (`stages.copy_operands`)."""
+        return (
+            not self.is_repeated
+            and None not in self.coefficients
+            and len(self.dimensions_moved_by(a)) <= 1
+            and bool(self.coefficients)
+        )
 
 
-def operands(stage: Stage) -> tuple[Operand, ...]:
-    """The reads of tensors, each once."""
-    found = [r for r in dict.fromkeys(reads(stage.body)) if isinstance(r.source, Tensor)]
+def operand_accesses(stage: Stage) -> tuple[OperandAccess, ...]:
+    """Returns the reads of tensors in the stage's body, each once."""
+    tensor_reads = [r for r in dict.fromkeys(reads(stage.body)) if isinstance(r.source, Tensor)]
     axes = (*stage.axes, *stage.reduced)
-    names = [r.source.name for r in found if isinstance(r.source, Tensor)]
+    names = [r.source.name for r in tensor_reads if isinstance(r.source, Tensor)]
     return tuple(
-        Operand(r, name, tuple(slopes(i, axes) for i in r.indices), names.count(name) > 1)
-        for r, name in zip(found, names, strict=True)
+        OperandAccess(r, name, tuple(axis_coefficients(i, axes) for i in r.indices), names.count(name) > 1)
+        for r, name in zip(tensor_reads, names, strict=True)
     )
 
 
-def windowed(stage: Stage, found: Sequence[Operand]) -> dict[Axis, list[Axis]]:
-    """The reduced axes that share a dimension with an axis: a window slides along it."""
+def window_axes(stage: Stage, operands: Sequence[OperandAccess]) -> dict[Axis, list[Axis]]:
+    """Returns for each axis the reduced axes that move along the same dimension, as a window does."""
     return {
         a: [
             r
             for r in stage.reduced
-            if any(form and a in form and r in form for operand in found for form in operand.forms)
+            if any(form and a in form and r in form for operand in operands for form in operand.coefficients)
         ]
         for a in stage.axes
     }
 
 
-def conditional(stage: Stage) -> set[Axis]:
-    """The axes that conditions depend on: unrolled, they are decided before the kernel runs."""
+def condition_axes(stage: Stage) -> set[Axis]:
+    """Returns the axes that guards depend on; unrolling these axes decides guards at compile time."""
     guards = [g for body in bodies(stage.body) if isinstance(body, Select) for g in body.guard]
     return {a for guard in guards for a in atoms(guard) if isinstance(a, Axis)}

@@ -1,7 +1,8 @@
-"""The orders in which the schedules of an expression are tried: sketches of its nests, packed or not.
+"""Orders the schedules of an expression for trial.
 
-By the analysis alone, the most promising first; those first that are like schedules of other sizes; and those
-that differ from the best so far in little.
+There are three orders: by the analysis alone (`ranked_schedules`), by likeness to the fastest schedules at
+other sizes (`similar_schedules`), and by small differences from the best schedules so far
+(`neighbour_schedules`).
 """
 
 from __future__ import annotations
@@ -11,90 +12,115 @@ from dataclasses import fields
 from itertools import zip_longest
 from typing import TypeAlias
 
-from tensaurus.kernels.stages.sketch import Pack, Prefix, Schedule, Sketch, loops, prefix
-from tensaurus.kernels.tune.target_core import Shape
+from tensaurus.kernels.stages.sketch import (
+    NestChange,
+    PackedInput,
+    Schedule,
+    Sketch,
+    nest_changes,
+    nest_sketches,
+)
+from tensaurus.kernels.tune.target_core import NestShape
 
-__all__ = ["Pools", "alike", "in_order", "in_turns", "near", "unique", "varied"]
+__all__ = [
+    "SchedulePools",
+    "similar_schedules",
+    "ranked_schedules",
+    "interleave",
+    "neighbour_schedules",
+    "unique_schedules",
+    "vary_parallelism",
+]
 
-SIMILAR, NEAREST = 3, 3  # expressions of other sizes that are looked at, and schedules like theirs
+SIMILAR_EXPRESSIONS = 3  # expressions of other sizes whose fastest schedules are imitated
+NEAREST_SKETCHES = 3  # schedules tried for each of these expressions
 
-Pools: TypeAlias = Sequence[tuple[tuple[Prefix, ...], Sequence[Sequence[Sketch]], Sequence[Shape]]]
+# For each choice of nest changes: the sketches of each nest, the most promising first, and the shape of each
+# nest.
+Pool: TypeAlias = tuple[tuple[NestChange, ...], Sequence[Sequence[Sketch]], Sequence[NestShape]]
+SchedulePools: TypeAlias = Sequence[Pool]
 
 
-def in_turns(*orders: Iterable[Schedule]) -> Iterator[Schedule]:
-    """The first of each, then the second of each, as long as there are any."""
+def interleave(*orders: Iterable[Schedule]) -> Iterator[Schedule]:
+    """Yields the first schedule of each order, then the second of each, until all orders end."""
     for each in zip_longest(*orders):
         yield from (schedule for schedule in each if schedule is not None)
 
 
-def unique(items: Iterable[Schedule]) -> Iterator[Schedule]:
-    """Each once."""
-    met: set[Schedule] = set()
+def unique_schedules(items: Iterable[Schedule]) -> Iterator[Schedule]:
+    """Yields each schedule once."""
+    seen: set[Schedule] = set()
     for item in items:
-        if item not in met:
-            met.add(item)
+        if item not in seen:
+            seen.add(item)
             yield item
 
 
-def varied(schedules: Sequence[Schedule]) -> list[Schedule]:
-    """Those first that differ in what is parallel, which one thread does not tell apart."""
+def vary_parallelism(schedules: Sequence[Schedule]) -> list[Schedule]:
+    """Puts one schedule of each choice of parallel loops first, as one thread cannot tell these apart."""
     first: dict[tuple[int, ...], Schedule] = {}
     for schedule in schedules:
-        first.setdefault(tuple(sketch.parallel for sketch in loops(schedule)), schedule)
+        first.setdefault(tuple(sketch.parallel for sketch in nest_sketches(schedule)), schedule)
     return list(dict.fromkeys((*first.values(), *schedules)))
 
 
-def alike(known: Sequence[Schedule], pools: Pools) -> Iterator[Schedule]:
-    """The schedules here that are most like those: an expression of other sizes wants the same loops."""
-    for schedule in reversed(known[-SIMILAR:]):
-        sketches_, before = loops(schedule), prefix(schedule)
-        sides = [
-            (packed != before, packed, nests_)
-            for packed, nests_, _ in pools
-            if _kind(packed) == _kind(before) and len(nests_) == len(sketches_)
+def similar_schedules(known: Sequence[Schedule], pools: SchedulePools) -> Iterator[Schedule]:
+    """Yields the schedules most like known ones of other sizes, for which the same loops are fast."""
+    for schedule in reversed(known[-SIMILAR_EXPRESSIONS:]):
+        sketches, changes = nest_sketches(schedule), nest_changes(schedule)
+        candidates = [
+            (packed != changes, packed, nest_pools)
+            for packed, nest_pools, _ in pools
+            if _without_sizes(packed) == _without_sizes(changes) and len(nest_pools) == len(sketches)
         ]
-        if not sides:
+        if not candidates:
             continue
-        _, packed, nests_ = min(sides, key=lambda side: side[0])
-        nearest = [
-            sorted((s for s in pool if type(s) is type(own)), key=lambda s: _distance(s, own))[:NEAREST]
-            for own, pool in zip(sketches_, nests_, strict=True)
-        ]
-        for place in range(NEAREST):
+        _, packed, nest_pools = min(candidates, key=lambda side: side[0])
+        nearest = [_nearest_sketches(own, pool) for own, pool in zip(sketches, nest_pools, strict=True)]
+        for place in range(NEAREST_SKETCHES):
             if all(len(pool) > place for pool in nearest):
                 yield (*packed, *(pool[place] for pool in nearest))
 
 
-def _kind(parts: Sequence[Prefix]) -> tuple[object, ...]:
-    """What is packed and blocked, without sizes."""
-    return tuple((type(p), p.dimension if isinstance(p, Pack) else p.axis) for p in parts)
+def _nearest_sketches(own: Sketch, pool: Sequence[Sketch]) -> list[Sketch]:
+    same_kind = (sketch for sketch in pool if type(sketch) is type(own))
+    return sorted(same_kind, key=lambda sketch: _count_differences(sketch, own))[:NEAREST_SKETCHES]
 
 
-def in_order(pools: Pools) -> Iterator[Schedule]:
-    """One sketch of each nest, the most promising first; nests' own orders go side by side, packed or not."""
-    longest = max((len(pool) for _, sides, _ in pools for pool in sides), default=0)
-    done = set()
+def _without_sizes(parts: Sequence[NestChange]) -> tuple[object, ...]:
+    """Returns the nest changes without their sizes."""
+    return tuple((type(p), p.dimension if isinstance(p, PackedInput) else p.axis) for p in parts)
+
+
+def ranked_schedules(pools: SchedulePools) -> Iterator[Schedule]:
+    """Yields schedules of one sketch for each nest: the first of all nests, then the second of all, and so
+    on, in turn for each choice of nest changes.
+    """
+    longest = max((len(pool) for _, nest_pools, _ in pools for pool in nest_pools), default=0)
+    yielded = set()
     for place in range(longest):
-        for packed, sides, _ in pools:
-            schedule = (*packed, *(pool[min(place, len(pool) - 1)] for pool in sides))
-            if schedule not in done:
-                done.add(schedule)
+        for packed, nest_pools, _ in pools:
+            schedule = (*packed, *(pool[min(place, len(pool) - 1)] for pool in nest_pools))
+            if schedule not in yielded:
+                yielded.add(schedule)
                 yield schedule
 
 
-def near(leaders: Sequence[Schedule], pools: Pools, times: dict[Schedule, float]) -> Iterator[Schedule]:
-    """Untried schedules that differ from a leader in one sketch, by one or two parameters."""
+def neighbour_schedules(
+    leaders: Sequence[Schedule], pools: SchedulePools, times: dict[Schedule, float]
+) -> Iterator[Schedule]:
+    """Yields untried schedules that differ from a leader in one or two parameters of one sketch."""
     for leader in leaders:
-        sides = next(sides for packed, sides, _ in pools if packed == prefix(leader))
-        for place, pool in enumerate(sides, len(prefix(leader))):
+        nest_pools = next(nest_pools for packed, nest_pools, _ in pools if packed == nest_changes(leader))
+        for place, pool in enumerate(nest_pools, len(nest_changes(leader))):
             own = leader[place]
             others = (s for s in pool if s != own and type(s) is type(own))
-            for sketch in sorted(others, key=lambda s: _distance(s, own)):
+            for sketch in sorted(others, key=lambda s: _count_differences(s, own)):
                 schedule = (*leader[:place], sketch, *leader[place + 1 :])
-                if schedule not in times and _distance(sketch, own) <= 2:
+                if schedule not in times and _count_differences(sketch, own) <= 2:
                     yield schedule
 
 
-def _distance(a: object, b: object) -> int:
-    """In how many parameters two sketches of one kind differ."""
+def _count_differences(a: object, b: object) -> int:
+    """Returns in how many parameters two sketches of one kind differ."""
     return sum(getattr(a, f.name) != getattr(b, f.name) for f in fields(a))  # type: ignore[arg-type]

@@ -1,10 +1,12 @@
-"""Expressions that reduce alike are tuned as one (ETO, VLDB'22, section 6: what is tuned once is reused).
+"""Describes what an expression reduces, so that its schedules are reused for others (ETO section 6).
+
+These two have the same form:
 
     L[i:9](max(0, add(sum[r:64](mul(x0[i, r], x1[r])), x2[i])))  and  L[i:9](sum[r:64](mul(x1[i, r], x0[r])))
 
-Which loops are fast depends on what is added up and how it is read, and little on what is computed before of
-its operands and after of its results.  So schedules are kept for reductions, too, with their tensors by their
-roles.
+Which loops are fast depends on the reduction and on how it reads its operands, and little on elementwise
+functions before and after. So schedules are stored by the form, too, with roles (o0, o1, ...) in place of
+tensor names.
 """
 
 from __future__ import annotations
@@ -16,72 +18,73 @@ from math import prod
 
 from tensaurus.expr.ir.scope import Call
 from tensaurus.expr.ir.walk import bodies
-from tensaurus.kernels.stages.loop_nest import CHEAP
-from tensaurus.kernels.stages.sketch import Schedule, parse, show
+from tensaurus.kernels.stages.loop_nest import CHEAP_FUNCTIONS
+from tensaurus.kernels.stages.sketch import Schedule, format_schedule, parse_schedule
 from tensaurus.kernels.stages.stage import Stage, extent
-from tensaurus.kernels.tune.operand_access import Operand, operands
+from tensaurus.kernels.tune.operand_access import OperandAccess, operand_accesses
 
-__all__ = ["Reduced", "reduced"]
+__all__ = ["ReductionForm", "reduction_form"]
 
-LARGEST = 2  # operands that decide how a reduction is scheduled
+DECISIVE_OPERANDS = 2  # the largest operands of a reduction, which decide how it is scheduled
 
 
 @dataclass(frozen=True)
-class Reduced:
-    """What an expression reduces.
+class ReductionForm:
+    """The form of an expression's reductions.
 
-    text   the same for expressions that reduce alike, whatever their tensors are called
-    roles  of the tensors' names
+    text   equal for expressions that reduce alike, whatever the names of their tensors
+    roles  the role of each tensor in the text, by its name
     """
 
     text: str
     roles: Mapping[str, str]
 
-    def general(self, schedule: Schedule) -> str | None:
-        """The schedule's text, with roles for names; None where it names what no reduction reads."""
+    def to_role_text(self, schedule: Schedule) -> str | None:
+        """Formats a schedule with roles for tensor names; None if it names a tensor without one."""
         try:
-            return _renamed(show(schedule), self.roles)
+            return _rename_tensors(format_schedule(schedule), self.roles)
         except KeyError:
             return None
 
-    def own(self, text: str) -> Schedule | None:
-        """The schedule of such a text, with the names here; None where one is missing."""
+    def from_role_text(self, text: str) -> Schedule | None:
+        """Parses a schedule with roles, which become names; None if a role is missing here."""
         names = {role: name for name, role in self.roles.items()}
         try:
-            return parse(_renamed(text, names))
+            return parse_schedule(_rename_tensors(text, names))
         except (KeyError, ValueError):
             return None
 
 
-def reduced(stages: Sequence[Stage], constants: frozenset[str] = frozenset()) -> Reduced | None:
-    """Of stages as schedules speak of them, some of whose inputs are `constants`; None where nothing is
-    reduced."""
+def reduction_form(stages: Sequence[Stage], constants: frozenset[str] = frozenset()) -> ReductionForm | None:
+    """Returns the form of `schedulable_stages` with these constant inputs; None without reductions."""
     lines: list[str] = []
     roles: dict[str, str] = {}
     for stage in stages:
         if not stage.reduced:
             continue
-        found = sorted(operands(stage), key=_size, reverse=True)
-        for operand in found:
+        accesses = sorted(operand_accesses(stage), key=_element_count, reverse=True)
+        for operand in accesses:
             roles.setdefault(operand.name, f"o{len(roles)}")
         roles.setdefault(stage.tensor.name, f"o{len(roles)}")
-        dear = sum(isinstance(body, Call) and body.fn not in CHEAP for body in bodies(stage.body))
-        reads = (_text(operand, stage, constants, roles) for operand in found[:LARGEST])
-        own, over = (",".join(str(extent(a)) for a in axes) for axes in (stage.axes, stage.reduced))
-        kind = f"{stage.tensor.dtype} {stage.monoid}[{own} over {over}]"
+        dear = sum(isinstance(body, Call) and body.fn not in CHEAP_FUNCTIONS for body in bodies(stage.body))
+        reads = (_format_access(operand, stage, constants, roles) for operand in accesses[:DECISIVE_OPERANDS])
+        extents, over = (",".join(str(extent(a)) for a in axes) for axes in (stage.axes, stage.reduced))
+        kind = f"{stage.tensor.dtype} {stage.monoid}[{extents} over {over}]"
         lines.append(f"{kind} of {'; '.join(reads)}, with {dear} dear functions")
-    return Reduced("\n".join(lines), roles) if lines else None
+    return ReductionForm("\n".join(lines), roles) if lines else None
 
 
-def _size(operand: Operand) -> int:
+def _element_count(operand: OperandAccess) -> int:
     return prod(n for n in operand.read.source.shape if isinstance(n, int))
 
 
-def _text(operand: Operand, stage: Stage, constants: frozenset[str], roles: Mapping[str, str]) -> str:
-    """How it is read: of each dimension the extent and the steps of axes, which are numbered."""
+def _format_access(
+    operand: OperandAccess, stage: Stage, constants: frozenset[str], roles: Mapping[str, str]
+) -> str:
+    """Formats a read: for each dimension its extent and the coefficients of axes, which are numbered."""
     number = {a: k for k, a in enumerate((*stage.axes, *stage.reduced))}
     forms = []
-    for form, size in zip(operand.forms, operand.read.source.shape, strict=True):
+    for form, size in zip(operand.coefficients, operand.read.source.shape, strict=True):
         steps = sorted((number[a], n) for a, n in (form or {}).items())
         forms.append(f"{size}:" + ("?" if form is None else "+".join(f"{n}*{k}" for k, n in steps)))
     edge = "" if operand.read.outside is None else "|"
@@ -89,8 +92,8 @@ def _text(operand: Operand, stage: Stage, constants: frozenset[str], roles: Mapp
     return f"{kind}[{', '.join(forms)}]{edge}"
 
 
-def _renamed(text: str, names: Mapping[str, str]) -> str:
-    """A schedule's text with other names for tensors.  Raises KeyError for a tensor that has none."""
+def _rename_tensors(text: str, names: Mapping[str, str]) -> str:
+    """Renames the tensors in a schedule's text. Raises KeyError for a tensor without a new name."""
 
     def other(match: re.Match[str]) -> str:
         return names[match[0]]

@@ -1,4 +1,5 @@
-"""The schedules that nests may have, the most promising first, by an analysis of their index maps."""
+"""Enumerates the sketches that nests may have, the most promising first, by an analysis of their index maps.
+"""
 
 from __future__ import annotations
 
@@ -9,70 +10,72 @@ from math import ceil, log, prod
 from tensaurus.expr.ir.scope import Call, Read, Scope, axis
 from tensaurus.expr.ir.walk import bodies, replace_axes
 from tensaurus.expr.sizes.size import Axis, polynomial
-from tensaurus.kernels.stages.band_blocks import skews
-from tensaurus.kernels.stages.loop_nest import Nest, nests, rows
-from tensaurus.kernels.stages.sketch import Band, Flat, Pack, Row, Sketch
-from tensaurus.kernels.stages.split_phases import phased
-from tensaurus.kernels.stages.stage import Stage, extent, staged
-from tensaurus.kernels.tune.operand_access import operands
-from tensaurus.kernels.tune.register_blocks import WASTE, blocks, parallel_loops
-from tensaurus.kernels.tune.target_core import L2, Core
+from tensaurus.kernels.stages.band_blocks import find_banded_products
+from tensaurus.kernels.stages.loop_nest import Nest, count_shared_axes, find_nests
+from tensaurus.kernels.stages.sketch import BlockedBand, FlatSketch, PackedInput, RowSketch, Sketch
+from tensaurus.kernels.stages.split_phases import split_phases
+from tensaurus.kernels.stages.stage import Stage, build_stages, extent
+from tensaurus.kernels.tune.operand_access import operand_accesses
+from tensaurus.kernels.tune.register_blocks import MAX_WASTE, count_parallel_loops, rank_blocks
+from tensaurus.kernels.tune.target_core import L2_BYTES, TargetCore
 from tensaurus.ops import TensorType
 
-__all__ = ["bands_of", "packs_of", "sketches"]
+__all__ = ["candidate_bands", "candidate_packs", "rank_sketches"]
 
-BAND = (8, 16, 32)  # rows of a band in a block
-WIDTHS = (2, 3, 4, 1)  # vectors in a block of a constant whose last dimension is packed
-CHUNKS, CHUNK = (2, 4, 8, 16, 24, 32, 64), 16  # places of what nests have in common, in one turn
-ALONE = 1 << 13  # points of a nest, below which other threads would be called for longer than it takes
-REGISTER_BLOCKS = 160  # of the last nest, that are tried with several chunks
+BAND_BLOCK_ROWS = (8, 16, 32)  # rows of a block of a banded product
+PACK_VECTORS = (2, 3, 4, 1)  # vectors in a block of a constant whose last dimension is packed
+CHUNK_SIZES = (2, 4, 8, 16, 24, 32, 64)  # places of shared axes that all nests compute before the next
+TYPICAL_CHUNK = 16  # the chunk for which inner nests are ranked
+MIN_PARALLEL_POINTS = 1 << 13  # points of a nest below which waking other threads takes longer than the nest
+MAX_OUTER_BLOCKS = 160  # register blocks of the last nest, each of which is combined with all chunk sizes
 
 
-def sketches(stages: Sequence[Stage], core: Core) -> list[list[Sketch]]:
-    """For each nest its sketches, the most promising first."""
-    found = nests(stages)
-    inside = rows(stages, found) if len(found) > 1 else 0
-    if not inside:
-        stored = {stage.tensor.name for nest in found for stage in (nest.output, nest.main) if stage}
+def rank_sketches(stages: Sequence[Stage], core: TargetCore) -> list[list[Sketch]]:
+    """Returns the sketches of each nest, the most promising first."""
+    nests_found = find_nests(stages)
+    shared = count_shared_axes(stages, nests_found) if len(nests_found) > 1 else 0
+    if not shared:
+        stored = {stage.tensor.name for nest in nests_found for stage in (nest.output, nest.main) if stage}
         computed = {
             stage.tensor.name: sum(isinstance(body, Read | Call) for body in bodies(stage.body))
             for stage in stages
             if stage.tensor.name not in stored
         }
-        return [_ranked(nest, core, computed) for nest in found]
-    return [*(_inner(nest, core, inside) for nest in found[:-1]), _around(found, core, inside)]
+        return [_sketch_separate_nest(nest, core, computed) for nest in nests_found]
+    inner = [_sketch_inner_nest(nest, core, shared) for nest in nests_found[:-1]]
+    return [*inner, _sketch_outer_nest(nests_found, core, shared)]
 
 
-def packs_of(
-    scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool], core: Core
-) -> list[Pack]:
-    """Constants that a reduction reads by an axis that moves along one of their dimensions.
+def candidate_packs(
+    scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool], core: TargetCore
+) -> list[PackedInput]:
+    """Returns constant inputs that may be packed along a dimension that one axis of a reduction moves along.
 
-    Packed, that dimension's blocks are vectors, and what a block of registers needs lies in one piece.
+    Blocks of that dimension are vectors then, and the weights of a register block lie side by side.
     """
-    stages = staged(scope)
-    found: dict[Pack, None] = {}
+    stages = build_stages(scope)
+    packs: dict[PackedInput, None] = {}
     for stage in stages:
-        for operand in operands(stage) if stage.reduced else ():
+        for operand in operand_accesses(stage) if stage.reduced else ():
             place = int(operand.name[1:]) if operand.name.startswith("x") else -1
-            if not (0 <= place < len(fixed) and fixed[place]) or operand.repeated:
+            if not (0 <= place < len(is_constant) and is_constant[place]) or operand.is_repeated:
                 continue
             kind, lanes = types[place], core.lanes(types[place].dtype)
             sizes = [n if isinstance(n, int) else 0 for n in kind.shape]
             wide = [d for d, n in enumerate(sizes) if n != 1]
-            for d, form in zip(wide, operand.forms, strict=True):
-                digits = _digits(form or {}, stage)
+            for d, form in zip(wide, operand.coefficients, strict=True):
+                digits = _pack_digits(form or {}, stage)
                 if not digits or len(wide) < 2:
                     continue
-                widths = (lanes * n for n in (WIDTHS if d == wide[-1] else (1,)))
+                widths = (lanes * n for n in (PACK_VECTORS if d == wide[-1] else (1,)))
                 for width in widths if digits == (1,) else digits[1:]:
                     if sizes[d] % width == 0 and (d != wide[-1] or sizes[d] > width):
-                        found[Pack(operand.name, d, width)] = None
-    return list(found)
+                        packs[PackedInput(operand.name, d, width)] = None
+    return list(packs)
 
 
-def _digits(form: Mapping[Axis, int], stage: Stage) -> tuple[int, ...]:
-    """(1,) of one axis of the output, (1, n) of one that goes over the places of another's blocks."""
+def _pack_digits(form: Mapping[Axis, int], stage: Stage) -> tuple[int, ...]:
+    """Returns (1,) for an index of one output axis, (1, n) for blocks of n and their places, else ()."""
     steps = sorted((n, a.extent if isinstance(a.extent, int) else 0) for a, n in form.items())
     if any(a not in stage.axes for a in form) or [n for n, _ in steps[:1]] != [1]:
         return ()
@@ -81,91 +84,94 @@ def _digits(form: Mapping[Axis, int], stage: Stage) -> tuple[int, ...]:
     return (1,) if len(steps) == 1 else ()
 
 
-def bands_of(scope: Scope) -> list[Band]:
-    """Banded products in blocks of a few numbers of rows."""
-    stages = phased(staged(scope))
-    found: list[Band] = []
-    for skew in skews(stages):
-        stage = next(s for s in stages if s.tensor.name == skew.stage)
-        count, left = divmod(extent(stage.axes[skew.row]), skew.step)
-        sizes = [] if left else [n for n in range(2, BAND[-1] + 1) if count % n == 0]
-        nearest = dict.fromkeys(min(sizes, key=lambda n: abs(n - wanted)) for wanted in BAND if sizes)
-        found += [Band(skew.stage, skew.row, n) for n in nearest]
-    return found
+def candidate_bands(scope: Scope) -> list[BlockedBand]:
+    """Returns the banded products of a scope in blocks of about 8, 16 and 32 rows."""
+    stages = split_phases(build_stages(scope))
+    candidates: list[BlockedBand] = []
+    for band in find_banded_products(stages):
+        stage = next(s for s in stages if s.tensor.name == band.stage)
+        count, remainder = divmod(extent(stage.axes[band.row]), band.step)
+        sizes = [] if remainder else [n for n in range(2, BAND_BLOCK_ROWS[-1] + 1) if count % n == 0]
+        wanted = BAND_BLOCK_ROWS if sizes else ()
+        nearest = dict.fromkeys(min(sizes, key=lambda n: abs(n - rows)) for rows in wanted)
+        candidates += [BlockedBand(band.stage, band.row, n) for n in nearest]
+    return candidates
 
 
-def _ranked(nest: Nest, core: Core, computed: Mapping[str, int]) -> list[Sketch]:
-    """The sketches of a nest in no other's loops."""
-    if (nest.main or nest.output).points < ALONE:
+def _sketch_separate_nest(nest: Nest, core: TargetCore, computed: Mapping[str, int]) -> list[Sketch]:
+    """Returns the sketches of a nest that is computed in no other nest's loops."""
+    if (nest.main or nest.output).points < MIN_PARALLEL_POINTS:
         core = replace(core, threads=1)
     lanes = core.lanes(nest.output.tensor.dtype)
-    parallel = parallel_loops([extent(a) for a in nest.output.axes], core.threads)
+    parallel = count_parallel_loops([extent(a) for a in nest.output.axes], core.threads)
     if nest.main is None:
-        return [*_flat(nest, lanes, parallel)]
-    found = blocks(nest.main, core, lanes, computed=computed)
-    # along the output vectors are independent of each other; along the reduction they must be put together
-    return [*found, *_rows(nest.main, lanes, parallel)]
+        return [*_flat_sketches(nest, lanes, parallel)]
+    blocks = rank_blocks(nest.main, core, lanes, computed=computed)
+    # vectors along the output come first: vectors along the reduction must be combined at the end
+    return [*blocks, *_row_sketches(nest.main, lanes, parallel)]
 
 
-def _inner(nest: Nest, core: Core, inside: int) -> list[Sketch]:
-    """The sketches of a nest that is computed where the last one has a few places of its first axes."""
+def _sketch_inner_nest(nest: Nest, core: TargetCore, shared: int) -> list[Sketch]:
+    """Returns the sketches of a nest in the last nest's loops, which computes a chunk at a time."""
     lanes = core.lanes(nest.output.tensor.dtype)
     if nest.main is None:
-        return [*_flat(nest, lanes, 0)]
-    some = _some(nest.main, inside)
-    along = [*_rows(nest.main, lanes, 0)]
-    across = blocks(some, replace(core, threads=1), lanes, least=inside)
-    return [*across, *along] if len(operands(nest.main)) > 1 else [*along, *across]
+        return [*_flat_sketches(nest, lanes, 0)]
+    chunk = _restrict_to_chunk(nest.main, shared)
+    along = [*_row_sketches(nest.main, lanes, 0)]
+    across = rank_blocks(chunk, replace(core, threads=1), lanes, least=shared)
+    return [*across, *along] if len(operand_accesses(nest.main)) > 1 else [*along, *across]
 
 
-def _around(found: Sequence[Nest], core: Core, inside: int) -> list[Sketch]:
-    """The sketches of the last nest, with the others in its loops over the first axes."""
-    last = found[-1]
+def _sketch_outer_nest(all_nests: Sequence[Nest], core: TargetCore, shared: int) -> list[Sketch]:
+    """Returns the sketches of the last nest, whose loops over the shared axes compute the other nests."""
+    last = all_nests[-1]
     lanes = core.lanes(last.output.tensor.dtype)
-    sizes = [extent(a) for a in last.output.axes[:inside]]
+    sizes = [extent(a) for a in last.output.axes[:shared]]
     plain: list[Sketch] = []
-    for count in range(inside, 0, -1):
+    for count in range(shared, 0, -1):
         if sizes[count - 1] > 1:
-            flat = _flat(last, lanes, parallel_loops(sizes[:count], core.threads))
-            plain += [replace(sketch, around=0 if count == inside else count) for sketch in flat]
+            flat = _flat_sketches(last, lanes, count_parallel_loops(sizes[:count], core.threads))
+            plain += [replace(sketch, around=0 if count == shared else count) for sketch in flat]
     if last.main is None:
         return plain
-    place = max(range(inside), key=lambda k: (sizes[k] > 1, k))
-    kept = sum(4 * prod(extent(a) for a in nest.output.axes[inside:]) for nest in found[:-1])
-    chunks = [n for n in CHUNKS if n < sizes[place] and ceil(sizes[place] / n) * n <= sizes[place] * WASTE]
-    chunks += [sizes[place]] if sizes[place] <= CHUNKS[-1] else []
-    chunks.sort(key=lambda n: abs(log(n * kept / (L2 / 2))))
-    made: list[Sketch] = []
+    place = max(range(shared), key=lambda k: (sizes[k] > 1, k))
+    inner_bytes = sum(4 * prod(extent(a) for a in nest.output.axes[shared:]) for nest in all_nests[:-1])
+    size = sizes[place]
+    chunks = [n for n in CHUNK_SIZES if n < size and ceil(size / n) * n <= size * MAX_WASTE]
+    chunks += [size] if size <= CHUNK_SIZES[-1] else []
+    chunks.sort(key=lambda n: abs(log(n * inner_bytes / (L2_BYTES / 2))))
+    tiled: list[Sketch] = []
     alone = replace(core, threads=1)
-    for sketch in blocks(_some(last.main, inside), alone, lanes, REGISTER_BLOCKS, least=inside):
+    chunked = _restrict_to_chunk(last.main, shared)
+    for sketch in rank_blocks(chunked, alone, lanes, MAX_OUTER_BLOCKS, least=shared):
         for chunk in chunks:
-            tiles = ((k, chunk if k == place else 1) for k in range(inside))
+            tiles = ((k, chunk if k == place else 1) for k in range(shared))
             first = tuple((k, n) for k, n in tiles if n < sizes[k])
-            parallel = parallel_loops([-(-sizes[k] // n) for k, n in first], core.threads)
+            parallel = count_parallel_loops([-(-sizes[k] // n) for k, n in first], core.threads)
             copies = tuple((name, level + len(first)) for name, level in sketch.copies)
-            made.append(replace(sketch, tile=(*first, *sketch.tile), copies=copies, parallel=parallel))
-    return [*made, *plain]
+            tiled.append(replace(sketch, tile=(*first, *sketch.tile), copies=copies, parallel=parallel))
+    return [*tiled, *plain]
 
 
-def _some(main: Stage, inside: int) -> Stage:
-    """A few places of the last of its first axes that are more than one place, and one of those before."""
-    kept = [extent(a) > 1 for a in main.axes[:inside]]
-    last = max(range(inside), key=lambda k: (kept[k], k))
-    sizes = [min(CHUNK, extent(a)) if k == last else 1 for k, a in enumerate(main.axes[:inside])]
-    own = tuple(axis(n) for n in sizes)
-    body = replace_axes(main.body, {a: polynomial(b) for a, b in zip(main.axes, own, strict=False)})
-    return replace(main, axes=(*own, *main.axes[inside:]), body=body)
+def _restrict_to_chunk(main: Stage, shared: int) -> Stage:
+    """Restricts the shared axes to a chunk: a few places of the last long axis, one place of others."""
+    is_long = [extent(a) > 1 for a in main.axes[:shared]]
+    last = max(range(shared), key=lambda k: (is_long[k], k))
+    sizes = [min(TYPICAL_CHUNK, extent(a)) if k == last else 1 for k, a in enumerate(main.axes[:shared])]
+    fresh = tuple(axis(n) for n in sizes)
+    body = replace_axes(main.body, {a: polynomial(b) for a, b in zip(main.axes, fresh, strict=False)})
+    return replace(main, axes=(*fresh, *main.axes[shared:]), body=body)
 
 
-def _flat(nest: Nest, lanes: int, parallel: int) -> list[Flat]:
+def _flat_sketches(nest: Nest, lanes: int, parallel: int) -> list[FlatSketch]:
     size = extent(nest.output.axes[-1]) if nest.output.axes else 1
-    return [Flat(lanes, u, parallel) for u in (4, 2, 1, 8) if u == 1 or u * lanes <= size]
+    return [FlatSketch(lanes, u, parallel) for u in (4, 2, 1, 8) if u == 1 or u * lanes <= size]
 
 
-def _rows(main: Stage, lanes: int, parallel: int) -> Iterator[Row]:
+def _row_sketches(main: Stage, lanes: int, parallel: int) -> Iterator[RowSketch]:
     if not main.reduced:
         return
     last = main.reduced[-1]
     for times in (4, 2, 8, 1):
         if times == 1 or times * lanes <= extent(last):
-            yield Row(lanes, times * lanes, parallel)
+            yield RowSketch(lanes, times * lanes, parallel)

@@ -1,4 +1,4 @@
-"""What schedules are made for: vectors, registers, threads, and the part of a nest that a thread has."""
+"""Describes the processor that schedules are ranked for, and estimates what several threads gain and lose."""
 
 from __future__ import annotations
 
@@ -6,42 +6,52 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil, prod
 
-from tensaurus.kernels.stages.sketch import Block, Sketch, Transform
+from tensaurus.kernels.stages.sketch import BlockSketch, ChainSketch, Sketch
 
-__all__ = ["BYTES", "L1", "L2", "Core", "Shape", "exchanged", "share"]
+__all__ = [
+    "ELEMENT_BYTES",
+    "L1_BYTES",
+    "L2_BYTES",
+    "TargetCore",
+    "NestShape",
+    "exchange_seconds",
+    "busiest_share",
+]
 
-# Threads share what they compute or what they read: where they make a chain's transformed data together, each
-# reads what the others wrote from their caches; where each makes its own, all of them read all weights.  How
-# far other cores and caches are changes while a kernel runs, as a host moves virtual cores: a chain with its
-# data made together took 0.42 or 0.91 ms, for seconds at a time, those beside it at most a fifth longer.  The
-# seconds here lie in between.
-BYTE = 0.25e-9  # seconds for each byte that a thread reads of what others wrote
-AGAIN = 0.015e-9  # seconds for each byte of weights that another thread reads, too, from behind its own cache
-LOOP = 5e-6  # seconds in which threads wait for one another, at the end of a parallel loop
-BYTES = 4  # of an element
-L1, L2 = 32 << 10, 512 << 10  # bytes: what a block reads of an operand comes from there
+# Where threads compute a chain's transformed data together, each reads from other cores' caches what the
+# others wrote; where each thread computes its own data, all threads read all weights. How far away other
+# cores and caches are changes while a kernel runs, as the host moves virtual cores: a chain with shared data
+# took 0.42 or 0.91 ms, for seconds at a time, while others took at most a fifth longer. The costs here lie in
+# between.
+EXCHANGE_SECONDS_PER_BYTE = 0.25e-9  # for reading data that another thread wrote
+SHARED_WEIGHT_SECONDS_PER_BYTE = 0.015e-9  # for reading weights beyond the L2 cache that others read, too
+PARALLEL_LOOP_SECONDS = 5e-6  # in which threads wait for each other at the end of a parallel loop
+ELEMENT_BYTES = 4  # of float32, which estimates assume
+L1_BYTES, L2_BYTES = 32 << 10, 512 << 10  # typical cache sizes of one core
 
 
 @dataclass(frozen=True)
-class Core:
-    """What a schedule is made for: bits of a vector, how many registers of them, threads."""
+class TargetCore:
+    """The processor that a schedule is ranked for: bits of a vector, number of vector registers, threads."""
 
     bits: int
     registers: int
     threads: int
 
     def lanes(self, dtype: str) -> int:
-        """Elements of a vector."""
+        """Returns the number of elements in a vector; narrow types are computed in 32 bits."""
         size = 8 if dtype == "bool" else int("".join(c for c in dtype if c.isdigit()))
         return self.bits // max(size, 32)
 
 
 @dataclass(frozen=True)
-class Shape:
-    """Of a nest: the extents of its output, and how many points it computes.
+class NestShape:
+    """The size of a nest.
 
-    `copied` are bytes of copies that threads may make together: of operands, or of a chain's transformed data
-    (""); `weights` are bytes that all read.
+    extents  of the axes of its output
+    points   how often its body is computed
+    copied   bytes of what threads may compute together: copies of operands, by name; "" is a chain's data
+    weights  bytes of weights, which all threads read
     """
 
     extents: tuple[int, ...]
@@ -50,12 +60,12 @@ class Shape:
     weights: int = 0
 
 
-def share(sketch: Sketch, shape: Shape, threads: int) -> float:
-    """The part of a nest that the busiest of the threads computes."""
-    if isinstance(sketch, Transform):
-        counts = [1, _rounds(sketch, shape), shape.extents[-1]][sketch.parallel :][:1]
+def busiest_share(sketch: Sketch, shape: NestShape, threads: int) -> float:
+    """Returns the fraction of a nest that the busiest thread computes."""
+    if isinstance(sketch, ChainSketch):
+        counts = [1, _tile_blocks(sketch, shape), shape.extents[-1]][sketch.parallel :][:1]
         return -(-counts[0] // threads) / counts[0] if sketch.parallel else 1.0
-    if isinstance(sketch, Block):
+    if isinstance(sketch, BlockSketch):
         counts = [-(-shape.extents[a] // n) for a, n in sketch.tile if n < shape.extents[a]]
     else:
         counts = list(shape.extents)
@@ -63,21 +73,21 @@ def share(sketch: Sketch, shape: Shape, threads: int) -> float:
     return -(-tasks // threads) / tasks
 
 
-def exchanged(sketch: Sketch, shape: Shape, threads: int) -> float:
-    """Seconds that threads lose, about, by what others of them make or read, too."""
+def exchange_seconds(sketch: Sketch, shape: NestShape, threads: int) -> float:
+    """Estimates the seconds that threads lose by exchanging data and by waiting for each other."""
     if threads == 1 or not sketch.parallel:
         return 0.0
-    if isinstance(sketch, Transform) and sketch.parallel == 1:
-        return (threads - 1) * max(0, shape.weights - L2) * AGAIN
+    if isinstance(sketch, ChainSketch) and sketch.parallel == 1:
+        return (threads - 1) * max(0, shape.weights - L2_BYTES) * SHARED_WEIGHT_SECONDS_PER_BYTE
     loops, names = 0, list[str]()
-    if isinstance(sketch, Transform):
-        loops, names = 2 * _rounds(sketch, shape), [""]
-    elif isinstance(sketch, Block):
+    if isinstance(sketch, ChainSketch):
+        loops, names = 2 * _tile_blocks(sketch, shape), [""]
+    elif isinstance(sketch, BlockSketch):
         names = [name for name, level in sketch.copies if level == 0]
         loops = len(names)
     moved = sum(shape.copied.get(name, 0) for name in names)
-    return (threads - 1) / threads * moved * BYTE + loops * LOOP
+    return (threads - 1) / threads * moved * EXCHANGE_SECONDS_PER_BYTE + loops * PARALLEL_LOOP_SECONDS
 
 
-def _rounds(sketch: Transform, shape: Shape) -> int:
+def _tile_blocks(sketch: ChainSketch, shape: NestShape) -> int:
     return prod(ceil(n / t) for n, t in zip(shape.extents, sketch.tile, strict=False))

@@ -1,7 +1,8 @@
-"""Processes that time schedules: one for each core, on one thread, and one on all for what decides.
+"""Times schedules in child processes: one for each core, on one thread, and one on all threads.
 
-Timing on one thread side by side tries as many schedules at once as there are cores, and depends less on what
-else the machine does than a parallel loop, which waits for its slowest thread.
+Timing on one thread, side by side, tries as many schedules at once as there are cores. It also depends less
+on the load of the machine than a parallel loop, which waits for its slowest thread. The last decision is made
+on all threads.
 """
 
 from __future__ import annotations
@@ -14,49 +15,54 @@ from weakref import WeakKeyDictionary
 from tensaurus.ops import TensorType
 from tensaurus.system.child import Child, ChildError
 
-__all__ = ["Runner"]
+__all__ = ["TimingProcesses"]
 
-LONG = 3.0  # seconds that compiling and timing one schedule may take where there is little time
-STARTED = 30.0  # more, until a process is ready
-CHECKED = 120.0  # more, for the evaluator
+TRIAL_TIMEOUT = 3.0  # seconds that compiling and timing a schedule may take, without the caller's `patience`
+START_TIMEOUT = 30.0  # additional seconds until a new process has imported Halide and taken the expression
+CHECK_TIMEOUT = 120.0  # additional seconds for evaluating the expression, which is not compiled
 
 
-class Runner:
-    """Times schedules of one expression after the other; a process that dies or hangs is replaced."""
+class TimingProcesses:
+    """Times schedules of one expression after another; a process that dies or hangs is replaced."""
 
     def __init__(self, cpu: str, threads: int):
         self.cpu, self.threads = cpu, threads
-        self._single: list[Child | None] = [None] * threads
-        self._whole: Child | None = None
+        self._single_threads: list[Child | None] = [None] * threads
+        self._all_threads: Child | None = None
         self._task: tuple[object, ...] = ()
-        self._holds: WeakKeyDictionary[Child, tuple[object, ...]] = WeakKeyDictionary()  # what each has taken
+        self._task_of: WeakKeyDictionary[Child, tuple[object, ...]] = WeakKeyDictionary()
 
-    def take(self, scope: str, types: Sequence[TensorType], output: TensorType) -> None:
-        """The expression, as text, and what it reads and makes."""
+    def set_expression(self, scope: str, types: Sequence[TensorType], output: TensorType) -> None:
+        """Sets the expression (as text), the types of its inputs and of its output."""
         self._task = scope, tuple(types), output
 
-    def prepare(self) -> None:
-        """Every process is started, and has the expression."""
+    def start_all(self) -> None:
+        """Starts every process and gives it the expression."""
         try:
-            children = [*self._single, *([self._whole] if self.threads > 1 else [])]
-            ready = self._ready(children, [*[1] * self.threads, self.threads][: len(children)])
-            self._single = ready[: self.threads]
+            children = [*self._single_threads, *([self._all_threads] if self.threads > 1 else [])]
+            ready = self._give_expression(children, [*[1] * self.threads, self.threads][: len(children)])
+            self._single_threads = ready[: self.threads]
             if self.threads > 1:
-                self._whole = ready[-1]
+                self._all_threads = ready[-1]
         except BaseException:
-            self.close()  # they are started again where they are needed
+            self.close()  # an interrupted process may still answer, so all are started anew when needed
             raise
 
-    def times(self, schedules: Sequence[str], seconds: float, patience: float = 0.0) -> list[float]:
-        """Seconds of a run of each on one thread, timed for so long; infinite where one fails.
+    def time_on_one_thread(
+        self, schedules: Sequence[str], seconds: float, patience: float = 0.0
+    ) -> list[float]:
+        """Returns the seconds of a run of each schedule on one thread; infinite for a schedule that fails.
 
-        At most as many as there are threads; `patience` is for compiling.
+        Each is timed for `seconds`, side by side; there may be at most as many as there are threads.
+        `patience` is the additional time, in seconds, that compiling may take.
         """
         asked: list[Child | None] = []
-        found = []
+        times = []
         try:
-            self._single[: len(schedules)] = self._ready(self._single[: len(schedules)], [1] * len(schedules))
-            for child, schedule in zip(self._single, schedules, strict=False):
+            self._single_threads[: len(schedules)] = self._give_expression(
+                self._single_threads[: len(schedules)], [1] * len(schedules)
+            )
+            for child, schedule in zip(self._single_threads, schedules, strict=False):
                 try:
                     if child is not None:
                         child.begin("time", schedule, seconds)
@@ -65,39 +71,39 @@ class Runner:
                     asked.append(None)
             for answering in asked:
                 try:
-                    found.append(inf if answering is None else float(answering.finish(patience)))
+                    times.append(inf if answering is None else float(answering.finish(patience)))
                 except ChildError:
-                    found.append(inf)
+                    times.append(inf)
         except BaseException:
             self.close()
             raise
-        return found
+        return times
 
-    def bind(self, schedule: str, patience: float = 0.0) -> None:
-        """Compile it for `decided`, which says what is wrong with it."""
+    def compile(self, schedule: str, patience: float = 0.0) -> None:
+        """Compiles a schedule ahead of `time_on_all_threads`, which reports its errors."""
         with suppress(ChildError):
-            self._ask("bind", schedule, patience=patience)
+            self._ask("compile", schedule, patience=patience)
 
-    def decided(self, schedule: str, seconds: float, patience: float = 0.0) -> float:
-        """As `times`, of one on all threads."""
+    def time_on_all_threads(self, schedule: str, seconds: float, patience: float = 0.0) -> float:
+        """Returns the seconds of a run of the schedule on all threads; infinite where it fails."""
         try:
             return float(self._ask("time", schedule, seconds, patience=patience))  # type: ignore[arg-type]
         except ChildError:
             return inf
 
-    def wrong(self, schedule: str) -> str:
-        """What is wrong with what it computes, "" where nothing is."""
+    def find_error(self, schedule: str) -> str:
+        """Returns what is wrong with the schedule's results, "" where they are right."""
         try:
-            return str(self._ask("right", schedule, patience=CHECKED))
+            return str(self._ask("find_error", schedule, patience=CHECK_TIMEOUT))
         except ChildError as error:
             return str(error)
 
     def _ask(self, verb: str, *arguments: object, patience: float = 0.0) -> object:
         try:
             if self.threads == 1:
-                (child,) = self._single[:1] = self._ready(self._single[:1], [1])
+                (child,) = self._single_threads[:1] = self._give_expression(self._single_threads[:1], [1])
             else:
-                (child,) = (self._whole,) = self._ready([self._whole], [self.threads])
+                (child,) = (self._all_threads,) = self._give_expression([self._all_threads], [self.threads])
             if child is None:
                 raise ChildError("the compiler of kernels cannot take the expression")
             return child.ask(verb, *arguments, patience=patience)
@@ -107,29 +113,32 @@ class Runner:
             self.close()
             raise
 
-    def _ready(self, children: Sequence[Child | None], threads: Sequence[int]) -> list[Child | None]:
-        """The processes of so many threads each, or others in their places, with the expression; None for one
-        that refuses it."""
-        made = [self._living(child, count) for child, count in zip(children, threads, strict=True)]
+    def _give_expression(
+        self, children: Sequence[Child | None], threads: Sequence[int]
+    ) -> list[Child | None]:
+        """Returns processes with these numbers of threads that have the expression: those given, or new ones
+        in place of dead ones; None for a process that fails to take it.
+        """
+        living = [self._restart_if_dead(child, count) for child, count in zip(children, threads, strict=True)]
         asked: list[Child] = []
         refusing: list[Child] = []
-        for child in made:
-            if self._holds.get(child) != self._task:
+        for child in living:
+            if self._task_of.get(child) != self._task:
                 try:
-                    child.begin("take", *self._task)
+                    child.begin("set_expression", *self._task)
                     asked.append(child)
                 except ChildError:
                     refusing.append(child)
         for child in asked:
             try:
-                child.finish(STARTED)
-                self._holds[child] = self._task
+                child.finish(START_TIMEOUT)
+                self._task_of[child] = self._task
             except ChildError:
                 refusing.append(child)
-        return [None if child in refusing else child for child in made]
+        return [None if child in refusing else child for child in living]
 
-    def _living(self, child: Child | None, threads: int) -> Child:
-        """The process, or another one in its place."""
+    def _restart_if_dead(self, child: Child | None, threads: int) -> Child:
+        """Returns the process, or a new one if it is dead."""
         if child is not None and child.alive:
             return child
         if child is not None:
@@ -138,13 +147,13 @@ class Runner:
             "the compiler of kernels",
             "tensaurus.kernels.tune.trial_process:Trials",
             self.cpu,
-            timeout=LONG,
+            timeout=TRIAL_TIMEOUT,
             environment={"HL_NUM_THREADS": str(threads)},
         )
 
     def close(self) -> None:
-        """End the processes; they are started again when they are needed."""
-        for child in (*self._single, self._whole):
+        """Ends the processes; they are started again when they are needed."""
+        for child in (*self._single_threads, self._all_threads):
             if child is not None:
                 child.close()
-        self._single, self._whole = [None] * self.threads, None
+        self._single_threads, self._all_threads = [None] * self.threads, None

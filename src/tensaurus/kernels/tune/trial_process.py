@@ -1,4 +1,5 @@
-"""The process in which schedules are tried: a wrong one may crash it, a slow one is ended."""
+"""Compiles, runs and times schedules in a child process: a wrong schedule may crash it, a slow one is killed.
+"""
 
 from __future__ import annotations
 
@@ -15,115 +16,122 @@ from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.ir.expression_text import parse as parse_scope
 from tensaurus.expr.normal.intern import interned
 from tensaurus.graph.ir.tensor_data import numpy_dtype
-from tensaurus.kernels.halide.compile import jit, tensors
-from tensaurus.kernels.stages.sketch import parse
-from tensaurus.kernels.tune.guard_pages import guarded
+from tensaurus.kernels.halide.compile import input_tensors, jit
+from tensaurus.kernels.stages.sketch import parse_schedule
+from tensaurus.kernels.tune.guard_pages import guarded_array
 from tensaurus.ops import TensorType
 
-__all__ = ["Trials", "aligned"]
+__all__ = ["Trials", "aligned_array"]
 
-ALIGNMENT = 64
-KEPT = 1 << 25  # bytes of one allocation that the process keeps when it is freed: kernels have pools
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
-FEWEST, MOST = 3, 400  # runs of one timing
-_ONE = TensorType("float32", (1,))
-TOLERANCE = 1e-4  # of the largest magnitude: one schedule of many; the model's own check has the last word
+ALIGNMENT_BYTES = 64  # a cache line, as runtimes align tensors
+KEPT_BYTES = (
+    1 << 25
+)  # allocations up to this size stay with the process when freed, as the shim's pool keeps them
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
+MIN_RUNS, MAX_RUNS = 3, 400  # runs of a kernel in one timing
+_ONE_FLOAT = TensorType("float32", (1,))
+# Largest error of a schedule, as a fraction of the largest magnitude: it only finds wrong schedules, as the
+# check of the whole model decides about accuracy.
+RELATIVE_TOLERANCE = 1e-4
 
 
-def aligned(shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
-    """Memory as runtimes give it, at a multiple of 64 bytes; behind it a page that nobody may touch."""
-    return guarded(shape, dtype, alignment=ALIGNMENT)
+def aligned_array(shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
+    """Returns an array at a multiple of 64 bytes, as runtimes have them, before a protected page."""
+    return guarded_array(shape, dtype, alignment=ALIGNMENT_BYTES)
 
 
 class Trials:
-    """Kernels of one expression: compiled, run and timed one after the other."""
+    """Tries schedules of one expression; `TimingProcesses` calls its methods by name."""
 
     def __init__(self, cpu: str) -> None:
         self.cpu = cpu
         with suppress(AttributeError, OSError):  # no glibc
             allocator = CDLL(None)
-            allocator.mallopt(M_MMAP_THRESHOLD, KEPT)
-            allocator.mallopt(M_TRIM_THRESHOLD, 16 * KEPT)
-        # the first compilation takes ten times as long as the others
-        self.take("L[i:1](x0[i])", (_ONE,), _ONE)
+            allocator.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
+            allocator.mallopt(M_TRIM_THRESHOLD, 16 * KEPT_BYTES)
+        # the first compilation takes ten times as long as later ones
+        self.set_expression("L[i:1](x0[i])", (_ONE_FLOAT,), _ONE_FLOAT)
         self._bound("flat(u=1*1, p=0)")
 
-    def take(self, scope: str, types: Sequence[TensorType], output: TensorType) -> None:
-        """The expression, and what it reads and makes."""
+    def set_expression(self, scope: str, types: Sequence[TensorType], output: TensorType) -> None:
+        """Sets the expression (as text), the types of its inputs and of its output, and draws inputs."""
         self.types, self.output = types, output
-        self.scope = interned(parse_scope(scope, {x.name: x for x in tensors(types)}))
+        self.scope = interned(parse_scope(scope, {x.name: x for x in input_tensors(types)}))
         rng = np.random.default_rng(0)
-        self.arrays = [_values(kind, rng) for kind in types]
-        self.result = aligned(_sizes(output), numpy_dtype(output.dtype))
+        self.arrays = [_random_array(kind, rng) for kind in types]
+        self.result = aligned_array(_number_shape(output), numpy_dtype(output.dtype))
         self.expected: np.ndarray[Any, Any] | None = None
         self._compiled: dict[str, Any] = {}
 
     def _bound(self, schedule: str) -> Any:
-        """Compiled once, for all that is asked of it."""
+        """Returns the compiled kernel of a schedule, which is compiled once."""
         if schedule not in self._compiled:
-            self._compiled[schedule] = jit(self.scope, self.types, parse(schedule), self.cpu)
+            self._compiled[schedule] = jit(self.scope, self.types, parse_schedule(schedule), self.cpu)
         return self._compiled[schedule]
 
-    def bind(self, schedule: str) -> None:
-        """Compile it, so that what follows takes no longer than it must."""
+    def compile(self, schedule: str) -> None:
+        """Compiles the schedule ahead of a timing."""
         self._bound(schedule)
 
     def time(self, schedule: str, seconds: float) -> float:
-        """Seconds of one run, the fastest quarter's slowest.  Raises whatever Halide finds wrong."""
+        """Returns the seconds of one run: the lower quartile of several. Raises LoweringError."""
         run = self._bound(schedule)(self.arrays, self.result)
         run()
         start = perf_counter()
         run()
         first = perf_counter() - start
         samples = []
-        for _ in range(max(FEWEST, min(MOST, int(seconds / max(first, 1e-7))))):
+        for _ in range(max(MIN_RUNS, min(MAX_RUNS, int(seconds / max(first, 1e-7))))):
             start = perf_counter()
             run()
             samples.append(perf_counter() - start)
         return sorted(samples)[len(samples) // 4]
 
-    def right(self, schedule: str) -> str:
-        """What is wrong with what the kernel computes, "" where nothing is."""
+    def find_error(self, schedule: str) -> str:
+        """Returns what is wrong with the kernel's results, "" where they are right."""
         bound = self._bound(schedule)
-        for last in (False, True):  # a page that nobody may touch before each array, then behind it
-            arrays = [guarded(array.shape, array.dtype, last) for array in self.arrays]
+        for last in (False, True):  # the protected page lies before each array, then behind it
+            arrays = [guarded_array(array.shape, array.dtype, last) for array in self.arrays]
             for array, values in zip(arrays, self.arrays, strict=True):
                 array[...] = values
-            got = guarded(self.result.shape, self.result.dtype, last)
-            # NaN, and no number that an expression is likely to have
-            got.reshape(-1).view(np.uint8)[...] = 0xFF
-            bound(arrays, got)()
+            result = guarded_array(self.result.shape, self.result.dtype, last)
+            # NaN in floats, and an unlikely number in integers, so that elements that are not written are
+            # noticed
+            result.reshape(-1).view(np.uint8)[...] = 0xFF
+            bound(arrays, result)()
         if self.expected is None:
-            pairs = zip(tensors(self.types), self.arrays, strict=True)
+            pairs = zip(input_tensors(self.types), self.arrays, strict=True)
             lifted = {x: a.astype(np.float64) if a.dtype.kind == "f" else a for x, a in pairs}
             self.expected = interpret(self.scope, lifted, Reals())
         wanted = self.expected
-        if wanted.dtype.kind != "f" or got.dtype.kind != "f":
-            return "" if np.array_equal(wanted, got) else "other integers than the expression's"
+        if wanted.dtype.kind != "f" or result.dtype.kind != "f":
+            return "" if np.array_equal(wanted, result) else "other integers than the expression's"
         if wanted.size == 0:
             return ""
-        if not np.array_equal(np.isfinite(wanted), np.isfinite(got)):
+        if not np.array_equal(np.isfinite(wanted), np.isfinite(result)):
             return "infinite or no number where the expression is not, or the other way round"
         finite = np.isfinite(wanted)
         scale = float(np.max(np.abs(wanted[finite]), initial=1e-30))
-        error = float(np.max(np.abs(wanted[finite] - got[finite]), initial=0.0)) / scale
-        return "" if error <= TOLERANCE else f"an error of {error:.2g} of the largest magnitude"
+        error = float(np.max(np.abs(wanted[finite] - result[finite]), initial=0.0)) / scale
+        return "" if error <= RELATIVE_TOLERANCE else f"an error of {error:.2g} of the largest magnitude"
 
 
-def _sizes(kind: TensorType) -> tuple[int, ...]:
+def _number_shape(kind: TensorType) -> tuple[int, ...]:
     return tuple(n for n in kind.shape if isinstance(n, int))
 
 
-REPEATED = (1 << 20) + 7  # numbers, which repeat in larger tensors, not row by row
+MAX_DISTINCT = (
+    1 << 20
+) + 7  # random numbers drawn for a tensor; a larger one repeats them, with no common period
 
 
-def _values(kind: TensorType, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+def _random_array(kind: TensorType, rng: np.random.Generator) -> np.ndarray[Any, Any]:
     dtype = numpy_dtype(kind.dtype)
-    found = aligned(_sizes(kind), dtype)
-    if found.dtype.kind == "f":
-        found[...] = np.resize(rng.standard_normal(min(found.size, REPEATED)), found.shape)
-    elif found.dtype.kind in "iu":
-        found[...] = rng.integers(0, 2, found.shape)
+    array = aligned_array(_number_shape(kind), dtype)
+    if array.dtype.kind == "f":
+        array[...] = np.resize(rng.standard_normal(min(array.size, MAX_DISTINCT)), array.shape)
+    elif array.dtype.kind in "iu":
+        array[...] = rng.integers(0, 2, array.shape)
     else:
-        found[...] = rng.integers(0, 2, found.shape).astype(bool)
-    return found
+        array[...] = rng.integers(0, 2, array.shape).astype(bool)
+    return array

@@ -1,11 +1,13 @@
-"""The fastest schedule of an expression on this machine, from the database or by trying.
+"""Finds the fastest schedule of an expression on this machine, from the database or by trials.
 
-What reduces alike (`kernels/tune/schedule_reuse`) is tuned once: the schedules that were fastest come first,
-and where as much time went into them as there is, nothing else is tried.  Half of the time goes to the
-analysis's own order, in turns with schedules of what differs in sizes alone, half to schedules that differ
-from the best so far in one sketch, by one or two parameters, until many of them bring nothing.  The fastest
-three, where they are close and there is time, are timed again, longer and on all threads, and the fastest of
-these that computes the right numbers is kept.
+Expressions of the same reduction form (`kernels/tune/schedule_reuse`) are tuned once: the fastest schedules
+known of the form come first, and nothing else is tried if as much time was spent on the form before as there
+is now.
+
+Otherwise half of the time goes to schedules in the order of the analysis, in turns with schedules that were
+fastest at other sizes; the other half goes to neighbours of the best schedules so far, until many steps bring
+no improvement. The fastest three, as far as they are close and time is left, are timed again, longer and on
+all threads. The fastest of these that computes the right numbers is kept.
 """
 
 from __future__ import annotations
@@ -22,20 +24,43 @@ from time import monotonic
 from tensaurus.expr.ir.expression_text import show as show_scope
 from tensaurus.expr.ir.scope import Scope
 from tensaurus.expr.sizes.size import product
-from tensaurus.kernels.halide.compile import features, operands, tensors
-from tensaurus.kernels.halide.pipeline import prepared
-from tensaurus.kernels.stages.bilinear_chain import combined
-from tensaurus.kernels.stages.loop_nest import Nest, nests
-from tensaurus.kernels.stages.sketch import Block, Prefix, Schedule, Sketch, loops, parse, prefix, show
-from tensaurus.kernels.stages.stage import extent, staged
-from tensaurus.kernels.tune.chain_schedules import transforms
-from tensaurus.kernels.tune.compiled_objects import Compiler
-from tensaurus.kernels.tune.register_blocks import POOL
-from tensaurus.kernels.tune.schedule_pools import Pools, alike, in_order, in_turns, near, unique, varied
-from tensaurus.kernels.tune.schedule_reuse import Reduced, reduced
-from tensaurus.kernels.tune.schedule_space import bands_of, packs_of, sketches
-from tensaurus.kernels.tune.target_core import BYTES, Core, Shape, exchanged, share
-from tensaurus.kernels.tune.timing_processes import Runner
+from tensaurus.kernels.halide.compile import halide_features, input_tensors, kernel_interface
+from tensaurus.kernels.halide.pipeline import schedulable_stages
+from tensaurus.kernels.stages.bilinear_chain import has_combinations
+from tensaurus.kernels.stages.loop_nest import Nest, find_nests
+from tensaurus.kernels.stages.sketch import (
+    BlockSketch,
+    NestChange,
+    Schedule,
+    Sketch,
+    format_schedule,
+    nest_changes,
+    nest_sketches,
+    parse_schedule,
+)
+from tensaurus.kernels.stages.stage import build_stages, extent
+from tensaurus.kernels.tune.chain_schedules import rank_chain_schedules
+from tensaurus.kernels.tune.compiled_objects import ObjectCompiler
+from tensaurus.kernels.tune.register_blocks import MAX_POOL
+from tensaurus.kernels.tune.schedule_pools import (
+    SchedulePools,
+    interleave,
+    neighbour_schedules,
+    ranked_schedules,
+    similar_schedules,
+    unique_schedules,
+    vary_parallelism,
+)
+from tensaurus.kernels.tune.schedule_reuse import ReductionForm, reduction_form
+from tensaurus.kernels.tune.schedule_space import candidate_bands, candidate_packs, rank_sketches
+from tensaurus.kernels.tune.target_core import (
+    ELEMENT_BYTES,
+    NestShape,
+    TargetCore,
+    busiest_share,
+    exchange_seconds,
+)
+from tensaurus.kernels.tune.timing_processes import TimingProcesses
 from tensaurus.ops import TensorType
 from tensaurus.runtimes.measure.database import Database, Measurement
 from tensaurus.runtimes.measure.machine import Machine
@@ -43,302 +68,327 @@ from tensaurus.runtimes.price.operation_counts import number_of
 
 __all__ = ["Tuner"]
 
-SHORT, LONGER = 0.03, 0.1  # seconds of one timing, and of one that decides
-IDLE, GAIN = 25, 0.98  # steps after which tuning ends where none of them came to less than this part
-LEADERS, LAST = 2, 3  # schedules that others are like, and that are timed again
-KEPT = 3  # schedules of what reduces alike
-ENOUGH = 12  # tries, until which what reduces alike is tuned on as if there were no time in it
-LOOPS = "loops of "  # begins the rows of those
-DECIDED = 1.25  # of the time for one kernel, until which another schedule of it is timed again
-CLOSE = 1.2  # times the fastest: what is slower on one thread is not timed again
-LONG = 7.0  # seconds at most that one schedule may compile for, beyond what each has
-REVISION = "r12"  # of what schedules become: times of another one are not these
-LARGE = 1 << 24  # multiplications of a kernel, at least, of which it is asked whether it is worth trying
-HOPELESS = 16  # operations for each element moved, from which on a product wants blocks of registers
+TRIAL_SECONDS, FINAL_SECONDS = 0.03, 0.1  # duration of one timing on one thread, and of one on all threads
+STALL_STEPS = 25  # steps without improvement after which tuning ends
+MIN_IMPROVEMENT = 0.98  # fraction of the fastest time below which a time counts as an improvement
+LEADER_COUNT, FINALIST_COUNT = 2, 3  # schedules whose neighbours are tried, and those that are timed again
+KEPT_SCHEDULES = 3  # fastest schedules that are kept for each reduction form
+MIN_TRIES = 12  # fewer trials count as none: all may have fallen into a slow moment of the machine
+REDUCTION_ROWS = "loops of "  # prefix of the database's rows of reduction forms
+FINAL_TIME_FACTOR = 1.25  # multiple of a kernel's time after which no further schedule is timed again
+FINALIST_FACTOR = 1.2  # schedules slower than this multiple of the fastest are not timed again
+MAX_PATIENCE = 7.0  # additional seconds that compiling one schedule may take
+REVISION = "r12"  # of the code that applies schedules: part of the database key, as it changes times
+MIN_HOPELESS_POINTS = 1 << 24  # multiplications from which on a kernel is asked whether tuning is worth while
+MAX_INTENSITY = 16  # operations for each element moved that a nest may have without register blocks
 
 
 @dataclass(frozen=True)
-class _Wanted:
-    """An expression of inputs, some of which are `fixed`, and the seconds for its schedule, from when on."""
+class _TuningRequest:
+    """An expression to tune, its constant inputs, and the seconds that it may take."""
 
     scope: Scope
     types: tuple[TensorType, ...]
     output: TensorType
-    fixed: tuple[bool, ...]
+    is_constant: tuple[bool, ...]
     seconds: float
-    begin: float
+    started_at: float
 
     @property
-    def spent(self) -> float:
-        return monotonic() - self.begin
+    def is_late(self) -> bool:
+        return monotonic() - self.started_at >= FINAL_TIME_FACTOR * self.seconds
 
 
 @dataclass
-class Tuning:
-    """What is known of expressions that reduce alike.
+class _ReductionHistory:
+    """The tuning so far of one reduction form.
 
-    fastest  texts of schedules, with roles for names
-    seconds  that went into them
-    tried    how many were, in this run
-    passed   how many of those in the analysis's order
+    fastest       texts of the fastest schedules, with roles for names
+    seconds       the time spent
+    tried_count   schedules tried in this run
+    passed_count  how many of the schedules in the order of the analysis were tried
     """
 
     fastest: tuple[str, ...] = ()
     seconds: float = 0.0
-    tried: int = 0
-    passed: int = 0
+    tried_count: int = 0
+    passed_count: int = 0
 
     @property
-    def enough(self) -> bool:
-        """Whether several were tried, in this run or, where none was, in one before."""
-        return not 0 < self.tried < ENOUGH
+    def has_enough_tries(self) -> bool:
+        """Whether several schedules were tried in this run, or, if none was, in earlier runs."""
+        return not 0 < self.tried_count < MIN_TRIES
 
-    def lasts(self, seconds: float) -> bool:
-        """Whether nothing else would be tried in so many seconds."""
-        return self.enough and self.seconds >= seconds
+    def has_spent(self, seconds: float) -> bool:
+        """Whether this much time was spent already, so that no other schedule would be tried."""
+        return self.has_enough_tries and self.seconds >= seconds
 
 
 class Tuner:
-    """Schedules of expressions for one processor."""
+    """Finds schedules of expressions for one processor, and stores them in the database."""
 
     def __init__(self, database: Database, machine: Machine, cpu: str):
         self.database, self.machine, self.cpu = database, machine, cpu
-        words = features(cpu)
+        words = halide_features(cpu)
         wide = any(word.startswith("avx512") for word in words)
-        self.core = Core(512 if wide else 256, 32 if wide else 16, machine.threads)
+        self.core = TargetCore(512 if wide else 256, 32 if wide else 16, machine.threads)
         self.backend = f"halide {version('halide')} {REVISION} {' '.join(words)}"
-        self.runner = Runner(cpu, machine.threads)
-        self.objects = Compiler(cpu)
-        self._tunings: dict[str, Tuning] | None = None
-        self.tried = 0
+        self.timer = TimingProcesses(cpu, machine.threads)
+        self.object_compiler = ObjectCompiler(cpu)
+        self._histories: dict[str, _ReductionHistory] | None = None
+        self.tried_count = 0
 
-    def known(self, scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool] = ()) -> Schedule | None:
-        """The fastest schedule that was measured before."""
-        for row in self.measured(scope, types, fixed):
+    def known_schedule(
+        self, scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool] = ()
+    ) -> Schedule | None:
+        """Returns the fastest schedule that was measured before, or None."""
+        for row in self.measured_schedules(scope, types, is_constant):
             with suppress(ValueError):
-                return parse(row.schedule)
+                return parse_schedule(row.schedule)
         return None
 
-    def measured(
-        self, scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool] = ()
+    def measured_schedules(
+        self, scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool] = ()
     ) -> list[Measurement]:
-        """The schedules that were measured before, the fastest first."""
-        text = self._workload(scope, types, fixed)
+        """Returns the database's rows of the expression's schedules, the fastest first."""
+        text = self._workload(scope, types, is_constant)
         rows = [m for m in self.database.of(text, self.backend, self.machine.key) if m.seconds < inf]
         return sorted(rows, key=lambda m: (m.seconds, m.schedule))
 
-    def best(
+    def best_schedule(
         self,
         scope: Scope,
         types: Sequence[TensorType],
         output: TensorType,
         seconds: float,
-        fixed: Sequence[bool] = (),
+        is_constant: Sequence[bool] = (),
     ) -> Schedule | None:
-        """The fastest schedule, found in so many seconds where it is not known; None where none computes it.
+        """Returns the known schedule, or the fastest found in `seconds`; None where none is right.
 
-        `fixed` says which inputs are constants, so that they may be packed.
+        `is_constant` says which inputs are constants, so that they may be packed.
         """
-        found = self.known(scope, types, fixed)
-        if found is not None or seconds <= 0:
-            return found
-        return self._tuned(scope, types, output, seconds, fixed)
+        known = self.known_schedule(scope, types, is_constant)
+        if known is not None or seconds <= 0:
+            return known
+        return self._tune(scope, types, output, seconds, is_constant)
 
-    def _workload(self, scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool]) -> str:
-        constants = ", ".join(f"x{k}" for k, known in enumerate(fixed) if known)
+    def _workload(self, scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool]) -> str:
+        constants = ", ".join(f"x{k}" for k, known in enumerate(is_constant) if known)
         return f"{show_scope(scope)} over {', '.join(map(str, types))}" + (
-            f" where {constants} {'is' if sum(fixed) == 1 else 'are'} constant" if constants else ""
+            f" where {constants} {'is' if sum(is_constant) == 1 else 'are'} constant" if constants else ""
         )
 
-    def _pools(self, scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool]) -> Pools:
-        """The sketches of each nest, with nothing packed and with weights packed."""
-        found: list[tuple[tuple[Prefix, ...], list[list[Sketch]], list[Shape]]] = [
-            (packed, [pool[:POOL]], [shape])
-            for packed, pool, shape in transforms(scope, types, fixed, self.core)
+    def _schedule_pools(
+        self, scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool]
+    ) -> SchedulePools:
+        """Returns sketches for each choice of nest changes: none, a packed input, a blocked band."""
+        pools_found: list[tuple[tuple[NestChange, ...], list[list[Sketch]], list[NestShape]]] = [
+            (changes_made, [pool[:MAX_POOL]], [shape])
+            for changes_made, pool, shape in rank_chain_schedules(scope, types, is_constant, self.core)
         ]
-        if found or combined(staged(scope)):  # which no other sketch computes in any sensible time
-            return found
-        changes: list[tuple[Prefix, ...]] = [(), *((p,) for p in packs_of(scope, types, fixed, self.core))]
-        changes += [(band,) for band in bands_of(scope)]
-        for packed in changes:
-            packed_types, own, _ = operands(scope, types, packed)
-            stages, _ = prepared(own, tensors(packed_types), packed)
-            shapes = [_shape(nest) for nest in nests(stages)]
-            pools = [pool[:POOL] for pool in sketches(stages, self.core)]
-            if any(_hopeless(nest, pool) for nest, pool in zip(nests(stages), pools, strict=True)):
+        if pools_found or has_combinations(build_stages(scope)):  # other sketches of a chain are far too slow
+            return pools_found
+        changes: list[tuple[NestChange, ...]] = [()]
+        changes += [(pack,) for pack in candidate_packs(scope, types, is_constant, self.core)]
+        changes += [(band,) for band in candidate_bands(scope)]
+        for changes_made in changes:
+            packed_types, packed_scope, _ = kernel_interface(scope, types, changes_made)
+            stages, _ = schedulable_stages(packed_scope, input_tensors(packed_types), changes_made)
+            shapes = [_nest_shape(nest) for nest in find_nests(stages)]
+            pools = [pool[:MAX_POOL] for pool in rank_sketches(stages, self.core)]
+            if any(_is_hopeless(nest, pool) for nest, pool in zip(find_nests(stages), pools, strict=True)):
                 continue
-            found.append((packed, pools, shapes))
-        return found
+            pools_found.append((changes_made, pools, shapes))
+        return pools_found
 
-    def _tuned(
+    def _tune(
         self,
         scope: Scope,
         types: Sequence[TensorType],
         output: TensorType,
         seconds: float,
-        fixed: Sequence[bool],
+        is_constant: Sequence[bool],
     ) -> Schedule | None:
-        self.runner.take(show_scope(scope), types, output)
-        wanted = _Wanted(scope, tuple(types), output, tuple(fixed), seconds, monotonic())
-        form = self._reduced(scope, types, fixed)
-        tuning = Tuning() if form is None else self._tuning(form)
-        known = [] if form is None else [s for text in tuning.fastest if (s := form.own(text)) is not None]
-        pools = self._pools(scope, types, fixed)
-        found: dict[Schedule, float] = {}
-        if known and tuning.lasts(seconds):
-            self.tried += 1
-            found = self._decided(wanted, known[:1], pools)
-            known = []  # where it does not fit, all is tried
-        if not found:
-            found = self._decided(wanted, self._ranked(wanted, form, known, pools), pools)
-        if not found:
+        self.timer.set_expression(show_scope(scope), types, output)
+        request = _TuningRequest(scope, tuple(types), output, tuple(is_constant), seconds, monotonic())
+        form = self._reduction_form(scope, types, is_constant)
+        tuning = _ReductionHistory() if form is None else self._history_of(form)
+        texts = () if form is None else tuning.fastest
+        known = [s for text in texts if form and (s := form.from_role_text(text)) is not None]
+        pools = self._schedule_pools(scope, types, is_constant)
+        times: dict[Schedule, float] = {}
+        if known and tuning.has_spent(seconds):
+            self.tried_count += 1
+            times = self._time_finalists(request, known[:1], pools)
+            known = []  # if the known schedule fails here, tune as usual
+        if not times:
+            finalists = self._select_finalists(request, form, known, pools)
+            times = self._time_finalists(request, finalists, pools)
+        if not times:
             return None
-        self._keep(self._workload(scope, types, fixed), {show(s): taken for s, taken in found.items()})
+        texts_times = {format_schedule(s): taken for s, taken in times.items()}
+        self._store_times(self._workload(scope, types, is_constant), texts_times)
         if form is not None:
-            alike = {text: taken for s, taken in found.items() if (text := form.general(s)) is not None}
-            self._keep(f"{LOOPS}{form.text}", {**alike, "": tuning.seconds})
-            tuning.fastest = tuple(dict.fromkeys((*[*alike][:1], *tuning.fastest)))[:KEPT]
-        return next(iter(found))
+            alike = {text: taken for s, taken in times.items() if (text := form.to_role_text(s)) is not None}
+            self._store_times(f"{REDUCTION_ROWS}{form.text}", {**alike, "": tuning.seconds})
+            tuning.fastest = tuple(dict.fromkeys((*[*alike][:1], *tuning.fastest)))[:KEPT_SCHEDULES]
+        return next(iter(times))
 
-    def _keep(self, workload: str, times: Mapping[str, float]) -> None:
-        """Schedules' times into the database."""
+    def _store_times(self, workload: str, times: Mapping[str, float]) -> None:
+        """Stores the seconds of schedules in the database."""
         self.database.put_many(
             Measurement(workload, self.backend, self.machine.key, schedule, seconds)
             for schedule, seconds in times.items()
         )
 
-    def _decided(
-        self, wanted: _Wanted, ranked: Sequence[Schedule], pools: Pools
+    def _time_finalists(
+        self, request: _TuningRequest, ranked: Sequence[Schedule], pools: SchedulePools
     ) -> dict[Schedule, float]:
-        """Seconds on all threads, the fastest that computes the right numbers first; none where none does.
+        """Times schedules on all threads, and returns their seconds, the fastest first, from the first on
+        that computes the right numbers.
 
-        To what is measured those are added in which threads may have to wait longer.
+        The seconds include an estimate of how much longer threads may wait for each other at other times.
         """
-        patience = min(wanted.seconds, LONG)
-        decided: dict[Schedule, float] = {}
+        patience = min(request.seconds, MAX_PATIENCE)
+        seconds_of: dict[Schedule, float] = {}
         for schedule in ranked:
-            if not decided:  # most often it is the one; nothing else runs while it is timed
-                self.objects.begin(wanted.scope, wanted.types, wanted.output, schedule)
-                self.runner.bind(show(schedule), patience)
-                self.objects.wait()
-            elif min(decided.values()) < inf and wanted.spent >= DECIDED * wanted.seconds:
+            if not seconds_of:  # the first mostly wins, so its object is compiled now, not during a timing
+                self.object_compiler.begin(request.scope, request.types, request.output, schedule)
+                self.timer.compile(format_schedule(schedule), patience)
+                self.object_compiler.wait_for_pending()
+            elif min(seconds_of.values()) < inf and request.is_late:
                 break
-            measured = self.runner.decided(show(schedule), LONGER, patience)
-            decided[schedule] = measured + self._exchanged(schedule, pools)
-        # the order of `measured`: a tie must not be another schedule in the next run
-        best = sorted((s for s in decided if decided[s] < inf), key=lambda s: (decided[s], show(s)))
-        right = next((place for place, s in enumerate(best) if not self.runner.wrong(show(s))), len(best))
-        return {s: decided[s] for s in best[right:]}
+            measured = self.timer.time_on_all_threads(format_schedule(schedule), FINAL_SECONDS, patience)
+            seconds_of[schedule] = measured + self._waiting_seconds(schedule, pools)
+        # ordered as by `measured_schedules`: the next run must break a tie in the same way
+        finite = [s for s in seconds_of if seconds_of[s] < inf]
+        best = sorted(finite, key=lambda s: (seconds_of[s], format_schedule(s)))
+        is_right = (not self.timer.find_error(format_schedule(s)) for s in best)
+        first_right = next((place for place, right in enumerate(is_right) if right), len(best))
+        return {s: seconds_of[s] for s in best[first_right:]}
 
-    def _ranked(
-        self, wanted: _Wanted, form: Reduced | None, known: Sequence[Schedule], pools: Pools
+    def _select_finalists(
+        self,
+        request: _TuningRequest,
+        form: ReductionForm | None,
+        known: Sequence[Schedule],
+        pools: SchedulePools,
     ) -> list[Schedule]:
-        """What is fastest on one thread, and worth a second look; those that are `known` come first."""
+        """Tries schedules on one thread, the `known` ones first; returns the fastest, to time again."""
         changes = {packed for packed, _, _ in pools}
-        tuning, similar = (Tuning(), ()) if form is None else (self._tuning(form), self._similar(form))
+        tuning = _ReductionHistory() if form is None else self._history_of(form)
+        similar = [] if form is None else self._similar_fastest(form)
         times: dict[Schedule, float] = {}
-        self.runner.prepare()
-        seconds, patience, begin = wanted.seconds, min(wanted.seconds, LONG), monotonic()
-        begin -= tuning.seconds if known and tuning.enough else 0.0
+        self.timer.start_all()
+        seconds, patience, begin = request.seconds, min(request.seconds, MAX_PATIENCE), monotonic()
+        begin -= tuning.seconds if known and tuning.has_enough_tries else 0.0
 
         def attempt(schedules: Sequence[Schedule]) -> None:
-            self.tried += len(schedules)
-            spent = self.runner.times([show(schedule) for schedule in schedules], SHORT, patience)
+            self.tried_count += len(schedules)
+            texts = [format_schedule(schedule) for schedule in schedules]
+            spent = self.timer.time_on_one_thread(texts, TRIAL_SECONDS, patience)
             for schedule, taken in zip(schedules, spent, strict=True):
-                times[schedule] = self._on_all(schedule, taken, pools)
+                times[schedule] = self._estimate_on_all_threads(schedule, taken, pools)
 
-        first = [schedule for schedule in known if prefix(schedule) in changes]
-        own = islice(in_order(pools), tuning.passed, None)
-        ordered = unique(chain(first, in_turns(own, alike(similar, pools))))
+        known_here = [schedule for schedule in known if nest_changes(schedule) in changes]
+        ranked_rest = islice(ranked_schedules(pools), tuning.passed_count, None)
+        others = interleave(ranked_rest, similar_schedules(similar, pools))
+        ordered = unique_schedules(chain(known_here, others))
         while batch := list(islice((s for s in ordered if s not in times), self.machine.threads)):
-            late, computing = monotonic() - begin, min(times.values(), default=inf) < inf
-            if late > 4 * seconds or late > seconds / 2 and computing and len(times) > len(first):
+            elapsed, has_result = monotonic() - begin, min(times.values(), default=inf) < inf
+            if elapsed > 4 * seconds or elapsed > seconds / 2 and has_result and len(times) > len(known_here):
                 break
             attempt(batch)
-        own = islice(in_order(pools), tuning.passed, None)
-        tuning.passed += sum(1 for _ in takewhile(times.__contains__, own))
-        fastest, idle = inf, 0
-        while monotonic() - begin < seconds and idle < IDLE:
-            leaders = sorted((s for s in times if times[s] < inf), key=lambda s: times[s])[:LEADERS]
-            others = unique(near(leaders, pools, times))
+        ranked_rest = islice(ranked_schedules(pools), tuning.passed_count, None)
+        tuning.passed_count += sum(1 for _ in takewhile(times.__contains__, ranked_rest))
+        fastest, stalled = inf, 0
+        while monotonic() - begin < seconds and stalled < STALL_STEPS:
+            leaders = sorted((s for s in times if times[s] < inf), key=lambda s: times[s])[:LEADER_COUNT]
+            others = unique_schedules(neighbour_schedules(leaders, pools, times))
             if not (batch := list(islice(others, self.machine.threads))):
                 break
             attempt(batch)
             least = min(times.values())
-            idle = 0 if least < GAIN * fastest else idle + 1
-            fastest = least if idle == 0 else fastest
-        tuning.tried += len(times)
-        tuning.seconds = max(tuning.seconds, seconds if idle >= IDLE else monotonic() - begin)
-        ranked = sorted((s for s in times if times[s] < inf), key=lambda s: (times[s], show(s)))
-        return varied([s for s in ranked if times[s] <= CLOSE * times[ranked[0]]])[:LAST]
+            stalled = 0 if least < MIN_IMPROVEMENT * fastest else stalled + 1
+            fastest = least if stalled == 0 else fastest
+        tuning.tried_count += len(times)
+        tuning.seconds = max(tuning.seconds, seconds if stalled >= STALL_STEPS else monotonic() - begin)
+        ranked = sorted((s for s in times if times[s] < inf), key=lambda s: (times[s], format_schedule(s)))
+        close = [s for s in ranked if times[s] <= FINALIST_FACTOR * times[ranked[0]]]
+        return vary_parallelism(close)[:FINALIST_COUNT]
 
-    def _reduced(self, scope: Scope, types: Sequence[TensorType], fixed: Sequence[bool]) -> Reduced | None:
-        stages, _ = prepared(scope, tensors(types))
-        return reduced(stages, frozenset(f"x{k}" for k, known in enumerate(fixed) if known))
+    def _reduction_form(
+        self, scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool]
+    ) -> ReductionForm | None:
+        stages, _ = schedulable_stages(scope, input_tensors(types))
+        return reduction_form(stages, frozenset(f"x{k}" for k, known in enumerate(is_constant) if known))
 
-    def _on_all(self, schedule: Schedule, taken: float, pools: Pools) -> float:
-        """Seconds on all threads of what takes so many on one, about."""
+    def _estimate_on_all_threads(self, schedule: Schedule, taken: float, pools: SchedulePools) -> float:
+        """Estimates the seconds on all threads of a schedule that takes `taken` seconds on one."""
         threads = self.machine.threads
-        pairs = _pairs(schedule, pools)
-        # what has no loop in parallel is in one of the last; the nest of most points has most of the work
+        pairs = _sketches_with_shapes(schedule, pools)
+        # nests without a parallel loop run inside those with one; of these the nest of most points decides
         outer = [pair for pair in pairs if pair[0].parallel] or pairs[-1:]
-        part = share(*max(outer, key=lambda pair: pair[1].points), threads)
-        return taken * part + self._exchanged(schedule, pools)
+        part = busiest_share(*max(outer, key=lambda pair: pair[1].points), threads)
+        return taken * part + self._waiting_seconds(schedule, pools)
 
-    def _exchanged(self, schedule: Schedule, pools: Pools) -> float:
-        """Seconds in which threads wait for one another, about."""
-        return sum(exchanged(*pair, self.machine.threads) for pair in _pairs(schedule, pools))
+    def _waiting_seconds(self, schedule: Schedule, pools: SchedulePools) -> float:
+        """Estimates the seconds in which threads wait for each other."""
+        pairs = _sketches_with_shapes(schedule, pools)
+        return sum(exchange_seconds(*pair, self.machine.threads) for pair in pairs)
 
-    def _tuning(self, form: Reduced) -> Tuning:
-        """What is known of expressions that reduce alike."""
-        if self._tunings is None:
-            found: dict[str, Tuning] = {}
-            rows = self.database.beginning(LOOPS, self.backend, self.machine.key)
+    def _history_of(self, form: ReductionForm) -> _ReductionHistory:
+        """Returns the tuning so far of a reduction form, from the database and from this run."""
+        if self._histories is None:
+            histories: dict[str, _ReductionHistory] = {}
+            rows = self.database.beginning(REDUCTION_ROWS, self.backend, self.machine.key)
             for row in sorted(rows, key=lambda row: (row.seconds, row.schedule)):
-                tuning = found.setdefault(row.workload.removeprefix(LOOPS), Tuning())
+                tuning = histories.setdefault(row.workload.removeprefix(REDUCTION_ROWS), _ReductionHistory())
                 if not row.schedule:
                     tuning.seconds = row.seconds
-                elif len(tuning.fastest) < KEPT:
+                elif len(tuning.fastest) < KEPT_SCHEDULES:
                     tuning.fastest = (*tuning.fastest, row.schedule)
-            self._tunings = found  # last, as a deadline may end the reading
-        return self._tunings.setdefault(form.text, Tuning())
+            self._histories = histories  # assigned last, as a deadline may interrupt the reading
+        return self._histories.setdefault(form.text, _ReductionHistory())
 
-    def _similar(self, form: Reduced) -> list[Schedule]:
-        """The fastest schedules of expressions that reduce alike at other sizes, the latest last."""
-        self._tuning(form)
-        assert self._tunings is not None
-        alike = _sizeless(form.text)
-        others = (t for text, t in self._tunings.items() if text != form.text and _sizeless(text) == alike)
-        texts = (text for tuning in others for text in tuning.fastest[:1])
-        return [schedule for text in texts if (schedule := form.own(text)) is not None]
+    def _similar_fastest(self, form: ReductionForm) -> list[Schedule]:
+        """Returns the fastest schedule of each form that differs only in its numbers, the latest last."""
+        self._history_of(form)
+        assert self._histories is not None
+        alike = _without_numbers(form.text)
+        histories = ((text, h) for text, h in self._histories.items() if text != form.text)
+        texts = (t for text, h in histories if _without_numbers(text) == alike for t in h.fastest[:1])
+        return [schedule for text in texts if (schedule := form.from_role_text(text)) is not None]
 
     def close(self) -> None:
-        """End the processes that it started."""
-        self.runner.close()
-        self.objects.close()
+        """Ends the processes that time and compile schedules."""
+        self.timer.close()
+        self.object_compiler.close()
 
 
-def _shape(nest: Nest) -> Shape:
+def _nest_shape(nest: Nest) -> NestShape:
     main = nest.main or nest.output
-    copied = {x.name: BYTES * number_of(product(x.shape)) for x in main.sources}
-    return Shape(tuple(extent(a) for a in nest.output.axes), main.points, copied)
+    copied = {x.name: ELEMENT_BYTES * number_of(product(x.shape)) for x in main.sources}
+    return NestShape(tuple(extent(a) for a in nest.output.axes), main.points, copied)
 
 
-def _pairs(schedule: Schedule, pools: Pools) -> list[tuple[Sketch, Shape]]:
-    """Its sketches, each with the shape of its nest; none where nothing like it is in the pools."""
-    shapes = next((shapes for packed, _, shapes in pools if packed == prefix(schedule)), ())
-    return list(zip(loops(schedule), shapes, strict=bool(shapes)))
+def _sketches_with_shapes(schedule: Schedule, pools: SchedulePools) -> list[tuple[Sketch, NestShape]]:
+    """Returns the sketches with their nests' shapes; none if the pools lack the schedule's changes."""
+    shapes = next((shapes for packed, _, shapes in pools if packed == nest_changes(schedule)), ())
+    return list(zip(nest_sketches(schedule), shapes, strict=bool(shapes)))
 
 
-def _hopeless(nest: Nest, pool: Sequence[Sketch]) -> bool:
-    """Whether arithmetic bounds it and no block of registers computes it: trying takes seconds a time."""
-    if nest.main is None or nest.main.points < LARGE or any(isinstance(sketch, Block) for sketch in pool):
+def _is_hopeless(nest: Nest, pool: Sequence[Sketch]) -> bool:
+    """Whether arithmetic bounds the nest and no register block fits, so that a trial takes seconds."""
+    if nest.main is None or nest.main.points < MIN_HOPELESS_POINTS:
+        return False
+    if any(isinstance(sketch, BlockSketch) for sketch in pool):
         return False
     read = sum(number_of(product(x.shape)) for x in nest.main.sources)
     moved = read + prod(map(extent, nest.main.axes))
-    return 2 * nest.main.points >= HOPELESS * moved
+    return 2 * nest.main.points >= MAX_INTENSITY * moved
 
 
-def _sizeless(text: str) -> str:
-    """The text without its numbers."""
+def _without_numbers(text: str) -> str:
+    """Returns the text with each number replaced by #."""
     return re.sub(r"\d+", "#", text)

@@ -1,4 +1,4 @@
-"""Kernels of eOperators, tuned when they are first asked for."""
+"""Makes the kernels of eOperators, each tuned and compiled when it is first asked for."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any
 from tensaurus.expr.ir.scope import Scope
 from tensaurus.graph.ir.kernel import Kernel
 from tensaurus.graph.ir.node import Node
-from tensaurus.kernels.halide.compile import kernel_of
-from tensaurus.kernels.stages.sketch import show
+from tensaurus.kernels.halide.compile import kernel_with_code
+from tensaurus.kernels.stages.sketch import format_schedule
 from tensaurus.kernels.tune.tune import Tuner
 from tensaurus.ops import TensorType
 from tensaurus.ops.eop import eop
 from tensaurus.system.errors import TensaurusError
 
-__all__ = ["Kernels"]
+__all__ = ["TunedKernels"]
 
 
 @dataclass
-class Kernels:
-    """Callable with a node: its kernel, or None where there is none.
+class TunedKernels:
+    """Returns, when called with a node, the node's kernel, or None where there is none.
 
-    seconds    what tuning one kernel may take, when it is asked for; 0 where there is no time for it
-    dropped    why eOperators have none, each reason once
-    schedules  of those that were compiled, by their names
+    seconds    returns how many seconds tuning the next kernel may take; 0 where there is no time left
+    dropped    the reasons why eOperators have no kernel, each once
+    schedules  the texts of the schedules of compiled kernels, by kernel name
     """
 
     tuner: Tuner
@@ -36,14 +36,14 @@ class Kernels:
     _known: dict[Any, Kernel | None] = field(default_factory=dict)
 
     def seconds_of(self, node: Node) -> float:
-        """Of the fastest schedule that was measured of an eOperator; infinite where none was."""
+        """Returns the seconds of an eOperator's fastest known schedule; infinite where none was measured."""
         types = tuple(kind for kind in node.kinds() if kind is not None)
-        fixed = tuple(arg is not None and arg.static for arg in node.args)
-        rows = self.tuner.measured(node.attribute("scope"), types, fixed)
+        is_constant = tuple(arg is not None and arg.static for arg in node.args)
+        rows = self.tuner.measured_schedules(node.attribute("scope"), types, is_constant)
         return rows[0].seconds if rows else inf
 
     def __call__(self, node: Node) -> Kernel | None:
-        """Compiled for the types of its arguments, which must have numbers for sizes."""
+        """Returns the kernel for the node's types; None for symbolic sizes and other operators."""
         if node.op is not eop:
             return None
         types = tuple(kind for kind in node.kinds() if kind is not None)
@@ -51,28 +51,28 @@ class Kernels:
             return None
         scope = node.attribute("scope")
         key = scope, types
-        fixed = tuple(arg is not None and arg.static for arg in node.args)
-        if (key, fixed) not in self._known:
-            found = self._known[key, fixed] = self._made(scope, types, fixed, node.tensor)
-            if found is not None and found.scope is not None:
-                # the node that it is written as has it, too
-                own = replace(found, scope=None, packing=())
-                self._known[(found.scope, found.inputs), fixed] = own
-        return self._known[key, fixed]
+        is_constant = tuple(arg is not None and arg.static for arg in node.args)
+        if (key, is_constant) not in self._known:
+            kernel = self._known[key, is_constant] = self._made(scope, types, is_constant, node.tensor)
+            if kernel is not None and kernel.scope is not None:
+                # the exported node reads packed inputs, and has this kernel, too
+                own = replace(kernel, scope=None, packing=())
+                self._known[(kernel.scope, kernel.inputs), is_constant] = own
+        return self._known[key, is_constant]
 
     def _made(
-        self, scope: Scope, types: tuple[TensorType, ...], fixed: tuple[bool, ...], output: TensorType
+        self, scope: Scope, types: tuple[TensorType, ...], is_constant: tuple[bool, ...], output: TensorType
     ) -> Kernel | None:
         try:
             seconds = self.seconds()
-            schedule = self.tuner.best(scope, types, output, seconds, fixed)
+            schedule = self.tuner.best_schedule(scope, types, output, seconds, is_constant)
             if schedule is None:
                 reason = "no schedule of it computes the expression" if seconds > 0 else "no time to tune it"
                 self.dropped[reason] = None
                 return None
-            code = self.tuner.objects.code(scope, types, output, schedule)
-            kernel = kernel_of(scope, types, output, schedule, code, self.tuner.cpu)
-            self.schedules[kernel.name] = show(schedule)
+            code = self.tuner.object_compiler.code(scope, types, output, schedule)
+            kernel = kernel_with_code(scope, types, output, schedule, code, self.tuner.cpu)
+            self.schedules[kernel.name] = format_schedule(schedule)
             return kernel
         except (ValueError, TensaurusError) as error:
             self.dropped[str(error).splitlines()[0]] = None

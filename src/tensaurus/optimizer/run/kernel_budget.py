@@ -17,7 +17,7 @@ from tensaurus.finders.fuse import Blocked, Fuse
 from tensaurus.graph.ir.kernel import Kernel
 from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.piece import Piece
-from tensaurus.kernels.library.shared_library import compiler
+from tensaurus.kernels.library.shared_library import find_compiler
 from tensaurus.optimizer.run.available_finders import left
 from tensaurus.optimizer.run.fast_algorithm_accuracy import Accuracy
 from tensaurus.optimizer.run.options import Options
@@ -27,7 +27,7 @@ from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.price.operator_times import OperatorCosts
 
 if TYPE_CHECKING:
-    from tensaurus.kernels.tune.tuned_kernels import Kernels
+    from tensaurus.kernels.tune.tuned_kernels import TunedKernels
 
 __all__ = ["Generated", "absent"]
 
@@ -48,7 +48,7 @@ def absent(options: Options, backend: str) -> str:
         return f"{backend} loads no libraries"
     if find_spec("halide") is None:
         return "halide is not installed (pip install 'tensaurus[kernels]')"
-    if compiler() is None:
+    if find_compiler() is None:
         return "there is no C compiler (pip install 'tensaurus[compiler]')"
     return ""
 
@@ -73,7 +73,7 @@ class Generated:
     tuned: int = 0
     waiting: int = 0
     share: float = 1 / FEWEST
-    _kernels: Kernels | None = None
+    _kernels: TunedKernels | None = None
 
     @classmethod
     def here(cls, options: Options, backend: str, machine: Machine, database: Database) -> Generated:
@@ -81,19 +81,19 @@ class Generated:
         if reason := absent(options, backend):
             return cls(without=reason)
         from tensaurus.kernels.tune.tune import Tuner
-        from tensaurus.kernels.tune.tuned_kernels import Kernels
+        from tensaurus.kernels.tune.tuned_kernels import TunedKernels
 
         tuner = Tuner(database, machine, options.cpu)
         made = cls(tuner.backend, seconds=options.tuning)
-        made._kernels = Kernels(tuner, made._each)
+        made._kernels = TunedKernels(tuner, made._each)
         return made
 
     def __call__(self, node: Node) -> Kernel | None:
         if self._kernels is None:
             return None
-        tried = self._kernels.tuner.tried
+        tried = self._kernels.tuner.tried_count
         kernel = self._kernels(node)
-        self.tuned += self._kernels.tuner.tried > tried
+        self.tuned += self._kernels.tuner.tried_count > tried
         return kernel
 
     def seconds_of(self, node: Node) -> float:

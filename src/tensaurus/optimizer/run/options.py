@@ -9,7 +9,7 @@ from pathlib import Path
 from tensaurus.check.files.allowed_error import ERROR_FACTORS, LIKE_ORIGINAL
 from tensaurus.check.inputs.user_inputs import Inputs
 from tensaurus.egraph.core.finder_protocol import Finder
-from tensaurus.kernels.halide.cpu_features import CPUS, NATIVE, lacking
+from tensaurus.kernels.halide.cpu_features import CPUS, NATIVE, missing_features
 from tensaurus.optimizer.run.available_finders import require_finders
 from tensaurus.optimizer.search.strategies import STRATEGIES
 from tensaurus.runtimes import backends
@@ -88,7 +88,7 @@ class Options:
             )
         if self.cpu not in CPUS:
             raise TensaurusError(f"there is no processor {self.cpu!r}", remedy=f"Take {' or '.join(CPUS)}.")
-        if self.cpu != NATIVE and (absent := lacking(self.cpu)):
+        if self.cpu != NATIVE and (absent := missing_features(self.cpu)):
             reason = f"this processor is no {self.cpu}, it lacks {', '.join(absent)}"
             remedy = "Kernels are tuned and measured here: take a lower level, or native."
             raise TensaurusError(reason, remedy=remedy)

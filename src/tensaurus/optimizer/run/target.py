@@ -23,7 +23,7 @@ from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.build import Build
 from tensaurus.graph.onnx.builds import Builds
-from tensaurus.kernels.library.shared_library import linked
+from tensaurus.kernels.library.shared_library import linked_library
 from tensaurus.optimizer.run.accuracy_probe import Trial
 from tensaurus.optimizer.run.available_finders import left
 from tensaurus.optimizer.run.fast_algorithm_accuracy import Accuracy
@@ -95,9 +95,13 @@ class Target:
             if generated.without:
                 progress.note(f"no kernels are generated: {generated.without}")
             most, libraries = self.memory, original.libraries
-            self.builds = Builds(self._folder, expand, generated, linked, libraries=libraries, stored=most)
+            self.builds = Builds(
+                self._folder, expand, generated, linked_library, libraries=libraries, stored=most
+            )
             self.standard = Builds(self._folder, expand, most=0, stored=most)
-            pieces = Builds(self._folder, expand, generated, linked, folded=False, most=PIECES, shared=False)
+            pieces = Builds(
+                self._folder, expand, generated, linked_library, folded=False, most=PIECES, shared=False
+            )
             threads, program = self.machine.threads, original.program
             stopwatch = stack.enter_context(Stopwatch(self.backend, threads=threads))
             self.costs = OperatorCosts(
