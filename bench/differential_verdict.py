@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -67,7 +67,19 @@ def judge(case: Case, results: Sequence[Sequence[Sequence[Any]]]) -> list[Findin
         answers = own_answers(variants, feeds) if answer is not None else [None] * len(variants)
         for variant, result, made in zip(variants, others, answers, strict=True):
             found += _variant(case, variant, [r[place] for r in result], expected, made, place)
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(_agreed(found)))
+
+
+def _agreed(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Return the findings: a fault of the runtime is one at all sizes, told or not."""
+    faults = {(f.of, _without_sizes(f.detail)) for f in findings if f.verdict == "runtime"}
+    for f in findings:
+        known = f.verdict == "wrong" and (f.of, _without_sizes(f.detail)) in faults
+        yield replace(f, verdict="runtime") if known else f
+
+
+def _without_sizes(detail: str) -> str:
+    return detail.partition("]: ")[2] if detail.startswith("at ") else detail
 
 
 def _variant(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -183,6 +184,15 @@ def test_a_rewrite_that_fails_where_the_model_has_no_meaning(answer: Any, verdic
     expected = _Expected(case, [], answer, [])
     (found,) = _variant(case, variant, ["fails", "fails"], expected, None, 1)
     assert found.verdict == verdict
+
+
+def test_a_fault_of_the_runtime_is_its_fault_at_other_sizes_too() -> None:
+    from differential_verdict import Finding, _agreed
+
+    runtime = Finding("runtime", (), "y is 0, not 1")
+    same = Finding("wrong", (), "at x[2], z[3, 1]: y is 0, not 1")
+    others = [replace(same, detail="at x[2]: y is 2, not 1"), replace(same, of=("law",))]
+    assert [f.verdict for f in _agreed([runtime, same, *others])] == ["runtime", "runtime", "wrong", "wrong"]
 
 
 def test_what_ends_the_runtime_is_told(tmp_path: Path) -> None:

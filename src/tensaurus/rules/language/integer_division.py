@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from tensaurus.expr.ir.integer_types import DIVIDE, is_integer
+from tensaurus.expr.ir.integer_types import DIVISIONS, is_integer
 from tensaurus.expr.ir.scope import Call
 from tensaurus.expr.ir.walk import bodies, reads
 from tensaurus.ops import Op
@@ -33,7 +33,7 @@ def divisor_inputs(op: Op) -> frozenset[int]:
     for tensors, scopes in scopes_at_examples(op):
         places = {t: k for k, t in enumerate(tensors) if t is not None and is_integer(t.dtype)}
         calls = (body for scope in scopes for body in bodies(scope) if isinstance(body, Call))
-        read = (r.source for call in calls if call.fn in DIVIDE for r in reads(call.args[1], True))
+        read = (r.source for call in calls if call.fn in DIVISIONS for r in reads(call.args[1], True))
         found |= {places[source] for source in read if source in places}
     return frozenset(found)
 
