@@ -23,7 +23,7 @@ from tensaurus.expr.ir.expression_text import show as show_scope
 from tensaurus.expr.ir.scope import Scope, Tensor, call, compute, fold, total, where
 from tensaurus.expr.ir.walk import replace_tensors, scopes
 from tensaurus.expr.ir.walk import tensors as free
-from tensaurus.expr.normal.intern import interned
+from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.finders.bilinear import best
 from tensaurus.finders.bilinear.fast_convolution import Convolution, fast
 from tensaurus.finders.bilinear.tiling import Window
@@ -150,7 +150,7 @@ def elements(kind: TensorType, rng: np.random.Generator) -> np.ndarray[Any, Any]
 def of_number(seed: int, number: int) -> Case:
     """The random expression of a seed and its number."""
     drawn = Scopes(f"{seed} {number}")
-    scope = interned(drawn.whole())
+    scope = intern_scope(drawn.whole())
     types = tuple(TensorType(x.dtype, x.shape) for x in drawn.tensors)
     rng = np.random.default_rng((seed, number))
     arrays = [elements(kind, rng) for kind in types]
@@ -177,7 +177,7 @@ def of_examples(strange: bool = False) -> Iterator[Case]:
             for place, scope in enumerate(
                 op.scopes(example.types, op.canonical(example.types, example.attrs))
             ):
-                made = interned(replace_tensors(scope, named))  # type: ignore[arg-type]
+                made = intern_scope(replace_tensors(scope, named))  # type: ignore[arg-type]
                 yield Case(f"{op.name} {text} [{place}]", made, types, arrays)
 
 
@@ -249,7 +249,7 @@ def of_chain(seed: int, number: int) -> Case:
             value = value + extra[place]
         return call("max", value, 0) if after in ("max", "both") else value
 
-    whole = interned(merged(compute(scope.shape, element)) if after != "nothing" else scope)
+    whole = intern_scope(merged(compute(scope.shape, element)) if after != "nothing" else scope)
     if rng.random() < 0.3:
         whole = _after_what_it_reads(whole, of.x, rng)
     return _drawn(f"chain {seed} {number}", whole, (seed, number))
@@ -265,7 +265,7 @@ def _after_what_it_reads(scope: Scope, x: Tensor, rng: Random) -> Scope:
         mixed = call("max", x[n, c, *place] * there, 0)
         return where(first - 1 - c, x[n, c, *place], there) if beside else mixed
 
-    return interned(merged(replace_tensors(scope, {x: compute(x.shape, element)})))
+    return intern_scope(merged(replace_tensors(scope, {x: compute(x.shape, element)})))
 
 
 def _drawn(name: str, scope: Scope, seed: tuple[int, int]) -> Case:
@@ -275,7 +275,7 @@ def _drawn(name: str, scope: Scope, seed: tuple[int, int]) -> Case:
     names = {x: Tensor(f"x{k}", x.shape) for k, x in enumerate(found)}
     draw = np.random.default_rng(seed)
     arrays = [elements(kind, draw) for kind in types]
-    return Case(name, interned(replace_tensors(scope, names)), types, arrays)
+    return Case(name, intern_scope(replace_tensors(scope, names)), types, arrays)
 
 
 def of_nest(seed: int, number: int) -> Case:
@@ -286,7 +286,7 @@ def of_nest(seed: int, number: int) -> Case:
     rng = Random(f"nest {seed} {number}")
     kind = rng.random()
     scope = _window_of_product(rng) if kind < 0.4 else _bands(rng) if kind < 0.8 else _product_of_joined(rng)
-    return _drawn(f"nest {seed} {number}", interned(merged(scope)), (seed, number))
+    return _drawn(f"nest {seed} {number}", intern_scope(merged(scope)), (seed, number))
 
 
 def _window_of_product(rng: Random) -> Scope:

@@ -30,7 +30,7 @@ from tensaurus.expr.evaluate.prime_field import Prime
 from tensaurus.expr.ir.expression_text import show
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select, Tensor, axis
 from tensaurus.expr.ir.walk import reads, scopes, tensors
-from tensaurus.expr.normal.intern import interned
+from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import interval, polynomial
 from tensaurus.finders.derive import (
@@ -154,7 +154,7 @@ def test_every_rule_keeps_the_values_of_sums_of_products(name: str) -> None:
     for seed in range(600):
         if applied > 150:
             break
-        whole = interned(Sums(seed).scope())
+        whole = intern_scope(Sums(seed).scope())
         for stage in scopes(whole):
             for step in RULES[name](stage):
                 applied += 1
@@ -167,7 +167,7 @@ def test_every_rule_keeps_the_values_of_sums_of_products(name: str) -> None:
 def test_every_rule_keeps_the_values_of_any_expression(name: str) -> None:
     """Literal tables, indices that are read, casts, several types: what a rule does not know it leaves."""
     for seed in range(60):
-        whole = interned(Everything(seed, division=False).scope(3))
+        whole = intern_scope(Everything(seed, division=False).scope(3))
         field, rng = Reals(), np.random.default_rng(seed)
         given = {
             x: rng.integers(0, 3, x.shape).astype("int64" if "int" in x.dtype else float)  # type: ignore[arg-type]
@@ -210,7 +210,7 @@ def test_wrong_steps_are_refuted() -> None:
     last = len(body.indices) - 1
     indices = (*body.indices[:last], body.indices[last] - 1)
     moved = Scope(one.state.roots[0].axes, Read(body.source, indices, Const(0)))
-    wrong = Derived(replace(one.state, roots=(interned(moved),)), one.seconds)
+    wrong = Derived(replace(one.state, roots=(intern_scope(moved),)), one.seconds)
     made = equation((node,), leaves, wrong)
     assert made is not None and refute_equation(made) is not None
 
@@ -307,7 +307,7 @@ def strided_reads(seed: int) -> Scope:
         outside = None if inside and rng.random() < 0.5 else Const(rng.choice((0, 0, 2)))
         factors.append(Read(Tensor(name, (extent, r.extent)), (index, polynomial(r)), outside))
     body: Body = Call("mul", tuple(factors)) if len(factors) == 2 else factors[0]
-    return interned(Scope(tuple(axes), Reduce("sum", (r,), body)))
+    return intern_scope(Scope(tuple(axes), Reduce("sum", (r,), body)))
 
 
 def test_operands_in_another_order() -> None:
@@ -460,7 +460,7 @@ def reshaped_reads(seed: int) -> Scope:
     axes = [k, *others]
     rng.shuffle(axes)
     outside = None if k.extent == prod(run) and number == polynomial(k) else Const(rng.choice((0, 5)))
-    return interned(Scope(tuple(axes), Read(Tensor("x", shape), tuple(indices), outside)))
+    return intern_scope(Scope(tuple(axes), Read(Tensor("x", shape), tuple(indices), outside)))
 
 
 def test_digits_of_one_number_become_one_dimension() -> None:

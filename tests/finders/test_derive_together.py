@@ -22,7 +22,7 @@ from tensaurus.expr.evaluate.prime_field import Prime
 from tensaurus.expr.ir.element_types import dtype_of
 from tensaurus.expr.ir.scope import Call, Const, Read, Reduce, Scope, Select, Tensor, axis, where
 from tensaurus.expr.ir.walk import scopes
-from tensaurus.expr.normal.intern import interned
+from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.expr.sizes.size import atoms, interval, polynomial
 from tensaurus.finders.derive.derivation_equation import equation
 from tensaurus.finders.derive.derivation_finder import Derive
@@ -73,7 +73,7 @@ def sums_of_one(seed: int) -> list[Scope]:
         if rng.random() < 0.3:
             guarded = rng.choice(own)
             body = Select((polynomial(guarded) - rng.choice((0, 1)),), body, Const(0))
-        found.append(interned(Scope(tuple(axes), Reduce("sum", reduced, body))))
+        found.append(intern_scope(Scope(tuple(axes), Reduce("sum", reduced, body))))
     return found
 
 
@@ -109,11 +109,11 @@ def test_what_reads_each_other_is_not_merged() -> None:
     x, w = Tensor("x", (4,)), Tensor("w", (4, 4))
     c, f = axis(4, "c"), axis(4, "f")
     body = Call("mul", (Read(x, (polynomial(c),)), Read(w, (polynomial(c), polynomial(f)))))
-    inner = interned(Scope((f,), Reduce("sum", (c,), body)))
+    inner = intern_scope(Scope((f,), Reduce("sum", (c,), body)))
     d, g = axis(4, "d"), axis(4, "g")
     values = Call("mul", (Read(x, (polynomial(d),)), Read(inner, (polynomial(d),))))
     products = Call("mul", (values, Read(w, (polynomial(g), polynomial(d)))))
-    outer = interned(Scope((g,), Reduce("sum", (d,), products)))
+    outer = intern_scope(Scope((g,), Reduce("sum", (d,), products)))
     assert not list(joined([outer, inner])) and not list(joined([inner, outer]))
 
 
@@ -157,7 +157,7 @@ def test_an_expression_is_split_where_its_weights_change() -> None:
     weights = Scope((a, b), where(2 - polynomial(a), v[a, b], w[polynomial(a) - 3, b]))
     x = Read(Tensor("x", (4,)), (polynomial(c),))
     body = Call("mul", (x, Read(weights, (polynomial(f), polynomial(c)))))
-    whole = interned(Scope((f,), Reduce("sum", (c,), body)))
+    whole = intern_scope(Scope((f,), Reduce("sum", (c,), body)))
     (step,) = split(whole)
     parts = scopes(read_through(step.scope))[1:]
     assert [part.shape for part in parts] == [(3,), (2,)] or [part.shape for part in parts] == [(2,), (3,)]
@@ -170,7 +170,7 @@ def test_integers_keep_their_types_where_choices_are_decided() -> None:
     x, y = Tensor("x", (6,), "int32"), Tensor("y", (6,), "int32")
     a = axis(6, "a")
     half = Call("div", (where(2 - polynomial(a), x[a], 3), Const(2)))
-    scope = interned(Scope((a,), Call("add", (half, y[a]))))
+    scope = intern_scope(Scope((a,), Call("add", (half, y[a]))))
     steps = list(split(scope))
     assert len(steps) == 1
     for step in steps:

@@ -39,7 +39,7 @@ from tensaurus.expr.ir.expression_text import parse
 from tensaurus.expr.ir.printer import show as show_scope
 from tensaurus.expr.ir.scope import Scope, Tensor
 from tensaurus.expr.ir.walk import scopes, tensors
-from tensaurus.expr.normal.intern import interned
+from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.expr.sizes.size import Symbol, polynomial
 from tensaurus.finders.fuse import Fuse
 from tensaurus.finders.fuse.composition import _shown, composition
@@ -649,7 +649,7 @@ def test_random_programs_stay_what_they_are(whole: Program, seed: int) -> None:
 @given(seed=st.integers(0, 2**40))
 def test_stages_that_are_none_are_read_through(field: Field, seed: int) -> None:
     """The same function, computed with no more operations, and there is nothing left to read through."""
-    scope = interned(Everything(seed, order=not isinstance(field, Prime)).scope(4))
+    scope = intern_scope(Everything(seed, order=not isinstance(field, Prime)).scope(4))
     found = merged(scope)
     assert found.shape == scope.shape and dtype_of(found) == dtype_of(scope)
     assert flops(found) <= flops(scope) and len(scopes(found)) <= len(scopes(scope))
@@ -673,7 +673,7 @@ def test_stages_that_are_none_are_read_through(field: Field, seed: int) -> None:
 )
 def test_stages(before: str, after: str | None) -> None:
     known = {"x": Tensor("x", (4,)), "y": Tensor("y", (2, 3))}
-    assert merged(parse(before, known)) is interned(parse(after or before, known))
+    assert merged(parse(before, known)) is intern_scope(parse(after or before, known))
 
 
 # ----------------------------------------------------------------------------------- within the optimizer

@@ -10,8 +10,8 @@ from tensaurus.expr.evaluate.fields import Rationals, Reals
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.ir.scope import Read, Scope, Tensor
 from tensaurus.expr.ir.walk import reads, scopes, tensors
-from tensaurus.expr.normal.canonicalize import alike, canonical
-from tensaurus.expr.normal.intern import interned
+from tensaurus.expr.normal.canonicalize import are_equal_expressions, canonicalize
+from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.graph.analysis.program_expression import expression, expressions
 from tensaurus.graph.ir.node import CONSTANT, INPUT, Node, apply, constant, item, source
 from tensaurus.graph.ir.program import Program, topological
@@ -46,9 +46,9 @@ def test_every_inner_node_is_one_scope() -> None:
     shared = node("Relu", X)
     scope = expression(program(node("Add", node("Exp", shared), node("MatMul", shared, Y))))
     assert len(scopes(scope)) == 4 and {t.name for t in tensors(scope)} == {"x", "y"}
-    assert len(scopes(interned(scope))) == 4
+    assert len(scopes(intern_scope(scope))) == 4
     flat = expression(program(node("Add", node("Exp", shared), node("MatMul", shared, Y))), nested=False)
-    assert scopes(flat) == (flat,) and alike(flat, scope)
+    assert scopes(flat) == (flat,) and are_equal_expressions(flat, scope)
     first, second = expressions([node("Exp", shared), node("MatMul", shared, Y)])
     assert {id(r.source) for r in reads(first)} <= {id(r.source) for r in reads(second)}
 
@@ -66,14 +66,16 @@ def test_outputs_of_one_node() -> None:
     halves = apply(registry["Split"], [X], {"axis": 0, "split": (2, 2)}, 2)
     low = expression(item(halves, 1))
     assert low.shape == (2, 4)
-    assert alike(expression(node("Concat", item(halves, 0), item(halves, 1), axis=0)), expression(X))
+    assert are_equal_expressions(
+        expression(node("Concat", item(halves, 0), item(halves, 1), axis=0)), expression(X)
+    )
 
 
 def test_a_long_program_is_no_deep_recursion() -> None:
     last = X
     for _ in range(400):
         last = node("Relu", node("Neg", last))
-    assert isinstance(interned(expression(last)), Scope)
+    assert isinstance(intern_scope(expression(last)), Scope)
 
 
 def test_what_has_no_expression_is_refused() -> None:
@@ -82,7 +84,7 @@ def test_what_has_no_expression_is_refused() -> None:
         expression(node("Add", X, number))
     with pytest.raises(ValueError, match="2 outputs"):
         expression(program(node("Relu", X), node("Exp", X)))
-    assert canonical(expression(Program((X,), (("x", X),)))).shape == (4, 4)
+    assert canonicalize(expression(Program((X,), (("x", X),)))).shape == (4, 4)
 
 
 @pytest.mark.parametrize("count", [1, 2, 16, 17, 33, 600])

@@ -15,7 +15,7 @@ from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.ir.scope import Body, Scope, Tensor, axis, call, compute, total, where
 from tensaurus.expr.ir.walk import replace_tensors
 from tensaurus.expr.ir.walk import tensors as tensors_of
-from tensaurus.expr.normal.intern import interned
+from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.expr.sizes.size import Size, polynomial
 from tensaurus.finders.bilinear import best
 from tensaurus.finders.bilinear.fast_convolution import Convolution, fast
@@ -198,7 +198,7 @@ def test_what_is_computed_of_its_input_is_computed_where_that_is_copied(name: st
             return value + other[n, c, *(i // 2 for i in place)]
         return where(half - 1 - c, value, other[n, half - 1, *place])
 
-    scope = interned(replace_tensors(inner, {x: compute(x.shape, element)}))
+    scope = intern_scope(replace_tensors(inner, {x: compute(x.shape, element)}))
     types = [*types, TensorType("float32", x.shape)]
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(kind.shape).astype(np.float32) for kind in types]

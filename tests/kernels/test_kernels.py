@@ -34,7 +34,7 @@ from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.ir.expression_text import parse, show
 from tensaurus.expr.ir.scope import Reduce, Tensor
 from tensaurus.expr.ir.walk import bodies
-from tensaurus.expr.normal.intern import interned
+from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.graph.ir.kernel import Kernel
 from tensaurus.graph.ir.node import Node, apply, source
 from tensaurus.graph.onnx.builds import Builds
@@ -203,7 +203,7 @@ def test_mended(inputs: str, text: str, tmp_path: Path) -> None:
     example = parse_example(inputs)
     types = tuple(kind for kind in example.types if kind is not None)
     arrays = [np.asarray(value) for value in example.values(np.random.default_rng(0))]
-    scope = interned(parse(text, {x.name: x for x in input_tensors(types)}))
+    scope = intern_scope(parse(text, {x.name: x for x in input_tensors(types)}))
     case = Case(text, scope, types, arrays)
     work = lambda place: list(findings(case, [(place, 2, False)], Random(0)))  # noqa: E731
     assert [
@@ -261,7 +261,7 @@ def test_nothing_is_touched_beyond_an_array(tmp_path: Path) -> None:
 def test_maps_have_vectors_and_few_tasks(text: str, shape: tuple[int, ...]) -> None:
     """A task for each element computes the right numbers, two hundred times slower."""
     x = Tensor("x0", shape)
-    stages, plain = schedulable_stages(interned(parse(text, {"x0": x})), [x])
+    stages, plain = schedulable_stages(intern_scope(parse(text, {"x0": x})), [x])
     core = TargetCore(512, 32, 2)
     for sketches_ in zip(*rank_sketches(stages, core), strict=False):
         lowered, func = build_pipeline(stages, plain, sketches_)
@@ -287,7 +287,7 @@ BAND = "L[h:2, i:48, j:17](sum[d:8](mul(x0[h, i, d], x1[h, i + {step}*j - {shift
 
 def test_a_product_is_computed_where_its_reader_has_a_few_channels() -> None:
     inputs = [Tensor("x0", (8, 14, 14)), Tensor("x1", (32, 8)), Tensor("x2", (32, 3, 3))]
-    scope = interned(parse(" ".join(PAIR.split()), {x.name: x for x in inputs}))
+    scope = intern_scope(parse(" ".join(PAIR.split()), {x.name: x for x in inputs}))
     stages, plain = schedulable_stages(scope, inputs)
     inner, outer = rank_sketches(stages, TargetCore(512, 32, 2))
     assert isinstance(inner[0], BlockSketch) and inner[0].parallel == 0
@@ -301,7 +301,7 @@ def test_a_product_is_computed_where_its_reader_has_a_few_channels() -> None:
 @pytest.mark.parametrize(("step", "rows"), [(1, 16), (1, 48), (2, 8), (4, 4)])
 def test_a_band_is_blocks_of_rows(step: int, rows: int) -> None:
     inputs = [Tensor("x0", (2, 48, 8)), Tensor("x1", (2, 48, 8))]
-    scope = interned(parse(BAND.format(step=step, shift=8 * step), {x.name: x for x in inputs}))
+    scope = intern_scope(parse(BAND.format(step=step, shift=8 * step), {x.name: x for x in inputs}))
     blocks = [band.rows for band in candidate_bands(scope)]
     assert blocks and all(48 % (step * n) == 0 for n in blocks)
     stages, _ = schedulable_stages(scope, inputs, (BlockedBand("s0", 1, rows),))
@@ -317,7 +317,7 @@ def test_a_band_is_blocks_of_rows(step: int, rows: int) -> None:
 def test_what_costs_much_is_not_computed_for_every_product(text: str, count: int) -> None:
     inputs = [Tensor("x0", (16, 16)), Tensor("x1", (16, 8))]
     whole = f"L[i:16, j:8](sum[r:16](mul(L[i:16, r:16]({text})[i, r], x1[r, j])))"
-    stages, _ = schedulable_stages(interned(parse(whole, {x.name: x for x in inputs})), inputs)
+    stages, _ = schedulable_stages(intern_scope(parse(whole, {x.name: x for x in inputs})), inputs)
     assert len(find_nests(stages)) == count
 
 
@@ -328,7 +328,7 @@ JOINED = "L[c:32, i:16](max(x0[c, i] if 15 - c >= 0 else x1[c - 16, i], 0))"
 def test_what_is_joined_may_be_copied_for_many_results(results: int, copied: bool) -> None:
     inputs = [Tensor("x0", (16, 16)), Tensor("x1", (16, 16)), Tensor("x2", (results, 32))]
     text = f"L[f:{results}, i:16](sum[r:32](mul(x2[f, r], {JOINED}[r, i])))"
-    stages, _ = schedulable_stages(interned(parse(text, {x.name: x for x in inputs})), inputs)
+    stages, _ = schedulable_stages(intern_scope(parse(text, {x.name: x for x in inputs})), inputs)
     (pool,) = rank_sketches(stages, TargetCore(512, 32, 1))
     along = [sketch for sketch in pool if isinstance(sketch, BlockSketch) and sketch.vector == 1]
     found = [any(name == "s0" for name, _ in sketch.copies) for sketch in along]
@@ -343,7 +343,7 @@ def test_phases_with_one_tap_have_dense_vectors(shift: int, size: int) -> None:
     tap = f"2*{half} - k - {shift - 1}"
     text = f"L[i:3, k:{size}](sum[r:4](mul(x0[r, -{half} + k + 2] | 0, x1[r, i, {tap}])))"
     x, w = Tensor("x0", (4, size)), Tensor("x1", (4, 3, 2))
-    scope = interned(parse(text, {"x0": x, "x1": w}))
+    scope = intern_scope(parse(text, {"x0": x, "x1": w}))
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(t.shape).astype(np.float32) for t in (x, w)]
     lifted = {t: a.astype(np.float64) for t, a in zip((x, w), arrays, strict=True)}
@@ -361,7 +361,7 @@ def test_what_is_no_band_has_no_blocks() -> None:
     x = {name: Tensor(name, (2, 48, 8)) for name in ("x0", "x1")}
     for index in ("j - i + 30", "j", "i"):  # the other way, no row, no column
         text = f"L[h:2, i:20, j:17](sum[d:8](mul(x0[h, i, d], x1[h, {index}, d])))"
-        assert candidate_bands(interned(parse(text, x))) == [], index
+        assert candidate_bands(intern_scope(parse(text, x))) == [], index
 
 
 def _lowered(func: Any, lowered: Any) -> str:

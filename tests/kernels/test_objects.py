@@ -9,7 +9,7 @@ import pytest
 
 from tensaurus.expr.ir.expression_text import parse as parse_scope
 from tensaurus.expr.ir.scope import Scope, Tensor
-from tensaurus.expr.normal.intern import interned
+from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.kernels.halide.compile import compile_kernel, kernel_with_code
 from tensaurus.kernels.stages.sketch import parse_schedule
 from tensaurus.kernels.tune.compiled_objects import ForkingCompiler, ObjectCompiler
@@ -24,7 +24,7 @@ SCHEDULES = [parse_schedule(f"block(v=1*8x1, u=0:{rows}, k=0., p=0)") for rows i
 
 def scope_of(text: str) -> Scope:
     named = {f"x{k}": Tensor(f"x{k}", kind.shape, kind.dtype) for k, kind in enumerate(TYPES)}
-    return interned(parse_scope(text, named))
+    return intern_scope(parse_scope(text, named))
 
 
 PRODUCT = scope_of("L[i:32, j:24](max(0, sum[r:32](mul(x1[i, r], x0[r, j]))))")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tensaurus.expr.ir.expression_text import parse as parse_scope
 from tensaurus.expr.ir.scope import Scope, Tensor
-from tensaurus.expr.normal.intern import interned
+from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.kernels.halide.compile import kernel_interface
 from tensaurus.kernels.stages.sketch import (
     BlockedBand,
@@ -175,7 +175,7 @@ def test_orders_take_turns() -> None:
 
 def scope_of(text: str, *types: TensorType) -> Scope:
     named = {f"x{k}": Tensor(f"x{k}", kind.shape, kind.dtype) for k, kind in enumerate(types)}
-    return interned(parse_scope(text, named))
+    return intern_scope(parse_scope(text, named))
 
 
 WIDE = TensorType("float32", (32, 24))

@@ -20,8 +20,8 @@ from tensaurus.expr.ir.element_types import Untypable, dtype_of
 from tensaurus.expr.ir.expression_text import show
 from tensaurus.expr.ir.scope import Const, Read, Scope, Table, Tensor, call, compute, table, total, where
 from tensaurus.expr.ir.walk import reads
-from tensaurus.expr.normal.canonicalize import alike, canonical
-from tensaurus.expr.normal.intern import interned
+from tensaurus.expr.normal.canonicalize import are_equal_expressions, canonicalize
+from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.expr.sizes.size import polynomial
 from tensaurus.rules.prove.expression_prover import WORK, Settled, _asked
 from tensaurus.rules.prove.z3_terms import PlacedTerms
@@ -47,7 +47,7 @@ def test_winograd_is_convolution_in_every_field(field: Callable[[], Field]) -> N
     found, rng = field(), np.random.default_rng(0)
     plain = compute((8,), lambda i: total((3,), lambda r: D[i + r] * W[r]))
     values = {t: found.random(t.shape, rng) for t in (D, W)}  # type: ignore[arg-type]
-    for scope in (winograd(), canonical(winograd()), interned(winograd())):
+    for scope in (winograd(), canonicalize(winograd()), intern_scope(winograd())):
         a, b = (interpret(s, values, found) for s in (plain, scope))
         assert np.allclose(a, b) if isinstance(found, Reals) else found.equal(a, b)
 
@@ -77,7 +77,7 @@ def test_folding_keeps_the_elements(data: Any) -> None:
         return Read(drawn, tuple(places), Const(outside)) + Tensor("x", ())[()]
 
     scope = compute((2, 3), body)
-    for form in (canonical(scope), interned(scope)):
+    for form in (canonicalize(scope), intern_scope(scope)):
         assert agree(scope, form, Rationals()), f"{show(scope)}\n{show(form)}"
 
 
@@ -98,10 +98,10 @@ def test_what_is_known_is_a_number() -> None:
             compute((2,), lambda i: where(i - 1, 5 * x[i], 0)),
         ),
     ]:
-        assert alike(scope, expected), show(canonical(scope))
+        assert are_equal_expressions(scope, expected), show(canonicalize(scope))
     other = compute((2,), lambda i: table([2, 1])[i] * x[i])
-    assert not alike(other, compute((2,), lambda i: table([1, 2])[i] * x[i]))
-    assert [r.source for r in reads(canonical(other)) if r.source != x] == [table([2, 1])]
+    assert not are_equal_expressions(other, compute((2,), lambda i: table([1, 2])[i] * x[i]))
+    assert [r.source for r in reads(canonicalize(other)) if r.source != x] == [table([2, 1])]
 
 
 def test_tables_adapt_to_the_type_they_meet() -> None:
@@ -113,7 +113,7 @@ def test_tables_adapt_to_the_type_they_meet() -> None:
     with pytest.raises(Untypable):
         dtype_of(compute((2,), lambda i: at[i] * real[i]))
     half = compute((), lambda: real[0])
-    assert dtype_of(canonical(half)) == dtype_of(interned(half)) == "float32"
+    assert dtype_of(canonicalize(half)) == dtype_of(intern_scope(half)) == "float32"
     wrapped = compute((2,), lambda i: at[i] * table([100, 3])[i])
     found = interpret(wrapped, {at: np.array([2, -50])}, Reals())
     assert found.tolist() == [-56, 106]

@@ -12,7 +12,7 @@ from tensaurus.expr.ir.identity_cache import IdentityCache
 from tensaurus.expr.ir.printer import free_names
 from tensaurus.expr.ir.scope import Scope, Tensor
 from tensaurus.expr.ir.walk import replace_tensors
-from tensaurus.expr.normal.intern import interned
+from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.expr.sizes.size import (
     Atom,
     Poly,
@@ -48,7 +48,7 @@ def _over_inputs(inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> dict[str
         if scope not in _wider:
             raise
         return _over_inputs(inputs, {"scope": _wider[scope]})
-    made = interned(bound)
+    made = intern_scope(bound)
     if made is not scope and free_names(scope).symbols:
         _wider[made] = scope
     return {"scope": made}

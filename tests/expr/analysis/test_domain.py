@@ -37,8 +37,8 @@ from tensaurus.expr.ir.scope import (
     where,
 )
 from tensaurus.expr.ir.walk import children, tensors
-from tensaurus.expr.normal.canonicalize import canonical
-from tensaurus.expr.normal.flatten import flat
+from tensaurus.expr.normal.canonicalize import canonicalize
+from tensaurus.expr.normal.flatten import flatten
 from tensaurus.expr.sizes.size import Axis, Poly, Size, Symbol, atoms, evaluate, polynomial, substitute
 from tensaurus.ops import Op, TensorType, Untypable, registry
 from tensaurus.ops.examples import examples_of
@@ -55,7 +55,7 @@ class Points:
     """All places of an output and all points of its reductions, as arrays of booleans."""
 
     def __init__(self, scope: Scope):
-        self.scope, self.body = scope, flat(scope)
+        self.scope, self.body = scope, flatten(scope)
         self.rank = scope.rank
         self.grid: dict[Any, Any] = dict(zip(scope.axes, np.indices(scope.shape, sparse=True), strict=True))  # type: ignore[arg-type]
 
@@ -208,7 +208,7 @@ def points_of(scope: Scope) -> int:
         own = prod(a.extent for a in body.axes) if isinstance(body, Reduce) else 1  # type: ignore[misc]
         return own * max([1, *map(reduced, children(body))])
 
-    return prod(scope.shape) * reduced(flat(scope))  # type: ignore[arg-type, no-any-return]
+    return prod(scope.shape) * reduced(flatten(scope))  # type: ignore[arg-type, no-any-return]
 
 
 @pytest.mark.parametrize("op", OPS, ids=repr)
@@ -452,14 +452,14 @@ def test_random_expressions(scope: Scope) -> None:
     known_in(scope)
     field = Reals()
     values = {t: field.lift(np.random.default_rng(1).standard_normal(t.shape)) for t in tensors(scope)}  # type: ignore[arg-type]
-    straight = interpret(Scope(scope.axes, flat(scope)), values, field)
+    straight = interpret(Scope(scope.axes, flatten(scope)), values, field)
     assert np.allclose(np.asarray(straight, float), np.asarray(interpret(scope, values, field), float))
 
 
 def test_scopes_that_share_axes_are_read_through() -> None:
     """Canonical forms name their axes alike; put into each other, they must not capture."""
     x, w = Tensor("x", (9,)), Tensor("w", (3,))
-    first = canonical(compute((9,), lambda i: total((3,), lambda r: x.padded(0)[i + r - 1] * w[r])))
+    first = canonicalize(compute((9,), lambda i: total((3,), lambda r: x.padded(0)[i + r - 1] * w[r])))
     assert isinstance(first.body, Reduce)
     (inner,) = first.body.axes
     one = polynomial(first.axes[0])
@@ -468,7 +468,7 @@ def test_scopes_that_share_axes_are_read_through() -> None:
     holds(second, boxes(second), exactly=True)
     field, draw = Reals(), np.random.default_rng(5)
     values = {t: field.lift(draw.standard_normal(t.shape)) for t in (x, w)}  # type: ignore[arg-type]
-    straight = interpret(Scope(second.axes, flat(second)), values, field)
+    straight = interpret(Scope(second.axes, flatten(second)), values, field)
     assert np.allclose(np.asarray(straight, float), np.asarray(interpret(second, values, field), float))
 
 
@@ -477,5 +477,5 @@ def test_flat_bodies_are_the_same_function(op: Op) -> None:
     for scope in scopes_of(op):
         values = drawn(scope, np.random.default_rng(2))
         with np.errstate(all="ignore"):
-            results = [interpret(s, values, Reals()) for s in (scope, Scope(scope.axes, flat(scope)))]
+            results = [interpret(s, values, Reals()) for s in (scope, Scope(scope.axes, flatten(scope)))]
         assert np.allclose(*(np.asarray(r, float) for r in results), equal_nan=True)

@@ -26,7 +26,7 @@ from tensaurus.expr.ir.scope import (
     within,
 )
 from tensaurus.expr.ir.walk import tensors
-from tensaurus.expr.normal.intern import interned
+from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.expr.sizes.size import Symbol, floordiv, largest, polynomial, smallest
 
 N = polynomial(Symbol("N", 1))
@@ -83,13 +83,13 @@ def survives(scope: Scope) -> None:
     """Text and declarations together are the expression."""
     declared = parse_declarations(declarations(scope))
     assert declared == {t.name: t for t in tensors(scope)}
-    text, form = show(scope), interned(scope)
+    text, form = show(scope), intern_scope(scope)
     again = parse(text, declared)
     assert show(again) == text
-    assert again.shape == scope.shape and interned(again) is form, text
+    assert again.shape == scope.shape and intern_scope(again) is form, text
     assert show(parse(show(form), declared)) == show(form)
     unrelated = {t.name: t for t in (*NAMED.values(), *tensors(scope))}
-    assert interned(parse(show(form), unrelated)) is form
+    assert intern_scope(parse(show(form), unrelated)) is form
 
 
 @settings(max_examples=100, deadline=None)
@@ -135,10 +135,10 @@ def doubled(times: int, again: bool) -> Scope:
 def test_what_is_read_twice_is_written_once() -> None:
     text = "L[i:3](add((A := L[j:3](add((B := L[k:3](exp(w[k])))[j], B[-j + 2])))[i], A[-i + 2]))"
     assert show(doubled(2, again=True)) == show(doubled(2, again=False)) == text
-    assert interned(parse(text, NAMED)) is interned(doubled(2, again=False))
+    assert intern_scope(parse(text, NAMED)) is intern_scope(doubled(2, again=False))
     whole = "L[i:3](add({0}[i], {0}[-i + 2]))"
     old = whole.format(whole.format("L[i:3](exp(w[i]))"))  # as it was written once
-    assert interned(parse(old, NAMED)) is interned(doubled(2, again=True))
+    assert intern_scope(parse(old, NAMED)) is intern_scope(doubled(2, again=True))
     survives(doubled(60, again=True))
     assert len(show(doubled(60, again=True))) < 3000
 
@@ -150,7 +150,7 @@ def test_names_of_scopes_are_new() -> None:
     scope = compute((3,), lambda i: inner[i] * inner[2 - i] + inner.padded(1)[i + 1])
     assert "(D := " in show(scope)
     survives(scope)
-    assert interned(parse(show(doubled(2, True)), {**NAMED, "A": a})) is interned(doubled(2, True))
+    assert intern_scope(parse(show(doubled(2, True)), {**NAMED, "A": a})) is intern_scope(doubled(2, True))
 
 
 def test_a_scope_in_an_index_and_beside_it_survives() -> None:
@@ -198,7 +198,7 @@ def test_names_of_scopes_that_mean_nothing(text: str, reason: str) -> None:
 def test_every_operator_survives(sample: Sample) -> None:
     for scope in expressions(sample):
         survives(scope)
-        survives(interned(scope))
+        survives(intern_scope(scope))
 
 
 @pytest.mark.parametrize(

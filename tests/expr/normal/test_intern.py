@@ -34,7 +34,7 @@ from tensaurus.expr.ir.scope import (
 )
 from tensaurus.expr.ir.walk import scopes
 from tensaurus.expr.normal import intern
-from tensaurus.expr.normal.intern import fingerprint, interned
+from tensaurus.expr.normal.intern import fingerprint, intern_scope
 from tensaurus.expr.sizes.size import Symbol, polynomial
 
 N, POSITIVE = polynomial(Symbol("N")), polynomial(Symbol("N", 1))
@@ -50,9 +50,9 @@ X, W, V = Tensor("x", (4, 4)), Tensor("w", (4,)), Tensor("v", (N, N))
 @given(seed=st.integers(0, 2**40))
 def test_the_interned_scope_is_the_same_function(field: Field, seed: int) -> None:
     scope = Everything(seed, order=not isinstance(field, Prime)).scope(4)
-    form = interned(scope)
+    form = intern_scope(scope)
     assert (form.shape, dtype_of(form)) == (scope.shape, dtype_of(scope))
-    assert interned(form) is form and fingerprint(form) == fingerprint(scope)
+    assert intern_scope(form) is form and fingerprint(form) == fingerprint(scope)
     assert agree(scope, form, field), f"{show(scope)}\n{show(form)}"
 
 
@@ -61,7 +61,7 @@ def test_the_interned_scope_is_the_same_function(field: Field, seed: int) -> Non
 def test_another_way_of_writing_is_the_same_object(seed: int, other: int) -> None:
     scope = Everything(seed).scope(4)
     again = Rewritten(other).scope(scope)
-    assert interned(again) is interned(scope), f"{show(scope)}\n{show(again)}"
+    assert intern_scope(again) is intern_scope(scope), f"{show(scope)}\n{show(again)}"
 
 
 @settings(max_examples=120, deadline=None)
@@ -69,7 +69,7 @@ def test_another_way_of_writing_is_the_same_object(seed: int, other: int) -> Non
 def test_what_is_one_object_is_one_function(seed: int, other: int) -> None:
     scope = Everything(seed).scope(3, (2, 2) if seed % 2 else None)
     for changed in (Mistaken(other).scope(scope), swapped(scope)):
-        if interned(changed) is interned(scope):
+        if intern_scope(changed) is intern_scope(scope):
             assert agree(scope, changed, Rationals(other)), f"{show(scope)}\n{show(changed)}"
 
 
@@ -78,14 +78,14 @@ def test_another_way_of_writing_an_operator_is_the_same_object(sample: Sample) -
     for scope in expressions(sample):
         for seed in range(3):
             again = Rewritten(seed).scope(scope)
-            assert interned(again) is interned(scope), f"{show(scope)}\n{show(again)}"
+            assert intern_scope(again) is intern_scope(scope), f"{show(scope)}\n{show(again)}"
 
 
 @settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 2**40))
 def test_nested_scopes_stay_and_are_interned(seed: int) -> None:
-    form = interned(Everything(seed).scope(4))
-    assert all(interned(inner) is inner for inner in scopes(form))
+    form = intern_scope(Everything(seed).scope(4))
+    assert all(intern_scope(inner) is inner for inner in scopes(form))
 
 
 def pairs() -> dict[str, tuple[Scope, Scope, bool]]:
@@ -166,7 +166,9 @@ def pairs() -> dict[str, tuple[Scope, Scope, bool]]:
 @pytest.mark.parametrize("name", pairs())
 def test_pairs(name: str) -> None:
     left, right, same = pairs()[name]
-    assert (interned(left) is interned(right)) == same, f"{show(interned(left))}\n{show(interned(right))}"
+    assert (intern_scope(left) is intern_scope(right)) == same, (
+        f"{show(intern_scope(left))}\n{show(intern_scope(right))}"
+    )
     assert (fingerprint(left) == fingerprint(right)) == same
 
 
@@ -174,11 +176,13 @@ def test_an_axis_that_is_bound_again_is_another() -> None:
     r = Axis("r", 4)
     inner = Reduce("sum", (r,), W[polynomial(r)])
     plain = Scope((), total((4,), lambda a: W[a] * total((4,), lambda b: W[b])))
-    assert interned(Scope((), Reduce("sum", (r,), Call("mul", (W[polynomial(r)], inner))))) is interned(plain)
+    assert intern_scope(
+        Scope((), Reduce("sum", (r,), Call("mul", (W[polynomial(r)], inner))))
+    ) is intern_scope(plain)
     twice = Scope((), Reduce("sum", (r,), inner))  # 4 times the sum
-    assert interned(twice) is interned(Scope((), total((4, 4), lambda a, b: W[b])))
-    assert interned(twice) is not interned(Scope((), inner))
-    assert agree(interned(twice), Scope((), 4 * inner), Rationals())
+    assert intern_scope(twice) is intern_scope(Scope((), total((4, 4), lambda a, b: W[b])))
+    assert intern_scope(twice) is not intern_scope(Scope((), inner))
+    assert agree(intern_scope(twice), Scope((), 4 * inner), Rationals())
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -191,11 +195,11 @@ def test_axes_of_one_name_are_told_apart(together: bool) -> None:
         return compute((4,), lambda k: Call("add", (W[k], inner)))
 
     one, other = scope(small, large, small, large), scope(small, large, large, small)
-    assert interned(one) is not interned(other)
-    assert interned(one) is interned(scope(large, small, small, large))
-    assert agree(one, interned(one), Rationals()) and agree(other, interned(other), Rationals())
+    assert intern_scope(one) is not intern_scope(other)
+    assert intern_scope(one) is intern_scope(scope(large, small, small, large))
+    assert agree(one, intern_scope(one), Rationals()) and agree(other, intern_scope(other), Rationals())
     kept = Scope((small, large), X[polynomial(small), polynomial(large)])
-    assert interned(kept) is interned(compute((2, 4), lambda i, j: X[i, j]))
+    assert intern_scope(kept) is intern_scope(compute((2, 4), lambda i, j: X[i, j]))
 
 
 def test_many_axes_that_nothing_tells_apart() -> None:
@@ -206,12 +210,12 @@ def test_many_axes_that_nothing_tells_apart() -> None:
 
         return Scope((), total((4,) * 4, body))
 
-    assert interned(ring([0, 1, 2, 3])) is interned(ring([2, 0, 3, 1]))
+    assert intern_scope(ring([0, 1, 2, 3])) is intern_scope(ring([2, 0, 3, 1]))
 
 
 def test_two_tensors_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="one name"):
-        interned(compute((4,), lambda i: W[i] + Tensor("w", (2,))[0]))
+        intern_scope(compute((4,), lambda i: W[i] + Tensor("w", (2,))[0]))
 
 
 def test_nesting_may_be_deep_and_shared() -> None:
@@ -223,14 +227,14 @@ def test_nesting_may_be_deep_and_shared() -> None:
     for _ in range(300):
         scope, other = compute((4,), lambda i, s=scope: s[i] + s[3 - i]), turned(other)
     assert isinstance(scope, Scope) and isinstance(other, Scope)
-    assert interned(scope) is interned(other)
+    assert intern_scope(scope) is intern_scope(other)
 
 
 def test_nothing_is_kept_alive() -> None:
     gc.collect()
     before = len(intern._scopes), len(intern._known)
     for n in range(50):
-        interned(compute((4,), lambda i, n=n: W[i] + (1000 + n)))
+        intern_scope(compute((4,), lambda i, n=n: W[i] + (1000 + n)))
     gc.collect()
     assert (len(intern._scopes), len(intern._known)) <= (before[0] + 2, before[1] + 4)
 
@@ -249,6 +253,6 @@ def test_a_fingerprint_is_the_same_in_every_process() -> None:
 
 def test_a_read_of_a_scope_names_what_it_reads() -> None:
     inner = compute((4,), lambda i: W[i] * 2)
-    outer = interned(compute((4,), lambda i: inner[i]))
-    assert isinstance(outer.body, Read) and outer.body.source is interned(inner)
-    assert interned(parse(show(outer), {"w": W})) is outer
+    outer = intern_scope(compute((4,), lambda i: inner[i]))
+    assert isinstance(outer.body, Read) and outer.body.source is intern_scope(inner)
+    assert intern_scope(parse(show(outer), {"w": W})) is outer

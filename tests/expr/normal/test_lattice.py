@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tensaurus.expr.evaluate.fields import Rationals
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.ir.scope import Body, Const, Scope, Tensor, call, compute, fold, total
-from tensaurus.expr.normal.canonicalize import alike
+from tensaurus.expr.normal.canonicalize import are_equal_expressions
 from tensaurus.expr.sizes.size import Symbol, polynomial
 
 N = polynomial(Symbol("N", 1))
@@ -54,7 +54,7 @@ def test_terms_of_a_lattice_are_alike_where_they_are_equal(seed: int) -> None:
     """Three numbers have no more orders than three values."""
     at = points(0, 1, 2)
     left, right = drawn(seed, ("max", "min"), at)
-    assert alike(left, right) == equal(left, right, at)
+    assert are_equal_expressions(left, right) == equal(left, right, at)
 
 
 @settings(max_examples=300)
@@ -62,7 +62,7 @@ def test_terms_of_a_lattice_are_alike_where_they_are_equal(seed: int) -> None:
 def test_what_is_alike_in_sums_and_products_of_maxima_is_equal(seed: int) -> None:
     at = points(-3, -1, 0, 2)
     left, right = drawn(seed, ("max", "min", "add", "mul"), dict([*at.items()][:2]), 0)
-    if alike(left, right):
+    if are_equal_expressions(left, right):
         assert equal(left, right, at)
 
 
@@ -94,7 +94,7 @@ def test_elements_are_compared_one_by_one(law: str) -> None:
         compute((N, N), lambda i, j, side=side: ({**EQUAL, **DIFFERENT}[law](X[i, j], Y[i, j])[side]))
         for side in range(2)
     )
-    assert alike(left, right) == (law in EQUAL)
+    assert are_equal_expressions(left, right) == (law in EQUAL)
 
 
 def test_an_order_is_not_one_of_all_that_a_sum_adds() -> None:
@@ -103,16 +103,16 @@ def test_an_order_is_not_one_of_all_that_a_sum_adds() -> None:
         compute((N,), lambda i, fn=fn: total((N,), lambda k: call(fn, X[i, k], Y[i, k])))
         for fn in ("max", "min")
     )
-    assert not alike(left, right)
+    assert not are_equal_expressions(left, right)
     whole = compute((N,), lambda i: total((N,), lambda k: X[i, k]))
     larger = compute((N,), lambda i: call("max", whole[i], total((N,), lambda k: Y[i, k])))
-    assert not alike(larger, left)
+    assert not are_equal_expressions(larger, left)
 
 
 def test_the_largest_of_a_row_may_be_compared() -> None:
     top = compute((N,), lambda i: fold("max", (N,), lambda k: X[i, k]))
     left = compute((N,), lambda i: call("min", top[i], call("max", top[i], Y[i, 0])))
-    assert alike(left, top)
+    assert are_equal_expressions(left, top)
 
 
 def test_many_arguments_end() -> None:
@@ -127,4 +127,4 @@ def test_many_arguments_end() -> None:
         )
         for turn in (1, 5)
     )
-    assert not alike(left, right)
+    assert not are_equal_expressions(left, right)

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensaurus.expr.normal.axis_ranges import settle
+from tensaurus.expr.normal.axis_ranges import narrow_by_guards
 from tensaurus.expr.sizes.size import Axis, Size, Symbol, evaluate, floordiv, polynomial
 
 A, Q = polynomial(Symbol("A", 1)), polynomial(Symbol("Q", 1))
@@ -52,7 +52,7 @@ def test_no_point_is_lost_or_won(conditions: list[Size], free: set[Axis], a: int
     bound = [axis for axis in AXES if axis not in free]
     numbers: dict[Any, int] = {Symbol("A", 1): a, Symbol("Q", 1): q}
     wanted = points(AXES, conditions, [polynomial(x) for x in AXES], numbers)
-    settled = settle(bound, conditions)
+    settled = narrow_by_guards(bound, conditions)
     if settled is None:
         assert not wanted
         return
@@ -66,6 +66,6 @@ def test_a_range_decides_a_quotient() -> None:
     i = Axis("o", 2 * A * Q)
     group = floordiv(polynomial(i), Q)
     inside, behind = A * Q - 1 - polynomial(i), group - A
-    assert settle([], [inside, behind]) is None
-    assert settle([], [inside, A - 1 - group]) == ((), (inside,), {})
-    assert settle([], [inside, group - 1]) == ((), (inside, group - 1), {})
+    assert narrow_by_guards([], [inside, behind]) is None
+    assert narrow_by_guards([], [inside, A - 1 - group]) == ((), (inside,), {})
+    assert narrow_by_guards([], [inside, group - 1]) == ((), (inside, group - 1), {})

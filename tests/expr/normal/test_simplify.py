@@ -37,7 +37,7 @@ from tensaurus.expr.ir.scope import (
 )
 from tensaurus.expr.ir.walk import children, reads, replace_axes, replace_tensors, tensors
 from tensaurus.expr.normal import intern
-from tensaurus.expr.normal.canonicalize import canonical, symmetric
+from tensaurus.expr.normal.canonicalize import canonicalize, is_symmetric
 from tensaurus.expr.sizes.size import Size, Symbol, polynomial
 from tensaurus.ops import registry
 from tensaurus.ops.examples import parse_example
@@ -50,7 +50,7 @@ N, M, K, J, H = (polynomial(Symbol(name, 1)) for name in "NMKJH")
 
 def fingerprint(scope: Scope) -> str:
     """What scopes of one canonical form share."""
-    return intern.fingerprint(canonical(scope))
+    return intern.fingerprint(canonicalize(scope))
 
 
 
@@ -68,7 +68,7 @@ def values(scope: Scope, field: Field, seed: int = 0) -> dict[Tensor, Array]:
 def test_canonical_keeps_the_function_exactly(field: Field, seed: int) -> None:
     # a maximum of literals alone has its true order, in GF(p) too, and one of elements has not
     scope = Expressions(seed, order=not isinstance(field, Prime)).scope(4)
-    form = canonical(scope)
+    form = canonicalize(scope)
     assert form.shape == scope.shape
     data = values(scope, field, seed)
     before, after = interpret(scope, data, field), interpret(form, data, field)
@@ -80,7 +80,7 @@ def test_canonical_keeps_the_function_exactly(field: Field, seed: int) -> None:
 def test_canonical_keeps_the_function_in_float64(seed: int) -> None:
     scope = Expressions(seed, division=False).scope(3)
     data = {t: a / 4 for t, a in values(scope, Reals(), seed).items()}
-    before, after = interpret(scope, data, Reals()), interpret(canonical(scope), data, Reals())
+    before, after = interpret(scope, data, Reals()), interpret(canonicalize(scope), data, Reals())
     # exp of a large argument multiplies an error by that argument
     np.testing.assert_allclose(before, after, rtol=1e-6, atol=1e-6 * max(1.0, float(np.max(np.abs(before)))))
 
@@ -89,9 +89,9 @@ def test_canonical_keeps_the_function_in_float64(seed: int) -> None:
 @given(seed=st.integers(0, 2**40))
 def test_canonical_is_idempotent_and_survives_its_text(seed: int) -> None:
     scope = Expressions(seed).scope(3)
-    form = canonical(scope)
+    form = canonicalize(scope)
     again = parse(show(form), {t.name: t for t in tensors(form)})
-    assert canonical(again) == form
+    assert canonicalize(again) == form
     assert fingerprint(again) == fingerprint(scope)
 
 
@@ -121,7 +121,7 @@ def shuffled(body: Body, rng: random.Random) -> Body:
 def test_the_fingerprint_does_not_depend_on_the_writing(seed: int) -> None:
     scope = Expressions(seed).scope(3)
     other = Scope(scope.axes, shuffled(scope.body, random.Random(seed)))
-    assert show(canonical(other)) == show(canonical(scope))
+    assert show(canonicalize(other)) == show(canonicalize(scope))
 
 
 # --- laws, at all sizes -------------------------------------------------------------------------------
@@ -338,7 +338,7 @@ LAWS: dict[str, Callable[[], tuple[Scope, Scope]]] = {
 @pytest.mark.parametrize("law", LAWS)
 def test_law(law: str) -> None:
     left, right = LAWS[law]()
-    assert show(canonical(left)) == show(canonical(right))
+    assert show(canonicalize(left)) == show(canonicalize(right))
     assert fingerprint(left) == fingerprint(right)
 
 
@@ -372,14 +372,14 @@ def test_different_functions_have_different_fingerprints(left: Scope, right: Sco
 def test_a_factor_that_is_undefined_without_the_guard_stays_under_it() -> None:
     x, y = Tensor("x", (4,)), Tensor("y", (4,))
     scope = compute((4,), lambda i: where(i - 1, x[i - 1] * call("exp", y[i - 1]), 0))
-    assert show(canonical(scope)) == "L[i:4](mul(exp(y[i - 1]), x[i - 1]) if i - 1 >= 0 else 0)"
+    assert show(canonicalize(scope)) == "L[i:4](mul(exp(y[i - 1]), x[i - 1]) if i - 1 >= 0 else 0)"
 
 
 def test_gather_is_kept_exactly() -> None:
     at = Tensor("at", (5,), "int64")
     positive = compute((5,), lambda i: call("add", at[i], 0))
     scope = compute((5, K), lambda i, j: Tensor("t", (7, K))[look(positive[i], 0, 6), j])
-    assert show(canonical(scope)) == "L[i:5, j:K](t[look(at[i], 0, 6), j])"
+    assert show(canonicalize(scope)) == "L[i:5, j:K](t[look(at[i], 0, 6), j])"
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -400,7 +400,7 @@ def test_choices_inside_choices_keep_their_values(seed: int) -> None:
         return call(monoid, folds, x.padded(0)[i, j])
 
     scope = compute((2, 3), element)
-    form = canonical(scope)
+    form = canonicalize(scope)
     for field in (Prime(seed), Reals()):
         numbers = np.random.default_rng(seed)
         data = {t: field.lift(numbers.integers(-5, 6, t.shape).astype(float)) for t in (x, y)}
@@ -410,24 +410,24 @@ def test_choices_inside_choices_keep_their_values(seed: int) -> None:
 
 def test_dtype_and_shape_are_kept() -> None:
     x = Tensor("x", (1, 4), "float16")
-    form = canonical(compute(x.shape, lambda i, j: x[i, j] - x[i, j]))
+    form = canonicalize(compute(x.shape, lambda i, j: x[i, j] - x[i, j]))
     assert (dtype_of(form), form.shape, show(form)) == ("float16", (1, 4), "L[i:1, j:4](to_float16(0))")
 
 
 def test_integer_division_truncates_and_stays() -> None:
     n = Tensor("n", (4,), "int64")
-    form = canonical(compute((4,), lambda i: n[i] / 2 * 2))
+    form = canonicalize(compute((4,), lambda i: n[i] / 2 * 2))
     assert show(form) == "L[i:4](mul(2, div(n[i], to_int64(2))))"
     assert interpret(form, {n: np.array([1, 2, -3, 4])}, Reals()).tolist() == [0, 2, -2, 4]
 
 
 def test_symmetric_inputs() -> None:
     a, b = Tensor("a", (N, K)), Tensor("b", (N, K))
-    assert symmetric(add(a, b), a, b)
-    assert symmetric(compute(a.shape, lambda i, j: call("max", a[i, j], b[i, j])), a, b)
-    assert not symmetric(compute(a.shape, lambda i, j: a[i, j] - b[i, j]), a, b)
+    assert is_symmetric(add(a, b), a, b)
+    assert is_symmetric(compute(a.shape, lambda i, j: call("max", a[i, j], b[i, j])), a, b)
+    assert not is_symmetric(compute(a.shape, lambda i, j: a[i, j] - b[i, j]), a, b)
     square, other = Tensor("a", (N, N)), Tensor("b", (N, N))
-    assert not symmetric(matmul(square, other), square, other)
+    assert not is_symmetric(matmul(square, other), square, other)
 
 
 def test_composition_by_replacing_tensors() -> None:
@@ -445,9 +445,9 @@ def test_every_declared_operator(name: str) -> None:
         example = parse_example(text)
         scopes = op.scopes(example.types, op.canonical(example.types, example.attrs))
         for scope in scopes:
-            form, named = canonical(scope), {t.name: t for t in tensors(scope)}
+            form, named = canonicalize(scope), {t.name: t for t in tensors(scope)}
             assert show(parse(show(scope), named)) == show(scope)
-            assert canonical(parse(show(form), named)) == form
+            assert canonicalize(parse(show(form), named)) == form
             if not all(kind is None or kind.static for kind in example.types):
                 continue
             arrays = example.values(np.random.default_rng(0))
@@ -472,7 +472,7 @@ def chain(step: Callable[[Any], Scope], count: int) -> Scope:
 def test_deep_compositions_do_not_explode(scope: Scope) -> None:
     # read three times each, eight layers are a tree of thousands; kept scopes are named, not spelled out
     assert fingerprint(scope) == fingerprint(Scope(scope.axes, scope.body))
-    assert total_weight(canonical(scope)) < 5000
+    assert total_weight(canonicalize(scope)) < 5000
 
 
 def total_weight(scope: Scope) -> int:
@@ -491,4 +491,4 @@ def total_weight(scope: Scope) -> int:
 
 def test_two_tensors_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="two tensors"):
-        canonical(compute((3,), lambda i: Tensor("x", (3,))[i] + Tensor("x", (4,))[i]))
+        canonicalize(compute((3,), lambda i: Tensor("x", (3,))[i] + Tensor("x", (4,))[i]))

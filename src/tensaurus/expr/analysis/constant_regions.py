@@ -20,7 +20,7 @@ from tensaurus.expr.ir.element_types import dtype_of
 from tensaurus.expr.ir.scalar_functions import cast_target
 from tensaurus.expr.ir.scope import Body, Call, Const, Reduce, Scope, Select
 from tensaurus.expr.ir.walk import tensors
-from tensaurus.expr.normal.flatten import flat
+from tensaurus.expr.normal.flatten import flatten
 from tensaurus.expr.sizes.size import (
     Atom,
     Axis,
@@ -57,7 +57,7 @@ def known_constant(scope: Scope) -> tuple[tuple[Box, Value], ...]:
         moving = {
             a for a, side in zip(scope.axes, region.box.sides, strict=True) if not is_same_size(side.count, 1)
         }
-        value = _Place(flat(scope), places, moving, floats).value
+        value = _Place(flatten(scope), places, moving, floats).value
         if value is not None:
             constants.append((region.box, value))
     return tuple(constants)

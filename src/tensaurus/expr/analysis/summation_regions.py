@@ -40,7 +40,7 @@ from tensaurus.expr.analysis.condition import (
 from tensaurus.expr.ir.scalar_functions import cast_target
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select
 from tensaurus.expr.ir.walk import children
-from tensaurus.expr.normal.flatten import TooLarge, flat
+from tensaurus.expr.normal.flatten import FlatBodyTooLarge, flatten
 from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import (
     Atom,
@@ -95,7 +95,7 @@ def boxes(scope: Scope, *, affine: bool = False) -> tuple[Region, ...]:
     or where there would be more than `BOXES`.  `affine` asks for boxes in which indices are affine, too.
     """
     try:
-        body = flat(scope)
+        body = flatten(scope)
         cells = _partition(scope.axes, conditions(body), list(_indices(body)) if affine else [])
         regions = []
         for cell in cells:
@@ -108,7 +108,7 @@ def boxes(scope: Scope, *, affine: bool = False) -> tuple[Region, ...]:
             )
             regions.append(Region(box, known, fixed and all(_is_affine(i, cell) for i in _indices(body))))
         return tuple(regions)
-    except (Unknown, TooLarge):
+    except (Unknown, FlatBodyTooLarge):
         return (Region(whole(scope.shape), None, False),)
 
 

@@ -1,4 +1,4 @@
-"""Ranges of bound axes: guards decided and taken into them, axes split into digits and digits merged.
+"""Narrow the ranges of bound axes by guards, split axes into digits, and merge digits.
 
     sum[k:8](k - 3 >= 0: f(k))            ->  sum[k:5](f(k + 3))
     sum[r:12](f(r // 4, r % 4))           ->  sum[h:3, d:4](f(h, d))
@@ -30,71 +30,71 @@ from tensaurus.expr.sizes.size import (
 )
 
 Values = Mapping[Atom, Any]
-Kept = TypeVar("Kept", bound=Record)
+AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
-def settle(
+def narrow_by_guards(
     axes: Sequence[Axis], guards: Sequence[Size]
 ) -> tuple[tuple[Axis, ...], tuple[Size, ...], dict[Atom, Any]] | None:
-    """(axes, guards, values) with every decided guard gone and narrowed ranges; None for an empty range.
+    """Return (axes, guards, values) without decided guards and with narrowed ranges; None for an empty range.
 
-    `values` replaces axes in what stands under them; guards are replaced already.
+    `values` replaces axes in what stands under them; they are replaced in the guards already.
     """
     values: dict[Atom, Any] = {}
-    left, current = list(axes), list(guards)
+    open_axes, open_guards = list(axes), list(guards)
     while True:
         change: dict[Atom, Any] = {}
-        for a in left:
+        for a in open_axes:
             if is_same_size(a.extent, 0):
                 return None
             if is_same_size(a.extent, 1):
-                left.remove(a)
+                open_axes.remove(a)
                 change = {a: 0}
                 break
-        reduced = _decided(current) if not change else current
-        if reduced is None:
+        undecided = _drop_decided_guards(open_guards) if not change else open_guards
+        if undecided is None:
             return None
         if not change:
-            current = reduced
-            pinned = _pinned(current, left)
-            if pinned is not None:
-                whole, value = pinned
-                left.remove(whole)
-                current = [*current, value, whole.extent - 1 - value]
-                change = {whole: value}
+            open_guards = undecided
+            fixed = _fixed_axis(open_guards, open_axes)
+            if fixed is not None:
+                changed_axis, value = fixed
+                open_axes.remove(changed_axis)
+                open_guards = [*open_guards, value, changed_axis.extent - 1 - value]
+                change = {changed_axis: value}
         if not change:
-            for guard in current:
-                narrowed = _narrowed(guard, left)
-                if narrowed is not None:
-                    whole, (piece, offset) = narrowed
-                    current.remove(guard)
-                    left[left.index(whole)] = piece
-                    change = {whole: polynomial(piece) + offset}
+            for guard in open_guards:
+                range_found = _range_of_guard(guard, open_axes)
+                if range_found is not None:
+                    changed_axis, (narrow_axis, offset) = range_found
+                    open_guards.remove(guard)
+                    open_axes[open_axes.index(changed_axis)] = narrow_axis
+                    change = {changed_axis: polynomial(narrow_axis) + offset}
                     break
         if not change:
-            return tuple(left), tuple(current), values
-        current = [substitute(g, change) for g in current]
+            return tuple(open_axes), tuple(open_guards), values
+        open_guards = [substitute(g, change) for g in open_guards]
         values = {**{a: substitute(v, change) for a, v in values.items()}, **change}
 
 
-def _pinned(guards: Sequence[Size], axes: Sequence[Axis]) -> tuple[Axis, Size] | None:
-    """(axis, value) where a guard and its negative leave a bound axis one point."""
+def _fixed_axis(guards: Sequence[Size], axes: Sequence[Axis]) -> tuple[Axis, Size] | None:
+    """Return (axis, value) where a guard and its negative leave only one point of a bound axis."""
     known = set(guards)
     for guard in guards:
         if 0 - guard not in known:
             continue
         for a in axes:
-            found = affine_coefficients(guard, [a]) if a in axes_in(guard) else None
-            if found is not None and found[0].get(a) in (1, -1):
-                return a, -found[1] * found[0][a]
+            linear = affine_coefficients(guard, [a]) if a in axes_in(guard) else None
+            if linear is not None and linear[0].get(a) in (1, -1):
+                return a, -linear[1] * linear[0][a]
     return None
 
 
-def _decided(guards: Iterable[Size]) -> list[Size] | None:
-    """The guards that ranges and the other guards do not decide; None where they contradict."""
+def _drop_decided_guards(guards: Iterable[Size]) -> list[Size] | None:
+    """Return the guards that ranges and other guards leave open; None where two contradict each other."""
     kept: list[Size] = []
     for guard in dict.fromkeys(polynomial(g) for g in guards):
-        holds = _holds(guard)
+        holds = _truth_value(guard)
         if holds is False:
             return None
         if holds is None:
@@ -103,57 +103,57 @@ def _decided(guards: Iterable[Size]) -> list[Size] | None:
         for other in kept:
             if other is guard:
                 continue
-            if _shared(guard, other) and _holds(-1 - (guard + other)):
+            if _have_common_axis(guard, other) and _truth_value(-1 - (guard + other)):
                 return None
-            within = _within(guard, other)
-            holds = None if within is None else _holds(within)
+            restricted = _restrict_to_range(guard, other)
+            holds = None if restricted is None else _truth_value(restricted)
             if holds is False:
                 return None
-            if holds or _shared(guard, other) and _holds(guard - other):
+            if holds or _have_common_axis(guard, other) and _truth_value(guard - other):
                 kept.remove(guard)
                 break
     return kept
 
 
-def _within(guard: Size, other: Size) -> Size | None:
-    """The guard with its axis narrowed to the range that `other` gives; None where `other` gives none.
+def _restrict_to_range(guard: Size, other: Size) -> Size | None:
+    """Return the guard with its axis narrowed to the range that `other` allows; None where that is no range.
 
-    Only of quotients of the axis, of which nothing else knows what the range makes of them.
+    Only for guards with quotients of the axis: elsewhere the difference of the guards already decides.
     """
-    inside = axes_in(other)
+    other_axes = axes_in(other)
     quotients = (x for x in atoms(guard) if isinstance(x, Floor))
-    if len(inside) != 1 or all(inside.isdisjoint(atoms(x)) for x in quotients):
+    if len(other_axes) != 1 or all(other_axes.isdisjoint(atoms(x)) for x in quotients):
         return None
-    narrowed = _narrowed(other, tuple(inside))
-    if narrowed is None:
+    range_found = _range_of_guard(other, tuple(other_axes))
+    if range_found is None:
         return None
-    whole, (piece, offset) = narrowed
-    within: Size = substitute(guard, {whole: polynomial(piece) + offset})
-    return within
+    changed_axis, (narrow_axis, offset) = range_found
+    restricted: Size = substitute(guard, {changed_axis: polynomial(narrow_axis) + offset})
+    return restricted
 
 
-def _shared(a: Size, b: Size) -> bool:
+def _have_common_axis(a: Size, b: Size) -> bool:
     return not axes_in(a).isdisjoint(axes_in(b))
 
 
-def _holds(guard: Size) -> bool | None:
-    """Whether the bounds decide that a guard holds, everywhere or nowhere; None where they do not."""
+def _truth_value(guard: Size) -> bool | None:
+    """Return whether bounds show that a guard holds everywhere (True) or nowhere (False), else None."""
     low, high = interval(guard)
     if low is not None and is_nonnegative(low):
         return True
     return False if high is not None and is_nonnegative(-1 - high) else None
 
 
-def _narrowed(guard: Size, axes: Sequence[Axis]) -> tuple[Axis, tuple[Axis, Size]] | None:
-    """(axis, (piece, offset)) where a guard on one bound axis alone is a range of it."""
-    inside = axes_in(guard)
-    if len(inside) != 1:
+def _range_of_guard(guard: Size, axes: Sequence[Axis]) -> tuple[Axis, tuple[Axis, Size]] | None:
+    """Return (axis, (new axis, offset)) where a guard on one bound axis alone restricts it to a range."""
+    guard_axes = axes_in(guard)
+    if len(guard_axes) != 1:
         return None
-    (a,) = inside
-    found = affine_coefficients(guard, [a]) if a in axes else None
-    if found is None or not isinstance(found[0].get(a), int):
+    (a,) = guard_axes
+    linear = affine_coefficients(guard, [a]) if a in axes else None
+    if linear is None or not isinstance(linear[0].get(a), int):
         return None
-    slope, rest = found[0][a], found[1]
+    slope, rest = linear[0][a], linear[1]
     assert isinstance(slope, int)
     if slope > 0:  # a >= ceil(-rest / slope)
         start = 0 - floordiv(rest, slope)
@@ -174,8 +174,8 @@ def _sizes(record: Record) -> Iterable[Size]:
 
 
 def split_digits(record: Record, axes: Sequence[Axis]) -> tuple[list[Axis], dict[Atom, Any]] | None:
-    """A bound axis that is divided by a divisor of its extent, as two axes."""
-    wanted = set(axes)
+    """Return axes and values with one axis split into quotient and remainder by a divisor of its extent."""
+    axis_set = set(axes)
     best: tuple[int, str, Axis, Size] | None = None
     for size in _sizes(record):
         if isinstance(size, int):
@@ -186,65 +186,77 @@ def split_digits(record: Record, axes: Sequence[Axis]) -> tuple[list[Axis], dict
             terms = terms_of(atom.top)
             if len(terms) != 1 or terms[0][1] != 1 or len(terms[0][0]) != 1:
                 continue
-            inner = terms[0][0][0]
-            if isinstance(inner, Axis) and inner in wanted and _divides(atom.bottom, inner.extent):
-                candidate = (list(axes).index(inner), str(atom.bottom), inner, atom.bottom)
+            divided_axis = terms[0][0][0]
+            if (
+                isinstance(divided_axis, Axis)
+                and divided_axis in axis_set
+                and _divides(atom.bottom, divided_axis.extent)
+            ):
+                candidate = (list(axes).index(divided_axis), str(atom.bottom), divided_axis, atom.bottom)
                 best = min(best, candidate, key=lambda c: c[:2]) if best else candidate
     if best is None:
         return None
-    _, _, whole, step = best
-    high, low = axis(floordiv(whole.extent, step), "r"), axis(step, "r")
-    spread = [d for a in axes for d in ((high, low) if a == whole else (a,))]
-    return spread, {whole: polynomial(high) * step + polynomial(low)}
+    _, _, split_axis, step = best
+    high, low = axis(floordiv(split_axis.extent, step), "r"), axis(step, "r")
+    new_axes = [d for a in axes for d in ((high, low) if a == split_axis else (a,))]
+    return new_axes, {split_axis: polynomial(high) * step + polynomial(low)}
 
 
 def _divides(step: Size, extent: Size) -> bool:
     return not is_same_size(step, 1) and is_same_size(floordiv(extent, step) * step, extent)
 
 
-def merged_digits(
-    record: Kept, axes: Sequence[Axis], change: Callable[[Kept, Values, Sequence[Axis]], Kept | None]
+def merge_digits(
+    record: AnyRecord,
+    axes: Sequence[Axis],
+    change: Callable[[AnyRecord, Values, Sequence[Axis]], AnyRecord | None],
 ) -> tuple[list[Axis], dict[Atom, Any]] | None:
-    """Two bound axes that occur only as D*h + d, with d over D values, as one."""
+    """Return axes and values with two axes, which occur only as D*h + d with d < D, merged into one."""
     if len(axes) < 2:
         return None
     sizes = [s for s in _sizes(record) if not isinstance(s, int)]
     for low in axes:
         for high in axes:
-            if high == low or not _maybe_digits(high, low, sizes):
+            if high == low or not _may_be_digits(high, low, sizes):
                 continue
-            one = axis(high.extent * low.extent, "r")
-            values: dict[Atom, Any] = {high: 0, low: polynomial(one)}
-            back: dict[Atom, Any] = {one: polynomial(high) * low.extent + polynomial(low)}
+            merged_axis = axis(high.extent * low.extent, "r")
+            values: dict[Atom, Any] = {high: 0, low: polynomial(merged_axis)}
+            back: dict[Atom, Any] = {merged_axis: polynomial(high) * low.extent + polynomial(low)}
             if all(is_same_size(substitute(substitute(s, values), back), s) for s in sizes):
-                spread = [one if a == high else a for a in axes if a != low]
-                return spread, values
+                new_axes = [merged_axis if a == high else a for a in axes if a != low]
+                return new_axes, values
     return None
 
 
-def _maybe_digits(high: Axis, low: Axis, sizes: Iterable[Size]) -> bool:
-    """A quick look: wherever one occurs the other does, and with D times its slope where both are linear."""
-    seen = False
+def _may_be_digits(high: Axis, low: Axis, sizes: Iterable[Size]) -> bool:
+    """Return False quickly where one axis occurs without the other, or with another slope than D times its
+    own.
+    """
+    occur = False
     for size in sizes:
-        inside = axes_in(size)
-        if (high in inside) != (low in inside):
+        size_axes = axes_in(size)
+        if (high in size_axes) != (low in size_axes):
             return False
-        if high not in inside:
+        if high not in size_axes:
             continue
-        found = affine_coefficients(size, [high, low])
-        if found is not None and not is_same_size(found[0].get(high, 0), found[0].get(low, 0) * low.extent):
+        linear = affine_coefficients(size, [high, low])
+        if linear is not None and not is_same_size(
+            linear[0].get(high, 0), linear[0].get(low, 0) * low.extent
+        ):
             return False
-        seen = True
-    return seen
+        occur = True
+    return occur
 
 
-def joined(
+def join_ranges(
     a: Core, k: Axis, b: Core, m: Axis, change: Callable[[Core, Values, Sequence[Axis]], Core | None]
 ) -> Sum | None:
-    """The sum of two cores that are one over adjoining ranges of k (in a, first) and m (in b)."""
-    wide = axis(k.extent + m.extent, "r")
-    first = change(a, {k: polynomial(wide)}, [wide if x == k else x for x in a.axes])
-    second = change(b, {m: polynomial(wide) - k.extent}, [wide if x == m else x for x in b.axes])
+    """Return the sum of two cores that are the same over adjoining ranges of k (in a, first) and m (in b)."""
+    joined_axis = axis(k.extent + m.extent, "r")
+    first = change(a, {k: polynomial(joined_axis)}, [joined_axis if x == k else x for x in a.axes])
+    second = change(
+        b, {m: polynomial(joined_axis) - k.extent}, [joined_axis if x == m else x for x in b.axes]
+    )
     if first is None or second is None or first.key != second.key:
         return None
     return Sum(((1, first),))

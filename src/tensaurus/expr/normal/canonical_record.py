@@ -1,7 +1,7 @@
-"""Records that compare by a text which names bound axes by their place in the structure.
+"""Records that compare by a text in which bound axes are named by their place in the structure.
 
-Alpha-equal records, and those whose parts are in another order where that means nothing, have equal texts.
-The normal form (`expr.normal.normal_form`) and interned scopes (`expr.normal.intern`) are made of them.
+Alpha-equal records, and records that differ in an order without meaning, have equal texts.  The normal form
+(`expr.normal.normal_form`) and interned scopes (`expr.normal.intern`) are made of such records.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any
 from tensaurus.expr.ir.printer import REDUCED_AXIS_LETTERS, SCOPE_AXIS_LETTERS, Names, letters, show_size
 from tensaurus.expr.sizes.size import Atom, Axis, Size, atoms, polynomial, substitute
 
-PERMUTATIONS = 720  # orders of indistinguishable axes that are tried; beyond, the order is arbitrary
+MAX_AXIS_ORDERS = 720  # of indistinguishable axes that are tried (6!); beyond, their order is arbitrary
 
 
 @lru_cache(maxsize=100_000)
 def axes_in(size: Size) -> frozenset[Axis]:
-    """The axes of a size, those inside looked-up indices included."""
+    """Return the axes of a size, those inside lookups included."""
     if isinstance(size, int):
         return frozenset()
     return frozenset(a for a in atoms(size) if isinstance(a, Axis))
 
 
 class Record:
-    """The axes that occur free, texts by naming, the number of records inside."""
+    """Base of records: caches the free axes, the texts by naming, and the number of records inside."""
 
     __slots__ = ("_free", "_key", "_nest", "_texts", "_weight")
 
@@ -39,11 +39,11 @@ class Record:
         self._nest: int | None = None
 
     def sizes(self) -> tuple[Size, ...]:
-        """The sizes directly inside."""
+        """Return the sizes directly inside."""
         return ()
 
     def parts(self) -> Sequence[Record]:
-        """The records directly inside."""
+        """Return the records directly inside."""
         return ()
 
     def bound(self) -> tuple[Axis, ...]:
@@ -55,8 +55,8 @@ class Record:
     @property
     def free(self) -> frozenset[Axis]:
         if self._free is None:
-            inside = [axes_in(s) for s in self.sizes()] + [p.free for p in self.parts()]
-            self._free = frozenset().union(*inside).difference(self.bound())
+            axis_sets = [axes_in(s) for s in self.sizes()] + [p.free for p in self.parts()]
+            self._free = frozenset().union(*axis_sets).difference(self.bound())
         return self._free
 
     @property
@@ -66,20 +66,20 @@ class Record:
         return self._weight
 
     @property
-    def nest(self) -> int:
-        """How deep binders of axes stand in each other: ordering axes costs a power of it."""
+    def binder_depth(self) -> int:
+        """The depth to which binders of axes are nested: ordering axes costs a power of it."""
         if self._nest is None:
-            self._nest = max((p.nest for p in self.parts()), default=0) + bool(self.bound())
+            self._nest = max((p.binder_depth for p in self.parts()), default=0) + bool(self.bound())
         return self._nest
 
     def text(self, names: Names, depth: int = 0) -> str:
-        """The text under these names of free axes (others keep their own); bound ones count from depth."""
-        named = [(a.name, names[a]) for a in self.free if a in names] if names else ()
-        key = (depth, *sorted(named))
-        found = self._texts.get(key)
-        if found is None:
-            found = self._texts[key] = self._print(names, depth)
-        return found
+        """Return the text under these names of free axes; others keep theirs, bound ones count from depth."""
+        own_names = [(a.name, names[a]) for a in self.free if a in names] if names else ()
+        key = (depth, *sorted(own_names))
+        text = self._texts.get(key)
+        if text is None:
+            text = self._texts[key] = self._print(names, depth)
+        return text
 
     @property
     def key(self) -> str:
@@ -89,84 +89,84 @@ class Record:
         return self._key
 
 
-def bind_names(
+def name_bound_axes(
     axes: Sequence[Axis], parts: Sequence[Record], guards: Sequence[Size], names: Names, depth: int
 ) -> tuple[Names, str]:
-    """Names for bound axes by their place in the structure, and the text of their ranges."""
+    """Return names for bound axes by their place in the structure, and the text of their ranges."""
     if not axes:
         return names, ""
-    order = ordered(axes, parts, guards, names, depth)
+    order = canonical_axis_order(axes, parts, guards, names, depth)
     wider = dict(names)
     for place, a in enumerate(order):
         wider[a] = f"~{depth + place}"
     return wider, "[" + ", ".join(show_size(a.extent, names) for a in order) + "]"
 
 
-def ordered(
+def canonical_axis_order(
     axes: Sequence[Axis], parts: Sequence[Record], guards: Sequence[Size], names: Names, depth: int
 ) -> tuple[Axis, ...]:
-    """Bound axes in an order that does not depend on their names nor on the order of parts.
+    """Return bound axes in an order that depends neither on their names nor on the order of parts.
 
-    Colours are refined by the texts of the parts in which an axis occurs; what remains tied is tried in
-    every order, and the least text wins.
+    Colours are refined by the texts of the parts in which an axis occurs; every order of the axes that still
+    have equal colours is tried, and the least text wins.
     """
     if len(axes) < 2:
         return tuple(axes)
     inner = depth + len(axes)
 
     def texts(wider: Names, marked: Axis | None = None) -> list[str]:
-        found = [p.text(wider, inner) for p in parts if marked is None or marked in p.free]
-        found += [show_size(g, wider) for g in guards if marked is None or marked in axes_in(g)]
-        return sorted(found)
+        all_texts = [p.text(wider, inner) for p in parts if marked is None or marked in p.free]
+        all_texts += [show_size(g, wider) for g in guards if marked is None or marked in axes_in(g)]
+        return sorted(all_texts)
 
     signature: dict[Axis, Any] = {a: show_size(a.extent, names) for a in axes}
-    colours = _ranked(signature)
+    colours = _colours_of(signature)
     while max(colours.values()) < len(axes) - 1:
         wider = {**names, **{a: f"?{colours[a]}" for a in axes}}
         signature = {a: (colours[a], tuple(texts({**wider, a: f"*{colours[a]}"}, a))) for a in axes}
-        finer = _ranked(signature)
-        if len(set(finer.values())) == len(set(colours.values())):
+        refined = _colours_of(signature)
+        if len(set(refined.values())) == len(set(colours.values())):
             break
-        colours = finer
+        colours = refined
     groups = [[a for a in axes if colours[a] == c] for c in sorted(set(colours.values()))]
     if all(len(g) == 1 for g in groups):
         return tuple(g[0] for g in groups)
-    if prod(factorial(len(g)) for g in groups) > PERMUTATIONS:
+    if prod(factorial(len(g)) for g in groups) > MAX_AXIS_ORDERS:
         return tuple(a for g in groups for a in g)
-    return min(_orders(groups), key=lambda order: texts(_numbered(order, names, depth)))
+    return min(_orders_within_groups(groups), key=lambda order: texts(_names_by_place(order, names, depth)))
 
 
-def _numbered(order: Sequence[Axis], names: Names, depth: int) -> dict[Axis, str]:
+def _names_by_place(order: Sequence[Axis], names: Names, depth: int) -> dict[Axis, str]:
     return {**names, **{a: f"~{depth + place}" for place, a in enumerate(order)}}
 
 
-def _orders(groups: Sequence[Sequence[Axis]]) -> Iterator[tuple[Axis, ...]]:
+def _orders_within_groups(groups: Sequence[Sequence[Axis]]) -> Iterator[tuple[Axis, ...]]:
     for choice in itertools.product(*(itertools.permutations(g) for g in groups)):
         yield tuple(a for group in choice for a in group)
 
 
-def _ranked(signature: Mapping[Axis, Any]) -> dict[Axis, int]:
-    levels = sorted(set(signature.values()))
-    return {a: levels.index(s) for a, s in signature.items()}
+def _colours_of(signature: Mapping[Axis, Any]) -> dict[Axis, int]:
+    distinct = sorted(set(signature.values()))
+    return {a: distinct.index(s) for a, s in signature.items()}
 
 
-class Naming:
-    """Axes with the names that `show` gives, for those of records; `axes` are the scope's."""
+class AxisNaming:
+    """Gives axes the names that `show` prints; `axes` are those of the scope."""
 
     def __init__(self, axes: Sequence[Axis], taken: set[str]):
-        kept = (name for name in letters(SCOPE_AXIS_LETTERS) if name not in taken)
-        self.letters = (name for name in letters(REDUCED_AXIS_LETTERS) if name not in taken)
+        scope_names = (name for name in letters(SCOPE_AXIS_LETTERS) if name not in taken)
+        self.reduced_names = (name for name in letters(REDUCED_AXIS_LETTERS) if name not in taken)
         self.known: dict[Atom, Any] = {}
-        self.axes = self._named(axes, kept)
+        self.axes = self._rename(axes, scope_names)
 
-    def _named(self, axes: Sequence[Axis], names: Iterator[str]) -> tuple[Axis, ...]:
-        named = tuple(Axis(next(names), a.extent) for a in axes)
-        self.known.update({a: polynomial(b) for a, b in zip(axes, named, strict=True)})
-        return named
+    def _rename(self, axes: Sequence[Axis], names: Iterator[str]) -> tuple[Axis, ...]:
+        renamed = tuple(Axis(next(names), a.extent) for a in axes)
+        self.known.update({a: polynomial(b) for a, b in zip(axes, renamed, strict=True)})
+        return renamed
 
     def bind(self, axes: Sequence[Axis]) -> tuple[Axis, ...]:
-        """Those that a reduction binds."""
-        return self._named(axes, self.letters)
+        """Return new names for the axes that a reduction binds."""
+        return self._rename(axes, self.reduced_names)
 
     def size(self, size: Size) -> Size:
         return substitute(size, self.known)  # type: ignore[no-any-return]

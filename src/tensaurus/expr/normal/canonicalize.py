@@ -1,14 +1,14 @@
-"""The canonical form of an expression.
+"""Compute the canonical form of an expression, by which equal expressions are recognized.
 
     L[i:N](sum[r:3](mul(w[r], add(x[i + r], y[i + r]))))
  -> L[i:N](add(sum[r:3](mul(w[r], x[i + r])), sum[r:3](mul(w[r], y[i + r]))))
 
-Expressions with equal canonical forms compute the same function: by the laws of a commutative ring (with
-1/0 = 0) and of a lattice, by renaming, splitting, merging and narrowing of axes, and by putting a scope's
-body where the scope is read.  Equal functions need not have equal forms: laws of transcendental functions,
-of the order of numbers and of x * (1/x) = 1 are not used, sums that multiply out to more than
-`sums.TERMS` terms stay products, scopes that are large (`INLINED`, `NEST`, `STEPS`) stay scopes, and more
-than `record.PERMUTATIONS` orders of indistinguishable axes are not tried.
+Expressions with equal canonical forms compute the same function.  The form uses the laws of a commutative
+ring (with 1/0 = 0) and of a lattice; it renames, splits, merges and narrows axes, and inlines scopes that are
+read.  Equal functions need not have equal forms: laws of transcendental functions, of the order of numbers
+and of x * (1/x) = 1 are not used, products of more than `smart_constructors.MAX_PRODUCT_TERMS` terms are not
+multiplied out, large scopes (`MAX_INLINED_RECORDS`, `MAX_BINDER_DEPTH`, `MAX_TERMS`) are not inlined, and
+more than `canonical_record.MAX_AXIS_ORDERS` orders of indistinguishable axes are not tried.
 """
 
 from __future__ import annotations
@@ -37,186 +37,193 @@ from tensaurus.expr.ir.scope import (
 from tensaurus.expr.ir.walk import map_reads, operands, replace_tensors, tensors
 from tensaurus.expr.normal.canonical_record import Record
 from tensaurus.expr.normal.guards import range_guards
-from tensaurus.expr.normal.max_min import UNORDERED, Order, assuming, undecided
+from tensaurus.expr.normal.max_min import UNORDERED, AssumedOrder, assume_order, undecided_pair
 from tensaurus.expr.normal.normal_form import Apply, Core, Leaf, Sum, is_bool
-from tensaurus.expr.normal.normal_to_scope import body_of
+from tensaurus.expr.normal.normal_to_scope import scope_of_sum
 from tensaurus.expr.normal.smart_constructors import (
-    applied,
-    chosen,
-    constant,
-    folded,
+    apply_function,
+    constant_sum,
     instantiate,
     inverse,
-    leaf,
     plus,
-    renewed,
-    scaled,
-    summed,
+    read_sum,
+    reduce_over,
+    scale,
+    select_sum,
+    sum_over,
     times,
+    with_fresh_axes,
 )
-from tensaurus.expr.normal.term_limit import TooLarge, limited
+from tensaurus.expr.normal.term_limit import TooManyTerms, limit_terms
 from tensaurus.expr.sizes.size import Atom, Axis, Poly, Size, polynomial, substitute
 
-INLINED = 24  # records that a scope may have to be put where it is read
-SMALL = 8  # the same, where otherwise too many terms would arise
-NEST = 2  # binders of axes in each other that such a scope may have
-STEPS = 2000  # terms that may arise on the way to one scope's normal form
-ROOM = 8  # times these, where two expressions are compared that seem to differ
-_REMEMBERED = 4096
-_ROUNDS = 4
+MAX_INLINED_RECORDS = 24  # of a scope that is inlined where it is read
+FEW_INLINED_RECORDS = 8  # the same where inlining larger scopes made too many terms
+MAX_BINDER_DEPTH = 2  # nested binders of a scope that is inlined: ordering axes costs a power of it
+MAX_TERMS = 2000  # terms that may arise on the way to one scope's normal form
+RETRY_FACTOR = 8  # both limits are raised by it for two expressions that seem to differ
+_CACHE_ENTRIES = 4096
+_MAX_ROUNDS = 4  # of moving guards into reads and deciding others by them
 
-_inlined: ContextVar[int] = ContextVar("inlined", default=INLINED)
-_room: ContextVar[int] = ContextVar("room", default=1)
+_inline_limit: ContextVar[int] = ContextVar("inline_limit", default=MAX_INLINED_RECORDS)
+_limit_factor: ContextVar[int] = ContextVar("limit_factor", default=1)
 _canonical: dict[int, tuple[Scope, Scope]] = {}
 _normal: dict[tuple[int, int], tuple[Scope, tuple[Axis, ...], Sum]] = {}
 
 
-def canonical(scope: Scope) -> Scope:
-    """The canonical form: same function, shape and dtype; equal for alpha-equal scopes.
+def canonicalize(scope: Scope) -> Scope:
+    """Return the canonical form: same function, shape and dtype; equal for alpha-equal scopes.
 
-    Its axes have the names that `show` prints, so two results share axes: take care to rename them before
-    one is put inside the other's body (composition through reads needs no care).
+    Its axes have the names that `show` prints, so that two results share axes: rename them before putting one
+    inside the other's body.  Composing them by reads is safe.  Raises ValueError where two tensors have one
+    name.
     """
-    found = _canonical.get(id(scope))
-    if found is not None:
-        return found[1]
-    named: dict[str, Tensor] = {}
+    cached = _canonical.get(id(scope))
+    if cached is not None:
+        return cached[1]
+    tensors_by_name: dict[str, Tensor] = {}
     for tensor in tensors(scope):
-        if named.setdefault(tensor.name, tensor) != tensor:
+        if tensors_by_name.setdefault(tensor.name, tensor) != tensor:
             raise ValueError(f"two tensors are named {tensor.name}")
     axes, body = normal_form(scope)
-    result = body_of(axes, body, scope)
-    for _ in range(_ROUNDS if _guarded(body) else 0):
-        # some guards decide others only once they are back on the reads that they came from
+    result = scope_of_sum(axes, body, scope)
+    for _ in range(_MAX_ROUNDS if _has_guards(body) else 0):
+        # some guards decide others only after they have become edges of reads again
         axes, body = normal_form(result)
-        before, result = result, body_of(axes, body, scope)
+        before, result = result, scope_of_sum(axes, body, scope)
         if result == before:
             break
     dtype = dtype_of(scope)
     if dtype_of(result) != dtype:
-        # x - x has lost its reads: the dtype is kept by a conversion
-        result = body_of(axes, applied(f"to_{dtype}", (body,)), scope)
-    _remember(_canonical, id(scope), (scope, result))
-    _remember(_canonical, id(result), (result, result))
+        # x - x has no read left that gives the dtype: a conversion does
+        result = scope_of_sum(axes, apply_function(f"to_{dtype}", (body,)), scope)
+    _store(_canonical, id(scope), (scope, result))
+    _store(_canonical, id(result), (result, result))
     return result
 
 
-def alike(first: Scope, second: Scope) -> bool:
-    """Whether two expressions have one canonical form: with more put in where it is read if need be, and in
-    every order of what they take the maximum or minimum of."""
+def are_equal_expressions(first: Scope, second: Scope) -> bool:
+    """Return whether two expressions are provably equal by their canonical forms.
+
+    Where the forms differ, more scopes are inlined, and every order of the arguments of max and min is tried.
+    """
     if first.shape != second.shape or dtype_of(first) != dtype_of(second):
         return False
-    if _text(first) == _text(second) or canonical(first) == canonical(second):
+    if _canonical_text(first) == _canonical_text(second) or canonicalize(first) == canonicalize(second):
         return True
-    token = _room.set(ROOM)
+    token = _limit_factor.set(RETRY_FACTOR)
     try:
-        if _text(first) == _text(second):
+        if _canonical_text(first) == _canonical_text(second):
             return True
         (axes, left), (others, right) = normal_form(first), normal_form(second)
         right = instantiate(right, dict(zip(others, map(polynomial, axes), strict=True)))
-        with limited(STEPS * ROOM):
-            return _alike_ordered(left, right, axes)
-    except TooLarge:
+        with limit_terms(MAX_TERMS * RETRY_FACTOR):
+            return _are_equal_in_orders(left, right, axes)
+    except TooManyTerms:
         return False
     finally:
-        _room.reset(token)
+        _limit_factor.reset(token)
 
 
-def _alike_ordered(left: Sum, right: Sum, axes: Sequence[Axis], order: Order = UNORDERED) -> bool:
-    """Whether two sums are equal in every order of their elements that extends this one."""
-    with assuming(order):
-        left, right = renewed(left), renewed(right)
+def _are_equal_in_orders(
+    left: Sum, right: Sum, axes: Sequence[Axis], order: AssumedOrder = UNORDERED
+) -> bool:
+    """Return whether two sums are equal in every order of their elements that extends this one."""
+    with assume_order(order):
+        left, right = with_fresh_axes(left), with_fresh_axes(right)
     if left.key == right.key:
         return True
-    pair = undecided(left, order, frozenset(axes)) or undecided(right, order, frozenset(axes))
+    pair = undecided_pair(left, order, frozenset(axes)) or undecided_pair(right, order, frozenset(axes))
     if pair is None:
         return False
-    cases = order.wider(*pair), order.wider(*reversed(pair))
-    return all(_alike_ordered(left, right, axes, case) for case in cases)
+    cases = order.with_pair(*pair), order.with_pair(*reversed(pair))
+    return all(_are_equal_in_orders(left, right, axes, case) for case in cases)
 
 
-def _text(scope: Scope) -> str:
+def _canonical_text(scope: Scope) -> str:
     axes, body = normal_form(scope)
     return body.text({a: f"${place}" for place, a in enumerate(axes)})
 
 
-def symmetric(scope: Scope, a: Tensor, b: Tensor) -> bool:
-    """True where exchanging two tensors of one type provably changes nothing: f(a, b) = f(b, a)."""
+def is_symmetric(scope: Scope, a: Tensor, b: Tensor) -> bool:
+    """Return whether exchanging two tensors of one type provably changes nothing: f(a, b) = f(b, a)."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    return canonical(replace_tensors(scope, {a: b, b: a})) == canonical(scope)
+    return canonicalize(replace_tensors(scope, {a: b, b: a})) == canonicalize(scope)
 
 
-def _guarded(record: Record) -> bool:
-    return (isinstance(record, Core) and bool(record.guards)) or any(map(_guarded, record.parts()))
+def _has_guards(record: Record) -> bool:
+    return (isinstance(record, Core) and bool(record.guards)) or any(map(_has_guards, record.parts()))
 
 
-def _remember(table: dict[Any, Any], key: Any, entry: Any) -> None:
-    # the entry holds the scope, so that its id stays its own
-    if len(table) >= _REMEMBERED:
+def _store(table: dict[Any, Any], key: Any, entry: Any) -> None:
+    # the entry holds the scope, so that no other object gets its id
+    if len(table) >= _CACHE_ENTRIES:
         table.clear()
     table[key] = entry
 
 
 def normal_form(scope: Scope) -> tuple[tuple[Axis, ...], Sum]:
-    """The axes of the scope (new ones) and its body in normal form."""
-    key = id(scope), _room.get()
-    found = _normal.get(key)
-    if found is None:
+    """Return new axes for those of the scope, and its body in normal form over them."""
+    key = id(scope), _limit_factor.get()
+    cached = _normal.get(key)
+    if cached is None:
         axes = tuple(axis(a.extent) for a in scope.axes)
         pairs = zip(scope.axes, axes, strict=True)
-        known: dict[Atom, Any] = {old: 0 if new.extent == 1 else polynomial(new) for old, new in pairs}
+        values: dict[Atom, Any] = {old: 0 if new.extent == 1 else polynomial(new) for old, new in pairs}
         try:
-            with limited(STEPS * key[1]), _inlining(INLINED * key[1]):
-                body = normal(scope.body, known)
-        except TooLarge:
-            with limited(None), _inlining(SMALL):
-                body = normal(scope.body, known)
-        found = (scope, axes, body)
-        _remember(_normal, key, found)
-    return found[1], found[2]
+            with limit_terms(MAX_TERMS * key[1]), _inlining(MAX_INLINED_RECORDS * key[1]):
+                body = normalize_body(scope.body, values)
+        except TooManyTerms:
+            with limit_terms(None), _inlining(FEW_INLINED_RECORDS):
+                body = normalize_body(scope.body, values)
+        cached = (scope, axes, body)
+        _store(_normal, key, cached)
+    return cached[1], cached[2]
 
 
 @contextmanager
 def _inlining(weight: int) -> Iterator[None]:
-    token = _inlined.set(weight)
+    token = _inline_limit.set(weight)
     try:
         yield
     finally:
-        _inlined.reset(token)
+        _inline_limit.reset(token)
 
 
-def normal(body: Body, names: Mapping[Atom, Any]) -> Sum:
-    """The normal form of a body under sizes for its open axes."""
+def normalize_body(body: Body, names: Mapping[Atom, Any]) -> Sum:
+    """Return the normal form of a body, with sizes for its open axes."""
     match body:
         case Const(value):
-            return constant(size_of(value, names) if isinstance(value, Poly) else value)
+            return constant_sum(normalize_size(value, names) if isinstance(value, Poly) else value)
         case Read(source, indices, outside):
-            return _read(source, tuple(size_of(i, names) for i in indices), outside)
+            return _normalize_read(source, tuple(normalize_size(i, names) for i in indices), outside)
         case Call(fn, args):
-            return _call(fn, args, names, body)
+            return _normalize_call(fn, args, names, body)
         case Select(guard, then, other):
-            sizes = [size_of(g, names) for g in guard]
-            return chosen(sizes, normal(then, names), normal(other, names))
+            sizes = [normalize_size(g, names) for g in guard]
+            return select_sum(sizes, normalize_body(then, names), normalize_body(other, names))
         case Reduce(monoid, axes, inner):
             fresh = tuple(axis(a.extent, "r") for a in axes)
             wider: dict[Atom, Any] = {**names}
             wider.update({old: polynomial(new) for old, new in zip(axes, fresh, strict=True)})
-            found = normal(inner, wider)
-            return summed(fresh, (), found) if monoid == "sum" else folded(monoid, fresh, found)
+            inner_sum = normalize_body(inner, wider)
+            return (
+                sum_over(fresh, (), inner_sum) if monoid == "sum" else reduce_over(monoid, fresh, inner_sum)
+            )
     raise TypeError(type(body))
 
 
-def size_of(size: Size, names: Mapping[Atom, Any]) -> Size:
-    """The size with axes replaced, and the reads inside looked-up indices in canonical form."""
+def normalize_size(size: Size, names: Mapping[Atom, Any]) -> Size:
+    """Return the size with axes replaced, and with the reads inside lookups in canonical form."""
     result = substitute(size, names)
     if not isinstance(result, Poly):
         return result  # type: ignore[no-any-return]
-    return map_reads(result, _index_read)
+    return map_reads(result, _normalize_lookup_read)
 
 
-def _index_read(read: Read) -> Read:
-    indices = tuple(size_of(i, {}) for i in read.indices)
+def _normalize_lookup_read(read: Read) -> Read:
+    indices = tuple(normalize_size(i, {}) for i in read.indices)
     if not isinstance(read.source, Scope):
         return Read(read.source, indices, read.outside)
     if read.outside is None:
@@ -224,63 +231,69 @@ def _index_read(read: Read) -> Read:
         only = instantiate(inner, dict(zip(axes, indices, strict=True))).factor
         if isinstance(only, Leaf):
             return Read(only.source, only.indices, only.outside)
-    return Read(canonical(read.source), indices, read.outside)
+    return Read(canonicalize(read.source), indices, read.outside)
 
 
-def _read(source: Source, indices: tuple[Size, ...], outside: Const | None) -> Sum:
+def _normalize_read(source: Source, indices: tuple[Size, ...], outside: Const | None) -> Sum:
     if not isinstance(source, Scope):
-        return leaf(source, indices, outside)
+        return read_sum(source, indices, outside)
     axes, body = normal_form(source)
-    if body.weight > _inlined.get() or body.nest > NEST:
-        return leaf(canonical(source), indices, outside)
+    if body.weight > _inline_limit.get() or body.binder_depth > MAX_BINDER_DEPTH:
+        return read_sum(canonicalize(source), indices, outside)
     inner = instantiate(body, dict(zip(axes, indices, strict=True)))
     if outside is None:
         return inner
-    return chosen(range_guards(source.shape, indices), inner, constant(outside.value))
+    return select_sum(range_guards(source.shape, indices), inner, constant_sum(outside.value))
 
 
-def _call(fn: str, args: tuple[Body, ...], names: Mapping[Atom, Any], body: Body) -> Sum:
+def _normalize_call(fn: str, args: tuple[Body, ...], names: Mapping[Atom, Any], body: Body) -> Sum:
     if fn in ("add", "mul"):
-        flat = [normal(a, names) for a in operands(body)]
-        if not any(_boolean(a) for a in flat):
+        flat = [normalize_body(a, names) for a in operands(body)]
+        if not any(_is_boolean(a) for a in flat):
             return plus(*flat) if fn == "add" else times(*flat)
-        return applied(fn, [normal(a, names) for a in args])
-    inner = [normal(a, names) for a in args]
-    if fn in FIELD_FUNCTIONS and not any(map(_boolean, inner)):
+        return apply_function(fn, [normalize_body(a, names) for a in args])
+    inner = [normalize_body(a, names) for a in args]
+    if fn in FIELD_FUNCTIONS and not any(map(_is_boolean, inner)):
         if fn == "neg":
-            return scaled(-1, inner[0])
+            return scale(-1, inner[0])
         if fn == "sub":
-            return plus(inner[0], scaled(-1, inner[1]))
+            return plus(inner[0], scale(-1, inner[1]))
         if literal_dtype(body).startswith(("int", "uint")) and literal_dtype(body) != "int":
-            # a truncating quotient; literals would be read as rationals, so they say what they are
-            return applied(fn, [a if _typed(a) else applied("to_int64", (a,)) for a in inner])
+            # a truncating quotient: a conversion keeps its literals from being read as rationals
+            return apply_function(
+                fn, [a if _has_element_type(a) else apply_function("to_int64", (a,)) for a in inner]
+            )
         return times(inner[0], inverse(inner[1]))
     if fn == "pow" and inner[1].constant in (1, 2, 3, 4):
         return times(*[inner[0]] * int(inner[1].constant))
     target = cast_target(fn)
-    return applied(fn, inner) if target is None else _converted(inner[0], literal_dtype(args[0]), target)
+    return (
+        apply_function(fn, inner)
+        if target is None
+        else _normalize_conversion(inner[0], literal_dtype(args[0]), target)
+    )
 
 
-def _converted(inner: Sum, source: str, target: str) -> Sum:
-    """The conversion of a number, of which another that kept every number is none.
+def _normalize_conversion(inner: Sum, source: str, target: str) -> Sum:
+    """Return the conversion of a number without an exact conversion before it.
 
         float16 -> float32 -> float16       is no conversion
         int8 -> float64 -> float32          int8 -> float32
     """
     factor = inner.factor
     while isinstance(factor, Apply) and is_float(cast_target(factor.fn) or ""):
-        (before,) = factor.args
-        own = _dtype(before)
-        if own is None or not is_exact_conversion(own, source):
+        (argument,) = factor.args
+        argument_dtype = _dtype(argument)
+        if argument_dtype is None or not is_exact_conversion(argument_dtype, source):
             break
-        inner, source, factor = before, own, before.factor
-    if source == target or target.startswith("float") and _exact(inner, source):
+        inner, source, factor = argument, argument_dtype, argument.factor
+    if source == target or target.startswith("float") and _is_exact_number(inner, source):
         return inner
-    return applied(f"to_{target}", [inner])
+    return apply_function(f"to_{target}", [inner])
 
 
 def _dtype(inner: Sum) -> str | None:
-    """The element type of what is read or converted, None of anything else."""
+    """Return the element type of a read or a conversion, None for anything else."""
     match inner.factor:
         case Leaf(source=source, outside=None) if not isinstance(source, Table):
             return dtype_of(source)
@@ -289,21 +302,21 @@ def _dtype(inner: Sum) -> str | None:
     return None
 
 
-def _exact(inner: Sum, dtype: str) -> bool:
-    """True for numbers and sizes alone, and for a number that is one in every type of integers."""
+def _is_exact_number(inner: Sum, dtype: str) -> bool:
+    """Return whether the sum is literals and sizes alone, or a number in the range of every integer type."""
     if not dtype.startswith(("int", "uint")) or dtype == "int":
         return dtype in ("int", "real")
     value = inner.constant
     return value is not None and (-128 if dtype.startswith("int") else 0) <= value < 128
 
 
-def _boolean(inner: Sum) -> bool:
+def _is_boolean(inner: Sum) -> bool:
     factor = inner.factor
     return factor is not None and is_bool(factor)
 
 
-def _typed(record: Record) -> bool:
-    """True where a read or a conversion gives the record its element type."""
+def _has_element_type(record: Record) -> bool:
+    """Return whether a read or a conversion gives the record an element type."""
     if isinstance(record, Leaf):
         return not isinstance(record.source, Table)
-    return getattr(record, "fn", "").startswith("to_") or any(map(_typed, record.parts()))
+    return getattr(record, "fn", "").startswith("to_") or any(map(_has_element_type, record.parts()))

@@ -1,4 +1,4 @@
-"""An expression without inner scopes and without edges: what is read beyond an edge is chosen by a guard.
+"""Inline the scopes that an expression reads, and turn edges into guards.
 
     L[i:9](sum[r:3]((L[j:9](x[j] * 2))[i + r - 1] | 0))
  -> L[i:9](sum[r:3](x[i + r - 1] * 2  if i + r - 1 >= 0 and 9 - i - r >= 0 else  0))
@@ -21,47 +21,49 @@ from tensaurus.expr.sizes.size import (
     substitute,
 )
 
-PARTS = 4096  # records that a flat body may have
+MAX_FLAT_RECORDS = 4096  # inlining may grow a body exponentially; analyses give up beyond
 
 
-class TooLarge(Exception):
-    """A body of too many parts."""
+class FlatBodyTooLarge(Exception):
+    """Raised for a flat body of more than `MAX_FLAT_RECORDS` records."""
 
 
-def flat(scope: Scope) -> Body:
-    """The body over the scope's axes: reads of tensors inside their edges only.  Raises TooLarge."""
+def flatten(scope: Scope) -> Body:
+    """Return the body over the scope's axes that reads tensors only, within their edges.  Raises
+    FlatBodyTooLarge.
+    """
     return _Flattening().body(scope.body, {})
 
 
 class _Flattening:
-    """Counts the parts that it makes."""
+    """Inlines scopes, counting the records that it makes."""
 
     def __init__(self) -> None:
-        self.parts = 0
+        self.record_count = 0
 
     def body(self, body: Body, values: Mapping[Atom, Any], *, inner: bool = False) -> Body:
-        """The flat body under sizes for its axes; inside a scope that is read, reduced axes are new ones."""
-        self.parts += 1
-        if self.parts > PARTS:
-            raise TooLarge
+        """Return the flat body with sizes for its axes; with `inner`, reduced axes become new ones."""
+        self.record_count += 1
+        if self.record_count > MAX_FLAT_RECORDS:
+            raise FlatBodyTooLarge
         match body:
             case Const():
                 return replace_axes(body, values)
             case Read(source, indices, outside):
-                places = tuple(substitute(i, values) for i in indices)
-                inside: Body = Read(source, places)
+                index_values = tuple(substitute(i, values) for i in indices)
+                inlined: Body = Read(source, index_values)
                 if isinstance(source, Scope):
-                    known: dict[Atom, Any] = dict(zip(source.axes, places, strict=True))
-                    inside = self.body(source.body, known, inner=True)
+                    inner_values: dict[Atom, Any] = dict(zip(source.axes, index_values, strict=True))
+                    inlined = self.body(source.body, inner_values, inner=True)
                 if outside is None:
-                    return inside
-                pairs = zip(places, source.shape, strict=True)
-                return chosen([g for i, n in pairs for g in within(i, 0, n)], inside, outside)
+                    return inlined
+                pairs = zip(index_values, source.shape, strict=True)
+                return select_undecided([g for i, n in pairs for g in within(i, 0, n)], inlined, outside)
             case Call(fn, args):
                 return Call(fn, tuple(self.body(a, values, inner=inner) for a in args))
             case Select(guard, then, other):
                 parts = (self.body(part, values, inner=inner) for part in (then, other))
-                return chosen([substitute(g, values) for g in guard], *parts)
+                return select_undecided([substitute(g, values) for g in guard], *parts)
             case Reduce(monoid, axes, part):
                 if inner:
                     fresh = tuple(axis(substitute(a.extent, values), "r") for a in axes)
@@ -71,17 +73,17 @@ class _Flattening:
         raise TypeError(type(body))
 
 
-def chosen(guard: list[Size], then: Body, other: Body) -> Body:
-    """The choice, without what bounds decide; one of two that have the same other side is one choice."""
-    left = []
+def select_undecided(guard: list[Size], then: Body, other: Body) -> Body:
+    """Return the select without decided guards, merged with an inner one that has the same other value."""
+    undecided = []
     for size in guard:
         low, high = interval(size)
         if high is not None and is_negative(high):
             return other
         if low is None or not is_nonnegative(low):
-            left.append(polynomial(size))
-    if not left:
+            undecided.append(polynomial(size))
+    if not undecided:
         return then
     if isinstance(other, Const) and isinstance(then, Select) and then.other == other:
-        return Select((*left, *then.guard), then.then, other)
-    return Select(tuple(left), then, other)
+        return Select((*undecided, *then.guard), then.then, other)
+    return Select(tuple(undecided), then, other)

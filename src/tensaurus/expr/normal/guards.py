@@ -1,4 +1,4 @@
-"""Guards: sizes that must be >= 0."""
+"""Guards are sizes that must be >= 0; this module makes them from ranges and orders them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tensaurus.expr.sizes.size import Size, interval, is_nonnegative, terms_of
 
 
 def range_guards(shape: Sequence[Size], indices: Sequence[Size]) -> tuple[Size, ...]:
-    """What must be >= 0 for the indices to lie in the shape, without what their bounds decide."""
+    """Return the sizes that must be >= 0 for the indices to lie in the shape, without decided ones."""
     guards: list[Size] = []
     for index, extent in zip(indices, shape, strict=True):
         low, high = interval(index)
@@ -21,13 +21,13 @@ def range_guards(shape: Sequence[Size], indices: Sequence[Size]) -> tuple[Size, 
     return tuple(guards)
 
 
-def rank(guard: Size) -> tuple[str, str]:
-    """An order of guards by extents, then by the age of axes: those of the output are made in their order."""
-    inside = axes_in(guard)
-    ages = {a: f"<{a.name.rpartition('_')[2]:>12}>" for a in inside}
-    return show_size(guard, {a: f"<{a.extent}>" for a in inside}), show_size(guard, ages)
+def guard_order(guard: Size) -> tuple[str, str]:
+    """Return a sort key by extents, then by the age of axes, which are made in the order of the output."""
+    guard_axes = axes_in(guard)
+    ages = {a: f"<{a.name.rpartition('_')[2]:>12}>" for a in guard_axes}
+    return show_size(guard, {a: f"<{a.extent}>" for a in guard_axes}), show_size(guard, ages)
 
 
-def turned(guard: Size) -> bool:
-    """True for one of g and not g, by their constant terms c and -1 - c alone."""
+def is_negated_form(guard: Size) -> bool:
+    """Return True for exactly one of g and not g, by their constant terms c and -1 - c."""
     return any(not factors and c < 0 for factors, c in terms_of(guard))

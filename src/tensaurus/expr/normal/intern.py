@@ -1,12 +1,14 @@
-"""Scopes that are equal in form are one object, and have one fingerprint; nested scopes stay nested.
+"""Intern scopes: those that are equal in form become one object and have one fingerprint (EINNET section
+6.2).
 
     L[i:4](add(0, sum[r:2](sum[s:3](mul(w[s], x[i, r])))))   is   L[i:4](sum[r:3, s:2](mul(w[r], x[i, s])))
 
-Equal in form are scopes that differ in the names of bound axes, in the order and nesting of the operands of
-add, mul, max, min, and, or, in the order of the axes of a reduction and of reductions by one monoid directly
-inside each other, in the order of guards, and in what is trivial (`expr.ir.cleanup`).  No other law is used:
-what a derivation has built stays.  Of more than `record.PERMUTATIONS` orders of indistinguishable axes equal
-scopes may be two objects; different ones never are one.
+Scopes are equal in form if they differ only in the names of bound axes, in the order and nesting of the
+operands of add, mul, max, min, and, or, in the order of the axes of a reduction and of reductions by one
+monoid directly inside each other, in the order of guards, and in what `expr.ir.cleanup` simplifies.  No other
+law is used, so that a derived expression keeps its structure; nested scopes stay nested.  With more than
+`canonical_record.MAX_AXIS_ORDERS` orders of indistinguishable axes, scopes that are equal in form may be two
+objects; scopes that are not never are one.
 """
 
 from __future__ import annotations
@@ -30,19 +32,18 @@ from tensaurus.expr.ir.printer import (
 from tensaurus.expr.ir.scalar_functions import FUNCTIONS
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select
 from tensaurus.expr.ir.walk import bound_axes, children, innermost_first, operands, rebuild_body, sizes
-from tensaurus.expr.normal.canonical_record import Naming, Record, bind_names, ordered
+from tensaurus.expr.normal.canonical_record import AxisNaming, Record, canonical_axis_order, name_bound_axes
 from tensaurus.expr.sizes.size import Axis, Size
 
-__all__ = ["fingerprint", "interned"]
+__all__ = ["fingerprint", "intern_scope"]
 
 _scopes: WeakValueDictionary[str, Scope] = WeakValueDictionary()  # by fingerprint
-_known: IdentityCache[tuple[str, Scope | None]] = (
-    IdentityCache()
-)  # fingerprints and interned scopes, None: itself
+_Entry = tuple[str, Scope | None]  # fingerprint and interned scope, None for a scope that is interned itself
+_entries: IdentityCache[_Entry] = IdentityCache()
 
 
-def interned(scope: Scope) -> Scope:
-    """The one object for all scopes that are equal in form.
+def intern_scope(scope: Scope) -> Scope:
+    """Return the one object for all scopes that are equal in form.
 
     Raises ValueError where two tensors have one name, and Untypable.
     """
@@ -50,71 +51,73 @@ def interned(scope: Scope) -> Scope:
 
 
 def fingerprint(scope: Scope) -> str:
-    """A short name of what is equal in form, the same in all processes; types and bounds are part of it."""
+    """Return a hash of what is equal in form, the same in all processes; it covers types and bounds."""
     return _entry(scope)[0]
 
 
-def _entry(scope: Scope) -> tuple[str, Scope | None]:
-    for inner in innermost_first(scope, _known):
-        name, found = _named(inner)
-        _known[found] = name, None
-        if found is not inner:
-            _known[inner] = name, found
-    return _known[scope]
+def _entry(scope: Scope) -> _Entry:
+    for inner in innermost_first(scope, _entries):
+        name, interned = _fingerprint_and_scope(inner)
+        _entries[interned] = name, None
+        if interned is not inner:
+            _entries[inner] = name, interned
+    return _entries[scope]
 
 
-def _named(scope: Scope) -> tuple[str, Scope]:
+def _fingerprint_and_scope(scope: Scope) -> tuple[str, Scope]:
     """The fingerprint, and the scope that has it."""
-    body = Simplification(interned, scope.axes).body(scope.body)
+    body = Simplification(intern_scope, scope.axes).body(scope.body)
     if literal_dtype(body) != literal_dtype(scope.body):
-        # 1/2 + 1/2 is a real, and 1 an integer
-        body = Simplification(interned, scope.axes, literals=False).body(scope.body)
+        # 1/2 + 1/2 is a real, 1 is an integer
+        body = Simplification(intern_scope, scope.axes, literals=False).body(scope.body)
     free = free_names(Scope(scope.axes, body), nested=False)
     if len({t.name for t in free.tensors}) < len(free.tensors):
         raise ValueError("two tensors have one name")
-    term = Term(body)
+    term = UnorderedTerm(body)
     names = {**free.unbounded, **{a: f"${place}" for place, a in enumerate(scope.axes)}}
     shape = ", ".join(show_size(n, names) for n in scope.shape)
     text = f"{show_declarations(free)} [{shape}] {term.text(names)}"
     name = blake2b(text.encode(), digest_size=16).hexdigest()
-    found = _scopes.get(name)
-    if found is None:
+    interned = _scopes.get(name)
+    if interned is None:
         writer = _Writer(scope.axes, free.names)
-        found = _scopes[name] = Scope(writer.axes, writer.body(term, names, 0))
-    return name, found
+        interned = _scopes[name] = Scope(writer.axes, writer.body(term, names, 0))
+    return name, interned
 
 
-class Term(Record):
-    """A body in which the order of what commutes means nothing; chains of operands are flat."""
+class UnorderedTerm(Record):
+    """A body in which the order of commuting operands has no meaning; chains of operands are flat."""
 
-    __slots__ = ("body", "inside")
+    __slots__ = ("body", "operands")
 
     def __init__(self, body: Body):
         super().__init__()
         self.body = body
-        self.inside = tuple(map(Term, operands(body) if isinstance(body, Call) else children(body)))
+        self.operands = tuple(
+            map(UnorderedTerm, operands(body) if isinstance(body, Call) else children(body))
+        )
 
     def sizes(self) -> tuple[Size, ...]:
         return sizes(self.body)
 
     def parts(self) -> Sequence[Record]:
-        return self.inside
+        return self.operands
 
     def bound(self) -> tuple[Axis, ...]:
         return bound_axes(self.body)
 
-    def ranked(self, names: Names, depth: int) -> Sequence[Term]:
-        """The operands, those of a commutative function by their texts."""
+    def sorted_operands(self, names: Names, depth: int) -> Sequence[UnorderedTerm]:
+        """Return the operands, those of a commutative function sorted by their texts."""
         assert isinstance(self.body, Call)
         function = FUNCTIONS.get(self.body.fn)
         if function is None or not function.commutative:
-            return self.inside
-        return sorted(self.inside, key=lambda term: term.text(names, depth))
+            return self.operands
+        return sorted(self.operands, key=lambda term: term.text(names, depth))
 
     @property
-    def factors(self) -> Sequence[Term]:
-        """What it multiplies: axes are told apart by the factors that they occur in."""
-        return self.inside if isinstance(self.body, Call) and self.body.fn == "mul" else (self,)
+    def factors(self) -> Sequence[UnorderedTerm]:
+        """The factors of a product: axes are distinguished by the factors that they occur in."""
+        return self.operands if isinstance(self.body, Call) and self.body.fn == "mul" else (self,)
 
     def _print(self, names: Names, depth: int) -> str:
         match self.body:
@@ -125,34 +128,35 @@ class Term(Record):
                 text = f"{name}[{', '.join(show_size(i, names) for i in indices)}]"
                 return text if outside is None else f"{text} | {show_constant(outside.value, names)}"
             case Call(fn, _):
-                return f"{fn}({', '.join(term.text(names, depth) for term in self.ranked(names, depth))})"
+                texts = [term.text(names, depth) for term in self.sorted_operands(names, depth)]
+                return f"{fn}({', '.join(texts)})"
             case Select(guard, _, _):
-                then, other = (term.text(names, depth) for term in self.inside)
+                then, other = (term.text(names, depth) for term in self.operands)
                 return f"({then} if {', '.join(sorted(show_size(g, names) for g in guard))} else {other})"
             case Reduce(monoid, axes, _):
-                (inner,) = self.inside
-                wider, ranges = bind_names(axes, inner.factors, (), names, depth)
+                (inner,) = self.operands
+                wider, ranges = name_bound_axes(axes, inner.factors, (), names, depth)
                 return f"{monoid}{ranges}({inner.text(wider, depth + len(axes))})"
         raise TypeError(type(self.body))
 
 
-class _Writer(Naming):
-    """Writes terms in the order of their texts."""
+class _Writer(AxisNaming):
+    """Writes terms as bodies, operands in the order of their texts."""
 
-    def body(self, term: Term, names: Names, depth: int) -> Body:
+    def body(self, term: UnorderedTerm, names: Names, depth: int) -> Body:
         match term.body:
             case Call(fn, args):
-                found = [self.body(a, names, depth) for a in term.ranked(names, depth)]
-                if len(found) > len(args):
-                    return reduce(lambda a, b: Call(fn, (a, b)), found)
-                return Call(fn, tuple(found))
+                written = [self.body(a, names, depth) for a in term.sorted_operands(names, depth)]
+                if len(written) > len(args):
+                    return reduce(lambda a, b: Call(fn, (a, b)), written)
+                return Call(fn, tuple(written))
             case Select(guard, _, _):
-                ranked = sorted(guard, key=lambda g: show_size(g, names))
-                then, other = (self.body(a, names, depth) for a in term.inside)
-                return Select(tuple(map(self.size, ranked)), then, other)
+                sorted_guards = sorted(guard, key=lambda g: show_size(g, names))
+                then, other = (self.body(a, names, depth) for a in term.operands)
+                return Select(tuple(map(self.size, sorted_guards)), then, other)
             case Reduce(monoid, axes, _):
-                (inner,) = term.inside
-                order = ordered(axes, inner.factors, (), names, depth)
+                (inner,) = term.operands
+                order = canonical_axis_order(axes, inner.factors, (), names, depth)
                 wider = {**names, **{a: f"~{depth + place}" for place, a in enumerate(order)}}
                 return Reduce(monoid, self.bind(order), self.body(inner, wider, depth + len(axes)))
         return rebuild_body(term.body, lambda body: body, self.size)

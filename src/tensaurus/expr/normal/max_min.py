@@ -1,10 +1,10 @@
-"""Maxima and minima of several, as a lattice, and as a total order of elements where one is assumed.
+"""Simplify maxima and minima as a lattice, and under an assumed total order of elements.
 
     max(x, min(x, y)) = x
     max(x, y, z) = max(y, z) and min(x, y) = x    where x <= y is assumed
 
 What is equal in every order that may be assumed is equal for all reals, and in each field whose max and min
-follow an order: no more is used than that it is total and transitive, not that sums or products keep it.
+follow a total order.  Sums or products need not keep that order.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from contextvars import ContextVar
 
 from tensaurus.expr.ir.scalar_functions import LATTICE_FUNCTIONS
 from tensaurus.expr.normal.canonical_record import Record
-from tensaurus.expr.normal.normal_form import Apply, Literal, Sum, of_factor
+from tensaurus.expr.normal.normal_form import Apply, Literal, Sum, factor_sum
 from tensaurus.expr.sizes.size import Axis
 
-DUAL = {"max": "min", "min": "max"}
-UNBOUNDED = {"max": float("inf"), "min": float("-inf")}  # what absorbs all others
+DUAL_FUNCTION = {"max": "min", "min": "max"}
+ABSORBING = {"max": float("inf"), "min": float("-inf")}  # max(inf, x) is inf
 
 
-class Order:
-    """Keys of sums of which one is known to be at most the other; closed, and no two are equal."""
+class AssumedOrder:
+    """Pairs (a, b) of keys of sums with a <= b, transitively closed; keys that differ count as unequal."""
 
     def __init__(self, pairs: frozenset[tuple[str, str]] = frozenset()):
         self.pairs = pairs
 
-    def decides(self, a: Sum, b: Sum) -> bool:
-        """Whether it is known which of both is at most the other."""
+    def is_decided(self, a: Sum, b: Sum) -> bool:
+        """Return whether the two are ordered."""
         return (a.key, b.key) in self.pairs or (b.key, a.key) in self.pairs
 
-    def wider(self, lower: Sum, upper: Sum) -> Order:
-        """With lower <= upper, of which nothing was known."""
-        under = {lower.key} | {a for a, b in self.pairs if b == lower.key}
-        over = {upper.key} | {b for a, b in self.pairs if a == upper.key}
-        return Order(self.pairs | {(a, b) for a in under for b in over})
+    def with_pair(self, lower: Sum, upper: Sum) -> AssumedOrder:
+        """Return the order with lower <= upper added, of which nothing was known."""
+        lower_keys = {lower.key} | {a for a, b in self.pairs if b == lower.key}
+        upper_keys = {upper.key} | {b for a, b in self.pairs if a == upper.key}
+        return AssumedOrder(self.pairs | {(a, b) for a in lower_keys for b in upper_keys})
 
 
-UNORDERED = Order()
-_assumed: ContextVar[Order] = ContextVar("assumed", default=UNORDERED)
+UNORDERED = AssumedOrder()
+_assumed: ContextVar[AssumedOrder] = ContextVar("assumed", default=UNORDERED)
 
 
 @contextmanager
-def assuming(order: Order) -> Iterator[None]:
-    """Maxima and minima that are made inside are those of this order."""
+def assume_order(order: AssumedOrder) -> Iterator[None]:
+    """Build maxima and minima by this order inside the context."""
     token = _assumed.set(order)
     try:
         yield
@@ -53,9 +53,11 @@ def assuming(order: Order) -> Iterator[None]:
         _assumed.reset(token)
 
 
-def extreme(fn: str, args: Iterable[Sum]) -> Sum:
-    """max or min of many: flat, each argument once, without the neutral infinity and what others absorb."""
-    found: dict[str, Sum] = {}
+def max_or_min(fn: str, args: Iterable[Sum]) -> Sum:
+    """Return max or min of the arguments: flat, without duplicates, the neutral infinity and absorbed
+    arguments.
+    """
+    args_by_key: dict[str, Sum] = {}
     queue = list(args)
     while queue:
         arg = queue.pop()
@@ -63,48 +65,50 @@ def extreme(fn: str, args: Iterable[Sum]) -> Sum:
         if isinstance(factor, Apply) and factor.fn == fn:
             queue.extend(factor.args)
         else:
-            found[arg.key] = arg
-    for key, arg in list(found.items()):
+            args_by_key[arg.key] = arg
+    for key, arg in list(args_by_key.items()):
         factor = arg.factor
-        if isinstance(factor, Literal) and factor.value in UNBOUNDED.values() and len(found) > 1:
-            if factor.value == UNBOUNDED[fn]:
+        if isinstance(factor, Literal) and factor.value in ABSORBING.values() and len(args_by_key) > 1:
+            if factor.value == ABSORBING[fn]:
                 return arg
-            del found[key]
-    for key in list(found):
-        if _absorbed(fn, key, found):
-            del found[key]
-    if len(found) == 1:
-        return next(iter(found.values()))
-    return of_factor(Apply(fn, tuple(found.values())))
+            del args_by_key[key]
+    for key in list(args_by_key):
+        if _is_absorbed(fn, key, args_by_key):
+            del args_by_key[key]
+    if len(args_by_key) == 1:
+        return next(iter(args_by_key.values()))
+    return factor_sum(Apply(fn, tuple(args_by_key.values())))
 
 
-def _absorbed(fn: str, key: str, among: Mapping[str, Sum]) -> bool:
-    """Whether another argument is at least it, of a maximum, or at most, of a minimum."""
-    pairs, parts = _assumed.get().pairs, _parts(DUAL[fn], among[key])
-    for other, arg in among.items():
+def _is_absorbed(fn: str, key: str, args_by_key: Mapping[str, Sum]) -> bool:
+    """Return whether a max has another argument at least as large as this one, a min one at most as large."""
+    pairs, operand_keys = _assumed.get().pairs, _operand_keys(DUAL_FUNCTION[fn], args_by_key[key])
+    for other, arg in args_by_key.items():
         decided = ((key, other) if fn == "max" else (other, key)) in pairs
-        if other != key and (decided or _parts(DUAL[fn], arg) <= parts):
+        if other != key and (decided or _operand_keys(DUAL_FUNCTION[fn], arg) <= operand_keys):
             return True
     return False
 
 
-def _parts(fn: str, arg: Sum) -> frozenset[str]:
-    """The keys of those that it is the maximum or minimum of: of one alone, where it is another sum."""
+def _operand_keys(fn: str, arg: Sum) -> frozenset[str]:
+    """Return the keys of the operands of a max or min; of any other sum its own key."""
     factor = arg.factor
     args = factor.args if isinstance(factor, Apply) and factor.fn == fn else (arg,)
     return frozenset(a.key for a in args)
 
 
-def undecided(record: Record, order: Order, axes: frozenset[Axis]) -> tuple[Sum, Sum] | None:
-    """Two that a maximum or minimum compares, in which all is decided and no other axes occur."""
+def undecided_pair(record: Record, order: AssumedOrder, axes: frozenset[Axis]) -> tuple[Sum, Sum] | None:
+    """Return two arguments of an inner max or min over these axes alone whose order is not decided, else
+    None.
+    """
     for part in record.parts():
-        pair = undecided(part, order, axes)
+        pair = undecided_pair(part, order, axes)
         if pair is not None:
             return pair
     if isinstance(record, Apply) and record.fn in LATTICE_FUNCTIONS:
-        known = [a for a in record.args if a.free <= axes]
-        for place, a in enumerate(known):
-            for b in known[:place]:
-                if not order.decides(a, b):
+        closed_args = [a for a in record.args if a.free <= axes]
+        for place, a in enumerate(closed_args):
+            for b in closed_args[:place]:
+                if not order.is_decided(a, b):
                     return a, b
     return None

@@ -4,8 +4,10 @@
     core    ::=  the sum over axes, where all guards are >= 0, of the product of factors
     factor  ::=  read | size atom | literal | 1 / sum | fn(sum, ...) | max[axes](sum) | sum if guard else sum
 
+    (x[i] + 1) * w   ->   1*(x[i] * w) + 1*(w)
+
 A factor need only be defined where the guards hold.  Records compare by `text`, which names bound axes by
-their place in the structure, so alpha-equal records and sums in another order have equal texts.
+their place in the structure, so that alpha-equal records and sums in another order have equal texts.
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ from tensaurus.expr.ir.element_types import dtype_of
 from tensaurus.expr.ir.printer import Names, scope_digest, show_constant, show_size
 from tensaurus.expr.ir.scalar_functions import FUNCTIONS
 from tensaurus.expr.ir.scope import Const, Scope, Source, Tensor
-from tensaurus.expr.normal.canonical_record import Record, bind_names
+from tensaurus.expr.normal.canonical_record import Record, name_bound_axes
 from tensaurus.expr.sizes.size import Atom, Axis, Number, Size, Symbol, is_nonnegative, polynomial, terms_of
 
 
 class Leaf(Record):
-    """One element of a tensor, or of a scope that is kept; `outside` only where it is not a number."""
+    """One element of a tensor, table or opaque scope; `outside` is set only where it is not finite."""
 
     __slots__ = ("source", "indices", "outside")
 
@@ -46,25 +48,25 @@ class Leaf(Record):
         return text if self.outside is None else f"{text} | {show_constant(self.outside.value, {})}"
 
 
-class Amount(Record):
+class SizeAtom(Record):
     """An axis, a symbol or another atom of sizes, as a number."""
 
-    __slots__ = ("atom", "_inside")
+    __slots__ = ("atom", "_sizes")
 
     def __init__(self, atom: Atom):
         super().__init__()
         self.atom = atom
-        self._inside: tuple[Size, ...] = (1 * atom,)
+        self._sizes: tuple[Size, ...] = (1 * atom,)
 
     def sizes(self) -> tuple[Size, ...]:
-        return self._inside
+        return self._sizes
 
     def _print(self, names: Names, depth: int) -> str:
         return show_size(self.atom, names)
 
 
 class Literal(Record):
-    """A bool, an infinity or a nan: what is no number of every field."""
+    """A bool, an infinity or a NaN: a literal that some fields lack."""
 
     __slots__ = ("value",)
 
@@ -93,7 +95,7 @@ class Inverse(Record):
 
 
 class Apply(Record):
-    """A function that is no ring operation; a sum that is not to be multiplied out is fn ""."""
+    """A function other than +, * and 1/x; with fn "", a sum that is not multiplied out."""
 
     __slots__ = ("fn", "args")
 
@@ -114,7 +116,7 @@ class Apply(Record):
 
 
 class Choose(Record):
-    """`then` where all guards are >= 0, else `other`, for values that cannot be added to zero."""
+    """The value `then` where all guards are >= 0, else `other`, for values that cannot be added to zero."""
 
     __slots__ = ("guards", "then", "other")
 
@@ -134,7 +136,7 @@ class Choose(Record):
 
 
 class Fold(Record):
-    """max, min or prod over axes."""
+    """The max, min or prod over axes."""
 
     __slots__ = ("monoid", "axes", "body")
 
@@ -149,11 +151,11 @@ class Fold(Record):
         return (self.body,)
 
     def _print(self, names: Names, depth: int) -> str:
-        names, ranges = bind_names(self.axes, (self.body,), (), names, depth)
+        names, ranges = name_bound_axes(self.axes, (self.body,), (), names, depth)
         return f"{self.monoid}{ranges}({self.body.text(names, depth + len(self.axes))})"
 
 
-Factor: TypeAlias = Leaf | Amount | Literal | Inverse | Apply | Choose | Fold
+Factor: TypeAlias = Leaf | SizeAtom | Literal | Inverse | Apply | Choose | Fold
 
 
 class Core(Record):
@@ -175,12 +177,12 @@ class Core(Record):
         return self.axes
 
     @property
-    def plain(self) -> bool:
-        """A product alone."""
+    def is_product(self) -> bool:
+        """Whether the core is a product alone, without axes and guards."""
         return not self.axes and not self.guards
 
     def _print(self, names: Names, depth: int) -> str:
-        names, ranges = bind_names(self.axes, self.factors, self.guards, names, depth)
+        names, ranges = name_bound_axes(self.axes, self.factors, self.guards, names, depth)
         depth += len(self.axes)
         guards = sorted(show_size(g, names) for g in self.guards)
         factors = sorted(f.text(names, depth) for f in self.factors)
@@ -188,7 +190,7 @@ class Core(Record):
 
 
 class Sum(Record):
-    """coefficient * core + ...; no two cores are equal."""
+    """The sum of coefficient * core; no two cores are equal."""
 
     __slots__ = ("terms",)
 
@@ -204,46 +206,46 @@ class Sum(Record):
 
     @property
     def constant(self) -> Number | None:
-        """Its value where it is a plain number."""
+        """The sum's value where it is a number, else None."""
         if not self.terms:
             return 0
-        if len(self.terms) == 1 and self.terms[0][1].plain and not self.terms[0][1].factors:
+        if len(self.terms) == 1 and self.terms[0][1].is_product and not self.terms[0][1].factors:
             return self.terms[0][0]
         return None
 
     @property
     def factor(self) -> Factor | None:
-        """The factor that it is, where it is a single one."""
+        """The factor that is equal to the sum, None where that is not a single one."""
         if len(self.terms) == 1:
             (coefficient, core), = self.terms
-            if coefficient == 1 and core.plain and len(core.factors) == 1:
+            if coefficient == 1 and core.is_product and len(core.factors) == 1:
                 return core.factors[0]
         return None
 
 
-def content(values: Sequence[Number]) -> Fraction:
-    """The positive rational that divides all to coprime integers; negative where all are."""
-    exact = [Fraction(v) for v in values]
-    size = Fraction(gcd(*(v.numerator for v in exact)), lcm(*(v.denominator for v in exact)))
-    return -size if all(v < 0 for v in exact) else size
+def rational_content(values: Sequence[Number]) -> Fraction:
+    """Return the rational that divides all values to coprime integers; negative where all values are."""
+    fractions = [Fraction(v) for v in values]
+    magnitude = Fraction(gcd(*(v.numerator for v in fractions)), lcm(*(v.denominator for v in fractions)))
+    return -magnitude if all(v < 0 for v in fractions) else magnitude
 
 
-def whole(value: Number) -> Number:
-    """A whole number as an int."""
+def as_exact_number(value: Number) -> Number:
+    """Return a whole number as an int, any other unchanged."""
     return int(value) if isinstance(value, Fraction) and value.denominator == 1 else value
 
 
-def number(value: Number) -> Sum:
-    value = whole(value)
+def number_sum(value: Number) -> Sum:
+    value = as_exact_number(value)
     return Sum(((value, Core((), (), ())),) if value != 0 else ())
 
 
-def of_factor(factor: Factor) -> Sum:
+def factor_sum(factor: Factor) -> Sum:
     return Sum(((1, Core((), (), (factor,))),))
 
 
-def of_literal(value: bool | float) -> Sum:
-    return of_factor(Literal(value))
+def literal_sum(value: bool | float) -> Sum:
+    return factor_sum(Literal(value))
 
 
 def is_bool(factor: Factor) -> bool:
@@ -259,36 +261,37 @@ def is_bool(factor: Factor) -> bool:
     return False
 
 
-def addable(inner: Sum) -> bool:
-    """Nothing infinite and no bool, which not every field can add to zero."""
+def is_addable(inner: Sum) -> bool:
+    """Return whether every field can add the sum to zero: no infinity and no bool is in it."""
     factors = [f for _, core in inner.terms for f in core.factors]
-    infinite = any(isinstance(f, Leaf) and f.outside is not None for f in factors)
-    return not infinite and not any(isinstance(f, (Literal, Choose)) or is_bool(f) for f in factors)
+    has_infinity = any(isinstance(f, Leaf) and f.outside is not None for f in factors)
+    return not has_infinity and not any(isinstance(f, (Literal, Choose)) or is_bool(f) for f in factors)
 
 
-def cancelled(factors: Sequence[Factor], axes: Sequence[Axis]) -> tuple[Factor, ...]:
-    """Without n * (1/n), where n is not 0: it is at least 1, or a range of n's multiples has points.
+def cancel_inverses(factors: Sequence[Factor], axes: Sequence[Axis]) -> tuple[Factor, ...]:
+    """Return the factors without pairs n * (1/n) where n is not 0.
 
-    x * x * (1/x) is x, and x * (1/x) * (1/x) is 1/x, for x = 0 too, but for no infinity.
+    n is not 0 where it is at least 1, or where it is in the extent of a bound axis, which has points.  Also x
+    * x * (1/x) is x, and x * (1/x) * (1/x) is 1/x, for x = 0 too, though not for an infinity.
     """
-    left = list(factors)
+    remaining = list(factors)
     for inverse in [f for f in factors if isinstance(f, Inverse)]:
-        of = inverse.sum.factor
-        if of is None or not addable(inverse.sum):
+        divisor = inverse.sum.factor
+        if divisor is None or not is_addable(inverse.sum):
             continue
-        same = [f for f in left if f.key == of.key]
-        again = sum(f.key == inverse.key for f in left)
-        if same and (len(same) > 1 or again > 1 or _nonzero(of, axes)):
-            left.remove(same[0])
-            left.remove(inverse)
-    return tuple(left)
+        equal_factors = [f for f in remaining if f.key == divisor.key]
+        inverse_count = sum(f.key == inverse.key for f in remaining)
+        if equal_factors and (len(equal_factors) > 1 or inverse_count > 1 or _is_nonzero(divisor, axes)):
+            remaining.remove(equal_factors[0])
+            remaining.remove(inverse)
+    return tuple(remaining)
 
 
-def _nonzero(factor: Factor, axes: Sequence[Axis]) -> bool:
+def _is_nonzero(factor: Factor, axes: Sequence[Axis]) -> bool:
     match factor:
         case Leaf(source=Tensor(nonzero=nonzero)):
             return nonzero
-        case Amount(atom=atom):
+        case SizeAtom(atom=atom):
             if is_nonnegative(polynomial(atom) - 1):
                 return True
             symbolic = [a.extent for a in axes if not isinstance(a.extent, int)]

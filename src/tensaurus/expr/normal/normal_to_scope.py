@@ -1,4 +1,4 @@
-"""From the normal form back to records of `expr.ir.scope`, in the one order that its texts give."""
+"""Write a normal form as a scope again, in the one order that its texts define."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 
 from tensaurus.expr.ir.printer import Names, names_in, show_size
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select
-from tensaurus.expr.normal.canonical_record import Naming, Record, axes_in, ordered
+from tensaurus.expr.normal.canonical_record import AxisNaming, Record, axes_in, canonical_axis_order
 from tensaurus.expr.normal.guards import range_guards
 from tensaurus.expr.normal.normal_form import (
-    Amount,
     Apply,
     Choose,
     Core,
@@ -20,68 +19,74 @@ from tensaurus.expr.normal.normal_form import (
     Inverse,
     Leaf,
     Literal,
+    SizeAtom,
     Sum,
 )
 from tensaurus.expr.sizes.size import Axis, Number, Size, polynomial, product
 
 
-def body_of(axes: Sequence[Axis], body: Sum, scope: Scope) -> Scope:
-    """The scope over these axes, its axes named as `show` names them.
+def scope_of_sum(axes: Sequence[Axis], body: Sum, scope: Scope) -> Scope:
+    """Return the scope over these axes, whose axes have the names that `show` prints.
 
-    `scope` is what the body was before: names that only it had are free again.
+    `scope` is the scope that the body comes from: names that only that scope used are free again.
     """
     taken = names_in(scope)
-    result = _body_of(axes, body, taken)
-    left = names_in(result)
-    return result if left == taken else _body_of(axes, body, left)
+    result = _write_scope(axes, body, taken)
+    still_taken = names_in(result)
+    return result if still_taken == taken else _write_scope(axes, body, still_taken)
 
 
-def _body_of(axes: Sequence[Axis], body: Sum, taken: set[str]) -> Scope:
+def _write_scope(axes: Sequence[Axis], body: Sum, taken: set[str]) -> Scope:
     writer = Writer(axes, taken)
     return Scope(writer.axes, writer.sum(body, {a: f"${place}" for place, a in enumerate(axes)}, 0))
 
 
-class Writer(Naming):
-    """Writes records of the normal form."""
+class Writer(AxisNaming):
+    """Writes records of the normal form as bodies."""
 
     def sum(self, inner: Sum, names: Names, depth: int) -> Body:
         terms = sorted(inner.terms, key=lambda t: t[1].text(names, depth))
-        # terms that are sizes alone are one size, at the end
-        whole = [(c, core) for c, core in terms if _is_size(core) and isinstance(c, int)]
-        bodies = [self.term(c, core, names, depth) for c, core in terms if (c, core) not in whole]
-        if whole:
-            bodies.append(Const(sum(c * self.amount(core.factors) for c, core in whole)))
+        # terms that are sizes alone become one size, at the end
+        size_terms = [(c, core) for c, core in terms if _is_size(core) and isinstance(c, int)]
+        bodies = [self.term(c, core, names, depth) for c, core in terms if (c, core) not in size_terms]
+        if size_terms:
+            bodies.append(Const(sum(c * self.size_product(core.factors) for c, core in size_terms)))
         return _chain("add", bodies) if bodies else Const(0)
 
-    def amount(self, factors: Sequence[Factor]) -> Any:
-        return product(self.size(polynomial(f.atom)) for f in factors if isinstance(f, Amount))
+    def size_product(self, factors: Sequence[Factor]) -> Any:
+        return product(self.size(polynomial(f.atom)) for f in factors if isinstance(f, SizeAtom))
 
     def term(self, coefficient: Number, core: Core, names: Names, depth: int) -> Body:
-        order = ordered(core.axes, core.factors, core.guards, names, depth)
+        order = canonical_axis_order(core.axes, core.factors, core.guards, names, depth)
         wider = {**names, **{a: f"~{depth + place}" for place, a in enumerate(order)}}
         inner = depth + len(order)
         factors = sorted(core.factors, key=lambda f: f.text(wider, inner))
-        guards, padded = _absorbed(core)
+        guards, is_padded = _guards_beyond_edges(core)
         guards.sort(key=lambda g: show_size(g, wider))
-        reach, held_inside = _reach(order, factors, guards)
-        padded = padded or held_inside
-        groups = _connected(order, [*reach.values(), *map(axes_in, guards)])
-        pulled = [f for f in factors if not reach[f]]
+        axes_of_factor, has_guarded_axes = _axes_by_factor(order, factors, guards)
+        is_padded = is_padded or has_guarded_axes
+        groups = _connected_axes(order, [*axes_of_factor.values(), *map(axes_in, guards)])
+        outer_factors = [f for f in factors if not axes_of_factor[f]]
         scale: Any = coefficient
-        amounts = [f for f in pulled if isinstance(f, Amount)]
+        size_atoms = [f for f in outer_factors if isinstance(f, SizeAtom)]
         if isinstance(coefficient, int):
-            scale, pulled = coefficient * self.amount(amounts), [f for f in pulled if f not in amounts]
-        parts: list[Body] = [] if scale == 1 else [Const(scale)]
-        parts += [self.factor(f, wider, inner, padded) for f in pulled]
+            scale, outer_factors = (
+                coefficient * self.size_product(size_atoms),
+                [f for f in outer_factors if f not in size_atoms],
+            )
+        product_parts: list[Body] = [] if scale == 1 else [Const(scale)]
+        product_parts += [self.factor(f, wider, inner, is_padded) for f in outer_factors]
         for group in groups:
             axes = self.bind([a for a in order if a in group])
-            inside = [f for f in factors if not reach[f].isdisjoint(group)]
-            body = _product([self.factor(f, wider, inner, padded) for f in inside])
-            held = tuple(self.size(g) for g in guards if not axes_in(g).isdisjoint(group))
-            parts.append(Reduce("sum", axes, Select(held, body, Const(0)) if held else body))
-        result = _product(parts)
-        outer = tuple(self.size(g) for g in guards if axes_in(g).isdisjoint(order))
-        return Select(outer, result, Const(0)) if outer else result
+            group_factors = [f for f in factors if not axes_of_factor[f].isdisjoint(group)]
+            body = _product([self.factor(f, wider, inner, is_padded) for f in group_factors])
+            group_guards = tuple(self.size(g) for g in guards if not axes_in(g).isdisjoint(group))
+            product_parts.append(
+                Reduce("sum", axes, Select(group_guards, body, Const(0)) if group_guards else body)
+            )
+        result = _product(product_parts)
+        outer_guards = tuple(self.size(g) for g in guards if axes_in(g).isdisjoint(order))
+        return Select(outer_guards, result, Const(0)) if outer_guards else result
 
     def factor(self, factor: Factor, names: Names, depth: int, padded: bool) -> Body:
         match factor:
@@ -89,7 +94,7 @@ class Writer(Naming):
                 if outside is None and padded and range_guards(source.shape, indices):
                     outside = Const(0)
                 return Read(source, tuple(map(self.size, indices)), outside)
-            case Amount(atom=atom):
+            case SizeAtom(atom=atom):
                 return Const(self.size(polynomial(atom)))
             case Literal(value=value):
                 return Const(value)
@@ -106,7 +111,7 @@ class Writer(Naming):
                 branches = self.sum(then, names, depth), self.sum(other, names, depth)
                 return Select(tuple(map(self.size, sizes)), *branches)
             case Fold(monoid=monoid, axes=axes, body=body):
-                order = ordered(axes, (body,), (), names, depth)
+                order = canonical_axis_order(axes, (body,), (), names, depth)
                 wider = {**names, **{a: f"~{depth + place}" for place, a in enumerate(order)}}
                 named = self.bind(order)
                 return Reduce(monoid, named, self.sum(body, wider, depth + len(order)))
@@ -114,7 +119,7 @@ class Writer(Naming):
 
 
 def _is_size(core: Core) -> bool:
-    return core.plain and all(isinstance(f, Amount) for f in core.factors)
+    return core.is_product and all(isinstance(f, SizeAtom) for f in core.factors)
 
 
 def _chain(fn: str, bodies: Sequence[Body]) -> Body:
@@ -125,22 +130,22 @@ def _product(bodies: Sequence[Body]) -> Body:
     return _chain("mul", bodies) if bodies else Const(1)
 
 
-def _absorbed(core: Core) -> tuple[list[Size], bool]:
-    """The guards that must stay, and whether reads are padded by 0 instead of the guards that go.
+def _guards_beyond_edges(core: Core) -> tuple[list[Size], bool]:
+    """Return the guards that must stay, and whether reads get the value 0 outside in place of the others.
 
-    A guard goes where a direct factor x[i] is 0 without it, and every other factor is defined everywhere.
-    x[i - 1] * relu(y[i - 1]) keeps its guard: relu(y[-1]) has no value that 0 could be multiplied with.
+    A guard goes where a direct factor x[i] is 0 without it, and every other factor is defined everywhere. x[i
+    - 1] * relu(y[i - 1]) keeps its guard: relu(y[-1]) has no value that 0 could be multiplied with.
     """
-    direct = [f for f in core.factors if isinstance(f, Leaf) and f.outside is None]
-    others = [f for f in core.factors if f not in direct]
-    ranges = {g for f in direct for g in range_guards(f.source.shape, f.indices)}
-    if not ranges.intersection(core.guards) or not all(map(_defined, others)):
+    direct_reads = [f for f in core.factors if isinstance(f, Leaf) and f.outside is None]
+    others = [f for f in core.factors if f not in direct_reads]
+    ranges = {g for f in direct_reads for g in range_guards(f.source.shape, f.indices)}
+    if not ranges.intersection(core.guards) or not all(map(_is_defined_everywhere, others)):
         return list(core.guards), False
     return [g for g in core.guards if g not in ranges], True
 
 
-def _defined(record: Record) -> bool:
-    """Every read inside lies within its source whatever the axes are."""
+def _is_defined_everywhere(record: Record) -> bool:
+    """Return whether every read inside lies within its source for all values of the axes."""
     return all(
         not isinstance(r, Leaf) or r.outside is not None or not range_guards(r.source.shape, r.indices)
         for r in _records(record)
@@ -153,31 +158,31 @@ def _records(record: Record) -> Iterator[Record]:
         yield from _records(part)
 
 
-def _reach(
+def _axes_by_factor(
     order: Sequence[Axis], factors: Sequence[Factor], guards: Sequence[Size]
 ) -> tuple[dict[Factor, frozenset[Axis]], bool]:
-    """The bound axes under which each factor must stand, and whether a guard holds some of them.
+    """Return the bound axes under which each factor must stand, and whether a guard restricts some of them.
 
-    sum[r:2](y[i - 1] if i - r - 1 >= 0 else 0) may become y[i - 1] | 0 times a count, since y is 0 where
-    the guard never holds; exp(y[i - 1]) must stay under the guard.
+    sum[r:2](y[i - 1] if i - r - 1 >= 0 else 0) may become y[i - 1] | 0 times a count, since y is 0 where the
+    guard never holds; exp(y[i - 1]) must stay under the guard.
     """
     bound = frozenset(order)
-    held = bound.intersection(frozenset().union(*map(axes_in, guards)))
-    reach = {f: f.free & bound for f in factors}
-    for f in factors if held else ():
-        if not isinstance(f, Leaf) and not _defined(f):
-            reach[f] |= held
-    return reach, bool(held)
+    guarded_axes = bound.intersection(frozenset().union(*map(axes_in, guards)))
+    axes_of_factor = {f: f.free & bound for f in factors}
+    for f in factors if guarded_axes else ():
+        if not isinstance(f, Leaf) and not _is_defined_everywhere(f):
+            axes_of_factor[f] |= guarded_axes
+    return axes_of_factor, bool(guarded_axes)
 
 
-def _connected(order: Sequence[Axis], meetings: Sequence[frozenset[Axis]]) -> list[set[Axis]]:
-    """Bound axes that meet in a factor or a guard: sums over different groups are factors of each other."""
+def _connected_axes(order: Sequence[Axis], axis_sets: Sequence[frozenset[Axis]]) -> list[set[Axis]]:
+    """Group bound axes that share a factor or a guard: sums over different groups are independent factors."""
     groups: list[set[Axis]] = [{a} for a in order]
-    for free in meetings:
-        meeting = [g for g in groups if not g.isdisjoint(free)]
-        if len(meeting) > 1:
-            first = groups.index(meeting[0])
-            for other in meeting[1:]:
+    for axis_set in axis_sets:
+        touching = [g for g in groups if not g.isdisjoint(axis_set)]
+        if len(touching) > 1:
+            first = groups.index(touching[0])
+            for other in touching[1:]:
                 groups.remove(other)
                 groups[first] |= other
     return groups

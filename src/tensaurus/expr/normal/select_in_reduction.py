@@ -1,31 +1,38 @@
-"""Where a function of choices is one of values: max[r](x if g else y) = max[r](x) if g else max[r](y)."""
+"""Find a guard by which a function of selects becomes a select of functions.
+
+    max[r](x if g else y)   ->   max[r](x) if g else max[r](y)
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from tensaurus.expr.normal.canonical_record import axes_in
-from tensaurus.expr.normal.guards import turned
+from tensaurus.expr.normal.guards import is_negated_form
 from tensaurus.expr.normal.normal_form import Choose, Core, Sum
 from tensaurus.expr.sizes.size import Axis, Size
 
-__all__ = ["alternative"]
+__all__ = ["complementary_guard"]
 
-CASES = 4  # a function of more independent choices than this stays a function of choices
+MAX_CASES = 4  # with more independent guards the number of cases, 2 to their power, outweighs the gain
 
 
-def alternative(args: Sequence[Sum], bound: Sequence[Axis] = ()) -> Size | None:
-    """A guard that some terms have and others have turned round: f of a concatenation is one of f's."""
+def complementary_guard(args: Sequence[Sum], bound: Sequence[Axis] = ()) -> Size | None:
+    """Return a guard such that some terms stand under it and others under its negation, None if there is
+    none.
+    """
     cores = [core for a in args for core in _cores(a)]
     guards = dict.fromkeys(g for core in cores for g in core.guards)
-    pairs = [g for g in guards if turned(-1 - g) and -1 - g in guards and axes_in(g).isdisjoint(bound)]
+    pairs = [
+        g for g in guards if is_negated_form(-1 - g) and -1 - g in guards and axes_in(g).isdisjoint(bound)
+    ]
     inner = {a for core in cores for a in core.axes}
-    free = [g for g in pairs if axes_in(g).isdisjoint(inner)]
-    return min(free, key=str) if 0 < len(free) <= CASES else None
+    usable = [g for g in pairs if axes_in(g).isdisjoint(inner)]
+    return min(usable, key=str) if 0 < len(usable) <= MAX_CASES else None
 
 
 def _cores(inner: Sum) -> Iterator[Core]:
-    """Those of its terms, and of what is chosen among in them: a padded concatenation is a choice of sums."""
+    """Yield the cores of all terms, and of the branches of selects in them, as in a padded concatenation."""
     for _, core in inner.terms:
         yield core
         for factor in core.factors:

@@ -1,4 +1,4 @@
-"""Constructors of the normal form: each returns a sum in normal form, whatever its arguments are.
+"""Construct sums in normal form, whatever form the arguments have.
 
 Only laws that hold in every field are used: those of a commutative ring with 1/0 = 0, and max and min as a
 lattice.  The order of constants is not used (GF(p) has none), nor any law of a transcendental function.
@@ -12,12 +12,11 @@ from fractions import Fraction
 from typing import Any
 
 from tensaurus.expr.ir.scope import Const, Source, Table, axis
-from tensaurus.expr.normal.axis_ranges import joined, merged_digits, settle, split_digits
+from tensaurus.expr.normal.axis_ranges import join_ranges, merge_digits, narrow_by_guards, split_digits
 from tensaurus.expr.normal.canonical_record import axes_in
-from tensaurus.expr.normal.guards import range_guards, rank, turned
-from tensaurus.expr.normal.max_min import extreme
+from tensaurus.expr.normal.guards import guard_order, is_negated_form, range_guards
+from tensaurus.expr.normal.max_min import max_or_min
 from tensaurus.expr.normal.normal_form import (
-    Amount,
     Apply,
     Choose,
     Core,
@@ -26,17 +25,18 @@ from tensaurus.expr.normal.normal_form import (
     Inverse,
     Leaf,
     Literal,
+    SizeAtom,
     Sum,
-    addable,
-    cancelled,
-    content,
-    number,
-    of_factor,
-    of_literal,
-    whole,
+    as_exact_number,
+    cancel_inverses,
+    factor_sum,
+    is_addable,
+    literal_sum,
+    number_sum,
+    rational_content,
 )
-from tensaurus.expr.normal.select_in_reduction import alternative
-from tensaurus.expr.normal.term_limit import step
+from tensaurus.expr.normal.select_in_reduction import complementary_guard
+from tensaurus.expr.normal.term_limit import count_term
 from tensaurus.expr.sizes.size import (
     Atom,
     Axis,
@@ -49,339 +49,352 @@ from tensaurus.expr.sizes.size import (
     terms_of,
 )
 
-TERMS = 200  # a product with more terms than this stays a product of sums
+MAX_PRODUCT_TERMS = 200  # a product that would have more terms stays a product of sums
 
 Values = Mapping[Atom, Any]
 Weighted = tuple[Number, Core]
 
 
-def total(terms: Iterable[Weighted]) -> Sum:
-    """The sum of terms: like ones added, neighbours in range or complementary in guard joined."""
-    found: dict[str, tuple[Number, Core]] = {}
+def sum_terms(terms: Iterable[Weighted]) -> Sum:
+    """Return the sum of terms, adding like ones, and joining neighbouring ranges and complementary guards."""
+    terms_by_key: dict[str, tuple[Number, Core]] = {}
     for coefficient, core in terms:
-        old = found.get(core.key)
-        found[core.key] = (coefficient + (old[0] if old else 0), core)
-    kept = {key: (whole(c), core) for key, (c, core) in found.items() if c != 0}
+        previous = terms_by_key.get(core.key)
+        terms_by_key[core.key] = (coefficient + (previous[0] if previous else 0), core)
+    kept = {key: (as_exact_number(c), core) for key, (c, core) in terms_by_key.items() if c != 0}
     while len(kept) > 1:
-        pair = _complementary(kept) or _neighbours(kept)
+        pair = _merge_complementary_guards(kept) or _merge_neighbouring_ranges(kept)
         if pair is None:
             break
         (first, second), merged = pair
         coefficient = kept[first][0]
         del kept[first], kept[second]
-        again = list(kept.values()) + [(coefficient * c, core) for c, core in merged.terms]
-        return total(again)
+        remaining = list(kept.values()) + [(coefficient * c, core) for c, core in merged.terms]
+        return sum_terms(remaining)
     return Sum(kept.values())
 
 
-def _complementary(kept: Mapping[str, Weighted]) -> tuple[tuple[str, str], Sum] | None:
-    """[g] f + [not g] f = f."""
-    for key, (coefficient, core) in kept.items():
+def _merge_complementary_guards(terms_by_key: Mapping[str, Weighted]) -> tuple[tuple[str, str], Sum] | None:
+    """Return the keys and the sum of two terms with [g] f + [not g] f = f."""
+    for key, (coefficient, core) in terms_by_key.items():
         for guard in core.guards:
             rest = tuple(g for g in core.guards if g != guard)
             other = Core(core.axes, (*rest, -1 - guard), core.factors).key
-            if other in kept and kept[other][0] == coefficient and other != key:
-                return (key, other), tidy(1, core.axes, rest, core.factors)
+            if other in terms_by_key and terms_by_key[other][0] == coefficient and other != key:
+                return (key, other), term_sum(1, core.axes, rest, core.factors)
     return None
 
 
-def _neighbours(kept: Mapping[str, Weighted]) -> tuple[tuple[str, str], Sum] | None:
-    """sum[k:a](f(k)) + sum[k:b](f(k + a)) = sum[k:a + b](f(k))."""
-    heads: dict[tuple[Any, ...], list[str]] = {}
-    for key, (coefficient, core) in kept.items():
+def _merge_neighbouring_ranges(terms_by_key: Mapping[str, Weighted]) -> tuple[tuple[str, str], Sum] | None:
+    """Return keys and sum of two terms: sum[k:a](f(k)) + sum[k:b](f(k + a)) = sum[k:a + b](f(k))."""
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for key, (coefficient, core) in terms_by_key.items():
         if core.axes:
             counts = len(core.axes), len(core.guards), len(core.factors)
             sources = sorted(f.name for f in core.factors if isinstance(f, Leaf))
-            heads.setdefault((coefficient, *counts, *sources), []).append(key)
-    for group in heads.values():
+            groups.setdefault((coefficient, *counts, *sources), []).append(key)
+    for group in groups.values():
         for first, second in itertools.permutations(group, 2):
-            a, b = kept[first][1], kept[second][1]
+            a, b = terms_by_key[first][1], terms_by_key[second][1]
             for k, m in itertools.product(a.axes, b.axes):
-                merged = joined(a, k, b, m, core_with)
+                merged = join_ranges(a, k, b, m, substitute_core)
                 if merged is not None:
                     return (first, second), merged
     return None
 
 
-def core_with(core: Core, values: Values, axes: Sequence[Axis]) -> Core | None:
-    """The core over other axes with sizes put in, where it stays one product."""
+def substitute_core(core: Core, values: Values, axes: Sequence[Axis]) -> Core | None:
+    """Return the core over other axes with sizes substituted; None where it is no longer one product."""
     factors = []
     for factor in core.factors:
-        only = with_sizes(factor, values).factor
-        if only is None:
+        new_factor = substitute_factor(factor, values).factor
+        if new_factor is None:
             return None
-        factors.append(only)
+        factors.append(new_factor)
     return Core(tuple(axes), tuple(substitute(g, values) for g in core.guards), tuple(factors))
 
 
 def plus(*sums: Sum) -> Sum:
-    return total(term for s in sums for term in s.terms)
+    return sum_terms(term for s in sums for term in s.terms)
 
 
-def scaled(factor: Number, inner: Sum) -> Sum:
-    return Sum((whole(factor * c), core) for c, core in inner.terms) if factor != 0 else number(0)
+def scale(factor: Number, inner: Sum) -> Sum:
+    return (
+        Sum((as_exact_number(factor * c), core) for c, core in inner.terms) if factor != 0 else number_sum(0)
+    )
 
 
 def times(*sums: Sum) -> Sum:
-    """The product, multiplied out unless that makes too many terms."""
+    """Return the product, multiplied out unless it would have more than `MAX_PRODUCT_TERMS` terms."""
     count = 1
     for s in sums:
         count *= len(s.terms)
-    if count > TERMS and len(sums) > 1:
-        sums = tuple(s if len(s.terms) == 1 else of_factor(Apply("", (s,))) for s in sums)
-    result = number(1)
+    if count > MAX_PRODUCT_TERMS and len(sums) > 1:
+        sums = tuple(s if len(s.terms) == 1 else factor_sum(Apply("", (s,))) for s in sums)
+    result = number_sum(1)
     for s in sums:
         if result.constant == 1:
             result = s
         elif s.constant is not None:
-            result = scaled(s.constant, result)
+            result = scale(s.constant, result)
         else:
-            result = total(t for a in result.terms for b in s.terms for t in _product(a, b).terms)
+            result = sum_terms(t for a in result.terms for b in s.terms for t in _product(a, b).terms)
     return result
 
 
 def _product(a: Weighted, b: Weighted) -> Sum:
     (c, left), (d, right) = a, b
     if not set(left.axes).isdisjoint(right.axes):
-        ((d, right),) = renewed(Sum((b,))).terms
+        ((d, right),) = with_fresh_axes(Sum((b,))).terms
     axes, guards = left.axes + right.axes, left.guards + right.guards
-    return tidy(c * d, axes, guards, left.factors + right.factors)
+    return term_sum(c * d, axes, guards, left.factors + right.factors)
 
 
-def summed(axes: Sequence[Axis], guards: Sequence[Size], inner: Sum) -> Sum:
-    """The sum over axes, where the guards are >= 0."""
+def sum_over(axes: Sequence[Axis], guards: Sequence[Size], inner: Sum) -> Sum:
+    """Return the sum over axes, where the guards are >= 0."""
     if not axes and not guards:
         return inner
-    return total(
+    return sum_terms(
         t
         for c, core in inner.terms
-        for t in tidy(c, (*axes, *core.axes), (*guards, *core.guards), core.factors).terms
+        for t in term_sum(c, (*axes, *core.axes), (*guards, *core.guards), core.factors).terms
     )
 
 
-def tidy(coefficient: Number, axes: Sequence[Axis], guards: Sequence[Size], factors: Sequence[Factor]) -> Sum:
-    """One term in normal form (which may be none, or several where an unused axis has a symbolic extent)."""
-    step()
-    settled = settle(axes, guards)
-    if settled is None:
-        return number(0)
-    axes, guards, values = settled
+def term_sum(
+    coefficient: Number, axes: Sequence[Axis], guards: Sequence[Size], factors: Sequence[Factor]
+) -> Sum:
+    """Return one term in normal form: no term, or several where an unused axis has a symbolic extent."""
+    count_term()
+    narrowed = narrow_by_guards(axes, guards)
+    if narrowed is None:
+        return number_sum(0)
+    axes, guards, values = narrowed
     if values:
-        # an axis has one point, or another range: everything is put together anew
-        return summed(axes, guards, times(number(coefficient), *(with_sizes(f, values) for f in factors)))
-    core = Core(tuple(axes), tuple(guards), cancelled(factors, axes))
-    change = split_digits(core, axes) or merged_digits(core, axes, core_with)
+        return sum_over(
+            axes, guards, times(number_sum(coefficient), *(substitute_factor(f, values) for f in factors))
+        )
+    core = Core(tuple(axes), tuple(guards), cancel_inverses(factors, axes))
+    change = split_digits(core, axes) or merge_digits(core, axes, substitute_core)
     if change is not None:
         axes, values = change
-        inner = times(number(coefficient), *(with_sizes(f, values) for f in core.factors))
-        return summed(axes, [substitute(g, values) for g in guards], inner)
+        inner = times(number_sum(coefficient), *(substitute_factor(f, values) for f in core.factors))
+        return sum_over(axes, [substitute(g, values) for g in guards], inner)
     used = frozenset().union(*(f.free for f in core.factors), *(axes_in(g) for g in guards))
-    idle = [a for a in axes if a not in used]
-    if idle:
-        left = [a for a in axes if a in used]
-        lone = Core(tuple(left), core.guards, core.factors)
-        return times(Sum(((coefficient, lone),)), *(of_size(a.extent) for a in idle))
-    return Sum(((whole(coefficient), core),))
+    unused_axes = [a for a in axes if a not in used]
+    if unused_axes:
+        used_axes = [a for a in axes if a in used]
+        rest = Core(tuple(used_axes), core.guards, core.factors)
+        return times(Sum(((coefficient, rest),)), *(size_sum(a.extent) for a in unused_axes))
+    return Sum(((as_exact_number(coefficient), core),))
 
 
-def of_size(size: Size) -> Sum:
-    """An integer expression as a sum of products of its atoms."""
-    return total((c, Core((), (), tuple(Amount(a) for a in factors))) for factors, c in terms_of(size))
+def size_sum(size: Size) -> Sum:
+    """Return an integer expression as a sum of products of its atoms."""
+    return sum_terms((c, Core((), (), tuple(SizeAtom(a) for a in factors))) for factors, c in terms_of(size))
 
 
-def leaf(source: Source, indices: Sequence[Size], outside: Const | None) -> Sum:
-    """A read; a number outside becomes a guard, so that a padded read and a guarded one are the same.
-
-    A literal table that is read in one place, or is the same everywhere, is that number.
+def read_sum(source: Source, indices: Sequence[Size], outside: Const | None) -> Sum:
+    """Return a read; where `outside` is a number, a guarded one, so that padded and guarded reads are
+    the same.
     """
     if isinstance(source, Table):
-        source, indices, found = source.narrow(indices)
-        if found is not None and outside is None:
-            return number(found)
-        if found is not None and outside is not None:
-            return chosen(range_guards(source.shape, indices), number(found), constant(outside.value))
+        source, indices, only_value = source.narrow(indices)
+        if only_value is not None and outside is None:
+            return number_sum(only_value)
+        if only_value is not None and outside is not None:
+            return select_sum(
+                range_guards(source.shape, indices), number_sum(only_value), constant_sum(outside.value)
+            )
     guards = range_guards(source.shape, indices) if outside is not None else ()
     if outside is None or not guards:
-        return of_factor(Leaf(source, tuple(indices)))
-    value = constant(outside.value)
+        return factor_sum(Leaf(source, tuple(indices)))
+    value = constant_sum(outside.value)
     if isinstance(value.factor, Literal):
-        return of_factor(Leaf(source, tuple(indices), outside))
-    return chosen(guards, of_factor(Leaf(source, tuple(indices))), value)
+        return factor_sum(Leaf(source, tuple(indices), outside))
+    return select_sum(guards, factor_sum(Leaf(source, tuple(indices))), value)
 
 
-def constant(value: Any) -> Sum:
-    """A literal of a body."""
+def constant_sum(value: Any) -> Sum:
+    """Return a literal of a body as a sum."""
     if isinstance(value, (bool, float)):
-        return of_literal(value)
-    return number(value) if isinstance(value, (int, Fraction)) else of_size(value)
+        return literal_sum(value)
+    return number_sum(value) if isinstance(value, (int, Fraction)) else size_sum(value)
 
 
-def chosen(guards: Sequence[Size], then: Sum, other: Sum) -> Sum:
-    """`then` where all guards are >= 0, else `other`."""
-    settled = settle((), guards)
-    if settled is None:
+def select_sum(guards: Sequence[Size], then: Sum, other: Sum) -> Sum:
+    """Return `then` where all guards are >= 0, else `other`."""
+    narrowed = narrow_by_guards((), guards)
+    if narrowed is None:
         return other
-    guards = settled[1]
+    guards = narrowed[1]
     if not guards or then.key == other.key:
         return then
-    if not addable(then) or not addable(other):
-        if len(guards) == 1 and turned(guards[0]):
-            return of_factor(Choose((-1 - guards[0],), other, then))
-        return _read_outside(Choose(tuple(guards), then, other))
-    first = summed((), guards, then)
+    if not is_addable(then) or not is_addable(other):
+        if len(guards) == 1 and is_negated_form(guards[0]):
+            return factor_sum(Choose((-1 - guards[0],), other, then))
+        return _as_padded_read(Choose(tuple(guards), then, other))
+    first = sum_over((), guards, then)
     if len(guards) > 1 and other.constant is not None:
-        return plus(first, other, scaled(-1, summed((), guards, other)))
-    pieces = [first]
-    guards = sorted(guards, key=rank)
+        return plus(first, other, scale(-1, sum_over((), guards, other)))
+    cases = [first]
+    guards = sorted(guards, key=guard_order)
     for place, guard in enumerate(guards):
-        pieces.append(summed((), (*guards[:place], -1 - guard), renewed(other)))
-    return plus(*pieces)
+        cases.append(sum_over((), (*guards[:place], -1 - guard), with_fresh_axes(other)))
+    return plus(*cases)
 
 
 def inverse(inner: Sum) -> Sum:
-    """1 / sum, its content and its independent factors apart; of a choice, a choice of them."""
+    """Return 1 / sum, its content and independent factors outside; of a select, a select of inverses."""
     if not inner.terms:
-        return number(0)
-    case = alternative((inner,))
-    if case is not None:
-        then, other = (inverse(_under(inner, g)) for g in (case, -1 - case))
-        return chosen((case,), then, renewed(other))
+        return number_sum(0)
+    guard = complementary_guard((inner,))
+    if guard is not None:
+        then, other = (inverse(_assume_guard(inner, g)) for g in (guard, -1 - guard))
+        return select_sum((guard,), then, with_fresh_axes(other))
     if len(inner.terms) > 1:
-        shared = content([c for c, _ in inner.terms])
-        return scaled(1 / Fraction(shared), of_factor(Inverse(scaled(1 / Fraction(shared), inner))))
+        content = rational_content([c for c, _ in inner.terms])
+        return scale(1 / Fraction(content), factor_sum(Inverse(scale(1 / Fraction(content), inner))))
     ((coefficient, core),) = inner.terms
-    scale = whole(1 / Fraction(coefficient))
-    apart = [] if core.guards else [f for f in core.factors if f.free.isdisjoint(core.axes)]
-    inside = [f for f in core.factors if f not in apart]
-    result = [f.sum if isinstance(f, Inverse) else of_factor(Inverse(of_factor(f))) for f in apart]
+    reciprocal = as_exact_number(1 / Fraction(coefficient))
+    independent = [] if core.guards else [f for f in core.factors if f.free.isdisjoint(core.axes)]
+    inside = [f for f in core.factors if f not in independent]
+    result = [f.sum if isinstance(f, Inverse) else factor_sum(Inverse(factor_sum(f))) for f in independent]
     if core.axes or core.guards:
-        result.append(of_factor(Inverse(Sum(((1, Core(core.axes, core.guards, tuple(inside))),)))))
-    return times(number(scale), *result)
+        result.append(factor_sum(Inverse(Sum(((1, Core(core.axes, core.guards, tuple(inside))),)))))
+    return times(number_sum(reciprocal), *result)
 
 
-def _under(inner: Sum, guard: Size) -> Sum:
-    """What is left of a sum where the guard holds."""
-    kept: list[Weighted] = []
+def _assume_guard(inner: Sum, guard: Size) -> Sum:
+    """Return the sum simplified where the guard holds."""
+    terms: list[Weighted] = []
     for c, core in inner.terms:
-        settled = settle((), (*core.guards, guard))
-        if settled is not None:
-            guards = [g for g in core.guards if g != guard and g in settled[1]]
-            left = (_choice_under(f, guard) if isinstance(f, Choose) else of_factor(f) for f in core.factors)
-            kept.extend(summed(core.axes, guards, times(number(c), *left)).terms)
-    return total(kept)
+        narrowed = narrow_by_guards((), (*core.guards, guard))
+        if narrowed is not None:
+            guards = [g for g in core.guards if g != guard and g in narrowed[1]]
+            factors = (
+                _assume_in_select(f, guard) if isinstance(f, Choose) else factor_sum(f) for f in core.factors
+            )
+            terms.extend(sum_over(core.axes, guards, times(number_sum(c), *factors)).terms)
+    return sum_terms(terms)
 
 
-def _choice_under(choice: Choose, guard: Size) -> Sum:
-    """What is left of it where the guard holds; a padded read where that decides the rest of its ranges."""
-    found = chosen(choice.guards, _under(choice.then, guard), _under(choice.other, guard))
-    left = found.factor
-    return _read_outside(left, (guard,)) if isinstance(left, Choose) else found
+def _assume_in_select(choice: Choose, guard: Size) -> Sum:
+    """Return a select simplified where the guard holds; a padded read if its other guards are edges."""
+    selected = select_sum(
+        choice.guards, _assume_guard(choice.then, guard), _assume_guard(choice.other, guard)
+    )
+    remaining = selected.factor
+    return _as_padded_read(remaining, (guard,)) if isinstance(remaining, Choose) else selected
 
 
-def _read_outside(choice: Choose, known: tuple[Size, ...] = ()) -> Sum:
-    """A read inside its ranges and a literal outside are a padded read; of the ranges some guards are known.
+def _as_padded_read(choice: Choose, assumed: tuple[Size, ...] = ()) -> Sum:
+    """Return a select of a read inside its edges and a literal outside as a padded read, any other unchanged.
 
-    Some of the guards of its ranges are enough: a read is nowhere made outside, so they imply the others.
+    Some of the edges' guards are enough: no read is outside its edges, so that they imply the others.
     """
     read, value = choice.then.factor, choice.other.factor
     if isinstance(read, Leaf) and read.outside is None and isinstance(value, Literal):
-        settled = settle((), (*range_guards(read.source.shape, read.indices), *known))
-        if settled is not None and {*settled[1], *known} >= {*choice.guards}:
-            return of_factor(Leaf(read.source, read.indices, Const(value.value)))
-    return of_factor(choice)
+        narrowed = narrow_by_guards((), (*range_guards(read.source.shape, read.indices), *assumed))
+        if narrowed is not None and {*narrowed[1], *assumed} >= {*choice.guards}:
+            return factor_sum(Leaf(read.source, read.indices, Const(value.value)))
+    return factor_sum(choice)
 
 
-def applied(fn: str, args: Sequence[Sum]) -> Sum:
-    """A function that is no ring operation; a choice among its arguments becomes a choice of its values."""
-    case = alternative(args)
-    if case is not None:
-        then, other = ([_under(a, g) for a in args] for g in (case, -1 - case))
-        return chosen((case,), applied(fn, then), renewed(applied(fn, other)))
+def apply_function(fn: str, args: Sequence[Sum]) -> Sum:
+    """Return a function other than +, *, 1/x; a select among its arguments becomes a select of its values."""
+    guard = complementary_guard(args)
+    if guard is not None:
+        then, other = ([_assume_guard(a, g) for a in args] for g in (guard, -1 - guard))
+        return select_sum((guard,), apply_function(fn, then), with_fresh_axes(apply_function(fn, other)))
     if fn in ("max", "min"):
-        return extreme(fn, args)
+        return max_or_min(fn, args)
     if fn == "where" and args[1].key == args[2].key:
         return args[1]
-    return of_factor(Apply(fn, args))
+    return factor_sum(Apply(fn, args))
 
 
-def folded(monoid: str, axes: Sequence[Axis], body: Sum) -> Sum:
-    """max, min or prod over axes."""
+def reduce_over(monoid: str, axes: Sequence[Axis], body: Sum) -> Sum:
+    """Return the max, min or prod over axes."""
     neutral = {"max": float("-inf"), "min": float("inf")}
-    settled = settle(axes, ())
-    if settled is None:
-        return number(1) if monoid == "prod" else of_literal(neutral[monoid])
-    axes, _, values = settled
+    narrowed = narrow_by_guards(axes, ())
+    if narrowed is None:
+        return number_sum(1) if monoid == "prod" else literal_sum(neutral[monoid])
+    axes, _, values = narrowed
     if values:
-        return folded(monoid, axes, instantiate(body, values))
-    change = split_digits(body, axes) or merged_digits(body, axes, _sum_with)
+        return reduce_over(monoid, axes, instantiate(body, values))
+    change = split_digits(body, axes) or merge_digits(body, axes, _substitute_sum)
     if change is not None:
-        return folded(monoid, change[0], instantiate(body, change[1]))
+        return reduce_over(monoid, change[0], instantiate(body, change[1]))
     if monoid != "prod":
-        # an empty range has no maximum, so only one that has points is dropped
+        # an empty range has no maximum: only ranges with at least one point are dropped
         axes = [a for a in axes if a in body.free or not is_nonnegative(a.extent - 1)]
     if not axes:
         return body
     value, counts = body.constant, [a.extent for a in axes if isinstance(a.extent, int)]
     if monoid == "prod" and value is not None and len(counts) == len(axes) and value in (0, 1):
         return body
-    case = alternative((body,), axes)
-    if case is not None:
-        then, other = (renewed(folded(monoid, axes, renewed(_under(body, g)))) for g in (case, -1 - case))
-        return chosen((case,), then, other)
+    guard = complementary_guard((body,), axes)
+    if guard is not None:
+        then, other = (
+            with_fresh_axes(reduce_over(monoid, axes, with_fresh_axes(_assume_guard(body, g))))
+            for g in (guard, -1 - guard)
+        )
+        return select_sum((guard,), then, other)
     factor = body.factor
     if isinstance(factor, Fold) and factor.monoid == monoid:
-        return folded(monoid, (*axes, *factor.axes), factor.body)
+        return reduce_over(monoid, (*axes, *factor.axes), factor.body)
     if isinstance(factor, Apply) and factor.fn == monoid:
-        return extreme(monoid, (folded(monoid, axes, renewed(a)) for a in factor.args))
-    return of_factor(Fold(monoid, tuple(axes), body))
+        return max_or_min(monoid, (reduce_over(monoid, axes, with_fresh_axes(a)) for a in factor.args))
+    return factor_sum(Fold(monoid, tuple(axes), body))
 
 
-def _sum_with(body: Sum, values: Values, axes: Sequence[Axis]) -> Sum:
+def _substitute_sum(body: Sum, values: Values, axes: Sequence[Axis]) -> Sum:
     return instantiate(body, values)
 
 
-def renewed(inner: Sum) -> Sum:
-    """The same sum with new bound axes: no axis is bound twice on one path."""
+def with_fresh_axes(inner: Sum) -> Sum:
+    """Return the same sum with new bound axes, so that no axis is bound twice on one path."""
     return instantiate(inner, {})
 
 
 def instantiate(inner: Sum, values: Values) -> Sum:
-    """The sum with axes replaced by sizes, and new bound axes."""
+    """Return the sum with axes replaced by sizes, and with new bound axes."""
     terms: list[Weighted] = []
     for c, core in inner.terms:
         fresh = {a: axis(substitute(a.extent, values), "r") for a in core.axes}
-        known = _extended(values, fresh)
-        guards = [substitute(g, known) for g in core.guards]
-        factors = times(number(c), *(with_sizes(f, known) for f in core.factors))
-        terms.extend(summed(tuple(fresh.values()), guards, factors).terms)
-    return total(terms)
+        all_values = _with_axes(values, fresh)
+        guards = [substitute(g, all_values) for g in core.guards]
+        factors = times(number_sum(c), *(substitute_factor(f, all_values) for f in core.factors))
+        terms.extend(sum_over(tuple(fresh.values()), guards, factors).terms)
+    return sum_terms(terms)
 
 
-def _extended(values: Values, fresh: Mapping[Axis, Axis]) -> dict[Atom, Any]:
+def _with_axes(values: Values, fresh: Mapping[Axis, Axis]) -> dict[Atom, Any]:
     return {**values, **{a: polynomial(b) for a, b in fresh.items()}}
 
 
-def with_sizes(factor: Factor, values: Values) -> Sum:
-    """The factor with axes replaced by sizes."""
+def substitute_factor(factor: Factor, values: Values) -> Sum:
+    """Return the factor with axes replaced by sizes, as a sum."""
     match factor:
         case Leaf(source=source, indices=indices, outside=outside):
             if factor.free.isdisjoint(values) and not any(isinstance(a, Symbol) for a in values):
-                return of_factor(factor)
-            return leaf(source, tuple(substitute(i, values) for i in indices), outside)
-        case Amount(atom=atom):
-            return of_size(substitute(atom, values))
+                return factor_sum(factor)
+            return read_sum(source, tuple(substitute(i, values) for i in indices), outside)
+        case SizeAtom(atom=atom):
+            return size_sum(substitute(atom, values))
         case Literal():
-            return of_factor(factor)
+            return factor_sum(factor)
         case Inverse(sum=inner):
             return inverse(instantiate(inner, values))
         case Apply(fn="", args=(inner,)):
-            return of_factor(Apply("", (instantiate(inner, values),)))
+            return factor_sum(Apply("", (instantiate(inner, values),)))
         case Apply(fn=fn, args=args):
-            return applied(fn, [instantiate(a, values) for a in args])
+            return apply_function(fn, [instantiate(a, values) for a in args])
         case Choose(guards=guards, then=then, other=other):
             known = [substitute(g, values) for g in guards]
-            return chosen(known, instantiate(then, values), instantiate(other, values))
+            return select_sum(known, instantiate(then, values), instantiate(other, values))
         case Fold(monoid=monoid, axes=axes, body=body):
             fresh = {a: axis(substitute(a.extent, values), "r") for a in axes}
-            return folded(monoid, tuple(fresh.values()), instantiate(body, _extended(values, fresh)))
+            return reduce_over(monoid, tuple(fresh.values()), instantiate(body, _with_axes(values, fresh)))
     raise TypeError(type(factor))

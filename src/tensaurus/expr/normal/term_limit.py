@@ -1,4 +1,4 @@
-"""How many terms may arise on the way to one normal form."""
+"""Limit the number of terms that may arise on the way to one normal form."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 
-class TooLarge(Exception):
-    """The steps that `limited` allows are used up."""
+class TooManyTerms(Exception):
+    """Raised where more terms arise than `limit_terms` allows."""
 
 
-_steps: ContextVar[list[int] | None] = ContextVar("steps", default=None)
+_terms_left: ContextVar[list[int] | None] = ContextVar(
+    "terms_left", default=None
+)  # one number, which is changed
 
 
 @contextmanager
-def limited(steps: int | None) -> Iterator[None]:
-    """Raise TooLarge after so many terms; None: no limit."""
-    token = _steps.set(None if steps is None else [steps])
+def limit_terms(count: int | None) -> Iterator[None]:
+    """Raise TooManyTerms once more than `count` terms arise inside the context; None: no limit."""
+    token = _terms_left.set(None if count is None else [count])
     try:
         yield
     finally:
-        _steps.reset(token)
+        _terms_left.reset(token)
 
 
-def step() -> None:
-    """One more term.  Raises TooLarge."""
-    allowed = _steps.get()
-    if allowed is not None:
-        allowed[0] -= 1
-        if allowed[0] < 0:
-            raise TooLarge
+def count_term() -> None:
+    """Count one more term.  Raises TooManyTerms."""
+    terms_left = _terms_left.get()
+    if terms_left is not None:
+        terms_left[0] -= 1
+        if terms_left[0] < 0:
+            raise TooManyTerms

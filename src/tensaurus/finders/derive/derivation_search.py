@@ -19,7 +19,7 @@ from tensaurus.expr.analysis.index_map import renumbers
 from tensaurus.expr.ir.expression_text import show
 from tensaurus.expr.ir.scope import Read, Scope, Tensor
 from tensaurus.expr.ir.walk import reads, tensors
-from tensaurus.expr.normal.intern import interned
+from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.expr.sizes.size import product
 from tensaurus.finders.derive import (
     merge_expressions,
@@ -313,7 +313,7 @@ def initial(
     numbers = {node: number for node in inner if (number := alike(node)) is not None}
     names = {x: Tensor(f"n{k}", x.tensor.shape, x.tensor.dtype) for k, x in enumerate(numbers)}
     values = {names[x]: number for x, number in numbers.items()}
-    roots = tuple(interned(filled(expression(node, {**given, **names}), values)) for node in nodes)
+    roots = tuple(intern_scope(filled(expression(node, {**given, **names}), values)) for node in nodes)
     # where zeros lie beyond an edge of theirs, they stay tensors
     left = {x for root in roots for x in tensors(root)}
     given |= {node: x for node, x in names.items() if x in left}

@@ -20,7 +20,7 @@ from tensaurus.expr.ir.expression_text import show
 from tensaurus.expr.ir.identity_cache import IdentityCache
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Scope, Source, Tensor
 from tensaurus.expr.ir.walk import Rewriting, innermost_first, reads, replace_tensors, tensors
-from tensaurus.expr.normal.intern import fingerprint, interned
+from tensaurus.expr.normal.intern import fingerprint, intern_scope
 from tensaurus.expr.sizes.size import Size, polynomial, product
 from tensaurus.finders.derive.flatten_digits import flattened
 from tensaurus.finders.derive.instantiate_operator import Matched
@@ -176,7 +176,7 @@ def node_of(scope: Scope, nodes: dict[Tensor, Node]) -> Node:
         merged.get(x, x): Tensor(f"x{k}", arg.tensor.shape, x.dtype)
         for k, (x, arg) in enumerate(zip(used, args, strict=True))
     }
-    return apply(eop, args, {"scope": interned(replace_tensors(plain, names))})
+    return apply(eop, args, {"scope": intern_scope(replace_tensors(plain, names))})
 
 
 def shown(roots: Sequence[Scope]) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 from tensaurus.expr.analysis.work_counts import functions
 from tensaurus.expr.ir.scope import Body, Const, Read, Reduce, Scope, Select, Tensor, axis, within
 from tensaurus.expr.ir.walk import replace_axes
-from tensaurus.expr.normal.intern import interned
+from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.expr.sizes.size import Atom, Axis, Size, is_nonnegative, polynomial, substitute
 from tensaurus.finders.derive.fit_index_map import Sampled, crossings, fitted, points, value_at
 from tensaurus.finders.derive.rewrite_step import axes_in, inside, product_of
@@ -107,7 +107,7 @@ def traced(piece: Piece, product: Node) -> Node | None:
             return None
         sources = product.op.tensors(product.kinds())
         found = _whole(scope, dict(zip(sources, forms, strict=True)), piece.root, product)
-        made = None if found is None else apply(eop, operands, {"scope": interned(found)})
+        made = None if found is None else apply(eop, operands, {"scope": intern_scope(found)})
     except (Untypable, ValueError):
         return None
     return made if made is not None and made.types == piece.root.types else None

@@ -8,7 +8,7 @@ from typing import Any
 from tensaurus.expr.ir.element_types import dtype_of, literal_dtype
 from tensaurus.expr.ir.scope import Body, Const, Read, Reduce, Scope, Select, axis, within
 from tensaurus.expr.ir.walk import Rewriting, children, rebuild_body, replace_axes
-from tensaurus.expr.normal.intern import interned
+from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import Atom, Size, interval, is_nonnegative, polynomial
 from tensaurus.finders.derive.rewrite_step import Product, Step, contained, hint, inside, product_of
@@ -23,9 +23,9 @@ def read_through(scope: Scope) -> Scope:
 
     L[i](L[j](x[j + 1] | 0)[2*i])   ->   L[i](x[2*i + 1] | 0)
     """
-    scope = interned(scope)
+    scope = intern_scope(scope)
     for _ in range(ROUNDS):
-        before, scope = scope, interned(_Through().scope(scope))
+        before, scope = scope, intern_scope(_Through().scope(scope))
         if scope is before:
             break
     return scope

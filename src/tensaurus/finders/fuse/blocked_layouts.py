@@ -21,7 +21,7 @@ from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import Proposal
 from tensaurus.expr.ir.scope import Body, Read, Reduce, Scope, Source, Table, Tensor, axis, digit_axes
 from tensaurus.expr.ir.walk import Rewriting, reads, replace_axes, tensors
-from tensaurus.expr.normal.intern import interned
+from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.expr.sizes.size import Atom, Axis, Floor, Size, atoms, floordiv, mod, polynomial
 from tensaurus.graph.ir.node import Node, again, apply
 from tensaurus.graph.ir.piece import Piece
@@ -126,7 +126,7 @@ def _block(shape: tuple[Size, ...], dtype: str, width: int) -> Scope:
     own = [axis(n) for n in shape]
     places: list[Size] = [polynomial(a) for a in own]
     own[CHANNELS], inner, places[CHANNELS] = digit_axes(own[CHANNELS], width)
-    return interned(Scope((*own, inner), Read(Tensor("x0", shape, dtype), tuple(places))))
+    return intern_scope(Scope((*own, inner), Read(Tensor("x0", shape, dtype), tuple(places))))
 
 
 @lru_cache(1000)
@@ -134,7 +134,9 @@ def _unblock(shape: tuple[Size, ...], dtype: str) -> Scope:
     *plain, width = shape
     assert isinstance(width, int)
     own = [axis(n * width if k == CHANNELS else n) for k, n in enumerate(plain)]
-    return interned(Scope(tuple(own), Read(Tensor("x0", shape, dtype), _place(map(polynomial, own), width))))
+    return intern_scope(
+        Scope(tuple(own), Read(Tensor("x0", shape, dtype), _place(map(polynomial, own), width)))
+    )
 
 
 def _place(indices: Iterable[Size], width: int) -> tuple[Size, ...]:
@@ -180,7 +182,7 @@ def relaid(scope: Scope, inputs: Collection[str], output: bool, width: int) -> S
     if output:
         scope = _written(scope, width)
     for _ in range(ROUNDS):
-        before, scope = scope, interned(_Digits(scope, width).whole())
+        before, scope = scope, intern_scope(_Digits(scope, width).whole())
         if scope is before:
             break
     blocks = [r.indices[CHANNELS] for r in reads(scope, nested=True) if r.source in laid.values()]

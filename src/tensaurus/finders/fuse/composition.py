@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from tensaurus.expr.ir.element_types import dtype_of
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Scope, Source, Tensor
 from tensaurus.expr.ir.walk import Rewriting, replace_tensors, tensors
-from tensaurus.expr.normal.intern import interned
+from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.finders.fuse.inline_stages import merged
 from tensaurus.graph.analysis.program_expression import expressions
 from tensaurus.graph.ir.node import CONSTANT, ITEM, Node, again, apply, source
@@ -86,7 +86,7 @@ def _composed(left: Node, leaves: tuple[Node, ...]) -> Node | None:
         names = {x: Tensor(f"x{k}", x.shape, x.dtype) for k, x in enumerate(tensors(scope))}
         if all(old == new for old, new in names.items()):
             break
-        scope, of = interned(replace_tensors(scope, names)), {new: of[old] for old, new in names.items()}
+        scope, of = intern_scope(replace_tensors(scope, names)), {new: of[old] for old, new in names.items()}
     args = [of[x] for x in sorted(tensors(scope), key=lambda x: int(x.name[1:]))]
     if not args:
         return None

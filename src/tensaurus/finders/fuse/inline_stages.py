@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from tensaurus.expr.ir.element_types import dtype_of, literal_dtype
 from tensaurus.expr.ir.scope import Body, Read, Reduce, Scope, Table
 from tensaurus.expr.ir.walk import Rewriting, bodies, reads, replace_axes, scopes
-from tensaurus.expr.normal.intern import interned
+from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.expr.sizes.size import Atom, Axis, Size, atoms, polynomial, product
 
 __all__ = ["merged"]
@@ -25,9 +25,9 @@ ROUNDS = 8  # a stage may come to be read where it is needed only when those bet
 
 def merged(scope: Scope) -> Scope:
     """The scope with no more stages than are computed apart, interned.  Its sizes are numbers."""
-    scope = interned(scope)
+    scope = intern_scope(scope)
     for _ in range(ROUNDS):
-        before, scope = scope, interned(_Merging(scope).scope(scope))
+        before, scope = scope, intern_scope(_Merging(scope).scope(scope))
         if scope is before:
             break
     return scope

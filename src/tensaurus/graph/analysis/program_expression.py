@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from tensaurus.expr.ir.scope import Scope, Source, Tensor, compute
 from tensaurus.expr.ir.walk import replace_tensors
-from tensaurus.expr.normal.canonicalize import canonical
+from tensaurus.expr.normal.canonicalize import canonicalize
 from tensaurus.graph.ir.node import INPUT, ITEM, Node
 from tensaurus.graph.ir.program import Program
 from tensaurus.ops import Op
@@ -38,7 +38,7 @@ def expression(root: Node | Program, leaves: Leaves = named, nested: bool = True
             raise ValueError(f"the program has {len(root.roots)} outputs")
         root = root.roots[0]
     (found,) = expressions([root], leaves)
-    return found if nested else canonical(found)
+    return found if nested else canonicalize(found)
 
 
 def expressions(roots: Iterable[Node], leaves: Leaves = named) -> tuple[Scope, ...]:

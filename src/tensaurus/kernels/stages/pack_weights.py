@@ -13,7 +13,7 @@ from typing import Any
 
 from tensaurus.expr.ir.scope import Scope, Source, Tensor, compute
 from tensaurus.expr.ir.walk import replace_tensors
-from tensaurus.expr.normal.intern import interned
+from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.expr.sizes.size import Size, floordiv, mod
 from tensaurus.kernels.stages.sketch import PackedInput
 from tensaurus.ops import TensorType
@@ -49,7 +49,7 @@ def packing_scope(kind: TensorType, pack: PackedInput) -> Scope:
         at[pack.dimension] = at[rank] * pack.width + at[rank + 1]
         return x[tuple(at[d] for d in range(rank))]
 
-    return interned(compute(packed_type(kind, pack).shape, element))
+    return intern_scope(compute(packed_type(kind, pack).shape, element))
 
 
 def pack_scope_inputs(scope: Scope, inputs: Mapping[str, Tensor], packs: Sequence[PackedInput]) -> Scope:
@@ -64,7 +64,7 @@ def pack_scope_inputs(scope: Scope, inputs: Mapping[str, Tensor], packs: Sequenc
             raise ValueError(f"{pack.text} of {x}")
         packed = Tensor(x.name, _packed_shape(x.shape, pack), x.dtype)
         sources[x] = _unpacked_view(x, packed, pack)
-    return interned(replace_tensors(scope, sources)) if sources else scope
+    return intern_scope(replace_tensors(scope, sources)) if sources else scope
 
 
 def _unpacked_view(x: Tensor, packed: Tensor, pack: PackedInput) -> Scope:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from tensaurus.expr.ir.axis_binding import axis_divisors
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Select, Tensor, axis, digit_axes
 from tensaurus.expr.ir.walk import bodies, map_reads, rebuild_body, replace_axes, sizes
-from tensaurus.expr.normal.flatten import chosen
+from tensaurus.expr.normal.flatten import select_undecided
 from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import (
     Atom,
@@ -213,7 +213,7 @@ def _step_reduced_axis(
     place = (polynomial(new) + first) * step + shift
     inner = _drop_guards(replace_axes(body, {r: place}))
     beyond = neutral_element(stage.monoid, stage.tensor.dtype)
-    guarded = chosen([place, extent(r) - 1 - place], inner, beyond)
+    guarded = select_undecided([place, extent(r) - 1 - place], inner, beyond)
     return guarded, tuple(new if b == r else b for b in stage.reduced)
 
 
@@ -226,8 +226,8 @@ def _drop_guards(body: Body) -> Body:
             if isinstance(then, Read) and then.outside in (None, other):
                 kept = [g for g in undecided if not _is_implied_by_read(g, then)]
                 then = Read(then.source, then.indices, other) if kept != undecided else then
-                return chosen(kept, then, other)
-            return chosen(undecided, then, other)
+                return select_undecided(kept, then, other)
+            return select_undecided(undecided, then, other)
     return rebuild_body(body, _drop_guards, lambda size: size)
 
 

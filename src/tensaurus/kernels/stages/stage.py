@@ -31,7 +31,7 @@ from tensaurus.expr.ir.walk import (
     replace_axes,
     sizes,
 )
-from tensaurus.expr.normal.flatten import chosen
+from tensaurus.expr.normal.flatten import select_undecided
 from tensaurus.expr.normal.guards import range_guards
 from tensaurus.expr.sizes.size import Atom, Axis, Floor, Size, atoms, polynomial, substitute
 
@@ -186,7 +186,7 @@ class _StageBuilder:
                 return Call(fn, tuple(self.rewrite_body(arg, axes, kind) for arg, kind in typed))
             case Select(guard, then, other):
                 sides = [self.rewrite_body(part, axes, dtype) for part in (then, other)]
-                return chosen([self.rewrite_size(g, axes) for g in guard], sides[0], sides[1])
+                return select_undecided([self.rewrite_size(g, axes) for g in guard], sides[0], sides[1])
         return rebuild_body(
             body,
             lambda inner: self.rewrite_body(inner, axes, dtype),
@@ -231,7 +231,7 @@ class _StageBuilder:
             if not set(edges).isdisjoint(guards):
                 value = replace(value, outside=read.outside)
                 guards = tuple(g for g in guards if g not in edges)
-        return chosen(list(guards), value, read.outside)
+        return select_undecided(list(guards), value, read.outside)
 
 
 def _only_atom(size: Size) -> Atom | None:
@@ -254,7 +254,7 @@ def _substitute_axes(body: Body, values: Mapping[Atom, Any]) -> Body:
     match body:
         case Select(guard, then, other):
             sides = _substitute_axes(then, values), _substitute_axes(other, values)
-            return chosen([substitute(g, values) for g in guard], *sides)
+            return select_undecided([substitute(g, values) for g in guard], *sides)
         case Const():
             return rebuild_body(body, lambda b: b, lambda size: substitute(size, values))
     return rebuild_body(body, lambda b: _substitute_axes(b, values), lambda size: substitute(size, values))

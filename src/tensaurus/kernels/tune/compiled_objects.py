@@ -15,7 +15,7 @@ from typing import TypeAlias
 from tensaurus.expr.ir.expression_text import parse as parse_scope
 from tensaurus.expr.ir.expression_text import show as show_scope
 from tensaurus.expr.ir.scope import Scope
-from tensaurus.expr.normal.intern import interned
+from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.kernels.halide.compile import compile_object, input_tensors
 from tensaurus.kernels.stages.sketch import Schedule, format_schedule, parse_schedule
 from tensaurus.ops import TensorType
@@ -131,5 +131,5 @@ class ForkingCompiler:
     def _compile_in_fork(
         self, scope: str, types: tuple[TensorType, ...], output: TensorType, schedule: str
     ) -> bytes:
-        whole = interned(parse_scope(scope, {x.name: x for x in input_tensors(types)}))
+        whole = intern_scope(parse_scope(scope, {x.name: x for x in input_tensors(types)}))
         return compile_object(whole, types, output, parse_schedule(schedule), self.cpu)

@@ -14,7 +14,7 @@ import numpy as np
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.ir.expression_text import parse as parse_scope
-from tensaurus.expr.normal.intern import interned
+from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.graph.ir.tensor_data import numpy_dtype
 from tensaurus.kernels.halide.compile import input_tensors, jit
 from tensaurus.kernels.stages.sketch import parse_schedule
@@ -56,7 +56,7 @@ class Trials:
     def set_expression(self, scope: str, types: Sequence[TensorType], output: TensorType) -> None:
         """Sets the expression (as text), the types of its inputs and of its output, and draws inputs."""
         self.types, self.output = types, output
-        self.scope = interned(parse_scope(scope, {x.name: x for x in input_tensors(types)}))
+        self.scope = intern_scope(parse_scope(scope, {x.name: x for x in input_tensors(types)}))
         rng = np.random.default_rng(0)
         self.arrays = [_random_array(kind, rng) for kind in types]
         self.result = aligned_array(_number_shape(output), numpy_dtype(output.dtype))

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from tensaurus.expr.ir.integer_types import is_integer
-from tensaurus.expr.normal.canonicalize import symmetric
+from tensaurus.expr.normal.canonicalize import is_symmetric
 from tensaurus.graph.analysis.cancellation import is_rigid, loses
 from tensaurus.graph.ir.node import CONSTANT, ITEM, Node, apply, item
 from tensaurus.graph.ir.program import Program
@@ -116,7 +116,7 @@ def commutes(op: Op) -> bool:
         (scope, *_) = op.scopes((kind, kind), ())
         a, b = op.tensors((kind, kind))
         assert a is not None and b is not None
-        symmetries.append(symmetric(scope, a, b))
+        symmetries.append(is_symmetric(scope, a, b))
     return bool(symmetries) and all(symmetries)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import cache, partial
 
 from tensaurus.expr.ir.scope import Scope, Source, Tensor
-from tensaurus.expr.normal.canonicalize import canonical
+from tensaurus.expr.normal.canonicalize import canonicalize
 from tensaurus.graph.analysis.program_expression import expressions
 from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, Node, apply, source
 from tensaurus.graph.ir.program_text import show_type, show_value
@@ -118,4 +118,4 @@ def _same(left: Node, right: Node, leaves: Sequence[Node]) -> bool:
         leaf: Tensor(f"x{k}", leaf.tensor.shape, leaf.tensor.dtype) for k, leaf in enumerate(leaves)
     }
     first, second = expressions([left, right], tensors)
-    return canonical(first) == canonical(second)
+    return canonicalize(first) == canonicalize(second)

@@ -20,7 +20,7 @@ from tensaurus.expr.ir.expression_text import show
 from tensaurus.expr.ir.scalar_functions import cast_target
 from tensaurus.expr.ir.scope import Body, Const, Scope, Source, Tensor, call
 from tensaurus.expr.ir.walk import replace_axes
-from tensaurus.expr.normal.canonicalize import alike
+from tensaurus.expr.normal.canonicalize import are_equal_expressions
 from tensaurus.expr.sizes.open_questions import CacheByAnswers, Question, record_questions
 from tensaurus.expr.sizes.size import Atom, Size, polynomial
 from tensaurus.graph.analysis.program_expression import expressions
@@ -83,7 +83,7 @@ class _Pair:
     @cached_property
     def alike(self) -> bool:
         """Whether they have the same canonical form."""
-        return alike(self.first, self.second)
+        return are_equal_expressions(self.first, self.second)
 
     @cached_property
     def taken_out(self) -> tuple[Scope, Scope]:
@@ -134,7 +134,7 @@ def _judged(
     verdict = _by_places(pair, positive, assumed, work)
     if isinstance(verdict, Open) and means == Means.TYPES:
         decided = solved((pair.first, pair.second), assumed)
-        if decided is not None and alike(*decided):
+        if decided is not None and are_equal_expressions(*decided):
             verdict = Settled("z3")
     return verdict if computes or isinstance(verdict, Open) else Settled(MOVED)
 

@@ -16,7 +16,7 @@ from tensaurus.expr.ir.element_types import dtype_of
 from tensaurus.expr.ir.expression_text import show
 from tensaurus.expr.ir.scope import Body, Call, Const, Reduce, Scope, Source
 from tensaurus.expr.ir.walk import free_axes, operands, rebuild_body
-from tensaurus.expr.normal.canonicalize import canonical
+from tensaurus.expr.normal.canonicalize import canonicalize
 from tensaurus.expr.sizes.size import Number
 
 __all__ = ["taken_out"]
@@ -26,7 +26,7 @@ TURNED = {"max": "min", "min": "max"}
 
 def taken_out(scope: Scope) -> Scope:
     """The expression in canonical form with what is the same at all places taken out of maxima and minima."""
-    return canonical(_within(canonical(scope)))
+    return canonicalize(_within(canonicalize(scope)))
 
 
 def _within(scope: Scope) -> Scope:
