@@ -19,7 +19,7 @@ from tensaurus.check.files.typical_errors import MIN_GROUP_SIZE, typical_errors
 from tensaurus.check.inputs.draw_inputs import KINDS, InputValues, draw_feed
 from tensaurus.check.inputs.perturbation import perturb_array, perturb_model
 from tensaurus.check.inputs.try_shapes import shape_assignments
-from tensaurus.expr.evaluate.two_point_field import Laws, Pairs, halves
+from tensaurus.expr.evaluate.two_point_field import Laws, Pairs, unpack_halves
 from tensaurus.graph.analysis.program_degree import total_degree
 from tensaurus.graph.onnx.onnx_export import export_model
 from tensaurus.graph.onnx.onnx_import import import_model
@@ -616,10 +616,12 @@ def test_pairs_are_two_points(fn: str) -> None:
 
     field, rng = Pairs(1), np.random.default_rng(2)
     a, b = field.random((50, 1), rng), field.random((50, 1), rng)
-    pairs = halves(Pairs(1, Laws(inverse=True)).apply(fn, [a, b]))
-    for mine, left, right in zip(pairs, halves(a), halves(b), strict=True):
+    pairs = unpack_halves(Pairs(1, Laws(inverse=True)).apply(fn, [a, b]))
+    for mine, left, right in zip(pairs, unpack_halves(a), unpack_halves(b), strict=True):
         assert np.array_equal(mine, Prime(1).apply(fn, [left, right]))
-    for mine, left, right in zip(halves(field.matmul(a.T, b)), halves(a.T), halves(b), strict=True):
+    for mine, left, right in zip(
+        unpack_halves(field.matmul(a.T, b)), unpack_halves(a.T), unpack_halves(b), strict=True
+    ):
         assert np.array_equal(mine, Prime(1).matmul(left, right))
 
 

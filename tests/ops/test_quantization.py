@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tensaurus.egraph.core.egraph import EGraph
-from tensaurus.expr.evaluate.field_protocol import EXACT, whole_product
+from tensaurus.expr.evaluate.field_protocol import MAX_EXACT_INTEGER, integer_matmul
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.ir.scope import Tensor
@@ -39,8 +39,8 @@ def test_whole_products_are_exact(top: int) -> None:
     a, b = RNG.integers(-top, top + 1, (2, 5, 7)), RNG.integers(-top, top + 1, (2, 7, 6))
     with np.errstate(over="ignore"):
         wanted = (a[..., :, :, None] * b[..., None, :, :]).sum(-2)
-    assert np.array_equal(whole_product(a, b), wanted)
-    assert (7 * top**2 > EXACT) == (top > 2**20)
+    assert np.array_equal(integer_matmul(a, b), wanted)
+    assert (7 * top**2 > MAX_EXACT_INTEGER) == (top > 2**20)
 
 
 def test_an_empty_sum_of_integers_is_an_integer() -> None:

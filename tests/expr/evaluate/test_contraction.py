@@ -184,13 +184,13 @@ def drawn(scope: Scope, seed: int, low: int = -4, high: int = 5) -> dict[Tensor,
 
 def prefer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Contract by this way wherever it is one."""
-    ways = contract._Contraction._ways
+    ways = contract._Contraction._strategies
 
     def chosen(self: Any, *args: Any) -> Any:
         found = ways(self, *args)
         return [way for way in found if way.name == name] or found
 
-    monkeypatch.setattr(contract._Contraction, "_ways", chosen)
+    monkeypatch.setattr(contract._Contraction, "_strategies", chosen)
 
 
 @pytest.mark.parametrize("piece", [1 << 20, 20])
@@ -203,9 +203,9 @@ def test_windows_are_what_is_written(way: str, piece: int, drawing: Windows, see
     expected = slowly(scope, data)
     with pytest.MonkeyPatch.context() as patch:
         prefer(way, patch)
-        patch.setattr(contract, "PIECE", piece)
-        patch.setattr(contract, "SMALL", piece)
-        patch.setattr(interpret, "SPARSE", 1)
+        patch.setattr(contract, "CHUNK_ELEMENTS", piece)
+        patch.setattr(contract, "CACHED_ELEMENTS", piece)
+        patch.setattr(interpret, "MIN_SPARSE_TERMS", 1)
         found = interpret.interpret(scope, {t: a.astype(float) for t, a in data.items()}, Reals())
     np.testing.assert_array_equal(found, expected.astype(float))  # small integers: nothing is rounded
 
@@ -219,8 +219,8 @@ def test_windows_are_exact_in_every_field(field: Field, way: str, drawing: Windo
     data = drawn(scope, seed)
     with pytest.MonkeyPatch.context() as patch:
         prefer(way, patch)
-        patch.setattr(contract, "PIECE", 20)
-        patch.setattr(interpret, "SPARSE", 1)
+        patch.setattr(contract, "CHUNK_ELEMENTS", 20)
+        patch.setattr(interpret, "MIN_SPARSE_TERMS", 1)
         found = interpret.interpret(scope, {t: field.from_int(a) for t, a in data.items()}, field)
     assert field.equal(found, field.from_int(slowly(scope, data).astype(np.int64)))
 
@@ -233,8 +233,8 @@ def test_windows_of_integers_are_exact(way: str, drawing: Windows, seed: int) ->
     data = drawn(scope, seed, -(2**31), 2**31)  # products beyond what float64 holds
     with pytest.MonkeyPatch.context() as patch:
         prefer(way, patch)
-        patch.setattr(contract, "PIECE", 20)
-        patch.setattr(interpret, "SPARSE", 1)
+        patch.setattr(contract, "CHUNK_ELEMENTS", 20)
+        patch.setattr(interpret, "MIN_SPARSE_TERMS", 1)
         found = interpret.interpret(scope, data, Reals())
     wide = slowly(scope, {t: a.astype(object) for t, a in data.items()})
     expected = np.vectorize(lambda v: (int(v) + 2**63) % 2**64 - 2**63, otypes=[np.int64])(wide)
@@ -249,8 +249,8 @@ def deconvolution(size: int, kernel: int, stride: int, depth: int = 3) -> Scope:
 def test_the_zeros_of_a_transposed_convolution_are_skipped() -> None:
     scope = deconvolution(5, 4, 2)
     (body,) = [part for part in [scope.body] if isinstance(part, Reduce)]
-    factors = [strided_sums.opened(part) for part in body.body.args]  # type: ignore[attr-defined]
-    found = list(strided_sums.phases(factors, body.axes))
+    factors = [strided_sums.inline_guarded_read(part) for part in body.body.args]  # type: ignore[attr-defined]
+    found = list(strided_sums.split_phases(factors, body.axes))
     assert len(found) == 4
     assert all(not isinstance(part, Select) for phase in found for part in phase.factors)
     terms = sum(prod(a.extent for a in phase.axes) for phase in found)  # type: ignore[misc]
@@ -264,7 +264,7 @@ def test_zero_times_what_is_no_number_is_none(value: float, monkeypatch: pytest.
     weights = next(t for t in data if t.name == "w")
     data[weights][0, 1, 1, 1] = value
     expected = interpret.interpret(scope, data, Reals())
-    monkeypatch.setattr(interpret, "SPARSE", 1)
+    monkeypatch.setattr(interpret, "MIN_SPARSE_TERMS", 1)
     found = interpret.interpret(scope, data, Reals())
     np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
     assert np.isnan(found[0, 0]).any()
@@ -275,9 +275,9 @@ def test_a_source_that_is_read_beyond_what_it_divides_stays_a_scope() -> None:
     shifted = compute((9,), lambda u: where([0 - u % 2, 7 - u], x[u // 2], 0))
     i, r = axis(9), axis(3, "r")
     outside = shifted.padded(0)[n(i) + n(r) - 1]
-    assert strided_sums.opened(outside) is outside
+    assert strided_sums.inline_guarded_read(outside) is outside
     other = compute((8,), lambda u: where(0 - u % 2, x[u // 2], 0)).padded(5)[n(i) + n(r) - 1]
-    assert strided_sums.opened(other) is other
+    assert strided_sums.inline_guarded_read(other) is other
     assert replace_axes(outside, {}) is outside
 
 
@@ -311,14 +311,14 @@ def test_memory_is_a_few_times_that_of_operands_result_and_pieces(
 ) -> None:
     import tracemalloc
 
-    monkeypatch.setattr(contract, "PIECE", 1 << 14)
+    monkeypatch.setattr(contract, "CHUNK_ELEMENTS", 1 << 14)
     scope = drawing.scope()
     data = {t: field.from_int(a) for t, a in drawn(scope, 0).items()}
     tracemalloc.start()
     found = interpret.interpret(scope, data, field)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    held = sum(a.nbytes for a in data.values()) + found.nbytes + 4 * contract.PIECE * 8
+    held = sum(a.nbytes for a in data.values()) + found.nbytes + 4 * contract.CHUNK_ELEMENTS * 8
     assert peak <= 4 * held, f"{peak / held:.1f} times"  # the windows of these are 9 to 300 times as large
 
 
@@ -329,7 +329,7 @@ def test_the_windows_of_a_band_are_never_all_in_memory(
     """A product over GF(p) copies its operands: of a band that is every place's whole window."""
     import tracemalloc
 
-    monkeypatch.setattr(contract, "PIECE", 1 << 14)
+    monkeypatch.setattr(contract, "CHUNK_ELEMENTS", 1 << 14)
     scope = banded(600, 40, 65)
     data = {t: field.from_int(a) for t, a in drawn(scope, 0).items()}
     tracemalloc.start()

@@ -74,7 +74,7 @@ def test_conv(
     stride: Any, pads: Any, dilation: Any, group: int, piece: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if piece is not None:
-        monkeypatch.setattr(module, "PIECE", piece)
+        monkeypatch.setattr(module, "CHUNK_ELEMENTS", piece)
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal((2, 4, 9, 8)), rng.standard_normal((8, 4 // group, 3, 3))
     scope = conv(Tensor("x", x.shape), Tensor("w", w.shape), stride, pads, dilation, group)
@@ -105,7 +105,7 @@ def test_pieceed_contraction_over_the_prime_field(monkeypatch: pytest.MonkeyPatc
     field = Prime(5)
     data = {t: field.random(t.shape, np.random.default_rng(1)) for t in (a, b)}  # type: ignore[arg-type]
     whole = interpret(scope, data, field)
-    monkeypatch.setattr(module, "PIECE", 40)
+    monkeypatch.setattr(module, "CHUNK_ELEMENTS", 40)
     assert field.equal(interpret(scope, data, field), whole)
     exact = np.matmul(data[a].astype(object), data[b].astype(object)) % (2**31 - 1)
     assert (whole.astype(object) == exact).all()

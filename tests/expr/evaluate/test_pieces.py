@@ -33,7 +33,7 @@ def reducing() -> Iterator[Sample]:
 @pytest.mark.parametrize("sample", list(reducing()), ids=str)
 def test_every_operator_in_pieces(sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = sample.real()
-    monkeypatch.setattr(chunked_reductions, "ROOM", 5)
+    monkeypatch.setattr(chunked_reductions, "MAX_COMPUTED_ELEMENTS", 5)
     for left, right in zip(whole, sample.real(), strict=True):
         assert left.dtype == right.dtype and left.shape == right.shape
         np.testing.assert_allclose(left, right, rtol=1e-12, atol=1e-12)
@@ -52,7 +52,7 @@ def test_random_expressions_in_pieces(seed: int) -> None:
         values[tensor] = drawn if tensor.dtype == "int64" else field.random(shape, rng)
     whole = interpret(scope, values, field)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunked_reductions, "ROOM", 5)
+        patch.setattr(chunked_reductions, "MAX_COMPUTED_ELEMENTS", 5)
         assert np.array_equal(whole, interpret(scope, values, field))
 
 
@@ -107,7 +107,7 @@ def test_terms_that_no_memory_holds(text: str, monkeypatch: pytest.MonkeyPatch) 
     scope, rng = parse(text, TENSORS), np.random.default_rng(0)
     values = {tensor: rng.standard_normal(tensor.shape) for tensor in tensors(scope)}  # type: ignore[arg-type]
     whole = interpret(scope, values, Reals())
-    monkeypatch.setattr(chunked_reductions, "ROOM", 1 << 18)
+    monkeypatch.setattr(chunked_reductions, "MAX_COMPUTED_ELEMENTS", 1 << 18)
     tracemalloc.start()
     try:
         found = interpret(scope, values, Reals())

@@ -232,11 +232,11 @@ def test_nesting_may_be_deep_and_shared() -> None:
 
 def test_nothing_is_kept_alive() -> None:
     gc.collect()
-    before = len(intern._scopes), len(intern._known)
+    before = len(intern._scopes), len(intern._entries)
     for n in range(50):
         intern_scope(compute((4,), lambda i, n=n: W[i] + (1000 + n)))
     gc.collect()
-    assert (len(intern._scopes), len(intern._known)) <= (before[0] + 2, before[1] + 4)
+    assert (len(intern._scopes), len(intern._entries)) <= (before[0] + 2, before[1] + 4)
 
 
 def test_a_fingerprint_is_the_same_in_every_process() -> None:

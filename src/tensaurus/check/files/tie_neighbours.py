@@ -32,9 +32,9 @@ class _RecordedConversions(Reals):
         super().__init__()
         self.numbers: list[Array] = []
 
-    def _rounded(self, data: Array, target: str) -> Array:
+    def _round_to(self, data: Array, target: str) -> Array:
         self.numbers.append(data)
-        return super()._rounded(data, target)
+        return super()._round_to(data, target)
 
 
 class _ShiftedConversions(Reals):
@@ -48,12 +48,12 @@ class _ShiftedConversions(Reals):
         super().__init__()
         self.doubts, self.sign, self.coins = iter(doubts), sign, np.random.default_rng(0)
 
-    def _rounded(self, data: Array, target: str) -> Array:
+    def _round_to(self, data: Array, target: str) -> Array:
         doubt = next(self.doubts, None)
         if doubt is not None and doubt.shape == data.shape:
             side = self.sign * self.coins.choice((-1.0, 1.0), data.shape)
             data = data + side * np.minimum(doubt, float_spacing(data, target) / 2)
-        return super()._rounded(data, target)
+        return super()._round_to(data, target)
 
 
 def tie_neighbours(session: Session, arrays: Mapping[str, Any]) -> list[list[Any]]:

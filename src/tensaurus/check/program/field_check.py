@@ -19,7 +19,7 @@ from tensaurus.check.program.meeting_numbers import find_meeting_numbers, unspec
 from tensaurus.check.program.replay_sizes import Sizes, shape_at, size_choices
 from tensaurus.expr.analysis.breaking_values import drawn_integers, integers_near
 from tensaurus.expr.evaluate.fields import Array
-from tensaurus.expr.evaluate.two_point_field import LADDER, Laws, Pairs
+from tensaurus.expr.evaluate.two_point_field import LAW_LADDER, Laws, Pairs
 from tensaurus.expr.ir.integer_types import integer_limits, is_integer, to_int64
 from tensaurus.graph.analysis.program_degree import total_degree
 from tensaurus.graph.ir.node import Node
@@ -69,7 +69,7 @@ def check_field(
     trials: int = 1,
     seed: int = 0,
     ranges: Mapping[str, tuple[int, int]] | None = None,
-    ladder: Sequence[tuple[Laws, str]] = LADDER,
+    ladder: Sequence[tuple[Laws, str]] = LAW_LADDER,
 ) -> FieldCheck:
     """Compare all outputs of two programs with the same inputs, over GF(2^31 - 1).
 

@@ -23,7 +23,7 @@ from tensaurus.check.program.field_check import FieldCheck, check_field
 from tensaurus.check.program.independent_leaves import over_independent_leaves
 from tensaurus.check.program.real_check import check_reals
 from tensaurus.egraph.core.egraph_proof import follows
-from tensaurus.expr.evaluate.two_point_field import LADDER
+from tensaurus.expr.evaluate.two_point_field import LAW_LADDER
 from tensaurus.graph.ir.node import CONSTANT, INPUT, Node, source
 from tensaurus.graph.ir.program import Program, topological
 from tensaurus.ops import TensorType, Untypable
@@ -192,7 +192,7 @@ def _check_whole_programs(
     if not _operations(before) + _operations(after) <= _replay_operations(applied, tally, set(tally.known)):
         return None
     report_start(len(applied))
-    bounded = [step for step in LADDER if not step[0].order]
+    bounded = [step for step in LAW_LADDER if not step[0].order]
     check = check_field(before, after, seed=seed, ladder=bounded)
     return check if check.passed and check.trials and check.error_bound <= MAX_USEFUL_BOUND else None
 

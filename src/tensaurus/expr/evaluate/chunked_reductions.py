@@ -1,9 +1,9 @@
-"""Reductions whose terms no memory holds: some results after others.
+"""Split a reduction whose terms would not fit into memory: compute some of its results after others.
 
     max[r, s](exp(x[i + r, j + s])), of 4096x4096 results and 9x9 terms: i from 0 to 101, from 101 to 202, ...
 
-What a reduction reads is a view, and a sum of products is contracted in pieces; what is computed of each term
-before it is reduced is an array of all terms.
+Reads are views, and a sum of products is contracted in chunks.  Only terms that are computed before they are
+reduced become an array of all terms.
 """
 
 from __future__ import annotations
@@ -17,27 +17,29 @@ from tensaurus.expr.ir.scope import Body, Const, Read, Reduce
 from tensaurus.expr.ir.walk import lookups_in, sizes, walk
 from tensaurus.expr.sizes.size import Axis
 
-__all__ = ["pieces"]
+__all__ = ["split_reduction"]
 
-ROOM = 1 << 25  # elements that are computed at a time
+MAX_COMPUTED_ELEMENTS = 1 << 25  # of terms that exist at the same time: 256 MB of float64
 
 
-def pieces(parts: Sequence[Body], gone: Sequence[Axis]) -> tuple[Axis, list[tuple[int, int]]] | None:
-    """The axis of results that is cut, and the ranges of it, for a reduction of the product of the parts.
+def split_reduction(
+    parts: Sequence[Body], reduced_axes: Sequence[Axis]
+) -> tuple[Axis, list[tuple[int, int]]] | None:
+    """Return the result axis to cut and its ranges, for a reduction of the product of the parts.
 
-    None where there is room for the terms of all results, or there is but one.
+    None where the terms of all results fit, or there is only one result.
     """
-    largest = max(map(_computed, parts), key=_points, default=frozenset[Axis]())
-    results = [a for a in largest if a not in gone and length(a) > 1]
-    if _points(largest) <= ROOM or not results:
+    computed_axes = max(map(_computed_axes, parts), key=_point_count, default=frozenset[Axis]())
+    results = [a for a in computed_axes if a not in reduced_axes and length(a) > 1]
+    if _point_count(computed_axes) <= MAX_COMPUTED_ELEMENTS or not results:
         return None
     cut = max(results, key=lambda a: (length(a), a.name))
-    step = max(1, length(cut) * ROOM // _points(largest))
+    step = max(1, length(cut) * MAX_COMPUTED_ELEMENTS // _point_count(computed_axes))
     return cut, [(start, min(start + step, length(cut))) for start in range(0, length(cut), step)]
 
 
-def _computed(body: Body) -> frozenset[Axis]:
-    """The axes of the array that is computed for a body; a reduction in it comes to less."""
+def _computed_axes(body: Body) -> frozenset[Axis]:
+    """Return the axes of the array that is computed for a body; inner reductions are split by themselves."""
     if isinstance(body, (Const, Reduce)):
         return frozenset()
     if isinstance(body, Read) and not any(map(lookups_in, body.indices)):
@@ -51,5 +53,5 @@ def _computed(body: Body) -> frozenset[Axis]:
     )
 
 
-def _points(axes: Iterable[Axis]) -> int:
+def _point_count(axes: Iterable[Axis]) -> int:
     return prod(map(length, axes))

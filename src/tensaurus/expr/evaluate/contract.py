@@ -1,12 +1,13 @@
-"""Sums of products of two labelled arrays, by the way that moves and multiplies least.
+"""Contract labelled arrays, two at a time, by the strategy that moves and multiplies least.
 
-    multiplied   a matrix product of the two as they lie; where no matrix lies there, of a copy
+    multiplied   a matrix product of the two as they lie in memory, or of copies that can be multiplied
     unwound      the products of each element that windows read, once, then their sums along the windows:
                  sum[c, r] x[c, i + r] * w[f, c, r]   by   y[f, r, u] = sum[c] x[c, u] * w[f, c, r]
     folded       element by element, one term after another
 
-(The unwound way is the kn2row method of convolutions.)  What a way copies goes piece by piece along kept
-axes: beside its operands and its result a contraction holds a few `PIECE`s, or what one place of them needs.
+(The unwound strategy is the kn2row method of convolutions.)  What a strategy copies is copied in chunks along
+kept axes: beside operands and result a contraction holds a few times `CHUNK_ELEMENTS`, or what one point of
+those axes needs.
 """
 
 from __future__ import annotations
@@ -19,32 +20,32 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from tensaurus.expr.evaluate.field_protocol import Array, Field, whole_product
-from tensaurus.expr.evaluate.labelled_arrays import Arrays, Labelled, length, union
+from tensaurus.expr.evaluate.field_protocol import Array, Field, integer_matmul
+from tensaurus.expr.evaluate.labelled_arrays import ArrayOperations, Labelled, length, union_of_axes
 from tensaurus.expr.ir.scope import axis
 from tensaurus.expr.sizes.symbol import Axis
 
-PIECE = 1 << 20  # elements that are copied, or held beside the result, at a time
-SMALL = 1 << 15  # elements of a product that is added term by term: what stays in the cache
-FEW = 16  # rows below which matrices are copied into larger ones
-SPOTS = 64  # terms that are added one after another where there is no matrix product
-# nanoseconds: of an element copied; multiplied and added apart, in a matrix product, in one of few rows;
-# and of each matrix of many, and each call for arrays
+CHUNK_ELEMENTS = 1 << 20  # that are copied, or held beside the result, at a time
+CACHED_ELEMENTS = 1 << 15  # of a product that is added term by term: a quarter of a MB stays in the cache
+MIN_MATRIX_ROWS = 16  # smaller matrices are copied into larger ones: each call of BLAS has a fixed cost
+MAX_ADDED_TERMS = 64  # that are added one after another instead of all at once
+# estimated nanoseconds: to copy an element; to multiply and add one alone, in a matrix product, and in a
+# matrix product of few rows; for each matrix of a batch; for each call on arrays
 COPIED, ADDED, PRODUCT, NARROW, MATRIX, CALL = 1.5, 0.8, 0.05, 0.15, 200.0, 4000.0
 
 
-def contract(field: Field, factors: Sequence[Labelled], gone: Sequence[Axis]) -> Labelled:
-    """The sum over `gone` of the product of the factors, two at a time."""
-    return _Contraction(field).contract(factors, gone)
+def contract(field: Field, factors: Sequence[Labelled], summed_axes: Sequence[Axis]) -> Labelled:
+    """Return the sum over `summed_axes` of the product of the factors."""
+    return _Contraction(field).contract(factors, summed_axes)
 
 
 @dataclass(frozen=True)
 class _Roles:
-    """The axes of a pair: kept and in both, kept and in one, and gone (in both)."""
+    """The axes of a pair of arrays: kept and in both, kept and in one, and summed (in both)."""
 
     batch: list[Axis]
-    rows: list[Axis]  # of the first
-    columns: list[Axis]
+    rows: list[Axis]  # only in the first
+    columns: list[Axis]  # only in the second
     inner: list[Axis]
 
     @property
@@ -52,13 +53,15 @@ class _Roles:
         return (*self.batch, *self.rows)
 
     @property
-    def turned(self) -> _Roles:
+    def swapped(self) -> _Roles:
         return _Roles(self.batch, self.columns, self.rows, self.inner)
 
 
 @dataclass(frozen=True)
-class _Way:
-    """How a pair is contracted: nanoseconds, elements held beside the result, and axes that may be cut."""
+class _Strategy:
+    """A way to contract a pair: cost in nanoseconds, elements held beside the result, axes that may be
+    cut.
+    """
 
     name: str
     cost: float
@@ -67,182 +70,190 @@ class _Way:
 
 
 @dataclass(frozen=True)
-class _Matrices:
-    """An array as matrices of its own axes in `core` by the inner ones, one for each place of `outer`."""
+class _MatrixView:
+    """An array as matrices of its own axes `core` by the inner ones, one for each point of `outer`."""
 
     outer: Sequence[Axis]
     core: Sequence[Axis]
-    copied: int  # elements, 0 where the matrices lie in it
+    copied: int  # elements to copy, 0 where the array's memory has this form already
 
     @property
     def size(self) -> int:
         return _size(self.core)
 
 
-class _Contraction(Arrays):
-    def contract(self, factors: Sequence[Labelled], gone: Sequence[Axis]) -> Labelled:
-        mixed = len({f.data.dtype.kind for f in factors if f.axes}) > 1
-        if mixed or len(factors) == 1 or not all(self._numbers(f) for f in factors):
-            return self.reduced("sum", self._multiplied(factors), gone)
+class _Contraction(ArrayOperations):
+    def contract(self, factors: Sequence[Labelled], summed_axes: Sequence[Axis]) -> Labelled:
+        has_mixed_types = len({f.data.dtype.kind for f in factors if f.axes}) > 1
+        if has_mixed_types or len(factors) == 1 or not all(self._has_matrix_product(f) for f in factors):
+            return self.reduce_over("sum", self._product(factors), summed_axes)
         queue = sorted(factors, key=lambda f: len(f.axes))
-        left = set(gone)
+        open_axes = set(summed_axes)
         result = queue.pop(0)
         while queue:
-            mates = [i for i, f in enumerate(queue) if not set(f.axes).isdisjoint(result.axes)] or [0]
-            other = queue.pop(mates[0])
-            elsewhere = {a for f in queue for a in f.axes}
-            now = [a for a in left if a not in elsewhere and (a in result.axes or a in other.axes)]
-            result = self.pair(result, other, now)
-            left.difference_update(now)
-        return self.reduced("sum", result, [a for a in gone if a in left])
+            sharing = [i for i, f in enumerate(queue) if not set(f.axes).isdisjoint(result.axes)] or [0]
+            other = queue.pop(sharing[0])
+            later_axes = {a for f in queue for a in f.axes}
+            closed_axes = [
+                a for a in open_axes if a not in later_axes and (a in result.axes or a in other.axes)
+            ]
+            result = self.contract_pair(result, other, closed_axes)
+            open_axes.difference_update(closed_axes)
+        return self.reduce_over("sum", result, [a for a in summed_axes if a in open_axes])
 
-    def _numbers(self, item: Labelled) -> bool:
-        """Whether a factor is of elements or of integers, which both have a matrix product."""
-        return self.field.elements(item.data) or item.data.dtype.kind == "i"
+    def _has_matrix_product(self, item: Labelled) -> bool:
+        """Return whether a factor holds elements or integers; bools have no matrix product."""
+        return self.field.has_elements(item.data) or item.data.dtype.kind == "i"
 
-    def _multiplied(self, factors: Sequence[Labelled]) -> Labelled:
+    def _product(self, factors: Sequence[Labelled]) -> Labelled:
         result = factors[0]
         for factor in factors[1:]:
             result = self.call("mul", [result, factor])
         return result
 
-    def pair(self, a: Labelled, b: Labelled, gone: Sequence[Axis]) -> Labelled:
-        """The sum over `gone` of a * b."""
-        a = self.reduced("sum", a, [x for x in gone if x in a.axes and x not in b.axes])
-        b = self.reduced("sum", b, [x for x in gone if x in b.axes and x not in a.axes])
-        inner = [x for x in gone if x in a.axes and x in b.axes]
+    def contract_pair(self, a: Labelled, b: Labelled, summed_axes: Sequence[Axis]) -> Labelled:
+        """Return the sum over `summed_axes` of a * b."""
+        a = self.reduce_over("sum", a, [x for x in summed_axes if x in a.axes and x not in b.axes])
+        b = self.reduce_over("sum", b, [x for x in summed_axes if x in b.axes and x not in a.axes])
+        inner = [x for x in summed_axes if x in a.axes and x in b.axes]
         if not inner:
             return self.call("mul", [a, b])
-        if self.field.elements(a.data) != self.field.elements(b.data):
-            return self.reduced("sum", self.call("mul", [a, b]), inner)
-        return self.summed(a, b, inner)
+        if self.field.has_elements(a.data) != self.field.has_elements(b.data):
+            return self.reduce_over("sum", self.call("mul", [a, b]), inner)
+        return self.sum_of_products(a, b, inner)
 
-    def summed(self, a: Labelled, b: Labelled, inner: Sequence[Axis]) -> Labelled:
-        """The sum of a * b over the inner axes, which both have, by the cheapest way."""
+    def sum_of_products(self, a: Labelled, b: Labelled, inner: Sequence[Axis]) -> Labelled:
+        """Return the sum of a * b over the inner axes, which both have, by the cheapest strategy."""
         roles = _Roles(
             [x for x in a.axes if x in b.axes and x not in inner],
             [x for x in a.axes if x not in b.axes],
             [x for x in b.axes if x not in a.axes],
             list(inner),
         )
-        way = min(self._ways(a, b, roles), key=lambda way: way.cost)
-        cut = next((x for x in way.cuts if length(x) > 1), None)
-        if way.held > PIECE and cut is not None:
-            return self.in_pieces(a, b, inner, cut, way.held)
-        match way.name:
+        strategy = min(self._strategies(a, b, roles), key=lambda strategy: strategy.cost)
+        cut = next((x for x in strategy.cuts if length(x) > 1), None)
+        if strategy.held > CHUNK_ELEMENTS and cut is not None:
+            return self.in_chunks(a, b, inner, cut, strategy.held)
+        match strategy.name:
             case "multiplied":
                 return self.multiplied(a, b, roles)
             case "unwound":
                 return self.unwound(a, b, roles)
             case "turned":
-                return self.unwound(b, a, roles.turned)
+                return self.unwound(b, a, roles.swapped)
         return self.folded(a, b, inner)
 
-    def _ways(self, a: Labelled, b: Labelled, roles: _Roles) -> list[_Way]:
+    def _strategies(self, a: Labelled, b: Labelled, roles: _Roles) -> list[_Strategy]:
         depth, kept = _size(roles.inner), _size([*roles.batch, *roles.rows, *roles.columns])
-        folded = kept * depth * ADDED + CALL * min(depth, SPOTS) * (1 + kept // SMALL)
-        ways = [_Way("folded", folded, 0, ())]
+        folded = kept * depth * ADDED + CALL * min(depth, MAX_ADDED_TERMS) * (1 + kept // CACHED_ELEMENTS)
+        strategies = [_Strategy("folded", folded, 0, ())]
         inner = _by_stride(a if a.data.size >= b.data.size else b, roles.inner)
-        first, second = _matrices(a, roles.rows, inner), _matrices(b, roles.columns, inner)
-        m, n, held = first.size, second.size, first.copied + second.copied
-        each = NARROW if min(m, n) < 4 else PRODUCT
-        cost = kept * depth * each + held * COPIED + MATRIX * (kept // (m * n)) + CALL
-        # a product over GF(p) copies what it multiplies, also where windows overlap
-        repeated = (_repeated(a), _repeated(b)) if self.field.kind == "u" else (0, 0)
-        apart = first.copied + repeated[0], second.copied + repeated[1]
-        wide, of = (a, roles) if apart[0] >= apart[1] else (b, roles.turned)
-        ways.append(_Way("multiplied", cost, sum(apart), _by_stride(wide, of.kept)))
+        first, second = _matrix_view(a, roles.rows, inner), _matrix_view(b, roles.columns, inner)
+        m, n, copied = first.size, second.size, first.copied + second.copied
+        element_cost = NARROW if min(m, n) < 4 else PRODUCT
+        cost = kept * depth * element_cost + copied * COPIED + MATRIX * (kept // (m * n)) + CALL
+        # a product over GF(p) copies its operands, elements in several windows several times
+        repeated = (_repeated_elements(a), _repeated_elements(b)) if self.field.kind == "u" else (0, 0)
+        held_by_operand = first.copied + repeated[0], second.copied + repeated[1]
+        larger, own_roles = (a, roles) if held_by_operand[0] >= held_by_operand[1] else (b, roles.swapped)
+        strategies.append(
+            _Strategy("multiplied", cost, sum(held_by_operand), _by_stride(larger, own_roles.kept))
+        )
         if self.field.kind != "O":
-            for name, item, of in (("unwound", a, roles), ("turned", b, roles.turned)):
-                windows = _windows(item, of)
+            for name, item, own_roles in (("unwound", a, roles), ("turned", b, roles.swapped)):
+                windows = _windows(item, own_roles)
                 taps = prod(length(r) for _, r in windows)
                 if windows and depth > taps:
-                    more = prod(_span(item, i, r)[1] / length(i) for i, r in windows)
-                    terms = int(kept * taps * more)
+                    growth = prod(_span(item, i, r)[1] / length(i) for i, r in windows)
+                    terms = int(kept * taps * growth)
                     cost = terms * (depth // taps * PRODUCT + 2 * ADDED) + 2 * CALL
-                    ways.append(_Way(name, cost, terms, _by_stride(item, of.kept)))
-        return ways
+                    strategies.append(_Strategy(name, cost, terms, _by_stride(item, own_roles.kept)))
+        return strategies
 
     def multiplied(self, a: Labelled, b: Labelled, roles: _Roles) -> Labelled:
-        """By the field's matrix product.  Where the larger one is copied, its rows in memory stay rows."""
-        large = a if a.data.size >= b.data.size else b
-        if (large is a) != (_by_stride(large)[-1] in roles.inner):
-            a, b, roles = b, a, roles.turned
-        inner = _by_stride(large, roles.inner)
-        left, right = _matrices(a, roles.rows, inner), _matrices(b, roles.columns, inner)
+        """Contract by the field's matrix product.  A larger operand that is copied keeps its order in
+        memory.
+        """
+        larger = a if a.data.size >= b.data.size else b
+        if (larger is a) != (_by_stride(larger)[-1] in roles.inner):
+            a, b, roles = b, a, roles.swapped
+        inner = _by_stride(larger, roles.inner)
+        left, right = _matrix_view(a, roles.rows, inner), _matrix_view(b, roles.columns, inner)
         outer = [*roles.batch, *left.outer, *right.outer]
-        x = _stacked(a, outer, left.core, inner, left.copied > 0)
-        y = _stacked(b, outer, inner, right.core, right.copied > 0)
-        run = self.field.matmul if self.field.elements(x) else whole_product
+        x = _as_matrices(a, outer, left.core, inner, left.copied > 0)
+        y = _as_matrices(b, outer, inner, right.core, right.copied > 0)
+        matmul = self.field.matmul if self.field.has_elements(x) else integer_matmul
         axes = (*outer, *left.core, *right.core)
-        return Labelled(run(x, y).reshape([length(z) for z in axes]), axes)
+        return Labelled(matmul(x, y).reshape([length(z) for z in axes]), axes)
 
     def unwound(self, a: Labelled, b: Labelled, roles: _Roles) -> Labelled:
-        """By the products of each element that windows of a read, once."""
+        """Contract by the products of each element that windows of a read, computed once."""
         windows = [(i, r, axis(_span(a, i, r)[1], "u")) for i, r in _windows(a, roles)]
         taps = [r for _, r, _ in windows]
-        base = a
+        unwound_array = a
         for i, r, u in windows:
-            base = _unwound(base, i, r, u)
-        terms = self.summed(base, b, [x for x in roles.inner if x not in taps])
+            unwound_array = _unwound(unwound_array, i, r, u)
+        terms = self.sum_of_products(unwound_array, b, [x for x in roles.inner if x not in taps])
         for i, r, u in windows:
-            terms = _wound(terms, a, i, r, u)
-        return self.reduced("sum", terms, taps)
+            terms = _rewound(terms, a, i, r, u)
+        return self.reduce_over("sum", terms, taps)
 
-    def in_pieces(
+    def in_chunks(
         self, a: Labelled, b: Labelled, inner: Sequence[Axis], cut: Axis, held: int
     ) -> Labelled:
-        """Contract a part of one kept axis after another."""
+        """Contract one range of a kept axis after another."""
         extent = length(cut)
-        step = max(1, extent * PIECE // held)
-        whole: Array | None = None
+        step = max(1, extent * CHUNK_ELEMENTS // held)
+        result: Array | None = None
         order: list[Axis] = []
         for start in range(0, extent, step):
-            piece = axis(min(step, extent - start))
-            part = self.summed(_sliced(a, cut, piece, start), _sliced(b, cut, piece, start), inner)
-            if whole is None:
-                order = [cut if x == piece else x for x in part.axes]
-                whole = np.empty([length(x) for x in order], part.data.dtype)
-            data = part.aligned([piece if x == cut else x for x in order])
-            whole[tuple(slice(start, start + step) if x == cut else slice(None) for x in order)] = data
-        assert whole is not None
-        return Labelled(whole, tuple(order))
+            chunk_axis = axis(min(step, extent - start))
+            chunk = self.sum_of_products(
+                _sliced(a, cut, chunk_axis, start), _sliced(b, cut, chunk_axis, start), inner
+            )
+            if result is None:
+                order = [cut if x == chunk_axis else x for x in chunk.axes]
+                result = np.empty([length(x) for x in order], chunk.data.dtype)
+            data = chunk.align([chunk_axis if x == cut else x for x in order])
+            result[tuple(slice(start, start + step) if x == cut else slice(None) for x in order)] = data
+        assert result is not None
+        return Labelled(result, tuple(order))
 
     def folded(self, a: Labelled, b: Labelled, inner: Sequence[Axis]) -> Labelled:
-        """Multiply and add along the inner axes, piece by piece, so that the pieces stay in the cache."""
-        spots = list(np.ndindex(*map(length, inner)))
-        axes = [x for x in union([a, b]) if x not in inner]
+        """Multiply and add along the inner axes in chunks that stay in the cache."""
+        points = list(np.ndindex(*map(length, inner)))
+        axes = [x for x in union_of_axes([a, b]) if x not in inner]
         size = _size(axes)
-        if len(spots) > SPOTS and size <= SMALL:
-            return self.reduced("sum", self.call("mul", [a, b]), inner)
+        if len(points) > MAX_ADDED_TERMS and size <= CACHED_ELEMENTS:
+            return self.reduce_over("sum", self.call("mul", [a, b]), inner)
         cut = next((x for x in axes if length(x) >= 8), axes[0] if axes else None)
-        if size <= SMALL or len(spots) == 1 or cut is None:
-            return self.added(a, b, inner, spots)
-        whole: Array | None = None
+        if size <= CACHED_ELEMENTS or len(points) == 1 or cut is None:
+            return self.added(a, b, inner, points)
+        result: Array | None = None
         extent = length(cut)
-        step = max(1, SMALL * extent // size)
+        step = max(1, CACHED_ELEMENTS * extent // size)
         order = [cut, *(x for x in axes if x != cut)]
         for start in range(0, extent, step):
-            piece = axis(min(step, extent - start))
-            left, right = (_sliced(f, cut, piece, start) for f in (a, b))
-            data = self.added(left, right, inner, spots).aligned([piece, *order[1:]])
-            if whole is None:
-                whole = np.empty([extent, *data.shape[1:]], data.dtype)
-            whole[start : start + step] = data
-        assert whole is not None
-        return Labelled(whole, tuple(order))
+            chunk_axis = axis(min(step, extent - start))
+            left, right = (_sliced(f, cut, chunk_axis, start) for f in (a, b))
+            data = self.added(left, right, inner, points).align([chunk_axis, *order[1:]])
+            if result is None:
+                result = np.empty([extent, *data.shape[1:]], data.dtype)
+            result[start : start + step] = data
+        assert result is not None
+        return Labelled(result, tuple(order))
 
     def added(
-        self, a: Labelled, b: Labelled, inner: Sequence[Axis], spots: Sequence[tuple[int, ...]]
+        self, a: Labelled, b: Labelled, inner: Sequence[Axis], points: Sequence[tuple[int, ...]]
     ) -> Labelled:
-        """The sum of a * b over the spots of the inner axes."""
-        axes = [x for x in union([a, b]) if x not in inner]
-        left, right = (f.aligned([*inner, *axes]) for f in (a, b))
+        """Return the sum of a * b over these points of the inner axes."""
+        axes = [x for x in union_of_axes([a, b]) if x not in inner]
+        left, right = (f.align([*inner, *axes]) for f in (a, b))
         result: Array | None = None
-        for spot in spots:
-            # with the dots an array of rank 0 is one, too, and no object of its own
-            at: tuple[Any, ...] = (*spot, ...)
-            term = np.asarray(self.field.call("mul", [left[at], right[at]]))
+        for point in points:
+            # the ellipsis keeps an array of rank 0 an array
+            selector: tuple[Any, ...] = (*point, ...)
+            term = np.asarray(self.field.call("mul", [left[selector], right[selector]]))
             result = term if result is None else np.asarray(self.field.call("add", [result, term]))
         assert result is not None
         return Labelled(result, tuple(axes))
@@ -253,110 +264,114 @@ def _size(axes: Sequence[Axis]) -> int:
 
 
 def _stride(item: Labelled, a: Axis) -> int:
-    """In bytes; 0 where there is but one place."""
+    """Return the stride in bytes; 0 for an axis of length 1."""
     return item.data.strides[item.axes.index(a)] if length(a) > 1 else 0
 
 
-def _repeated(item: Labelled) -> int:
-    """How many more elements it has than memory behind it: those of windows that overlap."""
+def _repeated_elements(item: Labelled) -> int:
+    """Return how many more elements the array has than memory behind it, where windows overlap."""
     data = item.data
     reach = sum((n - 1) * abs(step) for n, step in zip(data.shape, data.strides, strict=True))
     return max(0, data.size - 1 - reach // data.itemsize) if data.size else 0
 
 
 def _by_stride(item: Labelled, axes: Sequence[Axis] | None = None) -> list[Axis]:
-    """These axes, by default all, as they lie in memory, outermost first; those of length 1 before all."""
-    held = [a for a in item.axes if axes is None or a in axes]
-    return sorted(held, key=lambda a: -abs(_stride(item, a)) if length(a) > 1 else -inf)
+    """Return the given axes, by default all, in memory order, outermost first; those of length 1 first."""
+    own_axes = [a for a in item.axes if axes is None or a in axes]
+    return sorted(own_axes, key=lambda a: -abs(_stride(item, a)) if length(a) > 1 else -inf)
 
 
-def _merged(item: Labelled, axes: Sequence[Axis]) -> int:
-    """How many of the last of the axes are one in memory."""
-    count, after = 0, 0
+def _contiguous_count(item: Labelled, axes: Sequence[Axis]) -> int:
+    """Return how many of the last axes are contiguous in memory."""
+    count, expected_stride = 0, 0
     for a in reversed(axes):
         if length(a) > 1:
-            if after and _stride(item, a) != after:
+            if expected_stride and _stride(item, a) != expected_stride:
                 break
-            after = _stride(item, a) * length(a)
+            expected_stride = _stride(item, a) * length(a)
         count += 1
     return count
 
 
-def _matrices(item: Labelled, own: Sequence[Axis], inner: Sequence[Axis]) -> _Matrices:
-    """As BLAS takes them: of the axes of its own and of the inner ones, one is dense and the other is far."""
-    own = _by_stride(item, own)
-    count = _merged(item, own)
-    outer, core = own[: len(own) - count], own[len(own) - count :]
+def _matrix_view(item: Labelled, own_axes: Sequence[Axis], inner: Sequence[Axis]) -> _MatrixView:
+    """Return the array as BLAS takes matrices: one side is dense, the other has a larger stride."""
+    own_axes = _by_stride(item, own_axes)
+    count = _contiguous_count(item, own_axes)
+    outer, core = own_axes[: len(own_axes) - count], own_axes[len(own_axes) - count :]
     sides = [(_size(x), _stride(item, x[-1]) if x else 0) for x in (core, inner)]
-    one = item.data.itemsize
-    lies = _merged(item, inner) == len(inner) and any(
-        (near == one or n == 1) and (far >= n * one or m == 1)
+    item_bytes = item.data.itemsize
+    is_in_place = _contiguous_count(item, inner) == len(inner) and any(
+        (near == item_bytes or n == 1) and (far >= n * item_bytes or m == 1)
         for (n, near), (m, far) in (sides, sides[::-1])
     )
-    few = _size(core) < FEW and _size(outer) > 1
-    return _Matrices((), own, item.data.size) if few or not lies else _Matrices(outer, core, 0)
+    is_small = _size(core) < MIN_MATRIX_ROWS and _size(outer) > 1
+    return (
+        _MatrixView((), own_axes, item.data.size)
+        if is_small or not is_in_place
+        else _MatrixView(outer, core, 0)
+    )
 
 
-def _stacked(
+def _as_matrices(
     item: Labelled, outer: Sequence[Axis], rows: Sequence[Axis], columns: Sequence[Axis], copied: bool
 ) -> Array:
-    """[outer..., rows, columns]."""
-    data = item.aligned([*outer, *rows, *columns])
+    """Return the data as [outer..., rows, columns]."""
+    data = item.align([*outer, *rows, *columns])
     if copied:
         data = np.ascontiguousarray(data)
     return data.reshape([*data.shape[: len(outer)], _size(rows), _size(columns)])
 
 
 def _windows(item: Labelled, roles: _Roles) -> list[tuple[Axis, Axis]]:
-    """(kept axis, inner axis) that read elements more than once, as i and r of x[i + r] do."""
-    found: list[tuple[Axis, Axis]] = []
-    left = [i for i in roles.rows if _stride(item, i)]
+    """Return pairs (kept axis, inner axis) that read elements more than once, as i and r of x[i + r] do."""
+    pairs: list[tuple[Axis, Axis]] = []
+    free_axes = [i for i in roles.rows if _stride(item, i)]
     for r in roles.inner:
-        if not left or not _stride(item, r):
+        if not free_axes or not _stride(item, r):
             continue
-        i = min(left, key=lambda i: _span(item, i, r)[1] / length(i))
+        i = min(free_axes, key=lambda i: _span(item, i, r)[1] / length(i))
         if _span(item, i, r)[1] < length(i) * length(r):
-            found.append((i, r))
-            left.remove(i)
-    return found
+            pairs.append((i, r))
+            free_axes.remove(i)
+    return pairs
 
 
 def _span(item: Labelled, i: Axis, r: Axis) -> tuple[int, int]:
-    """The step, in bytes, and the number of the places that both reach together."""
+    """Return the common step in bytes, and the number of places, that both axes reach together."""
     steps = _stride(item, i), _stride(item, r)
-    one = gcd(*steps)
-    return one, (abs(steps[0]) * (length(i) - 1) + abs(steps[1]) * (length(r) - 1)) // one + 1
+    common_step = gcd(*steps)
+    return common_step, (abs(steps[0]) * (length(i) - 1) + abs(steps[1]) * (length(r) - 1)) // common_step + 1
 
 
 def _unwound(item: Labelled, i: Axis, r: Axis, u: Axis) -> Labelled:
-    """The array over the places u that i and r reach together, from the first in memory on."""
+    """Return a view of the array over the places u that i and r reach together, the first in memory first."""
     steps = {x: _stride(item, x) for x in (i, r)}
-    spot = tuple(slice(length(x) - 1 if steps.get(x, 0) < 0 else 0, None) for x in item.axes)
+    selector = tuple(slice(length(x) - 1 if steps.get(x, 0) < 0 else 0, None) for x in item.axes)
     axes = tuple(u if x == i else x for x in item.axes if x != r)
     strides = [_span(item, i, r)[0] if x == u else item.data.strides[item.axes.index(x)] for x in axes]
-    data = as_strided(item.data[spot], [length(x) for x in axes], strides, writeable=False)
+    data = as_strided(item.data[selector], [length(x) for x in axes], strides, writeable=False)
     return Labelled(data, axes)
 
 
-def _wound(terms: Labelled, item: Labelled, i: Axis, r: Axis, u: Axis) -> Labelled:
-    """terms[u, r] at the places u that i and r reach: over i and r again."""
-    one = _span(item, i, r)[0]
-    steps = {x: _stride(item, x) // one for x in (i, r)}
+def _rewound(terms: Labelled, item: Labelled, i: Axis, r: Axis, u: Axis) -> Labelled:
+    """Return a view of terms[u, r] over i and r, at the places u that they reach."""
+    common_step = _span(item, i, r)[0]
+    steps = {x: _stride(item, x) // common_step for x in (i, r)}
     start = sum(-step * (length(x) - 1) for x, step in steps.items() if step < 0)
     strides = dict(zip(terms.axes, terms.data.strides, strict=True))
-    along = strides.pop(u)
-    strides[r] += steps[r] * along
+    u_stride = strides.pop(u)
+    strides[r] += steps[r] * u_stride
     axes = tuple(i if x == u else x for x in terms.axes)
-    spot = tuple(slice(start if x == u else 0, None) for x in terms.axes)
-    strides[i] = steps[i] * along
+    selector = tuple(slice(start if x == u else 0, None) for x in terms.axes)
+    strides[i] = steps[i] * u_stride
     shape = [length(x) for x in axes]
     return Labelled(
-        as_strided(terms.data[spot], shape, [strides[x] for x in axes], writeable=False), axes
+        as_strided(terms.data[selector], shape, [strides[x] for x in axes], writeable=False), axes
     )
 
 
-def _sliced(item: Labelled, cut: Axis, piece: Axis, start: int) -> Labelled:
+def _sliced(item: Labelled, cut: Axis, chunk_axis: Axis, start: int) -> Labelled:
     if cut not in item.axes:
         return item
-    spot = tuple(slice(start, start + length(piece)) if a == cut else slice(None) for a in item.axes)
-    return Labelled(item.data[spot], tuple(piece if a == cut else a for a in item.axes))
+    selector = tuple(slice(start, start + length(chunk_axis)) if a == cut else slice(None) for a in item.axes)
+    return Labelled(item.data[selector], tuple(chunk_axis if a == cut else a for a in item.axes))

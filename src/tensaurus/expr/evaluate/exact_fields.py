@@ -1,4 +1,4 @@
-"""Fields whose elements are Python objects: fractions, polynomials, Z3 terms."""
+"""Fields whose elements are Python objects: fractions, polynomials, Z3 terms; for small tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tensaurus.system.deadline import cancelling
 
 
 class Exact(Field):
-    """Fields whose elements are Python objects with + and *; for small tensors."""
+    """Base of fields whose elements are Python objects with + and *."""
 
     kind = "O"
     quotient: Callable[..., Any]
@@ -55,7 +55,7 @@ class Exact(Field):
         return self._each(lambda x: self._number(int(x)), data)
 
     def apply(self, fn: str, args: Sequence[Array]) -> Array:
-        plain = {
+        known_functions = {
             "add": operator.add,
             "sub": operator.sub,
             "neg": operator.neg,
@@ -64,8 +64,8 @@ class Exact(Field):
             "max": self.greater,
             "min": self.lesser,
         }
-        if fn in plain:
-            return self._each(plain[fn], *args)
+        if fn in known_functions:
+            return self._each(known_functions[fn], *args)
         if FUNCTIONS[fn].result == "bool":
             return self._each(lambda *xs: self.unknown_bool(fn, *xs), *args).astype(bool)
         return self._each(lambda *xs: self.unknown(fn, *xs), *args)
@@ -90,7 +90,7 @@ class Exact(Field):
     def _to_int(self, data: Array, target: str) -> Array:
         return wrap_to_dtype(np.asarray(np.frompyfunc(lambda x: int(x), 1, 1)(data)).astype(np.int64), target)
 
-    def _rounded(self, data: Array, target: str) -> Array:
+    def _round_to(self, data: Array, target: str) -> Array:
         def one(x: Any) -> Any:
             return x if isinstance(x, float) or self.same(x, 0) else self.unknown(f"to_{target}", x)
 
@@ -98,7 +98,7 @@ class Exact(Field):
 
 
 class Rationals(Exact):
-    """Exact fractions, with the true max and min; unknown functions are seeded random functions."""
+    """Exact fractions with the true max and min; unknown functions are seeded random functions."""
 
     name = "rationals"
 
@@ -106,7 +106,7 @@ class Rationals(Exact):
         self.prime = Prime(seed)
 
     def random(self, shape: Sequence[int], rng: np.random.Generator) -> Array:
-        """Small integers of both signs: maxima and clips meet ties and both of their sides."""
+        """Return small integers of both signs, so that max and clip meet ties and both of their sides."""
         return self.from_int(rng.integers(-9, 10, tuple(shape)))
 
     def quotient(self, a: Any, b: Any) -> Any:
@@ -141,7 +141,7 @@ class Rationals(Exact):
 
 
 @dataclass(frozen=True, repr=False)
-class Applied(Atom):
+class UnknownCall(Atom):
     """An unknown function of exact polynomials, as an atom of polynomials."""
 
     fn: str
@@ -153,7 +153,7 @@ class Applied(Atom):
 
 
 class Symbols(Exact):
-    """Exact polynomials: equal forms prove an identity for all values, at this shape."""
+    """Exact polynomials: equal results prove an identity for all values, at this shape."""
 
     name = "symbols"
 
@@ -166,7 +166,7 @@ class Symbols(Exact):
 
     def quotient(self, a: Any, b: Any) -> Any:
         if isinstance(b, Poly):
-            return a * polynomial(Applied("recip", (b,)))
+            return a * polynomial(UnknownCall("recip", (b,)))
         return a * (1 / Fraction(b)) if b != 0 else Fraction(0)
 
     def greater(self, a: Any, b: Any) -> Any:
@@ -188,7 +188,7 @@ class Symbols(Exact):
     def unknown(self, fn: str, *args: Any) -> Any:
         if fn == "pow" and args[1] in (1, 2, 3, 4):
             return reduce(operator.mul, [args[0]] * int(args[1]))
-        return polynomial(Applied(fn, args))
+        return polynomial(UnknownCall(fn, args))
 
     def unknown_bool(self, fn: str, *args: Any) -> bool:
         if fn == "eq":
@@ -249,13 +249,13 @@ class Terms(Exact):
     def apply(self, fn: str, args: Sequence[Array]) -> Array:
         if FUNCTIONS[fn].result == "bool":
             raise NotImplementedError(f"{fn} of terms")
-        lattice = fn in ("max", "min")  # which know what an infinity is; a real it is none
-        if not lattice and any(isinstance(x, float) for a in args for x in a.flat):
+        takes_infinities = fn in ("max", "min")  # an infinity is no real of Z3
+        if not takes_infinities and any(isinstance(x, float) for a in args for x in a.flat):
             raise ValueError(f"{fn} of an infinity")
         return super().apply(fn, args)
 
-    def answer(self, a: Array, b: Array) -> Any:
-        """True where they are proved to be equal, a model in which they differ, None after ten seconds."""
+    def solve_equality(self, a: Array, b: Array) -> Any:
+        """Return True where Z3 proves a == b, a model where they differ, None after ten seconds."""
         if a.shape != b.shape:
             raise ValueError(f"the shapes are {a.shape} and {b.shape}")
         pairs = [x != y for x, y in zip(a.flat, b.flat, strict=True)]
@@ -263,15 +263,15 @@ class Terms(Exact):
         solver.set("timeout", 10_000)
         solver.add(self.z3.Or(*pairs))
         with cancelling(self.z3.main_ctx().interrupt):
-            found = solver.check()
-        return True if found == self.z3.unsat else solver.model() if found == self.z3.sat else None
+            answer = solver.check()
+        return True if answer == self.z3.unsat else solver.model() if answer == self.z3.sat else None
 
     def equal(self, a: Array, b: Array) -> bool:
-        """Whether they are proved to be equal."""
-        return a.shape == b.shape and self.answer(a, b) is True
+        """Return whether Z3 proves the two equal."""
+        return a.shape == b.shape and self.solve_equality(a, b) is True
 
-    def numbers(self, data: Array, model: Any) -> Array:
-        """The fractions that a model gives the terms; irrational numbers are approximated."""
+    def model_values(self, data: Array, model: Any) -> Array:
+        """Return the fractions that a model gives the terms; irrational numbers are approximated."""
 
         def number(term: Any) -> Any:
             if not isinstance(term, self.z3.ExprRef):
@@ -281,4 +281,4 @@ class Terms(Exact):
                 value = value.approx(20)
             return value.as_fraction() if self.z3.is_rational_value(value) else term
 
-        return self._each(number, data) if self.elements(data) else data
+        return self._each(number, data) if self.has_elements(data) else data

@@ -1,4 +1,4 @@
-"""What a field is to the evaluator, and the simplest one: float64."""
+"""What the evaluator needs of a field (`Field`), and the simplest field: float64 (`Reals`)."""
 
 from __future__ import annotations
 
@@ -19,119 +19,129 @@ from tensaurus.expr.ir.scalar_functions import FUNCTIONS, cast_target
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-EXACT = 2**53  # integers up to here are exact in float64
+MAX_EXACT_INTEGER = 2**53  # all integers up to here are float64 numbers
 
 _UFUNCS = {"max": np.maximum, "min": np.minimum, "sum": np.add, "prod": np.multiply}
 
 
-def whole_product(a: Array, b: Array) -> Array:
-    """The batched matrix product of int64 arrays: by BLAS, in float64, where no sum can be rounded there."""
+def integer_matmul(a: Array, b: Array) -> Array:
+    """Return the batched product of int64 matrices: by BLAS in float64 where no sum can be rounded."""
     bound = max(a.shape[-1], 1)
     for x in (a, b):
         bound *= max(abs(int(x.min())), abs(int(x.max()))) if x.size else 0
-    if bound > EXACT:
+    if bound > MAX_EXACT_INTEGER:
         return np.asarray(np.matmul(a, b))
     return np.asarray(np.matmul(a.astype(np.float64), b.astype(np.float64))).astype(np.int64)
 
 
 class Field:
-    """Arithmetic on arrays of elements.  Subclasses say what an element is."""
+    """Arithmetic on arrays of elements.  Subclasses define what an element is."""
 
     name: str
     kind: str  # the dtype kind of arrays of elements
-    strict = False  # whether what no specification gives a value raises Overflow
-    shift = 0  # else which of its bits are turned, see `integers.converted`
+    strict = False  # whether integer results that no specification defines raise Overflow
+    shift = 0  # else which of their bits are flipped, see `integer_types.truncate_floats`
 
-    def elements(self, data: Array) -> bool:
+    def has_elements(self, data: Array) -> bool:
+        """Return whether an array holds elements, not integers or bools."""
         return bool(data.dtype.kind == self.kind)
 
     def constant(self, value: Any) -> Array:
-        """A rational, an infinity or a number as a 0-d array of elements."""
+        """Return a rational, an infinity or a number as a 0-d array of elements."""
         raise NotImplementedError
 
     def lift(self, data: Array) -> Array:
-        """Tensor data as elements: floats exactly, ints and bools as int64 and bool."""
+        """Return tensor data as elements: floats exactly, ints and bools as int64 and bool."""
         raise NotImplementedError
 
     def random(self, shape: Sequence[int], rng: np.random.Generator) -> Array:
-        """Elements drawn uniformly (or from a small exact set)."""
+        """Return elements drawn uniformly, or from a small exact set."""
         raise NotImplementedError
 
     def apply(self, fn: str, args: Sequence[Array]) -> Array:
-        """A scalar function on arrays of elements (all of them)."""
+        """Apply a scalar function to arrays of elements alone."""
         raise NotImplementedError
 
     def reduce(self, monoid: str, data: Array, axes: tuple[int, ...]) -> Array:
         raise NotImplementedError
 
     def matmul(self, a: Array, b: Array) -> Array:
-        """Batched matrix product [..., m, k] x [..., k, n]."""
+        """Return the batched matrix product [..., m, k] x [..., k, n]."""
         raise NotImplementedError
 
     def equal(self, a: Array, b: Array) -> bool:
         return bool(np.array_equal(a, b))
 
     def call(self, fn: str, args: Sequence[Array], dtype: str = "int64") -> Array:
-        """A function on any mixture of element, int and bool arrays; ints are carried, see `integers`.
+        """Apply a function to any mixture of element, int and bool arrays; ints are stored as `integer_types`
+        says.
 
-        `dtype` is that of the integers among the arguments; of a conversion, the type of what is converted.
+        `dtype` is the type of the integers among the arguments; for a conversion, the type that is converted.
         """
         if (to := cast_target(fn)) is not None:
             return self._cast(to, args[0], dtype)
         if fn == "where":
             condition, then, other = args
-            then, other = self._alike(then, other, dtype)
+            then, other = self._unify(then, other, dtype)
             return np.asarray(np.where(condition.astype(bool), then, other))
-        if any(self.elements(a) for a in args) or FUNCTIONS[fn].result == "float":
-            return self.apply(fn, [a if self.elements(a) else self._lifted(a, dtype) for a in args])
+        if any(self.has_elements(a) for a in args) or FUNCTIONS[fn].result == "float":
+            return self.apply(
+                fn, [a if self.has_elements(a) else self._lift_integers(a, dtype) for a in args]
+            )
         if fn in RING_FUNCTIONS:
             with np.errstate(all="ignore"):
                 return np.asarray(FUNCTIONS[fn].run(*args))
         return apply_to_integers(fn, FUNCTIONS[fn].run, args, dtype, self.strict, self.shift)
 
-    def _lifted(self, data: Array, dtype: str) -> Array:
+    def _lift_integers(self, data: Array, dtype: str) -> Array:
         return self.from_int(to_native(data, dtype) if data.dtype.kind == "i" else data)
 
-    def _alike(self, a: Array, b: Array, dtype: str) -> tuple[Array, Array]:
-        if self.elements(a) != self.elements(b):
-            return (a, self._lifted(b, dtype)) if self.elements(a) else (self._lifted(a, dtype), b)
+    def _unify(self, a: Array, b: Array, dtype: str) -> tuple[Array, Array]:
+        if self.has_elements(a) != self.has_elements(b):
+            return (
+                (a, self._lift_integers(b, dtype))
+                if self.has_elements(a)
+                else (self._lift_integers(a, dtype), b)
+            )
         return a, b
 
     def from_int(self, data: Array) -> Array:
-        """Integers as elements."""
+        """Return integers as elements."""
         raise NotImplementedError
 
     def _cast(self, target: str, data: Array, dtype: str) -> Array:
         if is_float(target):
-            if not self.elements(data):
-                known = self._lifted(data, dtype)
+            if not self.has_elements(data):
+                elements = self._lift_integers(data, dtype)
                 return (
                     self.lift(round_to_dtype(to_native(data, dtype), target))
                     if is_rounding_conversion(dtype, target)
-                    else known
+                    else elements
                 )
-            return self._rounded(data, target) if is_rounding_conversion(dtype, target) else data
+            return self._round_to(data, target) if is_rounding_conversion(dtype, target) else data
         if target == "bool":
             return np.asarray(~(data == 0)).astype(bool)
-        return self._to_int(data, target) if self.elements(data) else wrap_to_dtype(data, target)
+        return self._to_int(data, target) if self.has_elements(data) else wrap_to_dtype(data, target)
 
     def _to_int(self, data: Array, target: str) -> Array:
-        """Elements rounded towards zero, where the field has an order; a function of them elsewhere."""
+        """Round elements towards zero, where the field has an order; elsewhere apply an unknown function."""
         raise NotImplementedError
 
-    def _rounded(self, data: Array, target: str) -> Array:
-        """Elements rounded to a narrower type; where nothing can be rounded, a function of them, 0 of 0."""
+    def _round_to(self, data: Array, target: str) -> Array:
+        """Round elements to a narrower type; where that is impossible, apply an unknown function with
+        f(0) = 0.
+        """
         raise NotImplementedError
 
 
 class Reals(Field):
-    """float64."""
+    """The field of float64 numbers."""
 
     name = "reals"
     kind = "f"
 
     def __init__(self, strict: bool = False):
-        """Where it is strict, what no specification gives a value (300 as a uint8) raises Overflow."""
+        """With `strict`, results that no specification defines (300 as a uint8) raise Overflow."""
         self.strict = strict
 
     def constant(self, value: Any) -> Array:
@@ -162,5 +172,5 @@ class Reals(Field):
     def _to_int(self, data: Array, target: str) -> Array:
         return truncate_floats(data, target, self.strict, self.shift)
 
-    def _rounded(self, data: Array, target: str) -> Array:
+    def _round_to(self, data: Array, target: str) -> Array:
         return round_to_dtype(data, target)

@@ -1,16 +1,17 @@
-"""The fields an expression can be evaluated in.
+"""The fields in which an expression can be evaluated.
 
-Elements of a field are what float tensors hold; integer and bool tensors hold int64 and bool in every
-field, integers as `integers` says.  In every field but the reals 1/0 is 0, so that a quotient is a product.
+Elements of a field are what float tensors hold; integer and bool tensors hold int64 and bool in every field,
+integers as `expr.ir.integer_types` says.  In every field but the reals 1/0 is 0, so that a quotient is a
+product.
 
 `Reals` is float64.  `Prime` is GF(2^31-1): an identity of polynomials of total degree d that holds at a
 random point is false with probability at most d/p (Schwartz-Zippel).  `Rationals` are exact fractions, with
-their order.  `Symbols` are exact polynomials, `Terms` are Z3 terms.  What a field lacks is a function of its
-arguments there and nothing more (`unknown`).
+their order.  `Symbols` are exact polynomials, `Terms` are Z3 terms.  A function that a field lacks is there
+an unknown function of its arguments (`unknown`): equal for equal arguments.
 """
 
-from tensaurus.expr.evaluate.exact_fields import Applied, Exact, Rationals, Symbols, Terms
+from tensaurus.expr.evaluate.exact_fields import Exact, Rationals, Symbols, Terms, UnknownCall
 from tensaurus.expr.evaluate.field_protocol import Array, Field, Reals
 from tensaurus.expr.evaluate.prime_field import P, Prime
 
-__all__ = ["Applied", "Array", "Exact", "Field", "P", "Prime", "Rationals", "Reals", "Symbols", "Terms"]
+__all__ = ["UnknownCall", "Array", "Exact", "Field", "P", "Prime", "Rationals", "Reals", "Symbols", "Terms"]

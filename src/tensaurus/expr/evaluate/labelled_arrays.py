@@ -1,4 +1,4 @@
-"""Arrays whose dimensions are axes: functions and reductions of them, in any field."""
+"""Arrays whose dimensions are axes, with functions and reductions of them in any field."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Labelled:
     data: Array
     axes: tuple[Axis, ...]
 
-    def aligned(self, axes: Sequence[Axis]) -> Array:
-        """The data with its dimensions in this order, of length 1 for axes it lacks."""
+    def align(self, axes: Sequence[Axis]) -> Array:
+        """Return the data with its dimensions in this order, of length 1 for axes it lacks."""
         order = [self.axes.index(a) for a in axes if a in self.axes]
         data = self.data.transpose(order) if order != list(range(len(order))) else self.data
         return data.reshape([1 if a not in self.axes else length(a) for a in axes])
@@ -33,29 +33,31 @@ def length(a: Axis) -> int:
     return a.extent
 
 
-class Arrays:
+class ArrayOperations:
     """Operations on labelled arrays of one field."""
 
     def __init__(self, field: Field):
         self.field = field
 
     def call(self, fn: str, args: Sequence[Labelled], dtype: str = "int64") -> Labelled:
-        """`dtype` is that of the integers among the arguments; ring operations do without."""
-        axes = union(args)
-        data = self.field.call(fn, [a.aligned(axes) for a in args], dtype)
+        """Apply a function; `dtype` is the type of the integers among the arguments, not needed for +,
+        -, *.
+        """
+        axes = union_of_axes(args)
+        data = self.field.call(fn, [a.align(axes) for a in args], dtype)
         return Labelled(np.broadcast_to(data, [length(a) for a in axes]), axes)
 
-    def reduced(self, monoid: str, item: Labelled, axes: Sequence[Axis]) -> Labelled:
+    def reduce_over(self, monoid: str, item: Labelled, axes: Sequence[Axis]) -> Labelled:
         """Reduce over axes; those the array lacks repeat its value."""
         present = tuple(item.axes.index(a) for a in axes if a in item.axes)
-        data, left = item.data, tuple(a for a in item.axes if a not in axes)
+        data, kept_axes = item.data, tuple(a for a in item.axes if a not in axes)
         if present:
-            if self.field.elements(data):
+            if self.field.has_elements(data):
                 data = self.field.reduce(monoid, data, present)
             else:
-                steps = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
-                data = np.asarray(steps[monoid].reduce(data, axis=present))
-        result = Labelled(data, left)
+                ufuncs = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+                data = np.asarray(ufuncs[monoid].reduce(data, axis=present))
+        result = Labelled(data, kept_axes)
         repeats = prod(length(a) for a in axes if a not in item.axes)
         if repeats == 1 or monoid in ("max", "min"):
             return result
@@ -64,7 +66,7 @@ class Arrays:
         return reduce(lambda a, b: self.call("mul", [a, b]), [result] * repeats)
 
 
-def union(items: Sequence[Labelled]) -> tuple[Axis, ...]:
+def union_of_axes(items: Sequence[Labelled]) -> tuple[Axis, ...]:
     axes: dict[Axis, None] = {}
     for item in sorted(items, key=lambda x: -len(x.axes)):
         axes.update(dict.fromkeys(item.axes))

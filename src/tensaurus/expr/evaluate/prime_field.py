@@ -1,4 +1,4 @@
-"""The field GF(p), p = 2^31 - 1."""
+"""The field GF(p), p = 2^31 - 1, in which arithmetic is exact and random points tell polynomials apart."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from tensaurus.expr.ir.integer_types import wrap_to_dtype
 from tensaurus.expr.ir.scalar_functions import FUNCTIONS
 
 P = 2**31 - 1
-AT_ONCE = 1 << 14  # numbers that are lifted while they are in the cache
+CHUNK_NUMBERS = 1 << 14  # that are lifted at a time: they stay in the cache
 
 
-def scrambled(x: Array) -> Array:
-    """A bijective scrambling of 64-bit words (splitmix64)."""
+def scramble_words(x: Array) -> Array:
+    """Return a bijective scrambling of 64-bit words (splitmix64)."""
     with np.errstate(over="ignore"):
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return np.asarray(x ^ (x >> np.uint64(31)))
 
 
-def _below(x: Array) -> Array:
-    """x modulo p for x in [0, 2p]: below zero, unsigned numbers wrap around to the largest."""
+def _reduce_sum(x: Array) -> Array:
+    """Return x modulo p for x in [0, 2p]; below zero unsigned numbers wrap around to the largest."""
     with np.errstate(over="ignore"):
         return np.asarray(np.minimum(x, x - np.uint64(P)))
 
 
-def _folded(x: Array) -> Array:
-    """x modulo p for x in [0, p^2]: 2^31 is 1, so the high bits are added to the low; no division is run."""
-    return _below((x & np.uint64(P)) + (x >> np.uint64(31)))
+def _reduce_product(x: Array) -> Array:
+    """Return x modulo p for x in [0, p^2] without division: 2^31 is 1, so high bits are added to low ones."""
+    return _reduce_sum((x & np.uint64(P)) + (x >> np.uint64(31)))
 
 
 class Prime(Field):
     """GF(p), p = 2^31 - 1, as uint64 in [0, p).
 
-    Infinities and NaN, which it lacks, are seeded random elements: a window that is padded with -inf is not
-    one that is padded with zeros.
+    Infinities and NaN, which it lacks, are seeded random elements: a window that is padded with -inf differs
+    from one that is padded with zeros.
 
-    Unknown functions are seeded random functions.  max and min follow a seeded random total order: they
-    keep the laws of a lattice and have none with + and *, so that max(x, 0) = x, which the order of the
+    Unknown functions are seeded random functions.  max and min follow a seeded random total order: they keep
+    the laws of a lattice and have none with + and *, so that max(x, 0) = x, which the order of the
     representatives 0..p-1 would satisfy, fails here as it must.
     """
 
@@ -53,10 +53,10 @@ class Prime(Field):
     kind = "u"
 
     def __init__(self, seed: int = 0):
-        self.seed = np.uint64(scrambled(np.asarray(seed + 0x9E3779B97F4A7C15, np.uint64)))
+        self.seed = np.uint64(scramble_words(np.asarray(seed + 0x9E3779B97F4A7C15, np.uint64)))
         words = (crc32(name.encode()) for name in ("infinity", "nan"))
         seeds = (np.asarray(self.seed ^ np.uint64(word)) for word in words)
-        self.infinity, self.nan = (scrambled(seed) % np.uint64(P) for seed in seeds)
+        self.infinity, self.nan = (scramble_words(seed) % np.uint64(P) for seed in seeds)
 
     def constant(self, value: Any) -> Array:
         if isinstance(value, float) and not isfinite(value):
@@ -72,24 +72,28 @@ class Prime(Field):
         wide = np.asarray(data, np.float64)
         result = np.empty(wide.size, np.uint64)
         flat = wide.reshape(-1)
-        for start in range(0, wide.size, AT_ONCE):
-            result[start : start + AT_ONCE] = self._reduced(flat[start : start + AT_ONCE])
+        for start in range(0, wide.size, CHUNK_NUMBERS):
+            result[start : start + CHUNK_NUMBERS] = self._lift_floats(flat[start : start + CHUNK_NUMBERS])
         return result.reshape(wide.shape)
 
-    def _reduced(self, numbers: Array) -> Array:
-        """Floats of 64 bits are whole numbers m of 53 bits times 2^e, exactly; 2^31 is 1, so that e counts
-        modulo 31."""
+    def _lift_floats(self, numbers: Array) -> Array:
+        """Return float64 numbers as elements, exactly.
+
+        A float64 is an integer m of 53 bits times 2^e; 2^31 is 1, so that e counts modulo 31.
+        """
         bits = numbers.view(np.uint64)
         exponent = (bits >> np.uint64(52)) & np.uint64(0x7FF)
-        whole = (bits & np.uint64((1 << 52) - 1)) | (np.minimum(exponent, 1) << np.uint64(52))
-        # the exponent of m is by 1075 less; 1085 is a multiple of 31
+        significand = (bits & np.uint64((1 << 52) - 1)) | (np.minimum(exponent, 1) << np.uint64(52))
+        # e is the stored exponent - 1075, and 1085 is a multiple of 31
         scale = (np.maximum(exponent, np.uint64(1)) + np.uint64(1085 - 1075)) % np.uint64(31)
-        result = _folded(_below((whole & np.uint64(P)) + (whole >> np.uint64(31))) << scale)
-        result = np.where(bits >> np.uint64(63) != 0, _below(np.uint64(P) - result), result)
+        result = _reduce_product(
+            _reduce_sum((significand & np.uint64(P)) + (significand >> np.uint64(31))) << scale
+        )
+        result = np.where(bits >> np.uint64(63) != 0, _reduce_sum(np.uint64(P) - result), result)
         if (exponent == 0x7FF).any():
             low = np.uint64(P) - self.infinity
-            endless = np.where(np.isnan(numbers), self.nan, np.where(numbers > 0, self.infinity, low))
-            result = np.where(exponent == 0x7FF, endless, result)
+            specials = np.where(np.isnan(numbers), self.nan, np.where(numbers > 0, self.infinity, low))
+            result = np.where(exponent == 0x7FF, specials, result)
         return np.asarray(result)
 
     def random(self, shape: Sequence[int], rng: np.random.Generator) -> Array:
@@ -99,13 +103,13 @@ class Prime(Field):
         p = np.uint64(P)
         match fn:
             case "add":
-                return _below(args[0] + args[1])
+                return _reduce_sum(args[0] + args[1])
             case "sub":
-                return _below(args[0] + (p - args[1]))
+                return _reduce_sum(args[0] + (p - args[1]))
             case "neg":
-                return _below(p - args[0])
+                return _reduce_sum(p - args[0])
             case "mul":
-                return _folded(args[0] * args[1])
+                return _reduce_product(args[0] * args[1])
             case "div":
                 return self.apply("mul", [args[0], self.inverse(args[1])])
             case "max" | "min":
@@ -123,29 +127,29 @@ class Prime(Field):
         return np.asarray(result % np.uint64(2) == 0) if FUNCTIONS[fn].result == "bool" else result
 
     def unknown(self, fn: str, args: Sequence[Array]) -> Array:
-        """A random function of the arguments, fixed by the seed and the name."""
+        """Return a random function of the arguments, fixed by the seed and the name."""
         state = np.asarray(self.seed ^ np.uint64(crc32(fn.encode())))
         with np.errstate(over="ignore"):
             for arg in args:
-                state = scrambled(state * np.uint64(0x9E3779B97F4A7C15) + arg)
+                state = scramble_words(state * np.uint64(0x9E3779B97F4A7C15) + arg)
         return np.asarray(state % np.uint64(P))
 
     def product(self, factors: Sequence[Array]) -> Array:
         return reduce(lambda a, b: self.apply("mul", [a, b]), factors, self.constant(1))
 
     def inverse(self, a: Array) -> Array:
-        """a^(p-2); 0 for 0."""
+        """Return a^(p-2), the inverse of a; 0 for 0."""
         result = np.ones_like(a)
         square, exponent = a % np.uint64(P), P - 2
         while exponent:
             if exponent & 1:
-                result = _folded(result * square)
-            square = _folded(square * square)
+                result = _reduce_product(result * square)
+            square = _reduce_product(square * square)
             exponent >>= 1
         return result
 
     def _rank(self, a: Array) -> Array:
-        rank = scrambled(a ^ self.seed) >> np.uint64(1)
+        rank = scramble_words(a ^ self.seed) >> np.uint64(1)
         rank = np.where(a == np.uint64(P) - self.infinity, np.uint64(0), rank)
         return np.asarray(np.where(a == self.infinity, np.uint64(2**64 - 1), rank))
 
@@ -166,24 +170,24 @@ class Prime(Field):
         block = 2**20
         if a.shape[-1] > block:
             starts = range(0, a.shape[-1], block)
-            cut = [self.matmul(a[..., i : i + block], b[..., i : i + block, :]) for i in starts]
-            return reduce(lambda x, y: self.apply("add", [x, y]), cut)
+            parts = [self.matmul(a[..., i : i + block], b[..., i : i + block, :]) for i in starts]
+            return reduce(lambda x, y: self.apply("add", [x, y]), parts)
         low = np.uint64(0xFFFF)
         a1, a0 = (a >> np.uint64(16)).astype(np.float64), (a & low).astype(np.float64)
         b1, b0 = (b >> np.uint64(16)).astype(np.float64), (b & low).astype(np.float64)
-        high = _folded(np.matmul(a1, b1).astype(np.uint64))
-        mid = _folded((np.matmul(a1, b0) + np.matmul(a0, b1)).astype(np.uint64))
-        bottom = _folded(np.matmul(a0, b0).astype(np.uint64))
+        high = _reduce_product(np.matmul(a1, b1).astype(np.uint64))
+        mid = _reduce_product((np.matmul(a1, b0) + np.matmul(a0, b1)).astype(np.uint64))
+        bottom = _reduce_product(np.matmul(a0, b0).astype(np.uint64))
         # 2^32 = 2 modulo p
-        return _folded(high * np.uint64(2) + mid * np.uint64(2**16) + bottom)
+        return _reduce_product(high * np.uint64(2) + mid * np.uint64(2**16) + bottom)
 
     def from_int(self, data: Array) -> Array:
         return np.asarray((data % P).astype(np.uint64))
 
     def _to_int(self, data: Array, target: str) -> Array:
-        # of each type another function: what does not fit is another number in each
+        # another function for each type: a number that does not fit wraps differently in each
         return wrap_to_dtype(self.unknown(f"to_{target}", [data]).astype(np.int64), target)
 
-    def _rounded(self, data: Array, target: str) -> Array:
+    def _round_to(self, data: Array, target: str) -> Array:
         kept = np.isin(data, [self.constant(value) for value in (0, inf, -inf, nan)])
         return np.where(kept, data, self.unknown(f"to_{target}", [data]))

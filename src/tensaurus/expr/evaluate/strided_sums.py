@@ -1,11 +1,11 @@
-"""Sums of which guards leave every s-th term, by the remainders of the axes that decide the guards.
+"""Skip the terms of a sum that guards make zero, where the guards leave every s-th term.
 
     L[i:8](sum[r:4]((x[(i + r) // 2] if (i + r) % 2 == 0 else 0) * w[r]))
  at i = 2*i':        sum[r':2](x[i' + r'] * w[2*r'])
  at i = 2*i' + 1:    sum[r':2](x[i' + r' + 1] * w[2*r' + 1])
 
-A transposed convolution is one: its source is spread by zeros, and a phase of it reads its own phase of the
-kernel (ETO section 4.1).
+The sum is split by the remainders of the axes on which the guards depend.  A transposed convolution is such a
+sum: its source is spread by zeros, and a phase of its result reads one phase of the kernel (ETO section 4.1).
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from tensaurus.expr.sizes.size import (
     substitute,
 )
 
-__all__ = ["Phase", "edged", "opened", "phases", "placed"]
+__all__ = ["Phase", "pad_reads", "inline_guarded_read", "split_phases", "merge_phases"]
 
-MOST = 256  # combinations of remainders of one division
+MAX_PHASES = 256  # combinations of remainders of one division: beyond, phases are too short to pay
 
 
 @dataclass(frozen=True)
 class Phase:
     """The factors of a sum at every `step`-th place, from `start` on, of some axes.
 
-    `spots`: (start, step, the axis that counts them) of axes that are kept; `axes` are summed.
+    `spots`: (start, step, the axis that counts the places) by kept axis; `axes` are summed.
     """
 
     factors: Sequence[Body]
@@ -52,8 +52,8 @@ class Phase:
     spots: Mapping[Axis, tuple[int, int, Axis]]
 
 
-def opened(body: Body) -> Body:
-    """The read of a scope that is zero but where a guard holds, as what is read there; or the body itself."""
+def inline_guarded_read(body: Body) -> Body:
+    """Return a read of a scope that is zero outside a guard as a guarded read; any other body unchanged."""
     match body:
         case Read(Scope(axes, Select(guard, Read(_, _, None) as then, Const(0) as other)), indices, edges):
             pass
@@ -63,29 +63,31 @@ def opened(body: Body) -> Body:
         return body
     extents = dict(zip(then.indices, then.source.shape, strict=True))
     for a, index in zip(axes, indices, strict=True):
-        # an axis leaves its range where what it is divided to leaves that of what is read
-        if not _within(index, a) and not any(_spans(part, extents[part], a) for part in extents):
+        # beyond the scope's edge its read must be beyond its source's edge, too
+        if not _stays_within(index, a) and not any(
+            _covers_extent(part, extents[part], a) for part in extents
+        ):
             return body
-    at: dict[Atom, Any] = dict(zip(axes, indices, strict=True))
-    moved = tuple(substitute(index, at) for index in then.indices)
-    return Select(tuple(substitute(g, at) for g in guard), Read(then.source, moved, other), other)
+    values: dict[Atom, Any] = dict(zip(axes, indices, strict=True))
+    new_indices = tuple(substitute(index, values) for index in then.indices)
+    return Select(tuple(substitute(g, values) for g in guard), Read(then.source, new_indices, other), other)
 
 
-def _within(index: Size, a: Axis) -> bool:
+def _stays_within(index: Size, a: Axis) -> bool:
     low, high = interval(index)
     return isinstance(low, int) and isinstance(high, int) and low >= 0 and high < length(a)
 
 
-def _spans(index: Size, extent: Size, a: Axis) -> bool:
-    """Whether the index is the axis, or the axis divided by s, and its extent the axis's in steps of s."""
+def _covers_extent(index: Size, extent: Size, a: Axis) -> bool:
+    """Return whether the index is the axis, or axis // s, and its extent that of the axis in steps of s."""
     if not isinstance(extent, int) or a not in atoms(polynomial(index)) or length(a) % extent:
         return False  # of one element the index is 0, wherever the axis is
     return bool(polynomial(index) == polynomial(floordiv(polynomial(a), length(a) // extent)))
 
 
-def phases(factors: Sequence[Body], axes: tuple[Axis, ...]) -> Iterator[Phase]:
-    """The sum over the axes of the product of the factors, by phases that are not zero."""
-    periods = next(_divided(factors), None)
+def split_phases(factors: Sequence[Body], axes: tuple[Axis, ...]) -> Iterator[Phase]:
+    """Yield the sum over the axes of the product of the factors as phases that are not zero."""
+    periods = next(_axis_periods(factors), None)
     if periods is None:
         yield Phase(factors, axes, {})
         return
@@ -95,72 +97,74 @@ def phases(factors: Sequence[Body], axes: tuple[Axis, ...]) -> Iterator[Phase]:
         if not all(map(length, fresh.values())):
             continue
         values: dict[Atom, Any] = {a: polynomial(fresh[a]) * step + start for (a, step), start in steps}
-        parts = [_at(factor, values) for factor in factors]
-        left = [part for part in parts if part is not None]
-        if len(left) < len(parts):
+        parts = [_factor_at(factor, values) for factor in factors]
+        nonzero = [part for part in parts if part is not None]
+        if len(nonzero) < len(parts):
             continue
-        for phase in phases(left, tuple(fresh.get(a, a) for a in axes)):
-            spots = {a: spot for a, spot in phase.spots.items() if a not in fresh.values()}
+        for phase in split_phases(nonzero, tuple(fresh.get(a, a) for a in axes)):
+            kept_places = {a: place for a, place in phase.spots.items() if a not in fresh.values()}
             for (a, step), start in steps:
                 if a not in axes:
-                    first, next_one, last = phase.spots.get(fresh[a], (0, 1, fresh[a]))
-                    spots[a] = start + step * first, step * next_one, last
-            yield Phase(phase.factors, phase.axes, spots)
+                    first, inner_step, last = phase.spots.get(fresh[a], (0, 1, fresh[a]))
+                    kept_places[a] = start + step * first, step * inner_step, last
+            yield Phase(phase.factors, phase.axes, kept_places)
 
 
-def _divided(factors: Sequence[Body]) -> Iterator[dict[Axis, int]]:
-    """The periods of the axes on which a division in a guard depends, beside which a factor is zero."""
+def _axis_periods(factors: Sequence[Body]) -> Iterator[dict[Axis, int]]:
+    """Yield the periods of the axes in a division on which the guard of a factor depends."""
     guards = (g for f in factors if isinstance(f, Select) and f.other == Const(0) for g in f.guard)
     for atom in (atom for guard in guards for atom in atoms(guard)):
         if not isinstance(atom, Floor) or not isinstance(atom.bottom, int):
             continue
-        inside = [a for a in atoms(atom.top) if isinstance(a, Axis)]
-        found = affine_coefficients(atom.top, inside)
-        if found is None or not all(isinstance(slope, int) for slope in (found[1], *found[0].values())):
+        axes = [a for a in atoms(atom.top) if isinstance(a, Axis)]
+        linear = affine_coefficients(atom.top, axes)
+        if linear is None or not all(isinstance(slope, int) for slope in (linear[1], *linear[0].values())):
             continue
-        slopes = {a: slope for a, slope in found[0].items() if isinstance(slope, int)}
+        slopes = {a: slope for a, slope in linear[0].items() if isinstance(slope, int)}
         periods = {a: atom.bottom // gcd(slope, atom.bottom) for a, slope in slopes.items()}
         periods = {a: period for a, period in periods.items() if period > 1}
-        if periods and prod(periods.values()) <= MOST:
+        if periods and prod(periods.values()) <= MAX_PHASES:
             yield periods
 
 
-def _at(factor: Body, values: Mapping[Atom, Any]) -> Body | None:
-    """The factor there; None where it is zero."""
+def _factor_at(factor: Body, values: Mapping[Atom, Any]) -> Body | None:
+    """Return the factor at these values, None where it is zero."""
     if not isinstance(factor, Select) or factor.other != Const(0):
         return replace_axes(factor, values)
     guard = []
     for size in factor.guard:
-        moved = substitute(size, values)
-        low, high = interval(moved)
+        guard_size = substitute(size, values)
+        low, high = interval(guard_size)
         if isinstance(high, int) and high < 0:
             return None
         if not isinstance(low, int) or low < 0:
-            guard.append(moved)
+            guard.append(guard_size)
     then = replace_axes(factor.then, values)
     return Select(tuple(guard), then, factor.other) if guard else then
 
 
-def placed(field: Field, found: Sequence[tuple[Phase, Labelled]]) -> Labelled:
-    """The results of all phases in one array; those of the same places are added."""
-    kept = tuple(dict.fromkeys(a for phase, _ in found for a in phase.spots))
-    own = {last for phase, _ in found for _, _, last in phase.spots.values()}
-    others = tuple(dict.fromkeys(a for _, item in found for a in item.axes if a not in (*kept, *own)))
-    arrays = sorted((item.data for _, item in found), key=field.elements)
-    whole = np.zeros([length(a) for a in (*kept, *others)], arrays[-1].dtype)
-    for phase, item in found:
-        spots = [phase.spots.get(a, (0, 1, a)) for a in kept]
-        view = whole[tuple(slice(start, None, step) for start, step, _ in spots)]
-        view[...] = field.call("add", [view, item.aligned([*(last for _, _, last in spots), *others])])
-    return Labelled(whole, (*kept, *others))
+def merge_phases(field: Field, phase_results: Sequence[tuple[Phase, Labelled]]) -> Labelled:
+    """Return the results of all phases in one array; phases at the same places are added."""
+    kept = tuple(dict.fromkeys(a for phase, _ in phase_results for a in phase.spots))
+    counting_axes = {last for phase, _ in phase_results for _, _, last in phase.spots.values()}
+    others = tuple(
+        dict.fromkeys(a for _, item in phase_results for a in item.axes if a not in (*kept, *counting_axes))
+    )
+    arrays = sorted((item.data for _, item in phase_results), key=field.has_elements)
+    result = np.zeros([length(a) for a in (*kept, *others)], arrays[-1].dtype)
+    for phase, item in phase_results:
+        places = [phase.spots.get(a, (0, 1, a)) for a in kept]
+        view = result[tuple(slice(start, None, step) for start, step, _ in places)]
+        view[...] = field.call("add", [view, item.align([*(last for _, _, last in places), *others])])
+    return Labelled(result, (*kept, *others))
 
 
-def edged(body: Body) -> Body:
-    """The body with every read given a value beyond the edge: one that a guard may discard."""
-    return _Edged().body(body)
+def pad_reads(body: Body) -> Body:
+    """Return the body with 0 beyond the edge of every read: a guard may discard those elements later."""
+    return _PaddedReads().body(body)
 
 
-class _Edged(Rewriting):
+class _PaddedReads(Rewriting):
     def read(self, read: Read) -> Read:
         return Read(read.source, read.indices, Const(0)) if read.outside is None else read
 

@@ -1,8 +1,8 @@
-"""Two points of GF(p) at once: a field whose unknown functions see both.
+"""Evaluate at two points of GF(p) at once, so that unknown functions see both.
 
-With one point, arguments that differ coincide with probability 1/p each, and among the ten million
-activations of a real network some do.  A function of both points takes them for one only if they coincide
-twice, with probability 1/p^2.
+At one point, two different arguments coincide with probability 1/p, and among the ten million activations of
+a real network some do.  An unknown function of both points takes two arguments for the same only if they
+coincide at both, with probability 1/p^2.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from tensaurus.expr.evaluate.field_protocol import Array
-from tensaurus.expr.evaluate.prime_field import P, Prime, scrambled
+from tensaurus.expr.evaluate.prime_field import P, Prime, scramble_words
 from tensaurus.expr.ir.scalar_functions import FUNCTIONS
 
 _HALF = np.uint64(32)
-_BOTH = np.uint64((1 << 32) + 1)  # times a number below 2^32: it in both halves
+_BOTH = np.uint64((1 << 32) + 1)  # a number below 2^32 times it stands in both halves
 _LOW = np.uint64(2**32 - 1)
 _31 = np.uint64(2**31 - 1)
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
@@ -28,44 +28,50 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True)
 class Laws:
-    """What the ring leaves open: whether max, min and comparisons follow a (random) total order, and whether
-    1/x is the inverse of x.  Where they do not, they are unknown functions."""
+    """Which laws max, min, comparisons and 1/x have here beyond those of a ring; without a law they are
+    unknown.
+
+    order    max, min and comparisons follow a (random) total order
+    inverse  1/x is the inverse of x
+    """
 
     order: bool = False
     inverse: bool = False
 
 
-# From the strictest on: what is equal without a law is equal with it, and the bound is better without.
-LADDER = (
+# The strictest first: programs that are equal without a law are equal with it, and the bound is smaller.
+LAW_LADDER = (
     (Laws(), ""),
     (Laws(inverse=True), "with 1/x the inverse of x"),
     (Laws(inverse=True, order=True), "with max and min of a random order, for which there is no bound"),
 )
 
 
-def pack(first: Array, second: Array) -> Array:
+def pack_halves(first: Array, second: Array) -> Array:
     return np.asarray(first << _HALF | second)
 
 
-def halves(a: Array) -> tuple[Array, Array]:
+def unpack_halves(a: Array) -> tuple[Array, Array]:
     return np.asarray(a >> _HALF), np.asarray(a & _LOW)
 
 
 class Pairs(Prime):
-    """GF(p) x GF(p): both halves of a uint64.  Weights and integers are the same in both, inputs are not."""
+    """GF(p) x GF(p), in the halves of a uint64.  Weights and integers are the same in both, inputs are
+    not.
+    """
 
     name = "gf(2^31-1)^2"
 
     def __init__(self, seed: int = 0, laws: Laws | None = None):
         super().__init__(seed)
         self.laws = Laws() if laws is None else laws
-        self.drawn = 0  # values that are random: of inputs and of unknown functions
+        self.drawn = 0  # random values so far: of inputs and of unknown functions
 
     def error(self, degree: float) -> float:
-        """The probability that what was computed is equal and ought not to be, for polynomials of a degree.
+        """Return the probability that different polynomials of this degree have equal results.
 
-        Either two results are equal by chance, or two arguments of an unknown function are; 1 where there is
-        an order, of which nobody knows how many values it depends on.
+        Either two results are equal by chance, or two arguments of an unknown function are.  1 where an order
+        is followed: how many values a comparison depends on is not known.
         """
         if self.laws.order or degree == inf:
             return 1.0
@@ -73,43 +79,43 @@ class Pairs(Prime):
         return min(1.0, (1 + self.drawn * degree) * ratio * ratio)
 
     def constant(self, value: Any) -> Array:
-        found = super().constant(value)
-        return pack(found, found)
+        half = super().constant(value)
+        return pack_halves(half, half)
 
     def lift(self, data: Array) -> Array:
-        found = super().lift(data)
-        return np.asarray(found * _BOTH) if found.dtype.kind == "u" else found
+        half = super().lift(data)
+        return np.asarray(half * _BOTH) if half.dtype.kind == "u" else half
 
     def from_int(self, data: Array) -> Array:
-        found = super().from_int(data)
-        return pack(found, found)
+        half = super().from_int(data)
+        return pack_halves(half, half)
 
     def random(self, shape: Sequence[int], rng: np.random.Generator) -> Array:
-        found = pack(super().random(shape, rng), super().random(shape, rng))
-        self.drawn += found.size
-        return found
+        pairs = pack_halves(super().random(shape, rng), super().random(shape, rng))
+        self.drawn += pairs.size
+        return pairs
 
     def call(self, fn: str, args: Sequence[Array], dtype: str = "int64") -> Array:
-        if fn == "where" and self.elements(args[0]):
-            return self.unknown(fn, [a if self.elements(a) else self.from_int(a) for a in args])
+        if fn == "where" and self.has_elements(args[0]):
+            return self.unknown(fn, [a if self.has_elements(a) else self.from_int(a) for a in args])
         return super().call(fn, args, dtype)
 
     def apply(self, fn: str, args: Sequence[Array]) -> Array:
         match fn:
             case "add" | "sub" | "neg" | "mul":
-                first, second = zip(*map(halves, args), strict=True)
-                return pack(super().apply(fn, first), super().apply(fn, second))
+                first, second = zip(*map(unpack_halves, args), strict=True)
+                return pack_halves(super().apply(fn, first), super().apply(fn, second))
             case "div":
-                known = self.laws.inverse or args[1].size == 1
-                turned = self.inverse(args[1]) if known else self.unknown("inverse", args[1:])
-                return self.apply("mul", [args[0], turned])
+                is_invertible = self.laws.inverse or args[1].size == 1
+                reciprocal = self.inverse(args[1]) if is_invertible else self.unknown("inverse", args[1:])
+                return self.apply("mul", [args[0], reciprocal])
             case "max" | "min" if not self.laws.order:
                 a, b = np.broadcast_arrays(*args)
                 return np.asarray(np.where(a == b, a, self._unordered(fn, [a, b])))
             case "max" | "min":
                 return super().apply(fn, args)
             case "pow" if args[1].size == 1:
-                exponents = [int(half.flat[0]) for half in halves(args[1])]
+                exponents = [int(half.flat[0]) for half in unpack_halves(args[1])]
                 if exponents[0] == exponents[1] <= 64:
                     result = self.product([args[0]] * exponents[0])
                     return np.broadcast_to(result, np.broadcast_shapes(*(a.shape for a in args)))
@@ -124,60 +130,60 @@ class Pairs(Prime):
         return self.unknown(fn, args)
 
     def unknown(self, fn: str, args: Sequence[Array]) -> Array:
-        """A random function of the pairs, into pairs."""
-        state = self._mixed(fn)
+        """Return a random function of the pairs, as pairs."""
+        state = self._function_seed(fn)
         with np.errstate(over="ignore"):
             for arg in args:
-                state = scrambled(state * _MULTIPLIER + arg)
-        return self._fresh(state)
+                state = scramble_words(state * _MULTIPLIER + arg)
+        return self._random_pairs(state)
 
     def _unordered(self, fn: str, args: Sequence[Array]) -> Array:
-        """An unknown function whose arguments have no order."""
-        state = self._mixed(fn)
+        """Return an unknown function whose arguments have no order."""
+        state = self._function_seed(fn)
         with np.errstate(over="ignore"):
-            total = reduce(np.add, (scrambled(arg ^ state) for arg in args))
-            return self._fresh(scrambled(np.asarray(total * _MULTIPLIER + state)))
+            total = reduce(np.add, (scramble_words(arg ^ state) for arg in args))
+            return self._random_pairs(scramble_words(np.asarray(total * _MULTIPLIER + state)))
 
-    def _mixed(self, fn: str) -> Array:
+    def _function_seed(self, fn: str) -> Array:
         from zlib import crc32
 
-        return scrambled(np.asarray(self.seed ^ np.uint64(crc32(fn.encode()))))
+        return scramble_words(np.asarray(self.seed ^ np.uint64(crc32(fn.encode()))))
 
-    def _fresh(self, state: Array) -> Array:
+    def _random_pairs(self, state: Array) -> Array:
         first, second = state >> np.uint64(33), state & _31
         self.drawn += state.size
-        return pack(first - (first == _31) * _31, second - (second == _31) * _31)
+        return pack_halves(first - (first == _31) * _31, second - (second == _31) * _31)
 
     def inverse(self, a: Array) -> Array:
-        first, second = halves(a)
-        return pack(super().inverse(first), super().inverse(second))
+        first, second = unpack_halves(a)
+        return pack_halves(super().inverse(first), super().inverse(second))
 
     def _rank(self, a: Array) -> Array:
         low, high = (self.constant(float(sign)) for sign in ("-inf", "inf"))
-        rank = scrambled(a ^ self.seed) >> np.uint64(1)
+        rank = scramble_words(a ^ self.seed) >> np.uint64(1)
         rank = np.where(a == low, np.uint64(0), rank)
         return np.asarray(np.where(a == high, np.uint64(2**64 - 1), rank))
 
     def reduce(self, monoid: str, data: Array, axes: tuple[int, ...]) -> Array:
         if monoid == "sum":
-            first, second = halves(data)
-            return pack(super().reduce("sum", first, axes), super().reduce("sum", second, axes))
+            first, second = unpack_halves(data)
+            return pack_halves(super().reduce("sum", first, axes), super().reduce("sum", second, axes))
         if monoid == "prod" or self.laws.order:
             return super().reduce(monoid, data, axes)
         count = int(np.prod([data.shape[i] for i in axes]))
         if count == 1:
             return data.reshape([n for i, n in enumerate(data.shape) if i not in axes])
-        state = self._mixed(monoid)
+        state = self._function_seed(monoid)
         with np.errstate(over="ignore"):
-            total = np.add.reduce(scrambled(data ^ state), axis=axes)
-            return self._fresh(scrambled(np.asarray(total * _MULTIPLIER + state)))
+            total = np.add.reduce(scramble_words(data ^ state), axis=axes)
+            return self._random_pairs(scramble_words(np.asarray(total * _MULTIPLIER + state)))
 
     def matmul(self, a: Array, b: Array) -> Array:
-        (a1, a2), (b1, b2) = halves(a), halves(b)
-        return pack(super().matmul(a1, b1), super().matmul(a2, b2))
+        (a1, a2), (b1, b2) = unpack_halves(a), unpack_halves(b)
+        return pack_halves(super().matmul(a1, b1), super().matmul(a2, b2))
 
     def _cast(self, target: str, data: Array, dtype: str) -> Array:
-        if target == "bool" and self.elements(data) and not self.laws.order:
+        if target == "bool" and self.has_elements(data) and not self.laws.order:
             return self.unknown("to_bool", [data])
         return super()._cast(target, data, dtype)
 

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tensaurus.expr.evaluate.field_protocol import Array, Field
-from tensaurus.expr.evaluate.prime_field import Prime, scrambled
+from tensaurus.expr.evaluate.prime_field import Prime, scramble_words
 from tensaurus.finders.synthesis.operator_use import Use
 from tensaurus.finders.synthesis.world import World
 
@@ -340,5 +340,5 @@ class Terms:
         state = np.full(len(hashes), self._seeds[family.type], np.uint64)
         with np.errstate(over="ignore"):
             for column in columns:
-                state = scrambled(state * np.uint64(0x9E3779B97F4A7C15) + column)
+                state = scramble_words(state * np.uint64(0x9E3779B97F4A7C15) + column)
         return [int(key) for key in state]

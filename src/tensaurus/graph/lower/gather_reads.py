@@ -34,7 +34,7 @@ def table(size: Size, places: Mapping[Axis, int]) -> tuple[Array, tuple[Axis, ..
     require_small([size])
     found = Evaluation({}, Reals(), {}).index(size)
     axes = tuple(sorted(found.axes, key=places.__getitem__))
-    return np.asarray(found.aligned(axes)), axes
+    return np.asarray(found.align(axes)), axes
 
 
 def require_small(sizes: Iterable[Size]) -> None:

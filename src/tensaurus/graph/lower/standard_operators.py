@@ -150,7 +150,7 @@ class _Lowering:
         require_small(size for part in bodies(body) for size in sizes(part))
         found = Evaluation({}, Reals(), {}).body(body)
         axes = tuple(sorted(found.axes, key=self.places.__getitem__))
-        data = np.asarray(found.aligned(axes))
+        data = np.asarray(found.align(axes))
         if not axes:
             return Labelled(literal(data.item(), dtype), ())
         near = data.astype(numpy_dtype(dtype))

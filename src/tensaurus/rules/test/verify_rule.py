@@ -22,7 +22,7 @@ from typing import TypeVar
 import numpy as np
 
 from tensaurus.expr.evaluate.fields import Array, Field, Rationals, Reals, Terms
-from tensaurus.expr.evaluate.two_point_field import LADDER, Laws, Pairs
+from tensaurus.expr.evaluate.two_point_field import LAW_LADDER, Laws, Pairs
 from tensaurus.expr.ir.integer_types import Overflow, integer_limits, is_integer
 from tensaurus.graph.analysis.program_degree import total_degree
 from tensaurus.graph.ir.node import CONSTANT, Node
@@ -122,7 +122,7 @@ def verify(
         return rule.evidence
     if unreached is not None:
         return Undecided(rule, f"its sides have different forms, and no instance is like {unreached}")
-    for laws, _ in LADDER:
+    for laws, _ in LAW_LADDER:
         fields = [Pairs(seed + t, laws) for t in range(TRIALS)]
         if _wrong(instances, fields, special.uniform()) is None:
             return _tested(instances, laws, fields, coverage)
@@ -171,7 +171,7 @@ def _by_z3(rule: Rule, coverage: str, smallest: Sequence[Instance]) -> Evidence 
         try:
             values = leaf_values(instance, terms, np.random.default_rng(0))
             sides = [run(roots, values, terms) for roots in (instance.left, instance.right)]
-            answers = [terms.answer(a, b) for a, b in zip(*sides, strict=True)]
+            answers = [terms.solve_equality(a, b) for a, b in zip(*sides, strict=True)]
         except (NotImplementedError, ValueError, TypeError, IndexError, terms.z3.Z3Exception) as error:
             without.append(" ".join(str(error).split())[:100])
             continue
@@ -180,7 +180,7 @@ def _by_z3(rule: Rule, coverage: str, smallest: Sequence[Instance]) -> Evidence 
                 return Undecided(rule, f"Z3 finds neither a proof nor a counterexample, at {instance}")
             if answer is True:
                 continue
-            exact = {leaf: terms.numbers(value, answer) for leaf, value in values.items()}
+            exact = {leaf: terms.model_values(value, answer) for leaf, value in values.items()}
             shown = _compared(instance, exact, Rationals())
             if shown is None:
                 return Undecided(rule, f"Z3's counterexample says nothing of output {place}, at {instance}")

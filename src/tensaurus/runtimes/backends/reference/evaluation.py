@@ -180,12 +180,12 @@ class _Run:
         """The value in the form of its type: elements for floats, integers wrapped to their width."""
         assert isinstance(kind, TensorType)
         if kind.dtype.startswith(("float", "bfloat")):
-            found = value if self.field.elements(value) else self.field.call("to_float32", [value])
+            found = value if self.field.has_elements(value) else self.field.call("to_float32", [value])
             if not self.rounded:
                 return found
             with np.errstate(all="ignore"):
                 return np.asarray(found.astype(numpy_dtype(kind.dtype)).astype(np.float64))
-        if self.field.elements(value) or value.dtype.kind not in "iub":
+        if self.field.has_elements(value) or value.dtype.kind not in "iub":
             return value
         if kind.dtype == "bool":
             return value.astype(bool, copy=False)
@@ -236,7 +236,7 @@ class _Run:
     def holds_elements(self, value: Value) -> bool:
         if isinstance(value, list):
             return any(map(self.holds_elements, value))
-        return isinstance(value, Token) or (isinstance(value, np.ndarray) and self.field.elements(value))
+        return isinstance(value, Token) or (isinstance(value, np.ndarray) and self.field.has_elements(value))
 
     def body(self, program: Program, inputs: Sequence[Value], captured: Sequence[Value]) -> list[Value]:
         inner = _Run(self.field, self.frame, outer=self)
